@@ -112,7 +112,7 @@ def _check(key: str, template: str, known: Sequence[str]) -> None:
             f"{{{name}}}" for _, name, _, _ in string.Formatter().parse(template) if name not in (None, *known)
         ] or [""]
     except ValueError as error:
-        unknown = str(error)
+        unknown = f"({error})"
     if unknown:
         places = ", ".join(f"{{{name}}}" for name in known)
-        raise ConfigError(f"{key}: {unknown} is no placeholder; there are {places} (a literal brace is written twice).")
+        raise ConfigError(f"{key} has an unknown placeholder {unknown}; there are {places} (write {{{{ for a brace).")

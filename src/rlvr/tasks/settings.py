@@ -195,9 +195,9 @@ class RowSettings(DataSettings):
         def part(key: str, seed: int) -> Part | None:
             return None if getattr(self, key) is None else parse_rows(self.rows(key), self.parser(key, seed))
 
-        held_out, train = part(self.eval_key, EVAL_SEED), None
-        if held_out is None or context.reads == "all":
-            train = part(self.train_key, context.seed)
+        needs_train = context.reads == "all" or getattr(self, self.eval_key) is None
+        train = part(self.train_key, context.seed) if needs_train else None
+        held_out = part(self.eval_key, EVAL_SEED)
         if held_out is None:
             assert train is not None
             train, held_out = by_hash(train, getattr(self, "eval_share"), self.origin)  # noqa: B009

@@ -50,10 +50,10 @@ def test_shots_are_turns_before_the_question() -> None:
 @pytest.mark.parametrize(
     ("key", "template", "named"),
     [
-        ("system", "Use {reasoning_strat}.", "{reasoning_strat} is no placeholder; there are {reasoning_start}, "),
-        ("system", "{question}", "{question} is no placeholder"),
-        ("user", "{question} {}", "{} is no placeholder"),
-        ("user", "{question.__class__}{question}", "{question.__class__} is no placeholder"),
+        ("system", "Use {reasoning_strat}.", "unknown placeholder {reasoning_strat}; there are {reasoning_start}, "),
+        ("system", "{question}", "unknown placeholder {question}"),
+        ("user", "{question} {}", "unknown placeholder {}"),
+        ("user", "{question.__class__}{question}", "unknown placeholder {question.__class__}"),
         ("system", "open { brace", "brace"),
         ("user", "{question} } closed", "brace"),
     ],
