@@ -16,7 +16,7 @@ QUICK = ("trainer.num_threads=1", "tracker.console=none", "tracker.rollouts_ever
 def test_the_questions_are_the_same_always_and_all_different() -> None:
     rows = made_rows()
     assert rows == made_rows()
-    assert len({row.text("question") for row in rows}) == len(rows) == 800
+    assert len({row.fields["question"] for row in rows}) == len(rows) == 800
 
 
 @pytest.mark.long

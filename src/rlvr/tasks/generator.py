@@ -95,7 +95,8 @@ class ExamplesTask(MetricSettings):
         try:
             return [make_tool(function, timeout_s=self.tool_timeout_s) for function in self.tools()]
         except (UserError, TypeError) as error:  # or `tools` gives no list
-            raise ConfigError(f"task={self.name}: tools: {error}") from error
+            what = "" if isinstance(error, UserError) else "tools: "
+            raise ConfigError(f"task={self.name}: {what}{error}") from error
 
     def check_run(self, config: Any) -> None:
         super().check_run(config)
