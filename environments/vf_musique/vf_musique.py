@@ -10,7 +10,7 @@ rlvr's, with documents and notes of its own; it ends with the rollout.
 
 from __future__ import annotations
 
-import inspect
+import json
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
@@ -23,7 +23,7 @@ from datasets import Dataset
 from rlvr.app.musique import Game, open_game
 from rlvr.config.compose import load_task_config
 from rlvr.core.env import TurnText
-from rlvr.errors import ConfigError, UserError, suggestion
+from rlvr.errors import UserError
 from rlvr.tasks.verifiers_env import to_messages
 from rlvr.types import Example, Message, StopReason
 
@@ -37,54 +37,31 @@ MEASURED = ("answer_em", "answer_f1", "tool_calls", "tool_errors", "malformed_ca
 
 
 def load_environment(
-    retriever: str | None = None,
-    noise_rate: float | None = None,
-    eval_noise_rate: float | None = None,
-    max_turns: int | None = None,
-    top_n: int | None = None,
-    train_sets: str | None = None,
-    eval_sets: str | None = None,
     num_train_examples: int = -1,
     num_eval_examples: int = -1,
     reward: str | None = None,
     settings: Sequence[str] = (),
     seed: int = 0,
-    **unknown: Any,
+    **task: Any,
 ) -> vf.Environment:
-    """The environment. What is None has rlvr's value (`rlvr train --config-name musique --cfg job` shows them).
+    """The environment.
 
     Args:
-        retriever: bm25, semantic[/MODEL], hybrid[/MODEL], golden, rerank or search.
-        noise_rate: Share of the paragraphs that support nothing that stays, in training.
-        eval_noise_rate: The same in evaluation.
-        max_turns: Completions of an episode.
-        top_n: Documents of a search where the model does not say how many.
-        train_sets: `path,name,split`, several joined with `;`.
-        eval_sets: The held-out ones.
         num_train_examples: -1: one pass over the data.
         num_eval_examples: -1: all.
         reward: A choice of rlvr's reward group: musique, musique_spec, musique_later.
         settings: More of rlvr's settings, e.g. `["task.hops=[2]", "reward.parts.format.weight=0.1"]`.
         seed: Of the order and the noise of the training set.
-        unknown: Nothing else is taken.
+        task: Settings of rlvr's task (`rlvr train --config-name musique --cfg job` shows them): retriever, noise_rate,
+            eval_noise_rate, max_turns, top_n, train_sets, eval_sets, ...
 
     Raises ConfigError or UserError, one sentence; `vf-eval` ends with it, without a traceback.
     """
-    chosen = {
-        "task.retriever": retriever,
-        "task.noise_rate": noise_rate,
-        "task.eval_noise_rate": eval_noise_rate,
-        "task.max_turns": max_turns,
-        "task.top_n": top_n,
-        "task.train_sets": None if train_sets is None else f'"{train_sets}"',
-        "task.eval_sets": None if eval_sets is None else f'"{eval_sets}"',
-        "reward": reward,
-    }
-    lines = [*(f"{key}={value}" for key, value in chosen.items() if value is not None), *settings]
+    chosen = {"reward": reward} | {f"task.{key}": value for key, value in task.items()}
+    lines = [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in chosen.items() if value is not None] + [
+        *settings
+    ]
     try:
-        for name in unknown:
-            known = [*inspect.signature(load_environment).parameters][:-1]
-            raise ConfigError(f"vf-musique has no argument {name}; {suggestion(name, known)}")
         parts = load_task_config("musique", lines).reward.parts
         game = open_game(lines, seed=seed)
     except UserError as error:
@@ -114,15 +91,17 @@ class MusiqueEnv(vf.MultiTurnEnv):
         )
 
     def _rows(self, draw: Draw, num: int) -> Dataset:
-        rows = [
-            {
-                "prompt": [{"role": message.role, "content": message.content} for message in example.messages],
-                "answer": example.answer,
-                "info": {"id": example.id},
-            }
-            for example in self._drawn(draw, None if num < 0 else num)
-        ]
-        return Dataset.from_list(rows)
+        examples = self._drawn(draw, None if num < 0 else num)
+        return Dataset.from_list(
+            [
+                {
+                    "prompt": [{"role": message.role, "content": message.content} for message in example.messages],
+                    "answer": example.answer,
+                    "info": {"id": example.id},
+                }
+                for example in examples
+            ]
+        )
 
     def _drawn(self, draw: Draw, num: int | None) -> list[Example]:
         examples = draw(num)
@@ -137,7 +116,6 @@ class MusiqueEnv(vf.MultiTurnEnv):
         return self._examples[name]
 
     async def setup_state(self, state: vf.State) -> vf.State:
-        """An environment of rlvr's for this rollout alone."""
         state[EPISODE] = self.game.task.env(self.example(state["info"]["id"]))
         await state[EPISODE].start()
         return state
@@ -153,7 +131,6 @@ class MusiqueEnv(vf.MultiTurnEnv):
             state["final_env_response"] = []
 
     async def env_response(self, messages: vf.Messages, state: vf.State, **kwargs: Any) -> vf.Messages:
-        """What the tools returned."""
         return [
             vf.ToolMessage(tool_call_id=message.call_id, content=message.content)
             if message.call_id is not None
@@ -163,7 +140,6 @@ class MusiqueEnv(vf.MultiTurnEnv):
 
     @vf.stop
     async def completion_is_cut_off(self, state: vf.State) -> bool:
-        """As in rlvr: the episode ends with it."""
         return bool(state["trajectory"]) and state["trajectory"][-1]["is_truncated"]
 
     @vf.cleanup
@@ -178,7 +154,6 @@ class MusiqueEnv(vf.MultiTurnEnv):
 
 
 def reward(state: vf.State) -> float:
-    """The reward that rlvr gives."""
     return state[SCORE].value
 
 
@@ -194,14 +169,11 @@ def _metric(name: str) -> Callable[..., float]:
 def said(completion: Sequence[Any]) -> Message:
     """A completion of the library, one assistant's message of whatever shape, as rlvr's."""
     (one,) = completion
-    (message,) = to_messages(
-        [one if hasattr(one, "get") else one.model_dump()]
-    )  # objects of OpenAI's client have no get
+    (message,) = to_messages([one if hasattr(one, "get") else one.model_dump()])  # OpenAI's objects have no get
     return message
 
 
 def turn(step: Mapping[str, Any]) -> TurnText:
-    """A step of the library's trajectory as rlvr's verifiers see it."""
     message = said(step["completion"])
     usage = getattr(step.get("response"), "usage", None)
     return TurnText(

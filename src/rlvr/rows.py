@@ -15,8 +15,11 @@ import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast
+
+from pydantic import AfterValidator, TypeAdapter, ValidationError
 
 from rlvr.errors import ConfigError, UserError
 
@@ -24,7 +27,6 @@ ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".csv", ".csv.gz", ".parq
 MAX_FIELD_CHARS = 2_000_000
 SHOWN_CHARS = 60
 
-_MISSING = object()
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and newline
 _SURROGATE = re.compile("[\ud800-\udfff]")  # half a character, which no tokenizer can encode
 
@@ -33,49 +35,72 @@ class DataError(UserError):
     """Data that cannot be used: the sentence names the file, the row, the field and what is there."""
 
 
+def clean(text: str) -> str:
+    """Without control characters (tab and newline stay), halves of characters, and whitespace at both ends.
+
+    ValueError for more than `MAX_FIELD_CHARS` characters.
+    """
+    if len(text) > MAX_FIELD_CHARS:
+        raise ValueError(f"must have {MAX_FIELD_CHARS:,} characters at most, not {len(text):,}")
+    return _SURROGATE.sub("\ufffd", _CONTROL.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))).strip()
+
+
+def _filled(text: str) -> str:
+    if not text:
+        raise ValueError("must be a text that is not blank")
+    return text
+
+
+Cell = Annotated[str, AfterValidator(clean)]
+"""A text of a row, cleaned; it may be blank."""
+FilledText = Annotated[Cell, AfterValidator(_filled)]
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """`Row("train.jsonl.gz, line 17", {"question": "How many ...?", "answer": "... #### 18"})`"""
 
     place: str
     fields: Mapping[str, Any]
-
-    def __contains__(self, field: str) -> bool:
-        return self._find(field) is not _MISSING
+    name: str = ""  # split and number, `train/17`
 
     def get(self, field: str) -> Any:
         """The field; `qa.question` is field `question` of field `qa`. DataError if there is none."""
-        found = self._find(field)
-        if found is _MISSING:
-            there = ", ".join(repr(key) for key in self.fields) if self.fields else "no field at all"
-            raise DataError(f"{self.place}: field {field!r} is missing; there are {_cut(ascii_text(there), 200)}.")
-        return found
-
-    def _find(self, field: str) -> Any:
         if field in self.fields:
             return self.fields[field]
         found: Any = self.fields
         for name in field.split("."):
             if not isinstance(found, Mapping) or name not in found:
-                return _MISSING
+                raise self._missing(field)
             found = found[name]
         return found
 
-    def text(self, field: str) -> str:
-        """A field with text, cleaned and not blank. DataError if it is anything else."""
-        value = self.get(field)
-        if not isinstance(value, str):
-            raise self.wrong(field, value, "a text")
-        if len(value) > MAX_FIELD_CHARS:
-            raise DataError(f"{self.place}: field {field!r} has {len(value):,} characters, above {MAX_FIELD_CHARS:,}.")
-        text = clean(value)
-        if not text:
-            raise self.wrong(field, value, "a text that is not blank")
-        return text
+    def read(self, shape: Any, field: str | None = None) -> Any:
+        """The row, or one field of it, as a type of pydantic: `row.read(FilledText, "question")`.
 
-    def wrong(self, field: str, value: object, wanted: str) -> DataError:
-        """The error for a field that is not what it should be."""
-        return DataError(f"{self.place}: field {field!r} must be {wanted}, but is {shown(value)}.")
+        DataError that names the first thing that is wrong.
+        """
+        try:
+            return _adapter(shape).validate_python(self.fields if field is None else self.get(field))
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            name = ".".join(map(str, ((field,) if field else ()) + first["loc"]))
+            if first["type"] == "missing":
+                raise self._missing(name) from None
+            said = first["msg"].removeprefix("Value error, ").replace("Input should", "must")
+            said = said.replace("Extra inputs are not permitted", "must not be there")
+            raise self.wrong(name, first["input"], said) from None
+
+    def wrong(self, field: str, value: object, said: str) -> DataError:
+        """The error for a field that is not what it should be: `said` begins with "must"."""
+        return DataError(f"{self.place}: field {ascii_text(field)!r} {said}, but is {shown(value)}.")
+
+    def _missing(self, field: str) -> DataError:
+        there = ", ".join(map(repr, self.fields)) or "no field at all"
+        return DataError(f"{self.place}: field {field!r} is missing; there are {_cut(ascii_text(there), 200)}.")
+
+
+_adapter = cache(TypeAdapter)
 
 
 def check_file(path: Path) -> None:
@@ -104,13 +129,11 @@ def read_file(path: Path) -> Iterator[Row]:
     is_empty = True
     try:
         with gzip.open(path, "rb") if path.name.endswith(".gz") else path.open("rb") as file:
-            for place, fields in _READERS[path.name.removesuffix(".gz").rpartition(".")[2]](file, name):
+            for place, fields in _placed(cast("Any", file), path.name.removesuffix(".gz"), name):
                 is_empty = False
                 if not isinstance(fields, dict):
                     raise DataError(f"{place}: a row must be a JSON object, but is {shown(fields)}.")
                 yield Row(place, fields)
-    except DataError:
-        raise
     except (OSError, EOFError, ValueError, csv.Error, zlib.error) as error:  # Arrow's are ValueErrors
         raise DataError(
             f"{place}: the file is damaged from here on ({ascii_text(str(error))}); get it again."
@@ -119,60 +142,38 @@ def read_file(path: Path) -> Iterator[Row]:
         raise DataError(f"{name} is empty: it has no row.")
 
 
-Placed = Iterator[tuple[str, object]]
-"""Rows, each behind its place."""
+def _placed(file: Any, kind: str, name: str) -> Iterator[tuple[str, object]]:
+    if kind.endswith(".jsonl"):
+        for number, line in enumerate(file, start=1):
+            if line.strip():
+                yield f"{name}, line {number}", _parsed(line, f"{name}, line {number}")
+        return
+    if kind.endswith(".csv"):
+        csv.field_size_limit(MAX_FIELD_CHARS)
+        with io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
+            reader = csv.DictReader(text, strict=True)
+            for fields in reader:
+                place = f"{name}, line {reader.line_num}"
+                if None in fields or None in fields.values():
+                    raise DataError(f"{place}: has not {len(reader.fieldnames or ())} fields, as the first line has.")
+                yield place, fields
+        return
+    if kind.endswith(".json"):
+        rows = _parsed(data, name) if (data := file.read()).strip() else []
+        if not isinstance(rows, list):
+            raise DataError(f"{name}: must be a JSON list of objects, but is {shown(rows)}.")
+    else:
+        import pyarrow.parquet
 
-
-def _json_lines(file: io.BufferedIOBase, name: str) -> Placed:
-    for number, line in enumerate(file, start=1):
-        if line.strip():
-            yield f"{name}, line {number}", _parsed(line, f"{name}, line {number}")
-
-
-def _json_list(file: io.BufferedIOBase, name: str) -> Placed:
-    rows = _parsed(data, name) if (data := file.read()).strip() else []
-    if not isinstance(rows, list):
-        raise DataError(f"{name}: must be a JSON list of objects, but is {shown(rows)}.")
-    return ((f"{name}, row {number}", fields) for number, fields in enumerate(rows, start=1))
-
-
-def _csv_lines(file: io.BufferedIOBase, name: str) -> Placed:
-    csv.field_size_limit(MAX_FIELD_CHARS)
-    text = io.TextIOWrapper(cast("Any", file), encoding="utf-8-sig", newline="")
-    try:
-        reader = csv.DictReader(text, strict=True)
-        for fields in reader:
-            place = f"{name}, line {reader.line_num}"
-            if None in fields or None in fields.values():
-                raise DataError(f"{place}: has not {len(reader.fieldnames or ())} fields, as the first line has.")
-            yield place, fields
-    finally:
-        text.detach()  # the file stays open
-
-
-def _table(file: io.BufferedIOBase, name: str) -> Placed:
-    import pyarrow.parquet
-
-    batches = pyarrow.parquet.ParquetFile(file).iter_batches()
-    rows = (row for batch in batches for row in batch.to_pylist())
-    return ((f"{name}, row {number}", fields) for number, fields in enumerate(rows, start=1))
-
-
-_READERS = {"jsonl": _json_lines, "json": _json_list, "csv": _csv_lines, "parquet": _table}
+        rows = (row for batch in pyarrow.parquet.ParquetFile(file).iter_batches() for row in batch.to_pylist())
+    yield from ((f"{name}, row {number}", fields) for number, fields in enumerate(rows, start=1))
 
 
 def _parsed(data: bytes, place: str) -> object:
     try:
         return json.loads(data.decode("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        raise DataError(f"{place}: byte {error.start + 1} is not UTF-8; convert the file to it.") from None
     except (ValueError, RecursionError) as error:
         raise DataError(f"{place}: this is not JSON ({ascii_text(str(error))}); correct or remove it.") from None
-
-
-def clean(text: str) -> str:
-    """Without control characters (tab and newline stay), halves of characters, and whitespace at both ends."""
-    return _SURROGATE.sub("\ufffd", _CONTROL.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))).strip()
 
 
 def number_text(value: float) -> str:
@@ -191,8 +192,8 @@ def shown(value: object) -> str:
         return f"an object with the fields {_cut(ascii_text(', '.join(map(repr, list(value)[:20]))), 200)}"
     if isinstance(value, list | tuple):
         return f"a list of {len(value)}"
-    kind = {bool: "the boolean", int: "the number", float: "the number"}.get(type(value), f"a {type(value).__name__}:")
-    return f"{kind} {_cut(ascii(value), SHOWN_CHARS)}"
+    kind = {bool: "boolean", int: "number", float: "number"}.get(type(value), type(value).__name__)
+    return f"the {kind} {_cut(ascii(value), SHOWN_CHARS)}"
 
 
 def ascii_text(text: str) -> str:

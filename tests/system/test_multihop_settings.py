@@ -121,12 +121,3 @@ def test_a_setting_does_what_it_says(
     one = seen(case, case.a, places, tmp_path / "a", running)
     two = seen(case, case.b, places, tmp_path / "b", running)
     assert one != two
-
-
-def test_an_order_by_equal_hops_is_noted() -> None:
-    notes = make_qa("hotpotqa", curriculum="hops", eval_order="balanced").notes
-    assert list(notes[-2:]) == [
-        "task.curriculum=hops changes nothing: all training questions have 2 hops",
-        "task.eval_order=balanced changes nothing: all held-out questions have 2 hops",
-    ]
-    assert not [note for note in make_qa(curriculum="hops", eval_order="balanced").notes if "changes nothing" in note]

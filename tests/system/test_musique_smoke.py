@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from rlvr.cli.main import main
-from rlvr.tasks.made_rows import made_rows
+from rlvr.tasks.multihop_sets import made_rows
 from tests.system.harness import metrics, num_lines, run_train
 
 ACCURACY = "eval/musique/accuracy"
@@ -16,7 +16,7 @@ QUICK = ("trainer.num_threads=1", "tracker.console=none", "tracker.rollouts_ever
 def test_the_questions_are_the_same_always_and_all_different() -> None:
     rows = made_rows()
     assert rows == made_rows()
-    assert len({row.text("question") for row in rows}) == len(rows) == 800
+    assert len({row.fields["question"] for row in rows}) == len(rows) == 800
 
 
 @pytest.mark.long

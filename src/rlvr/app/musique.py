@@ -42,36 +42,33 @@ class Game:
 
     def held_out(self, num: int | None = None) -> list[Example]:
         """The first `num` held-out questions, the same for every seed; None: all."""
-        assert self.task.sizes is not None
-        return self.task.eval_examples(self.task.sizes[1] if num is None else num)
+        return self.task.eval_examples(self._sizes[1] if num is None else num)
 
     def training(self, num: int | None = None) -> list[Example]:
         """The first `num` of the endless, seeded training stream; None: one pass over the data."""
+        return [self.task.train_example(index) for index in range(self._sizes[0] if num is None else num)]
+
+    @property
+    def _sizes(self) -> tuple[int, int]:
         assert self.task.sizes is not None
-        return [self.task.train_example(index) for index in range(self.task.sizes[0] if num is None else num)]
+        return self.task.sizes
 
     def begin(self, example: Example) -> Notes:
-        """The state of a new episode."""
         return self.environments.notes(example)
 
     async def score(
         self, example: Example, notes: Notes, calls: Sequence[ToolCall], *, text: str = "", is_cut_off: bool = False
     ) -> Score:
-        """The reward of an episode.
+        """The reward of an episode, from its state after all its calls.
 
-        Args:
-            example: what was asked.
-            notes: the episode's state, after all its calls.
-            calls: of all turns, in order, those that went wrong included.
-            text: of the last turn.
-            is_cut_off: the last turn ended for length; its calls were not carried out.
+        `calls` are those of all turns, in order, those that went wrong included; `text` is that of the last turn. Where
+        it ended for length (`is_cut_off`) its calls were not carried out.
         """
         return await run_verifier(self.task.verifier, _attempt(example, notes, calls, text, is_cut_off))
 
     async def grade(
         self, example: Example, calls: Sequence[ToolCall], *, text: str = "", is_cut_off: bool = False
     ) -> GradedAnswer:
-        """The metric: official exact match."""
         return await self.task.grade_attempt(_attempt(example, None, calls, text, is_cut_off))
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from rlvr.core.env import Reply, to_attempt
+from rlvr.envs.single_turn import SingleTurnEnv
 from rlvr.envs.tools import Tool
 from rlvr.rewards.base import RewardError, Verifier, run_verifier
 from rlvr.rewards.trace import Trace
@@ -25,7 +26,7 @@ COUNTED = ("tool_calls", "tool_errors", "malformed_calls", "unknown_tools", "inv
 _FAILURES = {"arguments": "invalid_arguments", "timeout": "tool_timeouts"}
 
 
-class ToolEnv:
+class ToolEnv(SingleTurnEnv):
     """Ends with a successful call of a final tool, with a turn that calls nothing, or after `max_turns` turns.
 
     With `reminds` a turn that calls nothing is answered by the user instead, and counted: call a tool or `complete`.
@@ -49,28 +50,22 @@ class ToolEnv:
         potential: Callable[[object], float] | None = None,
         reminds: bool = False,
     ) -> None:
+        super().__init__(example, verifier, state)
         self.max_turns: int | None = max_turns
         self.tools: tuple[ToolSchema, ...] = tuple(tool.schema for tool in tools)
-        self._example, self._state, self._verifier = example, state, verifier
         self._tools = {tool.name: tool for tool in tools}
-        if len(self._tools) < len(tools):
-            raise ValueError(f"two of the tools {[tool.name for tool in tools]} have the same name")
         self._last_turn = max_turns - 1
         self._potential, self._reminds = potential, reminds
         trace = getattr(state, "trace", None)
-        self._trace = trace if isinstance(trace, Trace) else None
+        self._trace = trace if isinstance(trace, Trace) else Trace()
         self._potentials: list[float] = []
         self._num_turns = 0
         self._counts: Counter[str] = Counter()
-        self._started = False
 
     async def start(self) -> tuple[Message, ...]:
-        """The example's messages; RuntimeError the second time."""
-        if self._started:
-            raise RuntimeError(f"the environment of example {self._example.id!r} is single-use and was started before")
-        self._started = True
+        messages = await super().start()
         self._note_potential()
-        return self._example.messages
+        return messages
 
     async def step(self, said: Message) -> Reply:
         """Run the calls of a turn, in order, up to the first success of a final tool.
@@ -78,11 +73,10 @@ class ToolEnv:
         Raises UserError if a tool does.
         """
         is_last = self._num_turns >= self._last_turn
-        if self._trace is not None:
-            self._trace.turn = self._num_turns
+        self._trace.turn = self._num_turns
         self._num_turns += 1
         self._counts["tool_calls"] += len(said.tool_calls)
-        if not said.tool_calls and not (self._reminds and not is_last):
+        if not said.tool_calls and (is_last or not self._reminds):
             return Reply(messages=(), done=True)
         replies = [] if said.tool_calls else [self._reminder()]
         for index, call in enumerate(said.tool_calls):
@@ -103,7 +97,7 @@ class ToolEnv:
             score,
             diagnostics={**score.diagnostics, **counted},
             potentials=tuple(self._potentials[: len(turns)]),
-            trace=(*(self._trace.steps if self._trace is not None else ()), *score.trace, *await self._ending(attempt)),
+            trace=(*self._trace.steps, *score.trace, *await self._ending(attempt)),
         )
 
     async def _ending(self, attempt: Attempt) -> tuple[TraceStep, ...]:
@@ -111,7 +105,6 @@ class ToolEnv:
         return ()
 
     async def _call(self, call: ToolCall, is_last: bool, index: int) -> tuple[str, bool]:
-        """The answer to a call, and whether it ends the episode."""
         if call.problem is not None:
             return self._failed("malformed_calls", call.problem), False
         tool = self._tools.get(call.name)

@@ -23,6 +23,7 @@ import json
 import re
 import typing
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Literal, NotRequired
@@ -90,17 +91,13 @@ class Tool:
             return ToolResult(text=await self.run(checked, state))
         except UserError:
             raise
-        except ToolError as error:
-            return ToolResult(text=_told(error, named=False), failure="error")
         except TimeIsUpError:
             return ToolResult(text=f"it took more than {self.timeout_s:g} s and was given up", failure="timeout")
-        except (Exception, SystemExit) as error:  # foreign code: the model reads what happened, and goes on
-            return ToolResult(text=_told(error), failure="error")
-        except asyncio.CancelledError as error:
+        except (Exception, SystemExit, asyncio.CancelledError) as error:  # foreign code: the model reads what happened
             task = asyncio.current_task()
-            if task is None or task.cancelling():
+            if isinstance(error, asyncio.CancelledError) and (task is None or task.cancelling()):
                 raise  # the episode itself is given up
-            return ToolResult(text=_told(error), failure="error")
+            return ToolResult(text=_told(error, named=not isinstance(error, ToolError)), failure="error")
 
 
 def make_tool(
@@ -123,14 +120,9 @@ def make_tool(
     - With `inline=True` the event loop calls it by itself, which saves the change of threads, about 60 microseconds. No
       time limit is kept then: only for functions that look something up in memory and can never wait.
 
-    Raises:
-        UserError: the function has no docstring or describes another parameter, or one has no type that JSON can write.
+    UserError for a function without a docstring, or with a parameter that has no type that JSON can write.
     """
-    if timeout_s <= 0:
-        raise ValueError(f"timeout_s={timeout_s} must be positive")
     name = getattr(function, "__name__", "")
-    if not name.isidentifier():
-        raise UserError(f"the tool {function!r:.200} has no name: define it with def.")
     description, notes = _described(name, function)
     adapter, parameters, takes_state = _parameters(name, function, notes)
     pool = threads or CallThreads()
@@ -148,14 +140,12 @@ def make_tool(
 
 
 def load_tool(path: str, *, timeout_s: float) -> Tool:
-    """The tool of a function in a module of the user's own: `my_tools:calculator`.
-
-    Raises ConfigError, one sentence, for a module, function, docstring or type that is missing.
-    """
+    """The tool of a function in a module of the user's own, `my_tools:calculator`. ConfigError if it cannot be one."""
     said = f"task.tools={path}"
-    function = imports.imported(said, path, "function", inspect.isfunction)
     try:
-        return make_tool(function, timeout_s=timeout_s)
+        return make_tool(imports.imported(said, path, "function", inspect.isfunction), timeout_s=timeout_s)
+    except ConfigError:
+        raise
     except UserError as error:
         raise ConfigError(f"{said}: {error}") from error
 
@@ -166,22 +156,19 @@ def load_tool(path: str, *, timeout_s: float) -> Tool:
 def _described(name: str, function: Callable[..., object]) -> tuple[str, dict[str, str]]:
     """A Google-style docstring's text before its sections, and what it says of each argument."""
     doc = inspect.getdoc(function) if getattr(function, "__doc__", None) else None
-    if not doc:
-        raise UserError(f"the tool {name!r} has no docstring: the model is told what a tool does by its docstring.")
+    if not doc or not name.isidentifier():
+        raise UserError(f"the tool {name!r} has no docstring or name: the model is told by them what a tool does.")
     text, *sections = _SECTIONS.split(doc)
     described = dict(zip(sections[::2], sections[1::2], strict=True))
     notes: dict[str, str] = {}
     current = None
-    lines = inspect.cleandoc("\n" + (described.get("Args") or described.get("Arguments") or "")).splitlines()
-    for line in lines:
-        if not line.strip():
-            continue
+    for line in inspect.cleandoc("\n" + (described.get("Args") or described.get("Arguments") or "")).splitlines():
         if match := re.match(r"(\w+)\s*(?:\([^)]*\))?:\s*(.*)$", line):
             current = match[1]
             notes[current] = match[2].strip()
-        elif current is not None and line[0].isspace():
+        elif line.strip() and current is not None and line[0].isspace():
             notes[current] = f"{notes[current]} {line.strip()}".strip()
-        else:
+        elif line.strip():
             break  # text after the section
     return text.strip(), notes
 
@@ -206,15 +193,9 @@ def _parameters(
         raise UserError(f"the tool {name!r} has a type that cannot be found: {error}.") from error
     parameters = dict(inspect.signature(function).parameters)
     takes_state = parameters.pop(_STATE, None) is not None
-    if unknown := [key for key in notes if key not in parameters and key != _STATE]:
-        raise UserError(f"the docstring of the tool {name!r} describes {unknown[0]!r}, which is no parameter of it.")
     fields: dict[str, Any] = {}
     for key, parameter in parameters.items():
-        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-            raise UserError(
-                f"the tool {name!r} takes {str(parameter).split(':')[0]}: give each argument a name and a type."
-            )
-        if key not in hints:
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY) or key not in hints:
             raise UserError(f"the parameter {key!r} of the tool {name!r} has no type: write it as {key}: str.")
         default, extra = parameter.default, {}
         if default is not parameter.empty and default is not None:
@@ -267,11 +248,9 @@ def _text(value: object, max_chars: int) -> str:
 
 def _told(error: BaseException, *, named: bool = True) -> str:
     """An exception in words: `KeyError: 'x'`."""
-    try:
+    name, text = type(error).__name__, ""
+    with suppress(Exception):  # foreign code again
         text = str(error)
-    except Exception:  # foreign code again
-        text = ""
-    name = type(error).__name__
     return _bounded(f"{name}: {text}" if named and text else text or name, MAX_ERROR_CHARS)
 
 

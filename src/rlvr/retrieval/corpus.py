@@ -88,7 +88,7 @@ def _store(path: Path, folder: Path) -> None:
             for key in ("id", "title", "text"):
                 value = fields.get(key)
                 if not isinstance(value, str):
-                    raise row.wrong(key, value, "a text")
+                    raise row.wrong(key, value, "must be a text")
                 passage.append(readable(value))
             if passage[0] in ids:
                 raise DataError(f"{row.place}: the id {passage[0]!a:.60} occurs twice; each passage needs its own.")

@@ -6,6 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 
 from rlvr.core.env import Env
+from rlvr.errors import UserError
+from rlvr.rows import clean
+from rlvr.tasks.problems import fingerprint
 from rlvr.types import Example, GradedAnswer, Message, TurnText
 
 CountTokens = Callable[..., int]
@@ -21,11 +24,7 @@ class Task(ABC):
     name: str  # part of the metrics' names
     stop_words: tuple[str, ...] = ()  # words that end a completion, beside the tokenizer's own end
     vocabulary: tuple[str, ...] | None = None  # words of a word-level tokenizer made for this task; None: free text
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What loading found, in sentences: sizes, overlap, what was left out."""
-        return ()
+    notes: tuple[str, ...] = ()  # what loading found, in sentences: sizes, overlap, what was left out
 
     @abstractmethod
     def train_example(self, index: int) -> Example:
@@ -77,6 +76,14 @@ class Task(ABC):
     def eval_sets(self) -> tuple[Task, ...]:
         """What is evaluated, each by itself: the task, or the parts of a mix."""
         return (self,)
+
+
+def own_question(task: str, text: str) -> tuple[str, str]:
+    """A question of the user's own, cleaned, and the id of its example. UserError if it is blank."""
+    question = clean(text)
+    if not question:
+        raise UserError("the prompt is blank: write a question.")
+    return question, f"{task}/{fingerprint(question).hex()}"
 
 
 def text_of(messages: Sequence[Message]) -> str:

@@ -4,41 +4,68 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
+
+from pydantic import PlainValidator
 
 from rlvr.errors import ConfigError
 from rlvr.registry import register
 from rlvr.rewards.numbers import parse_answer
-from rlvr.rows import (
-    ENDINGS,
-    MAX_FIELD_CHARS,
-    DataError,
-    Row,
-    ascii_text,
-    check_file,
-    clean,
-    number_text,
-    read_file,
-)
+from rlvr.rows import ENDINGS, DataError, FilledText, Row, ascii_text, check_file, clean, number_text, read_file
 from rlvr.settings import Text, setting
-from rlvr.tasks.dataset import Data
+from rlvr.tasks.dataset import NO_GOLD
 from rlvr.tasks.gsm8k import CALCULATION
 from rlvr.tasks.problems import Problem, fingerprint
-from rlvr.tasks.settings import ColumnSettings, HeldOutShare, SplitSettings, TaskContext
-from rlvr.tasks.splits import NO_GOLD, Part, by_hash, make_data, parse_rows
+from rlvr.tasks.settings import HeldOutShare, MetricSettings, RowSettings, SplitSettings
 
 SPLIT = re.compile(r"(test|dev|val|valid|validation|eval)[.-]", re.IGNORECASE)
 EVAL_SHARE = "share of the rows, chosen by hash, that is never trained on"
+
+
+class ColumnSettings(MetricSettings, RowSettings):
+    prompt: ClassVar[str] = "math_reasoning"
+    reward = "numeric"
+    question_field: Text = setting("question", "field with the question")
+    answer_field: Text = setting("answer", "field with the gold answer: text, a number, or a list of accepted texts")
+    id_field: Text | None = setting(None, "field with the row's id, each once; null: a hash of the question")
+
+    def parse(self, row: Row) -> Problem | str:
+        """The problem of a row, the row's other fields in its metadata. DataError if the metric could not grade it."""
+        question = row.read(FilledText, self.question_field)
+        working, row = self._worked(row)
+        golds = answers(row, self.answer_field, self.metric)
+        if not golds:
+            return NO_GOLD
+        key = fingerprint(question)
+        name = f"{self.name}/{key.hex()}"
+        if self.id_field is not None:
+            given = row.get(self.id_field)
+            name = clean(str(given)) if isinstance(given, str | int) and not isinstance(given, bool) else ""
+            if not name:
+                raise row.wrong(self.id_field, given, "must be a text or a whole number")
+        used = {self.question_field, self.answer_field, self.id_field, "aliases", "tags", "task"}
+        others = {name: value for name, value in row.fields.items() if name not in used}  # a reward may want them
+        aliases = {"aliases": golds[1:]} if golds[1:] else {}
+        return Problem(
+            id=name, key=key, question=question, answer=golds[0], solution=working, metadata={**others, **aliases}
+        )
+
+    def _worked(self, row: Row) -> tuple[str, Row]:
+        r"""The working of an answer like GSM8K's, `48/2 = <<48/2=24>>24\n#### 24`, and the row with the gold alone."""
+        text = row.fields.get(self.answer_field)
+        if self.metric not in ("numeric", "math") or not isinstance(text, str) or "####" not in text:
+            return "", row
+        working, _, gold = text.rpartition("####")
+        return clean(CALCULATION.sub("", working)), Row(row.place, {**row.fields, self.answer_field: gold})
 
 
 @register("task", "jsonl")
 class Jsonl(ColumnSettings):
     """A file with a question and an answer a row: JSON lines, a JSON list, CSV (each also as .gz) or Parquet."""
 
-    prompt: ClassVar[str] = "math_reasoning"
-    reward = "numeric"
+    train_key: ClassVar[str] = "path"
+    eval_key: ClassVar[str] = "eval_path"
     path: Text = setting(
         description="the file to train on: .jsonl, .json, .csv (each also .gz) or .parquet; or a folder of such files"
     )
@@ -54,13 +81,8 @@ class Jsonl(ColumnSettings):
             for file in self._files(path):
                 check_file(file)
 
-    def load(self, context: TaskContext) -> Data:
-        """One file, cut by hash, or one to train on and another to hold out."""
-
-        def rows(path: str) -> list[Row]:
-            return [row for file in self._files(path) for row in read_file(file)]
-
-        return _data(self, context, lambda: rows(self.path), rows(self.eval_path) if self.eval_path else None)
+    def rows(self, key: str) -> list[Row]:
+        return [row for file in self._files(getattr(self, key)) for row in read_file(file)]
 
     def _files(self, path: str) -> list[Path]:
         """The file, or those of a folder by name. ConfigError if it has none, or some that are meant to be held out."""
@@ -85,94 +107,30 @@ class Jsonl(ColumnSettings):
 class Hub(ColumnSettings, SplitSettings):
     """Any data set of the Hub (or a local folder) with a question and an answer a row."""
 
-    prompt: ClassVar[str] = "math_reasoning"
-    reward = "numeric"
     eval_split: Text | None = setting(None, "held-out split; null: eval_share of the rows of train_split")
     eval_share: HeldOutShare = setting(0.1, EVAL_SHARE, only_if="eval_split is None")
 
-    def load(self, context: TaskContext) -> Data:
-        """One split (or several, joined), cut by hash, or splits to train on and others to hold out."""
-        held_out = None if self.eval_split is None else self.rows("eval_split")
-        return _data(self, context, lambda: self.rows("train_split"), held_out)
 
-
-def _data(
-    settings: Jsonl | Hub, context: TaskContext, training: Callable[[], list[Row]], held_out: list[Row] | None
-) -> Data:
-    """Without rows to hold out a share of the training ones is held out."""
-    reads_all, where = context.reads == "all", settings.origin
-    if held_out is None:
-        train, test = by_hash(_part(settings, training()), settings.eval_share, where)
-    else:
-        train, test = _part(settings, training()) if reads_all else None, _part(settings, held_out)
-    limit = settings.max_train_examples
-    return make_data((train if reads_all else None, test), where=where, seed=context.seed, max_train=limit)
-
-
-def _part(settings: ColumnSettings, rows: list[Row]) -> Part:
-    if all(settings.answer_field not in row for row in rows):
-        rows[0].get(settings.answer_field)  # its error: no row has such a field
-    return parse_rows(rows, lambda row: parse(row, settings))
-
-
-def parse(row: Row, settings: ColumnSettings) -> Problem | str:
-    """The problem of a row, the row's other fields in its metadata; `NO_GOLD` where there is no answer.
-
-    DataError if the metric could not grade it.
-    """
-    question = row.text(settings.question_field)
-    working, row = _worked(row, settings)
-    golds = answers(row, settings.answer_field, settings.metric)
-    if not golds:
-        return NO_GOLD
-    key = fingerprint(question)
-    name = f"{settings.name}/{key.hex()}"
-    if settings.id_field is not None:
-        given = row.get(settings.id_field)
-        name = "" if isinstance(given, bool) or not isinstance(given, str | int) else clean(str(given))
-        if not name:
-            raise row.wrong(settings.id_field, given, "a text or a whole number")
-    used = {settings.question_field, settings.answer_field, settings.id_field, "aliases", "tags", "task"}
-    others = {name: value for name, value in row.fields.items() if name not in used}  # a reward may want them
-    return Problem(
-        id=name,
-        key=key,
-        question=question,
-        answer=golds[0],
-        solution=working,
-        metadata={**others, **({"aliases": golds[1:]} if golds[1:] else {})},
-    )
-
-
-def _worked(row: Row, settings: ColumnSettings) -> tuple[str, Row]:
-    r"""The working of an answer like GSM8K's, `48/2 = <<48/2=24>>24\n#### 24`, and the row with the gold alone."""
-    text = row.fields.get(settings.answer_field)
-    if settings.metric not in ("numeric", "math") or not isinstance(text, str) or "####" not in text:
-        return "", row
-    working, _, gold = text.rpartition("####")
-    return clean(CALCULATION.sub("", working)), Row(row.place, {**row.fields, settings.answer_field: gold})
+def _accepted(value: Any) -> tuple[str, ...]:
+    texts = []
+    for one in value if isinstance(value, list) else [value]:
+        if isinstance(one, bool) or not isinstance(one, str | int | float | None):
+            raise ValueError("must be a text, a number or a list of them")
+        if isinstance(one, int | float) and not abs(one) <= sys.float_info.max:
+            raise ValueError("must be a finite number")
+        texts.append(number_text(one) if isinstance(one, float) else clean("" if one is None else str(one)))
+    return tuple(filter(None, texts))
 
 
 def answers(row: Row, field: str, metric: str) -> tuple[str, ...]:
-    """The accepted answers of a row, as text; none where the field is missing, null or blank."""
-    value = row.get(field) if field in row else None
-    values = value if isinstance(value, list) else [value]
-    golds = tuple(text for one in values if one is not None and (text := _answer(row, field, one)))
+    """The accepted answers of a row; none where the field is null or blank."""
+    golds = row.read(Annotated[Any, PlainValidator(_accepted)], field)
     if len(golds) > 1 and metric != "text":
         raise DataError(
             f"{row.place}: field {field!r} has {len(golds)} accepted answers, which task.metric={metric} cannot grade: "
             "use task.metric=text."
         )
     if metric == "numeric" and golds and parse_answer(golds[0]) is None:
-        raise row.wrong(field, golds[0], "a number, yes or no for task.metric=numeric (others: math, text, exact)")
+        said = "must be a number, yes or no for task.metric=numeric (others: math, text, exact)"
+        raise row.wrong(field, golds[0], said)
     return golds
-
-
-def _answer(row: Row, field: str, value: Any) -> str:
-    if isinstance(value, str):
-        if len(value) > MAX_FIELD_CHARS:
-            raise DataError(f"{row.place}: field {field!r} has {len(value):,} characters, above {MAX_FIELD_CHARS:,}.")
-        return clean(value)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
-        raise row.wrong(field, value, "a text, a number or a list of them")
-    return number_text(value) if isinstance(value, float) else str(value)

@@ -1,10 +1,13 @@
-"""A task made of problems with a question and an answer each: one turn, one reward, one metric."""
+"""A task made of problems with a question and an answer each, and what becomes of rows until they are problems.
+
+Ids once, nothing on both sides, everything left out counted.
+"""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rlvr.core.env import Env, to_attempt
@@ -12,13 +15,13 @@ from rlvr.envs.single_turn import SingleTurnEnv
 from rlvr.errors import ConfigError, UserError
 from rlvr.rewards.metrics import Metric
 from rlvr.rewards.trace import TracedAnswer
-from rlvr.rows import clean
+from rlvr.rows import DataError, Row, ascii_text
 from rlvr.seeding import EVAL_SEED, derive_seed
-from rlvr.tasks.base import NUM_TEXTS, CountTokens, Task, text_of
-from rlvr.tasks.problems import Problem, fingerprint
+from rlvr.tasks.base import NUM_TEXTS, CountTokens, Task, own_question, text_of
+from rlvr.tasks.problems import Problem, fingerprint, hash_rank, is_held_out
 from rlvr.tasks.prompting import plain
 from rlvr.tasks.settings import TaskContext
-from rlvr.tasks.sources import Keep, Source, anything
+from rlvr.tasks.sources import Keep, ListSource, Source, anything
 from rlvr.tasks.tool_play import ToolEnvironments, played
 from rlvr.types import Attempt, Example, GradedAnswer, TurnText
 
@@ -41,10 +44,8 @@ class Data:
 class DatasetTask(Task):
     """Problems from a `Source`, asked by a `Prompter`, rewarded by a verifier, graded by a metric.
 
-    Without `environments` an episode has one turn.
-
-    Shown examples (`few_shot`) are training problems: for each training example they are drawn by the seed, for
-    held-out ones they are the same for all and for every seed.
+    Without `environments` an episode has one turn. Shown examples (`few_shot`) are training problems: for each training
+    example they are drawn by the seed, for held-out ones they are the same for all and for every seed.
     """
 
     def __init__(
@@ -56,22 +57,14 @@ class DatasetTask(Task):
         max_prompt_tokens: int | None = None,
         environments: ToolEnvironments | None = None,
     ) -> None:
-        """ConfigError if there are too few training examples to show `prompt.few_shot` of them."""
-        self.name, self.vocabulary = context.name, data.vocabulary
-        self.source = data.source
-        self._notes = list(data.notes)
+        self.name, self.source, self.notes, self.vocabulary = context.name, data.source, data.notes, data.vocabulary
         self._prompter, self.verifier, self._metric = context.prompter, context.verifier, metric
         self._sandbox, self._tool_format = context.sandbox, context.prompt.tool_format
         self._traced = TracedAnswer(self.verifier, self._prompter.answer_format)
         self._seed, self._few_shot = context.seed, context.prompt.few_shot
-        self._max_prompt_tokens = max_prompt_tokens
-        self.environments = environments
+        self._max_prompt_tokens, self.environments = max_prompt_tokens, environments
         self._tools = environments.tools if environments is not None else ()
         self._fill_shot_pool()
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        return tuple(self._notes)
 
     def train_example(self, index: int) -> Example:
         return self._train_example(self.source.train(index))
@@ -85,11 +78,10 @@ class DatasetTask(Task):
         return SingleTurnEnv(example, self._traced)
 
     async def grade(self, example: Example, turns: Sequence[TurnText]) -> GradedAnswer:
-        """The metric on the last turn. Where no answer is known nothing is right."""
         return await self.grade_attempt(to_attempt(example, turns))
 
     async def grade_attempt(self, attempt: Attempt) -> GradedAnswer:
-        """The metric on an episode as verifiers see it."""
+        """The metric on an episode as verifiers see it. Where no answer is known nothing is right."""
         if not attempt.example.metadata.get("has_answer", True):
             return GradedAnswer(answer=self._prompter.answer_format.answer_of(attempt), correct=False)
         return await self._metric.grade(replace(attempt, format=self._prompter.answer_format, sandbox=self._sandbox))
@@ -120,13 +112,11 @@ class DatasetTask(Task):
         env = self.environments.env(example)
         if env.max_turns is not None and len(problem.turns) > env.max_turns:
             raise UserError(
-                f"task.max_turns={env.max_turns}: the demonstration of example {problem.id} has {len(problem.turns)} "
-                "turns; raise it."
+                f"task.max_turns={env.max_turns}: the demonstration of example {problem.id} has more; raise it."
             )
         return played(example, env, problem.turns if worked else problem.turns[-1:], self._tool_format)
 
     def texts(self) -> Iterator[str]:
-        """Without the examples shown before them."""
         for problem in self.source.some(NUM_TEXTS):
             if problem.turns:
                 yield "\n".join(self._played(problem, worked=True))
@@ -136,13 +126,10 @@ class DatasetTask(Task):
 
     def example(self, text: str) -> Example:
         """The example of a user's own question, asked as the held-out ones are, with metadata `has_answer` False."""
-        question = clean(text)
-        if not question:
-            raise UserError("the prompt is blank: write a question.")
-        key = fingerprint(question)
-        name = f"{self.name}/{key.hex()}"
+        question, name = own_question(self.name, text)
+        metadata = {"has_answer": False}
         return self._eval_example(
-            Problem(id=name, key=key, question=question, answer="", metadata={"has_answer": False})
+            Problem(id=name, key=fingerprint(question), question=question, answer="", metadata=metadata)
         )
 
     def limit_prompts(self, count_tokens: CountTokens, max_tokens: int) -> None:
@@ -153,19 +140,17 @@ class DatasetTask(Task):
             return lambda problem: count_tokens(made(problem).messages, self._tools) <= limit
 
         fit = fits(self._train_example), fits(self._eval_example)
-        self._notes += leave_out_long(self.name, self.source, *fit, limit)
+        self.notes += leave_out_long(self.name, self.source, *fit, limit)
 
     @property
     def sizes(self) -> tuple[int, int] | None:
         """Training and held-out problems; None where there is no end to them."""
-        return self.source.sizes()
+        return self.source.sizes
 
     def hold_out_for(self, other: DatasetTask) -> None:
         """Never train on what asks the same as something the other task holds out; noted."""
-        before = self.source.sizes()
-        left_out = self.source.leave_out(lambda problem: not other.source.holds_out(problem.key), anything)
-        if left_out is not None and before is not None:
-            note_overlap(self._notes, left_out[0], before[0], f"held out by {other.name}")
+        for _, num, total in self.source.leave_out(lambda problem: not other.source.holds_out(problem.key), anything):
+            self.notes += overlap(num, total, f"held out by {other.name}")
         self._fill_shot_pool()
 
     def _train_example(self, problem: Problem) -> Example:
@@ -175,22 +160,18 @@ class DatasetTask(Task):
         return self._example(problem, derive_seed(EVAL_SEED, self.name, "shots"))
 
     def _example(self, problem: Problem, shots_seed: int) -> Example:
-        metadata: dict[str, Any] = {**problem.metadata, "task": self.name}
-        if problem.tags:
-            metadata["tags"] = problem.tags
         shots = self._shots(problem, shots_seed) if self._few_shot else ()
         return Example(
             id=problem.id,
             messages=self._prompter.messages(problem.question, shots, self._fields(problem)),
             answer=problem.answer,
-            metadata=metadata,
+            metadata={**problem.metadata, "task": self.name} | ({"tags": problem.tags} if problem.tags else {}),
         )
 
     def _fields(self, problem: Problem) -> Mapping[str, str]:
         return {} if self.environments is None else self.environments.fields(problem)
 
     def _shots(self, problem: Problem, seed: int) -> list[Problem]:
-        """Different training problems, none of which asks what `problem` asks."""
         rng = random.Random(seed)
         chosen: dict[bytes, Problem] = {}
         while len(chosen) < self._few_shot:
@@ -210,25 +191,96 @@ class DatasetTask(Task):
             )
 
 
-def leave_out_long(name: str, source: Source, fits: Keep, fits_held_out: Keep, limit: int) -> list[str]:
+def leave_out_long(name: str, source: Source, fits: Keep, fits_held_out: Keep, limit: int) -> tuple[str, ...]:
     """Leave out what does not fit into `limit` tokens; notes on it. UserError if that leaves nothing."""
-    before = source.sizes()
-    left_out = source.leave_out(fits, fits_held_out)
-    if left_out is None or before is None:
-        return []
-    notes: list[str] = []
-    for kind, num, total in zip(("training", "held-out"), left_out, before, strict=True):
+    notes: tuple[str, ...] = ()
+    for kind, num, total in source.leave_out(fits, fits_held_out):
         if num and num == total:
             raise UserError(
                 f"{name}: the prompts of all {total:,} {kind} examples have more than {limit:,} tokens; raise "
                 "task.max_prompt_tokens, shorten the prompt, or use a model with more context."
             )
         if num:
-            notes.append(f"{num:,} of {total:,} {kind} examples have prompts of more than {limit:,} tokens: left out")
+            notes += (f"{num:,} of {total:,} {kind} examples have prompts of more than {limit:,} tokens: left out",)
     return notes
 
 
-def note_overlap(notes: list[str], num: int, total: int, what: str) -> None:
+def overlap(num: int, total: int, what: str) -> tuple[str, ...]:
     """`3 of 7,473 training examples are also held out: left out`"""
-    if num:
-        notes.append(f"{num:,} of {total:,} training examples are also {what}: left out")
+    return (f"{num:,} of {total:,} training examples are also {what}: left out",) if num else ()
+
+
+# ------------------------------------------------------------------------------------------------ from rows to problems
+
+NO_GOLD = "have no gold answer"
+"""Why a row is left out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """The problems of some rows, and the places of the rows that gave none, by the reason."""
+
+    problems: tuple[Problem, ...]
+    left_out: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def notes(self, kind: str) -> list[str]:
+        """`3 training rows have no gold answer: left out (first: train.jsonl, line 17)`"""
+        return [
+            f"{len(places):,} {kind} rows {why}: left out (first: {places[0]})" for why, places in self.left_out.items()
+        ]
+
+
+def parse_rows(rows: Iterable[Row], parse: Callable[[Row], Problem | str]) -> Part:
+    """The problems of the rows in order, repeated questions left out. DataError for an id of two questions."""
+    found: dict[str, tuple[Problem, str]] = {}
+    left_out: dict[str, list[str]] = {}
+    for row in rows:
+        problem = parse(row)
+        if isinstance(problem, Problem):
+            first, place = found.setdefault(problem.id, (problem, row.place))
+            if first is problem:
+                continue
+            if first.key != problem.key:
+                name = ascii_text(problem.id[:80])
+                raise DataError(f"{row.place}: the id {name!r} was given before, at {place}: ids must differ.")
+            problem = "repeat an earlier question"
+        left_out.setdefault(problem, []).append(row.place)
+    return Part(problems=tuple(problem for problem, _ in found.values()), left_out=left_out)
+
+
+def by_hash(part: Part, share: float, place: str) -> tuple[Part, Part]:
+    """Cut a part in two by the hash of the question: training, held out; at least one problem each.
+
+    ConfigError if there are fewer than two different questions.
+    """
+    keys = {problem.key for problem in part.problems}
+    if len(keys) < 2:
+        raise ConfigError(f"{place} has {len(keys)} different questions with an answer: 2 are needed, one to hold out.")
+    held_out = {key for key in keys if is_held_out(key, share)}
+    if not held_out or held_out == keys:
+        held_out = {min(keys, key=hash_rank)}
+    train = tuple(problem for problem in part.problems if problem.key not in held_out)
+    rest = tuple(problem for problem in part.problems if problem.key in held_out)
+    return replace(part, problems=train), Part(problems=rest)
+
+
+def make_data(parts: tuple[Part | None, Part], *, where: str, max_train: int | None, **order: Any) -> Data:
+    """The task's data of a training and a held-out part, which is never trained on; notes say what became of every row.
+
+    All training examples may be held out, too: that is no error for those who only evaluate. Without a training part
+    only the other one was read. `order` is that of `ListSource`. DataError if a part is empty.
+    """
+    train, held_out = parts
+    keys = {problem.key for problem in held_out.problems}
+    kept = [problem for problem in train.problems if problem.key not in keys] if train else []
+    notes: list[str] = []
+    for kind, part in (("training", train), ("held-out", held_out)):
+        notes += part.notes(kind) if part else []
+        if part and not part.problems:
+            raise DataError(f"{ascii_text(where)}: no {kind} row can be used; {'; '.join(part.notes(kind))}.")
+    if train is not None:
+        notes += overlap(len(train.problems) - len(kept), len(train.problems), "held out")
+    kept = kept[:max_train]
+    training = f"{len(kept):,} training and " if train else ""
+    sizes = f"{training}{len(held_out.problems):,} held-out examples from {ascii_text(where)}"
+    return Data(source=ListSource(kept, held_out.problems, **order), notes=(sizes, *notes))

@@ -13,20 +13,19 @@ import math
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, AliasChoices, AliasPath, BaseModel, BeforeValidator, Field, PlainValidator
 
 from rlvr.errors import ConfigError
 from rlvr.registry import register
 from rlvr.rewards.metrics import FinqaMetric, FinqaProgramMetric, Metric
 from rlvr.rewards.numbers import parse_answer
-from rlvr.rows import DataError, Row, clean, number_text
+from rlvr.rows import Cell, FilledText, Row, clean, number_text
 from rlvr.settings import Text, setting
-from rlvr.tasks.dataset import Data
+from rlvr.tasks.dataset import NO_GOLD
 from rlvr.tasks.problems import Problem, fingerprint
-from rlvr.tasks.settings import DataPath, SplitSettings, TaskContext, data_folder
-from rlvr.tasks.splits import NO_GOLD, Part, make_data, parse_rows
+from rlvr.tasks.settings import DataPath, SplitSettings, data_folder
 
 CELL = " | "  # no cell of the data has a bar, and a model tells bars from the spaces inside cells
 STEP = re.compile(r"[a-z_]+\(")
@@ -50,7 +49,7 @@ class Finqa(SplitSettings):
     )
 
     @property
-    def answer_kind(self) -> str:
+    def answer_kind(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.answer
 
     def make_metric(self) -> Metric:
@@ -58,69 +57,80 @@ class Finqa(SplitSettings):
 
     def check_run(self, config: Any) -> None:
         super().check_run(config)
-        shows_steps = CALL.search(config.prompt.text) is not None
-        if (
-            self.answer == "program"
-            and config.prompt.system
-            and not (shows_steps or "program" in config.prompt.text.lower())
-        ):
+        text, wants_program = config.prompt.text, self.answer == "program"
+        if CALL.search(text) is not None:
+            is_wrong = not wants_program
+        else:
+            is_wrong = wants_program and config.prompt.system and "program" not in text.lower()
+        if is_wrong:
             raise ConfigError(
-                "task.answer=program: prompt.system does not ask for a program, so no answer would be one; choose "
-                "prompt=financial_program."
-            )
-        if self.answer == "number" and shows_steps:
-            raise ConfigError(
-                "task.answer=number: the prompt asks for a program, so no answer could be read; choose "
-                "prompt=financial_reasoning, or task.answer=program reward=finqa_program."
+                f"task.answer={self.answer}: the prompt asks for a {'number' if wants_program else 'program'}, so no "
+                "answer could be read; choose prompt=financial_reasoning for numbers, or prompt=financial_program "
+                "reward=finqa_program for programs."
             )
 
-    def load(self, context: TaskContext) -> Data:
-        """Rows without `exe_ans` have no gold; they are left out and noted."""
-
-        def part(key: str) -> Part:
-            return parse_rows(self.rows(key), lambda row: parse(row, self.answer == "program"))
-
-        train = part("train_split") if context.reads == "all" else None
-        return make_data(
-            (train, part("eval_split")), where=self.path, seed=context.seed, max_train=self.max_train_examples
+    def parse(self, row: Row) -> Problem | str:
+        """With metadata `table`, `exe_ans` and, where it is known, `program`; `NO_GOLD` without `exe_ans`."""
+        page: _Page = row.read(_Page)
+        gold, program, wants_program = page.exe_ans, page.program, self.answer == "program"
+        if gold is None:
+            return NO_GOLD
+        if wants_program and program is None:
+            raise row.wrong(
+                "qa.program", None, "must be a program (see the official JSON files, or task.answer=number)"
+            )
+        solution = program or ""
+        if wants_program:  # the sentences that annotators found the numbers in
+            facts = list(page.gold_inds.values()) if isinstance(page.gold_inds, dict) else page.gold_inds or []
+            solution = "\n".join(clean(fact) for fact in facts if isinstance(fact, str))
+        steps = len(STEP.findall(program or ""))
+        size = {0: (), 1: ("1_step",), 2: ("2_steps",)}.get(steps, ("3_or_more_steps",))
+        return Problem(
+            id=page.id,
+            key=fingerprint(page.question, *(cell for cells in page.table for cell in cells)),
+            question=f"{render_page(page.pre_text, page.table, page.post_text)}\n\nQuestion: {page.question}",
+            answer=program if wants_program and program else gold if isinstance(gold, str) else number_text(gold),
+            solution=solution,
+            metadata={"table": page.table, "exe_ans": gold} | ({} if program is None else {"program": program}),
+            tags=(*size, "yes_or_no") if isinstance(gold, str) else size,
         )
 
 
-def parse(row: Row, wants_program: bool) -> Problem | str:
-    """The problem of a row, with metadata `table`, `exe_ans` and, where it is known, `program`; or `NO_GOLD`."""
-    flat = "qa" not in row.fields and "question" in row.fields
-    prefix = "" if flat else "qa."
-    gold_field = "final_result" if flat else "qa.exe_ans"
-    question, table = row.text(f"{prefix}question"), _table(row)
-    gold = _gold(row, gold_field)
-    if gold is None:
-        return NO_GOLD
-    facts = row.fields.get("gold_inds") if flat else row.get("qa").get("gold_inds")
-    program = None if flat else row.get("qa").get("program")
-    if program is not None:
-        program = row.text("qa.program")
-    elif wants_program:
-        raise DataError(
-            f"{row.place}: field 'qa.program' is missing: use the official JSON files, or task.answer=number."
-        )
-    solution = program or ""
-    if wants_program:  # the sentences that annotators found the numbers in
-        facts = list(facts.values()) if isinstance(facts, dict) else facts if isinstance(facts, list) else []
-        solution = "\n".join(clean(fact) for fact in facts if isinstance(fact, str))
-    steps = len(STEP.findall(program)) if program else 0
-    size = () if not steps else ("1_step",) if steps == 1 else ("2_steps",) if steps == 2 else ("3_or_more_steps",)
-    metadata: dict[str, Any] = {"table": table, "exe_ans": gold}
-    if program is not None:
-        metadata["program"] = program
-    return Problem(
-        id=row.text("id"),
-        key=fingerprint(question, *(cell for cells in table for cell in cells)),
-        question=f"{render_page(_lines(row, 'pre_text'), table, _lines(row, 'post_text'))}\n\nQuestion: {question}",
-        answer=program if wants_program and program else gold if isinstance(gold, str) else number_text(gold),
-        solution=solution,
-        metadata=metadata,
-        tags=(*size, "yes_or_no") if isinstance(gold, str) else size,
-    )
+def _gold(value: Any) -> float | str | None:
+    """A number, `yes` or `no`; None if there is none."""
+    if value is None or value == "":
+        return None
+    if isinstance(value, str) and value.strip().lower() in ("yes", "no"):
+        return value.strip().lower()
+    with suppress(ValueError, OverflowError):  # an integer of hundreds of digits
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if is_number or (isinstance(value, str) and parse_answer(value) is not None):
+            number = float(value.replace(",", "") if isinstance(value, str) else value)
+            if math.isfinite(number):
+                return number
+    raise ValueError("must be a number, yes or no")
+
+
+def _table_cell(value: object) -> object:
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+def _of_qa(name: str, flat: str) -> Any:
+    return Field(validation_alias=AliasChoices(AliasPath("qa", name), flat))
+
+
+Lines = Annotated[list[Cell], AfterValidator(lambda lines: [line for line in lines if line])]
+
+
+class _Page(BaseModel):
+    table: list[list[Annotated[Cell, BeforeValidator(_table_cell)]]]
+    pre_text: Lines
+    post_text: Lines
+    id: FilledText
+    question: FilledText = _of_qa("question", "question")
+    exe_ans: Annotated[float | str | None, PlainValidator(_gold)] = _of_qa("exe_ans", "final_result")
+    program: FilledText | None = Field(None, validation_alias=AliasPath("qa", "program"))
+    gold_inds: Any = Field(None, validation_alias=AliasChoices(AliasPath("qa", "gold_inds"), "gold_inds"))
 
 
 def render_page(pre_text: Sequence[str], table: Sequence[Sequence[str]], post_text: Sequence[str]) -> str:
@@ -136,39 +146,3 @@ def render_page(pre_text: Sequence[str], table: Sequence[Sequence[str]], post_te
     rows = [CELL.join(" ".join(cell.split()) for cell in row) for row in table]
     blocks = ["\n".join(pre_text), "\n".join(rows), "\n".join(post_text)]
     return "\n\n".join(block for block in blocks if block.strip())
-
-
-def _gold(row: Row, field: str) -> float | str | None:
-    """A number, `yes` or `no`; None if there is none."""
-    value = row.get(field)
-    if value is None or value == "":
-        return None
-    if isinstance(value, str) and value.strip().lower() in ("yes", "no"):
-        return value.strip().lower()
-    number = math.nan
-    with suppress(ValueError, OverflowError):  # an integer of hundreds of digits
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            number = float(value)
-        elif isinstance(value, str) and parse_answer(value) is not None:
-            number = float(value.replace(",", ""))
-    if not math.isfinite(number):
-        raise row.wrong(field, value, "a number, yes or no")
-    return number
-
-
-def _table(row: Row) -> list[list[str]]:
-    table = row.get("table")
-    if not isinstance(table, list) or not all(isinstance(cells, list) for cells in table):
-        raise row.wrong("table", table, "a list of rows, each a list of cells")
-    for cells in table:
-        for cell in cells:
-            if isinstance(cell, bool) or not isinstance(cell, str | int | float):
-                raise row.wrong("table", cell, "made of cells that are texts or numbers")
-    return [[clean(str(cell)) for cell in cells] for cells in table]
-
-
-def _lines(row: Row, field: str) -> list[str]:
-    lines = row.get(field)
-    if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
-        raise row.wrong(field, lines, "a list of texts")
-    return [text for line in lines if (text := clean(line))]

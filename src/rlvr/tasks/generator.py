@@ -12,18 +12,20 @@ joined by spaces, and a word-level tokenizer made of the vocabulary gives back t
 
 from __future__ import annotations
 
-import inspect
+import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import count
 from typing import Any
 
+from pydantic import BaseModel, ValidationError
+
 from rlvr import imports
 from rlvr.envs.tools import Tool, make_tool
 from rlvr.errors import ConfigError, UserError, suggestion
 from rlvr.registry import register
-from rlvr.rows import DataError, Row, ascii_text, shown
+from rlvr.rows import DataError, FilledText, Row, ascii_text, shown
 from rlvr.settings import ImportPath, PositiveInt, Text, setting
 from rlvr.tasks.columns import answers
 from rlvr.tasks.dataset import Data
@@ -34,7 +36,6 @@ from rlvr.tasks.tool_play import ToolEnvironments
 from rlvr.types import Example
 
 Scalar = bool | int | float | str
-FIELDS = ("question", "answer", "demonstration", "metadata")
 SPECIAL = ("<pad>", "<boe>", "<eoe>")
 TOOLS = "has_tools # a task with tools"
 
@@ -53,8 +54,6 @@ class ExamplesTask(MetricSettings):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
-        for name in {"examples", "tools", "state"} & set(cls.model_fields):
-            raise TypeError(f"{cls.__name__}.{name} must be a method (def {name}(self, ...)), not a value")
         cls.has_tools = cls.tools is not ExamplesTask.tools
 
     @abstractmethod
@@ -80,7 +79,7 @@ class ExamplesTask(MetricSettings):
         return None
 
     @property
-    def made_of_words(self) -> bool:
+    def made_of_words(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.words is not None
 
     @property
@@ -117,18 +116,16 @@ class ExamplesTask(MetricSettings):
         return ToolEnvironments(self.toolbox(), context.verifier, state=state, max_turns=self.max_turns)
 
     def load(self, context: TaskContext) -> Data:
-        """Examples are read as they are needed.
-
-        Raises:
-            ConfigError: the vocabulary cannot be one, or nothing is held out.
-            DataError: it yields nothing, something else than examples, or other examples when it is called again.
-        """
+        """Examples are read as they are needed. DataError if there are none, or other ones when it is called again."""
         return _data_of(self, self.examples, f"task={self.name}", context.seed)
 
 
 def _data_of(task: ExamplesTask, call: Callable[[], Iterable[Any]], place: str, seed: int) -> Data:
-    """The data of what `call` yields; `place` names it in errors."""
-    _check_vocabulary(task.words)
+    words = task.words
+    if words is not None and (
+        not set(SPECIAL) <= set(words) or len(set(words)) < len(words) or any(word.split() != [word] for word in words)
+    ):
+        raise ConfigError(f"task.vocabulary: needs {', '.join(SPECIAL)}, and each word once, without spaces in it.")
     read = partial(_problems_of, task, call, place)
     first, again = next(read(), None), next(read(), None)
     if first is None:
@@ -143,11 +140,10 @@ def _data_of(task: ExamplesTask, call: Callable[[], Iterable[Any]], place: str, 
         raise ConfigError(f"task.eval_share={task.eval_share} leaves no held-out example of {task.origin}: raise it.")
     source.train(0)
     note = f"examples from {task.origin}, {task.eval_share:.0%} of them, chosen by hash, held out"
-    return Data(source=source, notes=(note,), vocabulary=task.words)
+    return Data(source=source, notes=(note,), vocabulary=words)
 
 
 def _problems_of(task: ExamplesTask, call: Callable[[], Iterable[Any]], place: str) -> Iterator[Problem]:
-    """What `call` yields, from the start."""
     items, tools = None, {tool.name: tool for tool in task.toolbox()} if task.has_tools else {}
     where = place
     for number in count(1):
@@ -162,51 +158,98 @@ def _problems_of(task: ExamplesTask, call: Callable[[], Iterable[Any]], place: s
         yield _problem_of(task, item, where, tools)
 
 
-def _problem_of(task: ExamplesTask, item: object, place: str, tools: Mapping[str, Tool]) -> Problem:
-    row = Row(place, {name: _in_words(task, value, place, name) for name, value in _fields(item, place).items()})
-    question = row.text("question")
+class _Call(BaseModel):
+    name: str
+    arguments: dict[str, Any] = {}
+
+
+class _Item(BaseModel, extra="forbid"):
+    question: FilledText
+    answer: Any
+    demonstration: Any = None
+    metadata: dict[Any, Any] | None = None
+
+
+def _problem_of(task: ExamplesTask, item: Any, place: str, tools: Mapping[str, Tool]) -> Problem:
+    if isinstance(item, Sequence) and not isinstance(item, str) and len(item) in (2, 3):
+        item = dict(zip(_Item.model_fields, item, strict=False))
+    if not isinstance(item, Mapping):
+        raise DataError(
+            f"{place}: must be (question, answer), (question, answer, demonstration) or a dict with these, but is "
+            f"{shown(item)}."
+        )
+    row = Row(place, {name: _in_words(task, value, f"{place}: field {name!r}") for name, value in item.items()})
+    found: _Item = row.read(_Item)
     golds = answers(row, "answer", task.metric)
     if not golds:
-        raise row.wrong("answer", row.get("answer"), "an answer")
-    said = row.fields.get("demonstration")
-    turns = _turns(row, said, tools) if isinstance(said, list | tuple) else ()
-    demonstration = row.text("demonstration") if said is not None and not turns else None
+        raise row.wrong("answer", found.answer, "must be an answer")
+    said, turns = found.demonstration, ()
+    if isinstance(said, list | tuple):
+        said, turns = None, _turns(row, said, tools)
+    elif said is not None:
+        said = row.read(FilledText, "demonstration")
     if task.words is not None:
-        golds = tuple(_without_end(gold) for gold in golds)
-        demonstration = None if demonstration is None else _without_end(demonstration)
-        for word in " ".join((question, *golds, demonstration or "")).split():
-            if word not in task.words:
-                raise DataError(f"{place}: the word {ascii_text(word[:60])!r} is not in task.vocabulary.")
-    metadata = row.fields.get("metadata") or {}
-    if not isinstance(metadata, Mapping):
-        raise row.wrong("metadata", metadata, "a dict")
-    given = metadata.get("aliases", [])
-    if not isinstance(given, list | tuple) or not all(isinstance(alias, str) for alias in given):
-        raise row.wrong("metadata.aliases", given, "a list of texts")
-    key = fingerprint(question)
+        golds = tuple(map(_without_end, golds))
+        said = None if said is None else _without_end(said)
+        unknown = {*" ".join((found.question, *golds, said or "")).split()} - {*task.words}
+        if unknown:
+            raise DataError(f"{place}: the word {ascii_text(min(unknown)[:60])!r} is not in task.vocabulary.")
+    key = fingerprint(found.question)
     return Problem(
         id=f"generator/{key.hex()}",
         key=key,
-        question=question,
+        question=found.question,
         answer=golds[0],
-        demonstration=demonstration,
+        demonstration=said,
         turns=turns,
-        metadata={**metadata, **({"aliases": golds[1:]} if golds[1:] else {})},
+        metadata={**(found.metadata or {}), **({"aliases": golds[1:]} if golds[1:] else {})},
     )
 
 
-def _in_words(task: ExamplesTask, value: Any, place: str, field: str) -> Any:
-    """An array of ids as words; anything else as it is."""
+def _turns(row: Row, said: Sequence[Any], tools: Mapping[str, Tool]) -> tuple[Any, ...]:
+    """What the model says in its turns: calls that the tools take, then a text."""
+    try:
+        calls = [_Call.model_validate(turn) for turn in said[:-1]]
+    except ValidationError:
+        calls = None
+    if not tools or calls is None or not said or not isinstance(said[-1], str):
+        raise row.wrong("demonstration", said, "must be calls {'name': ..., 'arguments': {...}} of tools, then a text")
+    for call in calls:
+        try:
+            if call.name not in tools:
+                raise ValueError(f"there is no such tool; {suggestion(call.name, [*tools])}")
+            tools[call.name].checked(call.arguments)
+        except ValueError as error:
+            raise DataError(f"{row.place}: the demonstration calls {call.name!r} in a wrong way: {error}") from None
+    return tuple(said)
+
+
+def _in_words(task: ExamplesTask, value: Any, what: str) -> Any:
+    """An array of ids with one dimension (or none), read through DLPack, as words; anything else as it is."""
     if not hasattr(value, "__dlpack__"):
         return value
-    what = f"{place}: field {field!r}"
     if task.words is None:
         raise DataError(f"{what} is an array of token ids: name their words in task.vocabulary.")
-    ids = token_ids(value, what)
-    for token in ids:
-        if not 0 <= token < len(task.words):
-            raise DataError(f"{what} has the id {token}, but task.vocabulary has the words 0 to {len(task.words) - 1}.")
-    return " ".join(task.words[token] for token in ids)
+    import numpy as np
+
+    try:
+        ids = np.from_dlpack(value)
+    except Exception as error:  # of any array library
+        raise DataError(
+            f"{what} cannot be read through DLPack ({type(error).__name__}): move it to the CPU."
+        ) from error
+    size = len(task.words)
+    if ids.ndim > 1 or ids.dtype.kind not in "iu" or (ids < 0).any() or (ids >= size).any():
+        raise DataError(
+            f"{what} must be an array of whole numbers from 0 to {size - 1}, the places in task.vocabulary, in one "
+            f"dimension, but is {ids.dtype}{list(ids.shape)}."
+        )
+    return " ".join(task.words[int(token)] for token in ids.reshape(-1))
+
+
+def _without_end(text: str) -> str:
+    """Without the words that end a completion: they are sampled, and are no part of an answer."""
+    return re.sub(r"(\s*<(pad|eoe)>)*$", "", " ".join(text.split()))
 
 
 @register("task", "generator")
@@ -228,94 +271,14 @@ class Generator(ExamplesTask):
         return self.source
 
     def examples(self) -> Iterable[Any]:
-        """What the function yields."""
         return self._imported()(**self.settings)
 
     def load(self, context: TaskContext) -> Data:
-        """ConfigError if there is no such function, or it does not take the settings; else as every `ExamplesTask`."""
         function = context.functions.get(self.source) or self._imported()
-        place = f"task.source={self.source}"
-        try:
-            inspect.signature(function).bind(**self.settings)
-        except TypeError as error:
-            raise ConfigError(f"task.settings={dict(self.settings)}: {place} does not take them ({error}).") from None
-        return _data_of(self, partial(function, **self.settings), place, context.seed)
+        return _data_of(self, partial(function, **self.settings), f"task.source={self.source}", context.seed)
 
     def check_found(self, key: str) -> None:
         self._imported()
 
     def _imported(self) -> Callable[..., Any]:
         return imports.imported(f"task.source={self.source}", self.source, "function", callable)
-
-
-def _turns(row: Row, said: Sequence[Any], tools: Mapping[str, Tool]) -> tuple[Any, ...]:
-    """What the model says in its turns: calls, then a text."""
-    if not tools:
-        raise row.wrong("demonstration", said, "a text, where the task has no tools")
-    if not said or not isinstance(said[-1], str):
-        raise row.wrong("demonstration", said, "calls and in the end a text")
-    for turn in said[:-1]:
-        arguments = turn.get("arguments", {}) if isinstance(turn, Mapping) else None
-        if not isinstance(arguments, Mapping) or not isinstance(turn.get("name"), str):
-            raise row.wrong("demonstration", turn, "calls {'name': ..., 'arguments': {...}} before its last text")
-        what = f"{row.place}: the demonstration calls {turn['name']!r}"
-        if turn["name"] not in tools:
-            raise DataError(f"{what}, which is no tool; {suggestion(turn['name'], [*tools])}")
-        try:
-            tools[turn["name"]].checked(arguments)
-        except ValueError as error:
-            raise DataError(f"{what} in a wrong way: {error}") from None
-    return tuple(said)
-
-
-def token_ids(array: Any, what: str) -> list[int]:
-    """The ids in an array with one dimension (or none) of whole numbers, through DLPack."""
-    import numpy as np
-
-    try:
-        values = np.from_dlpack(array)
-    except Exception as error:  # of any array library
-        raise DataError(
-            f"{what} cannot be read through DLPack ({type(error).__name__}): move it to the CPU."
-        ) from error
-    if values.ndim > 1 or values.dtype.kind not in "iu":
-        raise DataError(
-            f"{what} must be an array of whole numbers in one dimension, but is {values.dtype}{list(values.shape)}."
-        )
-    return [int(value) for value in values.reshape(-1)]
-
-
-def _fields(item: object, place: str) -> Mapping[str, Any]:
-    if isinstance(item, Mapping):
-        unknown = [name for name in item if name not in FIELDS]
-        if unknown:
-            raise DataError(f"{place}: has a field {shown(unknown[0])}; the fields are {', '.join(FIELDS)}.")
-        return {str(name): value for name, value in item.items()}
-    if isinstance(item, Sequence) and not isinstance(item, str) and len(item) in (2, 3):
-        return dict(zip(FIELDS, item, strict=False))
-    raise DataError(
-        f"{place}: must be (question, answer), (question, answer, demonstration) or a dict with these, but is "
-        f"{shown(item)}."
-    )
-
-
-def _without_end(text: str) -> str:
-    """Without the words that end a completion: they are sampled, and are no part of an answer."""
-    words = text.split()
-    while words and words[-1] in ("<pad>", "<eoe>"):
-        words.pop()
-    return " ".join(words)
-
-
-def _check_vocabulary(vocabulary: tuple[str, ...] | None) -> None:
-    if vocabulary is None:
-        return
-    missing = [word for word in SPECIAL if word not in vocabulary]
-    if missing:
-        raise ConfigError(f"task.vocabulary has no {' and no '.join(missing)}: add {', '.join(SPECIAL)}, each once.")
-    if len(set(vocabulary)) != len(vocabulary):
-        twice = next(word for word in vocabulary if vocabulary.count(word) > 1)
-        raise ConfigError(f"task.vocabulary has {twice!r} twice: name each word once.")
-    for word in vocabulary:
-        if not word or word.split() != [word]:
-            raise ConfigError(f"task.vocabulary: {word!r} is not one word: words have no spaces in them.")

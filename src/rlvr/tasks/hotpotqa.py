@@ -13,15 +13,17 @@ for each title is enough.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import ClassVar
+from typing import Annotated, Any, ClassVar
+
+from pydantic import BaseModel
 
 from rlvr.registry import register
 from rlvr.retrieval.base import Document
-from rlvr.rows import Row
-from rlvr.tasks.multihop_sets import Library, cell, gold, records, to_problem
+from rlvr.rows import Cell, Row
+from rlvr.tasks.dataset import NO_GOLD
+from rlvr.tasks.multihop_sets import Library, Question, table
 from rlvr.tasks.multihop_settings import EvalSets, MultiHopSettings, TrainSets, sets
 from rlvr.tasks.problems import Problem
-from rlvr.tasks.splits import NO_GOLD
 
 INCOMPLETE = "have a context without all supporting paragraphs, and need task.retrieval.scope=corpus"
 
@@ -50,47 +52,45 @@ class Wiki2(Hotpotqa):
     eval_sets: EvalSets = sets("2wikimultihopqa", "xanhho/2WikiMultihopQA,", "validation", "dev")
 
 
+class _Fact(BaseModel):
+    title: Cell
+
+
+class _Paragraph(_Fact):
+    sentences: list[Cell]
+
+
+class _Question(Question):
+    type: Cell | None = None
+    supporting_facts: Annotated[list[_Fact] | None, table("title")] = None
+    context: Annotated[list[_Paragraph] | None, table("title", "sentences")] = None
+    context_complete: Any = True
+
+
 def parse(row: Row, library: Library | None = None) -> Problem | str:
     """The problem of a row, or why it is left out. With a library its documents are the passages that support it."""
-    answer = gold(row, "answer")
-    if answer is None:
+    found: _Question = row.read(_Question)
+    if not found.answer:
         return NO_GOLD
-    if not row.fields.get("supporting_facts"):
+    if not found.supporting_facts:
         return "have no supporting facts"
-    facts = enumerate(records(row, "supporting_facts", ("title",)))
-    titles = list(dict.fromkeys(cell(row, f"supporting_facts[{i}].title", title) for i, (title,) in facts))
+    titles = list(dict.fromkeys(fact.title for fact in found.supporting_facts))
     wanted: dict[Hashable, str] = {}
     if library is not None:
         wanted = {title: title for title in titles}
-        documents, support = library.matching(wanted)
-        if library.is_known and len(set(support.values())) < len(titles):
+        passages = library.matching(wanted)
+        if passages is None:
             return "have supporting titles that are not in the corpus"
-    elif not row.fields.get("context"):
+        documents, support = passages
+    elif not found.context:
         return "have no paragraphs"
     else:
-        documents = _paragraphs(row)
+        documents = tuple(
+            Document(id=str(place), title=one.title, text=" ".join(one.sentences))
+            for place, one in enumerate(found.context)
+        )
         support = {document.id: document.title for document in documents if document.title in titles}
-        if row.fields.get("context_complete") is False or len(set(support.values())) < len(titles):
+        if found.context_complete is False or len(set(support.values())) < len(titles):
             return INCOMPLETE
-    kind = row.fields.get("type")
-    return to_problem(
-        row,
-        (answer,),
-        documents,
-        len(titles),
-        None if kind is None else cell(row, "type", kind),
-        support=support,
-        wanted=wanted,
-        num_support=len(titles),
-    )
-
-
-def _paragraphs(row: Row) -> tuple[Document, ...]:
-    documents = []
-    for place, (title, sentences) in enumerate(records(row, "context", ("title", "sentences"))):
-        name = f"context[{place}]"
-        if not isinstance(sentences, list):
-            raise row.wrong(f"{name}.sentences", sentences, "a list of texts")
-        text = " ".join(cell(row, f"{name}.sentences[{i}]", sentence) for i, sentence in enumerate(sentences))
-        documents.append(Document(id=str(place), title=cell(row, f"{name}.title", title), text=text))
-    return tuple(documents)
+    about = {"support": support, "wanted": wanted, "num_support": len(titles)}
+    return found.problem(documents, len(titles), found.type, **about)

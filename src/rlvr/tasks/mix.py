@@ -55,7 +55,7 @@ class Mix(TaskSettings):
         return any(part.task.has_tools for part in self.parts.values())
 
     @property
-    def made_of_words(self) -> bool:
+    def made_of_words(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         return all(part.task.made_of_words for part in self.parts.values())
 
     @property
@@ -68,40 +68,33 @@ class Mix(TaskSettings):
 
     def open(self, context: TaskContext) -> MixTask:
         parts = {
-            name: (context.open(part, name, derive_seed(context.seed, "mix", name)), part.weight)
-            for name, part in self.parts.items()
+            name: context.open(part, name, derive_seed(context.seed, "mix", name)) for name, part in self.parts.items()
         }
-        return MixTask(name=context.name, parts=parts, seed=context.seed)
+        return MixTask(self, context, parts)
 
 
 class MixTask(Task):
-    """The tasks by name, in proportion to their weights."""
-
-    def __init__(self, *, name: str, parts: Mapping[str, tuple[Task, float]], seed: int) -> None:
+    def __init__(self, settings: Mix, context: TaskContext, parts: Mapping[str, Task]) -> None:
         """What one part holds out no part is trained on."""
-        self.name = name
-        self._parts = {key: part for key, (part, _) in parts.items()}
-        self._counts = block_counts({key: weight for key, (_, weight) in parts.items()})
-        self._seed = seed
+        self.name, self._seed, self._parts = context.name, context.seed, parts
+        self._counts = block_counts({key: part.weight for key, part in settings.parts.items()})
         self._last: tuple[int, list[str]] = (-1, [])
-        self.stop_words = _union(part.stop_words for part in self._parts.values())
-        words = [part.vocabulary for part in self._parts.values()]
+        self.stop_words = _union(part.stop_words for part in parts.values())
+        words = [part.vocabulary for part in parts.values()]
         self.vocabulary = None if None in words else _union(word for word in words if word is not None)
-        found = [part for part in self._parts.values() if isinstance(part, DatasetTask)]
-        for part, other in permutations(found, 2):
-            part.hold_out_for(other)
+        for part, other in permutations(parts.values(), 2):
+            if isinstance(part, DatasetTask) and isinstance(other, DatasetTask):
+                part.hold_out_for(other)
 
     @property
-    def notes(self) -> tuple[str, ...]:
+    def notes(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
         return tuple(f"{key}: {note}" for key, part in self._parts.items() for note in part.notes)
 
     def train_example(self, index: int) -> Example:
-        """Example `index` of the mix; metadata `task` says whose it is."""
         key, place = self.place(index)
         return _marked(self._parts[key].train_example(place), key)
 
     def eval_examples(self, num: int) -> list[Example]:
-        """Held-out examples of the parts in turn, `num` in all; fewer if there are no more."""
         share = -(-num // len(self._parts))
         found = [[_marked(e, key) for e in part.eval_examples(share)] for key, part in self._parts.items()]
         in_turn = [example for row in range(share) for examples in found for example in examples[row : row + 1]]
@@ -117,7 +110,6 @@ class MixTask(Task):
         return await self._part_of(example).grade(example, turns)
 
     def tags(self, example: Example) -> tuple[str, ...]:
-        """The task's name, and the tags it gives."""
         return (example.metadata["task"], *self._part_of(example).tags(example))
 
     def demonstration(self, index: int, worked_share: float) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from rlvr.envs.tools import Tool, ToolError, load_tool, make_tool
 from rlvr.errors import UserError
 from rlvr.retrieval.base import Document, NoAnswerError, Search
-from rlvr.retrieval.retriever import Retriever
+from rlvr.retrieval.retriever import open_retriever
 from rlvr.rewards.base import Verifier
 from rlvr.rewards.completion import ARGUMENTS, Ids, Text
 from rlvr.rewards.metrics import Metric
@@ -51,7 +51,6 @@ class Notes(QaState):
     search: Search
 
     def find(self, name: str) -> Document | None:
-        """The document with this id, if there is one."""
         return self.documents.get(name) or (self.library.get(name) if self.library is not None else None)
 
     def note(self, document: Document) -> None:
@@ -64,7 +63,6 @@ class Notes(QaState):
         self.trace.note("document", document.title, document.id in self.support, document.id)
 
     def title(self, name: str) -> str:
-        """Of a document that is known."""
         document = self.find(name)
         return "" if document is None else document.title
 
@@ -89,11 +87,11 @@ def make_tools(settings: MultiHopSettings, functions: Functions) -> list[Tool]:
         parameters["properties"][name] = parameters["properties"].pop(name)
         parameters["properties"][name].pop("default", None)
     parameters["required"] = list(ARGUMENTS)
-    for name in settings.tools:
-        if name not in made:
-            function = functions.get(name)
-            own = load_tool(name, timeout_s=timeout_s) if function is None else make_tool(function, timeout_s=timeout_s)
-            made[name] = own
+    for name in set(settings.tools) - {*made}:
+        function = functions.get(name)
+        made[name] = (
+            load_tool(name, timeout_s=timeout_s) if function is None else make_tool(function, timeout_s=timeout_s)
+        )
     return [made[name] for name in settings.tools]
 
 
@@ -154,7 +152,6 @@ def complete(final_answer: Text, reasoning: Text = "", cited_doc_ids: Ids = []) 
 
 
 def render(document: Document) -> str:
-    """`Document ID: 7`, `# Van Hook Township`, and the text, each on a line of its own."""
     return f"Document ID: {document.id}\n# {document.title}\n{document.text}"
 
 
@@ -169,17 +166,7 @@ def titles(documents: Sequence[Document]) -> str:
 
 
 class MultiHopEnvs(ToolEnvironments):
-    """Opens the environments of a task's examples."""
-
-    def __init__(
-        self,
-        settings: MultiHopSettings,
-        *,
-        retriever: Retriever,
-        verifier: Verifier,
-        library: Library | None,
-        functions: Functions,
-    ) -> None:
+    def __init__(self, settings: MultiHopSettings, verifier: Verifier, functions: Functions) -> None:
         super().__init__(
             make_tools(settings, functions),
             verifier,
@@ -188,7 +175,8 @@ class MultiHopEnvs(ToolEnvironments):
             potential=potential(settings.progress_coef) if settings.progress_coef > 0 else None,
             reminds=settings.no_call == "remind",
         )
-        self.settings, self._retriever, self._library = settings, retriever, library
+        self.settings, self._library = settings, settings.library
+        self._retriever = open_retriever(settings.retriever, settings.retrieval)
 
     def fields(self, problem: Problem) -> Mapping[str, str]:
         """`{documents}` of the prompt: ids and titles."""

@@ -3,7 +3,7 @@
     train_sets: bdsaglam/musique,answerable,train[:256];my/folder,,train;more.jsonl.gz
 
 Of each set: a Hub id with its configuration and a split; a folder and a split (with or without an empty name between
-them); one file; or `made`, see `rlvr.tasks.made_rows`. Each may be a slice of its first rows, or of rows in the middle.
+them); one file; or `made`, see `made_rows`. Each may be a slice of its first rows, or of rows in the middle.
 """
 
 from __future__ import annotations
@@ -12,177 +12,99 @@ import json
 import random
 import re
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import AliasChoices, BaseModel, BeforeValidator, Field
+
 from rlvr.errors import ConfigError
 from rlvr.retrieval.base import Document
-from rlvr.rows import ENDINGS, MAX_FIELD_CHARS, DataError, Row, ascii_text, clean, read_file
-from rlvr.tasks import made_rows
+from rlvr.rows import ENDINGS, Cell, FilledText, Row, ascii_text, clean, read_file
 from rlvr.tasks.problems import Problem, fingerprint
 from rlvr.tasks.readers import Split
 
-_SLICE = re.compile(r"(.+?)(?:\[(\d*):(\d*)\])?")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NamedSet:
-    """`bdsaglam/musique,answerable,train[:256]`; `split` is None for a file."""
-
-    path: str
-    subset: str | None
-    split: str | None
-    start: int
-    stop: int | None
+MADE = "made"
+_SET = re.compile(r"([^,\[\]]+)(?:,([^,\[\]]*))??(?:,([^,\[\]]+))?(?:\[(\d*):(\d*)\])?")
+"""`path,name,split[start:stop]`, without the name, or a path alone."""
 
 
 def read_sets(key: str, sets: str, fields: Collection[str]) -> Iterator[Row]:
-    """The rows of all sets, in order.
+    """The rows of all sets, in order; of data sets of the Hub with these columns. `key` is that of the setting.
 
-    Args:
-        key: of the setting, for errors: `task.train_sets`.
-        sets: its value.
-        fields: columns that are needed, of a data set of the Hub.
-
-    Raises:
-        ConfigError: a set is written wrongly, or there is no such folder, file, configuration or split.
-        DataError: the data is damaged.
+    ConfigError for a set that is written wrongly, empty or not there, DataError if it is damaged.
     """
-    for one in named_sets(key, sets):
-        yield from _rows(key, one, fields)
-
-
-def named_sets(key: str, sets: str) -> list[NamedSet]:
-    """The sets that a setting names, at least one. ConfigError if one is written wrongly."""
-    return [_named_set(key, one.strip()) for one in sets.split(";")]
-
-
-def _named_set(key: str, text: str) -> NamedSet:
-    form = "write path,name,split (or a file), several joined with ;"
-    path, *rest = [part.strip() for part in text.split(",")]
-    if not path or len(rest) > 2:
-        raise ConfigError(f"{key}: {ascii_text(text) or 'an empty text'!r} names no set; {form}.")
-    sliced = _SLICE.fullmatch(rest[-1] if rest else path)
-    assert sliced is not None
-    name, start, stop = sliced.groups()
-    if "[" in name or (start == "" and stop == ""):
-        raise ConfigError(f"{key}: {ascii_text(text)!r} has no slice like train[:256] or train[100:200]; {form}.")
-    limits = {"start": int(start or 0), "stop": int(stop) if stop else None}
-    if limits["stop"] is not None and limits["stop"] <= limits["start"]:
-        raise ConfigError(f"{key}: the slice of {ascii_text(text)!r} is empty; write train[:256] or train[100:200].")
-    if not rest:
-        return NamedSet(path=name, subset=None, split=None, **limits)
-    return NamedSet(path=path, subset=(rest[0] or None) if len(rest) == 2 else None, split=name, **limits)
-
-
-def _rows(key: str, one: NamedSet, fields: Collection[str]) -> Sequence[Row]:
-    if one.split is not None:
-        rows = Split(one.path, one.split, one.subset, key, f"the name in {key}").rows(fields)
-    elif one.path == made_rows.NAME:
-        rows = made_rows.made_rows()
-    elif one.path.endswith(ENDINGS):
-        rows = list(read_file(Path(one.path).expanduser()))
-    else:
-        raise ConfigError(f"{key}: {ascii_text(one.path)!r} names no split and is no file; write path,name,split.")
-    if one.start >= len(rows):
-        raise ConfigError(
-            f"{key}: {ascii_text(one.path)} has {len(rows):,} rows, and the slice begins at {one.start:,}."
-        )
-    return rows[one.start : one.stop]
-
-
-# ------------------------------------------------------------------------------------------------ fields of any shape
-
-
-def structure(row: Row, name: str) -> Any:
-    """A field that is a list or an object, or JSON that says one: Parquet copies have such texts."""
-    value = row.get(name)
-    if isinstance(value, str):
-        if len(value) > MAX_FIELD_CHARS:
-            raise DataError(f"{row.place}: field {name!r} has {len(value):,} characters, above {MAX_FIELD_CHARS:,}.")
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
-            raise row.wrong(name, value, "a list, or a text with JSON") from None
-    return value
-
-
-def records(row: Row, name: str, columns: Sequence[str]) -> list[tuple[Any, ...]]:
-    """A field with a table, as tuples in the order of `columns`. Read from any of
-
-        [{"title": "A", "sent_id": 0}, ...]      {"title": ["A", ...], "sent_id": [0, ...]}      [["A", 0], ...]
-
-    What else is in an object or at the end of a list is ignored. DataError for any other shape.
-    """
-    value = structure(row, name)
-    if isinstance(value, Mapping):
-        table = [value.get(column) for column in columns]
-        if not all(isinstance(cells, list) and len(cells) == len(table[0]) for cells in table):  # type: ignore[arg-type]
-            raise row.wrong(name, value, f"an object with lists {', '.join(columns)} of one length")
-        return list(zip(*table, strict=True))  # type: ignore[arg-type]
-    if not isinstance(value, list):
-        raise row.wrong(name, value, "a list")
-    found: list[tuple[Any, ...]] = []
-    for place, item in enumerate(value):
-        if isinstance(item, Mapping) and set(columns) <= set(item):
-            found.append(tuple(item[column] for column in columns))
-        elif isinstance(item, list | tuple) and len(item) >= len(columns):  # some copies append more
-            found.append(tuple(item[: len(columns)]))
+    for text in sets.split(";"):
+        found = _SET.fullmatch(text.strip())
+        path, name, split, start, stop = [part and part.strip() for part in found.groups()] if found else [None] * 5
+        if path and split:
+            rows = Split(path, split, name or None, key).rows(fields)
+        elif path == MADE:
+            rows = made_rows()
+        elif path and path.endswith(ENDINGS):
+            rows = list(read_file(Path(path).expanduser()))
         else:
-            raise row.wrong(f"{name}[{place}]", item, f"an object with {', '.join(columns)}")
-    return found
-
-
-def cell(row: Row, name: str, value: Any) -> str:
-    """A text inside a field, cleaned; it may be blank. DataError for anything else."""
-    if not isinstance(value, str):
-        raise row.wrong(name, value, "a text")
-    if len(value) > MAX_FIELD_CHARS:
-        raise DataError(f"{row.place}: field {name!r} has {len(value):,} characters, above {MAX_FIELD_CHARS:,}.")
-    return clean(value)
-
-
-def aliases(row: Row, name: str) -> tuple[str, ...]:
-    """Texts of a list that may be missing or null, without blank ones."""
-    value = structure(row, name) if row.fields.get(name) is not None else []
-    if not isinstance(value, list):
-        raise row.wrong(name, value, "a list of texts")
-    return tuple(text for place, item in enumerate(value) if (text := cell(row, f"{name}[{place}]", item)))
-
-
-def gold(row: Row, name: str) -> str | None:
-    """The answer; None where it is null or blank."""
-    value = row.get(name)
-    return None if value is None else cell(row, name, value) or None
+            raise ConfigError(
+                f"{key}: {ascii_text(text)!r} names no set; write path,name,split[:256] (or a file), several joined "
+                "with ;."
+            )
+        chosen = rows[int(start or 0) : int(stop) if stop else None]
+        if not chosen:
+            raise ConfigError(
+                f"{key}: {ascii_text(text)!r} is an empty slice of {len(rows):,} rows; write train[:256]."
+            )
+        yield from chosen
 
 
 # ------------------------------------------------------------------------------------------------------ the question
 
 
-def to_problem(
-    row: Row, golds: tuple[str, ...], documents: tuple[Document, ...], hops: int, kind: str | None = None, **about: Any
-) -> Problem:
-    """The problem of a row; its metadata is what an episode needs.
+def table(*columns: str) -> Any:
+    """A field with a table, of items with these columns (without any: of texts), or null. Read from any of
 
-    Args:
-        row: has the id and the question.
-        golds: the answer, then its aliases.
-        documents: what can be searched, in order; with a corpus the supporting passages only.
-        hops: how many documents have to be combined.
-        kind: what the data set calls the sort of question, if it does.
-        about: `support` is {document id: what it supports}, `num_support` how many different things have to be
-            supported, and `wanted`, with a corpus, is {`Library.key` of a passage: what it supports}.
+        [{"title": "A", "sent_id": 0}, ...]      {"title": ["A", ...], "sent_id": [0, ...]}      [["A", 0], ...]
+
+    or a text with JSON, as Parquet copies have. What else is in an object or at the end of a list is ignored.
     """
-    text, (answer, *others) = row.text("question"), golds
-    return Problem(
-        id=row.text("_id" if "_id" in row.fields else "id"),
-        key=fingerprint(text),
-        question=text,
-        answer=answer,
-        metadata={"aliases": tuple(others), "documents": documents, "hops": hops, **about},
-        tags=(f"{hops}_hops", *([kind] if kind else [])),
-    )
+
+    def read(value: Any) -> Any:
+        try:
+            value = json.loads(value) if isinstance(value, str) else value
+        except (ValueError, RecursionError):
+            raise ValueError("must be a list, or a text with JSON") from None
+        if isinstance(value, Mapping):
+            lists = [value.get(column) for column in columns]
+            if not all(isinstance(cells, list) and len(cells) == len(lists[0]) for cells in lists):  # type: ignore[arg-type]
+                raise ValueError(f"must have lists {', '.join(columns)} of one length")
+            value = list(zip(*lists, strict=True))  # type: ignore[arg-type]
+        if not columns or not isinstance(value, list):
+            return value
+        return [dict(zip(columns, one, strict=False)) if isinstance(one, list | tuple) else one for one in value]
+
+    return BeforeValidator(read)
+
+
+class Question(BaseModel):
+    answer: Cell | None
+    question: FilledText
+    id: FilledText = Field(validation_alias=AliasChoices("_id", "id"))
+
+    def problem(self, documents: tuple[Document, ...], hops: int, kind: str | None = None, **about: Any) -> Problem:
+        """The problem of a row; its metadata is what an episode needs.
+
+        `documents` can be searched, in order (with a corpus the supporting passages only); `hops` of them have to be
+        combined. `kind` is the sort of question. `about`: `support` is {document id: what it supports}, `num_support`
+        how many different things have to be supported, `wanted` (with a corpus) {`Library.key` of a passage: what it
+        supports}, and `aliases` are other right answers.
+        """
+        return Problem(
+            id=self.id,
+            key=fingerprint(self.question),
+            question=self.question,
+            answer=self.answer or "",
+            metadata={"aliases": (), "documents": documents, "hops": hops, **about},
+            tags=(f"{hops}_hops", *([kind] if kind else [])),
+        )
 
 
 def with_noise(problem: Problem, rate: float, seed: int) -> Problem:
@@ -227,12 +149,11 @@ class Library:
         return title if self._match == "title" else (title, clean(document.text))
 
     def get(self, name: str) -> Document | None:
-        """The passage with this id, if it is known."""
         place = self._places.get(name)
         return None if place is None else self._documents[place]
 
-    def matching(self, wanted: Mapping[Hashable, str]) -> tuple[tuple[Document, ...], dict[str, str]]:
-        """The passages with some keys and, by their ids, the values that `wanted` gives them.
+    def matching(self, wanted: Mapping[Hashable, str]) -> tuple[tuple[Document, ...], dict[str, str]] | None:
+        """The passages with some keys and, by their ids, the values that `wanted` gives them; None if one has none.
 
         `{("Lyon", "Lyon is ..."): "3"}` -> `(Document(id="m17", ...),)` and `{"m17": "3"}`.
         """
@@ -243,4 +164,47 @@ class Library:
                 document = self._documents[place]
                 if self.key(document) == key:
                     found[document.id], support[document.id] = document, name
-        return tuple(found.values()), support
+        is_whole = not self.is_known or len(set(support.values())) == len(wanted)
+        return (tuple(found.values()), support) if is_whole else None
+
+
+# ------------------------------------------------------------------------------------------------------- made questions
+
+BUILDINGS = ("bridge", "castle", "harbor", "library", "mill", "school", "theater", "tower")
+NUM_NUMBERS = 100
+
+
+def made_rows() -> list[Row]:
+    """800 different questions of two hops, the same ones always: what a multi-hop run needs where there is no data.
+
+    question    Where was the builder of tower 17 born?                       answer   town 4
+    paragraphs  # tower 17: tower 17 was built by person 40.    # person 40: person 40 was born in town 4.
+                and another tower and another person, who support nothing
+    """
+    rng = random.Random(MADE)
+    asked = [(building, number) for building in BUILDINGS for number in range(NUM_NUMBERS)]
+    return [_row(place, *asked[place], rng) for place in rng.sample(range(len(asked)), len(asked))]
+
+
+def _row(place: int, building: str, number: int, rng: random.Random) -> Row:
+    (builder, other_builder), (town, other_town) = (rng.sample(range(NUM_NUMBERS), 2) for _ in range(2))
+    other = (number + rng.randrange(1, NUM_NUMBERS)) % NUM_NUMBERS
+    paragraphs = [  # those that support, in the order in which they are found
+        (f"{building} {number}", f"was built by person {builder}.", True),
+        (f"person {builder}", f"was born in town {town}.", True),
+    ]
+    for noise in (
+        (f"{building} {other}", f"was built by person {other_builder}.", False),
+        (f"person {other_builder}", f"was born in town {other_town}.", False),
+    ):
+        paragraphs.insert(rng.randint(0, len(paragraphs)), noise)
+    fields = {
+        "id": f"{MADE}_{place}",
+        "question": f"Where was the builder of {building} {number} born?",
+        "answer": f"town {town}",
+        "paragraphs": [
+            {"idx": idx, "title": title, "paragraph_text": f"{title} {text}", "is_supporting": is_supporting}
+            for idx, (title, text, is_supporting) in enumerate(paragraphs)
+        ],
+    }
+    return Row(f"{MADE}, question {place}", fields)

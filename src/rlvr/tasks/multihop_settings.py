@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -11,21 +11,20 @@ from pydantic import Field, model_validator
 
 from rlvr.errors import ConfigError
 from rlvr.retrieval.corpus import open_corpus
-from rlvr.retrieval.retriever import find_retriever, open_retriever
+from rlvr.retrieval.retriever import find_retriever
 from rlvr.retrieval.settings import RetrievalSettings
-from rlvr.rewards.base import Verifier
 from rlvr.rewards.metrics import Metric
 from rlvr.rewards.multihop import MultiHopVerifier, Rules
-from rlvr.rows import Row, ascii_text
-from rlvr.seeding import EVAL_SEED, derive_seed
+from rlvr.rows import Row
+from rlvr.seeding import derive_seed
 from rlvr.settings import NonNegativeFloat, PositiveFloat, PositiveInt, Share, Text, setting, wrong
+from rlvr.tasks.base import Task
 from rlvr.tasks.dataset import Data
 from rlvr.tasks.multihop import TOOLS, MultiHopEnvs, OfficialAnswer, demonstration
 from rlvr.tasks.multihop_sets import Library, Match, read_sets, with_noise
 from rlvr.tasks.problems import Problem
 from rlvr.tasks.prompting import DOCUMENTS
-from rlvr.tasks.settings import DataSettings, TaskContext, data_folder
-from rlvr.tasks.splits import Part, make_data, parse_rows
+from rlvr.tasks.settings import RowSettings, TaskContext, data_folder
 
 SEARCHES = "'retrieve_documents' in tools"
 PARAGRAPHS = "retrieval.scope == 'paragraphs'"
@@ -42,7 +41,7 @@ TrainSets = Annotated[
 EvalSets = Annotated[str, setting(description="the held-out ones, in the same way", min_length=1)]
 
 
-class MultiHopSettings(DataSettings):
+class MultiHopSettings(RowSettings):
     """Questions over several documents, answered by searching, reading and citing with tools."""
 
     prompt: ClassVar[str] = "musique"
@@ -50,6 +49,8 @@ class MultiHopSettings(DataSettings):
     has_tools: ClassVar[bool] = True
     has_documents: ClassVar[bool] = True
     shows_calls: ClassVar[bool] = False
+    train_key: ClassVar[str] = "train_sets"
+    eval_key: ClassVar[str] = "eval_sets"
     rules: ClassVar[Rules]
     """Whose scorer grades."""
     match: ClassVar[Match]
@@ -82,12 +83,12 @@ class MultiHopSettings(DataSettings):
     )
     tool_timeout_s: PositiveFloat = setting(120.0, "a call of a tool is given up after so long")
     noise_rate: Share = setting(
-        1.0,
-        "training: share of the documents that support nothing that stays; 1: all, 0: none",
-        only_if=PARAGRAPHS,
+        1.0, "training: share of the documents that support nothing that stays; 1: all, 0: none", only_if=PARAGRAPHS
     )
     eval_noise_rate: Share = setting(1.0, "the same for held-out questions", only_if=PARAGRAPHS)
-    hops: tuple[PositiveInt, ...] | None = setting(None, "keep only questions with these numbers of hops; null: all")
+    hops: tuple[PositiveInt, ...] | None = setting(
+        None, "keep only questions with these numbers of hops; null: all", min_length=1
+    )
     eval_order: Literal["random", "balanced"] = setting(
         "random",
         "held-out questions: a fair sample, or as many of each number of hops as there are, in turn",
@@ -122,7 +123,8 @@ class MultiHopSettings(DataSettings):
 
     @property
     def origin(self) -> str:
-        return f"{self.train_sets}; retriever {self.retriever}"
+        searched = "" if self.retrieval.scope == "paragraphs" else f" over {self.retrieval.corpus or 'a service'}"
+        return f"{self.train_sets} and {self.eval_sets}; retriever {self.retriever}{searched}"
 
     @property
     def prompt_fields(self) -> tuple[str, ...]:
@@ -137,8 +139,6 @@ class MultiHopSettings(DataSettings):
             raise wrong("tools", f"there is no tool {unknown[0]}; there are {', '.join(TOOLS)}, and module:function")
         if self.top_n > self.max_top_n:
             raise wrong("top_n", f"is more than task.max_top_n={self.max_top_n}; lower it")
-        if self.hops is not None and len(set(self.hops)) != max(len(self.hops), 1):
-            raise wrong("hops", "must name at least one number of hops, and none twice; null keeps all")
         return self
 
     def check_run(self, config: Any) -> None:
@@ -151,15 +151,9 @@ class MultiHopSettings(DataSettings):
                 "it)."
             )
         if prompt.tool_format == "words":
-            raise ConfigError(
-                f"prompt.tool_format=words: task={self.name} has tools whose arguments are texts and lists, which need "
-                "JSON; choose auto, hermes or llama."
-            )
+            raise ConfigError(f"prompt.tool_format=words: task={self.name} has tools whose arguments need JSON.")
         if self.retrieval.scope == "corpus" and "{documents}" in prompt.user:
-            raise ConfigError(
-                "prompt.user: {documents} lists the question's own paragraphs, and task.retrieval.scope=corpus has "
-                "none; leave it out."
-            )
+            raise ConfigError("prompt.user: {documents} lists the question's own paragraphs, not those of a corpus.")
         find_retriever(self.retriever, self.retrieval).check(self.tool_timeout_s)
 
     # ---------------------------------------------------------------------------------------------------- the task
@@ -167,47 +161,17 @@ class MultiHopSettings(DataSettings):
     def make_metric(self) -> Metric:
         return OfficialAnswer(rules=self.rules)
 
-    def load(self, context: TaskContext) -> Data:
-        """Training and held-out questions with noise, what is in both only held out; notes on all that was left out."""
-        train = self._part("train_sets", self.noise_rate, context.seed) if context.reads == "all" else None
-        held_out = self._part("eval_sets", self.eval_noise_rate, EVAL_SEED)
-        data = make_data(
-            (train, held_out),
-            where=ascii_text(f"{self.train_sets} and {self.eval_sets}"),
-            seed=context.seed,
-            max_train=self.max_train_examples,
-            difficulty=_hops if self.curriculum == "hops" else None,
-            stratum=_hops if self.eval_order == "balanced" else None,
-        )
-        size, *left_out = data.notes
-        searched = "the question's own paragraphs" if self.library is None else (self.retrieval.corpus or "a service")
-        retriever = f"retriever {self.retriever} over {ascii_text(searched)}"
-        return Data(source=data.source, notes=(size, retriever, *left_out, *self._idle_orders(train, held_out)))
+    def load(self, context: TaskContext, **order: Any) -> Data:
+        difficulty = _hops if self.curriculum == "hops" else None
+        return super().load(context, difficulty=difficulty, stratum=_hops if self.eval_order == "balanced" else None)
 
-    def verifier(self, context: TaskContext) -> Verifier:
-        return MultiHopVerifier(context.verifier, context.prompter.answer_format)
+    def rows(self, key: str) -> Iterator[Row]:
+        return read_sets(f"task.{key}", getattr(self, key), self.fields)
 
-    def environments(self, context: TaskContext) -> MultiHopEnvs:
-        retriever = open_retriever(self.retriever, self.retrieval)
-        return MultiHopEnvs(
-            self, retriever=retriever, verifier=context.verifier, library=self.library, functions=context.functions
-        )
-
-    @cached_property
-    def library(self) -> Library | None:
-        """The passages of `retrieval.corpus`; unknown ones of a service without it; None without a corpus."""
-        retrieval = self.retrieval
-        if retrieval.scope == "paragraphs":
-            return None
-        documents = None if retrieval.corpus is None else open_corpus(retrieval.corpus, retrieval.index_dir).documents
-        return Library(documents, self.match)
-
-    @abstractmethod
-    def parse(self, row: Row) -> Problem | str:
-        """The problem of a row, or why it is left out."""
-
-    def _part(self, key: str, noise_rate: float, seed: int) -> Part:
-        """The questions of a setting's sets, with noise; how to solve them is shown where the tools allow it."""
+    def parser(self, key: str, seed: int) -> Callable[[Row], Problem | str]:
+        """Leaves out other numbers of hops, adds noise, and says how to solve the problem where the tools allow it."""
+        noise_rate = self.noise_rate if key == self.train_key else self.eval_noise_rate
+        is_shown = {"retrieve_documents", "complete"} <= {*self.tools}
 
         def parse(row: Row) -> Problem | str:
             problem = self.parse(row)
@@ -218,20 +182,23 @@ class MultiHopSettings(DataSettings):
             problem = with_noise(problem, noise_rate, derive_seed(seed, "noise", problem.id))
             return replace(problem, turns=demonstration(problem)) if is_shown else problem
 
-        is_shown = {"retrieve_documents", "complete"} <= {*self.tools}
-        return parse_rows(read_sets(f"task.{key}", getattr(self, key), self.fields), parse)
+        return parse
 
-    def _idle_orders(self, train: Part | None, held_out: Part) -> list[str]:
-        """Notes on orders by hops where all questions have as many: those of HotpotQA have 2."""
-        orders = (
-            ("task.curriculum=hops", self.curriculum == "hops", "training", train.problems if train else []),
-            ("task.eval_order=balanced", self.eval_order == "balanced", "held-out", held_out.problems),
-        )
-        return [
-            f"{line} changes nothing: all {kind} questions have {_hops(problems[0])} hops"
-            for line, is_set, kind, problems in orders
-            if is_set and len(set(map(_hops, problems))) == 1
-        ]
+    def open(self, context: TaskContext) -> Task:
+        verifier = MultiHopVerifier(context.verifier, context.prompter.answer_format)
+        return super().open(replace(context, reward=verifier))
+
+    def environments(self, context: TaskContext) -> MultiHopEnvs:
+        return MultiHopEnvs(self, context.verifier, context.functions)
+
+    @cached_property
+    def library(self) -> Library | None:
+        """The passages of `retrieval.corpus`; unknown ones of a service without it; None without a corpus."""
+        retrieval = self.retrieval
+        if retrieval.scope == "paragraphs":
+            return None
+        documents = None if retrieval.corpus is None else open_corpus(retrieval.corpus, retrieval.index_dir).documents
+        return Library(documents, self.match)
 
 
 def _hops(problem: Problem) -> int:

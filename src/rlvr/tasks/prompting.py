@@ -10,7 +10,7 @@ from __future__ import annotations
 import string
 from collections.abc import Mapping, Sequence
 
-from rlvr.errors import ConfigError, nearest, suggestion
+from rlvr.errors import ConfigError, suggestion
 from rlvr.rewards.extract import AnswerFormat
 from rlvr.rewards.extract import Markers as AnswerMarkers
 from rlvr.tasks.problems import Problem
@@ -29,8 +29,8 @@ class Prompter:
         ConfigError, naming prompt.system or prompt.user, for a placeholder that cannot be filled in.
         """
         self._user, self._markers = prompt.user, {} if markers is None else markers.model_dump()
-        for key, template, own in (("system", prompt.system or "", ()), ("user", prompt.user, ("question", *fields))):
-            _check(f"prompt.{key}", template, own, has_markers=markers is not None)
+        _check("prompt.system", prompt.system or "", [*self._markers])
+        _check("prompt.user", prompt.user, ["question", *fields, *self._markers])
         system = None if prompt.system is None else prompt.system.format(**self._markers)
         self._system = () if system is None else (Message(role="system", content=system),)
         self.answer_format = AnswerFormat(
@@ -41,13 +41,14 @@ class Prompter:
         self, question: str, shots: Sequence[Problem] = (), fields: Mapping[str, str] | None = None
     ) -> tuple[Message, ...]:
         """System message if there is one, the shots (worked) as turns, the question with its other fields."""
+
+        def asked(question: str, more: Mapping[str, str]) -> Message:
+            return Message(role="user", content=self._user.format(question=question, **more, **self._markers))
+
         turns: list[Message] = []
         for shot in shots:
-            asked = self._user.format(question=shot.question, **self._markers)
-            turns.append(Message(role="user", content=asked))
-            turns.append(Message(role="assistant", content=self.worked(shot)))
-        asked = self._user.format(question=question, **(fields or {}), **self._markers)
-        return (*self._system, *turns, Message(role="user", content=asked))
+            turns += (asked(shot.question, {}), Message(role="assistant", content=self.worked(shot)))
+        return (*self._system, *turns, asked(question, fields or {}))
 
     def worked(self, problem: Problem) -> str:
         """The problem solved in the asked-for format:
@@ -81,21 +82,18 @@ def plain(problem: Problem) -> str:
 def resolve_markers(prompt: Prompt, markers: MarkersSettings, family: str | None) -> MarkerSettings | None:
     """The markers that a prompt uses with a model of this family (`model_type`), None if it uses none.
 
-    Raises:
-        ConfigError: the set is unknown, the family has none, or two of its markers cannot be told apart.
+    ConfigError if the set is unknown, the family has none, or two of its markers cannot be told apart.
     """
     if not prompt.uses_markers:
         return None
     name, key = prompt.markers, "prompt.markers"
     if name == "auto":
-        if family is None or family not in markers.families:
-            model = f"models of type {family}" if family else "this model, whose type is not known"
-            add = f"add markers.families.{family}=SET, or " if family else ""
+        name, key = markers.families.get(family or ""), f"markers.families.{family}"
+        if name is None:
             raise ConfigError(
-                f"prompt.markers=auto: markers.families has no set for {model}; {add}choose prompt.markers=SET "
-                f"(sets: {', '.join(markers.sets)})."
+                f"prompt.markers=auto: markers.families has no set for models of type {family}; add {key}=SET, or "
+                f"choose prompt.markers=SET (sets: {', '.join(markers.sets)})."
             )
-        name, key = markers.families[family], f"markers.families.{family}"
     if name not in markers.sets:
         hint = suggestion(name, list(markers.sets))
         raise ConfigError(f"{key}={name}: there is no such set in markers.sets; {hint}")
@@ -107,21 +105,14 @@ def resolve_markers(prompt: Prompt, markers: MarkersSettings, family: str | None
     return found
 
 
-def _check(key: str, template: str, fields: Sequence[str], *, has_markers: bool) -> None:
-    """ConfigError for a placeholder of a template that is neither one of `fields` nor a marker."""
+def _check(key: str, template: str, known: Sequence[str]) -> None:
+    """ConfigError for a placeholder of a template that is none of `known`, or a single brace."""
     try:
-        parsed = list(string.Formatter().parse(template))
+        (unknown, *_) = [
+            f"{{{name}}}" for _, name, _, _ in string.Formatter().parse(template) if name not in (None, *known)
+        ] or [""]
     except ValueError as error:
-        raise ConfigError(
-            f"{key} has a brace that opens or closes nothing ({error}): write {{{{ or }}}} for one."
-        ) from None
-    known = [*fields, *MarkerSettings.model_fields]
-    for _, name, spec, conversion in parsed:
-        if spec or conversion:
-            raise ConfigError(f"{key}: the placeholder {{{name}}} cannot have a format; write {{{name}}} alone.")
-        if name is not None and name not in known:
-            near = nearest(name, known)
-            hint = f"did you mean {{{near}}}?" if near else f"there are {', '.join(f'{{{field}}}' for field in known)}"
-            raise ConfigError(f"{key} has an unknown placeholder {{{name}}}; {hint} (a literal brace is written twice)")
-        if name in MarkerSettings.model_fields and not has_markers:
-            raise ConfigError(f"{key} asks for {{{name}}}, but no markers are configured: choose prompt.markers=SET.")
+        unknown = f"({error})"
+    if unknown:
+        places = ", ".join(f"{{{name}}}" for name in known)
+        raise ConfigError(f"{key} has an unknown placeholder {unknown}; there are {places} (write {{{{ for a brace).")

@@ -112,19 +112,15 @@ class Prompt(Component):
     markers: MarkerSet = "auto"
     tool_format: ToolFormat = "auto"
     few_shot: NonNegativeInt = setting(
-        0,
-        "worked training examples that are shown before the question",
-        only_if=f"{OWN_PROMPTS} and task.shows_calls",
+        0, "worked training examples that are shown before the question", only_if=f"{OWN_PROMPTS} and task.shows_calls"
     )
 
     @property
     def text(self) -> str:
-        """System and user message."""
         return f"{self.system or ''}\n{self.user}"
 
     @property
     def uses_markers(self) -> bool:
-        """Whether the prompt or the place of its answer has to do with markers."""
         return self.answer_in == "solution" or any(place in self.text for place in PLACEHOLDERS)
 
     def check_run(self, config: Any) -> None:
@@ -153,7 +149,6 @@ class Prompt(Component):
 
     @property
     def is_plain(self) -> bool:
-        """Whether it adds nothing to the question."""
         return self.system is None and self.user == "{question}" and self.answer_in == "whole" and self.few_shot == 0
 
 

@@ -16,19 +16,17 @@ from rlvr.rows import ENDINGS, DataError, Row, ascii_text, read_file
 if TYPE_CHECKING:
     from datasets import Dataset
 
-HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", re.ASCII)
+HUB_ID = re.compile(r"(?!.*(--|\.\.))[\w-][\w.-]*(/[\w-][\w.-]*)?", re.ASCII)
 TIMEOUT_S = 5.0
 """How long the Hub may take to say whether it has a data set."""
 
 
 def split_names(key: str, splits: str) -> list[str]:
-    """`train+dev` -> `["train", "dev"]`. ConfigError for an empty, repeated or unsafe name."""
+    """`train+dev` -> `["train", "dev"]`. ConfigError for an empty or unsafe name."""
     names = splits.split("+")
     for name in names:
         if not re.fullmatch(r"[\w][\w.-]*", name):
             raise ConfigError(f"{key}={ascii_text(splits)}: {ascii_text(name)!r} names no split; join names with +.")
-    if len(set(names)) != len(names):
-        raise ConfigError(f"{key}={splits} names a split twice: name each one once.")
     return names
 
 
@@ -36,41 +34,33 @@ def split_names(key: str, splits: str) -> list[str]:
 class Split:
     """A split of a local folder or of a data set of the Hub.
 
-    Args:
-        path: a folder with `<split>.jsonl` or another of `ENDINGS`; a folder with a repository in the Hub's format; or
-            a Hub id, of which an earlier download is read where the Hub cannot be reached.
-        name: of the split.
-        subset: the configuration of a repository; None for its only one.
-        key: of the setting that names the path, for errors.
-        subset_key: of the one that names the subset.
+    `path` is a folder with `<split>.jsonl` or another of `ENDINGS`; a folder with a repository in the Hub's format; or
+    a Hub id, of which an earlier download is read where the Hub cannot be reached. `subset` is the configuration of a
+    repository, None for its only one, and `key` that of the setting that names the path, for errors.
     """
 
     path: str
     name: str
     subset: str | None = None
     key: str = "task.path"
-    subset_key: str = "task.subset"
 
     def rows(self, fields: Collection[str] = ()) -> list[Row]:
         """Its rows, with these fields at least (all if empty); others may be missing.
 
-        Raises:
-            ConfigError: there is no such folder, file, data set, subset or split.
-            DataError: the data is damaged.
-            UserError: the Hub cannot be reached and nothing was downloaded before, or it refuses access.
+        ConfigError if it is not there, DataError if it is damaged, UserError if the Hub cannot be reached or refuses.
         """
         folder, shown = Path(self.path).expanduser(), ascii_text(self.path)
         if folder.is_dir():
             file = self._file(folder)
             if file is not None:
                 return list(read_file(file))
-            with _quiet(), tempfile.TemporaryDirectory() as cache:
+            with quiet(), tempfile.TemporaryDirectory() as cache:
                 return self._rows(self._load(str(folder), cache), str(folder), fields)
         if folder.exists():
             raise ConfigError(f"{self.key}={shown} is a file: name its folder, or read it with task=jsonl.")
-        if not HUB_ID.fullmatch(self.path) or self.path.startswith("."):
-            raise self._no_hub_id(shown)
-        with _quiet():
+        if not HUB_ID.fullmatch(self.path):
+            raise ConfigError(f"{self.key}={shown}: there is no such folder, and it is no Hub id (owner/name).")
+        with quiet():
             unreachable = self._ask()
             return self._rows(self._cached(unreachable) if unreachable else self._load(self.path), self.path, fields)
 
@@ -80,19 +70,16 @@ class Split:
 
     def _file(self, folder: Path) -> Path | None:
         """The split's file; None if the folder is a copy of a data set of the Hub."""
-        files = [file for ending in ENDINGS if (file := folder / f"{self.name}{ending}").is_file()]
-        shown = ascii_text(self.path)
-        if len(files) > 1:
-            raise ConfigError(f"{shown} has both {files[0].name} and {files[1].name}: keep one of them.")
+        for ending in ENDINGS:
+            if (file := folder / f"{self.name}{ending}").is_file():
+                return file
         # signs of a copy: a card, Parquet files, or a loading script (which will be refused)
-        signs = ("README.md", f"{folder.name}.py", "*.parquet", "*/*.parquet")
-        if files or any(next(folder.glob(sign), None) is not None for sign in signs):
-            return files[0] if files else None
-        found = sorted(entry.name for entry in folder.iterdir())
-        names = ", ".join([*found[:10], *(["..."] if len(found) > 10 else [])]) or "nothing"
+        if any(any(folder.glob(sign)) for sign in ("README.md", f"{folder.name}.py", "*.parquet", "*/*.parquet")):
+            return None
+        names = ", ".join(sorted(entry.name for entry in folder.iterdir())[:10]) or "nothing"
         raise ConfigError(
-            f"{shown} has no {self.name}.jsonl, .json, .csv (or one with .gz) or .parquet, only {ascii_text(names)}: "
-            f"name another split, or another folder as {self.key}."
+            f"{ascii_text(self.path)} has no {self.name}.jsonl, .json, .csv (or one with .gz) or .parquet, only "
+            f"{ascii_text(names)}: name another split, or another folder as {self.key}."
         )
 
     def _rows(self, dataset: Dataset, source: str, fields: Collection[str]) -> list[Row]:
@@ -109,25 +96,15 @@ class Split:
         `load_dataset` would ask several times, with pauses, before it says that there is no network.
         """
         from huggingface_hub import HfApi
-        from huggingface_hub.errors import (
-            GatedRepoError,
-            HfHubHTTPError,
-            HFValidationError,
-            OfflineModeIsEnabled,
-            RepositoryNotFoundError,
-        )
+        from huggingface_hub.errors import HfHubHTTPError
 
         try:
             HfApi().dataset_info(self.path, timeout=TIMEOUT_S)
-        except HFValidationError:
-            raise self._no_hub_id(self.path) from None
-        except OfflineModeIsEnabled:
-            return "HF_HUB_OFFLINE is set"
         except HfHubHTTPError as error:
             status = error.response.status_code
-            if isinstance(error, GatedRepoError) or status in (401, 403):
+            if status in (401, 403):
                 raise self._refused() from None
-            if isinstance(error, RepositoryNotFoundError):
+            if status == 404:
                 raise ConfigError(
                     f"{self.key}={self.path}: there is no such folder, and the Hub has no such data set (or it is "
                     "private and the token may not read it)."
@@ -137,9 +114,6 @@ class Split:
             return f"{type(error).__name__}: {_first_line(error)}"
         return None
 
-    def _no_hub_id(self, shown: str) -> ConfigError:
-        return ConfigError(f"{self.key}={shown}: there is no such folder, and it is no Hub id (owner/name).")
-
     def _refused(self) -> UserError:
         return UserError(
             f"the Hub refuses access to the data set {self.path} with this token (or without one): check the name, "
@@ -148,7 +122,6 @@ class Split:
         )
 
     def _cached(self, reason: str) -> Dataset:
-        """What an earlier run downloaded."""
         from datasets.packaged_modules.cache.cache import Cache
 
         name = self.path.rpartition("/")[2]
@@ -167,39 +140,26 @@ class Split:
         return self._call(lambda: load_dataset(path, self.subset, split=self.name, cache_dir=cache_dir))
 
     def _call(self, load: Callable[[], Any]) -> Dataset:
-        """The data set that `load` gives, its errors as sentences."""
         try:
             return load()
         except Exception as error:  # a foreign library with errors of many kinds
-            text, path = _first_line(error), ascii_text(self.path)
+            text, where = _first_line(error), f"{ascii_text(self.path)}, split {self.name}"
             if "gated dataset" in text:
                 raise self._refused() from None
-            if "scripts are no longer supported" in text:
-                raise DataError(
-                    f"{path} is loaded by a program, which is not run: download its data files and set {self.key} to "
-                    "their folder."
-                ) from None
-            if "Config name is missing" in text:
-                text = text.partition(" Example of usage")[0]
-                raise ConfigError(f"{self.subset_key}=null: {path} has several configurations ({text}).") from None
-            if "BuilderConfig" in text:
-                subset = self.subset or "null"
-                raise ConfigError(f"{self.subset_key}={subset}: {path} has no such configuration ({text}).") from None
-            if isinstance(error, ValueError | KeyError) and "split" in text.lower():
-                raise ConfigError(f"split {self.name}: {path} has no such split ({text}).") from None
-            raise DataError(
-                f"{path}, split {self.name}: cannot be loaded ({type(error).__name__}: {text}); {self._remedy}."
-            ) from None
+            if "onfig" in text:
+                raise ConfigError(f"{where}: has no configuration {self.subset or 'null'} ({text}).") from None
+            kind = ConfigError if "split" in text.lower() else DataError
+            raise kind(f"{where}: cannot be loaded ({type(error).__name__}: {text}); {self._remedy}.") from None
 
 
 def _first_line(error: Exception) -> str:
-    text = " ".join(str(error).split()) or "no message"
+    text = " ".join(str(error).split()).partition(" Example of usage")[0] or "no message"
     return ascii_text(text[:200].rstrip("."))
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Without progress bars and log lines, which are as they were afterwards."""
+def quiet() -> Iterator[None]:
+    """Without the progress bars and log lines of `datasets`, which are as they were afterwards."""
     import datasets
     from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 

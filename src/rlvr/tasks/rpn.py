@@ -26,7 +26,7 @@ from rlvr.rewards.expressions import Arithmetic, ExpressionError, derivation, ev
 from rlvr.rewards.rpn import BEGIN, END, EQUALS, RpnVerifier
 from rlvr.rewards.text import TextMatch
 from rlvr.seeding import EVAL_SEED, derive_seed
-from rlvr.settings import PositiveFloat, PositiveInt, setting, wrong
+from rlvr.settings import PositiveFloat, PositiveInt, plain, setting, wrong
 from rlvr.tasks import rpn_metric
 from rlvr.tasks.base import CountTokens, Task, text_of
 from rlvr.tasks.problems import is_held_out
@@ -43,7 +43,9 @@ class Rpn(TaskSettings):
     """Reverse Polish arithmetic, generated: `<boe> 4 0 1 + + = 4 1 + = 5 <eoe>`."""
 
     reward = "rpn"
+    answer_kind = "number"
     is_generated: ClassVar[bool] = True
+    made_of_words: ClassVar[bool] = True
     writes_prompts: ClassVar[bool] = True
     stop_words: ClassVar[tuple[str, ...]] = (END,)
     operators: Annotated[tuple[Literal["+", "-", "*"], ...], Field(min_length=1)] = setting(
@@ -69,50 +71,26 @@ class Rpn(TaskSettings):
     held_out_share: HeldOutShare = setting(0.1, "share of all expressions, chosen by hash, that is never trained on")
     max_prompt_tokens: PositiveInt = setting(16, "longest prompt; complexity_range must fit into it")
 
-    @property
-    def made_of_words(self) -> bool:
-        return True
-
-    @property
-    def answer_kind(self) -> str:
-        return "number"
-
     @model_validator(mode="after")
-    def _sizes_fit(self) -> Self:
+    def _fits(self) -> Self:
         if len(set(self.operators)) < len(self.operators):
             raise wrong("operators", "names an operator twice; name each once")
+        for key in ("complexity_range", "operand_range"):
+            first, last = getattr(self, key)
+            if first > last:
+                raise wrong(key, f"the smaller number comes first; write [{last},{first}]")
         fewest, most = self.complexity_range
-        if fewest > most:
-            raise wrong("complexity_range", f"the fewest operators come first; write [{most},{fewest}]")
         for key in ("complexity_weights", "eval_complexity_weights"):
             weights, usual = getattr(self, key), type(self).model_fields[key].default
             if weights not in (None, usual) and len(weights) != most - fewest + 1:
-                raise wrong(
-                    key,
-                    f"needs one weight for each number of operators in complexity_range=[{fewest},{most}]; give as "
-                    "many, or null for uniform",
-                )
+                raise wrong(key, "needs one weight for each number of operators in complexity_range, or null")
         if prompt_tokens(most) > self.max_prompt_tokens:
-            raise wrong(
-                "max_prompt_tokens",
-                f"too short for task.complexity_range=[{fewest},{most}], whose longest prompt has "
-                f"{prompt_tokens(most)} tokens; raise it or lower task.complexity_range",
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _operands_fit(self) -> Self:
-        low, high = self.operand_range
-        if low > high:
-            raise wrong("operand_range", f"the smallest operand comes first; write [{high},{low}]")
+            raise wrong("max_prompt_tokens", f"{most} operators need {prompt_tokens(most)}; raise it, or ask for fewer")
         if self.modulus is None and self.max_abs_value is None:
             raise wrong("modulus", "plain integers need a bound on results; set task.max_abs_value, e.g. 99")
         smallest, largest = self.bounds
-        if low < smallest or high > largest:
-            bound = f"max_abs_value={self.max_abs_value}" if self.modulus is None else f"modulus={self.modulus}"
-            raise wrong(
-                "operand_range", f"must be within {smallest}..{largest}, the numbers of task.{bound}; narrow it"
-            )
+        if self.operand_range[0] < smallest or self.operand_range[1] > largest:
+            raise wrong("operand_range", f"modulus or bound leave the numbers {smallest}..{largest}; narrow it")
         return self
 
     @property
@@ -146,12 +124,9 @@ def prompt_tokens(num_operators: int) -> int:
 
 
 class RpnTask(Task):
-    """A stream of expressions; `verifier` is the parts of its reward."""
-
     stop_words = Rpn.stop_words
 
     def __init__(self, settings: Rpn, seed: int, verifier: Verifier, name: str = "rpn") -> None:
-        """ConfigError if the settings leave nothing to train or evaluate on."""
         self.name, self.settings, self.seed = name, settings, seed
         smallest, largest = settings.bounds
         self.arithmetic = Arithmetic(
@@ -167,10 +142,7 @@ class RpnTask(Task):
         for size in self._sizes:
             self._drawn(random.Random(size), size)
         if not self.eval_examples(1):
-            raise ConfigError(
-                f"task.held_out_share={settings.held_out_share} leaves no held-out expression with complexity_range="
-                f"{list(settings.complexity_range)}: raise the share, or allow more operators or operands."
-            )
+            raise self._nothing("held-out expression")
 
     def train_example(self, index: int) -> Example:
         return self._example(self._train_words(self._rng("train", index)))
@@ -188,24 +160,20 @@ class RpnTask(Task):
         leaves the draw, and the others fill its place. They are drawn once: where few are held out that takes many
         tries."""
         if num not in self._eval_examples:
-            self._eval_examples[num] = self._draw_eval_examples(num)
+            rng = random.Random(derive_seed(EVAL_SEED, "rpn", "eval"))
+            weights = dict(zip(self._sizes, self.settings.weights("eval_complexity_weights"), strict=True))
+            examples: dict[str, Example] = {}
+            while len(examples) < num and weights:
+                (size,) = rng.choices(tuple(weights), tuple(weights.values()))
+                words = self._draw(rng, size, lambda text: self.is_held_out(text) and text not in examples)
+                if words is None:
+                    del weights[size]
+                else:
+                    examples[" ".join(words)] = self._example(words)
+            self._eval_examples[num] = list(examples.values())
         return list(self._eval_examples[num])
 
-    def _draw_eval_examples(self, num: int) -> list[Example]:
-        rng = random.Random(derive_seed(EVAL_SEED, "rpn", "eval"))
-        weights = dict(zip(self._sizes, self.settings.weights("eval_complexity_weights"), strict=True))
-        examples: dict[str, Example] = {}
-        while len(examples) < num and weights:
-            (size,) = rng.choices(tuple(weights), tuple(weights.values()))
-            words = self._draw(rng, size, lambda text: self.is_held_out(text) and text not in examples)
-            if words is None:
-                del weights[size]
-            else:
-                examples[" ".join(words)] = self._example(words)
-        return list(examples.values())
-
     def example(self, text: str) -> Example:
-        """ExpressionError if it is not valid, or its prompt too long."""
         words = parse(text, self.arithmetic)
         if len(words) + 2 > self.settings.max_prompt_tokens:
             limit = f"task.max_prompt_tokens={self.settings.max_prompt_tokens}"
@@ -220,18 +188,15 @@ class RpnTask(Task):
         return rpn_metric.grade(text_of(example.messages), turns[-1].completion, example.answer)
 
     def tags(self, example: Example) -> tuple[str, ...]:
-        """`("3_operators",)`"""
         return (f"{example.metadata['num_operators']}_operators",)
 
     def limit_prompts(self, count_tokens: CountTokens, max_tokens: int) -> None:
         """Nothing is left out: ConfigError if the longest prompt, of the most operators, does not fit."""
-        longest = self._example(self._drawn(random.Random(0), self._sizes[-1]))
-        num_tokens = count_tokens(longest.messages)
+        num_tokens = count_tokens(self._example(self._drawn(random.Random(0), self._sizes[-1])).messages)
         if num_tokens > max_tokens:
             raise ConfigError(
                 f"task.complexity_range={list(self.settings.complexity_range)}: {self._sizes[-1]} operators make a "
-                f"prompt of {num_tokens} tokens, but {max_tokens} are left for one; lower it, or "
-                "rollout.max_completion_tokens."
+                f"prompt of {num_tokens} tokens, but {max_tokens} are left for one; lower it."
             )
 
     def is_held_out(self, expression: str) -> bool:
@@ -257,18 +222,14 @@ class RpnTask(Task):
     def _drawn(self, rng: random.Random, size: int) -> list[str]:
         """Words to train on. ConfigError if there are none of this size."""
         words = self._draw(rng, size, lambda text: not self.is_held_out(text))
-        if words is not None:
-            return words
-        if self.settings.max_abs_value is not None:
-            raise ConfigError(
-                f"task.max_abs_value={self.settings.max_abs_value} leaves no expression of {size} operators with "
-                f"operand_range={list(self.settings.operand_range)}: raise it, or lower operand_range or "
-                "complexity_range."
-            )
-        raise ConfigError(
-            f"task.held_out_share={self.settings.held_out_share} leaves no expression of {size} operators to train on: "
-            "lower it, or allow more operators or operands."
-        )
+        if words is None:
+            raise self._nothing(f"expression of {size} operators to train on")
+        return words
+
+    def _nothing(self, what: str) -> ConfigError:
+        names = ("held_out_share", "max_abs_value", "operand_range", "complexity_range")
+        said = ", ".join(f"task.{name}={plain(getattr(self.settings, name))}" for name in names)
+        return ConfigError(f"{said} leave no {what}: allow more operators or operands.")
 
     def _draw(self, rng: random.Random, size: int, accept: Callable[[str], bool]) -> list[str] | None:
         """Words of an accepted expression with `size` operators, or None if many draws found none.
@@ -289,9 +250,7 @@ class RpnTask(Task):
 
     def _has_words(self, words: Sequence[str]) -> bool:
         """True if every intermediate result is in the vocabulary, which a modulus takes care of."""
-        if self.arithmetic.modulus is None:
-            try:
-                evaluate(words, self.arithmetic)
-            except ExpressionError:
-                return False
-        return True
+        try:
+            return self.arithmetic.modulus is not None or evaluate(words, self.arithmetic) is not None
+        except ExpressionError:
+            return False

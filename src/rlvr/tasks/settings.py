@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -15,6 +15,7 @@ from rlvr import registry
 from rlvr.errors import ConfigError
 from rlvr.rewards.settings import RewardSettings
 from rlvr.rows import ENDINGS, Row
+from rlvr.seeding import EVAL_SEED
 from rlvr.settings import Component, PositiveFloat, PositiveInt, Settings, Text, chosen, setting
 from rlvr.tasks.prompts import Prompt
 from rlvr.tasks.readers import Split, split_names
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     from rlvr.rewards.metrics import Metric
     from rlvr.rewards.sandbox import Sandbox
     from rlvr.tasks.base import Task
-    from rlvr.tasks.dataset import Data
+    from rlvr.tasks.dataset import Data, Part
+    from rlvr.tasks.problems import Problem
     from rlvr.tasks.prompting import Prompter
     from rlvr.tasks.tool_play import ToolEnvironments
 
@@ -41,7 +43,7 @@ class TaskContext:
     """What a task is opened with."""
 
     name: str  # what its metrics are called
-    seed: int  # the run's
+    seed: int
     prompt: Prompt
     prompter: Prompter
     reward: Verifier | None  # its parts; None where the task scores its episodes itself
@@ -52,7 +54,7 @@ class TaskContext:
 
     @property
     def verifier(self) -> Verifier:
-        """The parts of the reward, of a task that does not score its episodes itself."""
+        """The reward of a task that does not score its episodes itself."""
         assert self.reward is not None
         return self.reward
 
@@ -76,16 +78,8 @@ class TaskSettings(Component, ABC):
     brings_verifier: ClassVar[bool] = False  # each example has a verifier of its own
     shows_calls: ClassVar[bool] = True  # few-shot examples can be shown
     stop_words: ClassVar[tuple[str, ...]] = ()  # words that end a completion, beside the tokenizer's own end
-
-    @property
-    def made_of_words(self) -> bool:
-        """Whether prompts and completions are words of one small vocabulary, as model=scratch needs."""
-        return False
-
-    @property
-    def answer_kind(self) -> str:
-        """`text`, `number` or `program`."""
-        return "text"
+    made_of_words: ClassVar[bool] = False  # prompts and completions are of one small vocabulary, for model=scratch
+    answer_kind: ClassVar[str] = "text"  # or number, or program
 
     @property
     def metric_uses_sandbox(self) -> bool:
@@ -114,12 +108,7 @@ class TaskSettings(Component, ABC):
 
     @abstractmethod
     def open(self, context: TaskContext) -> Task:
-        """The task, its data loaded.
-
-        Raises:
-            ConfigError: settings, prompt or data do not fit together, or there is no such data.
-            UserError: the data cannot be had, or is damaged.
-        """
+        """The task, its data loaded. ConfigError or UserError for data that is not there, damaged, or does not fit."""
 
     def check_run(self, config: Any) -> None:
         words, model = self.made_of_words, config.model
@@ -137,10 +126,9 @@ class TaskSettings(Component, ABC):
                 f"prompt.answer_in=complete: task={self.name} has no tool complete; choose another prompt, e.g. "
                 f"prompt={self.prompt}."
             )
-        if self.scores_itself and config.reward.parts:
-            raise ConfigError(f"reward: task={self.name} scores its episodes by itself; leave out reward=...")
-        if not self.scores_itself and not config.reward.parts:
-            raise ConfigError(f"reward: task={self.name} needs parts; choose one, e.g. reward=text.")
+        if self.scores_itself == bool(config.reward.parts):
+            said = "scores its episodes by itself; leave out reward=..." if self.scores_itself else "needs parts"
+            raise ConfigError(f"reward: task={self.name} {said}.")
         if self.writes_prompts and not config.prompt.is_plain:
             raise ConfigError(
                 f"prompt: task={self.name} writes its prompts by itself, so these settings would have no effect; leave "
@@ -155,8 +143,7 @@ class LimitSettings(TaskSettings):
         None, "train on this many examples, the first ones; null: all", only_if="run.is_trained or prompt.few_shot"
     )
     max_prompt_tokens: PositiveInt | None = setting(
-        None,
-        "examples whose prompt has more tokens are left out, and counted; null: whatever the context holds",
+        None, "examples whose prompt has more tokens are left out, and counted; null: whatever the context holds"
     )
 
 
@@ -171,25 +158,55 @@ class DataSettings(LimitSettings):
     def make_metric(self) -> Metric:
         """What tells whether a held-out answer is right."""
 
-    def verifier(self, context: TaskContext) -> Verifier:
-        """What scores an episode: the parts of the reward, and what the task adds to their findings."""
-        return context.verifier
-
     def environments(self, context: TaskContext) -> ToolEnvironments | None:
-        """What opens the environments of episodes with several turns; None: one turn."""
         return None
 
     def open(self, context: TaskContext) -> Task:
         from rlvr.tasks.dataset import Data, DatasetTask
         from rlvr.tasks.sources import ListSource
 
-        context = replace(context, reward=self.verifier(context))
-        return DatasetTask(
-            context,
-            data=self.load(context) if context.reads != "nothing" else Data(source=ListSource([], [], context.seed)),
-            metric=self.make_metric(),
-            max_prompt_tokens=self.max_prompt_tokens,
-            environments=self.environments(context),
+        data = self.load(context) if context.reads != "nothing" else Data(source=ListSource([], [], context.seed))
+        limits = {"max_prompt_tokens": self.max_prompt_tokens, "environments": self.environments(context)}
+        return DatasetTask(context, data=data, metric=self.make_metric(), **limits)
+
+
+class RowSettings(DataSettings):
+    """A task of rows: those that one setting names are trained on, those of another (or a share) are held out."""
+
+    train_key: ClassVar[str] = "train_split"
+    eval_key: ClassVar[str] = "eval_split"
+
+    @abstractmethod
+    def rows(self, key: str) -> Iterable[Row]:
+        """The rows that a setting names."""
+
+    @abstractmethod
+    def parse(self, row: Row) -> Problem | str:
+        """The problem of a row, or why it is left out. DataError if it is not what it should be."""
+
+    def parser(self, key: str, seed: int) -> Callable[[Row], Problem | str]:
+        """`parse` for the rows of a setting; `seed` is that of their order."""
+        return self.parse
+
+    def load(self, context: TaskContext, **order: Any) -> Data:
+        """`order` is that of `ListSource`."""
+        from rlvr.tasks.dataset import by_hash, make_data, parse_rows
+
+        def part(key: str, seed: int) -> Part | None:
+            return None if getattr(self, key) is None else parse_rows(self.rows(key), self.parser(key, seed))
+
+        needs_train = context.reads == "all" or getattr(self, self.eval_key) is None
+        train = part(self.train_key, context.seed) if needs_train else None
+        held_out = part(self.eval_key, EVAL_SEED)
+        if held_out is None:
+            assert train is not None
+            train, held_out = by_hash(train, getattr(self, "eval_share"), self.origin)  # noqa: B009
+        return make_data(
+            (train if context.reads == "all" else None, held_out),
+            where=self.origin,
+            max_train=self.max_train_examples,
+            seed=context.seed,
+            **order,
         )
 
 
@@ -216,9 +233,10 @@ MetricName = Annotated[
 ]
 
 
-class SplitSettings(DataSettings):
+class SplitSettings(RowSettings):
     """A data set with splits, on the Hub or in a local folder."""
 
+    columns: ClassVar[tuple[str, ...]] = ()  # those that are needed; empty: all
     path: DataPath
     subset: Subset = None
     train_split: Text = setting("train", "split to train on; several are joined with +")
@@ -233,15 +251,15 @@ class SplitSettings(DataSettings):
     def origin(self) -> str:
         return self.path
 
-    def rows(self, key: str, fields: Collection[str] = ()) -> list[Row]:
-        """The rows of the splits that a setting names, with these fields at least."""
-        splits = split_names(f"task.{key}", getattr(self, key))
-        return [row for split in splits for row in Split(self.path, split, self.subset).rows(fields)]
+    def rows(self, key: str) -> list[Row]:
+        return [
+            replace(row, name=f"{split}/{number}")
+            for split in split_names(f"task.{key}", getattr(self, key))
+            for number, row in enumerate(Split(self.path, split, self.subset).rows(self.columns), start=1)
+        ]
 
 
 class MetricSettings(DataSettings):
-    """A task whose metric can be chosen."""
-
     metric: MetricName = "numeric"
 
     @property
@@ -256,25 +274,13 @@ class MetricSettings(DataSettings):
         registry.find("metric", str(self.metric))  # a class of the user's may have given it another type
 
 
-class ColumnSettings(MetricSettings):
-    """Which fields of a row are what."""
-
-    question_field: Text = setting("question", "field with the question")
-    answer_field: Text = setting("answer", "field with the gold answer: text, a number, or a list of accepted texts")
-    id_field: Text | None = setting(None, "field with the row's id, each once; null: a hash of the question")
-
-
 class TaskBundle(Settings):
-    """A task with the reward and the prompt that go with it."""
-
     task: Annotated[TaskSettings, chosen("task")]
     reward: RewardSettings
     prompt: Annotated[Prompt, chosen("prompt")]
 
 
 class MixPart(TaskBundle):
-    """One task of a mix."""
-
     weight: PositiveFloat = setting(1.0, "examples of it, in proportion to the other tasks")
 
 

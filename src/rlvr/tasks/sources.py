@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from itertools import count, islice
 from typing import Any
 
 from rlvr.errors import UserError
@@ -26,12 +26,11 @@ MAX_TRIES = 2_000
 class Source(ABC):
     """An endless training stream, and problems that never occur in it."""
 
+    sizes: tuple[int, int] | None = None  # training and held-out problems, where there is an end to them
+
     @abstractmethod
     def train(self, index: int, stream: str = "train") -> Problem:
-        """Problem `index` of an endless stream; streams of other names have another order where there is a choice.
-
-        UserError if there is nothing to train on.
-        """
+        """Problem `index` of an endless stream; streams of other names have another order where there is a choice."""
 
     @abstractmethod
     def held_out(self, num: int) -> list[Problem]:
@@ -46,13 +45,9 @@ class Source(ABC):
         """True for the keys of held-out problems, whatever else is left out of them."""
 
     @abstractmethod
-    def leave_out(self, train: Keep, held_out: Keep) -> tuple[int, int] | None:
+    def leave_out(self, train: Keep, held_out: Keep) -> Sequence[tuple[str, int, int]]:
         """From now on only what `train` and `held_out` accept, which changes the order of what stays: only before
-        anything is drawn. How many problems of each that costs, if known."""
-
-    def sizes(self) -> tuple[int, int] | None:
-        """Training and held-out problems; None where there is no end to them."""
-        return None
+        anything is drawn. What that costs, if known: `("training", 3, 7473)`, 3 of 7,473; and `("held-out", ...)`."""
 
 
 class Epochs:
@@ -105,34 +100,31 @@ class ListSource(Source):
 
     def train(self, index: int, stream: str = "train") -> Problem:
         if not self._train:
-            raise UserError("every training example is also held out, so nothing is left to train on: give other data.")
+            raise UserError("every training example is also held out, or there is none to train on: give other data.")
         return self._train[self._epochs.place(index, len(self._train), stream)]
 
     def held_out(self, num: int) -> list[Problem]:
         if self._stratum is None:
             return self._held_out[:num]
-        places: Counter[float] = Counter()
-        ranked: list[tuple[int, float, Problem]] = []
-        for problem in self._held_out:
-            stratum = self._stratum(problem)
-            ranked.append((places[stratum], stratum, problem))
-            places[stratum] += 1
+        places: dict[float, Iterator[int]] = defaultdict(count)
+        ranked = [(next(places[stratum := self._stratum(each)]), stratum, each) for each in self._held_out]
         return [problem for *_, problem in sorted(ranked, key=lambda one: one[:2])[:num]]
 
     def some(self, num: int) -> Sequence[Problem]:
         return self._train
 
-    def leave_out(self, train: Keep, held_out: Keep) -> tuple[int, int]:
-        before = self.sizes()
+    def leave_out(self, train: Keep, held_out: Keep) -> Sequence[tuple[str, int, int]]:
+        before = self.sizes
         self._train = [problem for problem in self._train if train(problem)]
         self._held_out = [problem for problem in self._held_out if held_out(problem)]
-        after = self.sizes()
-        return before[0] - after[0], before[1] - after[1]
+        now = self.sizes
+        return [(kind, was - is_, was) for kind, was, is_ in zip(("training", "held-out"), before, now, strict=True)]
 
     def holds_out(self, key: bytes) -> bool:
         return key in self._held_out_keys
 
-    def sizes(self) -> tuple[int, int]:
+    @property
+    def sizes(self) -> tuple[int, int]:  # pyright: ignore[reportIncompatibleVariableOverride]
         return len(self._train), len(self._held_out)
 
 
@@ -142,49 +134,47 @@ class HashedSource(Source):
     def __init__(self, *, eval_share: float, seed: int, max_train: int | None = None) -> None:
         self._share, self._seed, self._max_train = eval_share, seed, max_train
         self._epochs = Epochs(seed)
-        self._keep: list[Keep] = []
-        self._keep_held_out: list[Keep] = []
+        self._keep: list[tuple[Keep, Keep]] = []
+        self._restart()
 
     def holds_out(self, key: bytes) -> bool:
         return is_held_out(key, self._share)
 
-    def leave_out(self, train: Keep, held_out: Keep) -> None:
-        self._keep.append(train)
-        self._keep_held_out.append(held_out)
+    def leave_out(self, train: Keep, held_out: Keep) -> Sequence[tuple[str, int, int]]:
+        self._keep.append((train, held_out))
         self._restart()
+        return ()
 
     @abstractmethod
     def _restart(self) -> None:
         """Forget what was drawn."""
 
     def _trains(self, problem: Problem) -> bool:
-        return not self.holds_out(problem.key) and all(keep(problem) for keep in self._keep)
+        return not self.holds_out(problem.key) and all(keep(problem) for keep, _ in self._keep)
 
     def _evaluates(self, problem: Problem) -> bool:
-        return self.holds_out(problem.key) and all(keep(problem) for keep in self._keep_held_out)
+        return self.holds_out(problem.key) and all(keep(problem) for _, keep in self._keep)
 
 
 class ReplaySource(HashedSource):
     """Problems of a Python iterator, read as they are needed, in its own order; `begin()` starts it again.
 
-    If the iterator ends, epochs follow as from a list. If not, only the last `window` problems are kept, and an earlier
-    one is found again by replaying.
+    If the iterator ends, epochs follow as from a list.
     """
 
-    def __init__(self, begin: Callable[[], Iterator[Problem]], *, window: int = 100_000, **split: Any) -> None:
-        super().__init__(**split)
+    def __init__(self, begin: Callable[[], Iterator[Problem]], **split: Any) -> None:
         self._begin = begin
-        self._window = max(window, self._max_train or 0)
-        self._restart()
+        super().__init__(**split)
 
     def train(self, index: int, stream: str = "train") -> Problem:
-        problem = self._at(index) if self._size is None else None
-        if problem is None:
-            assert self._size is not None
-            shuffled = index >= self._size and self._size <= self._window
-            problem = self._at(self._epochs.place(index, self._size, stream) if shuffled else index % self._size)
-        assert problem is not None
-        return problem
+        if index < self._read(index + 1):
+            return self._problems[index]
+        if not self._problems:
+            raise UserError(
+                "the generator gives no example to train on: let it yield more, lower task.eval_share, or, where its "
+                "prompts are too long, raise task.max_prompt_tokens or the model's context."
+            )
+        return self._problems[self._epochs.place(index, len(self._problems), stream)]
 
     def held_out(self, num: int) -> list[Problem]:
         seen: set[bytes] = set()
@@ -197,14 +187,11 @@ class ReplaySource(HashedSource):
         return list(islice(self._accepted(is_new), num))
 
     def some(self, num: int) -> Sequence[Problem]:
-        self._at(num - 1)
-        return [self.train(index) for index in range(min(num, self._size or num))]
+        return self._problems[: self._read(num)][:num]
 
     def _restart(self) -> None:
         self._iterator = self._accepted(self._trains)
-        self._recent: list[Problem] = []
-        self._first = 0  # place of self._recent[0] in the stream
-        self._size: int | None = None  # training problems in all, once that is known
+        self._problems: list[Problem] = []  # to train on, as far as they were needed
 
     def _accepted(self, wanted: Keep) -> Iterator[Problem]:
         """What is wanted; ends after many others in a row."""
@@ -218,28 +205,11 @@ class ReplaySource(HashedSource):
             if num_others >= limit:
                 return
 
-    def _at(self, place: int) -> Problem | None:
-        """The training problem at a place of the iterator; None, and the size is known, if it ends before."""
-        if place < self._first:
-            size = self._size
-            self._restart()
-            self._size = size
-        while place >= self._first + len(self._recent):
-            known = self._first + len(self._recent)
-            problem = None if known == self._max_train else next(self._iterator, None)
-            if problem is None:
-                if known == 0:
-                    raise UserError(
-                        "the generator gives no example to train on: let it yield more, lower task.eval_share, or, "
-                        "where its prompts are too long, raise task.max_prompt_tokens or the model's context."
-                    )
-                self._size = known
-                return None
-            self._recent.append(problem)
-            if len(self._recent) >= 2 * self._window:
-                self._first += len(self._recent) - self._window
-                self._recent = self._recent[-self._window :]
-        return self._recent[place - self._first]
+    def _read(self, num: int) -> int:
+        """How many training problems there are: `num` or more, or all."""
+        num = min(num, self._max_train or num)
+        self._problems += islice(self._iterator, max(0, num - len(self._problems)))
+        return len(self._problems)
 
 
 class DrawnSource(HashedSource):
@@ -250,9 +220,8 @@ class DrawnSource(HashedSource):
     """
 
     def __init__(self, draw: Callable[[int, int], Problem], *, name: str, **split: Any) -> None:
-        super().__init__(**split)
         self._draw, self._name = draw, name
-        self._restart()
+        super().__init__(**split)
 
     def train(self, index: int, stream: str = "train") -> Problem:
         if self._max_train is not None:

@@ -12,6 +12,7 @@ from rlvr.core.env import Env
 from rlvr.envs.tool_env import ToolEnv
 from rlvr.envs.tools import Tool
 from rlvr.rewards.base import Verifier
+from rlvr.tasks.base import text_of
 from rlvr.tasks.problems import Problem
 from rlvr.types import Example, Message, ToolCall, ToolSchema
 
@@ -20,12 +21,7 @@ class ToolEnvironments:
     """Opens an environment with the same tools, and a state of its own, for each episode."""
 
     def __init__(
-        self,
-        toolbox: Sequence[Tool],
-        verifier: Verifier,
-        *,
-        state: Callable[[Example], Any],
-        **limits: Any,
+        self, toolbox: Sequence[Tool], verifier: Verifier, *, state: Callable[[Example], Any], **limits: Any
     ) -> None:
         """`limits` are those of `ToolEnv`: `max_turns`, `potential`, `reminds`."""
         self.toolbox = tuple(toolbox)
@@ -33,12 +29,10 @@ class ToolEnvironments:
         self._verifier, self._state, self._limits = verifier, state, limits
 
     def env(self, example: Example) -> ToolEnv:
-        """A fresh single-use environment."""
         state = self._state(example)
         return ToolEnv(example, tools=self.toolbox, state=state, verifier=self._verifier, **self._limits)
 
     def fields(self, problem: Problem) -> Mapping[str, str]:
-        """Nothing beside the question."""
         return {}
 
 
@@ -53,7 +47,7 @@ def played(example: Example, env: Env, turns: Sequence[Any], tool_format: str) -
         opening = await env.start()
         if not written.is_taught:
             opening = tuple(described(opening, written, env.tools))
-        parts = [_text(opening)]
+        parts = [text_of(opening)]
         for number, turn in enumerate(turns):
             calls = ()
             if not isinstance(turn, str):
@@ -62,11 +56,7 @@ def played(example: Example, env: Env, turns: Sequence[Any], tool_format: str) -
             reply = await env.step(Message(role="assistant", content=parts[-1], tool_calls=calls))
             if reply.done:
                 break
-            parts.append(_text(reply.messages))
+            parts.append(text_of(reply.messages))
         return parts
 
     return tuple(asyncio.run(play()))
-
-
-def _text(messages: Sequence[Message]) -> str:
-    return "\n".join(message.content for message in messages)

@@ -23,7 +23,6 @@ from rlvr.envs.tool_env import ToolEnv
 from rlvr.envs.tools import make_tool
 from rlvr.errors import ConfigError, UserError
 from rlvr.registry import register
-from rlvr.rewards.base import Verifier
 from rlvr.rewards.extract import AnswerFormat
 from rlvr.rewards.metrics import ExactMetric
 from rlvr.rewards.trace import Trace
@@ -31,7 +30,6 @@ from rlvr.seeding import EVAL_SEED, derive_seed
 from rlvr.settings import PositiveInt, setting
 from rlvr.tasks.base import CountTokens, Task, text_of
 from rlvr.tasks.problems import is_held_out
-from rlvr.tasks.prompting import Prompter
 from rlvr.tasks.settings import HeldOutShare, TaskContext, TaskSettings
 from rlvr.types import Attempt, Example, GradedAnswer, Message, TraceStep, TurnText
 
@@ -51,8 +49,6 @@ Chain = tuple[str, str, str]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Walk:
-    """One episode in a world: which chain is asked for, and what was looked up so far."""
-
     facts: Mapping[str, str]  # {"p3": "p3 works-at o7", "o7": "o7 located-in c4", ...}
     chain: Chain
     trace: Trace = field(default_factory=Trace)
@@ -90,11 +86,10 @@ class WordsEnv(ToolEnv):
 
     async def step(self, said: Message) -> Reply:
         reply = await super().step(said)
+        facts = {f"{fact} {STOP}" for fact in self._walk.facts.values()}
         messages = []
         for message in reply.messages:
-            words = message.content.split()
-            is_fact = len(words) == 4 and words[1] in (WORKS_AT, LOCATED_IN)
-            fact = message.content if is_fact else f"{NOTHING} {STOP}"
+            fact = message.content if message.content in facts else f"{NOTHING} {STOP}"
             messages.append(replace(message, content=f"{REPLY} {fact} {REPLY_END}"))
         return replace(reply, messages=tuple(messages))
 
@@ -106,6 +101,7 @@ class TwoHop(TaskSettings):
     prompt: ClassVar[str] = "two_hop"
     reward = "two_hop"
     is_generated: ClassVar[bool] = True
+    made_of_words: ClassVar[bool] = True
     has_tools: ClassVar[bool] = True
     shows_calls: ClassVar[bool] = False
     stop_words: ClassVar[tuple[str, ...]] = (CALL_END, END)
@@ -120,54 +116,49 @@ class TwoHop(TaskSettings):
     )
 
     @property
-    def made_of_words(self) -> bool:
-        return True
-
-    @property
     def num_turns(self) -> int:
         return self.max_turns
 
     def check_run(self, config: Any) -> None:
         super().check_run(config)
         prompt, most = config.prompt, config.rollout.max_completion_tokens
-        if most < WORDS_OF_A_TURN:
-            raise ConfigError(
-                f"rollout.max_completion_tokens={most}: a call and an answer of task=two_hop have 4 words; raise it."
-            )
-        if prompt.answer_in != "solution":
-            raise ConfigError(
-                f"prompt.answer_in={prompt.answer_in}: task=two_hop answers between markers, `<ans> c4 </ans>`; choose "
-                "prompt.answer_in=solution."
-            )
-        if prompt.tool_format != "words":
-            raise ConfigError(
-                f"prompt.tool_format={prompt.tool_format}: task=two_hop is made of words and shows calls as `<call> "
-                "search p3 </call>`; leave prompt.tool_format=words."
-            )
+        for key, value, fits, wanted in (
+            ("rollout.max_completion_tokens", most, most >= WORDS_OF_A_TURN, "4 or more: a call has 4 words"),
+            ("prompt.answer_in", prompt.answer_in, prompt.answer_in == "solution", "solution: `<ans> c4 </ans>`"),
+            ("prompt.tool_format", prompt.tool_format, prompt.tool_format == "words", "words, as it shows calls"),
+        ):
+            if not fits:
+                raise ConfigError(f"{key}={value}: task=two_hop needs {wanted}.")
 
     def open(self, context: TaskContext) -> TwoHopTask:
-        return TwoHopTask(self, context.seed, context.prompter, context.verifier, name=context.name)
+        return TwoHopTask(self, context)
 
 
 class TwoHopTask(Task):
-    """A stream of questions, each with a world of its own."""
-
     stop_words = TwoHop.stop_words
 
-    def __init__(
-        self, settings: TwoHop, seed: int, prompter: Prompter, verifier: Verifier, name: str = "two_hop"
-    ) -> None:
-        """ConfigError if the share leaves nothing to train or to evaluate on, or a marker of answers is not a word."""
-        self.name = name
-        self._settings, self._seed = settings, seed
-        self._prompter, self._verifier = prompter, verifier
-        self._persons = tuple(f"p{number}" for number in range(settings.num_persons))
-        self._organizations = tuple(f"o{number}" for number in range(settings.num_organizations))
-        self._cities = tuple(f"c{number}" for number in range(settings.num_cities))
+    def __init__(self, settings: TwoHop, context: TaskContext) -> None:
+        self.name, self._settings, self._seed = context.name, settings, context.seed
+        self._prompter, self._verifier = context.prompter, context.verifier
+        self._persons, self._organizations, self._cities = (
+            tuple(f"{letter}{number}" for number in range(count))
+            for letter, count in (
+                ("p", settings.num_persons),
+                ("o", settings.num_organizations),
+                ("c", settings.num_cities),
+            )
+        )
         self._tool = make_tool(search, timeout_s=1.0, inline=True)  # a look into a dictionary
-        marks = prompter.answer_format.required_markers()
+        marks = self._prompter.answer_format.required_markers()
         self._answer_start, self._answer_end = marks.solution_start, marks.solution_end
-        self.vocabulary = self._words()
+        self.vocabulary = (
+            *("<pad>", "<boe>", END, *ASK.split(), CALL, CALL_END, REPLY, REPLY_END, self._tool.name),
+            *(WORKS_AT, LOCATED_IN, NOTHING, STOP, self._answer_start, self._answer_end),
+            *(*self._persons, *self._organizations, *self._cities),
+        )
+        for mark in (self._answer_start, self._answer_end):
+            if self.vocabulary.count(mark) > 1 or mark.split()[1:]:
+                raise ConfigError(f"the marker {mark!r} is not one word of its own: choose prompt.markers=words.")
         self._trained_chain(random.Random(0))
         if not self.eval_examples(1):
             raise self._nothing("evaluate on")
@@ -177,7 +168,6 @@ class TwoHopTask(Task):
         return self._example(self._trained_chain(random.Random(seed)), seed)
 
     def eval_examples(self, num: int) -> list[Example]:
-        """Each in a world of its own."""
         rng = random.Random(derive_seed(EVAL_SEED, "two_hop", "eval"))
         chains: dict[Chain, None] = {}
         while len(chains) < num and (chain := self._draw(rng, held_out=True, other_than=chains)) is not None:
@@ -281,27 +271,12 @@ class TwoHopTask(Task):
     def _draw(
         self, rng: random.Random, *, held_out: bool, person: str | None = None, other_than: Collection[Chain] = ()
     ) -> Chain | None:
-        """A chain, or None if many draws found none."""
         for _ in range(MAX_TRIES):
             chain = (person or rng.choice(self._persons), rng.choice(self._organizations), rng.choice(self._cities))
             if self.is_held_out(chain) is held_out and chain not in other_than:
                 return chain
         return None
 
-    def _words(self) -> tuple[str, ...]:
-        words = (
-            *("<pad>", "<boe>", END, *ASK.split(), CALL, CALL_END, REPLY, REPLY_END, self._tool.name),
-            *(WORKS_AT, LOCATED_IN, NOTHING, STOP, self._answer_start, self._answer_end),
-            *(*self._persons, *self._organizations, *self._cities),
-        )
-        for mark in (self._answer_start, self._answer_end):
-            if words.count(mark) > 1 or mark.split()[1:]:
-                raise ConfigError(f"the marker {mark!r} is not one word of its own: choose prompt.markers=words.")
-        return words
-
     def _nothing(self, what: str) -> ConfigError:
         share = self._settings.held_out_share
-        return ConfigError(
-            f"task.held_out_share={share} leaves no chain to {what}: change it, or raise task.num_persons, "
-            "num_organizations or num_cities."
-        )
+        return ConfigError(f"task.held_out_share={share} leaves no chain to {what}: change it, or make a larger world.")

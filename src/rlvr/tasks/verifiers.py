@@ -6,7 +6,7 @@ by hash, is held out. The metric is a number of the rubric: at `task.metric_thre
 The library is kept from doing what would break a run. An environment's constructor installs handlers of SIGINT and
 SIGTERM in the place of ours, and because of that works in the main thread alone: environments are made while
 `signal.signal` does nothing. A rubric logs what its functions raise and gives 0.0 for it, so that a broken function
-looks like a wrong answer: every rubric is watched.
+looks like a wrong answer: rubrics are watched.
 """
 
 from __future__ import annotations
@@ -20,22 +20,20 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar
 from unittest import mock
 
 from rlvr.core.env import Env
 from rlvr.errors import ConfigError, UserError
 from rlvr.registry import register
-from rlvr.rows import ascii_text, clean, shown
+from rlvr.rows import ascii_text
 from rlvr.settings import Text, setting
-from rlvr.tasks.base import CountTokens, Task, text_of
-from rlvr.tasks.dataset import leave_out_long
+from rlvr.tasks.base import CountTokens, Task, own_question, text_of
+from rlvr.tasks.dataset import Part, by_hash, leave_out_long, make_data
 from rlvr.tasks.generator import Scalar
 from rlvr.tasks.problems import Problem, fingerprint
+from rlvr.tasks.readers import quiet
 from rlvr.tasks.settings import HeldOutShare, LimitSettings, TaskContext
-from rlvr.tasks.sources import ListSource
-from rlvr.tasks.splits import Part, by_hash, make_data
 from rlvr.tasks.verifiers_env import FAILURES, TOOL_ERRORS, Scorer, VerifiersEnv, to_messages, tool_schema
 from rlvr.types import Example, GradedAnswer, Message, Score, ToolSchema, TurnText
 
@@ -79,20 +77,20 @@ class VerifiersTask(Task):
     """
 
     def __init__(self, settings: Verifiers, seed: int, *, name: str) -> None:
-        """ConfigError if the environment cannot be made, or has no data."""
         self.name, self._settings = name, settings
         self._env = make_environment(settings.env_id, settings.env_args)
         self._rows: dict[str, Any] = {"train": self._env.dataset, "eval": self._env.eval_dataset}
-        self._source, self._notes = self._load(seed)
+        where = f"the verifiers environment {settings.env_id}"
+        train, held_out = (None if rows is None else self._part(split, rows) for split, rows in self._rows.items())
+        if held_out is None:
+            assert train is not None, "the library refuses an environment without data"
+            train, held_out = by_hash(train, settings.eval_share, where)
+        data = make_data((train, held_out), where=where, seed=seed, max_train=settings.max_train_examples)
+        self._source, self.notes = data.source, data.notes
         self._findings: dict[Any, list[float | str]] = {}  # by example and what was said
 
-    @property
-    def notes(self) -> tuple[str, ...]:
-        return tuple(self._notes)
-
     def train_example(self, index: int) -> Example:
-        """UserError if there is nothing to train on."""
-        return self._example(self._train_problem(index))
+        return self._example(self._source.train(index))
 
     def eval_examples(self, num: int) -> list[Example]:
         return [self._example(problem) for problem in self._source.held_out(num)]
@@ -111,111 +109,69 @@ class VerifiersTask(Task):
         """Whether the number called `task.metric` reached `task.metric_threshold`. Where no answer is known, nothing is
         right."""
         answer = turns[-1].text.strip() or None
-        findings = self._findings.get(key := _key(example, turns))
-        if not findings:
-            return GradedAnswer(answer=answer, correct=False, failure="the environment has not scored this episode")
+        findings = self._findings.pop(key := _key(example, turns), ["the environment has not scored this episode"])
         found = findings.pop(0)
-        if not findings:
-            del self._findings[key]
+        if findings:
+            self._findings[key] = findings
         if isinstance(found, str):
             return GradedAnswer(answer=answer, correct=False, failure=found)
         known = example.metadata.get("has_answer", True)
         return GradedAnswer(answer=answer, correct=known and found >= self._settings.metric_threshold - ROUNDING)
 
     def demonstration(self, index: int, worked_share: float) -> tuple[str, ...]:
-        """Prompt and the row's answer. UserError if it has none."""
-        problem = self._train_problem(index, "demonstration")
+        problem = self._source.train(index, "demonstration")
         if not problem.answer:
             raise UserError(f"{self.name} has no reference answers to demonstrate: set warm_start.enabled=false.")
         return text_of(self._example(problem).messages), problem.answer
 
     def texts(self) -> Iterator[str]:
-        """Prompts and answers of the training rows."""
         for problem in self._source.some(0):
             yield f"{text_of(self._example(problem).messages)}\n{problem.answer}"
 
     def example(self, text: str) -> Example:
         """A user's own question after the environment's system prompt, with metadata `has_answer` False."""
-        question = clean(text)
-        if not question:
-            raise UserError("the prompt is blank: write a question.")
-        prompt = [{"role": "user", "content": question}]
-        if self._env.system_prompt:
-            prompt.insert(0, {"role": "system", "content": self._env.system_prompt})
-        return Example(
-            id=f"{self.name}/{fingerprint(question).hex()}",
-            messages=to_messages(prompt),
-            answer="",
-            metadata={
-                "task": self.name,
-                "row": {"prompt": prompt, "answer": "", "example_id": 0},
-                "has_answer": False,
-            },
-        )
+        question, name = own_question(self.name, text)
+        system, prompt = self._env.system_prompt, [{"role": "user", "content": question}]
+        prompt = [*([{"role": "system", "content": system}] if system else []), *prompt]
+        row = {"prompt": prompt, "answer": "", "example_id": 0}
+        metadata = {"task": self.name, "row": row, "has_answer": False}
+        return Example(id=name, messages=to_messages(prompt), answer="", metadata=metadata)
 
     def limit_prompts(self, count_tokens: CountTokens, max_tokens: int) -> None:
-        """Leave out, and note, rows with longer prompts than this or than task.max_prompt_tokens."""
         limit = min(max_tokens, self._settings.max_prompt_tokens or max_tokens)
 
         def fits(problem: Problem) -> bool:
             example = self._example(problem)
             return count_tokens(example.messages, self._tools(self._row(example))) <= limit
 
-        self._notes += leave_out_long(self.name, self._source, fits, fits, limit)
+        self.notes += leave_out_long(self.name, self._source, fits, fits, limit)
 
     # --------------------------------------------------------------------------------------------------- the data
 
-    def _load(self, seed: int) -> tuple[ListSource, list[str]]:
-        where = f"the verifiers environment {self._settings.env_id}"
-        train, held_out = (self._part(split) for split in ("train", "eval"))
-        if held_out is None:
-            assert train is not None, "the library refuses an environment without data"
-            train, held_out = by_hash(train, self._settings.eval_share, where)
-        if train is None:
-            source = ListSource((), held_out.problems, seed)
-            return source, [f"{len(held_out.problems):,} held-out examples from {where}, which has no training set"]
-        data = make_data((train, held_out), where=where, seed=seed, max_train=self._settings.max_train_examples)
-        assert isinstance(data.source, ListSource)
-        return data.source, list(data.notes)
-
-    def _part(self, split: str) -> Part | None:
+    def _part(self, split: str, rows: Any) -> Part:
         """The problems of a data set, told apart by what they ask, or by everything where all ask the same."""
-        rows = self._rows[split]
-        if rows is None:
-            return None
         found = list(rows.select_columns([name for name in ("prompt", "answer", "info") if name in rows.column_names]))
-        problems = [self._problem(split, index, row) for index, row in enumerate(found)]
-        if len({problem.key for problem in problems}) <= 1:
+        asked = [
+            text_of([message for message in _messages(row["prompt"]) if message.role != "system"]) for row in found
+        ]
+        keys = [fingerprint(question) for question in asked]
+        if len({*keys}) <= 1:
             keys = [
-                fingerprint(problem.question, str(row.get("answer")), json.dumps(row.get("info"), default=str))
-                for problem, row in zip(problems, found, strict=True)
+                fingerprint(question, str(row.get("answer")), json.dumps(row.get("info"), default=str))
+                for question, row in zip(asked, found, strict=True)
             ]
-            problems = [replace(problem, key=key) for problem, key in zip(problems, keys, strict=True)]
-        return Part(problems=tuple(problems))
-
-    def _problem(self, split: str, index: int, row: Mapping[str, Any]) -> Problem:
-        prompt = row.get("prompt")
-        if not isinstance(prompt, list | str) or not prompt:
-            raise ConfigError(
-                f"row {index} of the {split} set of {self._settings.env_id}: prompt must be messages, but is "
-                f"{shown(prompt)}; give other task.env_args."
+        return Part(
+            problems=tuple(
+                Problem(
+                    id=f"{self.name}/{split}/{index}",
+                    key=key,
+                    question=question,
+                    answer="" if row.get("answer") is None else str(row["answer"]),
+                    metadata={"split": split, "index": index},
+                )
+                for index, (key, question, row) in enumerate(zip(keys, asked, found, strict=True))
             )
-        question = text_of([message for message in _messages(prompt) if message.role != "system"])
-        return Problem(
-            id=f"{self.name}/{split}/{index}",
-            key=fingerprint(question),
-            question=question,
-            answer="" if row.get("answer") is None else str(row["answer"]),
-            metadata={"split": split, "index": index},
         )
-
-    def _train_problem(self, index: int, stream: str = "train") -> Problem:
-        if self._rows["train"] is None:
-            raise UserError(
-                f"the environment {self._settings.env_id} has an evaluation set alone, and nothing to train on: choose "
-                "another, or other task.env_args."
-            )
-        return self._source.train(index, stream)
 
     def _example(self, problem: Problem) -> Example:
         metadata = {**problem.metadata, "task": self.name}
@@ -223,7 +179,6 @@ class VerifiersTask(Task):
         return Example(id=problem.id, messages=_messages(row["prompt"]), answer=problem.answer, metadata=metadata)
 
     def _row(self, example: Example) -> Mapping[str, Any]:
-        """The environment's own row of an example."""
         about = example.metadata
         return about["row"] if "row" in about else self._rows[about["split"]][about["index"]]
 
@@ -234,16 +189,13 @@ class VerifiersTask(Task):
 
     def _remember(self, example: Example, turns: Sequence[TurnText], score: Score) -> None:
         """ConfigError if the rubric knows no such metric."""
-        numbers = {"reward": score.value, **score.parts}
-        if score.status == "error":
-            found: float | str = str(score.diagnostics["error"])
-        elif self._settings.metric not in numbers:
+        metric, numbers = self._settings.metric, {"reward": score.value, **score.parts}
+        if score.status != "error" and metric not in numbers:
             raise ConfigError(
-                f"task.metric={self._settings.metric}: {self._settings.env_id} measures nothing of this name; "
-                f"choose one of {', '.join(numbers)}."
+                f"task.metric={metric}: {self._settings.env_id} measures nothing of this name; choose one of "
+                f"{', '.join(numbers)}."
             )
-        else:
-            found = numbers[self._settings.metric]
+        found = str(score.diagnostics["error"]) if score.status == "error" else numbers[metric]
         self._findings.setdefault(_key(example, turns), []).append(found)
 
 
@@ -259,19 +211,17 @@ def _messages(prompt: Any) -> tuple[Message, ...]:
 
 
 def library() -> Any:
-    """The module `verifiers.legacy`. UserError if it is not installed, or another version is.
-
-    It is silent unless VF_LOG_LEVEL is set: what goes wrong is counted and said by rlvr.
-    """
-    install = "pip install 'rlvr[verifiers]'"
+    """The module `verifiers.legacy`, silent unless VF_LOG_LEVEL is set. UserError without it, or in another version."""
     try:
         found = importlib.metadata.version("verifiers")
     except importlib.metadata.PackageNotFoundError:
-        raise UserError(f"task=verifiers needs the verifiers library, which is not installed: {install}.") from None
+        found = "no version"
     if found != VERSION:
-        raise UserError(f"task=verifiers needs verifiers {VERSION}, but {found} is installed: {install}.")
+        raise UserError(
+            f"task=verifiers needs verifiers {VERSION}, but {found} is installed: pip install 'rlvr[verifiers]'."
+        )
     module = importlib.import_module("verifiers.legacy")
-    if "VF_LOG_LEVEL" not in os.environ:
+    if "VF_LOG_LEVEL" not in os.environ:  # what goes wrong is counted and said by rlvr
         logging.getLogger("verifiers").setLevel(logging.CRITICAL)
     return module
 
@@ -279,17 +229,12 @@ def library() -> Any:
 def make_environment(env_id: str, env_args: Mapping[str, Any]) -> Any:
     """The environment that `env_id`'s `load_environment` makes, with its data sets, its rubrics watched. In any thread.
 
-    Raises:
-        ConfigError: there is no such environment, it does not take the arguments, or it gives no scores.
+    ConfigError if there is none, it does not take the arguments, or it gives no scores.
     """
     vf = library()
-    import datasets
-
     arguments = {key: list(value) if isinstance(value, tuple) else value for key, value in env_args.items()}
-    has_bars = datasets.is_progress_bar_enabled()
-    datasets.disable_progress_bars()
     try:
-        with mock.patch.object(signal, "signal", lambda number, handler: signal.getsignal(number)):
+        with quiet(), mock.patch.object(signal, "signal", lambda number, handler: signal.getsignal(number)):
             env = vf.load_environment(env_id, **arguments)
             env.build_dataset()
             env.build_eval_dataset()
@@ -306,13 +251,9 @@ def make_environment(env_id: str, env_args: Mapping[str, Any]) -> Any:
         raise ConfigError(
             f"task.env_args={arguments}: {env_id} cannot be made with them ({said}); change them."
         ) from error
-    finally:
-        if has_bars:
-            datasets.enable_progress_bars()
     if not env.score_rollouts:
         raise ConfigError(f"task.env_id={env_id}: gives no scores (score_rollouts=False), so nothing could be learnt.")
-    for rubric in _rubrics(env):
-        _watch(rubric)
+    _watch(vf.Rubric)
     for part in (env, *getattr(env, "envs", ())):
         if hasattr(part, "error_formatter"):
             part.error_formatter = functools.partial(_noted, part.error_formatter)
@@ -325,33 +266,24 @@ def _noted(formatted: Callable[[Exception], str], error: Exception) -> str:
     return text
 
 
-def _rubrics(env: Any) -> Iterator[Any]:
-    """All rubrics of an environment: those inside a group, and those of the environments inside one."""
-    waiting = [env.rubric, *(rubric for part in getattr(env, "envs", ()) for rubric in _rubrics(part))]
-    while waiting:
-        rubric = waiting.pop()
-        waiting += getattr(rubric, "rubrics", ())
-        yield rubric
-
-
 def _watch(rubric: Any) -> None:
-    """Have what a rubric's functions raise written into the state of the episodes that they should have scored."""
-    if FAILURES in vars(rubric):
-        return  # two environments share it
+    """Have what the functions of rubrics raise written into the state of the episodes that they should have scored."""
+    if hasattr(rubric, FAILURES):
+        return
     setattr(rubric, FAILURES, True)
     score_one, score_all = rubric._call_individual_reward_func, rubric._call_group_reward_func
 
-    async def watched_one(func: Callable[..., Any], state: Any) -> float:
-        return await score_one(_recording(func, [state], float), state)
+    async def watched_one(self: Any, func: Callable[..., Any], state: Any) -> float:
+        return await score_one(self, _recording(func, [state], float), state)
 
-    async def watched_all(func: Callable[..., Any], states: Sequence[Any]) -> Sequence[float]:
+    async def watched_all(self: Any, func: Callable[..., Any], states: Sequence[Any]) -> Sequence[float]:
         def one_each(values: Any) -> list[float]:
             numbers = [float(value) for value in values]
             if len(numbers) != len(states):
                 raise ValueError(f"returned {len(numbers)} numbers for {len(states)} episodes")
             return numbers
 
-        return await score_all(_recording(func, states, one_each), states)
+        return await score_all(self, _recording(func, states, one_each), states)
 
     rubric._call_individual_reward_func, rubric._call_group_reward_func = watched_one, watched_all
 

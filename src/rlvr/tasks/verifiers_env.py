@@ -11,6 +11,7 @@ the library's rollout (a task of its own)             our episode
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import json
 import math
@@ -38,14 +39,10 @@ MAX_REFUSALS = 100
 
 MAX_ERROR_CHARS = 500
 
-ROLES: Mapping[str, Literal["system", "user", "assistant", "tool"]] = {
-    "system": "system",
+ROLES: Mapping[str, Literal["system", "user"]] = {
     "developer": "system",
-    "user": "user",
-    "text": "user",  # a prompt that is one text
-    "assistant": "assistant",
-    "tool": "tool",
-}
+    "text": "user",
+}  # text: a prompt that is one text
 
 Scored = Callable[[Sequence[TurnText], Score], None]
 
@@ -108,7 +105,6 @@ class VerifiersEnv:
     def __init__(
         self, example: Example, row: Mapping[str, Any], env: Any, *, scorer: Scorer, scored: Scored | None = None
     ) -> None:
-        """`scored` is told the grade. `row` is a row of the environment's data set."""
         limit = getattr(env, "max_turns", None)
         self.max_turns: int | None = limit if isinstance(limit, int) and limit > 0 else None
         self.tools: tuple[ToolSchema, ...] = ()
@@ -155,13 +151,15 @@ class VerifiersEnv:
         An error of the environment, and a function of the rubric that raises, are status "error". RewardError for a
         reward that is no finite number, UserError if the environment or its rubric raises one.
         """
+        state = None
         try:
             state = await self._finished(turns)
-        except EpisodeError as error:
-            await self._scorer(None)
-            score = _error(str(error))
-        else:
             score = await self._graded(state, turns)
+        except EpisodeError as error:
+            if state is None:
+                await self._scorer(None)
+            diagnostics = {"error": str(error)[:MAX_ERROR_CHARS]}
+            score = Score(value=math.nan, status="error", diagnostics=diagnostics)
         if self._scored is not None:
             self._scored(turns, score)
         return score
@@ -191,29 +189,28 @@ class VerifiersEnv:
         except UserError:
             raise
         except Exception as error:  # the rubric's own code
-            return _error(f"the rubric failed: {_chain(error)}")
+            raise EpisodeError(f"the rubric failed: {_chain(error)}") from error
         for name, error in state.get(FAILURES, ()):
             if isinstance(error, UserError):
                 raise error
-            return _error(f"reward function {name}: {_chain(error)}")
+            raise EpisodeError(f"reward function {name}: {_chain(error)}")
         if state.get("reward") is None:
-            return _error("the rubric gave no reward")
+            raise EpisodeError("the rubric gave no reward")
         parts = {name: float(value) for name, value in (state.get("metrics") or {}).items()}
         score = Score(value=float(state["reward"]), parts=parts, diagnostics=self._counted(turns, parts))
         return checked(self._env.env_id, score)
 
     def _counted(self, turns: Sequence[TurnText], metrics: Mapping[str, float]) -> dict[str, float]:
         """As `ToolEnv` counts: what went wrong, as far as tool environments or the rubric's metrics say."""
-        counts: dict[str, float] = {"turns": len(turns)}
-        if self.tools:
-            calls = [call for turn in turns for call in turn.calls]
-            malformed = sum(call.problem is not None for call in calls)
-            counts |= {"tool_calls": len(calls), "malformed_calls": malformed}
-            parts = (self._env, *getattr(self._env, "envs", ()))
-            known = any(hasattr(part, "error_formatter") for part in parts)
-            counts |= {"tool_errors": len(self._tool_errors)} if known else {}
-            counts |= {name: metrics[name] for name in COUNTED if name in metrics and name not in counts}
-        return {name: float(count) for name, count in counts.items()}
+        if not self.tools:
+            return {"turns": float(len(turns))}
+        calls = [call for turn in turns for call in turn.calls]
+        counts = {"turns": len(turns), "tool_calls": len(calls)}
+        counts["malformed_calls"] = sum(call.problem is not None for call in calls)
+        if any(hasattr(part, "error_formatter") for part in (self._env, *getattr(self._env, "envs", ()))):
+            counts["tool_errors"] = len(self._tool_errors)
+        measured = {name: metrics[name] for name in COUNTED if name in metrics}
+        return {name: float(count) for name, count in (measured | counts).items()}
 
     async def _finished(self, turns: Sequence[TurnText]) -> Any:
         """The state after the library's rollout, which is brought to its end."""
@@ -252,11 +249,10 @@ class VerifiersEnv:
 
     def _stopped_by_limit(self, said: Message) -> bool:
         """Whether tools were called in the last turn that there may be: the episode would have gone on."""
-        if self._num_said != self.max_turns or not said.tool_calls:
+        ended = self._rollout
+        if self._num_said != self.max_turns or not said.tool_calls or ended.cancelled() or ended.exception():
             return False
-        if self._rollout.cancelled() or self._rollout.exception() is not None:
-            return False
-        return self._rollout.result().get("stop_condition") == "max_turns_reached"
+        return ended.result().get("stop_condition") == "max_turns_reached"
 
 
 def _scores_groups(env: Any) -> bool:
@@ -264,18 +260,10 @@ def _scores_groups(env: Any) -> bool:
     return env.requires_group_rollouts or any(_scores_groups(part) for part in getattr(env, "envs", ()))
 
 
-def _error(message: str) -> Score:
-    return Score(value=math.nan, status="error", diagnostics={"error": message[:MAX_ERROR_CHARS]})
-
-
 def _chain(error: BaseException) -> str:
     """`ModelError <- ValueError: no such column`"""
-    links: list[str] = []
-    current: BaseException | None = error
-    while current is not None and len(links) < 5:
-        links.append(f"{type(current).__name__}: {current}" if str(current) else type(current).__name__)
-        current = current.__cause__
-    return " <- ".join(links)
+    said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return said if error.__cause__ is None else f"{said} <- {_chain(error.__cause__)}"
 
 
 # --------------------------------------------------------------------------------------------- client and messages
@@ -299,7 +287,6 @@ def _client_class() -> Any:
 
 
 def tool_schema(tool: Any) -> ToolSchema:
-    """A tool of the library as OpenAI's schema."""
     return {"type": "function", "function": {key: tool[key] for key in ("name", "description", "parameters")}}
 
 
@@ -310,29 +297,22 @@ def to_messages(messages: Sequence[Any]) -> tuple[Message, ...]:
     for message in messages:
         calls = tuple(_call(call) for call in message.get("tool_calls") or ())
         names |= {call.id: call.name for call in calls}
-        call_id = message.get("tool_call_id")
-        found.append(
-            Message(
-                role=ROLES[message["role"]],
-                content=_text(message.get("content")),
-                tool_calls=calls,
-                name=names.get(call_id) if call_id else None,
-                call_id=call_id,
-            )
-        )
+        role, call_id = message["role"], message.get("tool_call_id")
+        text = _text(message.get("content"))
+        name = names.get(call_id or "")
+        found.append(Message(role=ROLES.get(role, role), content=text, tool_calls=calls, name=name, call_id=call_id))
     return tuple(found)
 
 
 def _text(content: Any) -> str:
-    """The text of a message's content: a text, a list of text parts, or nothing."""
     if content is None or isinstance(content, str):
         return content or ""
-    kinds = [part.get("type") for part in content]
-    if other := [kind for kind in kinds if kind != "text"]:
-        raise UserError(
-            f"the environment shows the model content of type {other[0]!r}, but rlvr trains on text alone: choose an "
-            "environment without images and sound."
-        )
+    for part in content:
+        if part.get("type") != "text":
+            raise UserError(
+                f"the environment shows the model content of type {part.get('type')!r}, but rlvr trains on text alone: "
+                "choose an environment without images and sound."
+            )
     return "\n".join(part.get("text") or "" for part in content)
 
 
@@ -340,15 +320,15 @@ def _call(call: Any) -> ToolCall:
     """A call of the library (`name`, `arguments`) or of OpenAI (`function`); arguments are JSON, or already read."""
     function = call.get("function") or call
     arguments = function.get("arguments")
-    if isinstance(arguments, str):
-        try:
-            arguments = json.loads(arguments)
-        except (ValueError, RecursionError):
-            arguments = None
-    name, call_id = function.get("name") or "", call.get("id") or ""
-    if isinstance(arguments, dict):
-        return ToolCall(id=call_id, name=name, arguments=arguments)
-    return ToolCall(id=call_id, name=name, arguments={}, problem="the arguments are no JSON object")
+    with contextlib.suppress(ValueError, RecursionError):
+        arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
+    is_object = isinstance(arguments, dict)
+    return ToolCall(
+        id=call.get("id") or "",
+        name=function.get("name") or "",
+        arguments=arguments if is_object else {},
+        problem=None if is_object else "the arguments are no JSON object",
+    )
 
 
 def _identity(message: Any) -> tuple[Any, ...]:

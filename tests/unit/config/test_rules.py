@@ -36,9 +36,9 @@ REFUSED = table(r"""
 task.operands=3 -> task.operands=3: there is no key task.operands; did you mean task.operators?
 task.operators=[+,+] task.operand_range=[6,0] -> task.operators=["+","+"]: names an operator twice; name each once.
 task=two_hop task.max_turns=2 -> task.max_turns=2: must be greater than or equal to 3
-task=two_hop rollout.max_completion_tokens=3 -> a call and an answer of task=two_hop have 4 words; raise it
-task=two_hop prompt.answer_in=whole -> choose prompt.answer_in=solution
-task=two_hop prompt.tool_format=hermes -> leave prompt.tool_format=words
+task=two_hop rollout.max_completion_tokens=3 -> rollout.max_completion_tokens=3: task=two_hop needs 4 or more
+task=two_hop prompt.answer_in=whole -> task=two_hop needs solution
+task=two_hop prompt.tool_format=hermes -> task=two_hop needs words
 task=mix HF task.parts={musique:{set:['prompt.tool_format=llama']},wiki2:1} -> called in more than one way
 QA task.tools=[complete,complete] -> task.tools=["complete","complete"]: names a tool twice; name each once
 QA task.tools=[] prompt=boxed -> task.tools=[]: needs at least 1 item
@@ -49,7 +49,7 @@ task=gsm8k HF reward=numeric prompt=musique -> prompt.answer_in=complete: task=g
 QA prompt.tool_format=words -> prompt.tool_format=words: task=musique has tools whose arguments
 QA CORPUS prompt.user='{question}{documents}' -> prompt.user: {documents} lists the question's own
 QA task.top_n=6 -> task.top_n=6: is more than task.max_top_n=5; lower it
-QA task.hops=[2,2] -> task.hops=[2,2]: must name at least one number of hops, and none twice
+QA task.hops=[] -> task.hops=[]: needs at least 1 item
 QA task.retrieval.scope=corpus -> needs a file of passages with task.retriever=bm25; set task.retrieval.corpus
 QA CORPUS task.retriever=rerank -> task.retriever=rerank: orders the question's own paragraphs
 QA task.retriever=search -> task.retriever=search: the service has documents of its own
@@ -98,8 +98,8 @@ evaluation.headline=part_format -> evaluation.headline=part_format: the reward h
 evaluation.headline=sampled_part_boxed -> evaluation.headline=sampled_part_boxed: nothing is sampled
 resume=true -> resume=true: needs the folder of the run to go on with; add run_dir=FOLDER
 # what the prompt asks for
-task=finqa HF task.answer=program -> choose prompt=financial_program
-task=finqa HF prompt=financial_program -> task.answer=number: the prompt asks for a program
+task=finqa HF task.answer=program -> task.answer=program: the prompt asks for a number
+task=finqa HF prompt=financial_program -> task.answer=number: the prompt asks for a program, so no answer
 task=gsm8k HF prompt.answer_in=boxed reward=numeric -> prompt.answer_in=boxed: the prompt asks for the answer in another
 task=gsm8k HF prompt=boxed prompt.answer_in=solution -> prompt.answer_in=solution: the prompt asks for the answer in
 task=gsm8k HF evaluation.also={finqa:{set:['prompt=financial_program']}} -> evaluation.also.finqa: task.answer=number

@@ -45,22 +45,6 @@ def test_the_score_is_the_verifiers() -> None:
     assert score("7 <eoe>").status == "invalid"  # no word of the arithmetic that the environment hands on
 
 
-def test_an_env_is_single_use() -> None:
-    async def twice() -> None:
-        env = make_env()
-        await env.start()
-        await env.start()
-
-    with pytest.raises(RuntimeError, match=r"'3 1 \+' is single-use"):
-        asyncio.run(twice())
-
-
-@pytest.mark.parametrize("number", [0, 2])
-def test_another_number_of_turns_is_an_error(number: int) -> None:
-    with pytest.raises(ValueError, match=f"single-turn, but its episode has {number} turns"):
-        asyncio.run(make_env().score([turn("4 <eoe>")] * number))
-
-
 class Broken:
     """A verifier that returns NaN for one completion only."""
 

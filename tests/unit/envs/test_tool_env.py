@@ -145,14 +145,6 @@ def test_a_turn_without_a_call_ends_the_episode_or_is_answered_by_a_reminder() -
     assert (score.diagnostics["reminders"], score.diagnostics["tool_errors"], len(score.potentials)) == (2.0, 0.0, 4)
 
 
-def test_the_calls_of_a_turn_run_in_order_and_each_has_its_answer() -> None:
-    state = Notes()
-    calls = [call("search", query=query) for query in "abc"]
-    replies, _ = play(make_env(state), said(*calls))
-    assert state.seen == ["a", "b", "c"]
-    assert [message.content for message in replies[0].messages] == ["about a", "about b", "about c"]
-
-
 def test_the_final_tool_ends_the_episode_and_what_stands_behind_it_is_not_run() -> None:
     state = Notes()
     calls = (call("search", query="a"), call("complete", answer="Oslo"), call("search", query="b"))
@@ -255,8 +247,3 @@ def test_pitfall_38_an_env_is_single_use() -> None:
     play(env, said(content="Oslo"))
     with pytest.raises(RuntimeError, match="'e' is single-use"):
         play(env)
-
-
-def test_two_tools_of_one_name_are_refused() -> None:
-    with pytest.raises(ValueError, match="have the same name"):
-        make_env(tools=[TOOLS[0], TOOLS[0]])

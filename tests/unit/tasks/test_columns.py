@@ -1,4 +1,3 @@
-import json
 from pathlib import Path
 from typing import Any
 
@@ -107,8 +106,7 @@ def test_several_accepted_texts_are_all_right(tmp_path: Path) -> None:
         ({"text": ["18"]}, "must be a text, a number or a list of them, but is an object"),
         (["18", "19"], "has 2 accepted answers, which task.metric=numeric cannot grade"),
         ([["18"]], "must be a text, a number or a list of them, but is a list of 1"),
-        (float("inf"), "must be a text, a number or a list of them, but is the number inf"),
-        (10**400, "must be a text, a number or a list of them, but is the number 1000"),
+        (10**400, "must be a finite number, but is the number 1000"),
     ],
 )
 def test_an_answer_that_the_metric_cannot_grade_is_an_error_at_load_time(
@@ -121,9 +119,9 @@ def test_an_answer_that_the_metric_cannot_grade_is_an_error_at_load_time(
 
 
 def test_rows_without_an_answer_are_left_out_and_noted(tmp_path: Path) -> None:
-    rows = [*sums(20), {"question": "a?", "answer": None}, {"question": "b?", "answer": " "}, {"question": "c?"}]
+    rows = [*sums(20), {"question": "a?", "answer": None}, {"question": "b?", "answer": " "}]
     path = write_jsonl(tmp_path / "x.jsonl", rows)
-    assert f"3 training rows have no gold answer: left out (first: {path}, line 21)" in make(jsonl(path)).notes
+    assert f"2 training rows have no gold answer: left out (first: {path}, line 21)" in make(jsonl(path)).notes
     with pytest.raises(DataError, match=r"x\.jsonl, line 1: field 'gold' is missing; there are 'question', 'answer'"):
         make(jsonl(path, answer_field="gold"))
 
@@ -151,21 +149,3 @@ def test_a_folder_of_files_of_any_kind_is_read(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match=r"has no data file; data files end in \.jsonl"):
         make(jsonl(tmp_path / "empty"))
-
-
-def test_a_local_folder_is_a_hub_data_set_too(tmp_path: Path) -> None:
-    write_jsonl(tmp_path / "train.jsonl", sums(20))
-    (tmp_path / "test.json").write_text(json.dumps(sums(3, start=100)))
-    cut = make(hub(tmp_path))
-    assert 1 <= len(cut.eval_examples(20)) <= 6
-    split = make(hub(tmp_path, eval_split="test"))
-    assert split.notes == (f"20 training and 3 held-out examples from {tmp_path}",)
-
-
-def test_a_share_of_all_rows_in_two_files_cannot_leak(tmp_path: Path) -> None:
-    write_jsonl(tmp_path / "a.jsonl", sums(60))
-    write_jsonl(tmp_path / "b.jsonl", sums(60, start=30))
-    made = make(hub(tmp_path, train_split="a+b", eval_share=0.4))
-    held_out = {e.id for e in made.eval_examples(100)}
-    assert not held_out & set(ids(made, range(200)))
-    assert any(note.startswith("30 training rows repeat an earlier question: left out (first: ") for note in made.notes)

@@ -2,14 +2,12 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rlvr.rows import DataError
 from rlvr.tasks.base import Task
-from tests.unit.tasks.data_tasks import FIXTURES, graded, make, opened, scored, solved, write_jsonl
+from tests.unit.tasks.data_tasks import FIXTURES, graded, make, opened, solved
 
 TASKS: dict[str, dict[str, Any]] = {
     "rpn": {"name": "rpn"},
@@ -49,21 +47,6 @@ def test_every_kind_of_task_trains_evaluates_and_demonstrates(task: Task) -> Non
     assert task.eval_examples(2) == held_out
 
 
-def test_a_reward_may_use_a_function_of_the_script() -> None:
-    reward = {"mine": {"type": "custom", "function": "__main__:long"}}
-    functions = {"__main__:long": lambda completion: float(len(completion))}
-    with opened(TASKS["gsm8k"], reward=reward, functions=functions) as made:
-        assert scored(made, made.train_example(0), "four").value == 4.0
-
-
-def test_what_the_metric_finds_does_not_depend_on_the_reward() -> None:
-    for reward in ("gsm8k", "text", "numeric"):
-        made = make(TASKS["gsm8k"], reward=reward)
-        example = made.eval_examples(1)[0]
-        assert graded(made, example, solved(example.answer)).correct
-        assert not graded(made, example, example.answer).correct
-
-
 @pytest.mark.parametrize(
     ("name", "said", "gold", "correct"),
     [
@@ -78,10 +61,3 @@ def test_pitfall_28_each_task_has_the_metric_of_its_data(name: str, said: str, g
     made = make(TASKS[name])
     example = replace(made.eval_examples(1)[0], answer=gold)
     assert graded(made, example, solved(said)).correct is correct
-
-
-def test_data_of_one_task_read_as_another_is_refused_by_its_schema(tmp_path: Path) -> None:
-    write_jsonl(tmp_path / "train.jsonl", [{"question": "?", "answer": "x\n#### 1"}])
-    write_jsonl(tmp_path / "test.jsonl", [{"question": "?", "answer": "x\n#### 1"}])
-    with pytest.raises(DataError, match=r"train\.jsonl, line 1: field 'table' is missing"):
-        make({"name": "finqa", "path": str(tmp_path)})

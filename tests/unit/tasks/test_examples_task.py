@@ -59,10 +59,6 @@ class Shop(Doubles):
         return dict(example.metadata) | {"asked": []}
 
 
-class Numbered(Doubles):
-    metric: Any = 3
-
-
 class Asked(Part):
     """How often the tool was asked."""
 
@@ -95,12 +91,6 @@ def test_it_is_chosen_by_its_path() -> None:
         load_task_config(f"{HERE}:Doubles", ["task.max_turns=2"])
 
 
-@pytest.mark.parametrize("metric", ["nope", 3])
-def test_a_metric_that_does_not_exist_is_named_with_its_key(metric: Any) -> None:
-    with pytest.raises(ConfigError, match=rf"^task\.metric={metric}: there is no such metric; there are exact, math"):
-        make({"name": f"{HERE}:{'Doubles' if metric == 'nope' else 'Numbered'}", "metric": metric})
-
-
 def test_tools_and_reward_share_a_state_that_is_each_episodes_own() -> None:
     made = shop()
     example = made.eval_examples(1)[0]
@@ -110,14 +100,6 @@ def test_tools_and_reward_share_a_state_that_is_each_episodes_own() -> None:
         )
         assert [message.content for message in messages] == [example.answer, "Error: price: KeyError: 'hat'"]
         assert (score.value, score.diagnostics["tool_errors"], grade.correct) == (2.0, 1.0, True)
-
-
-def test_the_turns_of_an_episode_are_limited() -> None:
-    made = shop(max_turns=3, shown=[*[PEN] * 3, "It costs {}."])
-    score, _, messages = play(made, made.train_example(0), *[said(call("price", item="pen"))] * 3)
-    assert (score.value, messages[-1].content) == (2.0, "not executed: this was the last turn")
-    with pytest.raises(UserError, match=r"task\.max_turns=3: the demonstration of example .* has 4 turns; raise it"):
-        made.demonstration(0, 1.0)
 
 
 def test_a_demonstration_is_played_through_the_tools() -> None:
@@ -148,22 +130,6 @@ def test_turns_that_are_none_are_an_error_naming_the_example(shown: Any) -> None
         shop(shown=shown)
 
 
-def test_calls_without_tools_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Shop, "has_tools", False)
-    with pytest.raises(ConfigError, match="field 'demonstration' must be a text, where the task has no tools, but is"):
-        shop()
-
-
-def test_a_demonstration_that_calls_an_unknown_tool_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"example 1: the demonstration calls 'prise', which is no tool; did"):
-        shop(shown=[PEN | {"name": "prise"}, "3"])
-
-
-def test_a_demonstration_with_wrong_arguments_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"example 1: the demonstration calls 'price' in a wrong way: .*item"):
-        shop(shown=[PEN | {"arguments": {"thing": "pen"}}, "3"])
-
-
 class Unprompted(Doubles):
     prompt = "boxd"
 
@@ -189,19 +155,15 @@ def test_what_a_class_lacks_or_misspells_is_one_sentence_that_names_it(name: str
         load_task_config(f"{HERE}:{name}", [])
 
 
-def test_a_state_that_fails_or_is_no_method_is_an_error_that_names_it() -> None:
-    made = make({"name": f"{HERE}:Stateless"}, reward="text")
-    failed = rf"^task={HERE}:Stateless: state of example generator/.*: KeyError: 'no' \(.*, line \d+\)$"
-    with pytest.raises(UserError, match=failed):
-        made.env(made.train_example(0))
-    with pytest.raises(TypeError, match=r"^Fixed\.state must be a method"), pytest.warns(UserWarning, match="shadows"):
-
-        class Fixed(Doubles):
-            state: int = 0  # type: ignore[assignment]
-
-
 class Stateless(Shop):
     """Its state cannot be made."""
 
     def state(self, example: Example) -> dict[str, Any]:
         return example.metadata["no"]
+
+
+def test_a_state_that_fails_is_an_error_that_names_it() -> None:
+    made = make({"name": f"{HERE}:Stateless"}, reward="text")
+    failed = rf"^task={HERE}:Stateless: state of example generator/.*: KeyError: 'no' \(.*, line \d+\)$"
+    with pytest.raises(UserError, match=failed):
+        made.env(made.train_example(0))

@@ -1,7 +1,6 @@
 import asyncio
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +8,9 @@ import pytest
 
 from rlvr.rows import DataError, Row
 from rlvr.tasks.base import Task
-from rlvr.tasks.finqa import parse
+from rlvr.tasks.dataset import NO_GOLD
+from rlvr.tasks.finqa import Finqa
 from rlvr.tasks.problems import Problem
-from rlvr.tasks.splits import NO_GOLD
 from rlvr.types import Example
 from tests.unit.tasks.data_tasks import FIXTURES, graded, ids, make, real_data, scored, solved, turn
 
@@ -36,17 +35,25 @@ def row(**changes: Any) -> Row:
     return Row("test.json, row 3", values | {"qa": values["qa"] | qa} | changes)
 
 
-def test_a_page_is_its_text_with_the_table_between_bars_and_the_question_last() -> None:
-    problem = parse(row(), wants_program=False)
+def parse(given: Row, *, wants_program: bool = False) -> Problem | str:
+    return Finqa(path="x", answer="program" if wants_program else "number").parse(given)
+
+
+def parsed(given: Row, *, wants_program: bool = False) -> Problem:
+    problem = parse(given, wants_program=wants_program)
     assert isinstance(problem, Problem)
+    return problem
+
+
+def test_a_page_is_its_text_with_the_table_between_bars_and_the_question_last() -> None:
+    problem = parsed(row())
     assert problem.question == (
         "acme makes tools .\n\n | 2012 | 2011\nnet sales | $ 250 | 200\n\n.\n\nQuestion: growth ?"
     )
 
 
 def test_the_gold_is_the_result_of_the_program_and_not_the_display_text() -> None:
-    problem = parse(row(), wants_program=False)
-    assert isinstance(problem, Problem)
+    problem = parsed(row())
     assert (problem.answer, problem.solution) == ("0.25", "subtract(250, 200)")
     assert problem.metadata == {
         "table": [["", "2012", "2011"], ["net sales", "$ 250", "200"]],
@@ -60,14 +67,12 @@ def test_the_gold_is_the_result_of_the_program_and_not_the_display_text() -> Non
     [(94.0, "94"), (94, "94"), (-3.5, "-3.5"), (1e-05, "0.00001"), (3.6e13, "36000000000000"), ("No", "no")],
 )
 def test_golds_are_written_in_full(exe_ans: object, answer: str) -> None:
-    problem = parse(row(qa={"exe_ans": exe_ans}), wants_program=False)
-    assert isinstance(problem, Problem)
+    problem = parsed(row(qa={"exe_ans": exe_ans}))
     assert problem.answer == answer
 
 
 def test_with_programs_the_answer_is_the_program_and_the_facts_are_the_working() -> None:
-    problem = parse(row(qa={"gold_inds": {"table_1": "net sales of 2012 is 250 ;"}}), wants_program=True)
-    assert isinstance(problem, Problem)
+    problem = parsed(row(qa={"gold_inds": {"table_1": "net sales of 2012 is 250 ;"}}), wants_program=True)
     assert (problem.answer, problem.solution) == ("subtract(250, 200)", "net sales of 2012 is 250 ;")
     assert problem.metadata["exe_ans"] == 0.25
 
@@ -75,11 +80,10 @@ def test_with_programs_the_answer_is_the_program_and_the_facts_are_the_working()
 def test_the_hubs_flat_rows_are_read_for_numbers_and_refused_for_programs() -> None:
     fields = {name: value for name, value in row().fields.items() if name != "qa"}
     flat = Row("p", fields | {"question": "growth ?", "answer": "25%", "final_result": "0.25", "gold_inds": ["x"]})
-    problem = parse(flat, wants_program=False)
-    assert isinstance(problem, Problem)
+    problem = parsed(flat)
     assert (problem.answer, problem.metadata["exe_ans"]) == ("0.25", 0.25)
     assert problem.question.endswith("Question: growth ?")
-    with pytest.raises(DataError, match=r"'qa\.program' is missing"):
+    with pytest.raises(DataError, match=r"'qa\.program' must be a program"):
         parse(flat, wants_program=True)
 
 
@@ -90,17 +94,14 @@ def test_tags_say_how_many_steps_and_whether_it_is_yes_or_no() -> None:
         ", ".join(["add(1, 2)"] * 4): ("3_or_more_steps",),
     }
     for program, tags in programs.items():
-        problem = parse(row(qa={"program": program}), wants_program=False)
-        assert isinstance(problem, Problem)
-        assert problem.tags == tags
-    yes = parse(row(qa={"program": "greater(1, 2)", "exe_ans": "no"}), wants_program=False)
-    assert yes is not None
+        assert parsed(row(qa={"program": program})).tags == tags
+    yes = parsed(row(qa={"program": "greater(1, 2)", "exe_ans": "no"}))
     assert yes.tags == ("1_step", "yes_or_no")
 
 
 @pytest.mark.parametrize("gold", [None, ""])
 def test_a_row_without_a_gold_is_none(gold: object) -> None:
-    assert parse(row(qa={"exe_ans": gold}), wants_program=False) == NO_GOLD
+    assert parse(row(qa={"exe_ans": gold})) == NO_GOLD
 
 
 @pytest.mark.parametrize(
@@ -109,20 +110,17 @@ def test_a_row_without_a_gold_is_none(gold: object) -> None:
         ({"qa": {"exe_ans": "about 5"}}, "field 'qa.exe_ans' must be a number, yes or no, but is the text 'about 5'"),
         ({"qa": {"exe_ans": True}}, "field 'qa.exe_ans' must be a number, yes or no, but is the boolean True"),
         ({"qa": {"exe_ans": 10**400}}, "field 'qa.exe_ans' must be a number, yes or no, but is the number 1000"),
-        ({"qa": {"exe_ans": float("nan")}}, "field 'qa.exe_ans' must be a number"),
         ({"qa": {"question": " "}}, "field 'qa.question' must be a text that is not blank"),
-        ({"qa": {"program": 5}}, "field 'qa.program' must be a text, but is the number 5"),
-        ({"table": "a | b"}, "field 'table' must be a list of rows"),
-        ({"table": [["a"], "b"]}, "field 'table' must be a list of rows"),
-        ({"table": [["a", None]]}, "field 'table' must be made of cells that are texts or numbers, but is null"),
-        ({"pre_text": "one text"}, "field 'pre_text' must be a list of texts"),
-        ({"post_text": [1]}, "field 'post_text' must be a list of texts"),
-        ({"id": 7}, "field 'id' must be a text, but is the number 7"),
+        ({"qa": {"program": 5}}, "field 'qa.program' must be a valid string, but is the number 5"),
+        ({"table": "a | b"}, "field 'table' must be a valid list"),
+        ({"table": [["a", None]]}, "field 'table.0.1' must be a valid string, but is null"),
+        ({"pre_text": "one text"}, "field 'pre_text' must be a valid list"),
+        ({"id": 7}, "field 'id' must be a valid string, but is the number 7"),
     ],
 )
 def test_a_row_of_another_schema_is_an_error_naming_row_and_field(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(DataError) as error:
-        parse(row(**changes), wants_program=False)
+        parse(row(**changes))
     assert str(error.value).startswith(f"test.json, row 3: {said}")
 
 
@@ -191,27 +189,3 @@ def test_all_of_the_real_data_loads_and_renders_and_every_gold_passes(answer: st
     examples = [*made.eval_examples(1_000), *(made.train_example(i) for i in range(983))]
     assert len({example.id for example in examples}) == 1_784
     _check(made, examples)
-
-
-def test_few_shot_pages_come_with_their_programs() -> None:
-    made = make(task(), prompt={"few_shot": 2})
-    example = made.eval_examples(1)[0]
-    assert [message.role for message in example.messages] == [
-        "system",
-        "user",
-        "assistant",
-        "user",
-        "assistant",
-        "user",
-    ]
-    assert "<SOLUTION>" in example.messages[2].content
-
-
-@pytest.fixture
-def planted(tmp_path: Path) -> Callable[[list[Any]], Path]:
-    def write(rows: list[Any]) -> Path:
-        shutil.copytree(FINQA, tmp_path, dirs_exist_ok=True)
-        (tmp_path / "train.json").write_text(json.dumps(rows))
-        return tmp_path
-
-    return write

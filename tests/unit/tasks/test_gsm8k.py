@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from rlvr.errors import UserError
-from rlvr.rows import DataError, Row
-from rlvr.tasks.gsm8k import Gsm8k, parse
+from rlvr.rows import Row
+from rlvr.tasks.dataset import NO_GOLD
+from rlvr.tasks.gsm8k import Gsm8k
 from rlvr.tasks.problems import Problem, fingerprint
-from rlvr.tasks.splits import NO_GOLD
 from tests.unit.tasks.data_tasks import FIXTURES, graded, make, real_data, scored, solved, turn, write_jsonl
 
 GSM8K = FIXTURES / "gsm8k"
@@ -29,36 +29,34 @@ def copy(tmp_path: Path) -> Callable[[str], list[dict[str, str]]]:
     return lambda split: [json.loads(line) for line in (tmp_path / f"{split}.jsonl").read_text().splitlines()]
 
 
+def parse(answer: str, solution_lines: int | None = None) -> Problem | str:
+    return Gsm8k(path="x", solution_lines=solution_lines).parse(Row("p", {"question": " Q? ", "answer": answer}))
+
+
 def test_a_row_gives_gold_and_working_without_calculation_marks() -> None:
-    row = Row("p", {"question": " Q? ", "answer": "48/2 = <<48/2=24>>24 clips.\n\nIn all 1,072.\n#### 1,072 "})
-    problem = parse(row, "gsm8k/train/1", None)
+    answer = "48/2 = <<48/2=24>>24 clips.\n\nIn all 1,072.\n#### 1,072 "
+    problem = parse(answer)
     assert isinstance(problem, Problem)
     assert (problem.question, problem.answer) == ("Q?", "1072")
     assert problem.solution == "48/2 = 24 clips.\nIn all 1,072."
-    last = parse(row, "gsm8k/train/1", 1)
-    assert last is not None
+    last = parse(answer, 1)
+    assert isinstance(last, Problem)
     assert last.solution == "In all 1,072."
 
 
 def test_tags_say_how_many_calculations_the_reference_makes() -> None:
     def tags(steps: int) -> tuple[str, ...]:
-        working = "so <<1+1=2>>2 " * steps
-        problem = parse(Row("p", {"question": "Q?", "answer": f"{working}\n#### 2"}), "x", None)
+        problem = parse("so <<1+1=2>>2 " * steps + "\n#### 2")
         assert isinstance(problem, Problem)
         return problem.tags
 
-    assert [tags(steps) for steps in (0, 1, 2, 5, 9)] == [
-        (),
-        ("1_step",),
-        ("2_steps",),
-        ("5_or_more_steps",),
-        ("5_or_more_steps",),
-    ]
+    most = ("5_or_more_steps",)
+    assert [tags(steps) for steps in (0, 1, 2, 5, 9)] == [(), ("1_step",), ("2_steps",), most, most]
 
 
 @pytest.mark.parametrize("answer", ["no mark at all 72", "working\n####", "working\n#### ", "working\n#### none"])
 def test_a_row_without_a_number_after_the_mark_has_no_gold(answer: str) -> None:
-    assert parse(Row("p", {"question": "Q?", "answer": answer}), "x", None) == NO_GOLD
+    assert parse(answer) == NO_GOLD
 
 
 def test_the_prompt_asks_for_the_markers_and_the_gold_passes_verifier_and_metric() -> None:
@@ -121,12 +119,6 @@ def test_a_training_set_that_is_all_held_out_can_only_be_evaluated(copy: Callabl
     made.limit_prompts(lambda messages, tools=(): 1, 10)
     with pytest.raises(UserError, match="every training example is also held out"):
         made.train_example(0)
-
-
-def test_a_split_without_any_gold_is_an_error(tmp_path: Path, copy: Callable) -> None:
-    write_jsonl(tmp_path / "test.jsonl", [{"question": "Q?", "answer": "none"}])
-    with pytest.raises(DataError, match="no held-out row can be used; 1 held-out rows have no gold answer"):
-        make(task(tmp_path))
 
 
 def test_the_default_path_is_the_hub_or_the_folder_of_rlvr_data(

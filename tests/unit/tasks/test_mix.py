@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from rlvr.errors import UserError
 from rlvr.rewards.rpn import END
 from rlvr.rewards.settings import RewardSettings
 from rlvr.tasks.mix import Mix, MixTask, block_counts
@@ -45,12 +44,6 @@ def owners(task: MixTask, num: int) -> list[str]:
 )
 def test_a_block_has_each_task_in_proportion(weights: dict[str, float], counts: dict[str, int]) -> None:
     assert block_counts(weights) == counts
-
-
-def test_odd_weights_are_met_to_a_thousandth() -> None:
-    counts = block_counts({"a": 3.14159, "b": 2.71828, "c": 1.41421})
-    total = sum(counts.values())
-    assert counts["a"] / total == pytest.approx(3.14159 / 7.27408, abs=1e-3)
 
 
 def test_examples_come_in_proportion_and_not_in_a_fixed_order() -> None:
@@ -95,15 +88,6 @@ def test_each_part_has_its_own_prompt_reward_and_metric() -> None:
     assert made.stop_words == (END,)
 
 
-def test_parts_are_evaluated_each_by_itself_under_the_names_of_the_mix() -> None:
-    made = mix({"words": (GSM8K, 3), "pages": (FINQA, 1)})
-    assert [part.name for part in made.eval_sets()] == ["words", "pages"]
-    assert [len(part.eval_examples(100)) for part in made.eval_sets()] == [6, 4]
-    assert all(e.metadata["task"] == part.name for part in made.eval_sets() for e in part.eval_examples(9))
-    assert [e.metadata["task"] for e in made.eval_examples(4)] == ["words", "pages", "words", "pages"]
-    assert len(made.eval_examples(100)) == 10
-
-
 def test_pitfall_36_two_parts_with_the_same_data_see_it_in_different_orders(tmp_path: Path) -> None:
     data = {"name": "jsonl", "path": str(write_jsonl(tmp_path / "a.jsonl", sums(40)))}
     made = mix({"a": (data, 1.0), "b": (data, 1.0)})
@@ -121,26 +105,3 @@ def test_pitfall_38_what_one_part_holds_out_no_other_is_trained_on(tmp_path: Pat
     asked = {fingerprint(made.train_example(index).messages[-1].content) for index in range(200)}
     assert not asked & {fingerprint(e.messages[-1].content) for e in held_out}
     assert any("training examples are also held out by gsm8k: left out" in note for note in made.notes)
-
-
-def test_a_part_with_nothing_left_to_train_on_is_an_error(tmp_path: Path) -> None:
-    rows = [{"question": e.messages[-1].content, "answer": e.answer} for e in make(GSM8K).eval_examples(6)]
-    path = write_jsonl(tmp_path / "copy.jsonl", rows)
-    made = mix({"gsm8k": (GSM8K, 1), "mine": ({"name": "jsonl", "path": str(path)}, 1)})
-    with pytest.raises(UserError, match="every training example is also held out"):
-        made.eval_sets()[1].train_example(0)
-
-
-def test_prompts_are_limited_in_every_part() -> None:
-    made = both()
-    made.limit_prompts(lambda messages, tools=(): len(messages[-1].content) % 50, 25)
-    assert [note.partition(":")[0] for note in made.notes if "training examples have prompts" in note] == [
-        "gsm8k",
-        "finqa",
-    ]
-
-
-def test_a_prompt_of_ones_own_needs_to_say_whose_it_is() -> None:
-    with pytest.raises(UserError, match="--task gsm8k or --task finqa"):
-        both().example("Six times seven?")
-    assert mix({"words": (GSM8K, 1)}).example("Six times seven?").metadata["task"] == "words"

@@ -3,18 +3,17 @@
 import gzip
 import json
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rlvr.errors import ConfigError, UserError
+from rlvr.errors import ConfigError
 from rlvr.retrieval.base import Document
 from rlvr.rows import DataError, Row
 from rlvr.tasks import hotpotqa, musique
 from rlvr.tasks.dataset import DatasetTask
-from rlvr.tasks.multihop_sets import Library, named_sets, read_sets, with_noise
+from rlvr.tasks.multihop_sets import Library, read_sets
 from rlvr.tasks.problems import Problem
 from rlvr.types import Example
 from tests.unit.tasks.data_tasks import FIXTURES, ids, write_jsonl
@@ -47,35 +46,19 @@ def question(found: Problem | str) -> Problem:
 # ------------------------------------------------------------------------------------------------------------ sets
 
 
-def test_sets_are_written_as_path_name_and_split() -> None:
-    made = named_sets("task.train_sets", "a/b,answerable,train[:256] ; c,,dev[10:];d,validation;e.jsonl.gz[5:9]")
-    assert [(each.path, each.subset, each.split, each.start, each.stop) for each in made] == [
-        ("a/b", "answerable", "train", 0, 256),
-        ("c", None, "dev", 10, None),
-        ("d", None, "validation", 0, None),
-        ("e.jsonl.gz", None, None, 5, 9),
-    ]
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         ("", "names no set; write path,name,split"),
-        ("a,b,c;", "names no set"),
-        (",b,c", "names no set"),
-        ("a,b,c,d", "names no set"),
-        ("a,b,train[1]", "has no slice like train\\[:256\\]"),
-        ("a,b,train[:]", "has no slice like"),
-        ("a,b,train[:-3]", "has no slice like"),
-        ("a,b,train[9:3]", "the slice of 'a,b,train\\[9:3\\]' is empty"),
-        ("a,b,train[:0]", "is empty"),
-        ("a", "'a' names no split and is no file"),
+        ("a,b,train[1]", "names no set"),
+        ("a,b,train[:-3]", "names no set"),
+        ("a", "'a' names no set"),
         ("a/b/c,,train", "task.train_sets=a/b/c: there is no such folder, and it is no Hub id"),
         ("a--b,,train", "task.train_sets=a--b: there is no such folder, and it is no Hub id"),
         (f"{MUSIQUE},,test", "has no test.jsonl"),
         (f"{MUSIQUE / 'dev.jsonl'},,dev", "is a file"),
         ("no.jsonl", "there is no file"),
-        (f"{MUSIQUE},,dev[8:]", "has 8 rows, and the slice begins at 8"),
+        (f"{MUSIQUE},,dev[8:]", "is an empty slice of 8 rows"),
     ],
 )
 def test_sets_that_cannot_be_read_are_an_error_naming_the_setting(text: str, words: str) -> None:
@@ -99,13 +82,6 @@ def test_a_row_that_two_sets_share_is_used_once_and_noted() -> None:
     note = next(note for note in task.notes if "repeat" in note)
     assert note.startswith("3 training rows repeat an earlier question: left out (first: ")
     assert note.endswith("train.jsonl, line 1)")
-
-
-def test_an_id_with_two_questions_is_an_error_naming_both_rows(tmp_path: Path) -> None:
-    first, second = rows("musique")[:2]
-    folder = save(tmp_path / "data", [first, second | {"id": first["id"]}], rows("musique"))
-    with pytest.raises(DataError, match=r"train\.jsonl, line 2: the id '2hop__dev0' was given before, at .*line 1"):
-        make_qa(folder=folder)
 
 
 def test_pitfall_38_questions_that_are_also_held_out_are_not_trained_on(tmp_path: Path) -> None:
@@ -156,11 +132,6 @@ def test_all_shapes_of_hotpotqa_and_2wiki_are_read_alike() -> None:
     assert hotpotqa.parse(Row("r", longer)) == expected
 
 
-def test_sentences_are_stripped_and_joined_by_a_space() -> None:
-    found = question(hotpotqa.parse(Row("r", rows("hotpotqa")[0])))
-    assert all(document.text.endswith(". And so on.") for document in found.metadata["documents"])
-
-
 def test_hops_of_hotpotqa_are_its_different_supporting_titles_and_kinds_are_tags() -> None:
     task = make_qa("wiki2")
     for example in task.eval_examples(100):
@@ -204,17 +175,14 @@ def test_questions_without_paragraphs_are_left_out_with_one_note_that_names_the_
 
 
 BAD = {
-    "two documents of one idx": (lambda p: [p[0], p[0]], r"has the idx 0 twice"),
-    "idx is text": (lambda p: [p[0] | {"idx": "0"}], r"'paragraphs\[0\]\.idx' must be a whole number"),
-    "idx is true": (lambda p: [p[0] | {"idx": True}], r"must be a whole number"),
-    "title is missing": (lambda p: [{"idx": 1}], r"'paragraphs\[0\]' must be an object with idx, title"),
-    "title is a number": (lambda p: [p[0] | {"title": 3}], r"'paragraphs\[0\]\.title' must be a text"),
-    "text is a list": (lambda p: [p[0] | {"paragraph_text": []}], r"\.paragraph_text' must be a text"),
-    "is_supporting is text": (lambda p: [p[0] | {"is_supporting": "no"}], r"must be true or false"),
-    "paragraphs are a number": (lambda p: 7, r"'paragraphs' must be a list"),
+    "two documents of one idx": (lambda p: [p[0], p[0]], r"has an idx twice"),
+    "idx is text": (lambda p: [p[0] | {"idx": "x"}], r"'paragraphs\.0\.idx' must be a valid integer"),
+    "title is missing": (lambda p: [{"idx": 1}], r"'paragraphs\.0\.title' is missing"),
+    "text is a list": (lambda p: [p[0] | {"paragraph_text": []}], r"\.paragraph_text' must be a valid string"),
+    "paragraphs are a number": (lambda p: 7, r"'paragraphs' must be a valid list"),
     "paragraphs are no JSON": (lambda p: "[{", r"must be a list, or a text with JSON"),
     "columns of other lengths": (lambda p: {"idx": [0], "title": []}, r"of one length"),
-    "an endless text": (lambda p: [p[0] | {"paragraph_text": "x" * 2_000_001}], r"has 2,000,001 characters"),
+    "an endless text": (lambda p: [p[0] | {"paragraph_text": "x" * 2_000_001}], r"2,000,000 characters at most"),
 }
 
 
@@ -224,12 +192,6 @@ def test_damaged_rows_are_errors_that_name_row_and_field(name: str) -> None:
     with pytest.raises(DataError, match=words) as caught:
         parsed(changed(paragraphs=change(rows("musique")[0]["paragraphs"])))
     assert str(caught.value).startswith("here, line 1: field ")
-
-
-@pytest.mark.parametrize("fields", [{"answer": 7}, {"answer_aliases": "x"}, {"answer_aliases": [1]}, {"question": ""}])
-def test_damaged_fields_are_errors_that_name_them(fields: dict[str, Any]) -> None:
-    with pytest.raises(DataError, match=next(iter(fields))):
-        parsed(changed(**fields))
 
 
 def test_incomplete_contexts_of_hotpotqa_are_for_the_corpus_only(tmp_path: Path) -> None:
@@ -267,13 +229,6 @@ def test_pitfall_28_in_a_corpus_musique_wants_title_and_text_and_the_others_the_
     )
 
 
-def test_questions_without_a_context_can_be_asked_of_a_corpus(tmp_path: Path) -> None:
-    bare = [{key: value for key, value in row.items() if key != "context"} for row in rows("hotpotqa")]
-    folder = save(tmp_path / "data", rows("hotpotqa", "train"), bare)
-    task = make_qa("hotpotqa", folder, retrieval=corpus("hotpotqa", index_dir=str(tmp_path / "index")))
-    assert task.sizes == (8, 8)
-
-
 # ------------------------------------------------------------------------------------------- noise, order and hops
 
 
@@ -308,23 +263,6 @@ def test_pitfall_37_each_question_draws_noise_of_its_own_and_keeps_what_supports
             if document not in supporting(example):
                 fates.setdefault(place, set()).add(document in documents(some[name]))
     assert any(fate == {True, False} for fate in fates.values())
-
-
-def test_noise_of_the_evaluation_is_asked_for_and_depends_on_no_seed() -> None:
-    all_of_them = [documents(example) for example in make_qa().eval_examples(9)]
-    some = [documents(example) for example in make_qa(eval_noise_rate=0.5, seed=0).eval_examples(9)]
-    assert some == [documents(example) for example in make_qa(eval_noise_rate=0.5, seed=1).eval_examples(9)]
-    assert some != all_of_them
-
-
-def test_the_share_of_noise_is_the_rate() -> None:
-    many = tuple(Document(id=str(n), title="t", text="x") for n in range(4_000))
-    whole = question(parsed(rows("musique")[0]))
-    noisy = with_noise(replace(whole, metadata={"documents": many, "support": {"7": "7"}}), 0.25, 0)
-    kept = [int(document.id) for document in noisy.metadata["documents"]]
-    assert abs(len(kept) / 4_000 - 0.25) < 0.03
-    assert 7 in kept
-    assert kept == sorted(kept)
 
 
 def hops(task: DatasetTask, indices: range) -> list[int]:
@@ -364,19 +302,6 @@ def test_hops_keeps_a_subset_and_says_so() -> None:
     assert any(note.startswith("5 training rows have another number of hops than task.hops=[3]") for note in task.notes)
     with pytest.raises(DataError, match="no training row can be used; 8 training rows have another number of hops"):
         make_qa(hops=(5,))
-
-
-def test_notes_say_what_is_searched_with_what() -> None:
-    assert "retriever bm25 over the question's own paragraphs" in make_qa().notes
-    assert make_qa().notes[0].startswith("8 training and 8 held-out examples from ")
-
-
-def test_missing_fields_and_folders_are_errors_of_the_user(tmp_path: Path) -> None:
-    folder = save(tmp_path / "data", [{"question": "?"}], rows("musique"))
-    with pytest.raises(UserError, match=r"train\.jsonl, line 1: field 'answer' is missing"):
-        make_qa(folder=folder)
-    with pytest.raises(ConfigError, match=r"task\.eval_sets=.*: there is no such folder"):
-        make_qa(eval_sets=f"{tmp_path}/none,,dev")
 
 
 def test_a_local_copy_of_a_repository_is_read(tmp_path: Path) -> None:

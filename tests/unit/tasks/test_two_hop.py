@@ -174,24 +174,6 @@ def test_pitfall_06_a_demonstration_is_token_for_token_the_episode_of_who_speaks
 # ------------------------------------------------------------------------------------------------------ episodes
 
 
-def test_each_episode_is_answered_from_its_own_world() -> None:
-    examples = [TASK.train_example(index) for index in range(8)]
-    envs = [env for example in examples for env in TASK.envs(example, 2)]
-    owners = [example for example in examples for _ in range(2)]
-
-    async def together() -> list[tuple[Reply, Reply]]:
-        for env in envs:
-            await env.start()
-        first = await asyncio.gather(*(env.step(call("p7")) for env in envs))
-        second = await asyncio.gather(*(env.step(call("o7")) for env in reversed(envs)))
-        return list(zip(first, reversed(second), strict=True))
-
-    for example, (works_at, located_in) in zip(owners, asyncio.run(together()), strict=True):
-        world = TASK.facts(example)
-        assert texts([works_at]) == [f"<tool> {world['p7']} . </tool>"]
-        assert texts([located_in]) == [f"<tool> {world['o7']} . </tool>"]
-
-
 @pytest.mark.parametrize(
     "said",
     [
@@ -211,13 +193,7 @@ def test_what_cannot_be_found_is_said_in_words_of_the_vocabulary(said: Message) 
 
 def turns(*said: str, stop_reason: StopReason = StopReason.STOP) -> list[TurnText]:
     return [
-        TurnText(
-            prompt="",
-            completion=text,
-            text=text.removesuffix(" <eoe>"),
-            stop_reason=stop_reason,
-            num_tokens=4,
-        )
+        TurnText(prompt="", completion=text, text=text.removesuffix(" <eoe>"), stop_reason=stop_reason, num_tokens=4)
         for text in said
     ]
 
@@ -278,13 +254,6 @@ def test_pitfall_07_an_episode_is_traced_from_its_searches_to_its_answer() -> No
     assert [(step.kind, step.text) for step in trace] == [("query", "nobody"), ("answer", "c?")]
 
 
-@pytest.mark.parametrize(("said", "expected"), [("<ans> nowhere </ans>", [("nowhere", False)]), ("nowhere", [])])
-def test_a_wrong_answer_is_traced_as_wrong_and_none_as_none(said: str, expected: list[tuple[str, bool]]) -> None:
-    example = TASK.train_example(0)
-    trace = traced(example, TASK.env(example), said=said)
-    assert [(step.text, step.ok) for step in trace] == expected
-
-
 # ---------------------------------------------------------------------------------------------- questions, limits
 
 
@@ -311,10 +280,3 @@ def test_an_episode_that_does_not_fit_is_refused() -> None:
     make_task().limit_prompts(words, 33)  # 3 + 3 x (4 + 6)
     with pytest.raises(ConfigError, match=r"task.max_turns=4: .* have 33 tokens, but 32 are left"):
         make_task().limit_prompts(words, 32)
-
-
-def test_the_markers_are_words_of_their_own() -> None:
-    assert make_task("prompt.markers=think").demonstration(1, 1.0)[-1] == "<answer> c4 </answer> <eoe>"
-    made = "{reasoning_start: a, reasoning_end: b, solution_start: '<q>', solution_end: '</q>'}"
-    with pytest.raises(ConfigError, match="the marker '<q>' is not one word of its own"):
-        make_task(f"+markers.sets.mine={made}", "prompt.markers=mine")

@@ -53,12 +53,12 @@ def tried(parse: Any, row: Row) -> None:
 
 @given(anything, answers)
 def test_rows_of_gsm8k(question: Any, answer: Any) -> None:
-    tried(lambda row: gsm8k.parse(row, "id", 1), Row("p", {"question": question, "answer": answer}))
+    tried(gsm8k.Gsm8k(path="x").parse, Row("p", {"question": question, "answer": answer}, "train/1"))
 
 
 @given(st.sampled_from(sorted(SETTINGS)), anything, answers)
 def test_rows_of_any_file(metric: str, question: Any, answer: Any) -> None:
-    tried(lambda row: columns.parse(row, SETTINGS[metric]), Row("p", {"question": question, "answer": answer}))
+    tried(SETTINGS[metric].parse, Row("p", {"question": question, "answer": answer}))
 
 
 @given(
@@ -78,7 +78,7 @@ def test_rows_of_any_file(metric: str, question: Any, answer: Any) -> None:
     ),
 )
 def test_rows_of_finqa(wants_program: bool, fields: dict[str, Any]) -> None:
-    tried(lambda row: finqa.parse(row, wants_program), Row("p", fields))
+    tried(finqa.Finqa(path="x", answer="program" if wants_program else "number").parse, Row("p", fields))
 
 
 @given(st.binary(max_size=200))

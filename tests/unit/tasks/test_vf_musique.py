@@ -114,7 +114,7 @@ def by_us(env: Env, example: Example, script: Sequence[Any]) -> Score:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ({"retriver": "bm25"}, r"vf-musique has no argument retriver; did you mean retriever\?"),
+        ({"retriver": "bm25"}, r"there is no key task\.retriver; did you mean task\.retriever\?"),
         ({"retriever": "bm26"}, r"task\.retriever=bm26: there is no such retriever; did you mean bm25\?"),
         ({"settings": ["task.hop=3"]}, r"there is no key task\.hop; did you mean task\.hops\?"),
     ],
@@ -161,16 +161,6 @@ def test_our_training_in_its_environment_agrees_too(kind: str) -> None:
     ours, found = by_us(env.game.task.env(example), example, script), by_us(inside, example, script)
     assert found.value == ours.value
     assert {name: found.parts[name] for name in ours.parts} == ours.parts
-
-
-def test_the_reward_tells_the_scripts_apart() -> None:
-    env = load()
-    example = env.game.held_out(1)[0]
-    rewards = {
-        kind: by_us(env.game.task.env(example), example, script).value for kind, script in scripts(example).items()
-    }
-    assert len(set(rewards.values())) > 4
-    assert rewards["right"] > rewards["reads everything"] > rewards["answers in words"] > rewards["says nothing"]
 
 
 # ------------------------------------------------------------------------------------------------------------ shapes

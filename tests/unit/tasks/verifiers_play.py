@@ -12,16 +12,7 @@ from typing import Any
 from rlvr.core.env import Env
 from rlvr.core.episode import ChatModel, run_episode, turn_texts
 from rlvr.tasks.verifiers import Verifiers, VerifiersTask
-from rlvr.types import (
-    Completion,
-    Episode,
-    Example,
-    GradedAnswer,
-    Message,
-    SamplingParams,
-    StopReason,
-    ToolCall,
-)
+from rlvr.types import Completion, Episode, Example, GradedAnswer, Message, SamplingParams, StopReason, ToolCall
 
 ENVIRONMENTS = Path(__file__).parents[2] / "fixtures" / "environments"
 STOP = 0
@@ -119,11 +110,7 @@ class Engine:
 
 
 async def episode(
-    example: Example,
-    env: Env,
-    *said: Said,
-    codec: Codec | None = None,
-    engine: Engine | None = None,
+    example: Example, env: Env, *said: Said, codec: Codec | None = None, engine: Engine | None = None
 ) -> Episode:
     """An episode in which the model says `said`."""
     chat = codec or Codec()

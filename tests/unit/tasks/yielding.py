@@ -22,10 +22,6 @@ def worked() -> Iterator[tuple[str, str, str]]:
     return ((f"Twice {n}?", str(2 * n), f"{n} and {n} is {2 * n}") for n in range(50))
 
 
-def several_answers() -> list[dict[str, Any]]:
-    return [{"question": f"City {n}?", "answer": ["New York", "NYC"]} for n in range(20)]
-
-
 def unseeded() -> Iterator[tuple[str, str]]:
     return ((f"{random.random()}?", "1") for _ in range(50))
 
@@ -62,14 +58,9 @@ def items(kind: str) -> list[Any]:
         "null": ("q", None),
         "blank": (" ", "a"),
         "metadata": {"question": "q", "answer": "a", "metadata": 5},
-        "aliases": {"question": "q", "answer": "a", "metadata": {"aliases": "abc"}},
         "bool": ("q", True),
     }
     return [("good?", "yes"), ("better?", "yes"), bad[kind]]
-
-
-def constant(n: int = 30) -> list[tuple[str, str]]:
-    return [("The only question?", "1")] * n
 
 
 WORDS = ("<pad>", "<boe>", "<eoe>", "=", "+", *map(str, range(10)))
@@ -101,12 +92,6 @@ def jax_arrays() -> Iterator[Any]:
     return (tuple(jnp.array(ids) for ids in row) for row in token_ids())
 
 
-def jax_scalars() -> Iterator[dict[str, Any]]:
-    import jax.numpy as jnp
-
-    return ({"question": jnp.array(q, dtype=jnp.uint8), "answer": jnp.array(a[0])} for q, a, _ in token_ids())
-
-
 def arrays(kind: str) -> list[Any]:
     """A good row of arrays and one that cannot be read."""
     import numpy as np
@@ -116,7 +101,6 @@ def arrays(kind: str) -> list[Any]:
         "float": np.array([1.0, 2.0]),
         "matrix": np.array([[1, 2]]),
         "unknown": np.array([1, 99]),
-        "negative": np.array([-1]),
         "empty": np.array([], dtype=np.int64),
     }
     return [(good, np.array([6])), (good + 2, np.array([6])), (bad[kind], good)]
