@@ -64,6 +64,13 @@ class Row:
     fields: Mapping[str, Any]
     name: str = ""  # split and number, `train/17`
 
+    def __contains__(self, field: str) -> bool:
+        try:
+            self.get(field)
+        except DataError:
+            return False
+        return True
+
     def get(self, field: str) -> Any:
         """The field; `qa.question` is field `question` of field `qa`. DataError if there is none."""
         if field in self.fields:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -51,6 +53,12 @@ class ColumnSettings(MetricSettings, RowSettings):
             id=name, key=key, question=question, answer=golds[0], solution=working, metadata={**others, **aliases}
         )
 
+    def parser(self, key: str, seed: int) -> Callable[[Row], Problem | str]:
+        """DataError if no row has the answer's field: a name that is wrong, not an answer that is missing."""
+        if all(self.answer_field not in row for row in self.rows(key)):
+            next(iter(self.rows(key))).get(self.answer_field)
+        return self.parse
+
     def _worked(self, row: Row) -> tuple[str, Row]:
         r"""The working of an answer like GSM8K's, `48/2 = <<48/2=24>>24\n#### 24`, and the row with the gold alone."""
         text = row.fields.get(self.answer_field)
@@ -81,8 +89,8 @@ class Jsonl(ColumnSettings):
             for file in self._files(path):
                 check_file(file)
 
-    def rows(self, key: str) -> list[Row]:
-        return [row for file in self._files(getattr(self, key)) for row in read_file(file)]
+    def rows(self, key: str) -> Iterator[Row]:
+        return chain.from_iterable(map(read_file, self._files(getattr(self, key))))
 
     def _files(self, path: str) -> list[Path]:
         """The file, or those of a folder by name. ConfigError if it has none, or some that are meant to be held out."""
@@ -123,8 +131,8 @@ def _accepted(value: Any) -> tuple[str, ...]:
 
 
 def answers(row: Row, field: str, metric: str) -> tuple[str, ...]:
-    """The accepted answers of a row; none where the field is null or blank."""
-    golds = row.read(Annotated[Any, PlainValidator(_accepted)], field)
+    """The accepted answers of a row; none where the field is missing, null or blank."""
+    golds = row.read(Annotated[Any, PlainValidator(_accepted)], field) if field in row else ()
     if len(golds) > 1 and metric != "text":
         raise DataError(
             f"{row.place}: field {field!r} has {len(golds)} accepted answers, which task.metric={metric} cannot grade: "

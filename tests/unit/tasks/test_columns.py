@@ -119,9 +119,9 @@ def test_an_answer_that_the_metric_cannot_grade_is_an_error_at_load_time(
 
 
 def test_rows_without_an_answer_are_left_out_and_noted(tmp_path: Path) -> None:
-    rows = [*sums(20), {"question": "a?", "answer": None}, {"question": "b?", "answer": " "}]
+    rows = [*sums(20), {"question": "a?", "answer": None}, {"question": "b?", "answer": " "}, {"question": "c?"}]
     path = write_jsonl(tmp_path / "x.jsonl", rows)
-    assert f"2 training rows have no gold answer: left out (first: {path}, line 21)" in make(jsonl(path)).notes
+    assert f"3 training rows have no gold answer: left out (first: {path}, line 21)" in make(jsonl(path)).notes
     with pytest.raises(DataError, match=r"x\.jsonl, line 1: field 'gold' is missing; there are 'question', 'answer'"):
         make(jsonl(path, answer_field="gold"))
 
