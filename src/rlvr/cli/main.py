@@ -104,11 +104,11 @@ def _flag_hint(word: str, parser: Parser, command: str) -> str:
     """What somebody means who writes `--learning-rate 1e-5` as for another program."""
     flag = word.partition("=")[0]
     if command == "train":
-        from rlvr.config.spellings import find_spelling, translated
+        from rlvr.config.spellings import find_spelling
 
         spelling = find_spelling(flag.lstrip("-").replace("-", "_"))
         if spelling is not None:
-            return f"; {translated(spelling).rstrip('.')}"
+            return f"; {spelling.translated.rstrip('.')}"
     near = difflib.get_close_matches(flag, parser._option_string_actions, n=1)
     if near:
         return f"; did you mean {near[0]}?"

@@ -7,7 +7,6 @@ said: by our presets, by the user's files and on the command line.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -27,9 +26,9 @@ from yaml import YAMLError
 
 from rlvr import imports, registry
 from rlvr.config import bundles, checks, messages
-from rlvr.config.config import CHOICES, SECTIONS, Config
+from rlvr.config.config import CHOICES, Config
 from rlvr.config.keys import all_keys, owners
-from rlvr.config.overrides import FOLLOWS_TASK, GROUPS, check_choice, check_overrides, parse_overrides
+from rlvr.config.overrides import FOLLOWS_TASK, GROUPS, check_overrides, parse_overrides
 from rlvr.config.said import Said, Source, included_files, is_choice, leaf_values
 from rlvr.config.spellings import upgraded
 from rlvr.errors import ConfigError, suggestion
@@ -58,8 +57,7 @@ def load_config(
     if source.name not in source.configs:
         hint = suggestion(source.name, source.configs)
         raise ConfigError(f"{option} {source.name}: there is no such configuration; {hint}")
-    parsed = parse_overrides(overrides)
-    check_overrides(parsed, source)
+    parsed = check_overrides(parse_overrides(overrides), source)
     said = Said.of(parsed, source)
     values, notes = _compose(source, parsed, said)
     fields = all_keys(_chosen(values))
@@ -132,19 +130,13 @@ def _offer(source: Source, lines: Sequence[str]) -> None:
             choices += [(group, name) for name, group in included_files(source.load(file.stem)[0]) if ":" in name]
     for group, name in choices:
         if group == "task":
-            _offer_task(name, registry.find("task", name), source)
+            _offer_task(name, registry.find("task", name))
         elif group in GROUPS:
             _store(group, name, {"name": name})
 
 
-def _offer_task(name: str, task: Any, source: Source) -> None:
+def _offer_task(name: str, task: Any) -> None:
     reward, prompt = task.reward, task.prompt
-    for group, value in (("reward", reward), ("prompt", prompt)) if ":" in name else ():
-        if not isinstance(value, Mapping):
-            try:
-                check_choice(group, value, source.options(group))
-            except ConfigError as error:
-                raise ConfigError(f"task={name}: {task.__name__}.{error}") from None
     if not isinstance(reward, str):  # its own parts
         _store("reward", name, {"parts": plain(reward)})
         reward = name
@@ -161,13 +153,10 @@ def _store(group: str, name: str, node: dict[str, Any]) -> None:
 def _hydra(source: Source, config_name: str | None, lines: Sequence[str]) -> tuple[DictConfig, dict[str, str]]:
     """What Hydra composes, and the choice of each group."""
     _offer(source, lines)
-    first, *then = (
-        str(folder.resolve())
-        for folder in sorted(source.folders, key=lambda one: not (one / f"{config_name}.yaml").is_file())
-    )
-    path = ",".join(f"'file://{folder}'" for folder in then)
+    first, *then = sorted(source.folders, key=lambda one: not (one / f"{config_name}.yaml").is_file())
+    path = ",".join(f"'file://{folder.resolve()}'" for folder in then)
     try:
-        with initialize_config_dir(first, version_base="1.3"):
+        with initialize_config_dir(str(first.resolve()), version_base="1.3"):
             composed = compose(config_name, overrides=[*lines, f"hydra.searchpath=[{path}]"], return_hydra_config=True)
     except RecursionError:
         raise ConfigError(f"{source.option} {source.name}: includes itself; give your file another name.") from None
@@ -181,27 +170,20 @@ def _hydra(source: Source, config_name: str | None, lines: Sequence[str]) -> tup
 
 def _explained(error: Exception, source: Source, lines: Sequence[str]) -> str:
     """A group choice on a configuration that is already resolved, or a broken file."""
+    place = f"{source.option} {source.name}"
     for line in lines:
-        key = line.partition("=")[0]
-        if f"Could not override '{key}'" in str(error):
+        if f"Could not override '{(key := line.partition('=')[0])}'" in str(error):
             return (
                 f"{line}: {source.name} is a resolved configuration, whose choices are fixed; override values "
-                f"({key}.KEY=...), or choose on top of {source.option} {source.name} in a file of your own."
-            )
-    for name, group in included_files(source.load(source.name)[0]):
-        if group in SECTIONS and group not in CHOICES:  # as in rlvr 0.1.0
-            instead = f"report_to: [{name}]" if group == "tracker" else "KEY: VALUE"
-            return (
-                f"{source.option} {source.name}: {group}: {name} in its defaults list; {group} is a section, and "
-                f"nothing to choose: take the line out, and write {group}: {{{instead}}} below the list."
+                f"({key}.KEY=...), or choose on top of {place} in a file of your own."
             )
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         group, _, name = str(error.missing_cfg_file).rpartition("/")
-        written, kind = (f"{group}: {name}", group) if group else (name, "configuration")
         known = list(error.options or ()) if group else [one for one in source.configs if one != source.name]
-        hint = suggestion(name, known) if known else "correct it."
-        return f"{source.option} {source.name}: {written} in a defaults list: there is no such {kind}; {hint}"
-    return f"{source.option} {source.name}: {' '.join(str(error).split())}"
+        what = f"{group}: {name}" if group else name
+        kind = group or "configuration"
+        return f"{place}: {what} in a defaults list: there is no such {kind}; {suggestion(name, known)}"
+    return f"{place}: {' '.join(str(error).split())}"
 
 
 def _compose(source: Source, parsed: Sequence[Override], said: Said) -> tuple[dict[str, Any], list[str]]:
@@ -213,8 +195,8 @@ def _compose(source: Source, parsed: Sequence[Override], said: Said) -> tuple[di
         task = registry.find("task", str(composed.task.name))
         lines += [f"+{group}={getattr(task, group)}" for group in missing]
         composed, chosen = _hydra(source, source.name, lines)
-    if source.folder is not None and any(one.key_or_group == "task" for one in parsed):
-        _check_pinned(chosen, {one.key_or_group for one in parsed}, source)
+    if source.folder is not None and "task" in said.chosen:
+        _check_pinned(chosen, said.chosen, source)
     notes = _leave_out_replaced(composed, chosen, said, source)
     return _resolved(composed, is_run=said.is_resolved), notes
 
@@ -225,11 +207,11 @@ def _added(override: Override) -> str:
     return line if is_choice(override) or override.is_delete() else f"++{line.lstrip('+')}"
 
 
-def _check_pinned(chosen: Mapping[str, str], given: set[str], source: Source) -> None:
+def _check_pinned(chosen: Mapping[str, str], given: Collection[str], source: Source) -> None:
     """A reward or prompt that a file pins for another task would score or ask the wrong thing."""
     task = chosen["task"]
     for group in FOLLOWS_TASK:
-        follows = getattr(registry.find("task", task), group, None) if task in registry.names("task") else None
+        follows = getattr(registry.find("task", task), group) if task in registry.names("task") else None
         if group not in given and isinstance(follows, str) and chosen.get(group) != follows:
             raise ConfigError(
                 f"task={task}: goes with {group}={follows}, and {source.name}.yaml chooses "
@@ -243,7 +225,7 @@ def _leave_out_replaced(composed: DictConfig, chosen: Mapping[str, str], said: S
     So does, with a note, what the user's file says of a choice that the command line replaces.
     """
     notes = []
-    preset = source.preset_choices(source.name)
+    preset = source.preset_choices()
     if "task" in preset:
         task = registry.find("task", preset["task"])
         preset = {"reward": task.reward, "prompt": task.prompt} | preset
@@ -277,14 +259,13 @@ def _is_of_another(leaf: str, choice: str, fresh: DictConfig, said: Said) -> boo
     if group == "reward":
         part = leaf.split(".")[2:3]
         return key.startswith("parts.") and part[0] not in fresh.parts and f"reward.parts.{part[0]}.type" not in said
-    have = owners(group, key)
-    return bool(have) and choice in registry.names(group) and choice not in have
+    have = owners(leaf)
+    return bool(have) and choice in registry.names(group) and f"{group}={choice}" not in have
 
 
 def _compose_bundle(lines: Sequence[str], source: Source) -> Mapping[str, Any]:
     """The values of a task with the reward and the prompt that follow it, of the same folders as the configuration."""
-    parsed = parse_overrides(lines)
-    check_overrides(parsed, source)
+    parsed = check_overrides(parse_overrides(lines), source)
     choices = [f"+{one.input_line}" if one.key_or_group == "task" else _added(one) for one in parsed]
     return _resolved(_hydra(source, None, choices)[0], is_run=False)
 
@@ -307,16 +288,7 @@ def _resolved(composed: DictConfig, *, is_run: bool) -> dict[str, Any]:
 
 def _defaults(settings: type[Settings]) -> dict[str, Any]:
     given = {name: field for name, field in settings.model_fields.items() if not field.is_required()}
-    values = {name: plain(field.get_default(call_default_factory=True)) for name, field in given.items()}
-    for name, value in values.items():
-        try:
-            json.dumps(value)
-        except TypeError:
-            kinds = "text, a number, true or false, null, or a list or mapping of these"
-            raise ConfigError(
-                f"{name}={value!r:.80}: the default of {settings.__name__}.{name} must be {kinds}."
-            ) from None
-    return values
+    return {name: plain(field.get_default(call_default_factory=True)) for name, field in given.items()}
 
 
 def _over(defaults: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
@@ -343,8 +315,8 @@ def _shrink(values: dict[str, Any], fields: Mapping[str, FieldInfo], given: Coll
 
 def _chosen(values: Mapping[str, Any]) -> dict[str, str]:
     """The component of each group."""
-    sections = {group: values[group] for group in GROUPS if isinstance(values.get(group), dict)}
-    return {group: section["name"] for group, section in sections.items() if isinstance(section.get("name"), str)}
+    names = {group: values[group].get("name") for group in GROUPS if isinstance(values.get(group), dict)}
+    return {group: name for group, name in names.items() if isinstance(name, str)}
 
 
 def _validated(values: dict[str, Any]) -> Config:

@@ -24,7 +24,7 @@ class Config(Settings):
     """A whole run."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = setting(
-        "run", "first part of the run folder's name"
+        "run", "first part of the run folder's name: letters, digits, `.`, `_` and `-`"
     )
     seed: NonNegativeInt = setting(0, "the one seed; every other is derived from it")
     run_dir: Text | None = setting(None, "run folder; null: runs/<name>-<time>; runs/latest points to the newest run")

@@ -52,16 +52,20 @@ def all_keys(chosen: Mapping[str, str]) -> dict[str, FieldInfo]:
     return found
 
 
-def owners(section: str, key: str) -> list[str]:
-    """The choices of a section that have a key: `owners("algorithm", "target_kl")` is `["ppo"]`."""
-    if section not in CHOICES or section == "reward":
-        return []
-    parents = {key[:place] for place, sign in enumerate(key) if sign == "."}
+def owners(key: str) -> list[str]:
+    """The choices that have a key which others lack: `["algorithm=ppo"]` for `algorithm.target_kl`,
+    `["type=length"]` for `reward.parts.short.free_tokens`."""
+    section, _, rest = key.partition(".")
+    every = registry.every(section) if section in CHOICES else {}
+    if section == "reward":
+        last = rest.rpartition(".")[2] if rest.startswith("parts.") and rest.count(".") == 2 else ""
+        have = [f"type={name}" for name, one in every.items() if last in one.model_fields]
+        return have if len(have) < len(every) else []
 
     def has(path: str, field: FieldInfo) -> bool:  # also a section, `lora`, and what is inside of a mapping
-        return f"{path}.".startswith(f"{key}.") or (path in parents and "Mapping" in str(field.annotation))
+        return f"{path}.".startswith(f"{rest}.") or (rest.startswith(f"{path}.") and "Mapping" in str(field.annotation))
 
-    return [name for name, one in registry.every(section).items() if any(has(*item) for item in keys(one))]
+    return [f"{section}={name}" for name, one in every.items() if any(has(*item) for item in keys(one))]
 
 
 def matches(pattern: str, path: str) -> bool:

@@ -24,8 +24,6 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
     parser = OverridesParser.create()
     parsed = []
     for line in overrides:
-        if line.lstrip("+~").startswith("="):
-            raise ConfigError(f"{line}: has no key; an override is written key=value, e.g. trainer.max_steps=5.")
         try:
             parsed.append(parser.parse_override(line))
         except HydraException as error:
@@ -35,7 +33,7 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
 
 def _unreadable(line: str, error: HydraException) -> str:
     key, equals, value = line.partition("=")
-    if not equals:
+    if not (key and equals):
         return f"{line}: an override is written key=value, e.g. trainer.max_steps=5."
     named = re.sub(r"\[\w*\]", "", key)  # reward.reward_functions[0].params.correct_reward=5.0
     if named != key:
@@ -50,36 +48,36 @@ def inclusive_range(line: str) -> str:
     return f"{match[1]}=range({match[2]},{int(match[3]) + 1})" if match else line
 
 
-def check_overrides(parsed: Sequence[Override], source: Source) -> None:
-    """What Hydra would say at length, or not at all."""
+def check_overrides(parsed: list[Override], source: Source) -> list[Override]:
+    """The same. ConfigError for what Hydra would say at length, or not at all."""
     seen: dict[str, str] = {}
     for override in parsed:
-        key, line = override.key_or_group, override.input_line or ""
+        key, line, value = override.key_or_group, override.input_line or "", override.value()
+        section, _, last = key.partition(".")
+        deleted = seen.get(key, "").startswith("~")
+        problem = None
         if override.is_sweep_override() or inclusive_range(line) != line:
             text = f"""; a text with commas needs quotes in quotes, '{key}="a,b"'""" if "," in line else ""
-            raise ConfigError(
-                f"{line}: several values make a sweep; add --multirun, or write a list as {key}=[...]{text}."
-            )
-        if key == "hydra" or key.startswith(("hydra.", "hydra/")):
-            raise ConfigError(f"{line}: Hydra's own settings have no effect here; run_dir=... sets the run folder.")
-        deleted = seen.get(key, "").startswith("~")
-        if key in seen and not deleted:
-            raise ConfigError(f"{line}: {key} was given before ({seen[key]}); give it once.")
+            problem = f"several values make a sweep; add --multirun, or write a list as {key}=[...]{text}"
+        elif section.partition("/")[0] == "hydra":
+            problem = "Hydra's own settings have no effect here; run_dir=... sets the run folder"
+        elif key in seen and not deleted:
+            problem = f"{key} was given before ({seen[key]}); give it once"
+        elif last == "name" and section in GROUPS and not (deleted or override.is_delete()):
+            problem = f"the name only says what was chosen; choose with {section}={value}"
+        elif key in SECTIONS and key not in CHOICES and isinstance(value, str):
+            problem = f"{key} is a section, and nothing to choose; set its keys, {key}.KEY=VALUE"
+        if problem:
+            raise ConfigError(f"{line}: {problem}.")
         seen[key] = line
-        section, _, last = key.partition(".")
-        if last == "name" and section in GROUPS and not (deleted or override.is_delete()):
-            raise ConfigError(f"{line}: the name only says what was chosen; choose with {section}={override.value()}.")
-        if key == "tracker" and override.value() not in ("default", "none") and isinstance(override.value(), str):
-            raise ConfigError(f"{line}: name trackers with tracker.report_to=[{override.value()}].")
-        if key in SECTIONS and key not in CHOICES and isinstance(override.value(), str):
-            raise ConfigError(f"{line}: {key} is a section, and nothing to choose; set its keys, {key}.KEY=VALUE.")
         if override.package is not None and key not in CHOICES:  # data_component@data=default, of other projects
-            raise ConfigError(messages.unknown_key(key, override.value(), {}))
+            raise ConfigError(messages.unknown_key(key, value, {}))
         if is_choice(override):
-            check_choice(key, override.value(), source.options(key))
+            _check_choice(key, value, source.options(key))
+    return parsed
 
 
-def check_choice(group: str, value: object, options: list[str]) -> None:
+def _check_choice(group: str, value: object, options: list[str]) -> None:
     if group in GROUPS and isinstance(value, str) and (":" in value or value in registry.names(group)):
         registry.find(group, value)
     elif group in FOLLOWS_TASK and value in registry.names("task") and value not in options:

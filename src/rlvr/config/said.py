@@ -17,6 +17,8 @@ from rlvr.config.config import CHOICES
 from rlvr.errors import ConfigError
 
 CONF = Path(__file__).parents[1] / "conf"
+File = tuple[str, dict[str, Any], bool]
+"""Of a file of settings: its group, its values, whether it is the user's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,29 +54,29 @@ class Source:
         values = {str(key): value for key, value in found.items()} if isinstance(found, dict) else {}
         return values, file is not None and file.parents[name.count("/")] != CONF
 
-    def preset_choices(self, name: str, seen: tuple[str, ...] = ()) -> dict[str, str]:
-        """What our files, among those that `name` is made of, choose: `{"task": "rpn", "algorithm": "ppo", ...}`."""
+    def files(
+        self, name: str, group: str = "", seen: tuple[str, ...] = ()
+    ) -> Iterator[tuple[str, dict[str, Any], bool]]:
+        """The file `name` after all that it includes."""
         values, is_own = self.load(name)
-        chosen: dict[str, str] = {}
-        for included, group in included_files(values) if name not in seen else ():
-            if not group:
-                chosen |= self.preset_choices(included, (*seen, name))
-            elif not is_own:
-                chosen[group] = included
-        return chosen
-
-    def own_values(self, name: str, seen: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
-        """The dotted keys and values of the user's file `name` and of the user's files that it includes."""
-        values, is_own = self.load(name)
-        if not is_own or name in seen:
+        if name in seen or not values:
             return
-        for included, group in included_files(values):
-            prefix = f"{group}." if group else ""
-            inside = self.own_values(f"{group}/{included}" if group else included, (*seen, name))
-            yield from ((prefix + key, value) for key, value in inside)
-        values.pop("defaults", None)
-        for key in leaves(values):
-            yield key, values.get(key)
+        for included, inside in included_files(values):
+            yield from self.files(f"{inside}/{included}" if inside else included, inside or group, (*seen, name))
+        yield group, values, is_own
+
+    def preset_choices(self) -> dict[str, str]:
+        """What our files, among those that it is made of, choose: `{"task": "rpn", "algorithm": "ppo", ...}`."""
+        ours = [values for group, values, is_own in self.files(self.name) if not (group or is_own)]
+        return {group: name for values in ours for name, group in included_files(values) if group}
+
+    def own_values(self) -> dict[str, Any]:
+        """The dotted keys and values of the user's files that it is made of."""
+        said = {}
+        for group, values, is_own in self.files(self.name):
+            own = {key: value for key, value in values.items() if key != "defaults"} if is_own else {}
+            said |= dict(leaf_values(own, group)) if own else {}
+        return said
 
 
 def included_files(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -93,11 +95,6 @@ def leaf_values(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield from leaf_values(item, f"{prefix}.{name}" if prefix else str(name))
     else:
         yield prefix, value
-
-
-def leaves(value: Any, prefix: str = "") -> Iterator[str]:
-    """The dotted keys alone."""
-    return (key for key, _ in leaf_values(value, prefix))
 
 
 def is_choice(override: Override) -> bool:
@@ -119,9 +116,9 @@ class Said:
     @classmethod
     def of(cls, parsed: Sequence[Override], source: Source) -> Said:
         """What overrides and the user's files say."""
-        values = [(one, None if one.is_delete() else one.value()) for one in parsed if not is_choice(one)]
-        line = frozenset(key for one, value in values for key in leaves(value, one.key_or_group))
-        own = dict(source.own_values(source.name))
+        values = {one.key_or_group: None if one.is_delete() else one.value() for one in parsed if not is_choice(one)}
+        line = frozenset(key for name, value in values.items() for key, _ in leaf_values(value, name))
+        own = source.own_values()
         return cls(
             line=line,
             chosen=frozenset(one.key_or_group for one in parsed if is_choice(one)),

@@ -21,6 +21,13 @@ class Spelling:
     note: str
     inside: bool  # so it is for every key inside `theirs`
 
+    @property
+    def translated(self) -> str:
+        """What to say to somebody who used it."""
+        if not self.ours:
+            return f"is not a setting here; {self.note}."
+        return f"the key is called {' and '.join(self.ours)} here{f' ({self.note})' if self.note else ''}."
+
 
 @cache
 def spellings() -> tuple[Spelling, ...]:
@@ -45,33 +52,21 @@ def find_spelling(key: str) -> Spelling | None:
     return found or next((table[part] for part in parts if part in table and table[part].inside), None)
 
 
-def translated(spelling: Spelling) -> str:
-    """What to say to somebody who used it."""
-    if not spelling.ours:
-        return f"is not a setting here; {spelling.note}."
-    note = f" ({spelling.note})" if spelling.note else ""
-    return f"the key is called {' and '.join(spelling.ours)} here{note}."
-
-
 def upgraded(values: dict[str, Any]) -> dict[str, Any]:
     """A configuration of rlvr 0.1.0, where rewards had names and prompts had none, as one of today, in place."""
-    if isinstance(prompt := values.get("prompt"), dict):
+    prompt, algorithm, reward = (values.get(name) or {} for name in ("prompt", "algorithm", "reward"))
+    if prompt:
         prompt.setdefault("name", "plain")
-    algorithm = values.get("algorithm")
-    if isinstance(algorithm, dict) and algorithm.get("train_on_tool_tokens") is False:
+    if algorithm.get("train_on_tool_tokens") is False:
         del algorithm["train_on_tool_tokens"]
-    reward = values.get("reward")
-    if isinstance(reward, dict) and "name" in reward:
+    if "name" in reward:
         kind, weights = reward.pop("name"), {"boxed": reward.pop("boxed_weight", 0.0)}
         weights["correct"] = reward.pop("correct_weight", 0.0)
         chosen = reward.pop("type", "combined")
         if kind == "rpn":
             weights = weights if chosen == "combined" else {name: float(name == chosen) for name in weights}
             reward["parts"] = {name: {"type": f"rpn_{name}", "weight": weight} for name, weight in weights.items()}
-    for inside in (values.get("task"), values.get("evaluation")):
-        for key in ("parts", "also"):
-            entries = inside.get(key) if isinstance(inside, dict) else None
-            for bundle in entries.values() if isinstance(entries, dict) else ():
-                if isinstance(bundle, dict):
-                    upgraded(bundle)
+    for section, key in (("task", "parts"), ("evaluation", "also")):
+        for bundle in ((values.get(section) or {}).get(key) or {}).values():
+            upgraded(bundle)
     return values
