@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,8 +65,7 @@ def find_source(run: str) -> Source:
     path = Path(run)
     root = run_of(path)
     if root is None:
-        what = "is no run folder, and in none" if path.exists() else "does not exist"
-        raise UserError(f"{run} {what}: name a run folder or one of its checkpoints, e.g. runs/latest.")
+        raise UserError(f"{run} is in no run folder: name one, or one of its checkpoints, e.g. runs/latest.")
     folder = RunFolder(root=root)
     config = read_config(folder)
     is_model = path.name == "model" and path.absolute() != root
@@ -95,11 +95,11 @@ def export(
         ConfigError: an option has nothing to work on, or `target` holds something else.
         UserError: the weights are damaged, nobody else could load them, the base model is not there, the disk is full.
     """
-    if (target / MARK).is_file() and not overwrite:
-        raise ConfigError(f"--output {target}: there is an export already; add --overwrite, or choose another one.")
-    is_free = target.is_dir() and not any(target.iterdir())
-    if not (is_free or (target / MARK).is_file()) and (target.exists() or target.is_symlink()):
-        raise ConfigError(f"--output {target}: there is something else already; choose another folder.")
+    is_free = not (target.exists() or target.is_symlink()) or (target.is_dir() and not any(target.iterdir()))
+    is_export = (target / MARK).is_file()
+    if not is_free and not (is_export and overwrite):
+        remedy = "an export already; add --overwrite" if is_export else "something else already"
+        raise ConfigError(f"--output {target}: there is {remedy}, or choose another folder.")
     kind, base = _kind(source, options), options.base_model or _base(source)
     is_local = base is not None and (Path(base).is_absolute() or Path(base).is_dir() or base.startswith("."))
     if kind == "adapter" and is_local:
@@ -210,20 +210,16 @@ def _samples(source: Source) -> list[Sample]:
         path = rollouts_path(folder, step)
         if not path.is_file():
             continue
-        try:
+        with suppress(UserError):  # a damaged file of rollouts is no reason to keep the weights back
             episodes = [episode for episode in read_rollouts(path) if episode.sample_index == 0]
-        except UserError:  # a damaged file of rollouts is no reason to keep the weights back
-            return []
-        return [Sample(step=step, texts=tuple(_texts(episode)), reward=episode.reward) for episode in episodes]
+            return [Sample(step=step, texts=_texts(episode), reward=episode.reward) for episode in episodes]
     return []
 
 
-def _texts(episode: EpisodeRecord) -> Iterator[tuple[str, str]]:
-    yield "prompt", episode.turns[0].prompt
-    for turn in episode.turns:
-        yield "completion", turn.completion
-        if turn.reply is not None:
-            yield "reply", turn.reply
+def _texts(episode: EpisodeRecord) -> tuple[tuple[str, str], ...]:
+    said = [(("completion", turn.completion), ("reply", turn.reply)) for turn in episode.turns]
+    prompt = ("prompt", episode.turns[0].prompt)
+    return (prompt, *((label, text) for turn in said for label, text in turn if text is not None))
 
 
 def _messages(config: Config, folder: Path) -> list[dict[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from rlvr.errors import ConfigError, UserError
@@ -12,13 +13,11 @@ def check_repository(name: str) -> None:
     """ConfigError unless `name` is an owner and a name, as the Hub takes them."""
     from huggingface_hub.utils import HFValidationError, validate_repo_id
 
-    try:
+    with suppress(HFValidationError):
         validate_repo_id(name)
-        is_valid = name.count("/") == 1
-    except HFValidationError:
-        is_valid = False
-    if not is_valid:
-        raise ConfigError(f"--push {name}: is no repository; write owner/name, e.g. ann/rpn-grpo.")
+        if name.count("/") == 1:
+            return
+    raise ConfigError(f"--push {name}: is no repository; write owner/name, e.g. ann/rpn-grpo.")
 
 
 def check_token() -> None:
@@ -44,13 +43,9 @@ def push(folder: Path, files: Iterable[str], repository: str, *, public: bool, m
         url = api.create_repo(repository, private=not public, exist_ok=True)
         api.create_commit(str(url.repo_id), operations, commit_message=message)
     except Exception as error:  # of the network; its classes have no common base over versions of the client
-        status = getattr(getattr(error, "response", None), "status_code", None)
-        said = getattr(error, "server_message", None) or (f"status {status}" if status else str(error))
-        said = " ".join(said.split())[:200].rstrip(".")
-        what = f"the Hub at {constants.ENDPOINT} cannot be reached: check the network; the exported folder is kept"
-        if status in (401, 403):
-            what = f"the Hub refuses to let your token write to {repository}: make one with that right, or use your own"
-        elif status is not None:
-            what = f"the Hub did not take {repository}: try again later"
-        raise UserError(f"{what} ({said or type(error).__name__}).") from error
+        said = " ".join((getattr(error, "server_message", None) or str(error) or type(error).__name__).split())[:300]
+        raise UserError(
+            f"the Hub at {constants.ENDPOINT} did not take {repository}: check the network and what your token may "
+            f"write; the exported folder is kept ({said.rstrip('.')})."
+        ) from error
     return str(url)

@@ -66,6 +66,13 @@ def with_absolute_model(config: Config) -> Config:
     return config.model_copy(update={"model": model.model_copy(update={"name_or_path": source})})
 
 
+def servable(model: str) -> str:
+    """The weights to serve, as `weights_of`. UserError for an endpoint too."""
+    if model.startswith(PREFIX):
+        raise UserError(f"{model} is an endpoint already: name a folder or a Hub id to serve.")
+    return weights_of(model)
+
+
 def run_of(path: Path) -> Path | None:
     """The run folder that `runs/x`, `runs/x/final`, `runs/x/warm_start` or `runs/x/checkpoints/step_000010` is in."""
     path = path.absolute()

@@ -18,20 +18,20 @@ from pathlib import Path
 import httpx2
 
 import rlvr.engines
-from rlvr.app.sources import own_config, weights_of
+from rlvr.app.sources import own_config, servable
 from rlvr.app.tasks import own_tool_format
 from rlvr.chat.template import Template
-from rlvr.engines.openai import PREFIX
+from rlvr.config import Config
 from rlvr.errors import ConfigError, UserError
 from rlvr.models.adapters import saved_settings
 from rlvr.models.hub import locate
 from rlvr.models.loading import TOKENIZER_FILES, base_of
+from rlvr.serve.server import at
 from rlvr.tracking.files import writing
 
 PYTHON_VARIABLE = "RLVR_VLLM_PYTHON"
-EXTENSION = Path(rlvr.engines.__file__).parent / "vllm" / "extension"
-"""Files for vLLM's Python: the launcher and our worker extension."""
-LAUNCHER = EXTENSION / "rlvr_vllm_launch.py"
+LAUNCHER = Path(rlvr.engines.__file__).parent / "vllm" / "extension" / "rlvr_vllm_launch.py"
+"""Beside our worker extension, for vLLM's Python."""
 OWN_OPTIONS = (
     *("--model", "--served-model-name", "--host", "--port", "--api-key", "--uds", "--ssl-keyfile", "--ssl-certfile"),
     *("--logprobs-mode", "--worker-extension-cls", "--weight-transfer-config", "--no-enable-scale-out"),
@@ -62,7 +62,7 @@ class VllmSettings:
 
     @property
     def limits(self) -> dict[str, int]:
-        """The limits that the user set, by vLLM's options."""
+        """Those that the user set, by vLLM's options."""
         given = {"--max-num-seqs": self.max_batch_size, "--max-model-len": self.max_context_tokens}
         return {option: value for option, value in given.items() if value is not None}
 
@@ -118,10 +118,9 @@ def find_vllm(python: str | None, environment: Mapping[str, str] = os.environ) -
 
     ConfigError if there is none, or the Python cannot be run.
     """
-    named = {"--vllm-python": python, PYTHON_VARIABLE: environment.get(PYTHON_VARIABLE)}
-    where, python = next(
-        ((f"{by} {one}", one) for by, one in named.items() if one), ("this environment", sys.executable)
-    )
+    by = "--vllm-python" if python else PYTHON_VARIABLE
+    python = python or environment.get(PYTHON_VARIABLE)
+    where, python = (f"{by} {python}", python) if python else ("this environment", sys.executable)
     try:
         done = subprocess.run([python, str(LAUNCHER), "probe"], capture_output=True, text=True, timeout=PROBE_S)
         build = Build(python=python, **json.loads(done.stdout))
@@ -140,30 +139,26 @@ def find_weights(model: str) -> Weights:
 
     UserError: no such model, it is damaged, or it is an endpoint already.
     """
-    if model.startswith(PREFIX):
-        raise UserError(f"{model} is an endpoint already: name a folder or a Hub id to serve.")
-    source = weights_of(model)
+    source, config = servable(model), own_config(model)
     if not locate(source).is_adapter:
-        return Weights(model=source, tool_parser=tool_parser(model, source))
+        return Weights(model=source, tool_parser=_tool_parser(config, source))
     adapter = Path(source)
     if not adapter.is_dir():
-        raise UserError(f"{model} is an adapter on the Hub: download it, or merge it with rlvr export {model} --merge.")
+        raise UserError(f"{model} is an adapter on the Hub: download it, and name its folder.")
     tokenizer = source if any((adapter / name).is_file() for name in TOKENIZER_FILES) else None
-    config = own_config(model)
     kept = config.model.pretrained if config is not None else None
     notes = ()
     if kept is not None and kept.bits:
         notes = (f"the model under the adapter was trained in {kept.bits} bits; vLLM takes it as saved: other numbers",)
     base = base_of(adapter)
-    parser = tool_parser(model, tokenizer or base)
+    parser = _tool_parser(config, tokenizer or base)
     return Weights(model=base, adapter=adapter, tokenizer=tokenizer, tool_parser=parser, notes=notes)
 
 
-def tool_parser(model: str, tokenizer: str) -> str | None:
-    """vLLM's name of the format that a model calls tools in: the run's own, or its chat template's."""
+def _tool_parser(config: Config | None, tokenizer: str) -> str | None:
+    """vLLM's name of the format that a model calls tools in: that of its run, or of its chat template."""
     from transformers import AutoTokenizer
 
-    config = own_config(model)
     tool_format = own_tool_format(config) if config is not None else "auto"
     try:
         loaded = AutoTokenizer.from_pretrained(tokenizer)
@@ -239,7 +234,7 @@ def command_line(build: Build, weights: Weights, names: Sequence[str], settings:
 
 def variables(build: Build, weights: Weights, settings: VllmSettings, environment: Mapping[str, str]) -> dict[str, str]:
     """Environment of the server: the user's, except for what our routes need."""
-    path = os.pathsep.join(filter(None, (str(EXTENSION), environment.get("PYTHONPATH"))))
+    path = os.pathsep.join(filter(None, (str(LAUNCHER.parent), environment.get("PYTHONPATH"))))
     ours = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", "PYTHONPATH": path}
     if settings.api_key is not None:
         ours["VLLM_API_KEY"] = settings.api_key  # arguments are visible to all users of the machine
@@ -267,10 +262,7 @@ def open_vllm(model: str, settings: VllmSettings, note: Callable[[str], None]) -
     weights = find_weights(model)
     check_head_size(build, weights, trust_remote_code="--trust-remote-code" in settings.arguments)
     names = settings.names or (model,)
-    log = settings.log
-    if log is None:
-        with tempfile.NamedTemporaryFile(prefix="rlvr-vllm-", suffix=".log", delete=False) as file:
-            log = Path(file.name)
+    log = settings.log or Path(tempfile.mkstemp(prefix="rlvr-vllm-", suffix=".log")[1])
     with writing(log):
         file = log.open("wb")
     with file:
@@ -286,8 +278,8 @@ def open_vllm(model: str, settings: VllmSettings, note: Callable[[str], None]) -
             start_new_session=True,  # Ctrl-C reaches only us; its processes are killed as a group
         )
     try:
-        url = _url(settings.host, settings.port)
-        server = VllmServer(url=f"{url}/v1", names=tuple(names), process=process, log=log)
+        url = f"http://{at(settings.host)}:{settings.port}/v1"
+        server = VllmServer(url=url, names=tuple(names), process=process, log=log)
         _wait_until_healthy(server, settings, note)
         yield server
     finally:
@@ -300,7 +292,7 @@ def open_vllm(model: str, settings: VllmSettings, note: Callable[[str], None]) -
 def _wait_until_healthy(server: VllmServer, settings: VllmSettings, note: Callable[[str], None]) -> None:
     start = told = time.monotonic()
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
-    while not _is_healthy(f"{_url(host, settings.port)}/health"):
+    while not _is_healthy(f"http://{at(host)}:{settings.port}/health"):
         if server.process.poll() is not None:
             raise VllmDiedError(server.process, server.log)
         now = time.monotonic()
@@ -317,18 +309,12 @@ def _is_healthy(url: str) -> bool:
         return False
 
 
-def _url(host: str, port: int) -> str:
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
-
-
 def _end(process: subprocess.Popen[bytes], shutdown_s: float) -> None:
     """End the server and its other processes, which would stay, with their memory, if only the first were killed."""
     try:
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
             process.wait(timeout=shutdown_s)
-    except subprocess.TimeoutExpired:
-        pass
     finally:  # after a second Ctrl-C too
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
