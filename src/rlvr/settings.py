@@ -7,8 +7,6 @@
 A setting that has no default is written without one: `setting(description="...")`.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar

@@ -1,7 +1,5 @@
 """What a caller holds in memory, by a name that a configuration can hold: rows as files, functions as import paths."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -1,7 +1,5 @@
 """From the arguments of a call to a configuration."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial

@@ -1,7 +1,5 @@
 """Long work beside the thread that asked for it."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The parts of a run, put together: what the loop calls, each made by one function here."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 

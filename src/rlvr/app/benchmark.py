@@ -1,7 +1,5 @@
 """Every model on every task with every retriever: measured once, kept, and summed up in one table."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

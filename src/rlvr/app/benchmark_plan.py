@@ -5,8 +5,6 @@ DIR/records/<model>__<task>__<retriever>.jsonl
 DIR/summary.md, summary.csv, summary.json  the same table three times; nothing in them depends on the clock
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -1,7 +1,5 @@
 """What `debug=true` needs of a run: what its episodes are worth, in words."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping
 

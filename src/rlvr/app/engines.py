@@ -1,7 +1,5 @@
 """The engine that samples for training."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from pathlib import Path

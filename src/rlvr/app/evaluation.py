@@ -1,7 +1,5 @@
 """All evaluation sets of a configuration, one after another."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json

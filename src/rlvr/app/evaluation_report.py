@@ -1,7 +1,5 @@
 """From records of evaluations to their page: read, analyze, write."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from pathlib import Path

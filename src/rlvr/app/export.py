@@ -1,7 +1,5 @@
 """`rlvr export`: the model of a run as a folder for others, with a card that says what it is and how good."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

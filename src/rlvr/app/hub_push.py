@@ -1,7 +1,5 @@
 """Upload an exported folder to the Hub; one sentence for each way in which that fails."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path

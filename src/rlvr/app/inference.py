@@ -1,7 +1,5 @@
 """A model of any kind, ready to be tried on a task."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass

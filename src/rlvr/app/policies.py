@@ -1,7 +1,5 @@
 """Policies: made from scratch and warm-started, or loaded."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Ranks: logging on the first, a common stop flag, and error propagation."""
 
-from __future__ import annotations
-
 import atexit
 import re
 import sys

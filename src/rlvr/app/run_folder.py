@@ -1,7 +1,5 @@
 """The folder of a run: its paths, its lock, and which settings may change on resume."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A model of any kind behind an endpoint: with the words and the format of tool calls that its run taught it."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,8 +1,6 @@
 """What MODEL stands for in a command: which run it belongs to, which weights are meant, and the settings to try it
 with. Nothing heavy is loaded before these are known to be right."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The tasks of a run: its own, and those that are evaluated beside it; and the chat of the model with each."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass

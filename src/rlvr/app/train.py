@@ -1,7 +1,5 @@
 """From a configuration to a finished run."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext

@@ -1,7 +1,5 @@
 """vLLM's own server as a child process: find, check, start, watch and end it."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """`rlvr benchmark`: models x tasks x retrievers in one table."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -1,7 +1,5 @@
 """`rlvr export`: the model of a run as a Hub folder with a model card."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

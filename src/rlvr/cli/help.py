@@ -1,7 +1,5 @@
 """Every key in words: `rlvr train --help-config [KEY]`, and docs/configuration.md (`python -m rlvr.cli.help`)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from textwrap import fill

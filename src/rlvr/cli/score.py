@@ -1,7 +1,5 @@
 """`rlvr score`: predictions by the official scorers."""
 
-from __future__ import annotations
-
 import argparse
 import gzip
 import json

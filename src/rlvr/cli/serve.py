@@ -1,7 +1,5 @@
 """`rlvr serve`: a model behind the OpenAI API."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

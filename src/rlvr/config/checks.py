@@ -1,7 +1,5 @@
 """What no single section can check: components against the run, sections against each other, values without effect."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache, partial

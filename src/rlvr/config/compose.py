@@ -5,8 +5,6 @@ brings the prompt and the reward that go with it. Defaults are those of the clas
 said: by our presets, by the user's files and on the command line.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """The keys of a configuration, found by walking the settings classes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin

@@ -1,7 +1,5 @@
 """Sentences for wrong settings: each names the key, its value, and the remedy. All that is wrong is said at once."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Lines such as `trainer.max_steps=5` in Hydra's grammar, and what is wrong with them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

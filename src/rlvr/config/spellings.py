@@ -3,8 +3,6 @@
 The table is spellings.tsv.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The answers of both endpoints: whole ones, and the chunks of a stream."""
 
-from __future__ import annotations
-
 import json
 import time
 import uuid

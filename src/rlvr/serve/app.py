@@ -7,8 +7,6 @@ POST /v1/chat/completions
 POST /v1/completions
 """
 
-from __future__ import annotations
-
 import hmac
 import time
 from functools import partial

@@ -1,7 +1,5 @@
 """One POST request from its first byte to the last one of its answer."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys

@@ -1,7 +1,5 @@
 """Refusals in the shape that OpenAI's clients read."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Messages and tools between the API's form and ours."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

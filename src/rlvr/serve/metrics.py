@@ -1,7 +1,5 @@
 """Counts for Prometheus, in its text format."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 BUCKETS_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)

@@ -1,7 +1,5 @@
 """From a request to the completions that it asks for. Everything a model could choke on is refused here."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """The completions of one request: sampled in the batch of all requests, watched as their tokens come."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ A field that is not here is one of three: it changes nothing (`IGNORED`), it cha
 or it would change the result and is refused by its name. `null` is as good as left out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 

@@ -4,8 +4,6 @@ tokens      "The" " caf" "\\xc3" "\\xa9" " EN" "D" ...         stop text "END"
 given       "The" " caf" ""     "é"    " "   ""   over
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 UNFINISHED = "\ufffd"
