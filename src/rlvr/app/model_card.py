@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlvr import __version__
 from rlvr.config import Config
-from rlvr.config.said import leaf_values
+from rlvr.config.overrides import leaf_values
 from rlvr.evaluation.tables import score_name
 from rlvr.settings import dumped
 from rlvr.tracking.episodes import visible

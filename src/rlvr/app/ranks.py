@@ -28,12 +28,11 @@ def fail_together(world: World) -> Iterator[None]:
     leave with SystemExit, in silence, once it has reported: a launcher that sees one process end kills the others. A
     rank that was killed reports nothing: then the first that misses it does.
     """
-    if world.size == 1:
-        yield
-        return
     try:
         yield
     except Exception as error:
+        if world.size == 1:
+            raise
         if not _fails_first():
             raise SystemExit(error.exit_code if isinstance(error, UserError) else 1) from error
         if isinstance(error, RuntimeError) and LOST.search(str(error)):

@@ -45,8 +45,7 @@ def run(args: argparse.Namespace) -> int:
     folder = Path(args.output_dir)
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"--output-dir {folder}: is no folder; choose another one.")
-    from rlvr.app.benchmark import benchmark
-    from rlvr.app.benchmark_plan import Plan
+    from rlvr.app.benchmark import Plan, benchmark
 
     hush()
     asked = Plan(

@@ -57,9 +57,9 @@ def run(args: argparse.Namespace) -> int:
         sys.stderr.write(failures([record for result in results.values() for record in result.records], args.verbose))
     for task, result in results.items():
         if args.json:
-            print(json.dumps({"model": inference.source, "task": task, "split": args.split, **result.metrics}))
+            print(json.dumps({"model": inference.loaded.source, "task": task, "split": args.split, **result.metrics}))
         else:
-            sys.stdout.write(table(inference.source, task, args.split, result.metrics))
+            sys.stdout.write(table(inference.loaded.source, task, args.split, result.metrics))
     return 0
 
 

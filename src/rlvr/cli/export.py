@@ -46,8 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from rlvr.app.export import Options, export, find_source
-    from rlvr.app.hub_push import check_repository, check_token, push
+    from rlvr.app.export import Options, check_repository, check_token, export, find_source, push
 
     if args.public and not args.push:
         raise ConfigError("--public: nothing is uploaded; add --push owner/name, or leave this out.")

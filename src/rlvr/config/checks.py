@@ -9,7 +9,7 @@ from typing import Any
 from rlvr.config.config import SECTIONS, Config
 from rlvr.config.keys import walk
 from rlvr.config.messages import shown
-from rlvr.config.said import Said
+from rlvr.config.overrides import Said
 from rlvr.errors import ConfigError
 from rlvr.imports import the_users_code
 from rlvr.settings import Component, Settings

@@ -26,8 +26,17 @@ from rlvr import imports, registry
 from rlvr.config import bundles, checks, messages
 from rlvr.config.config import CHOICES, Config
 from rlvr.config.keys import all_keys, owners
-from rlvr.config.overrides import FOLLOWS_TASK, GROUPS, check_overrides, parse_overrides
-from rlvr.config.said import Said, Source, included_files, is_choice, leaf_values
+from rlvr.config.overrides import (
+    FOLLOWS_TASK,
+    GROUPS,
+    Said,
+    Source,
+    check_overrides,
+    included_files,
+    is_choice,
+    leaf_values,
+    parse_overrides,
+)
 from rlvr.config.spellings import upgraded
 from rlvr.errors import ConfigError, suggestion
 from rlvr.rewards.settings import RewardSettings

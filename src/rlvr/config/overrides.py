@@ -1,17 +1,151 @@
 """Lines such as `trainer.max_steps=5` in Hydra's grammar, and what is wrong with them."""
 
+from __future__ import annotations
+
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from rlvr import registry
 from rlvr.config import messages
 from rlvr.config.config import CHOICES, SECTIONS
-from rlvr.config.said import Source, is_choice
 from rlvr.errors import ConfigError, suggestion
+
+CONF = Path(__file__).parents[1] / "conf"
+File = tuple[str, dict[str, Any], bool]
+"""Of a file of settings: its group, its values, whether it is the user's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """A configuration by name, in a folder of the user's or among ours; `option` is what named it, for errors."""
+
+    name: str
+    folder: str | None
+    option: str
+
+    @property
+    def folders(self) -> list[Path]:
+        """The user's own, then ours."""
+        return [*([Path(self.folder)] if self.folder else []), CONF]
+
+    @property
+    def configs(self) -> list[str]:
+        """Names for `--config-name`."""
+        return sorted({file.stem for folder in self.folders for file in folder.glob("*.yaml")})
+
+    def options(self, group: str) -> list[str]:
+        """The choices of a group."""
+        files = {file.stem for folder in self.folders for file in (folder / group).glob("*.yaml")}
+        return sorted(files | (set() if group == "reward" else set(registry.names(group))))
+
+    def load(self, name: str) -> tuple[dict[str, Any], bool]:
+        """The values of a file `name`.yaml, and whether it is the user's."""
+        file = next((path for folder in self.folders if (path := folder / f"{name}.yaml").is_file()), None)
+        try:
+            found = None if file is None else OmegaConf.to_container(OmegaConf.load(file), resolve=False)
+        except (OmegaConfBaseException, YAMLError, OSError, ValueError) as error:
+            raise ConfigError(f"{file}: {' '.join(str(error).split())}") from None
+        values = {str(key): value for key, value in found.items()} if isinstance(found, dict) else {}
+        return values, file is not None and file.parents[name.count("/")] != CONF
+
+    def files(
+        self, name: str, group: str = "", seen: tuple[str, ...] = ()
+    ) -> Iterator[tuple[str, dict[str, Any], bool]]:
+        """The file `name` after all that it includes."""
+        values, is_own = self.load(name)
+        if name in seen or not values:
+            return
+        for included, inside in included_files(values):
+            yield from self.files(f"{inside}/{included}" if inside else included, inside or group, (*seen, name))
+        yield group, values, is_own
+
+    def preset_choices(self) -> dict[str, str]:
+        """What our files, among those that it is made of, choose: `{"task": "rpn", "algorithm": "ppo", ...}`."""
+        ours = [values for group, values, is_own in self.files(self.name) if not (group or is_own)]
+        return {group: name for values in ours for name, group in included_files(values) if group}
+
+    def own_values(self) -> dict[str, Any]:
+        """The dotted keys and values of the user's files that it is made of."""
+        said = {}
+        for group, values, is_own in self.files(self.name):
+            own = {key: value for key, value in values.items() if key != "defaults"} if is_own else {}
+            said |= dict(leaf_values(own, group)) if own else {}
+        return said
+
+
+def included_files(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Of a defaults list `[rpn, {override task: jsonl}]`: `("rpn", "")`, `("jsonl", "task")`."""
+    for entry in values.get("defaults") or ():
+        if isinstance(entry, Mapping):
+            yield from ((str(value), str(key).removeprefix("override ").strip("/")) for key, value in entry.items())
+        elif entry != "_self_":
+            yield str(entry), ""
+
+
+def leaf_values(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The dotted keys of nested values, and these: `{"trainer": {"max_steps": 3}}` has `("trainer.max_steps", 3)`."""
+    if isinstance(value, Mapping) and value:
+        for name, item in value.items():
+            yield from leaf_values(item, f"{prefix}.{name}" if prefix else str(name))
+    else:
+        yield prefix, value
+
+
+def is_choice(override: Override) -> bool:
+    """Whether an override chooses in a group: `task=finqa`."""
+    key = override.key_or_group
+    return (key in CHOICES or "/" in key) and not (override.is_delete() or isinstance(override.value(), dict))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Said:
+    """The dotted keys that the user gave a value."""
+
+    line: frozenset[str]  # on the command line
+    chosen: frozenset[str]  # groups that the command line chooses in
+    file: frozenset[str]  # in files of their own
+    is_resolved: bool  # the file is a run's, which says every key
+    beside_debug: frozenset[str]  # what stands where debug=true stands
+
+    @classmethod
+    def of(cls, parsed: Sequence[Override], source: Source) -> Said:
+        """What overrides and the user's files say."""
+        values = {one.key_or_group: None if one.is_delete() else one.value() for one in parsed if not is_choice(one)}
+        line = frozenset(key for name, value in values.items() for key, _ in leaf_values(value, name))
+        own = source.own_values()
+        return cls(
+            line=line,
+            chosen=frozenset(one.key_or_group for one in parsed if is_choice(one)),
+            file=frozenset(own),
+            is_resolved=bool(own) and "defaults" not in source.load(source.name)[0],
+            beside_debug=line | (frozenset(own) if own.get("debug") is True else frozenset()),
+        )
+
+    def __contains__(self, path: str) -> bool:
+        return self.on_line(path) or any(_covers(key, path) for key in self.file)
+
+    def on_line(self, path: str) -> bool:
+        """Whether the command line says it."""
+        return any(_covers(key, path) for key in self.line)
+
+    def changed(self, path: str) -> bool:
+        """Whether the command line says it, or chooses in its section."""
+        return self.on_line(path) or path.partition(".")[0] in self.chosen
+
+
+def _covers(said: str, path: str) -> bool:
+    return said == path or path.startswith(f"{said}.") or said.startswith(f"{path}.")
+
 
 GROUPS = tuple(group for group in CHOICES if group != "reward")  # whose choices are components
 FOLLOWS_TASK = ("reward", "prompt")

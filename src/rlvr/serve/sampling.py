@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from rlvr.chat.rendering import Chat
 from rlvr.core.engine import LocalEngine
 from rlvr.core.engine.base import Alternatives
-from rlvr.serve.errors import ApiError
+from rlvr.serve.schemas import ApiError
 from rlvr.serve.transcript import Transcript
 from rlvr.types import SamplingParams, StopReason
 

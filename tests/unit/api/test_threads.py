@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from rlvr.api.threads import Stopped, in_a_thread
+from rlvr.api.commands import Stopped, in_a_thread
 from rlvr.errors import UserError
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from rlvr.app.benchmark import Benchmark
-from rlvr.app.benchmark_plan import Cell, Plan, join, make_cells, write_plan
+from rlvr.app.benchmark import Benchmark, Cell, Plan, join, make_cells, write_plan
 from rlvr.config.compose import load_config
 from rlvr.evaluation.analysis import analyze
 from tests.unit.evaluation.records import greedy

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rlvr.app.engines import check_engine, make_engine
+from rlvr.app.policies import check_engine, make_engine
 from rlvr.app.ranks import note_of_rank
 from rlvr.app.tasks import context_tokens
 from rlvr.app.train import train

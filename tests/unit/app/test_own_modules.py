@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rlvr import imports
-from rlvr.app.benchmark_plan import Plan, make_cells
+from rlvr.app.benchmark import Plan, make_cells
 from rlvr.app.export import find_source
 from rlvr.app.sources import own_config
 from rlvr.app.tasks import open_tasks

@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 from pydantic import ValidationError
 
-from rlvr.serve.errors import ApiError
 from rlvr.serve.sampling import Served
-from rlvr.serve.schemas import ChatRequest, CompletionRequest, parse
+from rlvr.serve.schemas import ApiError, ChatRequest, CompletionRequest, parse
 from tests.unit.serve.client import LIMITS, Client, Response
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
