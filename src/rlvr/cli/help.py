@@ -11,10 +11,8 @@ from pydantic.fields import FieldInfo
 
 from rlvr import imports, registry
 from rlvr.config.checks import in_words
-from rlvr.config.config import CHOICES, SECTIONS, Config
-from rlvr.config.keys import ANY_NAME, inner, keys, matches
-from rlvr.config.messages import shown
-from rlvr.config.spellings import spellings
+from rlvr.config.config import ANY_NAME, CHOICES, SECTIONS, Config, inner, keys, matches
+from rlvr.config.messages import shown, spellings
 from rlvr.errors import ConfigError, nearest
 from rlvr.settings import Component, Settings, label_of, plain
 

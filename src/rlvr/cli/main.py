@@ -98,7 +98,7 @@ def _flag_hint(word: str, parser: Parser, command: str) -> str:
     """What somebody means who writes `--learning-rate 1e-5` as for another program."""
     flag = word.partition("=")[0]
     if command == "train":
-        from rlvr.config.spellings import find_spelling
+        from rlvr.config.messages import find_spelling
 
         spelling = find_spelling(flag.lstrip("-").replace("-", "_"))
         if spelling is not None:

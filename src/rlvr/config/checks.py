@@ -6,8 +6,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from rlvr.config.config import SECTIONS, Config
-from rlvr.config.keys import walk
+from rlvr.config.config import SECTIONS, Config, walk
 from rlvr.config.messages import shown
 from rlvr.config.overrides import Said
 from rlvr.errors import ConfigError

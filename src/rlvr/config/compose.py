@@ -23,9 +23,9 @@ from pydantic.fields import FieldInfo
 from yaml import YAMLError
 
 from rlvr import imports, registry
-from rlvr.config import bundles, checks, messages
-from rlvr.config.config import CHOICES, Config
-from rlvr.config.keys import all_keys, owners
+from rlvr.config import checks, messages
+from rlvr.config.config import CHOICES, Config, all_keys, inner, owners
+from rlvr.config.messages import upgraded
 from rlvr.config.overrides import (
     FOLLOWS_TASK,
     GROUPS,
@@ -37,10 +37,10 @@ from rlvr.config.overrides import (
     leaf_values,
     parse_overrides,
 )
-from rlvr.config.spellings import upgraded
 from rlvr.errors import ConfigError, suggestion
 from rlvr.rewards.settings import RewardSettings
 from rlvr.settings import Settings, dumped, plain, validated
+from rlvr.tasks.settings import TaskBundle
 
 DEFAULT_CONFIG = "rpn"
 DATA_CONFIG = "gsm8k"  # what a task without a configuration of its own starts from
@@ -70,7 +70,7 @@ def load_config(
     fields = all_keys(_chosen(values))
     if values.get("debug") is True:
         _shrink(values, fields, said.beside_debug)
-    inside = bundles.expand(values, fields, lambda lines: _compose_bundle(lines, source))
+    inside = _expand(values, fields, source)
     config = checks.checked(_validated(values), replace(said, line=said.line | inside))
     config._notes = (*notes, *config.notes)
     return config
@@ -100,10 +100,7 @@ def to_run_yaml(config: Config) -> str:
 
 def read_yaml(text: str) -> Config:
     """What `to_run_yaml` wrote, also that of rlvr 0.1.0; the rules of a run are not checked again."""
-    values = _plain_values(OmegaConf.create(text))
-    if not values:
-        raise ValueError("it has no keys")
-    return read_values(values)
+    return read_values(_plain_values(OmegaConf.create(text)))
 
 
 def read_values(values: dict[str, Any]) -> Config:
@@ -165,9 +162,7 @@ def _hydra(source: Source, config_name: str | None, lines: Sequence[str]) -> tup
     try:
         with initialize_config_dir(str(first.resolve()), version_base="1.3"):
             composed = compose(config_name, overrides=[*lines, f"hydra.searchpath=[{path}]"], return_hydra_config=True)
-    except RecursionError:
-        raise ConfigError(f"{source.option} {source.name}: includes itself; give your file another name.") from None
-    except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
+    except (HydraException, OmegaConfBaseException, YAMLError, ValueError, RecursionError) as error:
         raise ConfigError(_explained(error, source, lines)) from None
     chosen = {group: str(name) for group, name in composed.hydra.runtime.choices.items() if group in CHOICES}
     OmegaConf.set_struct(composed, False)
@@ -239,7 +234,9 @@ def _leave_out_replaced(composed: DictConfig, chosen: Mapping[str, str], said: S
     for group, choice in chosen.items():
         if preset.get(group, choice) == choice or group not in composed:
             continue
-        fresh = _alone(source, group, choice)
+        fresh = OmegaConf.create({"name": choice})
+        if group not in GROUPS or source.load(f"{group}/{choice}")[0]:  # Hydra takes its time
+            fresh = _hydra(source, None, [f"+{group}={choice}"])[0][group]
         for leaf, value in leaf_values(_plain_values(composed[group], resolve=False), group):
             if leaf not in said or leaf == f"{group}.name":
                 continue
@@ -251,21 +248,12 @@ def _leave_out_replaced(composed: DictConfig, chosen: Mapping[str, str], said: S
     return notes
 
 
-def _alone(source: Source, group: str, choice: str) -> DictConfig:
-    """What a choice holds by itself; Hydra, which takes its time, is asked only about files that include others."""
-    values, _ = source.load(f"{group}/{choice}")
-    if (values and "defaults" not in values) or (not values and group in GROUPS):
-        return OmegaConf.create(values or {"name": choice})
-    found, _ = _hydra(source, None, [f"+{group}={choice}"])
-    return found[group]
-
-
 def _is_of_another(leaf: str, choice: str, fresh: DictConfig, said: Said) -> bool:
     """Whether other choices have this key, or this part of a reward, and `choice` has not."""
-    group, _, key = leaf.partition(".")
+    group, part = leaf.partition(".")[0], ".".join(leaf.split(".")[:3])
     if group == "reward":
-        part = leaf.split(".")[2:3]
-        return key.startswith("parts.") and part[0] not in fresh.parts and f"reward.parts.{part[0]}.type" not in said
+        is_part = part.startswith("reward.parts.")
+        return is_part and part.rpartition(".")[2] not in fresh.parts and f"{part}.type" not in said
     have = owners(leaf)
     return bool(have) and choice in registry.names(group) and f"{group}={choice}" not in have
 
@@ -285,9 +273,8 @@ def _resolved(composed: DictConfig, *, is_run: bool) -> dict[str, Any]:
     defaults = _defaults(Config) | {group: _defaults(settings) for group, settings in chosen.items()}
     try:
         merged = OmegaConf.create(_over(_literal(defaults), values))
-        missing = sorted(OmegaConf.missing_keys(merged))
-        if missing:
-            raise ConfigError(f"{missing[0]}: has no default; say {missing[0]}=...")
+        for missing in sorted(OmegaConf.missing_keys(merged)):
+            raise ConfigError(f"{missing}: has no default; say {missing}=...")
         return _plain_values(merged)
     except OmegaConfBaseException as error:
         raise ConfigError(f"{error.full_key}: {' '.join(str(error.msg or error).split())}.") from None
@@ -337,3 +324,59 @@ def _validated(values: dict[str, Any]) -> Config:
     return config.model_copy(
         update={"model": config.model.fitted(config), "trainer": config.trainer.fitted(config.model)}
     )
+
+
+# --------------------------------------------------------------------------------------------------- tasks inside of it
+
+PARTS = ("task", *FOLLOWS_TASK)
+
+
+def _expand(values: dict[str, Any], fields: Mapping[str, FieldInfo], source: Source) -> frozenset[str]:
+    """Write each field that names tasks out in full, in place; the keys that the lists `set` of the user's say.
+
+    [finqa]                                          -> {finqa: {task: ..., reward: ..., prompt: ...}}
+    {gsm8k: 2, finqa: 1}                             -> {gsm8k: {weight: 2, task: ...}, finqa: {weight: 1, task: ...}}
+    {mine: {task: jsonl, set: ["task.path=a.json"]}} -> {mine: {task: ..., reward: ..., prompt: ...}}
+    """
+    said: set[str] = set()
+    for key, field in fields.items():
+        kind, (section, _, name) = inner(field.annotation)[0], key.partition(".")
+        if kind is None or not issubclass(kind, TaskBundle) or not isinstance(values.get(section), dict):
+            continue
+        if name not in values[section] and field.is_required():
+            continue
+        entries = values[section].get(name) or {}
+        if isinstance(entries, str | list):
+            entries = dict.fromkeys([entries] if isinstance(entries, str) else map(str, entries))
+        if not isinstance(entries, dict):
+            raise ConfigError(f"{key}={entries}: must name tasks, e.g. [gsm8k,finqa] or {{gsm8k: 2, finqa: 1}}.")
+        weighted = "weight" in kind.model_fields
+        written = values[section][name] = {}
+        for label, entry in entries.items():
+            written[str(label)], lines = _entry(f"{key}.{label}", str(label), entry, source, weighted)
+            said |= {f"{key}.{label}.{line.partition('=')[0].lstrip('+~')}" for line in lines}
+    return frozenset(said)
+
+
+def _entry(key: str, name: str, entry: Any, source: Source, weighted: bool) -> tuple[dict[str, Any], list[str]]:
+    """The task, reward and prompt of an entry in full, and its `set`."""
+    if isinstance(entry, dict) and isinstance(entry.get("task"), dict):
+        return entry, []  # of a resolved configuration
+    if isinstance(entry, int | float) and weighted:
+        entry = {"weight": entry}
+    entry = dict(entry or {}) if isinstance(entry, dict | None) else {"set": entry}
+    overrides, choice = entry.pop("set", []), entry.pop("task", name)
+    weight = {"weight": entry.pop("weight", 1.0)} if weighted else {}
+    if entry or not isinstance(overrides, list) or not all(isinstance(line, str) for line in overrides):
+        known = "weight, task and set" if weighted else "task and set"
+        raise ConfigError(f'{key}: may have {known}, where set is a list like ["task.path=FOLDER"].')
+    for line in overrides:
+        if line.partition("=")[0].partition(".")[0].lstrip("+~") not in PARTS:
+            raise ConfigError(f"{key}: set may change task, reward and prompt, and {line} is none of them.")
+        if line.lstrip("+").startswith("reward.max_error_share="):
+            raise ConfigError(f"{key}: {line} has no effect here; set reward.max_error_share of the run.")
+    try:
+        values = _compose_bundle([f"task={choice}", *overrides], source)
+    except ConfigError as error:
+        raise ConfigError(f"{key}: {error}") from None
+    return weight | {part: values[part] for part in PARTS}, overrides

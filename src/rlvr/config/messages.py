@@ -2,16 +2,78 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from rlvr import registry
-from rlvr.config.config import CHOICES, SECTIONS, Config
-from rlvr.config.keys import all_keys, inner, owners
-from rlvr.config.spellings import find_spelling
+from rlvr.config.config import CHOICES, SECTIONS, Config, all_keys, inner, owners
 from rlvr.errors import nearest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spelling:
+    """`theirs` is a last component or a dotted key; `ours` are keys of rlvr; `note` says how they differ."""
+
+    project: str
+    theirs: str
+    ours: tuple[str, ...]
+    note: str
+    inside: bool  # so it is for every key inside `theirs`
+
+    @property
+    def translated(self) -> str:
+        """What to say to somebody who used it."""
+        if not self.ours:
+            return f"is not a setting here; {self.note}."
+        return f"the key is called {' and '.join(self.ours)} here{f' ({self.note})' if self.note else ''}."
+
+
+@cache
+def spellings() -> tuple[Spelling, ...]:
+    """All of them, in the order of the table, where `# ` begins a project; the more special ones come first."""
+    found, project = [], ""
+    for line in (Path(__file__).parent / "spellings.tsv").read_text(encoding="utf-8").splitlines():
+        theirs, ours, note = [*line.split("\t"), "", ""][:3]
+        if line.startswith("#"):
+            project = line.removeprefix("# ")
+        else:
+            one = {"theirs": theirs.rstrip("*"), "ours": tuple(ours.split()), "inside": theirs.endswith("*")}
+            found.append(Spelling(project=project, note=note, **one))
+    return tuple(found)
+
+
+def find_spelling(key: str) -> Spelling | None:
+    """The entry for a whole foreign key, for its last component, or for what it is inside of."""
+    table = {one.theirs: one for one in reversed(spellings())}
+    parts = key.split(".")
+    tails = [".".join(parts[start:]) for start in range(len(parts))]
+    found = next((table[tail] for tail in tails if tail in table), None)
+    return found or next((table[part] for part in parts if part in table and table[part].inside), None)
+
+
+def upgraded(values: dict[str, Any]) -> dict[str, Any]:
+    """A configuration of rlvr 0.1.0, where rewards had names and prompts had none, as one of today, in place."""
+    prompt, algorithm, reward = (values.get(name) or {} for name in ("prompt", "algorithm", "reward"))
+    if prompt:
+        prompt.setdefault("name", "plain")
+    if algorithm.get("train_on_tool_tokens") is False:
+        del algorithm["train_on_tool_tokens"]
+    if "name" in reward:
+        kind, weights = reward.pop("name"), {"boxed": reward.pop("boxed_weight", 0.0)}
+        weights["correct"] = reward.pop("correct_weight", 0.0)
+        chosen = reward.pop("type", "combined")
+        if kind == "rpn":
+            weights = weights if chosen == "combined" else {name: float(name == chosen) for name in weights}
+            reward["parts"] = {name: {"type": f"rpn_{name}", "weight": weight} for name, weight in weights.items()}
+    for section, key in (("task", "parts"), ("evaluation", "also")):
+        for bundle in ((values.get(section) or {}).get(key) or {}).values():
+            upgraded(bundle)
+    return values
 
 
 def shown(value: Any) -> str:
@@ -51,13 +113,19 @@ def _sentences(errors: Sequence[Any], settings: type[Any], prefix: str, chosen: 
         elif error["type"] == "missing":
             yield f"{path}: has no default; say {path}=..."
         elif error["type"] == "no_choice":
-            how = f"choose with {path}=CHOICE" if path in CHOICES else f"say {path}.{context['tag']}=..."
-            yield f"{path}.{context['tag']}: must be one of {', '.join(registry.names(context['group']))}; {how}."
+            yield _no_choice(path, value, **context)
         elif error["type"] != "too_short" or not any(one["loc"][:-1] == error["loc"] for one in errors):
             # of a list with wrong items pydantic counts the right ones only
             field = _located(error["loc"], settings, prefix)[1]
             meaning = f" ({field.description})" if field is not None and field.description else ""
             yield f"{path}={shown(value)}: must {' or '.join(map(_requirement, alike))}{meaning}."
+
+
+def _no_choice(path: str, value: Any, group: str, tag: str) -> str:
+    if isinstance(value, Mapping) and (near := nearest(tag, value)):
+        return f"{path}.{near}={shown(value[near])}: there is no such key; did you mean {path}.{tag}?"
+    how = f"choose with {path}=CHOICE" if path in CHOICES else f"say {path}.{tag}=..."
+    return f"{path}.{tag}: must be one of {', '.join(registry.names(group))}; {how}."
 
 
 def _located(location: Sequence[int | str], settings: type[Any] | None, prefix: str) -> tuple[str, FieldInfo | None]:

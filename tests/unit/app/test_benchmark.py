@@ -31,13 +31,6 @@ def test_rows_stand_in_the_order_of_the_plan_and_sets_of_one_task_together() -> 
     assert [line["kind"] for line in found.lines()] == ["cell"] * 4 + ["failed"] * 2
 
 
-def test_nothing_measured_is_a_table_of_failures() -> None:
-    found = Benchmark(cells=(cell("a", "rpn"),), analysis=None, failed=(cell("a", "rpn"),))
-    assert "failed" in found.table()
-    assert found.table(markdown=True).count("\n") == 3
-    assert found.lines() == [{"kind": "failed", "model": "a", "task": "rpn", "retriever": "-"}]
-
-
 def test_the_retriever_that_a_task_has_by_itself_stays_when_another_one_is_added(tmp_path: Path) -> None:
     plan = join(tmp_path, Plan(models=("a",), tasks=("musique",)))
     write_plan(tmp_path, plan, make_cells(plan))

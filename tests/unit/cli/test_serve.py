@@ -57,8 +57,3 @@ def test_a_port_that_is_taken_is_refused_before_anything_is_loaded(capsys: pytes
         port = taken.getsockname()[1]
         assert main(["serve", "no/such/model", "--engine", "vllm", "--port", str(port)]) == 1
     assert f"--port {port} cannot be used (Address already in use)" in capsys.readouterr().err
-
-
-def test_words_after_two_dashes_are_for_serve_only(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["eval", "no/such/model", "--", "--engine", "vllm"]) != 0
-    assert "after --" not in capsys.readouterr().err

@@ -88,23 +88,3 @@ def test_control_characters_reach_no_terminal() -> None:
     engine = Saying("\x1b[2Jred\x07\n\tdone")
     asyncio.run(StreamedEngine(engine, Bytes(), engine.write).generate(b"p", PARAMS))
     assert engine.written == "\\x1b[2Jred\\x07\n\tdone" == shown("\x1b[2Jred\x07\n\tdone")
-
-
-def test_half_a_character_at_the_end_is_shown_as_such() -> None:
-    class Cut(Saying):
-        async def generate(self, prompt_ids: Sequence[int], sampling: SamplingParams, **options: object) -> Completion:
-            on_token = options["on_token"]
-            assert callable(on_token)
-            for token in (0x61, 0xC3):
-                on_token(token, 0.0)
-            return Completion(
-                token_ids=(0x61, 0xC3),
-                behavior_logprobs=(0.0, 0.0),
-                sampling_logprobs=(0.0, 0.0),
-                stop_reason=StopReason.LENGTH,
-                policy_version=0,
-            )
-
-    cut = Cut()
-    asyncio.run(StreamedEngine(cut, Bytes(), cut.write).generate(b"p", PARAMS))
-    assert cut.written == "a\ufffd"

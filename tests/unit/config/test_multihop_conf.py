@@ -43,12 +43,6 @@ def test_a_run_has_the_settings_of_the_project() -> None:
     assert any("retriever bm25" in line for line in plan(config))
 
 
-@pytest.mark.parametrize("name", ["musique", "musique_spec", "musique_later"])
-def test_each_reward_pays_for_something(name: str) -> None:
-    reward = load_config([f"reward={name}"], config_name="hotpotqa").reward
-    assert sum(part.weight for part in reward.parts.values()) > 0
-
-
 def test_the_defaults_leave_a_service_time_for_its_retries() -> None:
     task = load_config([], config_name="musique").task
     assert isinstance(task, MultiHopSettings)
