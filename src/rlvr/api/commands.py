@@ -11,8 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rlvr.api.files import Data, data_file
-from rlvr.api.settings import Call, RewardFunction, Values, evaluation, training
+from rlvr.api.settings import Call, Data, RewardFunction, Values, data_file, evaluation, training
 from rlvr.errors import UserError
 from rlvr.tracking.jsonl import read_metrics
 from rlvr.tracking.rollouts import EpisodeRecord, read_rollouts, rollouts_path

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from rlvr import __version__
-from rlvr.cli.errors import sentence
+from rlvr.cli.signals import sentence
 from rlvr.errors import UserError, nearest, suggestion
 from rlvr.scale.launch import is_local_main_process, wait_for_the_end
 

@@ -10,8 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlvr.cli.signals import ended_by_sigterm
-from rlvr.cli.streaming import shown
+from rlvr.cli.signals import ended_by_sigterm, shown
 from rlvr.errors import ConfigError, suggestion
 
 if TYPE_CHECKING:

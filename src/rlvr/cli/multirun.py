@@ -11,7 +11,7 @@ from shlex import quote
 
 from hydra.errors import HydraException
 
-from rlvr.cli.errors import sentence
+from rlvr.cli.signals import sentence
 from rlvr.config import Config
 from rlvr.config.compose import load_config, to_yaml
 from rlvr.config.overrides import inclusive_range, parse_overrides

@@ -6,21 +6,23 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from rlvr.cli.model_arguments import add_model_arguments, at_least, note, opened, progress
-from rlvr.cli.streaming import StreamedEngine, shown
+from rlvr.cli.signals import shown
 from rlvr.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
     from rlvr.app.inference import Inference
+    from rlvr.core.engine.base import Engine, OnToken
+    from rlvr.core.episode import ChatCodec
     from rlvr.evaluation.players import Player
     from rlvr.tracking.evaluations import EvaluationRecord
-    from rlvr.types import Example
+    from rlvr.types import Completion, Example, SamplingParams
 
 BATCH_SIZE = 256
 HELP = "let a model answer"
@@ -164,6 +166,47 @@ def _live_player(inference: Inference, example: Example) -> Player:
         sys.stdout.flush()
 
     return replace(player, engine=cast(Any, StreamedEngine(player.engine, player.chat, write)))
+
+
+class StreamedEngine:
+    """An engine that writes what it samples, and between two turns what came back, as it goes.
+
+    What the model says is shown, never interpreted: control characters are spelled out.
+    """
+
+    def __init__(self, engine: Engine, chat: ChatCodec, write: Callable[[str], None]) -> None:
+        self._engine, self._chat, self._write = engine, chat, write
+        self._known = 0  # tokens of the episode that have been shown or asked
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)  # all else is the engine's
+
+    async def generate(
+        self,
+        prompt_ids: Sequence[int],
+        sampling: SamplingParams,
+        *,
+        session: Hashable | None = None,
+        on_token: OnToken | None = None,
+    ) -> Completion:
+        """As the engine's, written token by token; no half of a character is."""
+        from rlvr.serve.sampling import Transcript
+
+        if self._known:
+            self._write(f"\n{shown(self._chat.decode(prompt_ids[self._known :]))}\n")
+        transcript = Transcript(self._chat.decode)
+
+        def add(token: int, logprob: float) -> None:
+            transcript.add(token)
+            self._write(shown(transcript.take()))
+            if on_token is not None:
+                on_token(token, logprob)
+
+        completion = await self._engine.generate(prompt_ids, sampling, session=session, on_token=add)
+        transcript.finish()
+        self._write(shown(transcript.take()))
+        self._known = len(prompt_ids) + len(completion.token_ids)
+        return completion
 
 
 def steps(record: EvaluationRecord) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlvr import imports, registry
 from rlvr.cli.model_arguments import add_config_dir, add_set, at_least, port
-from rlvr.cli.streaming import shown
+from rlvr.cli.signals import shown
 from rlvr.errors import ConfigError
 
 if TYPE_CHECKING:

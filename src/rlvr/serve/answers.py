@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from rlvr.chat.rendering import Chat
-from rlvr.serve.sampling import Choice
-from rlvr.serve.transcript import UNFINISHED
+from rlvr.serve.sampling import UNFINISHED, Choice
 from rlvr.types import StopReason, ToolSchema
 
 Json = dict[str, Any]

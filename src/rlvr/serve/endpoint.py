@@ -107,8 +107,7 @@ class Endpoint:
                     if in_stream := bool(request.stream):
                         await send(STREAM)
                     try:
-                        work = self._stream(request, answer, choices, send) if in_stream else self._whole(choices)
-                        await _unless_gone(receive, work)
+                        await _unless_gone(receive, self._sample(request, answer, choices, send))
                     finally:
                         counts = usage(choices)
                         self.metrics.prompt_tokens += counts["prompt_tokens"]
@@ -132,40 +131,32 @@ class Endpoint:
 
     async def _body(self, request: Request) -> bytes:
         """The whole body, at most `max_body_bytes`, whatever its headers say."""
-        kind = request.headers.get("content-type", "application/json").split(";")[0].strip().lower()
-        if kind != "application/json":
-            raise ApiError(415, "the body must be JSON: send it with the header Content-Type: application/json.")
-        most = self.limits.max_body_bytes
-        announced = request.headers.get("content-length", "0")
-        size = int(announced[:20]) if announced.isdecimal() else 0
-        data = bytearray()
+        most, data = self.limits.max_body_bytes, bytearray()
         try:
             async with asyncio.timeout(BODY_S), aclosing(request.stream()) as blocks:
-                while size <= most and (block := await anext(blocks, None)) is not None:
+                async for block in blocks:
                     data += block
-                    size = max(size, len(data))
+                    if len(data) > most:
+                        raise ApiError(413, f"the body has more than {most} bytes, the most that this server reads.")
         except TimeoutError:
             raise ApiError(408, f"the body did not arrive within {BODY_S:.0f} s.") from None
-        if size > most:
-            raise ApiError(413, f"the body has more than {most} bytes, the most that this server reads.")
         return bytes(data)
 
-    async def _whole(self, choices: Sequence[Choice]) -> None:
-        async with aclosing(self.pool.sample(choices)) as steps:
-            async for _ in steps:
-                pass
+    async def _sample(self, request: ApiRequest, answer: Answer, choices: Sequence[Choice], send: Send) -> None:
+        """Sample; of a stream the server-sent events too, but for the last one."""
 
-    async def _stream(self, request: ApiRequest, answer: Answer, choices: Sequence[Choice], send: Send) -> None:
-        """Server-sent events, but for the last one."""
-        await _send_events(send, [answer.chunk([entry]) for choice in choices if (entry := answer.opening(choice))])
+        async def tell(entries: list[Json | None]) -> None:
+            if request.stream and any(entries):
+                await _send_events(send, [answer.chunk([entry]) for entry in entries if entry])
+
+        await tell([answer.opening(choice) for choice in choices])
         going = list(choices)
         async with aclosing(self.pool.sample(choices)) as steps:
             async for _ in steps:
-                news = [entry for choice in going if (entry := answer.news(choice))]
-                going = [choice for choice in going if choice.stop_reason is None]
-                if news:
-                    await _send_events(send, [answer.chunk([entry]) for entry in news])
-        if request.stream_options and request.stream_options.include_usage:
+                if request.stream:
+                    await tell([answer.news(choice) for choice in going])
+                    going = [choice for choice in going if choice.stop_reason is None]
+        if request.stream and request.stream_options and request.stream_options.include_usage:
             await _send_events(send, [answer.chunk([], usage(choices))])
 
 

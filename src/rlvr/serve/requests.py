@@ -1,7 +1,8 @@
 """From a request to the completions that it asks for. Everything a model could choke on is refused here."""
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from rlvr.chat.tool_calls import MAX_DEPTH, BadJsonError, load_json
@@ -118,11 +119,8 @@ def chat_choices(request: ChatRequest, served: Served) -> tuple[Answer, list[Cho
     messages = to_messages(request.messages)
     calls = [call for message in messages for call in message.tool_calls]
     texts = [*(one.content for one in messages), *(str(one.arguments) for one in calls), *map(str, tools)]
-    _check_length("messages", sum(map(len, texts)), served)  # about what a template renders
-    try:
-        prompt = _checked("messages", served.chat.encode_prompt(messages, tools), served)
-    except UserError:
-        raise invalid("messages", "the model's chat template or its tokenizer cannot take them.") from None
+    num_chars = sum(map(len, texts))  # about what a template renders
+    prompt = _encoded("messages", num_chars, served, partial(served.chat.encode_prompt, messages, tools))
     with_ids = bool(request.return_token_ids)
     answer = ChatAnswer(chat=served.chat, model=served.names[0], with_ids=with_ids, tools=tools)
     max_tokens = next(iter(limits), None) or served.max_context_tokens
@@ -176,11 +174,18 @@ def _check_model(request: ApiRequest, served: Served) -> None:
 def _text_prompt(prompt: str | list[int], served: Served) -> Ids:
     if not isinstance(prompt, str):
         return _checked("prompt", _known("prompt", prompt, served), served)
-    _check_length("prompt", len(prompt), served)
+    return _encoded("prompt", len(prompt), served, partial(served.chat.encode_text, prompt))
+
+
+def _encoded(field: str, num_chars: int, served: Served, encode: Callable[[], Ids]) -> Ids:
+    most = served.max_context_tokens
+    if num_chars > MAX_CHARS_PER_TOKEN * most:
+        message = f"{num_chars} characters do not fit into the model's context of {most} tokens."
+        raise invalid(field, message, code="context_length_exceeded")
     try:
-        return _checked("prompt", served.chat.encode_text(prompt), served)
+        return _checked(field, encode(), served)
     except UserError:
-        raise invalid("prompt", f"the model's tokenizer has no ids for it (got {shown(prompt)}).") from None
+        raise invalid(field, "the model's tokenizer or its chat template cannot take it.") from None
 
 
 def _known(field: str, ids: Sequence[int], served: Served) -> Ids:
@@ -189,13 +194,6 @@ def _known(field: str, ids: Sequence[int], served: Served) -> Ids:
     if unknown is not None:
         raise invalid(field, f"the model has no token {unknown}: its ids end at {last}.")
     return tuple(ids)
-
-
-def _check_length(field: str, num_chars: int, served: Served) -> None:
-    most = served.max_context_tokens
-    if num_chars > MAX_CHARS_PER_TOKEN * most:
-        message = f"{num_chars} characters do not fit into the model's context of {most} tokens."
-        raise invalid(field, message, code="context_length_exceeded")
 
 
 def _checked(field: str, prompt: Ids, served: Served) -> Ids:

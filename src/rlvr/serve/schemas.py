@@ -79,8 +79,6 @@ class _Body(BaseModel):
 
 
 class StreamOptions(_Body):
-    """`include_usage`: the last chunk tells the usage."""
-
     include_usage: bool | None = None
 
 
@@ -131,30 +129,22 @@ class CompletionRequest(ApiRequest):
 
 
 class TextPart(_Body):
-    """A part of a message."""
-
     type: Literal["text"]
     text: str
 
 
 class Function(_Body):
-    """The function of a call."""
-
     name: Name
     arguments: str
 
 
 class Call(_Body):
-    """A call by an assistant."""
-
     id: str
     type: Literal["function"] = "function"
     function: Function
 
 
 class ApiMessage(_Body):
-    """A message of a conversation."""
-
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | Annotated[list[TextPart], Field(fail_fast=True)] | None = None
     tool_calls: Annotated[list[Call], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
@@ -172,8 +162,6 @@ class ToolFunction(_Body):
 
 
 class Tool(_Body):
-    """A tool that may be called."""
-
     type: Literal["function"]
     function: ToolFunction
 

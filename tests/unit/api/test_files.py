@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rlvr.api.files import data_file, import_path
+from rlvr.api.settings import data_file, import_path
 from rlvr.config.compose import load_config
 from rlvr.errors import ConfigError
 from rlvr.lines import override_lines

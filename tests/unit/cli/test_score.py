@@ -110,7 +110,7 @@ def test_check_names_the_first_row_that_differs(tmp_path: Path, capsys: pytest.C
         ("{", "line 2 is not JSON"),
         ("[" * 100_000, "line 2 is not JSON"),
         ("1" * 5000, "line 2 is not JSON"),
-        ("[1]", "line 2 is no JSON object"),
+        ("[1]", "line 2 is not JSON"),
         ({"vid": "a", "task": "gsm8k", "prediction": "x"}, "line 2 has no field 'golds'; add it"),
         (GOOD | {"task": "gsm"}, "line 2: there is no task 'gsm'; use one of gsm8k, "),
         (GOOD | {"prediction": 18}, "line 2: prediction=18: give a text."),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Hashable, Sequence
 
-from rlvr.cli.streaming import StreamedEngine, shown
+from rlvr.cli.predict import StreamedEngine
+from rlvr.cli.signals import shown
 from rlvr.core.engine.base import OnToken
 from rlvr.types import Completion, Message, SamplingParams, StopReason, ToolSchema
 

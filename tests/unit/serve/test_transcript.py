@@ -5,7 +5,7 @@ import random
 import pytest
 
 from rlvr.chat.coding import Coder
-from rlvr.serve.transcript import Transcript
+from rlvr.serve.sampling import Transcript
 from tests.unit.chat.tokenizers import byte_tokenizer
 
 CODER = Coder(byte_tokenizer())
