@@ -1,7 +1,5 @@
 """Tools that hang: the caller gets an answer in time, the event loop goes on, threads are few and end."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys

@@ -162,7 +162,9 @@ def _hydra(source: Source, config_name: str | None, lines: Sequence[str]) -> tup
     try:
         with initialize_config_dir(str(first.resolve()), version_base="1.3"):
             composed = compose(config_name, overrides=[*lines, f"hydra.searchpath=[{path}]"], return_hydra_config=True)
-    except (HydraException, OmegaConfBaseException, YAMLError, ValueError, RecursionError) as error:
+    except RecursionError:
+        raise ConfigError(f"{source.option} {source.name}: includes itself; give your file another name.") from None
+    except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
         raise ConfigError(_explained(error, source, lines)) from None
     chosen = {group: str(name) for group, name in composed.hydra.runtime.choices.items() if group in CHOICES}
     OmegaConf.set_struct(composed, False)

@@ -1,7 +1,5 @@
 """The table of a benchmark, and the names of its files."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

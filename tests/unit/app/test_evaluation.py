@@ -1,7 +1,5 @@
 """What makes two measurements the same."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

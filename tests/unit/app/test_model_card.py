@@ -1,7 +1,5 @@
 """The card of an exported model: its numbers are those of the exported step, and what a model wrote stays text."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

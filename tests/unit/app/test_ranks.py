@@ -1,7 +1,5 @@
 """What processes that train together agree on, on real ranks."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

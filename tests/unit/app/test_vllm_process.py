@@ -1,7 +1,5 @@
 """Starting, watching and ending vLLM, with a small program in its place; the system tests start the real one."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Finding vLLM, and what it is started with; tests/system/test_vllm.py starts it."""
 
-from __future__ import annotations
-
 import asyncio
 import importlib.util
 import json

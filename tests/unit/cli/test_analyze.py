@@ -1,7 +1,5 @@
 """`rlvr analyze`: what is printed where, and what is refused."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

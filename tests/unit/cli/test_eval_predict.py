@@ -1,7 +1,5 @@
 """`rlvr eval` and `rlvr predict` on a run folder with an untrained model: what is printed, what is refused."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import shutil

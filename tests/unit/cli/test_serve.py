@@ -1,7 +1,5 @@
 """`rlvr serve` refuses options that would do nothing; tests/system/test_serve.py and test_vllm.py serve."""
 
-from __future__ import annotations
-
 import socket
 
 import pytest

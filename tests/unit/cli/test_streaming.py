@@ -1,7 +1,5 @@
 """What a terminal gets of a completion while it is sampled."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Hashable, Sequence
 
