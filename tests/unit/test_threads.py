@@ -175,16 +175,6 @@ def test_pitfall_27_too_many_hanging_threads_are_a_sentence() -> None:
     wait_until(lambda: num_tool_threads() == 0)
 
 
-def test_one_tool_serves_several_event_loops() -> None:
-    def echo(query: str) -> str:
-        """Echo."""
-        return query
-
-    tool = make_tool(echo, timeout_s=5.0)
-    for _ in range(3):
-        assert asyncio.run(tool.call({"query": "x"}, None)).text == "x"
-
-
 def test_pitfall_27_a_program_ends_although_a_tool_hangs() -> None:
     program = """
 import asyncio, threading

@@ -171,14 +171,6 @@ def test_what_only_its_own_task_can_be_asked_or_paid_for_is_left_behind(tmp_path
     assert (finqa.prompt, finqa.reward) == (programs.prompt, rows.reward)
 
 
-def test_the_metric_of_named_columns_stays(tmp_path: Path) -> None:
-    own = trained(config_name="gsm8k", task={"name": "hub", "path": "a/b", "metric": "exact"})
-    run = written(tmp_path / "hub", own)
-    assert evaluation(Call(data="/c"), str(run), None).task.metric == "exact"  # type: ignore[union-attr]
-    changed = evaluation(Call(data="/c", values={"task.metric": "text"}), str(run), None)
-    assert changed.task.metric == "text"  # type: ignore[union-attr]
-
-
 def test_a_bare_model_is_evaluated_on_rows_or_on_a_task(tmp_path: Path) -> None:
     rows = ["task=jsonl", "task.path=/c", "task.eval_path=/c"]
     assert evaluation(Call(data="/c"), str(tmp_path), None) == command(*rows)

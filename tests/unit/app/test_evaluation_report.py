@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 
 from rlvr.app.evaluation_report import write_evaluation_report
-from rlvr.errors import UserError
 from rlvr.evaluation.analysis import analyze
-from rlvr.report.run import Limits
 from rlvr.tracking.evaluations import EvaluationRecord, write_jsonl
 from tests.unit.evaluation.records import greedy
 from tests.unit.report.runs import chunk_of
@@ -75,11 +73,3 @@ def test_a_benchmarks_folder_has_the_names_of_its_plan(tmp_path: Path) -> None:
     (cell,) = main["evaluations"]["cells"]
     assert (cell["name"], cell["task"]) == ("runs/small", "rpn_small")
     assert "accuracy" in cell["scores"]
-
-
-def test_limits_are_kept_and_nothing_is_an_error(tmp_path: Path) -> None:
-    file = save(tmp_path / "a.jsonl", greedy([1] * 120))
-    report = write_evaluation_report([file], limits=Limits(max_episodes=50))
-    assert (report.num_episodes, report.num_left_out) == (50, 70)
-    with pytest.raises(UserError, match="no record of an evaluation"):
-        write_evaluation_report([tmp_path / "a.html"])

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rlvr.app.model_card import Card, Sample, escaped, scores, write_card
+from rlvr.app.model_card import Card, Sample, scores, write_card
 from rlvr.config.compose import load_config
 
 METRICS = {
@@ -101,12 +101,6 @@ def test_model_output_cannot_leave_its_code_block() -> None:
     assert "\x1b" not in text
     assert "\x00" not in text
     assert "Sampled at step 7, no reward" in text
-
-
-def test_names_are_escaped() -> None:
-    assert escaped("<b>*x*|y\n# z") == r"&lt;b>\*x\*\|y \# z"
-    text = write_card(card(title="<img src=x>", name="x"))
-    assert "# &lt;img src=x>" in text
 
 
 @pytest.mark.parametrize("name", ['a"b', "a\\b", "ann/sums"])

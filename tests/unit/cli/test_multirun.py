@@ -86,12 +86,6 @@ def test_a_signal_ends_the_sweep(training: FakeTraining, capsys: pytest.CaptureF
     assert "2 more runs were not started" in capsys.readouterr().out
 
 
-def test_cfg_job_prints_every_configuration(training: FakeTraining, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", "-m", "--cfg", "job", "seed=1,2", "run_dir=out"]) == 0
-    assert capsys.readouterr().out.count("\nseed: ") == 2
-    assert training.configs == []
-
-
 def test_a_sweep_under_torchrun_is_refused(training: FakeTraining, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert main(["train", "-m", "seed=1,2"]) == 2

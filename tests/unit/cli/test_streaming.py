@@ -6,7 +6,7 @@ from collections.abc import Hashable, Sequence
 from rlvr.cli.predict import StreamedEngine
 from rlvr.cli.signals import shown
 from rlvr.core.engine.base import OnToken
-from rlvr.types import Completion, Message, SamplingParams, StopReason, ToolSchema
+from rlvr.types import Completion, SamplingParams, StopReason
 
 PARAMS = SamplingParams(max_tokens=9, stop_ids=frozenset(), seed=0)
 
@@ -18,11 +18,6 @@ class Bytes:
 
     def decode(self, ids: Sequence[int]) -> str:
         return bytes(ids).decode(errors="replace")
-
-    def encode_prompt(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()) -> tuple[int, ...]:
-        raise NotImplementedError
-
-    next_prompt = parse = encode_prompt
 
 
 class Saying:
@@ -57,12 +52,6 @@ class Saying:
 
     def write(self, text: str) -> None:
         self.written += text
-
-    def release(self, session: Hashable) -> None: ...
-
-    def load_weights(self, version: int) -> None: ...
-
-    def close(self) -> None: ...
 
 
 def test_each_token_is_written_at_once_and_no_half_of_a_character() -> None:

@@ -13,12 +13,6 @@ from rlvr.engines.settings import VllmEngineSettings
 from tests.unit.cli.conftest import FakeResult, FakeTraining
 
 
-def test_overrides_may_stand_anywhere(training: FakeTraining) -> None:
-    assert main(["train", "seed=1", "--config-name", "rpn_ppo", "trainer.max_steps=3", "run_dir=x"]) == 0
-    (config,) = training.configs
-    assert (config.name, config.seed, config.trainer.max_steps, config.run_dir) == ("rpn_ppo", 1, 3, "x")
-
-
 def test_cfg_job_prints_what_would_run(training: FakeTraining, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--cfg", "job", "algorithm=dapo"]) == 0
     out, err = capsys.readouterr()

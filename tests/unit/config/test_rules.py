@@ -207,21 +207,6 @@ def test_a_prompt_without_a_place_for_the_answer_is_noted() -> None:
     assert len(notes("task=mix", "task.parts={gsm8k:1,finqa:{set:['prompt.system=null']}}")) == 1
 
 
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        [],
-        ["prompt=boxed", "reward=numeric"],
-        ["prompt=plain", "reward=numeric"],
-        ["prompt.system=null", "prompt.few_shot=1"],
-        ["prompt.system='Write <SOLUTION>18</SOLUTION>.'"],
-        ["prompt.system='End with #### 18.'", "prompt.answer_in=hash", "reward=numeric"],
-    ],
-)
-def test_nothing_is_noted_where_the_prompt_says_it(overrides: list[str]) -> None:
-    assert notes(*overrides) == notes(config_name="gsm8k_smoke") == []
-
-
 def test_a_headline_of_another_reward_falls_back_to_accuracy() -> None:
     config = load_config(["reward=numeric", "prompt=boxed", "prompt.user='{question}'"], config_name="gsm8k_smoke")
     assert config.evaluation.headline == "accuracy"
@@ -241,17 +226,3 @@ MUSIQUE = ("model.name_or_path=x",)
 def test_a_factor_for_hops_that_the_algorithm_cancels_is_noted(overrides: tuple[str, ...], key: str) -> None:
     (note,) = load_config([*MUSIQUE, *overrides], config_name="musique").notes
     assert note.startswith(f"{key}: all episodes of a question share its factor for hops, which algorithm.std_norm")
-
-
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        ("reward=musique_later",),  # the configuration's own algorithm is dr_grpo
-        ("reward=musique_later", "algorithm=grpo", "algorithm.std_normalization=none"),
-        ("reward.parts.em.hop_weight=linear",),
-        ("algorithm=grpo",),
-        ("reward=musique_spec", "algorithm=grpo"),
-    ],
-)
-def test_a_factor_for_hops_that_counts_is_not_noted(overrides: tuple[str, ...]) -> None:
-    assert load_config([*MUSIQUE, *overrides], config_name="musique").notes == ()
