@@ -82,8 +82,6 @@ SCRATCH = ("scratch", "scratch_bpe")
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """The arguments that `train` and `evaluate` share."""
-
     model: str | Path | Values | None = None
     data: str | Callable[..., Any] | None = None  # a file, or a function that yields rows
     eval_data: str | None = None
@@ -101,7 +99,6 @@ class Call:
 
     @property
     def functions(self) -> Functions:
-        """The functions of the call, by the name that the configuration has for them."""
         given: tuple[Any, ...] = (self.data, self.reward, *self.tools)
         return {import_path(one): one for one in given if callable(one)}
 

@@ -76,7 +76,6 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """`runs/a on musique with bm25`"""
         return f"{self.model} on {self.task}" + (f" with {self.retriever}" if self.retriever != NONE else "")
 
 
@@ -192,8 +191,6 @@ Bar = Callable[[str], AbstractContextManager[Progress]]
 
 @dataclass(frozen=True, kw_only=True)
 class Benchmark:
-    """What was measured, and the cells that failed."""
-
     cells: tuple[Cell, ...]
     analysis: Analysis | None  # None: every cell failed
     failed: tuple[Cell, ...]

@@ -32,8 +32,6 @@ FORMAT = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """The weights of a run that are exported."""
-
     root: Path  # the run
     config: Config
     weights: Path  # a folder in Hub format, with a whole model or an adapter
@@ -43,8 +41,6 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What the user asks for beside the run."""
-
     merge: bool = False
     dtype: Dtype | None = None
     base_model: str | None = None
@@ -172,7 +168,6 @@ def _write_texts(source: Source, options: Options, folder: Path, *, kind: str, b
 
 
 def _base(source: Source) -> str | None:
-    """The model that training started from, None if it was made from scratch."""
     if files.is_adapter(source.weights):
         return base_of(source.weights)
     model = source.config.model.pretrained

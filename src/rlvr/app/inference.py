@@ -38,8 +38,6 @@ class Loaded:
 
 @dataclass(frozen=True, kw_only=True)
 class Inference:
-    """A model with the tasks and settings to try it on."""
-
     loaded: Loaded
     config: Config
     tasks: Tasks
@@ -56,7 +54,6 @@ class Inference:
         return [*self.tasks.notes, *dict.fromkeys(note for note in rendered if note is not None)]
 
     def player(self, task: Task) -> Player:
-        """What plays the task's episodes."""
         model = self.loaded.model
         if isinstance(model, Endpoint):
             return EndpointPlayer(endpoint=model, stop_words=tuple(task.stop_words))

@@ -41,8 +41,6 @@ SHOWN = (
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """An episode of training."""
-
     step: int
     texts: tuple[tuple[str, str], ...]  # (prompt | completion | reply, text)
     reward: float | None
@@ -50,8 +48,6 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """What the card tells of."""
-
     name: str  # folder or repository to load
     title: str
     config: Config
@@ -70,7 +66,6 @@ class Card:
 
 
 def write_card(card: Card) -> str:
-    """The whole README.md."""
     from jinja2 import Environment, FileSystemLoader
 
     templates = Environment(loader=FileSystemLoader(Path(__file__).parent), trim_blocks=True, lstrip_blocks=True)
@@ -194,6 +189,5 @@ def fenced(texts: Sequence[tuple[str, str]]) -> str:
 
 
 def escaped(text: str) -> str:
-    """One line of text without Markdown or HTML markup."""
     line = " ".join(visible(text, MAX_CHARS).split())
     return re.sub(r"([\\`*_{}\[\]()#+!|~-])", r"\\\1", line.replace("&", "&amp;").replace("<", "&lt;"))

@@ -82,8 +82,6 @@ Stopped = Callable[[], bool]
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """What all parts of a run share."""
-
     config: Config
     tasks: Tasks
     folder: RunFolder

@@ -68,7 +68,6 @@ def _report_done(store: Any) -> None:
 
 
 def quiet(config: Config) -> Config:
-    """The configuration of a rank that shows, tracks and prints nothing."""
     tracker = config.tracker.model_copy(update={"console": "none", "report_to": ()})
     return config.model_copy(update={"tracker": tracker, "debug": False})
 

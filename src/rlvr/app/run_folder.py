@@ -27,8 +27,6 @@ _EARLY = (LOCK, ".config.yaml.tmp-")  # all there is when a run is killed before
 
 
 class RunFolder:
-    """Paths inside `root`."""
-
     def __init__(self, *, root: Path) -> None:
         self.root = root
         self.config = root / "config.yaml"  # the resolved configuration; repeating it makes a new run

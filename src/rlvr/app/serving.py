@@ -21,8 +21,6 @@ from rlvr.types import Message
 
 @dataclass(frozen=True, kw_only=True)
 class ServeSettings:
-    """What a user may choose about a served model."""
-
     names: tuple[str, ...] = ()  # what requests call it; none: as MODEL was given
     max_batch_size: int = 64
     max_queue: int = 512

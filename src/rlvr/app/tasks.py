@@ -21,14 +21,11 @@ from rlvr.types import Message, ToolSchema
 
 @dataclass(frozen=True, kw_only=True)
 class Tasks:
-    """What is trained on, and everything that is evaluated."""
-
     own: Task
     also: tuple[Task, ...]
 
     @property
     def eval_sets(self) -> tuple[Task, ...]:
-        """Each is evaluated by itself."""
         return (*self.own.eval_sets(), *self.also)
 
     @property
@@ -62,7 +59,6 @@ def _count_tokens(chat: Chat, messages: Sequence[Message], tools: Sequence[ToolS
 
 
 def context_tokens(policy: HubPolicy) -> int:
-    """Tokens that prompt and completion may have together."""
     return int(policy.model.config.get_text_config().max_position_embeddings)
 
 

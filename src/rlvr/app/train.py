@@ -30,8 +30,6 @@ from rlvr.tracking.trackers.fanout import Trackers
 
 @dataclass(frozen=True, kw_only=True)
 class TrainResult:
-    """What became of a run."""
-
     folder: Path
     num_steps: int
     finished: bool
@@ -115,7 +113,6 @@ def _train(setup: Setup, policy: HubPolicy, trackers: Trackers, stopped: Stopped
 
 @contextmanager
 def _open_folder(config: Config, world: World) -> Iterator[RunFolder]:
-    """The run's folder, which the first rank chooses and locks."""
     with open_run_folder(config) if world.is_first else nullcontext() as own:
         root = shared_folder(own and own.root, world)
         yield own or RunFolder(root=root)

@@ -45,8 +45,6 @@ TAIL_LINES = 25
 
 @dataclass(frozen=True, kw_only=True)
 class VllmSettings:
-    """The user's settings of the server."""
-
     host: str = "127.0.0.1"
     port: int  # a free one
     names: tuple[str, ...] = ()  # of the model in requests; none: as MODEL was given
@@ -60,15 +58,12 @@ class VllmSettings:
 
     @property
     def limits(self) -> dict[str, int]:
-        """Those that the user set, by vLLM's options."""
         given = {"--max-num-seqs": self.max_batch_size, "--max-model-len": self.max_context_tokens}
         return {option: value for option, value in given.items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Build:
-    """The vLLM of an environment."""
-
     python: str
     version: str | None
     cpu: bool
@@ -77,8 +72,6 @@ class Build:
 
 @dataclass(frozen=True, kw_only=True)
 class Weights:
-    """The model to serve."""
-
     model: str  # folder or Hub id of a whole model
     adapter: Path | None = None  # on top of it
     tokenizer: str | None = None  # None: the model's
@@ -98,15 +91,12 @@ class VllmDiedError(UserError):
 
 @dataclass(frozen=True, kw_only=True)
 class VllmServer:
-    """A healthy server."""
-
     url: str
     names: tuple[str, ...]
     process: subprocess.Popen[bytes]
     log: Path
 
     def wait(self) -> None:
-        """Wait until the server dies; raises VllmDiedError."""
         self.process.wait()
         raise VllmDiedError(self.process, self.log)
 
@@ -199,7 +189,6 @@ def check_arguments(arguments: Sequence[str], ours: Sequence[str] = OWN_OPTIONS)
 
 
 def command_line(build: Build, weights: Weights, names: Sequence[str], settings: VllmSettings) -> list[str]:
-    """Arguments of `python`: ours first, then the user's."""
     given = {word.partition("=")[0].replace("_", "-") for word in settings.arguments}
     served = [weights.model] if weights.adapter is not None else list(names)
     options = [

@@ -40,7 +40,6 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure and print; 1 if a cell failed."""
     check_used(args.set)
     folder = Path(args.output_dir)
     if folder.exists() and not folder.is_dir():

@@ -63,7 +63,6 @@ def folder_names(jobs: Sequence[Job]) -> list[str]:
 
 
 def run_sweep(args: argparse.Namespace) -> int:
-    """Check all configurations, then run them; the exit status is 1 if any failed."""
     jobs = expand(args.overrides)
     if not jobs:
         raise ConfigError("--multirun: a range is empty; write the smaller value first, e.g. seed=1..10.")

@@ -224,7 +224,6 @@ def steps(record: EvaluationRecord) -> str:
 
 
 def answer(record: EvaluationRecord) -> str:
-    """What the model wrote, then the grade; without a known answer, the answer that was read."""
     return shown(f"{_last_words(record).strip()}\n{_grade(record)}\n")
 
 

@@ -88,7 +88,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_engine(args: argparse.Namespace) -> None:
-    """ConfigError for an option that would have no effect."""
     vllm = args.engine == "vllm"
     for name in ONLY_WITH["local" if vllm else "vllm"]:
         if (value := getattr(args, name)) is not None:

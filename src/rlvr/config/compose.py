@@ -310,7 +310,6 @@ def _shrink(values: dict[str, Any], fields: Mapping[str, FieldInfo], given: Coll
 
 
 def _chosen(values: Mapping[str, Any]) -> dict[str, str]:
-    """The component of each group."""
     names = {group: values[group].get("name") for group in GROUPS if isinstance(values.get(group), dict)}
     return {group: name for group, name in names.items() if isinstance(name, str)}
 

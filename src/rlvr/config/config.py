@@ -24,8 +24,6 @@ from rlvr.training.settings import WarmStartSettings
 
 
 class Config(Settings):
-    """A whole run."""
-
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = setting(
         "run", "first part of the run folder's name: letters, digits, `.`, `_` and `-`"
     )
@@ -51,12 +49,10 @@ class Config(Settings):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the user should know about the settings, in sentences."""
         return self._notes
 
     @property
     def is_trained(self) -> bool:
-        """Whether its task is trained on, and not evaluated alone."""
         return self._is_trained
 
     @property
@@ -71,7 +67,6 @@ class Config(Settings):
 
     @property
     def bundles(self) -> Mapping[str, Config | TaskBundle]:
-        """What is trained on, and what is evaluated beside it."""
         return {**self.trained, **self.evaluation.also}
 
     def with_bundle(self, bundle: TaskBundle, *, is_trained: bool = True, name: str | None = None) -> Config:

@@ -40,11 +40,9 @@ class Source:
 
     @property
     def configs(self) -> list[str]:
-        """Names for `--config-name`."""
         return sorted({file.stem for folder in self.folders for file in folder.glob("*.yaml")})
 
     def options(self, group: str) -> list[str]:
-        """The choices of a group."""
         files = {file.stem for folder in self.folders for file in (folder / group).glob("*.yaml")}
         return sorted(files | (set() if group == "reward" else set(registry.names(group))))
 
@@ -102,7 +100,6 @@ def leaf_values(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def is_choice(override: Override) -> bool:
-    """Whether an override chooses in a group: `task=finqa`."""
     key = override.key_or_group
     return (key in CHOICES or "/" in key) and not (override.is_delete() or isinstance(override.value(), dict))
 
@@ -135,7 +132,6 @@ class Said:
         return self.on_line(path) or any(_covers(key, path) for key in self.file)
 
     def on_line(self, path: str) -> bool:
-        """Whether the command line says it."""
         return any(_covers(key, path) for key in self.line)
 
     def changed(self, path: str) -> bool:

@@ -37,8 +37,6 @@ BUCKETS_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
 
 class Metrics:
-    """Counts since the server began."""
-
     def __init__(self) -> None:
         self.answers: Counter[tuple[str, int]] = Counter()  # (endpoint, status)
         self.given_up = 0  # by clients that went away
@@ -48,7 +46,6 @@ class Metrics:
         self._buckets = dict.fromkeys([*BUCKETS_S, "+Inf"], 0)  # requests up to each bound
 
     def took(self, seconds: float) -> None:
-        """Count a completed request."""
         self._seconds += seconds
         for bound in self._buckets:
             self._buckets[bound] += seconds <= float(bound)
@@ -79,8 +76,6 @@ class Metrics:
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Of one request."""
-
     max_body_bytes: int
     request_s: float
 
@@ -161,7 +156,6 @@ class Endpoint:
 
 
 def refusal(error: ApiError) -> JSONResponse:
-    """The response for an error."""
     headers = {"Retry-After": str(error.retry_s)} if error.retry_s else {}
     headers |= {"WWW-Authenticate": "Bearer"} if error.status == 401 else {}
     return JSONResponse(error.body(), status_code=error.status, headers=headers)

@@ -32,7 +32,6 @@ class Transcript:
         self.stopped = False  # a stop text came; `text` ends before it
 
     def add(self, token: int) -> None:
-        """One more token."""
         self._ids.append(token)
         more = self._undecoded()
         if more and (not more.endswith(UNFINISHED) or len(self._ids) - self._shown >= MAX_WAITING):
@@ -40,7 +39,6 @@ class Transcript:
             self._context, self._shown = self._shown, len(self._ids)
 
     def finish(self) -> None:
-        """No token follows."""
         if not self.stopped and not self._finished:
             self._append(self._undecoded())
         self._finished = True
@@ -109,7 +107,6 @@ class Choice:
 
     @property
     def at_text(self) -> bool:
-        """Whether a stop text ended it, no stop token."""
         return self.transcript is not None and self.transcript.stopped
 
     def text(self, chat: Chat) -> str:

@@ -35,7 +35,6 @@ class ApiError(Exception):
 
 
 def invalid(field: str, message: str, *, code: str | None = None) -> ApiError:
-    """A 400 that names the field."""
     return ApiError(400, f"{field}: {message}", field=field, code=code)
 
 
@@ -83,8 +82,6 @@ class StreamOptions(_Body):
 
 
 class ApiRequest(_Body):
-    """The fields of both endpoints."""
-
     model_config = ConfigDict(extra="allow")
 
     model: str | None = None
@@ -104,13 +101,10 @@ class ApiRequest(_Body):
 
     @property
     def stops(self) -> tuple[str, ...]:
-        """Texts that end a completion."""
         return tuple(filter(None, [self.stop] if isinstance(self.stop, str) else self.stop or ()))
 
 
 class CompletionRequest(ApiRequest):
-    """POST /v1/completions"""
-
     prompt: (
         str
         | TokenIds
@@ -121,7 +115,6 @@ class CompletionRequest(ApiRequest):
     best_of: int | None = None
 
     def prompts(self) -> list[str | TokenIds]:
-        """The prompts, each a text or token ids; ApiError if there is none."""
         given = self.prompt
         if not given and not isinstance(given, str):
             raise invalid("prompt", "there is none; give a text, token ids, or a list of either.")
@@ -154,8 +147,6 @@ class ApiMessage(_Body):
 
 
 class ToolFunction(_Body):
-    """`parameters` is a JSON schema of an object."""
-
     name: Name
     description: str | None = None
     parameters: dict[str, Any] | None = None
@@ -167,8 +158,6 @@ class Tool(_Body):
 
 
 class ChatRequest(ApiRequest):
-    """POST /v1/chat/completions"""
-
     messages: Annotated[list[ApiMessage], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool | None = None

@@ -28,12 +28,10 @@ HEAD_S = 30.0
 
 
 def at(host: str) -> str:
-    """A host as it stands in an address."""
     return f"[{host}]" if ":" in host else host
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can connect."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
