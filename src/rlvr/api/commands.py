@@ -47,11 +47,9 @@ class Run:
         """
         folder = self.folder / "rollouts"
         written = sorted(int(path.name[5:].partition(".")[0]) for path in folder.glob("step_*.jsonl.gz"))
-        chosen = written[-1] if step is None and written else step
+        chosen = max(written, default=None) if step is None else step
         if chosen not in written:
-            of = "" if step is None else f" of step {step}"
-            there = f"there are those of {', '.join(map(str, written))}" if written else "there are none at all"
-            raise UserError(f"{folder} has no rollouts{of}, {there}: tracker.rollouts_every says which.")
+            raise UserError(f"{folder} has rollouts of steps {written}, not {step}: tracker.rollouts_every says which.")
         return read_rollouts(rollouts_path(folder, chosen))
 
 

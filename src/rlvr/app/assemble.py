@@ -47,7 +47,10 @@ def assemble(setup: Setup, policy: HubPolicy, trackers: Trackers) -> TrainingRun
     """Everything the loop calls, at the state of the last complete checkpoint if there is one."""
     task, note = setup.tasks.own, setup.console.note
     chat, layout = make_chat(setup.config, policy, task), choose_layout(policy)
-    setup = within_memory(setup, policy, chat, layout)
+    memory = plan_run(setup.config, policy, chat, task, layout=layout, world=setup.world)
+    for line in memory.lines:
+        note(line)
+    setup = replace(setup, config=fitted(setup.config, memory, setup.world))
     config, world = setup.config, setup.world
     engine = make_engine(config, policy, setup.folder.root, world, note_of_rank(config, world, note), setup.stopped)
     if "values" in config.algorithm.needs:
@@ -86,14 +89,6 @@ def assemble(setup: Setup, policy: HubPolicy, trackers: Trackers) -> TrainingRun
         recorder=make_recorder(setup, chat, metrics_file, trackers),
         checkpoints=checkpoints,
     )
-
-
-def within_memory(setup: Setup, policy: HubPolicy, chat: Chat, layout: Layout) -> Setup:
-    """With the portions that fit the memory, which are noted. ConfigError if none do."""
-    memory = plan_run(setup.config, policy, chat, setup.tasks.own, layout=layout, world=setup.world)
-    for line in memory.lines:
-        setup.console.note(line)
-    return replace(setup, config=fitted(setup.config, memory, setup.world))
 
 
 def make_rollouts(setup: Setup, policy: HubPolicy, engine: Sampler, chat: Chat) -> RolloutSchedule:

@@ -6,7 +6,6 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -143,23 +142,12 @@ def hush() -> None:
 
 
 def settings_of(args: argparse.Namespace, changes: Sequence[str]) -> Config:
-    """The settings to try the model with; ConfigError for a retriever where nothing is searched."""
+    """The settings to try the model with."""
     from rlvr.app.sources import inference_config
     from rlvr.lines import override_lines
-    from rlvr.retrieval.retriever import find_retriever
-    from rlvr.retrieval.settings import RetrievalSettings
 
-    asked = partial(inference_config, args.model, task=args.task, config_dir=args.config_dir)
-    if args.retriever is None:
-        return asked(changes)
-    task = asked([]).task
-    if not hasattr(task, "retriever"):
-        raise ConfigError(
-            f"--retriever {args.retriever}: task {task.name} searches no documents; leave this out, or name a task "
-            "that does, e.g. --task musique."
-        )
-    find_retriever(args.retriever, RetrievalSettings())
-    return asked([*changes, *override_lines({"task.retriever": args.retriever})])
+    lines = override_lines({} if args.retriever is None else {"task.retriever": args.retriever})
+    return inference_config(args.model, [*changes, *lines], task=args.task, config_dir=args.config_dir)
 
 
 def _split(text: str) -> str:

@@ -130,7 +130,7 @@ def test_predict_json_and_input_and_output_agree(
         (["eval", "RUN", "--task", "rnp"], 2, "--task rnp: there is no such configuration; did you mean rpn?"),
         (["eval", "RUN", "--set", "algorithm=ppo"], 2, "only rlvr train reads algorithm; leave it out"),
         (["benchmark", "--output-dir", "TMP/b", "--set", "+trainer.max_steps=1"], 2, "only rlvr train reads trainer."),
-        (["eval", "RUN", "--retriever", "bm25"], 2, "--retriever bm25: task rpn searches no documents; leave this out"),
+        (["eval", "RUN", "--retriever", "bm25"], 2, "task.retriever=bm25: task=rpn has no such key; task=hotpotqa or"),
         (["eval", "RUN", "--split", "tset"], 2, "there is no split tset; did you mean test?"),
         (["eval", "TMP/empt_run"], 1, "did you mean TMP/empty_run?"),
         (["eval", "RUN", "--task", "musique", "--retriever", "bm52"], 2, "no such retriever; did you mean bm25?"),
