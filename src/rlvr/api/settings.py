@@ -1,4 +1,4 @@
-"""From the arguments of a call to a configuration."""
+"""From the arguments of a call to a configuration: rows in memory become files, functions import paths."""
 
 import hashlib
 import json
@@ -31,11 +31,7 @@ def data_file(data: Data | None, name: str) -> str | None:
     """The absolute path of the file with the rows, None for None.
 
     Rows in memory are written to `runs/data/`, into a file named by their content: a run can be resumed and repeated,
-    and equal rows are one file.
-
-    Raises:
-        ConfigError: rows that are none, or that JSON cannot hold; `name` is the argument that they came by.
-        UserError: the file cannot be written.
+    and equal rows are one file. `name` is the argument that they came by, for errors.
     """
     if data is None:
         return None

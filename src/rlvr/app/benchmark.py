@@ -1,4 +1,9 @@
-"""Every model on every task with every retriever: measured once, kept, and summed up in one table."""
+"""Every model on every task, with every retriever where a task searches: measured once, kept, summed up in one table.
+
+DIR/benchmark.json                         the plan, and which file has the records of which cell
+DIR/records/<model>__<task>__<retriever>.jsonl
+DIR/summary.md, summary.csv, summary.json  the same table three times; nothing in them depends on the clock
+"""
 
 import csv
 import hashlib

@@ -83,11 +83,8 @@ def export(
     source: Source, options: Options, target: Path, *, overwrite: bool, dry_run: bool, note: Callable[[str], None]
 ) -> tuple[str, dict[str, int]]:
     """Write the folder `target`, which is whole or absent at any moment; the kind of model in it (whole, adapter or
-    merged), and its files with their sizes. A dry run leaves nothing.
-
-    Raises:
-        ConfigError: an option has nothing to work on, or `target` holds something else.
-        UserError: the weights are damaged, nobody else could load them, the base model is not there, the disk is full.
+    merged), and its files with their sizes. A dry run leaves nothing. UserError for an option with nothing to work on,
+    weights that are damaged or that nobody else could load, and a `target` that holds something else.
     """
     is_free = not (target.exists() or target.is_symlink()) or (target.is_dir() and not any(target.iterdir()))
     is_export = (target / MARK).is_file()

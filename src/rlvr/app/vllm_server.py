@@ -102,10 +102,7 @@ class VllmServer:
 
 
 def find_vllm(python: str | None, environment: Mapping[str, str] = os.environ) -> Build:
-    """The vLLM of this Python, else of the one in RLVR_VLLM_PYTHON, else of this environment.
-
-    ConfigError if there is none, or the Python cannot be run.
-    """
+    """The vLLM of this Python, else of the one in RLVR_VLLM_PYTHON, else of this environment. ConfigError for none."""
     by = "--vllm-python" if python else PYTHON_VARIABLE
     python = python or environment.get(PYTHON_VARIABLE)
     where, python = (f"{by} {python}", python) if python else ("this environment", sys.executable)
@@ -123,10 +120,7 @@ def find_vllm(python: str | None, environment: Mapping[str, str] = os.environ) -
 
 
 def find_weights(model: str) -> Weights:
-    """A run folder, checkpoint, model folder or Hub id; with an adapter also the model under it.
-
-    UserError: no such model, it is damaged, or it is an endpoint already.
-    """
+    """Of a run folder, checkpoint, model folder or Hub id; with an adapter also the model under it."""
     source, config = servable(model), own_config(model)
     if not locate(source).is_adapter:
         return Weights(model=source, tool_parser=_tool_parser(config, source))
@@ -156,10 +150,8 @@ def _tool_parser(config: Config | None, tokenizer: str) -> str | None:
 
 
 def check_head_size(build: Build, weights: Weights, *, trust_remote_code: bool = False) -> None:
-    """UserError for a head size the CPU build lacks: its server would start, and die at the first request.
-
-    A build for GPUs checks this itself.
-    """
+    """UserError for a head size the CPU build lacks: its server would start, and die at the first request. A build for
+    GPUs checks this itself."""
     if build.head_sizes is None:
         return
     from transformers import AutoConfig
@@ -237,12 +229,8 @@ def variables(build: Build, weights: Weights, settings: VllmSettings, environmen
 def open_vllm(model: str, settings: VllmSettings, note: Callable[[str], None]) -> Iterator[VllmServer]:
     """A healthy vLLM server with the model; it ends with the block, with all processes that it started.
 
-    `note` gets the path of the log, and progress while loading.
-
-    Raises:
-        ConfigError: there is no vLLM, or an argument contradicts ours.
-        UserError: no such model, or one that vLLM cannot serve.
-        VllmDiedError: it ended while loading.
+    `note` gets the path of the log, and progress while loading. UserError for what is not there, or cannot be served;
+    VllmDiedError if it ended while loading.
     """
     check_arguments(settings.arguments, (*OWN_OPTIONS, *settings.limits))
     build = find_vllm(settings.python)

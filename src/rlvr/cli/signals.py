@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first one asks the run to stop after its step, the second stops at once."""
+"""Ctrl-C and SIGTERM, of which the first asks a run to stop after its step, and errors as one sentence."""
 
 import signal
 import sys

@@ -1,4 +1,4 @@
-"""Lines such as `trainer.max_steps=5` in Hydra's grammar, and what is wrong with them."""
+"""What a user says, in files and in lines such as `trainer.max_steps=5`: read in Hydra's grammar, and what is wrong."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from rlvr.config import messages
 from rlvr.config.config import CHOICES, SECTIONS
 from rlvr.errors import ConfigError, suggestion
 
+GROUPS = tuple(group for group in CHOICES if group != "reward")  # whose choices are components
+FOLLOWS_TASK = ("reward", "prompt")
 CONF = Path(__file__).parents[1] / "conf"
-File = tuple[str, dict[str, Any], bool]
-"""Of a file of settings: its group, its values, whether it is the user's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ class Source:
     def files(
         self, name: str, group: str = "", seen: tuple[str, ...] = ()
     ) -> Iterator[tuple[str, dict[str, Any], bool]]:
-        """The file `name` after all that it includes."""
+        """The file `name` after all that it includes: its group, its values, whether it is the user's."""
         values, is_own = self.load(name)
         if name in seen or not values:
             return
@@ -141,10 +141,6 @@ class Said:
 
 def _covers(said: str, path: str) -> bool:
     return said == path or path.startswith(f"{said}.") or said.startswith(f"{path}.")
-
-
-GROUPS = tuple(group for group in CHOICES if group != "reward")  # whose choices are components
-FOLLOWS_TASK = ("reward", "prompt")
 
 
 def parse_overrides(overrides: Sequence[str]) -> list[Override]:

@@ -1,4 +1,4 @@
-"""The completions of one request: sampled in the batch of all requests, watched as their tokens come."""
+"""The completions of one request: sampled in the batch of all requests, their text watched as its tokens come."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
@@ -17,7 +17,12 @@ MAX_WAITING = 16
 
 
 class Transcript:
-    """The text of one completion: `add` its tokens, `take` what is certain so far, `finish` where nothing follows."""
+    """The text of one completion: `add` its tokens, `take` what is certain so far, `finish` where nothing follows. No half
+    of a character, and nothing that may turn out to be a stop text, is given out.
+
+    tokens      "The" " caf" "\\xc3" "\\xa9" " EN" "D" ...         stop text "END"
+    given       "The" " caf" ""     "é"    " "   ""   over
+    """
 
     def __init__(self, decode: Callable[[Sequence[int]], str], stops: Sequence[str] = ()) -> None:
         self._decode = decode

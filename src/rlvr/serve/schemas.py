@@ -1,4 +1,4 @@
-"""The bodies of requests.
+"""The bodies of requests, and refusals in the shape that OpenAI's clients read.
 
 A field that is not here is one of three: it changes nothing (`IGNORED`), it changes nothing at one value (`NEUTRAL`),
 or it would change the result and is refused by its name. `null` is as good as left out.
