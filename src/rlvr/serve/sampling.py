@@ -17,8 +17,9 @@ MAX_WAITING = 16
 
 
 class Transcript:
-    """The text of one completion: `add` its tokens, `take` what is certain so far, `finish` where nothing follows. No half
-    of a character, and nothing that may turn out to be a stop text, is given out.
+    """The text of one completion: `add` its tokens, `take` what is certain so far, `finish` where nothing follows.
+
+    No half of a character, and nothing that may turn out to be a stop text, is given out:
 
     tokens      "The" " caf" "\\xc3" "\\xa9" " EN" "D" ...         stop text "END"
     given       "The" " caf" ""     "é"    " "   ""   over
