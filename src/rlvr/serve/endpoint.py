@@ -126,6 +126,9 @@ class Endpoint:
 
     async def _body(self, request: Request) -> bytes:
         """The whole body, at most `max_body_bytes`, whatever its headers say."""
+        kind = request.headers.get("content-type", "application/json").split(";")[0].strip().lower()
+        if kind != "application/json":  # any web page can have a browser send other kinds
+            raise ApiError(415, "the body must be JSON: send it with the header Content-Type: application/json.")
         most, data = self.limits.max_body_bytes, bytearray()
         try:
             async with asyncio.timeout(BODY_S), aclosing(request.stream()) as blocks:
