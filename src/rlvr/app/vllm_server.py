@@ -80,13 +80,12 @@ class Weights:
 
 
 class VllmDiedError(UserError):
-    """vLLM ended unasked. `log` says why."""
+    """vLLM ended unasked."""
 
     def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
         status = process.returncode
         how = signal.Signals(-status).name if status < 0 else f"exit status {status}"
         super().__init__(f"vLLM died ({how}): the end of its log stands above, all of it in {log}.")
-        self.log = log
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,8 +228,8 @@ def variables(build: Build, weights: Weights, settings: VllmSettings, environmen
 def open_vllm(model: str, settings: VllmSettings, note: Callable[[str], None]) -> Iterator[VllmServer]:
     """A healthy vLLM server with the model; it ends with the block, with all processes that it started.
 
-    `note` gets the path of the log, and progress while loading. UserError for what is not there, or cannot be served;
-    VllmDiedError if it ended while loading.
+    `note` gets the path of the log, progress while loading, and the end of the log of a server that died. UserError
+    for what is not there, or cannot be served; VllmDiedError if it ended while loading.
     """
     check_arguments(settings.arguments, (*OWN_OPTIONS, *settings.limits))
     build = find_vllm(settings.python)
@@ -241,9 +240,8 @@ def open_vllm(model: str, settings: VllmSettings, note: Callable[[str], None]) -
     with writing(log):
         file = log.open("wb")
     with file:
-        note(f"vLLM {build.version} of {build.python} loads {weights.model}; its log: {log}")
-        for line in weights.notes:
-            note(line)
+        for line in (f"vLLM {build.version} of {build.python} loads {weights.model}; its log: {log}", *weights.notes):
+            note(f"rlvr: {line}")
         process = subprocess.Popen(
             [build.python, *command_line(build, weights, names, settings)],
             env=variables(build, weights, settings, os.environ),
@@ -257,6 +255,10 @@ def open_vllm(model: str, settings: VllmSettings, note: Callable[[str], None]) -
         server = VllmServer(url=url, names=tuple(names), process=process, log=log)
         _wait_until_healthy(server, settings, note)
         yield server
+    except VllmDiedError:
+        for line in _tail(log):
+            note(line)
+        raise
     finally:
         died = process.poll() is not None
         _end(process, settings.shutdown_s)
@@ -273,7 +275,7 @@ def _wait_until_healthy(server: VllmServer, settings: VllmSettings, note: Callab
         now = time.monotonic()
         if now - told >= TELL_S:
             told = now
-            note(f"vLLM is loading for {now - start:.0f} s")
+            note(f"rlvr: vLLM is loading for {now - start:.0f} s")
         time.sleep(POLL_S)
 
 
@@ -296,7 +298,7 @@ def _end(process: subprocess.Popen[bytes], shutdown_s: float) -> None:
         process.wait()
 
 
-def tail(log: Path, num_lines: int = TAIL_LINES) -> list[str]:
+def _tail(log: Path, num_lines: int = TAIL_LINES) -> list[str]:
     """The first error and the last lines of a log's last 64 KiB."""
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - (1 << 16)))

@@ -99,10 +99,10 @@ def _check_engine(args: argparse.Namespace) -> None:
 
 
 def _serve_vllm(args: argparse.Namespace, key: str | None) -> None:
-    """vLLM until it is stopped, or dies. Its end of the log comes before the sentence that says so."""
+    """vLLM until it is stopped, or dies."""
     from pathlib import Path
 
-    from rlvr.app.vllm_server import VllmDiedError, VllmSettings, open_vllm, tail
+    from rlvr.app.vllm_server import VllmSettings, open_vllm
     from rlvr.serve.server import reserve
 
     with reserve(args.host, args.port) as free:
@@ -119,16 +119,11 @@ def _serve_vllm(args: argparse.Namespace, key: str | None) -> None:
         log=Path(args.log) if args.log else None,
         shutdown_s=float(args.shutdown_timeout or NUMBERS["shutdown_timeout"][0]),
     )
-    try:
-        with ended_by_sigterm(), open_vllm(args.model, settings, lambda line: note(f"rlvr: {line}")) as server:
-            _warn_of(args.host, key, ", and give it other weights")
-            note(f"rlvr: serving {', '.join(server.names)}; Ctrl-C stops it")
-            print(server.url, flush=True)
-            server.wait()
-    except VllmDiedError as died:
-        for line in tail(died.log):
-            note(line)
-        raise
+    with ended_by_sigterm(), open_vllm(args.model, settings, note) as server:
+        _warn_of(args.host, key, ", and give it other weights")
+        note(f"rlvr: serving {', '.join(server.names)}; Ctrl-C stops it")
+        print(server.url, flush=True)
+        server.wait()
 
 
 def _warn_of(host: str, key: str | None, more: str = "") -> None:

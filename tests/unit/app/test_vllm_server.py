@@ -17,12 +17,12 @@ from rlvr.app.vllm_server import (
     Build,
     VllmSettings,
     Weights,
+    _tail,
     check_arguments,
     check_head_size,
     command_line,
     find_vllm,
     find_weights,
-    tail,
     variables,
 )
 from rlvr.errors import ConfigError, UserError
@@ -254,5 +254,5 @@ def test_with_a_key_every_route_that_changes_weights_wants_it(launcher: ModuleTy
 def test_the_last_lines_of_a_log_and_its_first_error(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("\n".join(["begin", "(Worker) ValueError: the cause", *"abc", "RuntimeError: see above", "end"]))
-    assert tail(log, 2) == ["(Worker) ValueError: the cause", "...", "RuntimeError: see above", "end"]
-    assert tail(log, 6)[0] == "(Worker) ValueError: the cause"
+    assert _tail(log, 2) == ["(Worker) ValueError: the cause", "...", "RuntimeError: see above", "end"]
+    assert _tail(log, 6)[0] == "(Worker) ValueError: the cause"

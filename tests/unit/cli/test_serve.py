@@ -11,11 +11,7 @@ from rlvr.cli.main import main
     ("words", "told"),
     [
         ("--engine vllm --max-queue 5", "--max-queue 5: has no effect with --engine vllm; what vLLM itself can"),
-        ("--engine vllm --max-body-mib 5", "--max-body-mib 5: has no effect with --engine vllm"),
-        ("--engine vllm --request-timeout 5", "--request-timeout 5: has no effect with --engine vllm"),
-        ("--engine vllm --tool-format hermes", "--tool-format hermes: has no effect with --engine vllm"),
         ("--vllm-python python3", "--vllm-python python3: has no effect with --engine local; add --engine vllm"),
-        ("--log vllm.log", "--log vllm.log: has no effect with --engine local"),
         ("-- --tensor-parallel-size 2", "--tensor-parallel-size after --: is for vLLM; add --engine vllm"),
         (
             "--engine vllm -- --port 1",
