@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from rlvr.app import engines
+from rlvr.app import policies
 from rlvr.core.engine import LocalEngine
 from rlvr.core.engine.scheduler import Scheduler
 from rlvr.core.executor import Background
