@@ -169,7 +169,7 @@ def in_a_thread(monkeypatch: pytest.MonkeyPatch, *, own_weights: bool) -> list[s
 
 def engine_with_a_copy(config: Any, *rest: Any) -> Any:
     stale = config.model_copy(update={"rollout": config.rollout.model_copy(update={"max_staleness": 1})})
-    return engines.make_engine(stale, *rest)
+    return policies.make_engine(stale, *rest)
 
 
 SAME = {
