@@ -145,7 +145,7 @@ def evaluate(
     def work(stopped: Stopped) -> dict[str, EvaluationResult]:
         def on_progress(done: int, total: int) -> None:
             if stopped():
-                raise InterruptedError  # ends the evaluation from inside
+                raise _StoppedError
 
         with open_inference(source, config, functions, reads="held_out") as inference:
             for line in inference.notes:
@@ -154,6 +154,10 @@ def evaluate(
 
     note = partial(print, file=sys.stderr)
     return in_a_thread(work)
+
+
+class _StoppedError(Exception):
+    """Ends an evaluation from inside."""
 
 
 Result = TypeVar("Result")
