@@ -135,7 +135,7 @@ PROMPTS = {
     ),
     "no question": (
         ["prompt.user=Hello"],
-        "prompt.user=Hello: is not of the right form (user message; holds {question}",
+        "prompt.user=Hello: must have the right form (user message; holds {question}",
     ),
     "no finite setting": (
         [custom("value", "{kind: nan}")],

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from rlvr.chat.rendering import Chat
 from rlvr.config import Config
-from rlvr.errors import ConfigError
+from rlvr.errors import ConfigError, UserError
 from rlvr.imports import the_users_code
 from rlvr.models.policy import HubPolicy
 from rlvr.rewards.parts import make_verifier
@@ -103,8 +103,11 @@ class TaskOpener:
             reads="all" if prompt.few_shot else self.reads,  # shown examples are training ones
         )
         is_ours = type(bundle.task).__module__.startswith("rlvr.")
-        with nullcontext() if is_ours else the_users_code(f"task={bundle.task.name}: opening its data"):
-            return bundle.task.open(context)
+        try:
+            with nullcontext() if is_ours else the_users_code(f"task={bundle.task.name}: opening its data"):
+                return bundle.task.open(context)
+        except UserError as error:
+            raise error if is_ours else ConfigError(str(error)) from error
 
 
 @contextmanager

@@ -60,7 +60,8 @@ def run(args: argparse.Namespace) -> int:
     from rlvr.retrieval.settings import RetrievalSettings
 
     for option, action in {"json": "query", "top_n": "query", "port": "serve", "host": "serve"}.items():
-        if getattr(args, option) not in (None, False) and not getattr(args, action):
+        value = getattr(args, option)
+        if value is not None and value is not False and not getattr(args, action):
             raise ConfigError(f"--{option.replace('_', '-')} goes with --{action}.")
     imports.look_in(args.config_dir)
     settings = RetrievalSettings(

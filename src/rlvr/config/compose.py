@@ -134,13 +134,17 @@ def _offer(source: Source, lines: Sequence[str]) -> None:
             choices += [(group, name) for name, group in included_files(source.load(file.stem)[0]) if ":" in name]
     for group, name in choices:
         if group == "task":
-            _offer_task(name, registry.find("task", name))
+            _offer_task(name, registry.find("task", name), source)
         elif group in GROUPS:
             _store(group, name, {"name": name})
 
 
-def _offer_task(name: str, task: Any) -> None:
+def _offer_task(name: str, task: Any, source: Source) -> None:
     reward, prompt = task.reward, task.prompt
+    for group, value in (("reward", reward), ("prompt", prompt)):
+        if ":" in name and isinstance(value, str) and ":" not in value and value not in source.options(group):
+            hint = suggestion(value, source.options(group))
+            raise ConfigError(f"task={name}: {task.__name__}.{group}={value}: there is no such {group}; {hint}")
     if not isinstance(reward, str):  # its own parts
         _store("reward", name, {"parts": plain(reward)})
         reward = name

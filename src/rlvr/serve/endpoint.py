@@ -152,8 +152,9 @@ class Endpoint:
         async with aclosing(self.pool.sample(choices)) as steps:
             async for _ in steps:
                 if request.stream:
-                    await tell([answer.news(choice) for choice in going])
-                    going = [choice for choice in going if choice.stop_reason is None]
+                    news = [answer.news(choice) for choice in going]
+                    going = [choice for choice in going if choice.stop_reason is None]  # it may end while this is told
+                    await tell(news)
         if request.stream and request.stream_options and request.stream_options.include_usage:
             await _send_events(send, [answer.chunk([], usage(choices))])
 

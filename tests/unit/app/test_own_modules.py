@@ -10,7 +10,7 @@ from rlvr.app.benchmark import Plan, make_cells
 from rlvr.app.sources import own_config
 from rlvr.app.tasks import open_tasks
 from rlvr.config.compose import load_config, to_run_yaml
-from rlvr.errors import ConfigError, UserError
+from rlvr.errors import ConfigError
 
 SHOP = """from rlvr.tasks.generator import ExamplesTask
 
@@ -71,5 +71,5 @@ def test_benchmark_and_serve_find_what_train_finds(shop: Path) -> None:
 )
 def test_what_is_wrong_with_its_data_is_the_users_to_mend(shop: Path, name: str, told: str) -> None:
     config = load_config([f"task=own_shop:{name}", "model=scratch_bpe"], config_dir=str(shop))
-    with pytest.raises(UserError, match=told), open_tasks(config, None, {}):
+    with pytest.raises(ConfigError, match=told), open_tasks(config, None, {}):
         pass
