@@ -107,7 +107,9 @@ class TaskOpener:
             with nullcontext() if is_ours else the_users_code(f"task={bundle.task.name}: opening its data"):
                 return bundle.task.open(context)
         except UserError as error:
-            raise error if is_ours else ConfigError(str(error)) from error
+            if is_ours:
+                raise
+            raise ConfigError(str(error)) from error
 
 
 @contextmanager
