@@ -118,7 +118,7 @@ def _sentences(errors: Sequence[Any], settings: type[Any], prefix: str, chosen: 
             # of a list with wrong items pydantic counts the right ones only
             field = _located(error["loc"], settings, prefix)[1]
             meaning = f" ({field.description})" if field is not None and field.description else ""
-            yield f"{path}={shown(value)}: must {' or '.join(map(_requirement, alike))}{meaning}."
+            yield f"{path}={shown(value)}: must {' or '.join(map(_requirement, alike)).replace(' or be ', ' or ')}{meaning}."
 
 
 def _no_choice(path: str, value: Any, group: str, tag: str) -> str:
@@ -145,11 +145,11 @@ def _located(location: Sequence[int | str], settings: type[Any] | None, prefix: 
 
 
 REQUIREMENTS = {
-    "string_type": "be text (put quotes around it: key='\"123\"')",
+    "string_type": "be text in quotes, key='\"123\"'",
     "string_too_short": "not be empty",
     "bool_type": "be true or false",
     **dict.fromkeys(("model_type", "model_attributes_type", "dict_type", "mapping_type"), "be a section with keys"),
-    **dict.fromkeys(("int_type", "int_from_float"), "be a whole number, without quotes"),
+    **dict.fromkeys(("int_type", "int_from_float"), "be a whole number"),
     **dict.fromkeys(("tuple_type", "list_type"), "be a list, e.g. [1,3]"),
 }
 
