@@ -118,7 +118,8 @@ def _sentences(errors: Sequence[Any], settings: type[Any], prefix: str, chosen: 
             # of a list with wrong items pydantic counts the right ones only
             field = _located(error["loc"], settings, prefix)[1]
             meaning = f" ({field.description})" if field is not None and field.description else ""
-            yield f"{path}={shown(value)}: must {' or '.join(map(_requirement, alike)).replace(' or be ', ' or ')}{meaning}."
+            needs = " or ".join(map(_requirement, alike)).replace(" or be ", " or ")
+            yield f"{path}={shown(value)}: must {needs}{meaning}."
 
 
 def _no_choice(path: str, value: Any, group: str, tag: str) -> str:
