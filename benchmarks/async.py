@@ -32,7 +32,7 @@ from statistics import fmean, median
 from typing import ClassVar
 from unittest.mock import patch
 
-from rlvr.app import engines
+from rlvr.app import policies
 from rlvr.app.train import train
 from rlvr.config.compose import load_config
 from rlvr.core.engine import LocalEngine
@@ -138,7 +138,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        stack.enter_context(patch.object(engines, "LocalEngine", SlowEngine))
+        stack.enter_context(patch.object(policies, "LocalEngine", SlowEngine))
         run(root / "first", WARM_START, 0, 2)
         start = f"model.name_or_path={root / 'first' / 'warm_start'}"
         model = ("model=hf", start, "model.dtype=float32", "warm_start.enabled=false")

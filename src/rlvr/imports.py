@@ -5,13 +5,14 @@ import os
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import rlvr
-from rlvr.errors import ConfigError, suggestion
+from rlvr.errors import ConfigError, UserError, suggestion
 
 _FOREIGN = (
     "<frozen",
@@ -54,6 +55,17 @@ def imported(what: str, path: str, kind: str, fits: Callable[[Any], bool]) -> An
     problem = f"has no {kind} {name}" if found is None else f"has {name}, which is no {kind}"
     own = [key for key, value in vars(module).items() if getattr(value, "__module__", 0) == module_name and fits(value)]
     raise ConfigError(f"{what}: module {module_name} {problem}; {suggestion(name, own) if own else 'add one.'}")
+
+
+@contextmanager
+def the_users_code(what: str, passing: type[Exception] = UserError) -> Iterator[None]:
+    """ConfigError that begins with `what` for whatever the user's code in the block raises, but for our own errors."""
+    try:
+        yield
+    except (UserError, passing):
+        raise
+    except Exception as error:
+        raise ConfigError(f"{what} raised {described(error)}; correct it.") from error
 
 
 def described(error: BaseException, own_only: bool = False) -> str:

@@ -94,7 +94,6 @@ def find(group: str, name: str) -> Any:
         owner = next(one for one in reversed(component.__mro__) if missing in vars(one))
         raise ConfigError(f"{what}: has no method {missing}, which every {owner.__name__} needs; add it.")
     _check_methods(what, component)
-    _check_fields(what, component, base)
     if path != name:
         component.registered_name = name
     return component
@@ -113,19 +112,6 @@ def _check_methods(what: str, component: type) -> None:
         except TypeError:
             asked = ", ".join(each.name for each in parameters)
             raise ConfigError(f"{what}: its method {name} must take ({asked}); correct its parameters.") from None
-
-
-def _check_fields(what: str, component: Any, base: type) -> None:
-    """ConfigError for a field that hides what every component of the group has, or whose type is nowhere."""
-    hidden = [
-        key for key in component.model_fields if hasattr(base, key) and key not in vars(base)["__pydantic_fields__"]
-    ]
-    if hidden:
-        raise ConfigError(f"{what}: its field {hidden[0]} hides one that {base.__name__} has; give it another name.")
-    try:
-        component.model_rebuild()
-    except Exception as error:  # whatever a type that is written as a text evaluates to
-        raise ConfigError(f"{what}: the type of a field cannot be found ({error}); import or define it.") from None
 
 
 @cache

@@ -7,8 +7,6 @@
 A setting that has no default is written without one: `setting(description="...")`.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar
@@ -18,7 +16,7 @@ from pydantic_core import PydanticCustomError, PydanticUndefined
 
 from rlvr import registry
 from rlvr.errors import ConfigError
-from rlvr.imports import described
+from rlvr.imports import the_users_code
 
 PositiveInt = Annotated[int, Field(ge=1)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
@@ -131,25 +129,17 @@ def chosen(group: str) -> Any:
             return value
         if not isinstance(value, Mapping) or not isinstance(value.get(tag), str):
             raise PydanticCustomError("no_choice", "{tag}", {"tag": tag, "group": group})
+        component = None
         try:
             component = registry.find(group, value[tag])
+            with the_users_code(f"{registry.KEYS.get(group, group)}={value[tag]}: its class", ValidationError):
+                return validated(component, {key: item for key, item in value.items() if key != tag})
+        except ValidationError as error:
+            raise PydanticCustomError("inside", "inside", {"errors": error.errors(), "model": component}) from None
         except ConfigError as error:
             if group != "reward":
                 raise
             raise PydanticCustomError("no_component", "{sentence}", {"sentence": str(error)}) from None
-        try:
-            return validated(component, {key: item for key, item in value.items() if key != tag})
-        except ValidationError as error:
-            raise PydanticCustomError("inside", "inside", {"errors": error.errors(), "model": component}) from None
-        except ConfigError:
-            raise
-        except Exception as error:  # the user's code
-            sentence = (
-                f"{registry.KEYS.get(group, group)}={value[tag]}: its class raised {described(error)}; correct it."
-            )
-            if group != "reward":
-                raise ConfigError(sentence) from error
-            raise PydanticCustomError("no_component", "{sentence}", {"sentence": sentence}) from None
 
     return PlainValidator(validate)
 

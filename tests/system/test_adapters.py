@@ -101,7 +101,7 @@ def test_a_run_with_adapters_can_be_measured_everywhere(overrides: tuple[str, ..
     for place in (".", "final", "checkpoints/step_000004"):
         name = str(folder / place)
         with open_inference(name, inference_config(name, [])) as inference, torch.no_grad():
-            logits.append(inference.policy.model(ids).logits)
+            logits.append(inference.loaded.model.model(ids).logits)
     assert torch.equal(logits[0], logits[1])
     assert torch.equal(logits[0], logits[2])
 

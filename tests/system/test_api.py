@@ -68,7 +68,7 @@ def test_a_run_tells_its_metrics_and_rollouts(run: rlvr.Run) -> None:
     for episode in episodes:
         text = episode.turns[0].completion.removesuffix("<eos>").strip()
         assert episode.reward == episode.reward_parts["custom"] == float(text == episode.answer)
-    with pytest.raises(UserError, match=r"has no rollouts of step 3, there are those of 1, 2: tracker\.rollouts_every"):
+    with pytest.raises(UserError, match=r"has rollouts of steps \[1, 2\], not 3: tracker\.rollouts_every"):
         run.rollouts(3)
 
 

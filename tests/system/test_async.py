@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from rlvr.app import engines
+from rlvr.app import policies
 from rlvr.core.engine import LocalEngine
 from rlvr.core.engine.scheduler import Scheduler
 from rlvr.core.executor import Background
@@ -169,7 +169,7 @@ def in_a_thread(monkeypatch: pytest.MonkeyPatch, *, own_weights: bool) -> list[s
 
 def engine_with_a_copy(config: Any, *rest: Any) -> Any:
     stale = config.model_copy(update={"rollout": config.rollout.model_copy(update={"max_staleness": 1})})
-    return engines.make_engine(stale, *rest)
+    return policies.make_engine(stale, *rest)
 
 
 SAME = {

@@ -135,11 +135,11 @@ PROMPTS = {
     ),
     "no question": (
         ["prompt.user=Hello"],
-        "prompt.user=Hello: is not of the right form (user message; holds {question}",
+        "prompt.user=Hello: must have the right form (user message; holds {question}",
     ),
     "no finite setting": (
         [custom("value", "{kind: nan}")],
-        "reward.parts.mine.settings.kind=NaN: must be true or false, a finite number or text",
+        "reward.parts.mine.settings.kind=NaN: must be true or false or a whole number or a finite number or text",
     ),
     "no family": (["markers.families.qwen2=nosuch"], "markers.families.qwen2=nosuch: there is no such set"),
     "shown examples": (["prompt.few_shot=12"], "prompt.few_shot=12: gsm8k has 12 different training examples"),

@@ -43,7 +43,7 @@ class DataCase:
 
     @property
     def path(self) -> str:
-        """The key as `rlvr.config.keys` has it: `reward.parts.<name>.weight`."""
+        """The key as `rlvr.config.config` has it: `reward.parts.<name>.weight`."""
         words = self.key.split(".")
         return ".".join([*words[:2], "<name>", *words[3:]]) if words[1] in ("parts", "sets") and words[2:] else self.key
 

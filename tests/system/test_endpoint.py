@@ -85,7 +85,7 @@ def refused(code: int, sentence: str, capsys: Capture) -> None:
 
 def test_an_endpoint_has_no_task_of_its_own(capsys: Capture) -> None:
     assert main(["eval", "openai:http://127.0.0.1:9/v1#policy"]) == 1
-    assert "is an endpoint and so has no task of its own: add --task" in capsys.readouterr().err
+    assert "so has no task of its own: add --task" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -239,8 +239,7 @@ def refused(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, st
         ("first", ["--merge"], 2, "there is nothing to merge"),
         ("adapted", ["--dtype", "bfloat16"], 2, "add --merge"),
         ("adapted", ["--public"], 2, "nothing is uploaded"),
-        ("nothing", [], 1, "does not exist"),
-        ("empty", [], 1, "is no run folder"),
+        ("nothing", [], 1, "is in no run folder"),
     ],
 )
 def test_what_cannot_be_exported_is_one_sentence(

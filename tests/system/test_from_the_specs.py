@@ -10,7 +10,7 @@ import pytest
 
 from rlvr.cli.main import main
 from rlvr.config.compose import load_config
-from rlvr.config.keys import matches
+from rlvr.config.config import matches
 from tests.docs.pages import ROOT, blocks
 from tests.system.test_settings import every_setting
 

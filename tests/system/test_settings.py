@@ -21,7 +21,7 @@ from rlvr.app.train import train
 from rlvr.cli.main import main
 from rlvr.config import Config
 from rlvr.config.compose import load_config
-from rlvr.config.keys import all_keys, keys
+from rlvr.config.config import all_keys, keys
 from rlvr.core.engine.scheduler import Scheduler
 from rlvr.errors import ConfigError, UserError
 from rlvr.models.policy import HubPolicy

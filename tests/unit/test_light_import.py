@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-import rlvr
 from tests.system.harness import Command
 
 HEAVY = ("torch", "transformers", "numpy", "scipy", "pydantic", "hydra", "omegaconf", "rich")
@@ -40,12 +39,6 @@ def test_neither_the_package_nor_its_help_loads_anything_heavy(statement: str) -
 def test_naming_a_function_of_the_api_loads_no_model_library() -> None:
     heavy = python(LIST_HEAVY.format(statement="import rlvr; rlvr.train, rlvr.evaluate, rlvr.Run")).split()
     assert not {"torch", "transformers", "scipy", "numpy"} & set(heavy)
-
-
-def test_a_missing_name_of_the_package_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="has no attribute 'tarin'"):
-        rlvr.tarin  # type: ignore[attr-defined]  # noqa: B018
-    assert {"Run", "evaluate", "train"} <= set(rlvr.__all__)
 
 
 def test_a_wrong_setting_is_told_before_anything_heavy_is_loaded() -> None:

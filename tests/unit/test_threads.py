@@ -1,14 +1,10 @@
 """Tools that hang: the caller gets an answer in time, the event loop goes on, threads are few and end."""
 
-from __future__ import annotations
-
 import asyncio
-import gc
 import subprocess
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -46,27 +42,6 @@ def test_pitfall_27_a_tool_that_hangs_is_given_up() -> None:
     wake.set()
     assert result == ToolResult(text="it took more than 0.2 s and was given up", failure="timeout")
     assert ticks >= 5
-
-
-def test_a_hanging_asynchronous_tool_is_cancelled() -> None:
-    cleaned = []
-
-    async def hang() -> str:
-        """Hang."""
-        try:
-            await asyncio.sleep(30)
-        finally:
-            cleaned.append(True)
-        return "late"
-
-    async def alone() -> tuple[ToolResult, int]:
-        result = await make_tool(hang, timeout_s=0.05).call({}, None)
-        return result, len(asyncio.all_tasks())
-
-    result, num_tasks = asyncio.run(alone())
-    assert result.failure == "timeout"
-    assert cleaned == [True]
-    assert num_tasks == 1
 
 
 def test_pitfall_27_a_tool_that_ignores_cancel_is_left() -> None:
@@ -198,46 +173,6 @@ def test_pitfall_27_too_many_hanging_threads_are_a_sentence() -> None:
     assert num_tool_threads() == 4
     wake.set()
     wait_until(lambda: num_tool_threads() == 0)
-
-
-def test_one_tool_serves_several_event_loops() -> None:
-    def echo(query: str) -> str:
-        """Echo."""
-        return query
-
-    tool = make_tool(echo, timeout_s=5.0)
-    for _ in range(3):
-        assert asyncio.run(tool.call({"query": "x"}, None)).text == "x"
-
-
-def test_an_event_loop_that_has_ended_is_not_kept() -> None:
-    calls, loops = CallThreads(max_threads=1), list[weakref.ref[asyncio.AbstractEventLoop]]()
-
-    async def at_once() -> None:
-        loops.append(weakref.ref(asyncio.get_running_loop()))
-        await asyncio.gather(*(calls.run("a", time.time) for _ in range(3)))
-
-    for _ in range(3):
-        asyncio.run(at_once())
-    gc.collect()
-    assert sum(loop() is not None for loop in loops) == 1  # the last one
-
-
-def test_a_result_after_the_event_loop_is_dropped() -> None:
-    wake, done = threading.Event(), threading.Event()
-
-    def late() -> str:
-        """Late."""
-        wake.wait(30)
-        done.set()
-        return "late"
-
-    threads = CallThreads()
-    assert asyncio.run(make_tool(late, timeout_s=0.05, threads=threads).call({}, None)).failure == "timeout"
-    wake.set()
-    assert done.wait(5)
-    wait_until(lambda: num_tool_threads() == 0)
-    gc.collect()
 
 
 def test_pitfall_27_a_program_ends_although_a_tool_hangs() -> None:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from rlvr.api.files import Data, data_file
-from rlvr.api.settings import Call, RewardFunction, Values, evaluation, training
-from rlvr.api.threads import Stopped, in_a_thread
+from rlvr.api.settings import Call, Data, RewardFunction, Values, data_file, evaluation, training
 from rlvr.errors import UserError
 from rlvr.tracking.jsonl import read_metrics
 from rlvr.tracking.rollouts import EpisodeRecord, read_rollouts, rollouts_path
@@ -47,11 +47,9 @@ class Run:
         """
         folder = self.folder / "rollouts"
         written = sorted(int(path.name[5:].partition(".")[0]) for path in folder.glob("step_*.jsonl.gz"))
-        chosen = written[-1] if step is None and written else step
+        chosen = max(written, default=None) if step is None else step
         if chosen not in written:
-            of = "" if step is None else f" of step {step}"
-            there = f"there are those of {', '.join(map(str, written))}" if written else "there are none at all"
-            raise UserError(f"{folder} has no rollouts{of}, {there}: tracker.rollouts_every says which.")
+            raise UserError(f"{folder} has rollouts of steps {written}, not {step}: tracker.rollouts_every says which.")
         return read_rollouts(rollouts_path(folder, chosen))
 
 
@@ -160,3 +158,33 @@ def evaluate(
 
 class _StoppedError(Exception):
     """Ends an evaluation from inside."""
+
+
+Result = TypeVar("Result")
+Stopped = Callable[[], bool]
+
+
+def in_a_thread(work: Callable[[Stopped], Result]) -> Result:
+    """`work(stopped)` in a thread of its own, and what it returns or raises.
+
+    A notebook has a running event loop in its thread, where no second one can start. And Ctrl-C reaches the waiting
+    thread, which asks the other one to end (`stopped`), waits for it, and raises KeyboardInterrupt. A second Ctrl-C
+    does not wait.
+    """
+    done: Future[Result] = Future()
+    stop = threading.Event()
+
+    def run() -> None:
+        try:
+            done.set_result(work(stop.is_set))
+        except BaseException as error:
+            done.set_exception(error)
+
+    try:
+        threading.Thread(target=run, name="rlvr", daemon=True).start()
+        return done.result()
+    except KeyboardInterrupt:
+        print("rlvr: stopping after this step; once more stops at once, without saving", file=sys.stderr, flush=True)
+        stop.set()
+        wait([done])
+        raise

@@ -1,14 +1,14 @@
-"""From the arguments of a call to a configuration."""
+"""From the arguments of a call to a configuration: rows in memory become files, functions import paths."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Mapping, Sequence
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rlvr.api.files import import_path
 from rlvr.app.sources import inference_config, run_of
 from rlvr.config import Config
 from rlvr.config.checks import check_resumes
@@ -18,6 +18,54 @@ from rlvr.errors import ConfigError
 from rlvr.lines import override_lines
 from rlvr.tasks.multihop import TOOLS
 from rlvr.tasks.settings import MetricSettings
+from rlvr.tracking.files import write_atomically, writing
+
+Rows = Iterable[Mapping[str, Any]]
+Data = Rows | str | Path
+"""Rows with `question` and `answer`, or a file of them: `.jsonl` or `.json`, either also as `.gz`."""
+
+FOLDER = Path("runs") / "data"
+
+
+def data_file(data: Data | None, name: str) -> str | None:
+    """The absolute path of the file with the rows, None for None.
+
+    Rows in memory are written to `runs/data/`, into a file named by their content: a run can be resumed and repeated,
+    and equal rows are one file. `name` is the argument that they came by, for errors.
+    """
+    if data is None:
+        return None
+    if isinstance(data, str | Path):
+        return str(Path(data).expanduser().absolute())
+    if isinstance(data, Mapping) or not isinstance(data, Iterable):
+        raise ConfigError(f"{name} is a {type(data).__name__}: give a list of rows, or the path of a file.")
+    content = "".join(_line(row, f"{name}, row {number}") for number, row in enumerate(data, start=1)).encode()
+    if not content:
+        raise ConfigError(f"{name} has no rows: give some, each with a question and an answer.")
+    path = (FOLDER / f"{hashlib.sha256(content).hexdigest()[:16]}.jsonl").absolute()
+    with writing(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.is_file():
+        write_atomically(path, content)
+    return str(path)
+
+
+def _line(row: object, place: str) -> str:
+    if not isinstance(row, Mapping):
+        raise ConfigError(f"{place} is {row!r:.80}: it must be a mapping such as {{'question': ..., 'answer': ...}}.")
+    try:
+        return json.dumps(dict(row), allow_nan=False) + "\n"
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{place} holds what JSON cannot ({error}): use texts, finite numbers and lists.") from None
+
+
+def import_path(function: Callable[..., Any]) -> str:
+    """`my_rewards:shorter`; what no import would find, such as a lambda, has a name of the same form."""
+    module = getattr(function, "__module__", None) or "given"
+    name = getattr(function, "__qualname__", None) or type(function).__qualname__
+    words = [re.sub(r"[^A-Za-z0-9_.]", "_", text) for text in (module, name)]  # `outer.<locals>.x`: `outer._locals_.x`
+    return ":".join(re.sub(r"^(?=[0-9.])", "_", text) for text in words)
+
 
 RewardFunction = Callable[..., float | None]
 """Called with those of prompt, completion, answer and metadata that it names; None: no answer could be read."""
@@ -30,8 +78,6 @@ SCRATCH = ("scratch", "scratch_bpe")
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """The arguments that `train` and `evaluate` share."""
-
     model: str | Path | Values | None = None
     data: str | Callable[..., Any] | None = None  # a file, or a function that yields rows
     eval_data: str | None = None
@@ -49,7 +95,6 @@ class Call:
 
     @property
     def functions(self) -> Functions:
-        """The functions of the call, by the name that the configuration has for them."""
         given: tuple[Any, ...] = (self.data, self.reward, *self.tools)
         return {import_path(one): one for one in given if callable(one)}
 

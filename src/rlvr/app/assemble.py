@@ -1,23 +1,22 @@
 """The parts of a run, put together: what the loop calls, each made by one function here."""
 
-from __future__ import annotations
-
+import asyncio
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
 import torch
 
-from rlvr.app.debugging import episode_printer
-from rlvr.app.engines import Sampler, make_engine
 from rlvr.app.evaluation import evaluate_all
 from rlvr.app.memory import fitted, plan_run
-from rlvr.app.policies import Setup
+from rlvr.app.policies import Sampler, Setup, make_engine
 from rlvr.app.ranks import note_of_rank
 from rlvr.app.tasks import context_tokens, make_chat
 from rlvr.chat.rendering import Chat
+from rlvr.config import Config
 from rlvr.core.algorithms.objective import Objective
 from rlvr.core.engine.base import Engine
-from rlvr.core.episode import ChatModel
+from rlvr.core.episode import ChatCodec, ChatModel, turn_texts
 from rlvr.core.executor import Background, Inline
 from rlvr.core.loop import Recorder, TrainingRun
 from rlvr.core.packing import Layout, Packing
@@ -32,6 +31,8 @@ from rlvr.models.loading import value_head
 from rlvr.models.policy import HubPolicy
 from rlvr.scale.fsdp import make_parallel
 from rlvr.tasks.base import Task
+from rlvr.tracking.console import Console
+from rlvr.tracking.episodes import EpisodePrinter
 from rlvr.tracking.jsonl import MetricsFile
 from rlvr.tracking.rollouts import Reader, cut_back
 from rlvr.tracking.trackers.fanout import Trackers
@@ -39,13 +40,17 @@ from rlvr.training.checkpoint import latest_checkpoint, load_checkpoint
 from rlvr.training.layout import choose_layout
 from rlvr.training.recorder import FolderRecorder, SilentRecorder
 from rlvr.training.state import CheckpointSchedule
+from rlvr.types import Episode, Example, GradedAnswer, Group
 
 
 def assemble(setup: Setup, policy: HubPolicy, trackers: Trackers) -> TrainingRun:
     """Everything the loop calls, at the state of the last complete checkpoint if there is one."""
     task, note = setup.tasks.own, setup.console.note
     chat, layout = make_chat(setup.config, policy, task), choose_layout(policy)
-    setup = within_memory(setup, policy, chat, layout)
+    memory = plan_run(setup.config, policy, chat, task, layout=layout, world=setup.world)
+    for line in memory.lines:
+        note(line)
+    setup = replace(setup, config=fitted(setup.config, memory, setup.world))
     config, world = setup.config, setup.world
     engine = make_engine(config, policy, setup.folder.root, world, note_of_rank(config, world, note), setup.stopped)
     if "values" in config.algorithm.needs:
@@ -84,14 +89,6 @@ def assemble(setup: Setup, policy: HubPolicy, trackers: Trackers) -> TrainingRun
         recorder=make_recorder(setup, chat, metrics_file, trackers),
         checkpoints=checkpoints,
     )
-
-
-def within_memory(setup: Setup, policy: HubPolicy, chat: Chat, layout: Layout) -> Setup:
-    """With the portions that fit the memory, which are noted. ConfigError if none do."""
-    memory = plan_run(setup.config, policy, chat, setup.tasks.own, layout=layout, world=setup.world)
-    for line in memory.lines:
-        setup.console.note(line)
-    return replace(setup, config=fitted(setup.config, memory, setup.world))
 
 
 def make_rollouts(setup: Setup, policy: HubPolicy, engine: Sampler, chat: Chat) -> RolloutSchedule:
@@ -171,3 +168,31 @@ def evaluate(setup: Setup, policy: HubPolicy, engine: Sampler, rollouts: Rollout
 
 def _context(policy: HubPolicy, engine: Sampler) -> int:
     return min(context_tokens(policy), engine.max_context_tokens)  # servers may have less room than the model
+
+
+def episode_printer(config: Config, task: Task, chat: ChatCodec, console: Console) -> EpisodePrinter | None:
+    """Prints every episode of a debug run; None for other runs."""
+    if not config.debug:
+        return None
+
+    async def graded(example: Example, episode: Episode) -> GradedAnswer:
+        try:
+            return await task.grade(example, turn_texts(chat, episode.turns, task.env(example).tools))
+        except UserError as error:  # no metric has to be able to grade a training episode
+            return GradedAnswer(answer=None, correct=False, failure=str(error))
+
+    async def all_graded(group: Group) -> list[GradedAnswer]:
+        return list(await asyncio.gather(*(graded(group.example, one) for one in group.episodes)))
+
+    return EpisodePrinter(
+        print=console.show,
+        decode=chat.decode,
+        weights=lambda group: _part_weights(config, group.example),
+        grades=lambda group: asyncio.run(all_graded(group)),
+    )
+
+
+def _part_weights(config: Config, example: Example) -> Mapping[str, float]:
+    """What each part of the reward of an example's task counts."""
+    bundle = config.task.bundles.get(str(example.metadata.get("task")), config)
+    return {name: part.weight for name, part in bundle.reward.parts.items()}

@@ -1,11 +1,16 @@
-"""Every model on every task with every retriever: measured once, kept, and summed up in one table."""
+"""Every model on every task, with every retriever where a task searches: measured once, kept, summed up in one table.
 
-from __future__ import annotations
+DIR/benchmark.json                         the plan, and which file has the records of which cell
+DIR/records/<model>__<task>__<retriever>.jsonl
+DIR/summary.md, summary.csv, summary.json  the same table three times; nothing in them depends on the clock
+"""
 
 import csv
+import hashlib
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -13,21 +18,174 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from rlvr.app.benchmark_plan import NONE, Cell, Plan, join, make_cells, write_plan
+from pydantic import BaseModel, ConfigDict, Field
+
 from rlvr.app.evaluation import evaluate_into, origin_of
 from rlvr.app.inference import Inference, Loaded, open_inference, open_model
 from rlvr.app.sources import own_config, weights_of
+from rlvr.config import Config
+from rlvr.config.compose import load_task_config
 from rlvr.engines.openai import PREFIX, open_endpoint
-from rlvr.errors import UserError
+from rlvr.errors import ConfigError, UserError
 from rlvr.evaluation.analysis import Analysis, analyze
 from rlvr.evaluation.analysis import Cell as FoundCell
-from rlvr.evaluation.collect import collect
+from rlvr.evaluation.collect import MAX_PLAN_BYTES, PLAN, collect
 from rlvr.evaluation.evaluate import Progress
 from rlvr.evaluation.tables import differences, plain, summary_rows, table
+from rlvr.lines import override_lines
 from rlvr.models.export import check_weights
 from rlvr.models.hub import locate
+from rlvr.retrieval.retriever import find_retriever
+from rlvr.retrieval.settings import RetrievalSettings
+from rlvr.settings import NonNegativeInt
 from rlvr.tracking.evaluations import read_records
-from rlvr.tracking.files import write_atomically
+from rlvr.tracking.files import write_atomically, writing
+
+NONE = "-"
+"""The retriever of a task that searches nothing."""
+
+
+class Plan(BaseModel):
+    """`Plan(models=("runs/a", "openai:http://127.0.0.1:8000/v1#b"), tasks=("rpn", "musique"), retrievers=("bm25",))`
+
+    A task is a configuration, a task, or the folder of a run, whose own task and settings are meant. None of
+    `num_examples` and `samples_per_example`: what each task's configuration says. `changes` are overrides of every
+    task's settings, as in `--set`; `config_dir` is where configurations and modules are found beside ours.
+    """
+
+    model_config = ConfigDict(frozen=True, populate_by_name=True)
+
+    models: tuple[str, ...]
+    tasks: tuple[str, ...]
+    retrievers: tuple[str, ...] = ()
+    num_examples: NonNegativeInt | None = None
+    samples_per_example: NonNegativeInt | None = None
+    changes: tuple[str, ...] = Field(default=(), validation_alias="set", serialization_alias="set")
+    config_dir: str | None = Field(default=None, exclude=True)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cell:
+    """One measurement of a plan; `own_task` is the task's own name, e.g. `rpn` in the configuration `rpn_small`."""
+
+    model: str
+    task: str
+    own_task: str
+    retriever: str  # `-` where nothing is searched
+    config: Config
+
+    @property
+    def file(self) -> str:
+        """Where its records are, under the benchmark's folder."""
+        return f"records/{_word(self.model)}__{_word(self.task)}__{_word(self.retriever)}.jsonl"
+
+    @property
+    def name(self) -> str:
+        return f"{self.model} on {self.task}" + (f" with {self.retriever}" if self.retriever != NONE else "")
+
+
+def _word(name: str) -> str:
+    """A part of a file's name; what it cannot hold is told apart by a hash."""
+    plain = re.sub(r"[^A-Za-z0-9.-]+|_{2,}", "_", name).strip("._")[-60:]
+    if plain == name:
+        return plain
+    return f"{plain}-{hashlib.blake2b(name.encode(), digest_size=3).hexdigest()}" if name != NONE else NONE
+
+
+def make_cells(plan: Plan) -> tuple[Cell, ...]:
+    """The cells, task by task. ConfigError for a name or a setting that does not fit."""
+    for retriever in plan.retrievers:
+        find_retriever(retriever, RetrievalSettings())
+    configs = {task: _config(plan, task, None) for task in plan.tasks}
+    searching = [task for task, config in configs.items() if hasattr(config.task, "retriever")]
+    if plan.retrievers and not searching:
+        raise ConfigError(
+            f"--retrievers {','.join(plan.retrievers)}: none of {', '.join(plan.tasks)} searches documents; leave this "
+            "out, or add a task that does, e.g. musique."
+        )
+    found = []
+    for task, config in configs.items():
+        variants = {str(getattr(config.task, "retriever", NONE)): config}
+        if task in searching and plan.retrievers:
+            variants = {retriever: _config(plan, task, retriever) for retriever in plan.retrievers}
+        found += [
+            Cell(model=model, task=task, own_task=of_one.task.label, retriever=retriever, config=of_one)
+            for retriever, of_one in variants.items()
+            for model in plan.models
+        ]
+    return tuple(found)
+
+
+def _config(plan: Plan, task: str, retriever: str | None) -> Config:
+    """A task's settings, the same ones for every model."""
+    counts = {"num_examples": plan.num_examples, "samples_per_example": plan.samples_per_example}
+    lines = [f"evaluation.{name}={value}" for name, value in counts.items() if value is not None]
+    if retriever is not None:
+        lines += override_lines({"task.retriever": retriever})
+    return load_task_config(task, [*plan.changes, *lines], config_dir=plan.config_dir, option="--tasks")
+
+
+def join(folder: Path, asked: Plan) -> Plan:
+    """The plan of a folder with what is asked now added to it; just what is asked if the folder has none. The tasks'
+    own retrievers are spelled out, so that adding one later adds to them.
+
+    Models, tasks and retrievers can be added, and both counts can grow: what is measured already stays valid.
+    ConfigError for another setting, a smaller count, or nothing to measure.
+    """
+    known = _read_plan(folder)
+    if known is None and not (asked.models and asked.tasks):
+        missing = "--tasks" if asked.models else "--models"
+        raise ConfigError(f"{missing}: is needed, as {folder} holds no benchmark to go on with.")
+    plan = asked if known is None else _joined(folder, known, asked)
+    own = dict.fromkeys(cell.retriever for cell in make_cells(plan) if cell.retriever != NONE)
+    return plan.model_copy(update={"retrievers": plan.retrievers or tuple(own)})
+
+
+def _joined(folder: Path, known: Plan, asked: Plan) -> Plan:
+    if asked.changes and set(asked.changes) != set(known.changes):
+        before = " ".join(f"--set {line}" for line in known.changes) or "without --set"
+        raise ConfigError(
+            f"--set {asked.changes[0]}: {folder} holds a benchmark made {before}, and its numbers could not be "
+            "compared; choose another --output-dir."
+        )
+    lists = ("models", "tasks", "retrievers")
+    more = {name: tuple(dict.fromkeys([*getattr(known, name), *getattr(asked, name)])) for name in lists}
+    counts = asked.model_dump(include={"num_examples", "samples_per_example"}, exclude_none=True)
+    known = known.model_copy(update={"config_dir": asked.config_dir})
+    plan = known.model_copy(update=more | counts)
+    for task in known.tasks:
+        before, now = _config(known, task, None).evaluation, _config(plan, task, None).evaluation
+        for count in ("num_examples", "samples_per_example"):
+            old, new = getattr(before, count), getattr(now, count)  # of num_examples also "all"
+            if new != old and not isinstance(new, str) and (isinstance(old, str) or new < old):
+                raise ConfigError(
+                    f"--{count.replace('_', '-')} {new}: {folder} holds a benchmark with {old}, which can grow but not "
+                    "shrink; choose another --output-dir."
+                )
+    return plan
+
+
+def _read_plan(folder: Path) -> Plan | None:
+    path = folder / PLAN
+    if not path.exists():
+        return None
+    try:
+        with path.open("rb") as file:
+            return Plan.model_validate_json(file.read(MAX_PLAN_BYTES), strict=True)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{path} is damaged: delete it and give --models and --tasks again (the records stay), or choose another "
+            "--output-dir."
+        ) from error
+
+
+def write_plan(folder: Path, plan: Plan, cells: Iterable[Cell]) -> None:
+    names = ("file", "model", "task", "own_task", "retriever")
+    data = plan.model_dump(by_alias=True) | {"cells": [{name: getattr(c, name) for name in names} for c in cells]}
+    with writing(folder):
+        (folder / "records").mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / PLAN, json.dumps(data, indent=1).encode())
+
 
 Show = Callable[[str], None]
 """Called with a line for the user."""
@@ -38,8 +196,6 @@ Bar = Callable[[str], AbstractContextManager[Progress]]
 
 @dataclass(frozen=True, kw_only=True)
 class Benchmark:
-    """What was measured, and the cells that failed."""
-
     cells: tuple[Cell, ...]
     analysis: Analysis | None  # None: every cell failed
     failed: tuple[Cell, ...]
@@ -48,7 +204,7 @@ class Benchmark:
         """A row a cell in the order of the plan, and a sentence for each difference; all columns in Markdown."""
         measured = () if self.analysis is None else self.analysis.cells
         head, rows = summary_rows(measured, full=markdown)
-        placed = [(self._place(cell)[-1], row) for cell, row in zip(measured, rows, strict=True)]
+        placed = [(self._place(cell), row) for cell, row in zip(measured, rows, strict=True)]
         blank = ["-"] * (len(head) - 4)
         placed += [(self.cells.index(c), (c.model, c.task, c.retriever, "failed", *blank)) for c in self.failed]
         text = table(head, [row for _, row in sorted(placed, key=lambda one: one[0])], markdown=markdown)
@@ -62,32 +218,29 @@ class Benchmark:
         failed = [{"kind": "failed", "model": c.model, "task": c.task, "retriever": c.retriever} for c in self.failed]
         return lines + failed
 
-    def _place(self, found: FoundCell) -> tuple[bool, bool, int]:
-        """The best fit of the plan's cells, its number last. A task of several sets gives several cells for one of the
-        plan, and only some of them may search."""
+    def _place(self, found: FoundCell) -> int:
+        """The number of the plan's cell that fits best. A task of several sets gives several cells for one of the plan,
+        and only some of them may search."""
         fitting = [
             (cell.task != found.task, cell.retriever != (found.retriever or NONE), number)
             for number, cell in enumerate(self.cells)
             if cell.model == found.model and f"{found.task}/".startswith(f"{cell.task}/")
         ]
-        return min(fitting)
+        return min(fitting)[-1]
 
 
 def benchmark(folder: Path, asked: Plan, *, show: Show, bar: Bar) -> Benchmark:
     """Measure what `folder` lacks of its plan and of what is asked now, and write the summary.
 
     A model is loaded once. Killed at any moment, the next call goes on with the episode that was lost. A cell that
-    fails does not stop the others.
-
-    Raises:
-        UserError: before anything is measured: an unknown model, task, retriever or setting; see `join`.
+    fails does not stop the others. UserError, before anything is measured, for a name or a setting that is wrong.
     """
     names = (model if model.startswith(PREFIX) else model.rstrip("/") or model for model in asked.models)
     models = tuple(dict.fromkeys(names))  # `runs/a` and `runs/a/` are one
     plan = join(folder, asked.model_copy(update={"models": models}))
     cells = make_cells(plan)
     for model in plan.models:
-        check_model(model)
+        _check_model(model)
     write_plan(folder, plan, cells)
     failed: list[Cell] = []
     in_order = enumerate(sorted(cells, key=lambda cell: plan.models.index(cell.model)), start=1)
@@ -97,12 +250,8 @@ def benchmark(folder: Path, asked: Plan, *, show: Show, bar: Bar) -> Benchmark:
     return _summarize(folder, cells, failed, show)
 
 
-def check_model(model: str) -> None:
-    """Whether it is there and whole, as far as can be seen without loading it; an endpoint has to answer.
-
-    Raises:
-        UserError: it is not.
-    """
+def _check_model(model: str) -> None:
+    """UserError unless it is there and whole, as far as can be seen without loading it; an endpoint has to answer."""
     if model.startswith(PREFIX):
         open_endpoint(model)
         return

@@ -1,7 +1,5 @@
 """All evaluation sets of a configuration, one after another."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json
@@ -61,10 +59,8 @@ def evaluate_into(
 
     With a path the records are kept there as they come, in `<path>.partial`, and the finished file is whole and in
     order. A second call with the same settings goes on where the first one was killed; `on_note` gets a sentence for
-    each line of the first that is damaged, and what it held is measured again.
-
-    Raises:
-        UserError: the file holds an evaluation with other settings, or cannot be written.
+    each line of the first that is damaged, and what it held is measured again. UserError if the file holds an
+    evaluation with other settings, or cannot be written.
     """
     config, tasks, found = inference.config, inference.tasks.eval_sets, dict[str, Records]()
     origins = {task.name: origin_of(inference, task, split) for task in tasks}
@@ -108,7 +104,7 @@ def origin_of(inference: Inference, task: Task, split: str) -> Origin:
         "max_completion_tokens": config.rollout.max_completion_tokens,
     }
     return Origin(
-        model=inference.source,
+        model=inference.loaded.source,
         task=task.name,
         split=split,
         retriever=getattr(bundle.task, "retriever", None),

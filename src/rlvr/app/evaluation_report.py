@@ -1,13 +1,11 @@
 """From records of evaluations to their page: read, analyze, write."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rlvr.evaluation.analysis import Cell, analyze
+from rlvr.evaluation.analysis import Cell, Cost, analyze
 from rlvr.evaluation.collect import PLAN, collect
 from rlvr.evaluation.compare import Comparison
 from rlvr.evaluation.intervals import Interval
@@ -20,10 +18,7 @@ def write_evaluation_report(
 ) -> Report:
     """Write the page of files or folders of records; by default `report.html` in the first folder, `F.html` for a file.
 
-    A benchmark's folder gives its models and tasks the names in its plan.
-
-    Raises:
-        UserError: there are no records, or the page cannot be written.
+    A benchmark's folder gives its models and tasks the names in its plan. UserError if there are no records.
     """
     collected = collect(sources)
     analysis = analyze(collected.records)
@@ -53,15 +48,15 @@ def _comparison(one: Comparison) -> dict[str, Any]:
 
 
 def _fields(record: Any, *names: str) -> dict[str, Any]:
-    """As JSON: an interval is `[value, low, high]`, numbers are short, and what is not finite is null."""
     return {name: _plain(getattr(record, name)) for name in names}
 
 
 def _plain(value: Any) -> Any:
+    """As JSON: an interval is `[value, low, high]`, numbers are short, and what is not finite is null."""
     if isinstance(value, Interval):
         return [finite(value.value), finite(value.low), finite(value.high)]
+    if isinstance(value, Cost):
+        value = asdict(value)
     if isinstance(value, Mapping):
         return {name: _plain(inner) for name, inner in value.items()}
-    if isinstance(value, float):
-        return finite(value)
-    return _plain(asdict(value)) if is_dataclass(value) and not isinstance(value, type) else value
+    return finite(value) if isinstance(value, float) else value

@@ -1,11 +1,10 @@
 """`rlvr export`: the model of a run as a folder for others, with a card that says what it is and how good."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,8 +32,6 @@ FORMAT = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """The weights of a run that are exported."""
-
     root: Path  # the run
     config: Config
     weights: Path  # a folder in Hub format, with a whole model or an adapter
@@ -44,8 +41,6 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What the user asks for beside the run."""
-
     merge: bool = False
     dtype: Dtype | None = None
     base_model: str | None = None
@@ -64,8 +59,7 @@ def find_source(run: str) -> Source:
     path = Path(run)
     root = run_of(path)
     if root is None:
-        what = "is no run folder, and in none" if path.exists() else "does not exist"
-        raise UserError(f"{run} {what}: name a run folder or one of its checkpoints, e.g. runs/latest.")
+        raise UserError(f"{run} is in no run folder: name one, or one of its checkpoints, e.g. runs/latest.")
     folder = RunFolder(root=root)
     config = read_config(folder)
     is_model = path.name == "model" and path.absolute() != root
@@ -89,17 +83,14 @@ def export(
     source: Source, options: Options, target: Path, *, overwrite: bool, dry_run: bool, note: Callable[[str], None]
 ) -> tuple[str, dict[str, int]]:
     """Write the folder `target`, which is whole or absent at any moment; the kind of model in it (whole, adapter or
-    merged), and its files with their sizes. A dry run leaves nothing.
-
-    Raises:
-        ConfigError: an option has nothing to work on, or `target` holds something else.
-        UserError: the weights are damaged, nobody else could load them, the base model is not there, the disk is full.
+    merged), and its files with their sizes. A dry run leaves nothing. UserError for an option with nothing to work on,
+    weights that are damaged or that nobody else could load, and a `target` that holds something else.
     """
-    if (target / MARK).is_file() and not overwrite:
-        raise ConfigError(f"--output {target}: there is an export already; add --overwrite, or choose another one.")
-    is_free = target.is_dir() and not any(target.iterdir())
-    if not (is_free or (target / MARK).is_file()) and (target.exists() or target.is_symlink()):
-        raise ConfigError(f"--output {target}: there is something else already; choose another folder.")
+    is_free = not (target.exists() or target.is_symlink()) or (target.is_dir() and not any(target.iterdir()))
+    is_export = (target / MARK).is_file()
+    if not is_free and not (is_export and overwrite):
+        remedy = "an export already; add --overwrite" if is_export else "something else already"
+        raise ConfigError(f"--output {target}: there is {remedy}, or choose another folder.")
     kind, base = _kind(source, options), options.base_model or _base(source)
     is_local = base is not None and (Path(base).is_absolute() or Path(base).is_dir() or base.startswith("."))
     if kind == "adapter" and is_local:
@@ -174,7 +165,6 @@ def _write_texts(source: Source, options: Options, folder: Path, *, kind: str, b
 
 
 def _base(source: Source) -> str | None:
-    """The model that training started from, None if it was made from scratch."""
     if files.is_adapter(source.weights):
         return base_of(source.weights)
     model = source.config.model.pretrained
@@ -210,20 +200,16 @@ def _samples(source: Source) -> list[Sample]:
         path = rollouts_path(folder, step)
         if not path.is_file():
             continue
-        try:
+        with suppress(UserError):  # a damaged file of rollouts is no reason to keep the weights back
             episodes = [episode for episode in read_rollouts(path) if episode.sample_index == 0]
-        except UserError:  # a damaged file of rollouts is no reason to keep the weights back
-            return []
-        return [Sample(step=step, texts=tuple(_texts(episode)), reward=episode.reward) for episode in episodes]
+            return [Sample(step=step, texts=_texts(episode), reward=episode.reward) for episode in episodes]
     return []
 
 
-def _texts(episode: EpisodeRecord) -> Iterator[tuple[str, str]]:
-    yield "prompt", episode.turns[0].prompt
-    for turn in episode.turns:
-        yield "completion", turn.completion
-        if turn.reply is not None:
-            yield "reply", turn.reply
+def _texts(episode: EpisodeRecord) -> tuple[tuple[str, str], ...]:
+    said = [(("completion", turn.completion), ("reply", turn.reply)) for turn in episode.turns]
+    prompt = ("prompt", episode.turns[0].prompt)
+    return (prompt, *((label, text) for turn in said for label, text in turn if text is not None))
 
 
 def _messages(config: Config, folder: Path) -> list[dict[str, str]]:
@@ -242,3 +228,45 @@ def _messages(config: Config, folder: Path) -> list[dict[str, str]]:
 
 def _json(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+
+def check_repository(name: str) -> None:
+    """ConfigError unless `name` is an owner and a name, as the Hub takes them."""
+    from huggingface_hub.utils import HFValidationError, validate_repo_id
+
+    with suppress(HFValidationError):
+        validate_repo_id(name)
+        if name.count("/") == 1:
+            return
+    raise ConfigError(f"--push {name}: is no repository; write owner/name, e.g. ann/rpn-grpo.")
+
+
+def check_token() -> None:
+    """UserError without a token, or offline: found out before anything is merged."""
+    from huggingface_hub import constants, get_token
+
+    if constants.HF_HUB_OFFLINE:
+        raise UserError("--push needs the Hub: unset HF_HUB_OFFLINE.")
+    if get_token() is None:
+        raise UserError("--push needs a token that may write: log in with `hf auth login`, or set HF_TOKEN.")
+
+
+def push(folder: Path, files: Iterable[str], repository: str, *, public: bool, message: str) -> str:
+    """Upload exactly these files of the folder in one commit; the address of the repository, made if need be.
+
+    Raises UserError if the Hub cannot be reached or refuses.
+    """
+    from huggingface_hub import CommitOperationAdd, HfApi, constants
+
+    api = HfApi()
+    operations = [CommitOperationAdd(path_in_repo=name, path_or_fileobj=folder / name) for name in files]
+    try:
+        url = api.create_repo(repository, private=not public, exist_ok=True)
+        api.create_commit(str(url.repo_id), operations, commit_message=message)
+    except Exception as error:  # of the network; its classes have no common base over versions of the client
+        said = " ".join((getattr(error, "server_message", None) or str(error) or type(error).__name__).split())[:300]
+        raise UserError(
+            f"the Hub at {constants.ENDPOINT} did not take {repository}: check the network and what your token may "
+            f"write; the exported folder is kept ({said.rstrip('.')})."
+        ) from error
+    return str(url)

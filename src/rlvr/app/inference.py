@@ -1,7 +1,5 @@
 """A model of any kind, ready to be tried on a task."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -12,7 +10,6 @@ from rlvr.app.tasks import Tasks, context_tokens, make_chat, open_tasks
 from rlvr.config import Config
 from rlvr.core.engine import LocalEngine
 from rlvr.engines.openai import PREFIX, Endpoint, open_endpoint
-from rlvr.errors import UserError
 from rlvr.evaluation.players import EndpointPlayer, LocalPlayer, Player
 from rlvr.models.devices import choose_device, choose_products
 from rlvr.models.fingerprint import fingerprint
@@ -34,53 +31,34 @@ UNKNOWN = (
 class Loaded:
     """A model, loaded once for any number of tasks: weights in this process, or an endpoint."""
 
-    name: str  # as it was asked for
     source: str  # the folder or Hub id that the weights came from, or the endpoint
     model: HubPolicy | Endpoint
     fingerprint: str  # of everything that decides what is sampled; of an endpoint its address and name
 
-    @property
-    def policy(self) -> HubPolicy:
-        """The weights. UserError for an endpoint."""
-        if isinstance(self.model, Endpoint):
-            raise UserError(f"{self.name} is an endpoint, which has no weights here: name a folder or a Hub id.")
-        return self.model
-
 
 @dataclass(frozen=True, kw_only=True)
 class Inference:
-    """A model with the tasks and settings to try it on."""
-
     loaded: Loaded
     config: Config
     tasks: Tasks
     engine: LocalEngine | None  # None: an endpoint
 
     @property
-    def source(self) -> str:
-        """The folder or Hub id that the weights came from, or the endpoint."""
-        return self.loaded.source
-
-    @property
-    def policy(self) -> HubPolicy:
-        """The weights. UserError for an endpoint."""
-        return self.loaded.policy
-
-    @property
     def notes(self) -> list[str]:
         """What loading the data found, and what is unusual about how prompts are rendered."""
-        if self.engine is None:
+        model = self.loaded.model
+        if isinstance(model, Endpoint):
             return [*self.tasks.notes, UNKNOWN]
         examples = [(task, example) for task in self.tasks.eval_sets for example in task.eval_examples(1)]
-        rendered = [make_chat(self.config, self.policy, task).note(example.messages) for task, example in examples]
+        rendered = [make_chat(self.config, model, task).note(example.messages) for task, example in examples]
         return [*self.tasks.notes, *dict.fromkeys(note for note in rendered if note is not None)]
 
     def player(self, task: Task) -> Player:
-        """What plays the task's episodes."""
-        if isinstance(self.loaded.model, Endpoint):
-            return EndpointPlayer(endpoint=self.loaded.model, stop_words=tuple(task.stop_words))
+        model = self.loaded.model
+        if isinstance(model, Endpoint):
+            return EndpointPlayer(endpoint=model, stop_words=tuple(task.stop_words))
         assert self.engine is not None
-        chat = make_chat(self.config, self.policy, task)
+        chat = make_chat(self.config, model, task)
         return LocalPlayer(engine=self.engine, chat=chat, max_context_tokens=self.engine.max_context_tokens)
 
 
@@ -90,17 +68,15 @@ def open_model(model: str, settings: PretrainedModel | None = None, device: str 
 
     `openai:http://127.0.0.1:8000/v1#NAME` is a model behind the chat completions of an endpoint. `settings` say how
     the weights under an adapter are kept; whole models are float32. `device` is what `trainer.device` may be.
-
-    Raises:
-        UserError: there is no such model, it is damaged, or the endpoint does not answer.
+    UserError if there is no such model, it is damaged, or the endpoint does not answer.
     """
     if model.startswith(PREFIX):
         endpoint = open_endpoint(model)
-        yield Loaded(name=model, source=model, model=endpoint, fingerprint=endpoint.fingerprint)
+        yield Loaded(source=model, model=endpoint, fingerprint=endpoint.fingerprint)
         return
     source = weights_of(model)
     policy = load_for_inference(source, settings, choose_device(device))
-    yield Loaded(name=model, source=source, model=policy, fingerprint=fingerprint(policy))
+    yield Loaded(source=source, model=policy, fingerprint=fingerprint(policy))
 
 
 @contextmanager
@@ -109,10 +85,7 @@ def open_inference(
 ) -> Iterator[Inference]:
     """A model, named or loaded already, ready to be tried on the configuration's tasks. Processes of verifiers end with
     the block. `reads` says how much of the tasks' data is needed: training data are large, and a user's own question
-    needs none at all.
-
-    Raises:
-        UserError: there is no such model, or it is damaged; what the tasks' data lack.
+    needs none at all. UserError as of `open_model`, and for what the tasks' data lack.
     """
     with ExitStack() as stack:
         if isinstance(model, str):

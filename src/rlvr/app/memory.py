@@ -1,7 +1,5 @@
 """The memory plan of a run, from its configuration."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import torch

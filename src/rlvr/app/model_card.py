@@ -1,4 +1,4 @@
-"""The README.md of an exported model: scores, use, training, how to repeat it, samples.
+"""The README.md of an exported model, model_card.md.jinja: scores, use, training, how to repeat it, samples.
 
 Every number was measured by the run at the exported step; without one the card says so. Untrusted texts (model output,
 settings, names) are escaped or inside code fences that they cannot close.
@@ -9,17 +9,21 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlvr import __version__
 from rlvr.config import Config
-from rlvr.config.said import leaf_values
+from rlvr.config.overrides import leaf_values
 from rlvr.evaluation.tables import score_name
 from rlvr.settings import dumped
 from rlvr.tracking.episodes import visible
+
+if TYPE_CHECKING:
+    from huggingface_hub import EvalResult
 
 MAX_CHARS = 2_000  # of one text from a model
 MAX_SETTING_CHARS = 100  # a longer value is in training_config.yaml only
@@ -37,8 +41,6 @@ SHOWN = (
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """An episode of training."""
-
     step: int
     texts: tuple[tuple[str, str], ...]  # (prompt | completion | reply, text)
     reward: float | None
@@ -46,8 +48,6 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """The contents of the card."""
-
     name: str  # folder or repository to load
     title: str
     config: Config
@@ -66,31 +66,30 @@ class Card:
 
 
 def write_card(card: Card) -> str:
-    """The whole README.md."""
-    sections = (_head, _scores, _use, _training, _repeat, _samples)
-    text = "\n\n".join(line for section in sections for line in section(card))
-    return f"---\n{_metadata(card)}\n---\n\n{text}\n"
+    from jinja2 import Environment, FileSystemLoader
+
+    templates = Environment(loader=FileSystemLoader(Path(__file__).parent), trim_blocks=True, lstrip_blocks=True)
+    templates.filters |= {"json": partial(json.dumps, ensure_ascii=False), "line": escaped, "fenced": fenced}
+    found = {(one.dataset_name, one.metric_type): one for one in scores(card.after)}
+    before = {(one.dataset_name, one.metric_type): one for one in scores(card.before)} if card.step else {}
+    template = templates.get_template("model_card.md.jinja")
+    return template.render(
+        card=card,
+        config=card.config,
+        version=__version__,
+        metadata=_metadata(card, list(found.values())),
+        what=_what(card),
+        scores=[_row(one, before.get(key)) for key, one in found.items()],
+        settings=_settings(card),
+    )
 
 
-def _metadata(card: Card) -> str:
+def _metadata(card: Card, results: Sequence[EvalResult]) -> str:
     """The YAML that the Hub reads, with the headline score of each evaluated set for `model-index`."""
-    from huggingface_hub import EvalResult, ModelCardData
+    from huggingface_hub import ModelCardData
 
-    results = [
-        EvalResult(
-            task_type="text-generation",
-            dataset_type=_hub_id(card.config, score.task) or score.task,
-            dataset_name=score.task,
-            dataset_split="held out",
-            dataset_args={"num_examples": score.num_examples},
-            metric_type="accuracy",
-            metric_name=score.name,
-            metric_value=round(score.value, 4),
-            metric_args={"low_95": round(score.low, 4), "high_95": round(score.high, 4)},
-        )
-        for score in scores(card.after)
-        if score.name == "accuracy"
-    ]
+    for one in results:
+        one.dataset_type = _hub_id(card.config, one.dataset_name) or one.dataset_name
     data = ModelCardData(
         library_name="peft" if card.kind == "adapter" else "transformers",
         pipeline_tag="text-generation",
@@ -99,7 +98,7 @@ def _metadata(card: Card) -> str:
         datasets=[found for name in card.config.trained if (found := _hub_id(card.config, name))] or None,
         tags=["rlvr", "reinforcement-learning", card.config.algorithm.name, card.config.task.name],
         model_name=card.title,
-        eval_results=results or None,
+        eval_results=[one for one in results if one.metric_type == "accuracy"] or None,
     )
     return data.to_yaml().strip()
 
@@ -112,118 +111,58 @@ def _hub_id(config: Config, name: str) -> str:
     return bundle.task.hub_id or (path if re.fullmatch(r"[\w.-]+/[\w.-]+", path) and not Path(path).exists() else "")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Evaluated:
-    """One number of an evaluation with its 95 % interval."""
+def scores(metrics: Mapping[str, float]) -> list[EvalResult]:
+    """All finite numbers with an interval, by task: `eval/rpn/accuracy` with `..._low` and `..._high`."""
+    from huggingface_hub import EvalResult
 
-    task: str
-    name: str
-    value: float
-    low: float
-    high: float
-    num_examples: int
-
-
-def scores(metrics: Mapping[str, float]) -> list[Evaluated]:
-    """All finite numbers with an interval: `eval/rpn/accuracy` with `..._low` and `..._high`."""
     found = []
     for name in metrics:
         match = re.fullmatch(r"eval/([^/]+)/(.+)", name)
         keys = (name, f"{name}_low", f"{name}_high", f"eval/{match[1]}/num_examples") if match else ()
         value, low, high, count = [metrics.get(key, math.nan) for key in keys] or [math.nan] * 4
         if match and math.isfinite(value + low + high + count):
-            task, score = match.groups()
-            found.append(Evaluated(task=task, name=score, value=value, low=low, high=high, num_examples=int(count)))
-    return sorted(found, key=lambda score: (score.task, score.name != "accuracy", score.name))
+            found.append(
+                EvalResult(
+                    task_type="text-generation",
+                    dataset_type=match[1],
+                    dataset_name=match[1],
+                    dataset_split="held out",
+                    dataset_args={"num_examples": int(count)},
+                    metric_type=match[2],
+                    metric_name=match[2],
+                    metric_value=round(value, 4),
+                    metric_args={"low_95": round(low, 4), "high_95": round(high, 4)},
+                )
+            )
+    return sorted(found, key=lambda one: (one.dataset_name, one.metric_type != "accuracy", one.metric_type))
 
 
-def _scores(card: Card) -> Iterator[str]:
-    yield "## Scores"
-    found = scores(card.after)
-    if not found:
-        yield (
-            f"The run did not evaluate at step {card.step}. Measure it: `rlvr eval {card.name} --task "
-            f"{card.config.task.name}`."
-        )
-        return
-    before = {(score.task, score.name): score for score in scores(card.before)} if card.step else {}
-    yield (
-        f"Measured by the run at step {card.step}, on held-out examples, with the task's own metric, which no reward "
-        "setting can move. Greedy answers unless the name says sampled, pass@k or maj@k."
-    )
-    lines = ["| task | score | before RL | after | 95 % interval | examples |", "|---|---|---|---|---|---|"]
-    for score in found:
-        first = before.get((score.task, score.name))
-        start = f"{first.value:.1%}" if first else ""
-        interval = f"{score.low:.1%} to {score.high:.1%}"
-        count = "" if score.name.startswith("accuracy_") else str(score.num_examples)  # a tag has its own number
-        cells = (score.task, score_name(score.name), start, f"{score.value:.1%}", interval, count)
-        lines.append(f"| {' | '.join(map(escaped, cells))} |")
-    yield "\n".join(lines)
+def _row(one: EvalResult, before: EvalResult | None) -> tuple[str, ...]:
+    """`("rpn", "accuracy", "12.5%", "50.0%", "40.0% to 60.0%", "100")`"""
+    assert one.metric_args is not None
+    assert one.dataset_args is not None
+    name, interval = one.metric_type, " to ".join(f"{bound:.1%}" for bound in one.metric_args.values())
+    count = "" if name.startswith("accuracy_") else str(one.dataset_args["num_examples"])  # a tag has its own number
+    start = f"{before.metric_value:.1%}" if before else ""
+    return one.dataset_name, score_name(name), start, f"{one.metric_value:.1%}", interval, count
 
 
-def _head(card: Card) -> Iterator[str]:
-    config = card.config
-    yield f"# {escaped(card.title)}"
-    what = {
-        "whole": f"A causal language model of {card.num_parameters:,} weights",
-        "merged": f"A causal language model of {card.num_parameters:,} weights with a LoRA adapter merged into it",
-        "adapter": f"A LoRA adapter of {card.num_parameters:,} weights",
-    }[card.kind]
-    origin = f" for {escaped(card.base_model)}" if card.base_model and card.kind == "adapter" else ""
-    start = f", starting from {escaped(card.base_model)}" if card.base_model and card.kind != "adapter" else ""
-    steps = f"{card.step} step{'s' * (card.step != 1)} of {config.algorithm.name}"
+def _what(card: Card) -> str:
+    """`A LoRA adapter of 1,234 weights for some/base, trained on ...,`"""
+    config, base = card.config, escaped(card.base_model or "")
+    what = "LoRA adapter" if card.kind == "adapter" else "causal language model"
+    merged = " with a LoRA adapter merged into it" if card.kind == "merged" else ""
+    origin = f" for {base}" if base and card.kind == "adapter" else ""
     how = f"as reinforcement learning on `{config.task.name}` started from it"
     if card.step:
+        steps = f"{card.step} step{'s' * (card.step != 1)} of {config.algorithm.name}"
+        start = f", starting from {base}" if base and not origin else ""
         how = f"trained on `{config.task.name}` by reinforcement learning from verifiable rewards ({steps}){start}"
-    part = "" if card.is_final or not card.step else " It is a checkpoint: the run was not at its end."
-    yield f"{what}{origin}, {how}, with rlvr {__version__}.{part}"
-    if card.license is None:
-        yield (
-            "No license was chosen for these weights yet. What the base model and the data allow holds in any case; "
-            "then add `license:` to the block at the top of this file."
-        )
+    return f"A {what} of {card.num_parameters:,} weights{merged}{origin}, {how},"
 
 
-def _use(card: Card) -> Iterator[str]:
-    yield "## Use"
-    yield f"```python\n{snippet(card)}\n```"
-    if card.config.task.num_turns > 1:
-        yield (
-            "It was trained with tools: what it writes first is a call, and its answer comes after the reply. "
-            f"`rlvr predict {card.name} --task {card.config.task.name}` plays whole episodes."
-        )
-
-
-def snippet(card: Card) -> str:
-    """Python that loads the model with transformers alone and completes one prompt."""
-    new_tokens = card.config.rollout.max_completion_tokens
-    kind, imports = "AutoModelForCausalLM", "from transformers import AutoModelForCausalLM, AutoTokenizer"
-    if card.kind == "adapter":
-        kind = "AutoPeftModelForCausalLM"
-        imports = "from peft import AutoPeftModelForCausalLM\nfrom transformers import AutoTokenizer"
-    if card.messages:
-        shown = json.dumps(list(card.messages), indent=4, ensure_ascii=False)
-        prompt = (
-            f"messages = {shown}\n"
-            "inputs = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True, "
-            'return_tensors="pt")'
-        )
-    else:
-        text = json.dumps(card.prompt or "a whole prompt", ensure_ascii=False)
-        prompt = f'inputs = tokenizer({text}, add_special_tokens=False, return_tensors="pt")'
-    name = json.dumps(card.name, ensure_ascii=False)
-    return f"""{imports}
-
-tokenizer = AutoTokenizer.from_pretrained({name})
-model = {kind}.from_pretrained({name})
-{prompt}
-output = model.generate(**inputs, max_new_tokens={new_tokens}, do_sample=False)
-print(tokenizer.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True))"""
-
-
-def _training(card: Card) -> Iterator[str]:
-    """A table of the main settings by their keys, without those that are off."""
+def _settings(card: Card) -> dict[str, str]:
+    """The main settings by their keys, without those that are off."""
     values = dict(leaf_values(dumped(card.config)))
     off = ("model.lora",) if not card.config.model.adapted else ()
     off += ("warm_start",) if not (card.config.model.from_scratch and card.config.warm_start.enabled) else ()
@@ -232,9 +171,7 @@ def _training(card: Card) -> Iterator[str]:
     parts = {f"reward.parts.{n}": f"{part.name} x {part.weight:g}" for n, part in card.config.reward.parts.items()}
     rows = {"rlvr": __version__} | {key: values.get(key) for key in keys} | parts
     shown = {key: _shown(value) for key, value in rows.items() if value is not False and value not in (None, {}, [])}
-    lines = [f"| {escaped(k)} | {escaped(v)} |" for k, v in shown.items() if 0 < len(v) <= MAX_SETTING_CHARS]
-    yield "\n".join(["## Training\n", "| setting | value |", "|---|---|", *lines])
-    yield "All settings are in `training_config.yaml`."
+    return {key: text for key, text in shown.items() if 0 < len(text) <= MAX_SETTING_CHARS}
 
 
 def _shown(value: Any) -> str:
@@ -243,33 +180,14 @@ def _shown(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _repeat(card: Card) -> Iterator[str]:
-    command = "rlvr train --config-dir . --config-name training_config"
-    yield f"## Repeat it\n\nIn this folder, with rlvr installed:\n\n```bash\n{command}\n```"
-    if card.missing:
-        names = ", ".join(f"`{escaped(name)}`" for name in card.missing)
-        yield f"First fill in what lay on the machine of the run: {names}."
-
-
-def _samples(card: Card) -> Iterator[str]:
-    if not card.samples:
-        return
-    yield "## What it wrote in training"
-    for sample in card.samples:
-        reward = "no reward" if sample.reward is None else f"reward {sample.reward:g}"
-        text = "\n".join(f"{label:<11}{visible(part, MAX_CHARS).strip()}" for label, part in sample.texts)
-        yield f"Sampled at step {sample.step}, {reward}:"
-        yield fenced(text)
-
-
-def fenced(text: str) -> str:
-    """A code block that the text cannot close: its fence is longer than any run of backticks in it."""
+def fenced(texts: Sequence[tuple[str, str]]) -> str:
+    """A code block that the texts cannot close: its fence is longer than any run of backticks in them."""
+    text = "\n".join(f"{label:<11}{visible(part, MAX_CHARS).strip()}" for label, part in texts)
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}text\n{text}\n{fence}"
 
 
 def escaped(text: str) -> str:
-    """One line of text without Markdown or HTML markup."""
     line = " ".join(visible(text, MAX_CHARS).split())
     return re.sub(r"([\\`*_{}\[\]()#+!|~-])", r"\\\1", line.replace("&", "&amp;").replace("<", "&lt;"))

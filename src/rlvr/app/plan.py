@@ -1,7 +1,5 @@
 """What a run is about to do, in a few lines: shown before anything is loaded."""
 
-from __future__ import annotations
-
 from rlvr.config import Config
 
 

@@ -1,7 +1,5 @@
 """Ranks: logging on the first, a common stop flag, and error propagation."""
 
-from __future__ import annotations
-
 import atexit
 import re
 import sys
@@ -30,12 +28,11 @@ def fail_together(world: World) -> Iterator[None]:
     leave with SystemExit, in silence, once it has reported: a launcher that sees one process end kills the others. A
     rank that was killed reports nothing: then the first that misses it does.
     """
-    if world.size == 1:
-        yield
-        return
     try:
         yield
     except Exception as error:
+        if world.size == 1:
+            raise
         if not _fails_first():
             raise SystemExit(error.exit_code if isinstance(error, UserError) else 1) from error
         if isinstance(error, RuntimeError) and LOST.search(str(error)):
@@ -71,7 +68,6 @@ def _report_done(store: Any) -> None:
 
 
 def quiet(config: Config) -> Config:
-    """The configuration of a rank that shows, tracks and prints nothing."""
     tracker = config.tracker.model_copy(update={"console": "none", "report_to": ()})
     return config.model_copy(update={"tracker": tracker, "debug": False})
 

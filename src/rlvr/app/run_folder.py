@@ -1,7 +1,5 @@
 """The folder of a run: its paths, its lock, and which settings may change on resume."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 from collections.abc import Iterator
@@ -17,7 +15,7 @@ from yaml import YAMLError
 
 from rlvr.config import Config
 from rlvr.config.compose import read_yaml, to_run_yaml
-from rlvr.config.said import leaf_values
+from rlvr.config.overrides import leaf_values
 from rlvr.errors import ConfigError, UserError
 from rlvr.lines import resuming
 from rlvr.settings import dumped
@@ -29,8 +27,6 @@ _EARLY = (LOCK, ".config.yaml.tmp-")  # all there is when a run is killed before
 
 
 class RunFolder:
-    """Paths inside `root`."""
-
     def __init__(self, *, root: Path) -> None:
         self.root = root
         self.config = root / "config.yaml"  # the resolved configuration; repeating it makes a new run
@@ -46,23 +42,19 @@ def open_run_folder(config: Config, *, runs: Path = Path("runs"), now: datetime 
     """Create the folder of a new run, or take over the one to resume; locked for the block, its `config.yaml` written.
 
     Without `run_dir` the folder is `runs/<name>-<time>`. `runs/latest` points to the newest one, wherever it is.
-
-    Raises:
-        ConfigError: a run is already there, there is none to resume, or a setting differs from the run's own.
-        UserError: another process writes to the folder, or it cannot be written.
+    ConfigError if a run is already there, there is none to resume, or a setting differs from the run's own; UserError
+    if another process writes to the folder, or it cannot be written.
     """
     if config.run_dir is None:
         root = _default_root(config.name, runs, now or datetime.now())
     else:
         root = Path(config.run_dir)
-        if root.exists() and not root.is_dir():
-            raise ConfigError(f"run_dir={root} is a file: choose another run_dir.")
-        if not config.resume and root.exists() and any(not p.name.startswith(_EARLY) for p in root.iterdir()):
+        with writing(root):
+            root.mkdir(parents=True, exist_ok=True)
+        if not config.resume and any(not path.name.startswith(_EARLY) for path in root.iterdir()):
             raise ConfigError(
                 f"run_dir={root} exists and is not empty: add resume=true to go on with it, or choose another run_dir."
             )
-        with writing(root):
-            root.mkdir(parents=True, exist_ok=True)
     with _lock(root):
         folder = RunFolder(root=root)
         if config.resume:
@@ -78,25 +70,24 @@ def open_run_folder(config: Config, *, runs: Path = Path("runs"), now: datetime 
 
 def _default_root(name: str, runs: Path, now: datetime) -> Path:
     """`runs/rpn-20260131-235900`, with `-2`, `-3` ... for further runs of the same second."""
-    for number in count(1):
-        root = runs / (f"{name}-{now:%Y%m%d-%H%M%S}" + (f"-{number}" if number > 1 else ""))
-        with writing(root):
-            runs.mkdir(parents=True, exist_ok=True)
+    root = first = runs / f"{name}-{now:%Y%m%d-%H%M%S}"
+    numbers = count(2)
+    with writing(root):
+        runs.mkdir(parents=True, exist_ok=True)
+        while True:
             with suppress(FileExistsError):  # made here, so that two processes never share one
                 root.mkdir()
                 return root
-    raise AssertionError("unreachable")
+            root = Path(f"{first}-{next(numbers)}")
 
 
 def _point_latest(runs: Path, root: Path) -> None:
     """Let `runs/latest` point to the newest run: a convenience, so a file system without links is no error."""
     temporary = runs / f".latest.tmp-{os.getpid()}"
     with suppress(OSError):
-        temporary.unlink(missing_ok=True)
         temporary.symlink_to(os.path.relpath(root.resolve(), runs.resolve()))  # root may be runs/latest itself
         temporary.replace(runs / "latest")
-    with suppress(OSError):
-        temporary.unlink(missing_ok=True)
+    temporary.unlink(missing_ok=True)
 
 
 def _lock(root: Path) -> IO[bytes]:
@@ -122,15 +113,9 @@ def _lock(root: Path) -> IO[bytes]:
 
 
 def read_config(folder: RunFolder) -> Config:
-    """The configuration that a run was started with.
-
-    Raises:
-        UserError: `config.yaml` is missing, damaged, or from a version with other settings.
-    """
+    """The configuration that a run was started with. UserError if its config.yaml is missing or damaged."""
     try:
         return read_yaml(folder.config.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise UserError(f"{folder.root} is no run folder: it has no config.yaml.") from error
     except ConfigError as error:  # which says what to do
         raise ConfigError(f"{folder.config}: {error}") from error
     except (OSError, ValueError, YAMLError, OmegaConfBaseException) as error:

@@ -1,8 +1,7 @@
 """What MODEL stands for in a command: which run it belongs to, which weights are meant, and the settings to try it
 with. Nothing heavy is loaded before these are known to be right."""
 
-from __future__ import annotations
-
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -39,13 +38,10 @@ def inference_config(
 
 
 def _refuse(model: str) -> Config:
-    what = f"{model} is no run folder and so has no task of its own: add --task, e.g. --task rpn."
-    if model.startswith(PREFIX):
-        what = f"{model} is an endpoint and so has no task of its own: add --task, e.g. --task gsm8k."
-    elif not Path(model).exists():
-        near = _near(Path(model))
-        what = f"there is no folder {model}{near}: name a run folder, or a Hub id with --task, e.g. --task rpn."
-    raise UserError(what)
+    if model.startswith(PREFIX) or Path(model).exists():
+        raise UserError(f"{model} is no run folder and so has no task of its own: add --task, e.g. --task rpn.")
+    near = _near(Path(model))
+    raise UserError(f"there is no folder {model}{near}: name a run folder, or a Hub id with --task, e.g. --task rpn.")
 
 
 def _near(path: Path) -> str:
@@ -66,13 +62,19 @@ def with_absolute_model(config: Config) -> Config:
     return config.model_copy(update={"model": model.model_copy(update={"name_or_path": source})})
 
 
+def servable(model: str) -> str:
+    """The weights to serve, as `weights_of`. UserError for an endpoint too."""
+    if model.startswith(PREFIX):
+        raise UserError(f"{model} is an endpoint already: name a folder or a Hub id to serve.")
+    return weights_of(model)
+
+
 def run_of(path: Path) -> Path | None:
     """The run folder that `runs/x`, `runs/x/final`, `runs/x/warm_start` or `runs/x/checkpoints/step_000010` is in."""
     path = path.absolute()
-    candidates = {path: True, path.parent: path.name in ("final", "warm_start")}
-    candidates[path.parent.parent] = path.parent.name == "checkpoints"
-    candidates[path.parent.parent.parent] = path.name == "model" and path.parent.parent.name == "checkpoints"
-    return next((root for root, fits in candidates.items() if fits and (root / "config.yaml").is_file()), None)
+    inside = re.compile(r"|final|warm_start|checkpoints/[^/]+(/model)?")
+    roots = [root for root in (path, *path.parents[:3]) if (root / "config.yaml").is_file()]
+    return next((root for root in roots if inside.fullmatch(path.relative_to(root).as_posix().lstrip("."))), None)
 
 
 def weights_of(model: str) -> str:

@@ -1,19 +1,16 @@
 """The tasks of a run: its own, and those that are evaluated beside it; and the chat of the model with each."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 
 from rlvr.chat.rendering import Chat
 from rlvr.config import Config
 from rlvr.errors import ConfigError, UserError
+from rlvr.imports import the_users_code
 from rlvr.models.policy import HubPolicy
 from rlvr.rewards.parts import make_verifier
 from rlvr.rewards.sandbox import Sandbox
-from rlvr.rows import ascii_text
 from rlvr.tasks.base import Task
 from rlvr.tasks.dataset import DatasetTask
 from rlvr.tasks.prompting import Prompter, resolve_markers
@@ -23,14 +20,11 @@ from rlvr.types import Message, ToolSchema
 
 @dataclass(frozen=True, kw_only=True)
 class Tasks:
-    """What is trained on, and everything that is evaluated."""
-
     own: Task
     also: tuple[Task, ...]
 
     @property
     def eval_sets(self) -> tuple[Task, ...]:
-        """Each is evaluated by itself."""
         return (*self.own.eval_sets(), *self.also)
 
     @property
@@ -56,15 +50,14 @@ class Tasks:
             )
         for task in (self.own, *self.also):
             chat = make_chat(config, policy, task)
-            task.limit_prompts(partial(_count_tokens, chat), context - max_completion_tokens)
 
+            def count_tokens(messages: Sequence[Message], tools: Sequence[ToolSchema] = (), chat: Chat = chat) -> int:
+                return len(chat.encode_prompt(messages, tools))
 
-def _count_tokens(chat: Chat, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()) -> int:
-    return len(chat.encode_prompt(messages, tools))
+            task.limit_prompts(count_tokens, context - max_completion_tokens)
 
 
 def context_tokens(policy: HubPolicy) -> int:
-    """Tokens that prompt and completion may have together."""
     return int(policy.model.config.get_text_config().max_position_embeddings)
 
 
@@ -109,15 +102,14 @@ class TaskOpener:
             open=self.open,
             reads="all" if prompt.few_shot else self.reads,  # shown examples are training ones
         )
+        is_ours = type(bundle.task).__module__.startswith("rlvr.")
         try:
-            return bundle.task.open(context)
-        except Exception as error:  # of a class of the user's own
-            if type(bundle.task).__module__.startswith("rlvr."):
+            with nullcontext() if is_ours else the_users_code(f"task={bundle.task.name}: opening its data"):
+                return bundle.task.open(context)
+        except UserError as error:
+            if is_ours:
                 raise
-            if isinstance(error, UserError):
-                raise ConfigError(str(error)) from error
-            said = f"{type(error).__name__}: {ascii_text(str(error)[:300])}"
-            raise ConfigError(f"task={bundle.task.name}: its data cannot be opened ({said}); correct it.") from error
+            raise ConfigError(str(error)) from error
 
 
 @contextmanager

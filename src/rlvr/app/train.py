@@ -1,7 +1,5 @@
 """From a configuration to a finished run."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -10,9 +8,8 @@ from functools import partial
 from pathlib import Path
 
 from rlvr.app.assemble import assemble
-from rlvr.app.engines import check_engine
 from rlvr.app.plan import plan
-from rlvr.app.policies import Setup, Stopped, save_atomically, scratch_policy, set_threads
+from rlvr.app.policies import Setup, Stopped, check_engine, save_atomically, scratch_policy, set_threads
 from rlvr.app.ranks import any_stopped, check_shares, fail_together, quiet, shared_folder
 from rlvr.app.run_folder import RunFolder, open_run_folder
 from rlvr.app.sources import with_absolute_model
@@ -33,8 +30,6 @@ from rlvr.tracking.trackers.fanout import Trackers
 
 @dataclass(frozen=True, kw_only=True)
 class TrainResult:
-    """What became of a run."""
-
     folder: Path
     num_steps: int
     finished: bool
@@ -80,13 +75,14 @@ def train(config: Config, stopped: Stopped = lambda: False, functions: Functions
         all_stop = any_stopped(stopped, world, console.note)
         policy = policy or scratch_policy(setup, all_stop)
         num_steps = 0 if policy is None else _train(setup, policy, trackers, all_stop)
-        evaluations = world.first(_evaluations(folder.metrics) if world.is_first and policy is not None else [])
+        rows = world.first(read_metrics(folder.metrics) if world.is_first and policy is not None else [])
+        evaluations = [row for row in rows if any(name.startswith("eval/") for name in row)] or [{}]
         return TrainResult(
             folder=folder.root,
             num_steps=num_steps,
             finished=policy is not None and num_steps == config.trainer.max_steps,
-            before=evaluations[0] if evaluations else {},
-            metrics=evaluations[-1] if evaluations else {},
+            before=evaluations[0],
+            metrics=evaluations[-1],
             is_first=world.is_first,
         )
 
@@ -117,7 +113,6 @@ def _train(setup: Setup, policy: HubPolicy, trackers: Trackers, stopped: Stopped
 
 @contextmanager
 def _open_folder(config: Config, world: World) -> Iterator[RunFolder]:
-    """The run's folder, which the first rank chooses and locks."""
     with open_run_folder(config) if world.is_first else nullcontext() as own:
         root = shared_folder(own and own.root, world)
         yield own or RunFolder(root=root)
@@ -128,15 +123,9 @@ def _write_report(folder: RunFolder, console: Console) -> None:
     try:
         from rlvr.report.run import write_run_report
 
-        report = write_run_report([folder.root])
+        console.note(f"report: {write_run_report([folder.root]).path}")
     except Exception as error:
         console.note(f"warning: no report was written ({error}); try again with: rlvr report {folder.root}")
-    else:
-        console.note(f"report: {report.path}")
-
-
-def _evaluations(path: Path) -> list[dict[str, float]]:
-    return [row for row in read_metrics(path) if any(name.startswith("eval/") for name in row)]
 
 
 def _console(config: Config) -> Console:

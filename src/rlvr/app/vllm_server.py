@@ -1,7 +1,5 @@
 """vLLM's own server as a child process: find, check, start, watch and end it."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -18,20 +16,20 @@ from pathlib import Path
 import httpx2
 
 import rlvr.engines
-from rlvr.app.sources import own_config, weights_of
+from rlvr.app.sources import own_config, servable
 from rlvr.app.tasks import own_tool_format
 from rlvr.chat.template import Template
-from rlvr.engines.openai import PREFIX
+from rlvr.config import Config
 from rlvr.errors import ConfigError, UserError
 from rlvr.models.adapters import saved_settings
 from rlvr.models.hub import locate
 from rlvr.models.loading import TOKENIZER_FILES, base_of
+from rlvr.serve.server import at
 from rlvr.tracking.files import writing
 
 PYTHON_VARIABLE = "RLVR_VLLM_PYTHON"
-EXTENSION = Path(rlvr.engines.__file__).parent / "vllm" / "extension"
-"""Files for vLLM's Python: the launcher and our worker extension."""
-LAUNCHER = EXTENSION / "rlvr_vllm_launch.py"
+LAUNCHER = Path(rlvr.engines.__file__).parent / "vllm" / "extension" / "rlvr_vllm_launch.py"
+"""Beside our worker extension, for vLLM's Python."""
 OWN_OPTIONS = (
     *("--model", "--served-model-name", "--host", "--port", "--api-key", "--uds", "--ssl-keyfile", "--ssl-certfile"),
     *("--logprobs-mode", "--worker-extension-cls", "--weight-transfer-config", "--no-enable-scale-out"),
@@ -47,8 +45,6 @@ TAIL_LINES = 25
 
 @dataclass(frozen=True, kw_only=True)
 class VllmSettings:
-    """The user's settings of the server."""
-
     host: str = "127.0.0.1"
     port: int  # a free one
     names: tuple[str, ...] = ()  # of the model in requests; none: as MODEL was given
@@ -62,15 +58,12 @@ class VllmSettings:
 
     @property
     def limits(self) -> dict[str, int]:
-        """The limits that the user set, by vLLM's options."""
         given = {"--max-num-seqs": self.max_batch_size, "--max-model-len": self.max_context_tokens}
         return {option: value for option, value in given.items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Build:
-    """The vLLM of an environment."""
-
     python: str
     version: str | None
     cpu: bool
@@ -79,8 +72,6 @@ class Build:
 
 @dataclass(frozen=True, kw_only=True)
 class Weights:
-    """The model to serve."""
-
     model: str  # folder or Hub id of a whole model
     adapter: Path | None = None  # on top of it
     tokenizer: str | None = None  # None: the model's
@@ -89,39 +80,31 @@ class Weights:
 
 
 class VllmDiedError(UserError):
-    """vLLM ended unasked. `log` says why."""
+    """vLLM ended unasked."""
 
     def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
         status = process.returncode
         how = signal.Signals(-status).name if status < 0 else f"exit status {status}"
         super().__init__(f"vLLM died ({how}): the end of its log stands above, all of it in {log}.")
-        self.log = log
 
 
 @dataclass(frozen=True, kw_only=True)
 class VllmServer:
-    """A healthy server."""
-
     url: str
     names: tuple[str, ...]
     process: subprocess.Popen[bytes]
     log: Path
 
     def wait(self) -> None:
-        """Wait until the server dies; raises VllmDiedError."""
         self.process.wait()
         raise VllmDiedError(self.process, self.log)
 
 
 def find_vllm(python: str | None, environment: Mapping[str, str] = os.environ) -> Build:
-    """The vLLM of this Python, else of the one in RLVR_VLLM_PYTHON, else of this environment.
-
-    ConfigError if there is none, or the Python cannot be run.
-    """
-    named = {"--vllm-python": python, PYTHON_VARIABLE: environment.get(PYTHON_VARIABLE)}
-    where, python = next(
-        ((f"{by} {one}", one) for by, one in named.items() if one), ("this environment", sys.executable)
-    )
+    """The vLLM of this Python, else of the one in RLVR_VLLM_PYTHON, else of this environment. ConfigError for none."""
+    by = "--vllm-python" if python else PYTHON_VARIABLE
+    python = python or environment.get(PYTHON_VARIABLE)
+    where, python = (f"{by} {python}", python) if python else ("this environment", sys.executable)
     try:
         done = subprocess.run([python, str(LAUNCHER), "probe"], capture_output=True, text=True, timeout=PROBE_S)
         build = Build(python=python, **json.loads(done.stdout))
@@ -136,34 +119,27 @@ def find_vllm(python: str | None, environment: Mapping[str, str] = os.environ) -
 
 
 def find_weights(model: str) -> Weights:
-    """A run folder, checkpoint, model folder or Hub id; with an adapter also the model under it.
-
-    UserError: no such model, it is damaged, or it is an endpoint already.
-    """
-    if model.startswith(PREFIX):
-        raise UserError(f"{model} is an endpoint already: name a folder or a Hub id to serve.")
-    source = weights_of(model)
+    """Of a run folder, checkpoint, model folder or Hub id; with an adapter also the model under it."""
+    source, config = servable(model), own_config(model)
     if not locate(source).is_adapter:
-        return Weights(model=source, tool_parser=tool_parser(model, source))
+        return Weights(model=source, tool_parser=_tool_parser(config, source))
     adapter = Path(source)
     if not adapter.is_dir():
-        raise UserError(f"{model} is an adapter on the Hub: download it, or merge it with rlvr export {model} --merge.")
+        raise UserError(f"{model} is an adapter on the Hub: download it, and name its folder.")
     tokenizer = source if any((adapter / name).is_file() for name in TOKENIZER_FILES) else None
-    config = own_config(model)
     kept = config.model.pretrained if config is not None else None
     notes = ()
     if kept is not None and kept.bits:
         notes = (f"the model under the adapter was trained in {kept.bits} bits; vLLM takes it as saved: other numbers",)
     base = base_of(adapter)
-    parser = tool_parser(model, tokenizer or base)
+    parser = _tool_parser(config, tokenizer or base)
     return Weights(model=base, adapter=adapter, tokenizer=tokenizer, tool_parser=parser, notes=notes)
 
 
-def tool_parser(model: str, tokenizer: str) -> str | None:
-    """vLLM's name of the format that a model calls tools in: the run's own, or its chat template's."""
+def _tool_parser(config: Config | None, tokenizer: str) -> str | None:
+    """vLLM's name of the format that a model calls tools in: that of its run, or of its chat template."""
     from transformers import AutoTokenizer
 
-    config = own_config(model)
     tool_format = own_tool_format(config) if config is not None else "auto"
     try:
         loaded = AutoTokenizer.from_pretrained(tokenizer)
@@ -173,10 +149,8 @@ def tool_parser(model: str, tokenizer: str) -> str | None:
 
 
 def check_head_size(build: Build, weights: Weights, *, trust_remote_code: bool = False) -> None:
-    """UserError for a head size the CPU build lacks: its server would start, and die at the first request.
-
-    A build for GPUs checks this itself.
-    """
+    """UserError for a head size the CPU build lacks: its server would start, and die at the first request. A build for
+    GPUs checks this itself."""
     if build.head_sizes is None:
         return
     from transformers import AutoConfig
@@ -206,7 +180,6 @@ def check_arguments(arguments: Sequence[str], ours: Sequence[str] = OWN_OPTIONS)
 
 
 def command_line(build: Build, weights: Weights, names: Sequence[str], settings: VllmSettings) -> list[str]:
-    """Arguments of `python`: ours first, then the user's."""
     given = {word.partition("=")[0].replace("_", "-") for word in settings.arguments}
     served = [weights.model] if weights.adapter is not None else list(names)
     options = [
@@ -239,7 +212,7 @@ def command_line(build: Build, weights: Weights, names: Sequence[str], settings:
 
 def variables(build: Build, weights: Weights, settings: VllmSettings, environment: Mapping[str, str]) -> dict[str, str]:
     """Environment of the server: the user's, except for what our routes need."""
-    path = os.pathsep.join(filter(None, (str(EXTENSION), environment.get("PYTHONPATH"))))
+    path = os.pathsep.join(filter(None, (str(LAUNCHER.parent), environment.get("PYTHONPATH"))))
     ours = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", "PYTHONPATH": path}
     if settings.api_key is not None:
         ours["VLLM_API_KEY"] = settings.api_key  # arguments are visible to all users of the machine
@@ -255,28 +228,20 @@ def variables(build: Build, weights: Weights, settings: VllmSettings, environmen
 def open_vllm(model: str, settings: VllmSettings, note: Callable[[str], None]) -> Iterator[VllmServer]:
     """A healthy vLLM server with the model; it ends with the block, with all processes that it started.
 
-    `note` gets the path of the log, and progress while loading.
-
-    Raises:
-        ConfigError: there is no vLLM, or an argument contradicts ours.
-        UserError: no such model, or one that vLLM cannot serve.
-        VllmDiedError: it ended while loading.
+    `note` gets the path of the log, progress while loading, and the end of the log of a server that died. UserError
+    for what is not there, or cannot be served; VllmDiedError if it ended while loading.
     """
     check_arguments(settings.arguments, (*OWN_OPTIONS, *settings.limits))
     build = find_vllm(settings.python)
     weights = find_weights(model)
     check_head_size(build, weights, trust_remote_code="--trust-remote-code" in settings.arguments)
     names = settings.names or (model,)
-    log = settings.log
-    if log is None:
-        with tempfile.NamedTemporaryFile(prefix="rlvr-vllm-", suffix=".log", delete=False) as file:
-            log = Path(file.name)
+    log = settings.log or Path(tempfile.mkstemp(prefix="rlvr-vllm-", suffix=".log")[1])
     with writing(log):
         file = log.open("wb")
     with file:
-        note(f"vLLM {build.version} of {build.python} loads {weights.model}; its log: {log}")
-        for line in weights.notes:
-            note(line)
+        for line in (f"vLLM {build.version} of {build.python} loads {weights.model}; its log: {log}", *weights.notes):
+            note(f"rlvr: {line}")
         process = subprocess.Popen(
             [build.python, *command_line(build, weights, names, settings)],
             env=variables(build, weights, settings, os.environ),
@@ -286,10 +251,14 @@ def open_vllm(model: str, settings: VllmSettings, note: Callable[[str], None]) -
             start_new_session=True,  # Ctrl-C reaches only us; its processes are killed as a group
         )
     try:
-        url = _url(settings.host, settings.port)
-        server = VllmServer(url=f"{url}/v1", names=tuple(names), process=process, log=log)
+        url = f"http://{at(settings.host)}:{settings.port}/v1"
+        server = VllmServer(url=url, names=tuple(names), process=process, log=log)
         _wait_until_healthy(server, settings, note)
         yield server
+    except VllmDiedError:
+        for line in _tail(log):
+            note(line)
+        raise
     finally:
         died = process.poll() is not None
         _end(process, settings.shutdown_s)
@@ -300,13 +269,13 @@ def open_vllm(model: str, settings: VllmSettings, note: Callable[[str], None]) -
 def _wait_until_healthy(server: VllmServer, settings: VllmSettings, note: Callable[[str], None]) -> None:
     start = told = time.monotonic()
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
-    while not _is_healthy(f"{_url(host, settings.port)}/health"):
+    while not _is_healthy(f"http://{at(host)}:{settings.port}/health"):
         if server.process.poll() is not None:
             raise VllmDiedError(server.process, server.log)
         now = time.monotonic()
         if now - told >= TELL_S:
             told = now
-            note(f"vLLM is loading for {now - start:.0f} s")
+            note(f"rlvr: vLLM is loading for {now - start:.0f} s")
         time.sleep(POLL_S)
 
 
@@ -317,25 +286,19 @@ def _is_healthy(url: str) -> bool:
         return False
 
 
-def _url(host: str, port: int) -> str:
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
-
-
 def _end(process: subprocess.Popen[bytes], shutdown_s: float) -> None:
     """End the server and its other processes, which would stay, with their memory, if only the first were killed."""
     try:
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
             process.wait(timeout=shutdown_s)
-    except subprocess.TimeoutExpired:
-        pass
     finally:  # after a second Ctrl-C too
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
-def tail(log: Path, num_lines: int = TAIL_LINES) -> list[str]:
+def _tail(log: Path, num_lines: int = TAIL_LINES) -> list[str]:
     """The first error and the last lines of a log's last 64 KiB."""
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - (1 << 16)))

@@ -12,6 +12,7 @@ from rlvr.cli.model_arguments import at_least, note
 if TYPE_CHECKING:
     from rlvr.evaluation.analysis import Analysis
 
+HELP = "compare evaluations: tables, intervals, differences"
 DESCRIPTION = """Read the records that `rlvr eval --output`, `predict` and `benchmark` wrote: scores with their 95 %
 intervals, by kind of example, what they cost, and for every two models on the same examples how large the difference
 is and whether chance would explain it (paired bootstrap, McNemar's test; docs/comparing.md)."""
@@ -23,11 +24,7 @@ EXAMPLE = """examples:
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `analyze` to the command line."""
-    parser = subparsers.add_parser(
-        "analyze", help="compare evaluations: tables, intervals, differences", description=DESCRIPTION, epilog=EXAMPLE
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("paths", nargs="+", metavar="DIR_OR_FILE", help="folders, searched for *.jsonl, or files")
     parser.add_argument("--baseline", metavar="MODEL", help="compare every other model with this one only")
     parser.add_argument(
@@ -35,11 +32,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument("--output", metavar="F.md", help="also write the tables as Markdown")
     parser.add_argument("--json", action="store_true", help="print JSON lines: a cell or a comparison each")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read, analyze, print; the exit status."""
     from rlvr.evaluation.analysis import analyze
     from rlvr.evaluation.collect import collect
 

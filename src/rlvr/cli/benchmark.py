@@ -1,7 +1,5 @@
 """`rlvr benchmark`: models x tasks x retrievers in one table."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys
@@ -10,6 +8,7 @@ from pathlib import Path
 from rlvr.cli.model_arguments import MODEL_HELP, add_config_dir, add_counts, add_set, check_used, hush, note, progress
 from rlvr.errors import ConfigError
 
+HELP = "measure many models on many tasks"
 DESCRIPTION = """Measure every model on every task, with every retriever where a task searches documents. Each model is
 loaded once. Everything is kept in DIR: after a kill the same command goes on where it was, a cell that failed is tried
 again, and models, tasks and retrievers can be added. DIR/summary.md, .csv and .json hold the table."""
@@ -22,11 +21,7 @@ EXAMPLE = """examples:
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `benchmark` to the command line."""
-    parser = subparsers.add_parser(
-        "benchmark", help="measure many models on many tasks", description=DESCRIPTION, epilog=EXAMPLE
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     names = {"--models": f"each a {MODEL_HELP}", "--tasks": "configurations or tasks", "--retrievers": "ways to search"}
     for option, what in names.items():
         parser.add_argument(option, type=_names, default=(), metavar="A,B", help=f"{what}, with commas between")
@@ -35,7 +30,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add_counts(parser)
     add_set(parser, "a setting of every task")
     parser.add_argument("--json", action="store_true", help="print JSON lines: a cell or a comparison each")
-    parser.set_defaults(run=run)
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -46,13 +40,11 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure and print; 1 if a cell failed."""
     check_used(args.set)
     folder = Path(args.output_dir)
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"--output-dir {folder}: is no folder; choose another one.")
-    from rlvr.app.benchmark import benchmark
-    from rlvr.app.benchmark_plan import Plan
+    from rlvr.app.benchmark import Plan, benchmark
 
     hush()
     asked = Plan(

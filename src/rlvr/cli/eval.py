@@ -6,15 +6,16 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlvr.cli.model_arguments import add_counts, add_model_arguments, at_least, note, opened, progress
 
 if TYPE_CHECKING:
-    from rlvr.config import Config
     from rlvr.tracking.evaluations import EvaluationRecord
 
+HELP = "measure a model"
 DESCRIPTION = """Measure a model on held-out examples: greedy accuracy and, with samples, avg@k, pass@k and maj@k.
 Every score comes with its 95 % interval. The grade is the task's metric, not the training reward."""
 EXAMPLE = """examples:
@@ -29,9 +30,7 @@ EXAMPLE = """examples:
 SHOWN_FAILURES = 10
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `eval` to the command line."""
-    parser = subparsers.add_parser("eval", help="measure a model", description=DESCRIPTION, epilog=EXAMPLE)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_arguments(parser)
     add_counts(parser)
     parser.add_argument(
@@ -42,17 +41,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="N",
         help=f"print N of the episodes that were not right on stderr (default: {SHOWN_FAILURES})",
     )
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Evaluate and print; the exit status."""
     chosen = {"num_examples": args.num_examples, "samples_per_example": args.samples_per_example}
     lines = [f"evaluation.{key}={value}" for key, value in chosen.items() if value is not None]
-
-    def sampled(config: Config) -> bool:
-        return config.evaluation.samples_per_example > 0
-
+    sampled = attrgetter("evaluation.samples_per_example")
     with opened(args, lines, samples="--samples-per-example", sampled=sampled) as inference:
         from rlvr.app.evaluation import evaluate_into
 
@@ -63,9 +57,9 @@ def run(args: argparse.Namespace) -> int:
         sys.stderr.write(failures([record for result in results.values() for record in result.records], args.verbose))
     for task, result in results.items():
         if args.json:
-            print(json.dumps({"model": inference.source, "task": task, "split": args.split, **result.metrics}))
+            print(json.dumps({"model": inference.loaded.source, "task": task, "split": args.split, **result.metrics}))
         else:
-            sys.stdout.write(table(inference.source, task, args.split, result.metrics))
+            sys.stdout.write(table(inference.loaded.source, task, args.split, result.metrics))
     return 0
 
 
@@ -93,37 +87,19 @@ def table(source: str, task: str, split: str, metrics: Mapping[str, float]) -> s
         f"{'':32}{'':>8}   95 % interval",
     ]
     scores = [name for name in values if f"{name}_low" in values]
-    kinds = [name.removeprefix("accuracy_") for name in scores if name.startswith("accuracy_")]
-    by_kind = {name: value for name, value in values.items() if name not in scores and _kind(name, values, kinds)}
     for name in scores:
         value, low, high = values.pop(name), values.pop(f"{name}_low"), values.pop(f"{name}_high")
         lines.append(f"{score_name(name):32}{value:>8.1%}   {low:.1%} to {high:.1%}")
-    lines += [f"{score_name(name):32}{number(name, value):>8}" for name, value in values.items() if name not in by_kind]
-    return "\n".join([*lines, *_table_by_kind(kinds, by_kind)]) + "\n"
-
-
-def _kind(name: str, values: Mapping[str, float], kinds: Sequence[str]) -> str | None:
-    """`2_hops` for `part_citation_2_hops`, where there is a `part_citation`."""
-    return next((kind for kind in kinds if name.endswith(f"_{kind}") and name.removesuffix(f"_{kind}") in values), None)
-
-
-def _table_by_kind(kinds: Sequence[str], values: Mapping[str, float]) -> list[str]:
-    """A column for each kind of example, a row for each number: `part citation   0.40   0.25`"""
-    from rlvr.evaluation.tables import number, score_name
-
-    rows = dict.fromkeys(
-        name.removesuffix(f"_{kind}") for name in values for kind in kinds if name.endswith(f"_{kind}")
-    )
-    if not rows:
-        return []
-    widths = [max(len(score_name(kind)), 6) for kind in kinds]
-    cells = {
-        row: [number(row, values[name]) if (name := f"{row}_{kind}") in values else "" for kind in kinds]
-        for row in rows
-    }
-    head = f"{'':32}" + "  ".join(score_name(kind).rjust(width) for kind, width in zip(kinds, widths, strict=True))
-    return ["", head] + [
-        f"{score_name(row):32}"
-        + "  ".join(cell.rjust(width) for cell, width in zip(of_row, widths, strict=True)).rstrip()
-        for row, of_row in cells.items()
-    ]
+    kinds = [name.removeprefix("accuracy_") for name in scores if name.startswith("accuracy_")]
+    rows = {name: [values.get(f"{name}_{kind}") for kind in kinds] for name in values}
+    rows = {name: row for name, row in rows.items() if any(value is not None for value in row)}
+    of_kinds = {f"{name}_{kind}" for name in rows for kind in kinds}
+    plain = {name: value for name, value in values.items() if name not in of_kinds}
+    lines += [f"{score_name(name):32}{number(name, value):>8}" for name, value in plain.items()]
+    if rows:  # a column for each kind of example: `part citation   0.40   0.25`
+        width = max(6, *(len(score_name(kind)) for kind in kinds))
+        lines += ["", f"{'':32}" + "  ".join(score_name(kind).rjust(width) for kind in kinds)]
+        for name, row in rows.items():
+            cells = ["" if value is None else number(name, value) for value in row]
+            lines.append(f"{score_name(name):32}" + "  ".join(cell.rjust(width) for cell in cells).rstrip())
+    return "\n".join(lines) + "\n"

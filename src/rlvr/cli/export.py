@@ -1,7 +1,5 @@
 """`rlvr export`: the model of a run as a Hub folder with a model card."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path
@@ -10,6 +8,7 @@ from rlvr import imports
 from rlvr.cli.model_arguments import add_config_dir, at_least, hush, note
 from rlvr.errors import ConfigError
 
+HELP = "Hub folder of a model"
 DESCRIPTION = """Make a folder in Hub format of a run's model: safetensors weights, tokenizer, the run's settings, and
 a model card with its scores and their intervals. transformers loads it without rlvr. The model of a run with LoRA is an
 adapter; --merge adds it to its base model. With --push the folder goes to the Hub, into a private repository."""
@@ -21,9 +20,7 @@ EXAMPLE = """examples:
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `export` to the command line."""
-    parser = subparsers.add_parser("export", help="Hub folder of a model", description=DESCRIPTION, epilog=EXAMPLE)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_folder", metavar="RUN", help="run folder, or one of its checkpoints")
     add_config_dir(parser)
     parser.add_argument("--output", metavar="FOLDER", help="folder to make (default: RUN/export)")
@@ -46,13 +43,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--public", action="store_true", help="a repository that --push makes can be seen by everybody")
     parser.add_argument("--dry-run", action="store_true", help="only list files and sizes; write and upload nothing")
     parser.add_argument("--json", action="store_true", help="print one JSON line on stdout")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Export; the exit status."""
-    from rlvr.app.export import Options, export, find_source
-    from rlvr.app.hub_push import check_repository, check_token, push
+    from rlvr.app.export import Options, check_repository, check_token, export, find_source, push
 
     if args.public and not args.push:
         raise ConfigError("--public: nothing is uploaded; add --push owner/name, or leave this out.")

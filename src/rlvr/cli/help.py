@@ -1,7 +1,5 @@
 """Every key in words: `rlvr train --help-config [KEY]`, and docs/configuration.md (`python -m rlvr.cli.help`)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from textwrap import fill
@@ -13,10 +11,8 @@ from pydantic.fields import FieldInfo
 
 from rlvr import imports, registry
 from rlvr.config.checks import in_words
-from rlvr.config.config import CHOICES, SECTIONS, Config
-from rlvr.config.keys import ANY_NAME, inner, keys, matches
-from rlvr.config.messages import shown
-from rlvr.config.spellings import spellings
+from rlvr.config.config import ANY_NAME, CHOICES, SECTIONS, Config, inner, keys, matches
+from rlvr.config.messages import shown, spellings
 from rlvr.errors import ConfigError, nearest
 from rlvr.settings import Component, Settings, label_of, plain
 
@@ -46,13 +42,11 @@ def help_lines(key: str, config_dir: str | None = None) -> str:
         return f"{key}: {_doc(component)}\n\n{_lines(_rows(component, prefix.format(label=label_of(name))))}"
     if key in SECTIONS:
         return _section_help(key)
-    found = [row for row in [*_top(), *_all_rows()] if row[0].startswith(f"{key}.") or matches(row[0], key)]
+    rows = [*_top(), *_all_rows()]
+    found = [row for row in rows if row[0].startswith(f"{key}.") or matches(row[0], key)]
     if not found:
-        near = nearest(key, [row[0] for row in _all_rows()])
-        raise ConfigError(
-            f"--help-config {key}: there is no such key; "
-            + (f"did you mean {near}?" if near else "`rlvr train --help-config` prints all.")
-        )
+        near = nearest(key, [row[0] for row in rows])
+        raise ConfigError(f"--help-config {key}: there is no such key{f'; did you mean {near}?' if near else '.'}")
     return _lines(dict.fromkeys(found))
 
 
@@ -74,7 +68,7 @@ def _section_help(section: str) -> str:
     lines += ["", _lines(_rows(base, section))]
     if section == "reward":
         lines += ["", f"types of {REWARD_PARTS}.{ANY_NAME} (--help-config {REWARD_PARTS}=TYPE):"]
-        lines += [f"  {name:<20} {_doc(part)}" for name, part in registry.every("reward").items()]
+        lines += [f"  {name:<20} {doc}" for name, doc in _components(section)]
     return "\n".join(lines)
 
 
@@ -82,7 +76,11 @@ def _choices(section: str) -> list[tuple[str, str]]:
     """What can be chosen, each with its meaning."""
     if section == "reward":
         return [(file.stem, _comment(file)) for file in sorted((CONF / section).glob("*.yaml"))]
-    return [(name, _doc(one)) for name, one in registry.every(section).items()] if section in CHOICES else []
+    return _components(section) if section in CHOICES else []
+
+
+def _components(section: str) -> list[tuple[str, str]]:
+    return [(name, _doc(one)) for name, one in registry.every(section).items()]
 
 
 def _lines(rows: Iterable[Line]) -> str:
@@ -183,7 +181,7 @@ def page() -> str:
         parts += ["", *_table(common)] if common else []
         if section == "reward":
             parts += [f"\nTypes of `{REWARD_PARTS}.{ANY_NAME}`:\n"]
-            parts += [f"- `type: {name}`: {_doc(one)}" for name, one in registry.every(section).items()]
+            parts += [f"- `type: {name}`: {doc}" for name, doc in _components(section)]
         own: dict[Line, list[str]] = {}
         for name, row in _of_choices(section):
             own.setdefault(row, []).append(name)

@@ -4,7 +4,6 @@ Exit status: 0 done, 1 failed, 2 wrong usage or setting, 130 Ctrl-C, 143 SIGTERM
 """
 
 import argparse
-import difflib
 import os
 import sys
 import threading
@@ -12,8 +11,8 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from rlvr import __version__
-from rlvr.cli.errors import sentence
-from rlvr.errors import UserError
+from rlvr.cli.signals import sentence
+from rlvr.errors import UserError, nearest, suggestion
 from rlvr.scale.launch import is_local_main_process, wait_for_the_end
 
 DESCRIPTION = "Train language models with reinforcement learning from verifiable rewards."
@@ -53,10 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Whoever read stdout has gone (`rlvr ... | head`); keep the interpreter from complaining at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except MemoryError:
-        print("rlvr: error: out of memory; make the model, the vocabulary or the batch smaller.", file=sys.stderr)
-        return 1
-    except (UserError, OSError) as error:
+    except (UserError, OSError, MemoryError) as error:
         print(f"rlvr: error: {sentence(error)}", file=sys.stderr)
         return error.exit_code if isinstance(error, UserError) else 1
 
@@ -74,9 +70,7 @@ def program() -> NoReturn:
 def _run(argv: list[str]) -> int:
     parser, commands = _parsers()
     if argv and not argv[0].startswith("-") and argv[0] not in commands:
-        near = difflib.get_close_matches(argv[0], commands, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(commands)}"
-        parser.error(f"there is no command {argv[0]}; {hint}")
+        parser.error(f"there is no command {argv[0]}; {suggestion(argv[0], list(commands)).rstrip('.')}")
     # what follows -- of `serve` is for another program; argparse would take it apart
     end = argv.index("--") if argv[:1] == ["serve"] and "--" in argv else len(argv)
     args, rest = parser.parse_known_args(argv[:end])
@@ -104,19 +98,18 @@ def _flag_hint(word: str, parser: Parser, command: str) -> str:
     """What somebody means who writes `--learning-rate 1e-5` as for another program."""
     flag = word.partition("=")[0]
     if command == "train":
-        from rlvr.config.spellings import find_spelling, translated
+        from rlvr.config.messages import find_spelling
 
         spelling = find_spelling(flag.lstrip("-").replace("-", "_"))
         if spelling is not None:
-            return f"; {translated(spelling).rstrip('.')}"
-    near = difflib.get_close_matches(flag, parser._option_string_actions, n=1)
-    if near:
-        return f"; did you mean {near[0]}?"
+            return f"; {spelling.translated.rstrip('.')}"
+    if near := nearest(flag, parser._option_string_actions):
+        return f"; did you mean {near}?"
     return f"; an override has no dashes: {word.lstrip('-')}" if flag != word and flag.startswith("-") else ""
 
 
 def _parsers() -> tuple[Parser, dict[str, Parser]]:
-    """The parser and its commands. A command's module loads nothing heavy before its `run`."""
+    """The parser and its commands. A module loads nothing heavy before its `run`, which gives the exit status."""
     from rlvr.cli import analyze, benchmark, export, predict, report, retrieve, score, serve, train
     from rlvr.cli import eval as eval_command
 
@@ -124,7 +117,10 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
     parser.add_argument("--version", action="version", version=f"rlvr {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
     for module in (train, eval_command, predict, score, benchmark, analyze, report, serve, retrieve, export):
-        module.add_parser(subparsers)
+        name = module.__name__.rpartition(".")[2]
+        command = subparsers.add_parser(name, help=module.HELP, description=module.DESCRIPTION, epilog=module.EXAMPLE)
+        module.add_arguments(command)
+        command.set_defaults(run=module.run)
     return parser, subparsers.choices  # type: ignore[return-value]
 
 

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import difflib
-import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from functools import partial
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlvr.cli.signals import ended_by_sigterm
-from rlvr.cli.streaming import shown
-from rlvr.errors import ConfigError
+from rlvr.cli.signals import ended_by_sigterm, shown
+from rlvr.errors import ConfigError, suggestion
 
 if TYPE_CHECKING:
     from rlvr.app.inference import Inference
@@ -35,20 +31,17 @@ OF_BOTH = ("trainer.device", "trainer.precision", "trainer.num_threads", "engine
 
 
 def add_config_dir(parser: argparse.ArgumentParser) -> None:
-    """--config-dir."""
     parser.add_argument("--config-dir", metavar="DIR", help="folder with your own configurations, groups and modules")
 
 
 def add_set(
     parser: argparse.ArgumentParser, what: str = "a setting", example: str = "rollout.max_completion_tokens=40"
 ) -> None:
-    """--set."""
     told = f"change {what}, e.g. --set {example}; may be repeated"
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=told)
 
 
 def add_counts(parser: argparse.ArgumentParser) -> None:
-    """--num-examples and --samples-per-example."""
     for option, metavar, least in (("--num-examples", "N", 1), ("--samples-per-example", "K", 0)):
         key = option.removeprefix("--").replace("-", "_")
         parser.add_argument(option, type=at_least(least), metavar=metavar, help=f"default: evaluation.{key}")
@@ -79,13 +72,13 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON lines on stdout")
     parser.add_argument(
         "--split",
-        type=split,
+        type=_split,
         default="test",
         metavar="S",
         help="test: the held-out examples (default; validation says the same); train: the training stream",
     )
-    for option, most in (("--temperature", math.inf), ("--top-p", 1.0)):
-        parser.add_argument(option, type=_positive(most), metavar="X", help="of samples; default: the run's own")
+    for option in ("--temperature", "--top-p"):
+        parser.add_argument(option, type=float, metavar="X", help="of samples; default: the run's own")
 
 
 def check_used(lines: Sequence[str]) -> None:
@@ -121,8 +114,7 @@ def opened(
         raise ConfigError(f"{option}: nothing is sampled, and greedy answers have none; add {samples} K.")
     if args.output:
         check_writable(args.output)
-    is_local = args.model.startswith(ENDPOINT) or Path(args.model).exists() or Path(args.model).is_absolute()
-    if not is_local:
+    if not (args.model.startswith(ENDPOINT) or Path(args.model).exists() or Path(args.model).is_absolute()):
         note(f"looking for {args.model} on the Hub")
     hush()
     from rlvr.app.inference import open_inference
@@ -150,49 +142,23 @@ def hush() -> None:
 
 
 def settings_of(args: argparse.Namespace, changes: Sequence[str]) -> Config:
-    """The settings to try the model with; ConfigError for a retriever where nothing is searched."""
+    """The settings to try the model with."""
     from rlvr.app.sources import inference_config
     from rlvr.lines import override_lines
-    from rlvr.retrieval.retriever import find_retriever
-    from rlvr.retrieval.settings import RetrievalSettings
 
-    asked = partial(inference_config, args.model, task=args.task, config_dir=args.config_dir)
-    if args.retriever is None:
-        return asked(changes)
-    task = asked([]).task
-    if not hasattr(task, "retriever"):
-        raise ConfigError(
-            f"--retriever {args.retriever}: task {task.name} searches no documents; leave this out, or name a task "
-            "that does, e.g. --task musique."
-        )
-    find_retriever(args.retriever, RetrievalSettings())
-    return asked([*changes, *override_lines({"task.retriever": args.retriever})])
+    lines = override_lines({} if args.retriever is None else {"task.retriever": args.retriever})
+    return inference_config(args.model, [*changes, *lines], task=args.task, config_dir=args.config_dir)
 
 
-def split(text: str) -> str:
+def _split(text: str) -> str:
     """An argparse type: a name of `SPLITS`, as the records call it."""
     if text not in SPLITS:
-        near = difflib.get_close_matches(text, SPLITS, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(SPLITS)}"
-        raise argparse.ArgumentTypeError(f"there is no split {text}; {hint}")
+        raise argparse.ArgumentTypeError(f"there is no split {text}; {suggestion(text, list(SPLITS))}")
     return SPLITS[text]
 
 
-def _positive(most: float) -> Callable[[str], float]:
-    """An argparse type: a number above 0, `most` or less."""
-
-    def parse(text: str) -> float:
-        with suppress(ValueError):
-            if 0 < float(text) <= most and math.isfinite(float(text)):
-                return float(text)
-        limit = f", at most {most:g}" if math.isfinite(most) else ""
-        raise argparse.ArgumentTypeError(f"{text} is not a number above 0{limit}")
-
-    return parse
-
-
 def at_least(least: int) -> Callable[[str], int]:
-    """An argparse type: a whole number, `least` or more."""
+    """An argparse type: a whole number."""
 
     def parse(text: str) -> int:
         if not text.isdecimal() or int(text) < least:

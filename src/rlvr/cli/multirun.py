@@ -11,7 +11,7 @@ from shlex import quote
 
 from hydra.errors import HydraException
 
-from rlvr.cli.errors import sentence
+from rlvr.cli.signals import sentence
 from rlvr.config import Config
 from rlvr.config.compose import load_config, to_yaml
 from rlvr.config.overrides import inclusive_range, parse_overrides
@@ -30,16 +30,6 @@ class Job:
     overrides: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """How a run ended; `accuracy` is the last held-out one that it wrote."""
-
-    job: Job
-    run_dir: str
-    status: str
-    accuracy: float | None
-
-
 def expand(overrides: Sequence[str]) -> list[Job]:
     """All combinations of the swept values, the last key changing fastest: `a=1,2 b=x,y` -> 4 jobs.
 
@@ -53,12 +43,12 @@ def expand(overrides: Sequence[str]) -> list[Job]:
             axes.append([line])
             continue
         key = override.get_key_element()
-        if key == "run_dir":
-            raise ConfigError(f"{line}: run_dir is the parent folder of all runs of a sweep; give it one value.")
         try:
-            given = list(override.sweep_string_iterator())
+            given = [] if key == "run_dir" else list(override.sweep_string_iterator())
         except HydraException:  # glob(...) and interval(...)
-            raise ConfigError(f"{line}: cannot be expanded; list the values, e.g. {key}=a,b.") from None
+            given = []
+        if not given and "range" not in line:
+            raise ConfigError(f"{line}: cannot be swept; list the values of a setting, e.g. seed=1,2.")
         values = [one if one[:1] in ("'", '"') else one.replace("\\:", ":") for one in given]  # my_algo:Reinforce
         axes.append([f"{key}={value}" for value in values])
         swept_keys.append(len(axes) - 1)
@@ -73,7 +63,6 @@ def folder_names(jobs: Sequence[Job]) -> list[str]:
 
 
 def run_sweep(args: argparse.Namespace) -> int:
-    """Check all configurations, then run them; the exit status is 1 if any failed."""
     jobs = expand(args.overrides)
     if not jobs:
         raise ConfigError("--multirun: a range is empty; write the smaller value first, e.g. seed=1..10.")
@@ -110,35 +99,30 @@ def _run_all(jobs: Sequence[Job], configs: Sequence[Config]) -> int:
     with stop_on_signals() as stop:
         for number, (job, config) in enumerate(zip(jobs, configs, strict=True), start=1):
             print(f"rlvr: run {number} of {len(jobs)}: {' '.join(job.swept)}", file=sys.stderr, flush=True)
-            folder, accuracy = str(config.run_dir), None
+            accuracy = "-"
             try:
                 result = train(config, stop.stopped)
                 status = "done" if result.finished else "stopped"
-                accuracy = result.metrics.get(f"eval/{config.task.label}/accuracy")
+                if (found := result.metrics.get(f"eval/{config.task.label}/accuracy")) is not None:
+                    accuracy = f"{found:.3f}"
             except (UserError, OSError) as error:
                 status = f"failed: {sentence(error)}"
                 print(f"rlvr: error: {sentence(error)}", file=sys.stderr, flush=True)
-            outcomes.append(Outcome(job=job, run_dir=folder, status=status, accuracy=accuracy))
+            outcomes.append((" ".join(job.swept) or "-", accuracy, str(config.run_dir), status))
             if stop.stopped():
                 break
-    print(table(outcomes, num_jobs=len(jobs)))
-    _, *rows = sweep_table([read_history(Path(outcome.run_dir)) for outcome in outcomes])
+    print(_table(outcomes, num_jobs=len(jobs)))
+    folders = [Path(folder) for _, _, folder, _ in outcomes]
+    _, *rows = sweep_table([read_history(folder) for folder in folders])
     if means := [f"{said}: {num} runs, {score}" for said, num, score, _ in rows if "(" in score]:
-        where = quote(str(Path(outcomes[0].run_dir).parent))
-        print("\n".join(["", *means, f"all of them on one page: rlvr report {where}"]))
-    return stop.exit_code or int(any(outcome.status != "done" for outcome in outcomes))
+        print("\n".join(["", *means, f"all of them on one page: rlvr report {quote(str(folders[0].parent))}"]))
+    return stop.exit_code or int(any(status != "done" for *_, status in outcomes))
 
 
-def table(outcomes: Sequence[Outcome], *, num_jobs: int) -> str:
-    """One line per run."""
-    rows = [("run", "accuracy", "folder", "status")]
-    for outcome in outcomes:
-        accuracy = "-" if outcome.accuracy is None else f"{outcome.accuracy:.3f}"
-        rows.append((" ".join(outcome.job.swept) or "-", accuracy, outcome.run_dir, outcome.status))
-    first, second, third, _ = (max(map(len, column)) for column in zip(*rows, strict=True))
-    lines = [
-        f"{run:{first}}  {accuracy:{second}}  {folder:{third}}  {status}" for run, accuracy, folder, status in rows
-    ]
+def _table(outcomes: Sequence[tuple[str, ...]], *, num_jobs: int) -> str:
+    rows = [("run", "accuracy", "folder", "status"), *outcomes]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
     if left := num_jobs - len(outcomes):
         lines.append(f"{left} more runs were not started; go on with the same run_dir and resume=true")
     return "\n".join(lines)

@@ -6,24 +6,26 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from rlvr.cli.model_arguments import add_model_arguments, at_least, note, opened, progress
-from rlvr.cli.streaming import StreamedEngine, shown
+from rlvr.cli.signals import shown
 from rlvr.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
     from rlvr.app.inference import Inference
-    from rlvr.config import Config
+    from rlvr.core.engine.base import Engine, OnToken
+    from rlvr.core.episode import ChatCodec
     from rlvr.evaluation.players import Player
     from rlvr.tracking.evaluations import EvaluationRecord
-    from rlvr.types import Example
+    from rlvr.types import Completion, Example, SamplingParams
 
 BATCH_SIZE = 256
+HELP = "let a model answer"
 DESCRIPTION = """Let a model answer: one prompt (on a terminal token by token as it is sampled), a file of prompts,
 or examples of a task (JSON lines). Greedily, or with --num-samples K sampled answers each. Episodes with tools are
 printed turn by turn: what the model said and called, what came back, the answer, and whether it is right; --json gives
@@ -37,9 +39,7 @@ EXAMPLE = """examples:
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `predict` to the command line."""
-    parser = subparsers.add_parser("predict", help="let a model answer", description=DESCRIPTION, epilog=EXAMPLE)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_arguments(parser)
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--prompt", metavar="TEXT", help='one problem, e.g. "3 4 + 5 *"')
@@ -56,73 +56,51 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="N",
         help=f"episodes that run at the same time (default: {BATCH_SIZE})",
     )
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Predict and print; the exit status."""
     if not (args.prompt is not None or args.input or args.task or args.num_examples):
         raise ConfigError(
             'rlvr predict: nothing to predict; add --prompt "3 4 + 5 *", --input F.jsonl, --num-examples N or --task T.'
         )
     if args.input and args.output and Path(args.input).resolve() == Path(args.output).resolve():
         raise ConfigError(f"--output {args.output}: is the --input too; choose another file.")
-    prompts = _read_prompts(args.input) if args.input else None
-    own_words = args.prompt is not None or prompts is not None
-
-    def sampled(config: Config) -> bool:
-        return args.num_samples is not None
-
-    with opened(args, samples="--num-samples", sampled=sampled, own_words=own_words) as inference:
+    prompts = [args.prompt] if args.prompt is not None else _read_prompts(args.input) if args.input else None
+    is_sampled = args.num_samples is not None
+    with opened(
+        args, samples="--num-samples", sampled=lambda _: is_sampled, own_words=prompts is not None
+    ) as inference:
         examples = _examples(args, inference, prompts)
-        live = _is_live(args, inference)
+        one = args.prompt is not None and args.num_samples in (None, 1) and not args.json and not args.output
+        live = one and sys.stdout.isatty() and inference.engine is not None  # written while it is sampled
         records = _predict(args, inference, examples, live=live)
         _print(args, records, rpn=inference.tasks.own.name == "rpn", live=live)
     return 0
-
-
-def _is_live(args: argparse.Namespace, inference: Inference) -> bool:
-    """Whether the one answer is written while it is sampled: somebody looks, and its tokens come from here."""
-    one = args.prompt is not None and args.num_samples in (None, 1) and not args.json and not args.output
-    return one and sys.stdout.isatty() and inference.engine is not None
 
 
 def _print(args: argparse.Namespace, records: Sequence[EvaluationRecord], *, rpn: bool, live: bool) -> None:
     """The records on stdout; of one whose words are there already only the grade."""
     if args.output and (args.prompt is None and not args.json):
         return
-    if args.json:
-        from rlvr.tracking.jsonl import to_line
-
-        lines = b"".join(map(to_line, records)).decode("utf-8", errors="replace")
-        sys.stdout.write(lines)
-    elif live:
+    if live:
         sys.stdout.write(f"\n{shown(_grade(records[0]))}\n")
-    elif any(_has_tools(record) for record in records):
+    elif not args.json and any(len(record.turns) > 1 or any(turn.calls for turn in record.turns) for record in records):
         sys.stdout.write("\n".join(map(by_turn, records)))
-    elif args.prompt is not None:
+    elif not args.json and args.prompt is not None:
         sys.stdout.write("\n".join(steps(record) if rpn else answer(record) for record in records))
     else:
-        from rlvr.tracking.jsonl import to_json
+        from rlvr.tracking.jsonl import to_line
 
-        sys.stdout.writelines(to_json(record) + "\n" for record in records)
+        sys.stdout.write(b"".join(map(to_line, records)).decode("utf-8", errors="replace"))
 
 
 def _examples(args: argparse.Namespace, inference: Inference, prompts: Sequence[str] | None) -> list[Example]:
     from rlvr.evaluation.evaluate import examples_of
 
     task = inference.tasks.own
-    if args.prompt is not None:
-        return [task.example(args.prompt)]
-    if prompts is None:
-        return examples_of(task, args.num_examples or 10, args.split)
-    examples = []
-    for number, prompt in enumerate(prompts, start=1):
-        try:
-            examples.append(task.example(prompt))
-        except UserError as error:
-            raise UserError(f"{args.input}, prompt {number}: {error}") from error
-    return examples
+    return (
+        examples_of(task, args.num_examples or 10, args.split) if prompts is None else list(map(task.example, prompts))
+    )
 
 
 def _read_prompts(path: str) -> list[str]:
@@ -136,11 +114,8 @@ def _read_prompts(path: str) -> list[str]:
             row = json.loads(line)
             found = row.get("prompt", row.get("question"))
         if not isinstance(found, str):
-            example = '{"prompt": "3 4 +"}'
-            raise UserError(f'{path}, line {number}: not a JSON object with a "prompt" or "question", e.g. {example}.')
+            raise UserError(f'{path}, line {number}: not a JSON object with a "prompt" or "question".')
         prompts.append(found)
-    if not prompts:
-        raise UserError(f"{path} holds no prompts: write one JSON object with a prompt on each line.")
     return prompts
 
 
@@ -154,8 +129,7 @@ def _predict(
 
     task = inference.tasks.own
     player = _live_player(inference, examples[0]) if live else inference.player(task)
-    own_words = args.prompt is not None or bool(args.input)
-    origin = origin_of(inference, task, "prompts" if own_words else args.split)
+    origin = origin_of(inference, task, "prompts" if args.prompt is not None or args.input else args.split)
     samples = (0,) if args.num_samples is None else range(1, args.num_samples + 1)
     with ExitStack() as stack:
         file = stack.enter_context(RecordFile(Path(args.output), {origin.settings})) if args.output else None
@@ -194,6 +168,47 @@ def _live_player(inference: Inference, example: Example) -> Player:
     return replace(player, engine=cast(Any, StreamedEngine(player.engine, player.chat, write)))
 
 
+class StreamedEngine:
+    """An engine that writes what it samples, and between two turns what came back, as it goes.
+
+    What the model says is shown, never interpreted: control characters are spelled out.
+    """
+
+    def __init__(self, engine: Engine, chat: ChatCodec, write: Callable[[str], None]) -> None:
+        self._engine, self._chat, self._write = engine, chat, write
+        self._known = 0  # tokens of the episode that have been shown or asked
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)  # all else is the engine's
+
+    async def generate(
+        self,
+        prompt_ids: Sequence[int],
+        sampling: SamplingParams,
+        *,
+        session: Hashable | None = None,
+        on_token: OnToken | None = None,
+    ) -> Completion:
+        """As the engine's, written token by token; no half of a character is."""
+        from rlvr.serve.sampling import Transcript
+
+        if self._known:
+            self._write(f"\n{shown(self._chat.decode(prompt_ids[self._known :]))}\n")
+        transcript = Transcript(self._chat.decode)
+
+        def add(token: int, logprob: float) -> None:
+            transcript.add(token)
+            self._write(shown(transcript.take()))
+            if on_token is not None:
+                on_token(token, logprob)
+
+        completion = await self._engine.generate(prompt_ids, sampling, session=session, on_token=add)
+        transcript.finish()
+        self._write(shown(transcript.take()))
+        self._known = len(prompt_ids) + len(completion.token_ids)
+        return completion
+
+
 def steps(record: EvaluationRecord) -> str:
     """The derivation line by line, then the grade:
 
@@ -208,12 +223,7 @@ def steps(record: EvaluationRecord) -> str:
     return shown("\n".join([*lines, _grade(record)]) + "\n")
 
 
-def _has_tools(record: EvaluationRecord) -> bool:
-    return len(record.turns) > 1 or any(turn.calls for turn in record.turns)
-
-
 def answer(record: EvaluationRecord) -> str:
-    """What the model wrote, then the grade; without a known answer, the answer that was read."""
     return shown(f"{_last_words(record).strip()}\n{_grade(record)}\n")
 
 

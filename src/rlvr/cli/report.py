@@ -13,6 +13,7 @@ from rlvr.errors import UserError
 if TYPE_CHECKING:
     from rlvr.report.page import Report
 
+HELP = "look at a run"
 DESCRIPTION = """Write ONE self-contained HTML file that opens by double click, offline.
 Of a run: curves, health signals, every recorded rollout by turn and token. `rlvr train` writes it at its
 end; call this to see a run that is still running. Of evaluations and benchmarks: scores with intervals, differences,
@@ -27,9 +28,7 @@ EXAMPLE = """examples:
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `report` to the command line."""
-    parser = subparsers.add_parser("report", help="look at a run", description=DESCRIPTION, epilog=EXAMPLE)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "sources", metavar="RUN_OR_DIR", nargs="+", help="run folders, or records of evaluations: files or folders"
     )
@@ -45,11 +44,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="of the file; of more, a sample (default: %(default)s)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON line about the file")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the page and say where; the exit status."""
     report = _write([Path(source) for source in args.sources], args)
     for note in report.notes:
         print(note, file=sys.stderr)

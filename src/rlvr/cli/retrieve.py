@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from rlvr import imports, registry
 from rlvr.cli.model_arguments import add_config_dir, add_set, at_least, port
+from rlvr.cli.signals import shown
 from rlvr.errors import ConfigError
 
 if TYPE_CHECKING:
     from rlvr.retrieval.retriever import Retriever
     from rlvr.retrieval.settings import RetrievalSettings
 
+HELP = "search a corpus, or serve it"
 DESCRIPTION = """Search a corpus, or offer it to other programs.
 CORPUS is a file of passages: one JSON object a line (.jsonl) or a JSON list (.json), either also as .gz, with "text"
 and perhaps "title" and "id". Its indexes are made once and kept; a changed file gets new ones."""
@@ -31,11 +33,7 @@ SHOWN_CHARS = 200
 TOP_N, PORT = 5, 8931
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `retrieve` to the command line."""
-    parser = subparsers.add_parser(
-        "retrieve", help="search a corpus, or serve it", description=DESCRIPTION, epilog=EXAMPLE
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("corpus", metavar="CORPUS", help=".jsonl, .jsonl.gz, .json or .json.gz")
     action = parser.add_mutually_exclusive_group(required=True)
     action.add_argument("--query", metavar="TEXT", help="print what is found for it")
@@ -55,21 +53,16 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--no-stem", action="store_true", help="bm25: take words as they are")
     parser.add_argument("--keep-stop-words", action="store_true", help="bm25: search for 'the', 'of', ... too")
     parser.add_argument("--json", action="store_true", help="print JSON lines, and nothing else, on stdout")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Search and print, or serve; the exit status."""
     from rlvr.retrieval.server import check_installed, serve
     from rlvr.retrieval.settings import RetrievalSettings
 
-    if args.json and args.serve:
-        raise ConfigError("--json goes with --query: the service's answers are JSON anyway.")
-    if args.top_n is not None and args.serve:
-        raise ConfigError("--top-n goes with --query: each request to the service says how many it wants.")
-    for option in ("port", "host"):
-        if getattr(args, option) is not None and not args.serve:
-            raise ConfigError(f"--{option} goes with --serve.")
+    for option, action in {"json": "query", "top_n": "query", "port": "serve", "host": "serve"}.items():
+        value = getattr(args, option)
+        if value is not None and value is not False and not getattr(args, action):
+            raise ConfigError(f"--{option.replace('_', '-')} goes with --{action}.")
     imports.look_in(args.config_dir)
     settings = RetrievalSettings(
         scope="corpus",
@@ -149,12 +142,6 @@ def _print_found(name: str, retriever: Retriever, args: argparse.Namespace) -> N
 
 def _shown(line: Mapping[str, Any]) -> str:
     """What was found, for a reader, in two lines."""
-    text = _plain(line["text"])
+    text, name, title = (shown(" ".join(line[key].split())) for key in ("text", "id", "title"))
     text = text if len(text) <= SHOWN_CHARS else text[: SHOWN_CHARS - 3] + "..."
-    head = f"  {line['rank']:2}  {line['score']:8.4f}  {_plain(line['id'])}  {_plain(line['title'])}"
-    return f"{head}\n{' ' * 16}{text}"
-
-
-def _plain(text: str) -> str:
-    """In one line; a corpus is not trusted to leave the terminal alone."""
-    return "".join(char if char.isprintable() else "?" for char in " ".join(text.split()))
+    return f"  {line['rank']:2}  {line['score']:8.4f}  {name}  {title}\n{' ' * 16}{text}"

@@ -1,7 +1,5 @@
 """`rlvr score`: predictions by the official scorers."""
 
-from __future__ import annotations
-
 import argparse
 import gzip
 import json
@@ -15,6 +13,7 @@ from typing import Any
 
 from rlvr.errors import UserError
 
+HELP = "score predictions officially"
 DESCRIPTION = """Score predictions exactly as the official evaluators of GSM8K, FinQA, MuSiQue and HotpotQA do.
 FILE has one JSON object a line, {"vid", "task", "prediction", "golds"}; docs/scoring.md says what each task takes.
 Other fields are ignored."""
@@ -42,20 +41,14 @@ class ScoredRow:
         return json.dumps({"vid": self.vid, "task": self.task, "metrics": self.metrics})
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `score` to the command line."""
-    parser = subparsers.add_parser(
-        "score", help="score predictions officially", description=DESCRIPTION, epilog=EXAMPLE
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help=".jsonl or .jsonl.gz")
     parser.add_argument("--json", action="store_true", help="print JSON lines, and nothing else, on stdout")
     parser.add_argument("--output", metavar="F", help="also write one JSON line a row, without the summary")
     parser.add_argument("--check", action="store_true", help='compare with the field "expected" of the rows')
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Score all rows, then print; the exit status."""
     rows = [_scored(args.file, number, line) for number, line in _lines(Path(args.file))]
     if not rows:
         raise UserError(f"{args.file} has no rows; give one JSON object a line.")
@@ -124,19 +117,16 @@ def _scored(file: str, number: int, line: bytes) -> ScoredRow:
 
     place = f"{file}, line {number}"
     try:
-        row = json.loads(line.decode("utf-8-sig"))
-    except (ValueError, RecursionError) as error:
+        row = dict(json.loads(line.decode("utf-8-sig")))
+    except (ValueError, TypeError, RecursionError) as error:
         raise UserError(f"{place} is not JSON ({error}); write one JSON object a line.") from error
-    if not isinstance(row, dict):
-        raise UserError(f"{place} is no JSON object; write {{{', '.join(FIELDS)}}}.")
-    missing = [name for name in FIELDS if name not in row]
-    if missing:
-        raise UserError(f"{place} has no field {missing[0]!r}; add it: a row is {{{', '.join(FIELDS)}}}.")
     try:
-        metrics = score_row(row["task"], row["prediction"], row["golds"])
+        vid, task, prediction, golds = (row[name] for name in FIELDS)
+        return ScoredRow(vid=vid, task=task, metrics=score_row(task, prediction, golds), expected=row.get("expected"))
+    except KeyError as error:
+        raise UserError(f"{place} has no field {error}; add it: a row is {{{', '.join(FIELDS)}}}.") from error
     except RowError as error:
         raise UserError(f"{place}: {error}") from error
-    return ScoredRow(vid=row["vid"], task=row["task"], metrics=metrics, expected=row.get("expected"))
 
 
 def _write(target: Path, rows: Sequence[ScoredRow]) -> None:
@@ -149,11 +139,7 @@ def _write(target: Path, rows: Sequence[ScoredRow]) -> None:
 
 
 def _check(file: str, rows: Sequence[ScoredRow]) -> None:
-    """Compare with `expected` where a row has one.
-
-    Raises:
-        UserError: no row has one, or a row differs.
-    """
+    """UserError if no row has `expected`, or one differs."""
     checked = [row for row in rows if row.expected is not None]
     if not checked:
         raise UserError(f"{file} has no row with a field 'expected'; leave --check away.")
@@ -168,17 +154,10 @@ def _check(file: str, rows: Sequence[ScoredRow]) -> None:
 
 
 def _agrees(row: ScoredRow) -> bool:
-    expected = row.expected
-    return (
-        isinstance(expected, dict)
-        and expected.keys() == row.metrics.keys()
-        and all(_same(value, expected[name]) for name, value in row.metrics.items())
-    )
+    def same(found: object, expected: object) -> bool:
+        if isinstance(found, float) and isinstance(expected, int | float):
+            return abs(found - expected) <= TOLERANCE or (math.isnan(found) and math.isnan(expected))
+        return type(found) is type(expected) and found == expected
 
-
-def _same(found: object, expected: object) -> bool:
-    if isinstance(found, float) and isinstance(expected, int | float):
-        return math.isclose(found, expected, rel_tol=0, abs_tol=TOLERANCE) or (
-            math.isnan(found) and math.isnan(expected)
-        )
-    return type(found) is type(expected) and found == expected
+    known = row.expected if isinstance(row.expected, dict) else {}
+    return known.keys() == row.metrics.keys() and all(same(value, known[key]) for key, value in row.metrics.items())

@@ -1,14 +1,14 @@
 """`rlvr serve`: a model behind the OpenAI API."""
 
-from __future__ import annotations
-
 import argparse
 import os
+import re
 
 from rlvr.cli.model_arguments import MODEL_HELP, add_config_dir, at_least, hush, note, port
 from rlvr.cli.signals import ended_by_sigterm
-from rlvr.errors import ConfigError
+from rlvr.errors import ConfigError, suggestion
 
+HELP = "serve a model to any client"
 DESCRIPTION = """Serve a model: OpenAI's /v1/chat/completions, /v1/completions and /v1/models; /health and /metrics too.
 Requests of all clients are batched together. Only this machine can connect, unless --host says otherwise.
 The address is printed on stdout, once it accepts connections.
@@ -35,9 +35,7 @@ ONLY_WITH = {
 }
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `serve` to the command line."""
-    parser = subparsers.add_parser("serve", help="serve a model to any client", description=DESCRIPTION, epilog=EXAMPLE)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help=MODEL_HELP)
     parser.add_argument("--host", metavar="H", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     parser.add_argument("--port", metavar="P", type=port, default=8000, help="0: any free one (default: 8000)")
@@ -63,22 +61,17 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="the Python of the environment that has vLLM (default: $RLVR_VLLM_PYTHON, else this one)",
     )
     parser.add_argument("--log", metavar="FILE", help="vLLM's log (default: a file whose name is printed)")
-    parser.set_defaults(run=run, passed_on=[])
+    parser.set_defaults(passed_on=[])
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until a signal; the exit status."""
     from rlvr.serve.server import check_installed
 
     _check_engine(args)
-    key = os.environ.get(KEY_VARIABLE) if args.api_key is None else args.api_key
-    if args.api_key == "":
-        raise ConfigError("--api-key is empty: give a key, or leave the option out.")
-    if key and not all("!" <= char <= "~" for char in key):
-        named = f"${KEY_VARIABLE}" if args.api_key is None else "--api-key"
-        raise ConfigError(
-            f"{named}: a key has no spaces, line breaks or letters beyond ASCII: no client could send it."
-        )
+    named = f"${KEY_VARIABLE}" if args.api_key is None else "--api-key"
+    key = os.environ.get(KEY_VARIABLE) or None if args.api_key is None else args.api_key
+    if key is not None and not re.fullmatch("[!-~]+", key):
+        raise ConfigError(f"{named}: a key has letters, digits and signs of ASCII, and no spaces or line breaks.")
     if args.engine == "vllm":
         _serve_vllm(args, key or os.environ.get("VLLM_API_KEY") or None)
         return 0
@@ -86,17 +79,15 @@ def run(args: argparse.Namespace) -> int:
     from rlvr.chat.formats import FORMATS
 
     if args.tool_format not in (None, "auto", *FORMATS):
-        names = f"auto, {', '.join(FORMATS)}"
-        raise ConfigError(f"--tool-format {args.tool_format}: there is no such format; choose {names}.")
+        raise ConfigError(f"--tool-format {args.tool_format}: {suggestion(args.tool_format, ['auto', *FORMATS])}")
     for name, (default, _) in NUMBERS.items():
         if getattr(args, name) is None:
             setattr(args, name, default)
-    _serve(args, key or None)
+    _serve(args, key)
     return 0
 
 
 def _check_engine(args: argparse.Namespace) -> None:
-    """ConfigError for an option that would have no effect."""
     vllm = args.engine == "vllm"
     for name in ONLY_WITH["local" if vllm else "vllm"]:
         if (value := getattr(args, name)) is not None:
@@ -108,11 +99,11 @@ def _check_engine(args: argparse.Namespace) -> None:
 
 
 def _serve_vllm(args: argparse.Namespace, key: str | None) -> None:
-    """vLLM until it is stopped, or dies. Its end of the log comes before the sentence that says so."""
+    """vLLM until it is stopped, or dies."""
     from pathlib import Path
 
-    from rlvr.app.vllm_server import VllmDiedError, VllmSettings, open_vllm, tail
-    from rlvr.serve.server import is_loopback, reserve
+    from rlvr.app.vllm_server import VllmSettings, open_vllm
+    from rlvr.serve.server import reserve
 
     with reserve(args.host, args.port) as free:
         port = int(free.getsockname()[1])
@@ -128,27 +119,25 @@ def _serve_vllm(args: argparse.Namespace, key: str | None) -> None:
         log=Path(args.log) if args.log else None,
         shutdown_s=float(args.shutdown_timeout or NUMBERS["shutdown_timeout"][0]),
     )
-    try:
-        with ended_by_sigterm(), open_vllm(args.model, settings, lambda line: note(f"rlvr: {line}")) as server:
-            if not is_loopback(args.host) and key is None:
-                note(
-                    f"rlvr: everybody who reaches {args.host} can use the model, and give it other weights: give an "
-                    "--api-key"
-                )
-            note(f"rlvr: serving {', '.join(server.names)}; Ctrl-C stops it")
-            print(server.url, flush=True)
-            server.wait()
-    except VllmDiedError as died:
-        for line in tail(died.log):
-            note(line)
-        raise
+    with ended_by_sigterm(), open_vllm(args.model, settings, note) as server:
+        _warn_of(args.host, key, ", and give it other weights")
+        note(f"rlvr: serving {', '.join(server.names)}; Ctrl-C stops it")
+        print(server.url, flush=True)
+        server.wait()
+
+
+def _warn_of(host: str, key: str | None, more: str = "") -> None:
+    from rlvr.serve.server import is_loopback
+
+    if not is_loopback(host) and key is None:
+        note(f"rlvr: everybody who reaches {host} can use the model{more}: give an --api-key")
 
 
 def _serve(args: argparse.Namespace, key: str | None) -> None:
     hush()
     from rlvr.app.serving import ServeSettings, open_served
     from rlvr.serve.endpoint import Limits
-    from rlvr.serve.server import is_loopback, reserve, serve
+    from rlvr.serve.server import reserve, serve
 
     settings = ServeSettings(
         names=tuple(args.served_model_name),
@@ -163,10 +152,8 @@ def _serve(args: argparse.Namespace, key: str | None) -> None:
         reserve(args.host, args.port) as listening,
         open_served(args.model, settings, args.config_dir) as (served, notes),
     ):
-        if not is_loopback(args.host) and key is None:
-            notes = [*notes, f"everybody who reaches {args.host} can use the model: give an --api-key"]
-        names = ", ".join(served.names)
+        _warn_of(args.host, key)
         context = f"{served.max_context_tokens:,} tokens of context"
-        for line in [*notes, f"serving {names} ({context}); Ctrl-C stops it"]:
+        for line in [*notes, f"serving {', '.join(served.names)} ({context}); Ctrl-C stops it"]:
             note(f"rlvr: {line}")
         serve(served, args.host, listening, limits, api_key=key, shutdown_s=float(args.shutdown_timeout))

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first one asks the run to stop after its step, the second stops at once."""
+"""Ctrl-C and SIGTERM, of which the first asks a run to stop after its step, and errors as one sentence."""
 
 import signal
 import sys
@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
+
+from rlvr.errors import UserError
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -64,3 +66,19 @@ def stop_on_signals(*, quiet: bool = False) -> Iterator[StopFlag]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, signal.SIG_IGN if quiet else handler)
+
+
+def sentence(error: UserError | OSError | MemoryError) -> str:
+    """One line, control characters spelled out: a UserError as it is, `runs/x: no space left on device.`"""
+    text = str(error)
+    if isinstance(error, MemoryError):
+        text = "out of memory; make the model, the vocabulary or the batch smaller."
+    elif isinstance(error, OSError):
+        what = f"{error.filename}: " if error.filename is not None else ""
+        text = f"{what}{(error.strerror or text or type(error).__name__).lower()}."
+    return shown(" ".join(text.split()))
+
+
+def shown(text: str) -> str:
+    """The text with its control characters spelled out, lines kept: `\\x1b[2J` reaches no terminal."""
+    return "".join(char if char.isprintable() or char in "\n\t" else ascii(char)[1:-1] for char in text)

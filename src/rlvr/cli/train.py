@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rlvr.app.train import TrainResult
     from rlvr.config import Config
 
+HELP = "train a model"
 DESCRIPTION = (
     """Train a model as a configuration says. Without arguments: the configuration `rpn`, arithmetic on this machine."""
 )
@@ -33,9 +34,7 @@ EXAMPLE = """examples:
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `train` to the command line."""
-    parser = subparsers.add_parser("train", help="train a model", description=DESCRIPTION, epilog=EXAMPLE)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--config-name",
         metavar="NAME",
@@ -52,11 +51,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--cfg", choices=["job"], help="print the resolved configuration and stop")
     parser.add_argument("-m", "--multirun", action="store_true", help="run every combination of a=1,2 b=x,y")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="group=choice or section.key=value")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train; the exit status."""
     from rlvr.cli.multirun import run_sweep
     from rlvr.config.checks import check_resumes
     from rlvr.config.compose import DEFAULT_CONFIG, to_yaml
@@ -129,31 +126,17 @@ def _config(overrides: Sequence[str], name: str | None, folder: str | None) -> C
         return load_config(overrides, config_name=name, config_dir=folder)
     values = {override.key_or_group: override.value() for override in parse_overrides(overrides)}
     run = str(values.get("run_dir") or "") if values.get("resume") is True else ""
+    choices = {key: value for key, value in values.items() if key in CHOICES and isinstance(value, str)}
     if not run or not Path(run, "config.yaml").is_file():
         return load_config(overrides, config_name=DEFAULT_CONFIG, config_dir=folder)
+    if choices.keys() - {"engine"}:  # the whole command of a run of the default configuration again
+        try:
+            return load_config(overrides, config_name=DEFAULT_CONFIG, config_dir=folder)
+        except ConfigError as error:
+            raise ConfigError(f"{error} (The run in {run} goes on with its own choices if none is given.)") from None
     imports.look_in(folder)
-    choices = {key: f"{key}={value}" for key, value in values.items() if key in CHOICES and isinstance(value, str)}
-    if choices.keys() - {"engine"}:
-        return _repeated(overrides, list(choices.values()), run, folder)
     if engine := choices.get("engine"):  # a run's own file has nothing to choose from: the section is replaced
         old = dumped(load_config([], config_name="config", config_dir=run).engine)
-        rest = [line for line in overrides if line.lstrip("+") != engine]
-        overrides = [*(f"~engine.{key}" for key in old), engine.replace("=", ".name=", 1), *rest]
+        rest = [line for line in overrides if line.lstrip("+") != f"engine={engine}"]
+        overrides = [*(f"~engine.{key}" for key in old), f"engine.name={engine}", *rest]
     return load_config(overrides, config_name="config", config_dir=run)
-
-
-def _repeated(overrides: Sequence[str], choices: Sequence[str], run: str, folder: str | None) -> Config:
-    """The whole command of a run of the default configuration again; ConfigError if the run is of another one."""
-    from rlvr.config.compose import load_config
-
-    started = load_config([], config_name="config", config_dir=run)
-    try:
-        repeated = load_config(overrides, config_dir=folder)
-    except ConfigError:
-        repeated = None
-    if repeated is None or repeated.task.name != started.task.name:
-        raise ConfigError(
-            f"{' '.join(choices)}: the run in {run} goes on with the choices that it was started with; leave this out, "
-            "or repeat the whole command with its --config-name."
-        )
-    return repeated

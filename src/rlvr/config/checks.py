@@ -1,19 +1,17 @@
 """What no single section can check: components against the run, sections against each other, values without effect."""
 
-from __future__ import annotations
-
+import ast
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from rlvr.config.config import SECTIONS, Config
-from rlvr.config.keys import walk
+from rlvr.config.config import SECTIONS, Config, walk
 from rlvr.config.messages import shown
-from rlvr.config.said import Said
-from rlvr.errors import ConfigError, UserError
-from rlvr.imports import described
+from rlvr.config.overrides import Said
+from rlvr.errors import ConfigError
+from rlvr.imports import the_users_code
 from rlvr.settings import Component, Settings
 
 
@@ -21,8 +19,7 @@ def checked(config: Config, said: Said) -> Config:
     """The configuration with notes. ConfigError for the first contradiction, and for all values without effect."""
     config, notes = _with_headline(config, said)
     notes += _check_one(config, "", said)
-    for rule in RUN_RULES:
-        rule(config)
+    _check_sections(config)
     places = {"task.parts": config.task.bundles, "evaluation.also": config.evaluation.also}
     for key, bundles in places.items():
         for name, bundle in bundles.items():
@@ -38,13 +35,16 @@ def checked(config: Config, said: Said) -> Config:
 
 def _with_headline(config: Config, said: Said) -> tuple[Config, list[str]]:
     """A preset's headline that is a part of the reward goes where that reward goes."""
-    headline = config.evaluation.headline
-    name = headline.removeprefix("sampled_").removeprefix("part_")
+    name = _part_of(config.evaluation.headline)
     if name in ("accuracy", *config.reward.parts) or "evaluation.headline" in said:
         return config, []
     evaluation = config.evaluation.model_copy(update={"headline": "accuracy"})
     note = f"evaluation.headline=accuracy: the reward has no part {name}"
     return config.model_copy(update={"evaluation": evaluation}), [note]
+
+
+def _part_of(headline: str) -> str:
+    return headline.removeprefix("sampled_").removeprefix("part_")
 
 
 def _check_one(config: Config, prefix: str, said: Said) -> Iterator[str]:
@@ -57,26 +57,18 @@ def _check_one(config: Config, prefix: str, said: Said) -> Iterator[str]:
         for key, value, condition in idle(path, settings, config):
             sentence = f"{key}={shown(value)}: has no effect; it needs {condition}"
             names = [f"{path}.{name}" if name in type(settings).model_fields else name for name in _names(condition)]
-            if said.on_line(prefix + key):
+            in_file = prefix + key in said and not said.is_resolved
+            if in_file and not said.on_line(prefix + key) and any(map(said.changed, names)):
+                yield sentence
+            elif in_file or said.on_line(prefix + key):
                 errors.append(f"{sentence}.")
-            elif prefix + key in said and not said.is_resolved:
-                if any(map(said.changed, names)):
-                    yield sentence
-                else:
-                    errors.append(f"{sentence}.")
     if errors:
         raise ConfigError(" ".join(errors))
     for path, settings in inside:
         if isinstance(settings, Component):
-            try:
+            with the_users_code(f"{path}: check_run of {settings.name}"):
                 settings.check_run(config)
                 remarks = [f"{prefix}{path}: {remark}" for remark in settings.remarks(config)]
-            except UserError:
-                raise
-            except Exception as error:  # the user's code
-                raise ConfigError(
-                    f"{path}: check_run of {settings.name} raised {described(error)}; correct it."
-                ) from error
             yield from remarks
 
 
@@ -98,18 +90,12 @@ def idle(path: str, settings: Settings, config: Config) -> Iterator[tuple[str, A
 def _holds(condition: str, key: str, settings: Settings, config: Config) -> bool:
     """Evaluate an `only_if` over the attributes beside it and the sections of the run."""
     own = type(settings).model_fields
-    try:
-        found = {
-            name: config
-            if name == "run"
-            else getattr(config if name in SECTIONS and name not in own else settings, name)
-            for name in _names(condition)
-        }
+    with the_users_code(f"{key}: only_if={condition!r} of its class"):
+        found: dict[str, Any] = {"run": config}
+        for name in _names(condition):
+            if name != "run":
+                found[name] = getattr(config if name in SECTIONS and name not in own else settings, name)
         return bool(eval(_compiled(condition), {"__builtins__": {}}, found))
-    except (AttributeError, NameError, SyntaxError, TypeError) as error:
-        raise ConfigError(
-            f"{key}: its class says only_if={condition!r}, which cannot be evaluated ({error}); correct it."
-        ) from error
 
 
 _compiled = cache(partial(compile, filename="only_if", mode="eval"))
@@ -118,8 +104,8 @@ _compiled = cache(partial(compile, filename="only_if", mode="eval"))
 @cache
 def _names(condition: str) -> tuple[str, ...]:
     """The names that a condition begins an attribute with: `enabled and model.from_scratch` -> enabled, model."""
-    words = re.findall(r"(?<![\w.'\"])([A-Za-z_]\w*)(?![\w]*['\"])", condition.partition("#")[0])
-    return tuple(dict.fromkeys(w for w in words if w not in ("and", "or", "not", "is", "in", "None", "True", "False")))
+    nodes = ast.walk(ast.parse(condition, mode="eval"))
+    return tuple({node.id: None for node in nodes if isinstance(node, ast.Name)})
 
 
 WORDS = {  # what conditions ask for beside keys
@@ -156,37 +142,6 @@ def _with_whole_keys(condition: str, path: str, settings: Settings) -> str:
     return in_words(condition)
 
 
-# ------------------------------------------------------------------------------------------ rules between sections
-
-
-def _headline_is_a_part(c: Config) -> None:
-    headline = c.evaluation.headline
-    name = headline.removeprefix("sampled_").removeprefix("part_")
-    if name != "accuracy" and name not in c.reward.parts:
-        raise ConfigError(
-            f"evaluation.headline={headline}: the reward has no such part; choose accuracy, or part_<name> or "
-            "sampled_part_<name> of a part of the reward."
-        )
-    if headline.startswith("sampled_") and c.evaluation.samples_per_example == 0:
-        raise ConfigError(
-            f"evaluation.headline={headline}: nothing is sampled with evaluation.samples_per_example=0; raise it."
-        )
-
-
-def _also_is_another_task(c: Config) -> None:
-    if twice := set(c.trained) & set(c.evaluation.also):
-        name = min(twice)
-        raise ConfigError(
-            f"evaluation.also: names a task that this run evaluates anyway, {name}; leave it out, or give it another "
-            f"name: {{other: {{task: {name}}}}}."
-        )
-
-
-def _resume_has_a_folder(c: Config) -> None:
-    if c.resume and c.run_dir is None:
-        raise ConfigError("resume=true: needs the folder of the run to go on with; add run_dir=FOLDER.")
-
-
 def check_resumes(c: Config) -> None:
     """ConfigError if this one run is to go on and there is none; a sweep's `run_dir` is the folder of its runs."""
     if c.resume and not (Path(str(c.run_dir)) / "config.yaml").is_file():
@@ -195,28 +150,32 @@ def check_resumes(c: Config) -> None:
         )
 
 
-def _phases_fit(c: Config) -> None:
-    warm = c.warm_start
+def _check_sections(c: Config) -> None:
+    """ConfigError for sections that contradict each other."""
+    headline, warm = c.evaluation.headline, c.warm_start
+    if (name := _part_of(headline)) != "accuracy" and name not in c.reward.parts:
+        raise ConfigError(
+            f"evaluation.headline={headline}: the reward has no such part; choose accuracy, or part_<name> or "
+            "sampled_part_<name> of a part of the reward."
+        )
+    if headline.startswith("sampled_") and c.evaluation.samples_per_example == 0:
+        raise ConfigError(
+            f"evaluation.headline={headline}: nothing is sampled with evaluation.samples_per_example=0; raise it."
+        )
+    if twice := set(c.trained) & set(c.evaluation.also):
+        raise ConfigError(
+            f"evaluation.also: names a task that this run evaluates anyway, {(name := min(twice))}; leave it out, or "
+            f"give it another name: {{other: {{task: {name}}}}}."
+        )
+    if c.resume and c.run_dir is None:
+        raise ConfigError("resume=true: needs the folder of the run to go on with; add run_dir=FOLDER.")
     if c.model.from_scratch and warm.enabled and warm.final_phase_steps > warm.num_steps:
         raise ConfigError(
             f"warm_start.final_phase_steps={warm.final_phase_steps}: is more than warm_start.num_steps="
             f"{warm.num_steps}; lower it."
         )
-
-
-def _one_way_to_call_tools(c: Config) -> None:
-    formats = {bundle.prompt.tool_format for bundle in c.trained.values() if bundle.task.has_tools}
-    if len(formats) > 1:
+    if len({bundle.prompt.tool_format for bundle in c.trained.values() if bundle.task.has_tools}) > 1:
         raise ConfigError(
             "prompt.tool_format: the parts of task=mix have their tools called in more than one way, and a model "
             "writes one of them; give all the same, e.g. task.parts={musique: {set: ['prompt.tool_format=hermes']}}."
         )
-
-
-RUN_RULES = (
-    _headline_is_a_part,
-    _also_is_another_task,
-    _resume_has_a_folder,
-    _phases_fit,
-    _one_way_to_call_tools,
-)

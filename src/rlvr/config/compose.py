@@ -5,9 +5,6 @@ brings the prompt and the reward that go with it. Defaults are those of the clas
 said: by our presets, by the user's files and on the command line.
 """
 
-from __future__ import annotations
-
-import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -26,15 +23,24 @@ from pydantic.fields import FieldInfo
 from yaml import YAMLError
 
 from rlvr import imports, registry
-from rlvr.config import bundles, checks, messages
-from rlvr.config.config import CHOICES, SECTIONS, Config
-from rlvr.config.keys import all_keys, owners
-from rlvr.config.overrides import FOLLOWS_TASK, GROUPS, check_choice, check_overrides, parse_overrides
-from rlvr.config.said import Said, Source, included_files, is_choice, leaf_values
-from rlvr.config.spellings import upgraded
+from rlvr.config import checks, messages
+from rlvr.config.config import CHOICES, Config, all_keys, inner, owners
+from rlvr.config.messages import upgraded
+from rlvr.config.overrides import (
+    FOLLOWS_TASK,
+    GROUPS,
+    Said,
+    Source,
+    check_overrides,
+    included_files,
+    is_choice,
+    leaf_values,
+    parse_overrides,
+)
 from rlvr.errors import ConfigError, suggestion
 from rlvr.rewards.settings import RewardSettings
 from rlvr.settings import Settings, dumped, plain, validated
+from rlvr.tasks.settings import TaskBundle
 
 DEFAULT_CONFIG = "rpn"
 DATA_CONFIG = "gsm8k"  # what a task without a configuration of its own starts from
@@ -58,14 +64,13 @@ def load_config(
     if source.name not in source.configs:
         hint = suggestion(source.name, source.configs)
         raise ConfigError(f"{option} {source.name}: there is no such configuration; {hint}")
-    parsed = parse_overrides(overrides)
-    check_overrides(parsed, source)
+    parsed = check_overrides(parse_overrides(overrides), source)
     said = Said.of(parsed, source)
     values, notes = _compose(source, parsed, said)
     fields = all_keys(_chosen(values))
     if values.get("debug") is True:
         _shrink(values, fields, said.beside_debug)
-    inside = bundles.expand(values, fields, lambda lines: _compose_bundle(lines, source))
+    inside = _expand(values, fields, source)
     config = checks.checked(_validated(values), replace(said, line=said.line | inside))
     config._notes = (*notes, *config.notes)
     return config
@@ -95,10 +100,7 @@ def to_run_yaml(config: Config) -> str:
 
 def read_yaml(text: str) -> Config:
     """What `to_run_yaml` wrote, also that of rlvr 0.1.0; the rules of a run are not checked again."""
-    values = _plain_values(OmegaConf.create(text))
-    if not values:
-        raise ValueError("it has no keys")
-    return read_values(values)
+    return read_values(_plain_values(OmegaConf.create(text)))
 
 
 def read_values(values: dict[str, Any]) -> Config:
@@ -139,12 +141,10 @@ def _offer(source: Source, lines: Sequence[str]) -> None:
 
 def _offer_task(name: str, task: Any, source: Source) -> None:
     reward, prompt = task.reward, task.prompt
-    for group, value in (("reward", reward), ("prompt", prompt)) if ":" in name else ():
-        if not isinstance(value, Mapping):
-            try:
-                check_choice(group, value, source.options(group))
-            except ConfigError as error:
-                raise ConfigError(f"task={name}: {task.__name__}.{error}") from None
+    for group, value in (("reward", reward), ("prompt", prompt)):
+        if ":" in name and isinstance(value, str) and ":" not in value and value not in source.options(group):
+            hint = suggestion(value, source.options(group))
+            raise ConfigError(f"task={name}: {task.__name__}.{group}={value}: there is no such {group}; {hint}")
     if not isinstance(reward, str):  # its own parts
         _store("reward", name, {"parts": plain(reward)})
         reward = name
@@ -161,13 +161,10 @@ def _store(group: str, name: str, node: dict[str, Any]) -> None:
 def _hydra(source: Source, config_name: str | None, lines: Sequence[str]) -> tuple[DictConfig, dict[str, str]]:
     """What Hydra composes, and the choice of each group."""
     _offer(source, lines)
-    first, *then = (
-        str(folder.resolve())
-        for folder in sorted(source.folders, key=lambda one: not (one / f"{config_name}.yaml").is_file())
-    )
-    path = ",".join(f"'file://{folder}'" for folder in then)
+    first, *then = sorted(source.folders, key=lambda one: not (one / f"{config_name}.yaml").is_file())
+    path = ",".join(f"'file://{folder.resolve()}'" for folder in then)
     try:
-        with initialize_config_dir(first, version_base="1.3"):
+        with initialize_config_dir(str(first.resolve()), version_base="1.3"):
             composed = compose(config_name, overrides=[*lines, f"hydra.searchpath=[{path}]"], return_hydra_config=True)
     except RecursionError:
         raise ConfigError(f"{source.option} {source.name}: includes itself; give your file another name.") from None
@@ -181,27 +178,20 @@ def _hydra(source: Source, config_name: str | None, lines: Sequence[str]) -> tup
 
 def _explained(error: Exception, source: Source, lines: Sequence[str]) -> str:
     """A group choice on a configuration that is already resolved, or a broken file."""
+    place = f"{source.option} {source.name}"
     for line in lines:
-        key = line.partition("=")[0]
-        if f"Could not override '{key}'" in str(error):
+        if f"Could not override '{(key := line.partition('=')[0])}'" in str(error):
             return (
                 f"{line}: {source.name} is a resolved configuration, whose choices are fixed; override values "
-                f"({key}.KEY=...), or choose on top of {source.option} {source.name} in a file of your own."
-            )
-    for name, group in included_files(source.load(source.name)[0]):
-        if group in SECTIONS and group not in CHOICES:  # as in rlvr 0.1.0
-            instead = f"report_to: [{name}]" if group == "tracker" else "KEY: VALUE"
-            return (
-                f"{source.option} {source.name}: {group}: {name} in its defaults list; {group} is a section, and "
-                f"nothing to choose: take the line out, and write {group}: {{{instead}}} below the list."
+                f"({key}.KEY=...), or choose on top of {place} in a file of your own."
             )
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         group, _, name = str(error.missing_cfg_file).rpartition("/")
-        written, kind = (f"{group}: {name}", group) if group else (name, "configuration")
         known = list(error.options or ()) if group else [one for one in source.configs if one != source.name]
-        hint = suggestion(name, known) if known else "correct it."
-        return f"{source.option} {source.name}: {written} in a defaults list: there is no such {kind}; {hint}"
-    return f"{source.option} {source.name}: {' '.join(str(error).split())}"
+        what = f"{group}: {name}" if group else name
+        kind = group or "configuration"
+        return f"{place}: {what} in a defaults list: there is no such {kind}; {suggestion(name, known)}"
+    return f"{place}: {' '.join(str(error).split())}"
 
 
 def _compose(source: Source, parsed: Sequence[Override], said: Said) -> tuple[dict[str, Any], list[str]]:
@@ -213,8 +203,8 @@ def _compose(source: Source, parsed: Sequence[Override], said: Said) -> tuple[di
         task = registry.find("task", str(composed.task.name))
         lines += [f"+{group}={getattr(task, group)}" for group in missing]
         composed, chosen = _hydra(source, source.name, lines)
-    if source.folder is not None and any(one.key_or_group == "task" for one in parsed):
-        _check_pinned(chosen, {one.key_or_group for one in parsed}, source)
+    if source.folder is not None and "task" in said.chosen:
+        _check_pinned(chosen, said.chosen, source)
     notes = _leave_out_replaced(composed, chosen, said, source)
     return _resolved(composed, is_run=said.is_resolved), notes
 
@@ -225,11 +215,11 @@ def _added(override: Override) -> str:
     return line if is_choice(override) or override.is_delete() else f"++{line.lstrip('+')}"
 
 
-def _check_pinned(chosen: Mapping[str, str], given: set[str], source: Source) -> None:
+def _check_pinned(chosen: Mapping[str, str], given: Collection[str], source: Source) -> None:
     """A reward or prompt that a file pins for another task would score or ask the wrong thing."""
     task = chosen["task"]
     for group in FOLLOWS_TASK:
-        follows = getattr(registry.find("task", task), group, None) if task in registry.names("task") else None
+        follows = getattr(registry.find("task", task), group) if task in registry.names("task") else None
         if group not in given and isinstance(follows, str) and chosen.get(group) != follows:
             raise ConfigError(
                 f"task={task}: goes with {group}={follows}, and {source.name}.yaml chooses "
@@ -243,14 +233,16 @@ def _leave_out_replaced(composed: DictConfig, chosen: Mapping[str, str], said: S
     So does, with a note, what the user's file says of a choice that the command line replaces.
     """
     notes = []
-    preset = source.preset_choices(source.name)
+    preset = source.preset_choices()
     if "task" in preset:
         task = registry.find("task", preset["task"])
         preset = {"reward": task.reward, "prompt": task.prompt} | preset
     for group, choice in chosen.items():
         if preset.get(group, choice) == choice or group not in composed:
             continue
-        fresh = _alone(source, group, choice)
+        fresh = OmegaConf.create({"name": choice})
+        if group not in GROUPS or source.load(f"{group}/{choice}")[0]:  # Hydra takes its time
+            fresh = _hydra(source, None, [f"+{group}={choice}"])[0][group]
         for leaf, value in leaf_values(_plain_values(composed[group], resolve=False), group):
             if leaf not in said or leaf == f"{group}.name":
                 continue
@@ -262,29 +254,19 @@ def _leave_out_replaced(composed: DictConfig, chosen: Mapping[str, str], said: S
     return notes
 
 
-def _alone(source: Source, group: str, choice: str) -> DictConfig:
-    """What a choice holds by itself; Hydra, which takes its time, is asked only about files that include others."""
-    values, _ = source.load(f"{group}/{choice}")
-    if (values and "defaults" not in values) or (not values and group in GROUPS):
-        return OmegaConf.create(values or {"name": choice})
-    found, _ = _hydra(source, None, [f"+{group}={choice}"])
-    return found[group]
-
-
 def _is_of_another(leaf: str, choice: str, fresh: DictConfig, said: Said) -> bool:
     """Whether other choices have this key, or this part of a reward, and `choice` has not."""
-    group, _, key = leaf.partition(".")
+    group, part = leaf.partition(".")[0], ".".join(leaf.split(".")[:3])
     if group == "reward":
-        part = leaf.split(".")[2:3]
-        return key.startswith("parts.") and part[0] not in fresh.parts and f"reward.parts.{part[0]}.type" not in said
-    have = owners(group, key)
-    return bool(have) and choice in registry.names(group) and choice not in have
+        is_part = part.startswith("reward.parts.")
+        return is_part and part.rpartition(".")[2] not in fresh.parts and f"{part}.type" not in said
+    have = owners(leaf)
+    return bool(have) and choice in registry.names(group) and f"{group}={choice}" not in have
 
 
 def _compose_bundle(lines: Sequence[str], source: Source) -> Mapping[str, Any]:
     """The values of a task with the reward and the prompt that follow it, of the same folders as the configuration."""
-    parsed = parse_overrides(lines)
-    check_overrides(parsed, source)
+    parsed = check_overrides(parse_overrides(lines), source)
     choices = [f"+{one.input_line}" if one.key_or_group == "task" else _added(one) for one in parsed]
     return _resolved(_hydra(source, None, choices)[0], is_run=False)
 
@@ -297,9 +279,8 @@ def _resolved(composed: DictConfig, *, is_run: bool) -> dict[str, Any]:
     defaults = _defaults(Config) | {group: _defaults(settings) for group, settings in chosen.items()}
     try:
         merged = OmegaConf.create(_over(_literal(defaults), values))
-        missing = sorted(OmegaConf.missing_keys(merged))
-        if missing:
-            raise ConfigError(f"{missing[0]}: has no default; say {missing[0]}=...")
+        for missing in sorted(OmegaConf.missing_keys(merged)):
+            raise ConfigError(f"{missing}: has no default; say {missing}=...")
         return _plain_values(merged)
     except OmegaConfBaseException as error:
         raise ConfigError(f"{error.full_key}: {' '.join(str(error.msg or error).split())}.") from None
@@ -307,16 +288,7 @@ def _resolved(composed: DictConfig, *, is_run: bool) -> dict[str, Any]:
 
 def _defaults(settings: type[Settings]) -> dict[str, Any]:
     given = {name: field for name, field in settings.model_fields.items() if not field.is_required()}
-    values = {name: plain(field.get_default(call_default_factory=True)) for name, field in given.items()}
-    for name, value in values.items():
-        try:
-            json.dumps(value)
-        except TypeError:
-            kinds = "text, a number, true or false, null, or a list or mapping of these"
-            raise ConfigError(
-                f"{name}={value!r:.80}: the default of {settings.__name__}.{name} must be {kinds}."
-            ) from None
-    return values
+    return {name: plain(field.get_default(call_default_factory=True)) for name, field in given.items()}
 
 
 def _over(defaults: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
@@ -342,9 +314,8 @@ def _shrink(values: dict[str, Any], fields: Mapping[str, FieldInfo], given: Coll
 
 
 def _chosen(values: Mapping[str, Any]) -> dict[str, str]:
-    """The component of each group."""
-    sections = {group: values[group] for group in GROUPS if isinstance(values.get(group), dict)}
-    return {group: section["name"] for group, section in sections.items() if isinstance(section.get("name"), str)}
+    names = {group: values[group].get("name") for group in GROUPS if isinstance(values.get(group), dict)}
+    return {group: name for group, name in names.items() if isinstance(name, str)}
 
 
 def _validated(values: dict[str, Any]) -> Config:
@@ -358,3 +329,59 @@ def _validated(values: dict[str, Any]) -> Config:
     return config.model_copy(
         update={"model": config.model.fitted(config), "trainer": config.trainer.fitted(config.model)}
     )
+
+
+# --------------------------------------------------------------------------------------------------- tasks inside of it
+
+PARTS = ("task", *FOLLOWS_TASK)
+
+
+def _expand(values: dict[str, Any], fields: Mapping[str, FieldInfo], source: Source) -> frozenset[str]:
+    """Write each field that names tasks out in full, in place; the keys that the lists `set` of the user's say.
+
+    [finqa]                                          -> {finqa: {task: ..., reward: ..., prompt: ...}}
+    {gsm8k: 2, finqa: 1}                             -> {gsm8k: {weight: 2, task: ...}, finqa: {weight: 1, task: ...}}
+    {mine: {task: jsonl, set: ["task.path=a.json"]}} -> {mine: {task: ..., reward: ..., prompt: ...}}
+    """
+    said: set[str] = set()
+    for key, field in fields.items():
+        kind, (section, _, name) = inner(field.annotation)[0], key.partition(".")
+        if kind is None or not issubclass(kind, TaskBundle) or not isinstance(values.get(section), dict):
+            continue
+        if name not in values[section] and field.is_required():
+            continue
+        entries = values[section].get(name) or {}
+        if isinstance(entries, str | list):
+            entries = dict.fromkeys([entries] if isinstance(entries, str) else map(str, entries))
+        if not isinstance(entries, dict):
+            raise ConfigError(f"{key}={entries}: must name tasks, e.g. [gsm8k,finqa] or {{gsm8k: 2, finqa: 1}}.")
+        weighted = "weight" in kind.model_fields
+        written = values[section][name] = {}
+        for label, entry in entries.items():
+            written[str(label)], lines = _entry(f"{key}.{label}", str(label), entry, source, weighted)
+            said |= {f"{key}.{label}.{line.partition('=')[0].lstrip('+~')}" for line in lines}
+    return frozenset(said)
+
+
+def _entry(key: str, name: str, entry: Any, source: Source, weighted: bool) -> tuple[dict[str, Any], list[str]]:
+    """The task, reward and prompt of an entry in full, and its `set`."""
+    if isinstance(entry, dict) and isinstance(entry.get("task"), dict):
+        return entry, []  # of a resolved configuration
+    if isinstance(entry, int | float) and weighted:
+        entry = {"weight": entry}
+    entry = dict(entry or {}) if isinstance(entry, dict | None) else {"set": entry}
+    overrides, choice = entry.pop("set", []), entry.pop("task", name)
+    weight = {"weight": entry.pop("weight", 1.0)} if weighted else {}
+    if entry or not isinstance(overrides, list) or not all(isinstance(line, str) for line in overrides):
+        known = "weight, task and set" if weighted else "task and set"
+        raise ConfigError(f'{key}: may have {known}, where set is a list like ["task.path=FOLDER"].')
+    for line in overrides:
+        if line.partition("=")[0].partition(".")[0].lstrip("+~") not in PARTS:
+            raise ConfigError(f"{key}: set may change task, reward and prompt, and {line} is none of them.")
+        if line.lstrip("+").startswith("reward.max_error_share="):
+            raise ConfigError(f"{key}: {line} has no effect here; set reward.max_error_share of the run.")
+    try:
+        values = _compose_bundle([f"task={choice}", *overrides], source)
+    except ConfigError as error:
+        raise ConfigError(f"{key}: {error}") from None
+    return weight | {part: values[part] for part in PARTS}, overrides

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated
+from collections.abc import Iterator, Mapping
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import Field, PrivateAttr
+from pydantic.fields import FieldInfo
 
+from rlvr import registry
 from rlvr.core.algorithms.algorithm import Algorithm
 from rlvr.core.settings import RolloutSettings, TrainerSettings
 from rlvr.engines.settings import EngineSettings
 from rlvr.evaluation.settings import EvaluationSettings
 from rlvr.models.settings import Model
 from rlvr.rewards.settings import RewardSettings
-from rlvr.settings import NonNegativeInt, Settings, Text, chosen, setting
+from rlvr.settings import Component, NonNegativeInt, Settings, Text, chosen, setting
 from rlvr.tasks.prompts import MarkersSettings, Prompt
 from rlvr.tasks.settings import TaskBundle, TaskSettings
 from rlvr.tracking.settings import TrackerSettings
@@ -21,10 +24,8 @@ from rlvr.training.settings import WarmStartSettings
 
 
 class Config(Settings):
-    """A whole run."""
-
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = setting(
-        "run", "first part of the run folder's name"
+        "run", "first part of the run folder's name: letters, digits, `.`, `_` and `-`"
     )
     seed: NonNegativeInt = setting(0, "the one seed; every other is derived from it")
     run_dir: Text | None = setting(None, "run folder; null: runs/<name>-<time>; runs/latest points to the newest run")
@@ -48,12 +49,10 @@ class Config(Settings):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the user should know about the settings, in sentences."""
         return self._notes
 
     @property
     def is_trained(self) -> bool:
-        """Whether its task is trained on, and not evaluated alone."""
         return self._is_trained
 
     @property
@@ -68,7 +67,6 @@ class Config(Settings):
 
     @property
     def bundles(self) -> Mapping[str, Config | TaskBundle]:
-        """What is trained on, and what is evaluated beside it."""
         return {**self.trained, **self.evaluation.also}
 
     def with_bundle(self, bundle: TaskBundle, *, is_trained: bool = True, name: str | None = None) -> Config:
@@ -83,3 +81,77 @@ class Config(Settings):
 SECTIONS = tuple(name for name in Config.model_fields if name not in ("name", "seed", "run_dir", "resume", "debug"))
 CHOICES = ("task", "model", "reward", "prompt", "algorithm", "engine")
 """Sections that `section=choice` chooses."""
+
+
+ANY_NAME = "<name>"
+"""Stands for a name of the user's own: reward.parts.<name>.weight"""
+
+
+def inner(annotation: Any) -> tuple[type[Settings] | None, bool]:
+    """The settings class inside an annotation, and whether it is the value of a mapping."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return inner(get_args(annotation)[0])
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return inner(get_args(annotation)[1])[0], True
+    if origin in (Union, UnionType):
+        return next((found for one in get_args(annotation) if (found := inner(one)[0])), None), False
+    return (annotation if isinstance(annotation, type) and issubclass(annotation, Settings) else None), False
+
+
+def keys(settings: type[Settings], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """`("trainer.max_steps", FieldInfo(...))` for every value in a class; a component or a task inside is a value."""
+    for name, field in settings.model_fields.items():
+        found, is_mapping = inner(field.annotation)
+        path = f"{prefix}{name}"
+        if name == settings.flat_field:
+            for label, tracker in registry.every("tracker").items():
+                yield from keys(tracker, f"{prefix}{label}.")
+        elif found is None or issubclass(found, (Component, TaskBundle)):
+            yield path, field
+        else:
+            yield from keys(found, f"{path}.{ANY_NAME}." if is_mapping else f"{path}.")
+
+
+def all_keys(chosen: Mapping[str, str]) -> dict[str, FieldInfo]:
+    """Every key of a run with these choices: `{"algorithm": "ppo", ...}`."""
+    found: dict[str, FieldInfo] = {}
+    for name, field in Config.model_fields.items():
+        section = registry.find(name, chosen[name]) if name in chosen else inner(field.annotation)[0]
+        found |= {name: field} if section is None else dict(keys(section, f"{name}."))
+    return found
+
+
+def owners(key: str) -> list[str]:
+    """The choices that have a key which others lack: `["algorithm=ppo"]` for `algorithm.target_kl`,
+    `["type=length"]` for `reward.parts.short.free_tokens`."""
+    section, _, rest = key.partition(".")
+    every = registry.every(section) if section in CHOICES else {}
+    if section == "reward":
+        last = rest.rpartition(".")[2] if rest.startswith("parts.") and rest.count(".") == 2 else ""
+        have = [f"type={name}" for name, one in every.items() if last in one.model_fields]
+        return have if len(have) < len(every) else []
+
+    def has(path: str, field: FieldInfo) -> bool:  # also a section, `lora`, and what is inside of a mapping
+        return f"{path}.".startswith(f"{rest}.") or (rest.startswith(f"{path}.") and "Mapping" in str(field.annotation))
+
+    return [f"{section}={name}" for name, one in every.items() if any(has(*item) for item in keys(one))]
+
+
+def matches(pattern: str, path: str) -> bool:
+    """Whether `path` is `pattern` with names of the user's own filled in."""
+    wanted, given = pattern.split("."), path.split(".")
+    return len(wanted) == len(given) and all(w in (ANY_NAME, g) for w, g in zip(wanted, given, strict=True))
+
+
+def walk(value: Any, path: str = "") -> Iterator[tuple[str, Settings]]:
+    """Every settings object inside one, itself first, with its dotted path."""
+    if isinstance(value, Settings):
+        yield path, value
+        items: dict[str, Any] = {name: getattr(value, name) for name in type(value).model_fields}
+        items |= items.pop(value.flat_field, {})  # whose entries stand beside the other keys
+    else:
+        items = dict(value) if isinstance(value, Mapping) else {}
+    for name, item in items.items():
+        if isinstance(item, Settings | Mapping):
+            yield from walk(item, f"{path}.{name}" if path else str(name))

@@ -1,19 +1,79 @@
 """Sentences for wrong settings: each names the key, its value, and the remedy. All that is wrong is said at once."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
+from pydantic.fields import FieldInfo
 
 from rlvr import registry
-from rlvr.config.config import CHOICES, SECTIONS, Config
-from rlvr.config.keys import all_keys, inner, matches, owners
-from rlvr.config.spellings import find_spelling, translated
+from rlvr.config.config import CHOICES, SECTIONS, Config, all_keys, inner, owners
 from rlvr.errors import nearest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spelling:
+    """`theirs` is a last component or a dotted key; `ours` are keys of rlvr; `note` says how they differ."""
+
+    project: str
+    theirs: str
+    ours: tuple[str, ...]
+    note: str
+    inside: bool  # so it is for every key inside `theirs`
+
+    @property
+    def translated(self) -> str:
+        """What to say to somebody who used it."""
+        if not self.ours:
+            return f"is not a setting here; {self.note}."
+        return f"the key is called {' and '.join(self.ours)} here{f' ({self.note})' if self.note else ''}."
+
+
+@cache
+def spellings() -> tuple[Spelling, ...]:
+    """All of them, in the order of the table, where `# ` begins a project; the more special ones come first."""
+    found, project = [], ""
+    for line in (Path(__file__).parent / "spellings.tsv").read_text(encoding="utf-8").splitlines():
+        theirs, ours, note = [*line.split("\t"), "", ""][:3]
+        if line.startswith("#"):
+            project = line.removeprefix("# ")
+        else:
+            one = {"theirs": theirs.rstrip("*"), "ours": tuple(ours.split()), "inside": theirs.endswith("*")}
+            found.append(Spelling(project=project, note=note, **one))
+    return tuple(found)
+
+
+def find_spelling(key: str) -> Spelling | None:
+    """The entry for a whole foreign key, for its last component, or for what it is inside of."""
+    table = {one.theirs: one for one in reversed(spellings())}
+    parts = key.split(".")
+    tails = [".".join(parts[start:]) for start in range(len(parts))]
+    found = next((table[tail] for tail in tails if tail in table), None)
+    return found or next((table[part] for part in parts if part in table and table[part].inside), None)
+
+
+def upgraded(values: dict[str, Any]) -> dict[str, Any]:
+    """A configuration of rlvr 0.1.0, where rewards had names and prompts had none, as one of today, in place."""
+    prompt, algorithm, reward = (values.get(name) or {} for name in ("prompt", "algorithm", "reward"))
+    if prompt:
+        prompt.setdefault("name", "plain")
+    if algorithm.get("train_on_tool_tokens") is False:
+        del algorithm["train_on_tool_tokens"]
+    if "name" in reward:
+        kind, weights = reward.pop("name"), {"boxed": reward.pop("boxed_weight", 0.0)}
+        weights["correct"] = reward.pop("correct_weight", 0.0)
+        chosen = reward.pop("type", "combined")
+        if kind == "rpn":
+            weights = weights if chosen == "combined" else {name: float(name == chosen) for name in weights}
+            reward["parts"] = {name: {"type": f"rpn_{name}", "weight": weight} for name, weight in weights.items()}
+    for section, key in (("task", "parts"), ("evaluation", "also")):
+        for bundle in ((values.get(section) or {}).get(key) or {}).values():
+            upgraded(bundle)
+    return values
 
 
 def shown(value: Any) -> str:
@@ -32,12 +92,9 @@ def _sentences(errors: Sequence[Any], settings: type[Any], prefix: str, chosen: 
     """pydantic's errors, those inside of chosen components too, located by the keys that users write."""
     located: dict[str, list[Any]] = {}
     for error in errors:  # a union says of each of its types that the value is another one
-        located.setdefault(_path(error["loc"], settings, prefix)[0], []).append(error)
+        located.setdefault(_located(error["loc"], settings, prefix)[0], []).append(error)
     for path, alike in located.items():
-        error, context = alike[0], alike[0].get("ctx", {})
-        inside = [one for one in errors if one["loc"][:-1] == error["loc"]]
-        if error["type"] == "too_short" and inside:
-            continue  # pydantic counts the right items only
+        error, context, value = alike[0], alike[0].get("ctx", {}), alike[0]["input"]
         if error["type"] == "inside":
             yield from _sentences(context["errors"], context["model"], f"{path}.", chosen)
         elif error["type"] == "no_component":
@@ -45,11 +102,10 @@ def _sentences(errors: Sequence[Any], settings: type[Any], prefix: str, chosen: 
         elif error["type"] == "wrong":
             for one in alike:
                 key, values = one["ctx"]["key"], one["input"]
-                value = values.get(key) if isinstance(values, Mapping) else getattr(values, key, None)
-                yield f"{path}{'.' if path else ''}{key}={shown(value)}: {one['ctx']['remedy']}."
+                found = values.get(key) if isinstance(values, Mapping) else getattr(values, key, None)
+                yield f"{path}{'.' if path else ''}{key}={shown(found)}: {one['ctx']['remedy']}."
         elif error["type"] == "extra_forbidden":
             near = nearest(str(error["loc"][0]), settings.model_fields) if len(error["loc"]) == 1 else None
-            value = error["input"]
             while isinstance(value, Mapping) and value:  # a section that there is not: `train.weight_decay`
                 name, value = next(iter(value.items()))
                 path = f"{path}.{name}"
@@ -57,29 +113,23 @@ def _sentences(errors: Sequence[Any], settings: type[Any], prefix: str, chosen: 
         elif error["type"] == "missing":
             yield f"{path}: has no default; say {path}=..."
         elif error["type"] == "no_choice":
-            yield _no_choice(path, error["input"], **context)
-        else:
-            field = _path(error["loc"], settings, prefix)[1]
-            yield f"{path}={_quoted(error)}: {_requirement(path, alike, field)}"
-
-
-def _quoted(error: Any) -> str:
-    """The value; a text that looks like the number it should be in quotes, as it was written."""
-    if isinstance(error["input"], str) and error["type"] in ("int_type", "float_type", "bool_type"):
-        with suppress(ValueError):
-            json.loads(error["input"])
-            return f'"{error["input"]}"'
-    return shown(error["input"])
+            yield _no_choice(path, value, **context)
+        elif error["type"] != "too_short" or not any(one["loc"][:-1] == error["loc"] for one in errors):
+            # of a list with wrong items pydantic counts the right ones only
+            field = _located(error["loc"], settings, prefix)[1]
+            meaning = f" ({field.description})" if field is not None and field.description else ""
+            needs = " or ".join(map(_requirement, alike)).replace(" or be ", " or ")
+            yield f"{path}={shown(value)}: must {needs}{meaning}."
 
 
 def _no_choice(path: str, value: Any, group: str, tag: str) -> str:
     if isinstance(value, Mapping) and (near := nearest(tag, value)):
         return f"{path}.{near}={shown(value[near])}: there is no such key; did you mean {path}.{tag}?"
-    how = f"choose with {path}=CHOICE" if path in CHOICES else f"say {path}.{tag}={tag.upper()}"
+    how = f"choose with {path}=CHOICE" if path in CHOICES else f"say {path}.{tag}=..."
     return f"{path}.{tag}: must be one of {', '.join(registry.names(group))}; {how}."
 
 
-def _path(location: Sequence[int | str], settings: type[Any] | None, prefix: str) -> tuple[str, Any]:
+def _located(location: Sequence[int | str], settings: type[Any] | None, prefix: str) -> tuple[str, FieldInfo | None]:
     """`("lora", "r")` -> `model.lora.r` and its field; what pydantic adds for the types of a union is left out."""
     text, field, is_mapping = prefix.rstrip("."), None, False
     for part in location:
@@ -96,86 +146,47 @@ def _path(location: Sequence[int | str], settings: type[Any] | None, prefix: str
 
 
 REQUIREMENTS = {
-    "string_type": "must be text (put quotes around it: key='\"123\"')",
-    "string_too_short": "must not be empty",
-    **dict.fromkeys(
-        ("model_type", "model_attributes_type", "dict_type", "mapping_type"), "must be a section with keys, not a value"
-    ),
-    **dict.fromkeys(("int_type", "int_from_float"), "must be a whole number"),
+    "string_type": "be text in quotes, key='\"123\"'",
+    "string_too_short": "not be empty",
+    "bool_type": "be true or false",
+    **dict.fromkeys(("model_type", "model_attributes_type", "dict_type", "mapping_type"), "be a section with keys"),
+    **dict.fromkeys(("int_type", "int_from_float"), "be a whole number"),
+    **dict.fromkeys(("tuple_type", "list_type"), "be a list, e.g. [1,3]"),
 }
 
 
-def _requirement(path: str, alike: Sequence[Any], field: Any) -> str:
-    """What the value must be, from the errors that pydantic has for each type that it may have."""
-    error, context = alike[0], alike[0].get("ctx", {})
-    kind, value = error["type"], error["input"]
-    if kind == "literal_error" and isinstance(value, str) and len(alike) == 1:
-        options = [word.strip("'") for word in context["expected"].replace(" or ", ", ").split(", ")]
-        if near := nearest(value, options):
-            return f"must be {context['expected']}; did you mean {near}?"
-    if len(alike) > 1:
-        text = _one_of(alike)
-    elif kind in ("too_short", "too_long"):
+def _requirement(error: Any) -> str:
+    """What must be, for one of the types that the value may have."""
+    kind, context = error["type"], error.get("ctx", {})
+    if kind == "string_pattern_mismatch":
+        return "begin with http:// or https://" if context["pattern"] == "^https?://" else "have the right form"
+    if kind in ("too_short", "too_long"):
         limit = context["min_length"] if kind == "too_short" else context["max_length"]
-        text = f"needs {'at least' if kind == 'too_short' else 'at most'} {limit} item" + "s" * (limit > 1)
-    elif kind == "string_pattern_mismatch" and context["pattern"] == "^https?://":
-        text = "must begin with http:// or https://"
-    elif kind == "string_pattern_mismatch" and path == "name":
-        text = "must start with a letter or digit and have only letters, digits, `.`, `_` and `-`"
-    elif kind == "string_pattern_mismatch":
-        text = "is not of the right form"
-    elif kind in ("tuple_type", "list_type"):
-        text = f"must be a list, e.g. [{value if isinstance(value, str) else '1,3'}]"
-    else:
-        text = error["msg"].replace("Input should be", "must be").replace("a valid boolean", "true or false")
-        text = REQUIREMENTS.get(kind) or text.replace("a valid ", "a ")
-    return f"{text} ({field.description})." if field is not None and field.description else f"{text}."
-
-
-def _one_of(alike: Sequence[Any]) -> str:
-    words = [error["ctx"]["expected"].strip("'") for error in alike if error["type"] == "literal_error"]
-    kinds = " ".join(str(error["loc"][-1]) for error in alike)
-    if words:
-        return f"must be a positive {'whole' if 'int' in kinds else 'finite'} number or {words[0]}"
-    if "bool" in kinds:
-        return "must be true or false, a finite number or text"
-    return "must be a whole number or a share between 0 and 1"
+        return f"have at {'least' if kind == 'too_short' else 'most'} {limit} item{'s' * (limit > 1)}"
+    if kind == "literal_error":
+        options = [word.strip("'") for word in context["expected"].replace(" or ", ", ").split(", ")]
+        near = nearest(str(error["input"]), options)
+        return f"be {context['expected']}" + (f"; did you mean {near}?" if near else "")
+    return REQUIREMENTS.get(kind) or error["msg"].replace("Input should ", "").replace("a valid ", "a ")
 
 
 def unknown_key(key: str, value: object, chosen: Mapping[str, str], near: str | None = None) -> str:
     """What is wrong with a key that there is not. `chosen`: the choice of each section; `near`: a key like it."""
     written = f"{key}={shown(value)}"
-    section, _, rest = key.partition(".")
-    if have := owners(section, rest):
-        choice = chosen.get(section, "?")
-        return f"{written}: {section}={choice} has no such key; {' or '.join(f'{section}={one}' for one in have)} has."
-    if section == "reward" and rest.count(".") == 2 and rest.startswith("parts."):
-        return _unknown_part_key(written, key, near)
+    section = key.partition(".")[0]
+    if have := owners(key):
+        choice = "this type" if section == "reward" else f"{section}={chosen.get(section, '?')}"
+        return f"{written}: {choice} has no such key; {' or '.join(have)} has."
     spelling = find_spelling(key)
     if spelling is not None and key not in spelling.ours:
-        return f"{written}: {translated(spelling)}"
-    known = list(all_keys(chosen))
-    parents = (key[:place] for place, sign in enumerate(key) if sign == ".")
-    leaf = next((k for k in parents if k != "reward.parts" and any(matches(one, k) for one in known)), None)
-    if leaf is not None:
-        return f"{written}: {leaf} is a value, not a section; set {leaf} itself."
-    near = _nearest_key(key, known) or near
+        return f"{written}: {spelling.translated}"
+    if key.startswith("reward.parts."):
+        part, _, last = key.rpartition(".")
+        fields = {name for one in registry.every("reward").values() for name in one.model_fields}
+        near = near or ((found := nearest(last, sorted({"type", *fields}))) and f"{part}.{found}")
+    near = _nearest_key(key, list(all_keys(chosen))) or near
     return f"{written}: there is no key {key}; " + (
         f"did you mean {near}?" if near else "`rlvr train --help-config` prints all keys."
-    )
-
-
-def _unknown_part_key(written: str, key: str, near: str | None) -> str:
-    """A key that the type of a reward's part does not have: some types may."""
-    part, _, last = key.rpartition(".")
-    fields = {name: component.model_fields for name, component in registry.every("reward").items()}
-    have = [name for name, known in fields.items() if last in known]
-    if 0 < len(have) < len(fields):
-        return f"{written}: this type has no such key; {' and '.join(have)} {'has' if len(have) == 1 else 'have'}."
-    others = {key for known in fields.values() for key in known}
-    near = near or ((found := nearest(last, sorted({"type", *others}))) and f"{part}.{found}")
-    return f"{written}: there is no such key; " + (
-        f"did you mean {near}?" if near else "`rlvr train --help-config reward.parts=TYPE` prints those of a type."
     )
 
 

@@ -1,22 +1,146 @@
-"""Lines such as `trainer.max_steps=5` in Hydra's grammar, and what is wrong with them."""
+"""What a user says, in files and in lines such as `trainer.max_steps=5`: read in Hydra's grammar, and what is wrong."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from rlvr import registry
 from rlvr.config import messages
 from rlvr.config.config import CHOICES, SECTIONS
-from rlvr.config.said import Source, is_choice
 from rlvr.errors import ConfigError, suggestion
 
 GROUPS = tuple(group for group in CHOICES if group != "reward")  # whose choices are components
 FOLLOWS_TASK = ("reward", "prompt")
+CONF = Path(__file__).parents[1] / "conf"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """A configuration by name, in a folder of the user's or among ours; `option` is what named it, for errors."""
+
+    name: str
+    folder: str | None
+    option: str
+
+    @property
+    def folders(self) -> list[Path]:
+        """The user's own, then ours."""
+        return [*([Path(self.folder)] if self.folder else []), CONF]
+
+    @property
+    def configs(self) -> list[str]:
+        return sorted({file.stem for folder in self.folders for file in folder.glob("*.yaml")})
+
+    def options(self, group: str) -> list[str]:
+        files = {file.stem for folder in self.folders for file in (folder / group).glob("*.yaml")}
+        return sorted(files | (set() if group == "reward" else set(registry.names(group))))
+
+    def load(self, name: str) -> tuple[dict[str, Any], bool]:
+        """The values of a file `name`.yaml, and whether it is the user's."""
+        file = next((path for folder in self.folders if (path := folder / f"{name}.yaml").is_file()), None)
+        try:
+            found = None if file is None else OmegaConf.to_container(OmegaConf.load(file), resolve=False)
+        except (OmegaConfBaseException, YAMLError, OSError, ValueError) as error:
+            raise ConfigError(f"{file}: {' '.join(str(error).split())}") from None
+        values = {str(key): value for key, value in found.items()} if isinstance(found, dict) else {}
+        return values, file is not None and file.parents[name.count("/")] != CONF
+
+    def files(
+        self, name: str, group: str = "", seen: tuple[str, ...] = ()
+    ) -> Iterator[tuple[str, dict[str, Any], bool]]:
+        """The file `name` after all that it includes: its group, its values, whether it is the user's."""
+        values, is_own = self.load(name)
+        if name in seen or not values:
+            return
+        for included, inside in included_files(values):
+            yield from self.files(f"{inside}/{included}" if inside else included, inside or group, (*seen, name))
+        yield group, values, is_own
+
+    def preset_choices(self) -> dict[str, str]:
+        """What our files, among those that it is made of, choose: `{"task": "rpn", "algorithm": "ppo", ...}`."""
+        ours = [values for group, values, is_own in self.files(self.name) if not (group or is_own)]
+        return {group: name for values in ours for name, group in included_files(values) if group}
+
+    def own_values(self) -> dict[str, Any]:
+        """The dotted keys and values of the user's files that it is made of."""
+        said = {}
+        for group, values, is_own in self.files(self.name):
+            own = {key: value for key, value in values.items() if key != "defaults"} if is_own else {}
+            said |= dict(leaf_values(own, group)) if own else {}
+        return said
+
+
+def included_files(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Of a defaults list `[rpn, {override task: jsonl}]`: `("rpn", "")`, `("jsonl", "task")`."""
+    for entry in values.get("defaults") or ():
+        if isinstance(entry, Mapping):
+            yield from ((str(value), str(key).removeprefix("override ").strip("/")) for key, value in entry.items())
+        elif entry != "_self_":
+            yield str(entry), ""
+
+
+def leaf_values(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The dotted keys of nested values, and these: `{"trainer": {"max_steps": 3}}` has `("trainer.max_steps", 3)`."""
+    if isinstance(value, Mapping) and value:
+        for name, item in value.items():
+            yield from leaf_values(item, f"{prefix}.{name}" if prefix else str(name))
+    else:
+        yield prefix, value
+
+
+def is_choice(override: Override) -> bool:
+    key = override.key_or_group
+    return (key in CHOICES or "/" in key) and not (override.is_delete() or isinstance(override.value(), dict))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Said:
+    """The dotted keys that the user gave a value."""
+
+    line: frozenset[str]  # on the command line
+    chosen: frozenset[str]  # groups that the command line chooses in
+    file: frozenset[str]  # in files of their own
+    is_resolved: bool  # the file is a run's, which says every key
+    beside_debug: frozenset[str]  # what stands where debug=true stands
+
+    @classmethod
+    def of(cls, parsed: Sequence[Override], source: Source) -> Said:
+        """What overrides and the user's files say."""
+        values = {one.key_or_group: None if one.is_delete() else one.value() for one in parsed if not is_choice(one)}
+        line = frozenset(key for name, value in values.items() for key, _ in leaf_values(value, name))
+        own = source.own_values()
+        return cls(
+            line=line,
+            chosen=frozenset(one.key_or_group for one in parsed if is_choice(one)),
+            file=frozenset(own),
+            is_resolved=bool(own) and "defaults" not in source.load(source.name)[0],
+            beside_debug=line | (frozenset(own) if own.get("debug") is True else frozenset()),
+        )
+
+    def __contains__(self, path: str) -> bool:
+        return self.on_line(path) or any(_covers(key, path) for key in self.file)
+
+    def on_line(self, path: str) -> bool:
+        return any(_covers(key, path) for key in self.line)
+
+    def changed(self, path: str) -> bool:
+        """Whether the command line says it, or chooses in its section."""
+        return self.on_line(path) or path.partition(".")[0] in self.chosen
+
+
+def _covers(said: str, path: str) -> bool:
+    return said == path or path.startswith(f"{said}.") or said.startswith(f"{path}.")
 
 
 def parse_overrides(overrides: Sequence[str]) -> list[Override]:
@@ -24,8 +148,6 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
     parser = OverridesParser.create()
     parsed = []
     for line in overrides:
-        if line.lstrip("+~").startswith("="):
-            raise ConfigError(f"{line}: has no key; an override is written key=value, e.g. trainer.max_steps=5.")
         try:
             parsed.append(parser.parse_override(line))
         except HydraException as error:
@@ -35,7 +157,7 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
 
 def _unreadable(line: str, error: HydraException) -> str:
     key, equals, value = line.partition("=")
-    if not equals:
+    if not (key and equals):
         return f"{line}: an override is written key=value, e.g. trainer.max_steps=5."
     named = re.sub(r"\[\w*\]", "", key)  # reward.reward_functions[0].params.correct_reward=5.0
     if named != key:
@@ -50,36 +172,36 @@ def inclusive_range(line: str) -> str:
     return f"{match[1]}=range({match[2]},{int(match[3]) + 1})" if match else line
 
 
-def check_overrides(parsed: Sequence[Override], source: Source) -> None:
-    """What Hydra would say at length, or not at all."""
+def check_overrides(parsed: list[Override], source: Source) -> list[Override]:
+    """The same. ConfigError for what Hydra would say at length, or not at all."""
     seen: dict[str, str] = {}
     for override in parsed:
-        key, line = override.key_or_group, override.input_line or ""
+        key, line, value = override.key_or_group, override.input_line or "", override.value()
+        section, _, last = key.partition(".")
+        deleted = seen.get(key, "").startswith("~")
+        problem = None
         if override.is_sweep_override() or inclusive_range(line) != line:
             text = f"""; a text with commas needs quotes in quotes, '{key}="a,b"'""" if "," in line else ""
-            raise ConfigError(
-                f"{line}: several values make a sweep; add --multirun, or write a list as {key}=[...]{text}."
-            )
-        if key == "hydra" or key.startswith(("hydra.", "hydra/")):
-            raise ConfigError(f"{line}: Hydra's own settings have no effect here; run_dir=... sets the run folder.")
-        deleted = seen.get(key, "").startswith("~")
-        if key in seen and not deleted:
-            raise ConfigError(f"{line}: {key} was given before ({seen[key]}); give it once.")
+            problem = f"several values make a sweep; add --multirun, or write a list as {key}=[...]{text}"
+        elif section.partition("/")[0] == "hydra":
+            problem = "Hydra's own settings have no effect here; run_dir=... sets the run folder"
+        elif key in seen and not deleted:
+            problem = f"{key} was given before ({seen[key]}); give it once"
+        elif last == "name" and section in GROUPS and not (deleted or override.is_delete()):
+            problem = f"the name only says what was chosen; choose with {section}={value}"
+        elif key in SECTIONS and key not in CHOICES and isinstance(value, str):
+            problem = f"{key} is a section, and nothing to choose; set its keys, {key}.KEY=VALUE"
+        if problem:
+            raise ConfigError(f"{line}: {problem}.")
         seen[key] = line
-        section, _, last = key.partition(".")
-        if last == "name" and section in GROUPS and not (deleted or override.is_delete()):
-            raise ConfigError(f"{line}: the name only says what was chosen; choose with {section}={override.value()}.")
-        if key == "tracker" and override.value() not in ("default", "none") and isinstance(override.value(), str):
-            raise ConfigError(f"{line}: name trackers with tracker.report_to=[{override.value()}].")
-        if key in SECTIONS and key not in CHOICES and isinstance(override.value(), str):
-            raise ConfigError(f"{line}: {key} is a section, and nothing to choose; set its keys, {key}.KEY=VALUE.")
         if override.package is not None and key not in CHOICES:  # data_component@data=default, of other projects
-            raise ConfigError(messages.unknown_key(key, override.value(), {}))
+            raise ConfigError(messages.unknown_key(key, value, {}))
         if is_choice(override):
-            check_choice(key, override.value(), source.options(key))
+            _check_choice(key, value, source.options(key))
+    return parsed
 
 
-def check_choice(group: str, value: object, options: list[str]) -> None:
+def _check_choice(group: str, value: object, options: list[str]) -> None:
     if group in GROUPS and isinstance(value, str) and (":" in value or value in registry.names(group)):
         registry.find(group, value)
     elif group in FOLLOWS_TASK and value in registry.names("task") and value not in options:

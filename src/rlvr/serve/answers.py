@@ -1,7 +1,5 @@
 """The answers of both endpoints: whole ones, and the chunks of a stream."""
 
-from __future__ import annotations
-
 import json
 import time
 import uuid
@@ -11,8 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from rlvr.chat.rendering import Chat
-from rlvr.serve.sampling import Choice
-from rlvr.serve.transcript import UNFINISHED
+from rlvr.serve.sampling import UNFINISHED, Choice
 from rlvr.types import StopReason, ToolSchema
 
 Json = dict[str, Any]
@@ -49,12 +46,10 @@ class Answer(ABC):
         return self._head(self.kind) | {"choices": entries, "usage": usage(choices)}
 
     def chunk(self, choices: Sequence[Json], counts: Json | None = None) -> Json:
-        """One event of a stream."""
         more = {} if counts is None else {"usage": counts}
         return self._head(self.chunk_kind) | {"choices": list(choices)} | more
 
     def opening(self, choice: Choice) -> Json | None:
-        """The first entry of a stream, if there is one before the first token."""
         return None
 
     def news(self, choice: Choice) -> Json | None:
@@ -122,8 +117,6 @@ class Answer(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class TextAnswer(Answer):
-    """Of /v1/completions."""
-
     prefix, kind, chunk_kind = "cmpl", "text_completion", "text_completion"
 
     def _said(self, text: str | None, calls: list[Json], *, whole: bool) -> Json:
@@ -144,12 +137,9 @@ class TextAnswer(Answer):
 
 @dataclass(frozen=True, kw_only=True)
 class ChatAnswer(Answer):
-    """Of /v1/chat/completions."""
-
     prefix, kind, chunk_kind = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
     def opening(self, choice: Choice) -> Json | None:
-        """The role."""
         delta = {"role": "assistant", "content": ""}
         return {"index": choice.index, "delta": delta, "logprobs": None, "finish_reason": None}
 

@@ -7,8 +7,6 @@ POST /v1/chat/completions
 POST /v1/completions
 """
 
-from __future__ import annotations
-
 import hmac
 import time
 from functools import partial
@@ -20,12 +18,10 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from rlvr.serve.endpoint import Endpoint, Limits, refusal
-from rlvr.serve.errors import ApiError
-from rlvr.serve.metrics import Metrics
+from rlvr.serve.endpoint import Endpoint, Limits, Metrics, refusal
 from rlvr.serve.requests import chat_choices, text_choices
 from rlvr.serve.sampling import Pool, Served
-from rlvr.serve.schemas import ChatRequest, CompletionRequest, shown
+from rlvr.serve.schemas import ApiError, ChatRequest, CompletionRequest, shown
 
 
 def make_app(served: Served, pool: Pool, limits: Limits, api_key: str | None = None) -> ASGIApp:

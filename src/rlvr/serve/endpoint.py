@@ -1,12 +1,11 @@
 """One POST request from its first byte to the last one of its answer."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys
 import time
 import traceback
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -18,10 +17,8 @@ from starlette.types import Receive, Scope, Send
 
 from rlvr.errors import UserError
 from rlvr.serve.answers import Answer, Json, usage
-from rlvr.serve.errors import ApiError
-from rlvr.serve.metrics import Metrics
 from rlvr.serve.sampling import Choice, Pool, Served
-from rlvr.serve.schemas import ApiRequest, parse
+from rlvr.serve.schemas import ApiError, ApiRequest, parse
 
 BODY_S = 30.0
 """Time for a body to arrive."""
@@ -36,10 +33,49 @@ STREAM = {
 }
 
 
+BUCKETS_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+
+
+class Metrics:
+    def __init__(self) -> None:
+        self.answers: Counter[tuple[str, int]] = Counter()  # (endpoint, status)
+        self.given_up = 0  # by clients that went away
+        self.prompt_tokens = 0
+        self.completion_tokens = 0
+        self._seconds = 0.0
+        self._buckets = dict.fromkeys([*BUCKETS_S, "+Inf"], 0)  # requests up to each bound
+
+    def took(self, seconds: float) -> None:
+        self._seconds += seconds
+        for bound in self._buckets:
+            self._buckets[bound] += seconds <= float(bound)
+
+    def text(self, *, running: int, waiting: int) -> str:
+        """All counts; `running` and `waiting` are completions now."""
+        answers = {f'{{endpoint="{path}",status="{status}"}}': n for (path, status), n in sorted(self.answers.items())}
+        seconds = {f'_bucket{{le="{bound}"}}': num for bound, num in self._buckets.items()}
+        lines = []
+        for name, kind, what, samples in (
+            ("requests_total", "counter", "Answers by endpoint and status.", answers),
+            ("requests_given_up_total", "counter", "Requests whose client went away.", {"": self.given_up}),
+            ("prompt_tokens_total", "counter", "Tokens of prompts.", {"": self.prompt_tokens}),
+            ("completion_tokens_total", "counter", "Tokens that were sampled.", {"": self.completion_tokens}),
+            ("completions_running", "gauge", "Completions that are being sampled.", {"": running}),
+            ("completions_waiting", "gauge", "Completions that wait for a place.", {"": waiting}),
+            (
+                "request_seconds",
+                "histogram",
+                "Time of answered requests.",
+                seconds | {"_sum": round(self._seconds, 6), "_count": self._buckets["+Inf"]},
+            ),
+        ):
+            lines += [f"# HELP rlvr_{name} {what}", f"# TYPE rlvr_{name} {kind}"]
+            lines += [f"rlvr_{name}{suffix} {value}" for suffix, value in samples.items()]
+        return "\n".join(lines) + "\n"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Of one request."""
-
     max_body_bytes: int
     request_s: float
 
@@ -66,8 +102,7 @@ class Endpoint:
                     if in_stream := bool(request.stream):
                         await send(STREAM)
                     try:
-                        work = self._stream(request, answer, choices, send) if in_stream else self._whole(choices)
-                        await _unless_gone(receive, work)
+                        await _unless_gone(receive, self._sample(request, answer, choices, send))
                     finally:
                         counts = usage(choices)
                         self.metrics.prompt_tokens += counts["prompt_tokens"]
@@ -92,44 +127,39 @@ class Endpoint:
     async def _body(self, request: Request) -> bytes:
         """The whole body, at most `max_body_bytes`, whatever its headers say."""
         kind = request.headers.get("content-type", "application/json").split(";")[0].strip().lower()
-        if kind != "application/json":
+        if kind != "application/json":  # any web page can have a browser send other kinds
             raise ApiError(415, "the body must be JSON: send it with the header Content-Type: application/json.")
-        most = self.limits.max_body_bytes
-        announced = request.headers.get("content-length", "0")
-        size = int(announced[:20]) if announced.isdecimal() else 0
-        data = bytearray()
+        most, data = self.limits.max_body_bytes, bytearray()
         try:
             async with asyncio.timeout(BODY_S), aclosing(request.stream()) as blocks:
-                while size <= most and (block := await anext(blocks, None)) is not None:
+                async for block in blocks:
                     data += block
-                    size = max(size, len(data))
+                    if len(data) > most:
+                        raise ApiError(413, f"the body has more than {most} bytes, the most that this server reads.")
         except TimeoutError:
             raise ApiError(408, f"the body did not arrive within {BODY_S:.0f} s.") from None
-        if size > most:
-            raise ApiError(413, f"the body has more than {most} bytes, the most that this server reads.")
         return bytes(data)
 
-    async def _whole(self, choices: Sequence[Choice]) -> None:
-        async with aclosing(self.pool.sample(choices)) as steps:
-            async for _ in steps:
-                pass
+    async def _sample(self, request: ApiRequest, answer: Answer, choices: Sequence[Choice], send: Send) -> None:
+        """Sample; of a stream the server-sent events too, but for the last one."""
 
-    async def _stream(self, request: ApiRequest, answer: Answer, choices: Sequence[Choice], send: Send) -> None:
-        """Server-sent events, but for the last one."""
-        await _send_events(send, [answer.chunk([entry]) for choice in choices if (entry := answer.opening(choice))])
+        async def tell(entries: list[Json | None]) -> None:
+            if request.stream and any(entries):
+                await _send_events(send, [answer.chunk([entry]) for entry in entries if entry])
+
+        await tell([answer.opening(choice) for choice in choices])
         going = list(choices)
         async with aclosing(self.pool.sample(choices)) as steps:
             async for _ in steps:
-                news = [entry for choice in going if (entry := answer.news(choice))]
-                going = [choice for choice in going if choice.stop_reason is None]
-                if news:
-                    await _send_events(send, [answer.chunk([entry]) for entry in news])
-        if request.stream_options and request.stream_options.include_usage:
+                if request.stream:
+                    news = [answer.news(choice) for choice in going]
+                    going = [choice for choice in going if choice.stop_reason is None]  # it may end while this is told
+                    await tell(news)
+        if request.stream and request.stream_options and request.stream_options.include_usage:
             await _send_events(send, [answer.chunk([], usage(choices))])
 
 
 def refusal(error: ApiError) -> JSONResponse:
-    """The response for an error."""
     headers = {"Retry-After": str(error.retry_s)} if error.retry_s else {}
     headers |= {"WWW-Authenticate": "Bearer"} if error.status == 401 else {}
     return JSONResponse(error.body(), status_code=error.status, headers=headers)

@@ -1,18 +1,91 @@
 """From a request to the completions that it asks for. Everything a model could choke on is refused here."""
 
-from __future__ import annotations
-
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
+from rlvr.chat.tool_calls import MAX_DEPTH, BadJsonError, load_json
 from rlvr.errors import UserError, nearest
 from rlvr.seeding import derive_seed
 from rlvr.serve.answers import Answer, ChatAnswer, TextAnswer
-from rlvr.serve.errors import ApiError, invalid
-from rlvr.serve.messages import to_messages, to_tools
 from rlvr.serve.sampling import Choice, Served
-from rlvr.serve.schemas import ApiRequest, ChatRequest, CompletionRequest, shown
-from rlvr.types import SamplingParams
+from rlvr.serve.schemas import (
+    ApiError,
+    ApiMessage,
+    ApiRequest,
+    Call,
+    ChatRequest,
+    CompletionRequest,
+    Tool,
+    invalid,
+    shown,
+)
+from rlvr.types import Message, SamplingParams, ToolCall, ToolSchema
+
+
+def to_messages(messages: Sequence[ApiMessage]) -> tuple[Message, ...]:
+    """The conversation; tool messages get the name of the call that they answer. ApiError for an impossible one."""
+    names: dict[str | None, str] = {}
+    made = []
+    for index, message in enumerate(messages):
+        place, role, call_id, parts = f"messages[{index}]", message.role, message.tool_call_id, message.content
+        calls = tuple(_call(call, f"{place}.tool_calls[{i}]") for i, call in enumerate(message.tool_calls or ()))
+        names |= {call.id: call.name for call in calls}
+        if calls and role != "assistant":
+            raise invalid(f"{place}.tool_calls", f"only an assistant calls tools, not {role}.")
+        if role == "tool" and call_id is None:
+            raise invalid(f"{place}.tool_call_id", "it is missing: a tool's message names the call that it answers.")
+        if parts is None and role not in ("assistant", "tool"):
+            raise invalid(f"{place}.content", "it is missing.")
+        content = "".join(part.text for part in parts) if isinstance(parts, list) else parts or ""
+        if role == "tool":
+            made.append(Message(role=role, content=content, name=message.name or names.get(call_id), call_id=call_id))
+        else:
+            role = "system" if role == "developer" else role
+            made.append(Message(role=role, content=content, tool_calls=calls))
+    return tuple(made)
+
+
+def _call(call: Call, place: str) -> ToolCall:
+    text, field = call.function.arguments, f"{place}.function.arguments"
+    try:
+        arguments = load_json(text) if text.strip() else {}
+    except BadJsonError as error:
+        raise invalid(field, f"they are not JSON: {error}.") from None
+    if not isinstance(arguments, dict):
+        raise invalid(field, "they must be a JSON object.")
+    return ToolCall(id=call.id, name=call.function.name, arguments=arguments)
+
+
+def to_tools(tools: Sequence[Tool]) -> tuple[ToolSchema, ...]:
+    """The tools as our chat layer takes them; ApiError for a schema that it could not read."""
+    made = []
+    for index, function in enumerate(tool.function for tool in tools):
+        parameters = {"type": "object", "properties": {}} if function.parameters is None else function.parameters
+        properties, place = parameters.get("properties", {}), f"tools[{index}].function.parameters.properties"
+        if not isinstance(properties, dict):
+            raise invalid(place, "they must be a JSON object.")
+        bad = next((name for name, schema in properties.items() if not _is_readable(schema, MAX_DEPTH)), None)
+        if bad is not None:
+            remedy = "it must be a JSON schema with a type of names and lists of alternatives, not nested too deep."
+            raise invalid(f"{place}.{bad[:80]}", remedy)
+        known = {"name": function.name, "description": function.description or "", "parameters": parameters}
+        made.append({"type": "function", "function": known})
+    return tuple(made)
+
+
+def _is_readable(schema: Any, depth: int) -> bool:
+    """Whether its type and alternatives, which are used to read the model's calls, are such."""
+    if not isinstance(schema, dict) or depth == 0:
+        return False
+    kinds = schema.get("type", [])
+    names, *choices = [kinds] if isinstance(kinds, str) else kinds, schema.get("anyOf", []), schema.get("oneOf", [])
+    if not all(isinstance(each, list) for each in (names, *choices)):
+        return False
+    inner = (choice for alternatives in choices for choice in alternatives)
+    return all(isinstance(name, str) for name in names) and all(_is_readable(one, depth - 1) for one in inner)
+
 
 DEFAULT_MAX_TOKENS = 16
 """Of /v1/completions, as OpenAI has it; a chat goes on until the context is full."""
@@ -46,11 +119,8 @@ def chat_choices(request: ChatRequest, served: Served) -> tuple[Answer, list[Cho
     messages = to_messages(request.messages)
     calls = [call for message in messages for call in message.tool_calls]
     texts = [*(one.content for one in messages), *(str(one.arguments) for one in calls), *map(str, tools)]
-    _check_length("messages", sum(map(len, texts)), served)  # about what a template renders
-    try:
-        prompt = _checked("messages", served.chat.encode_prompt(messages, tools), served)
-    except UserError:
-        raise invalid("messages", "the model's chat template or its tokenizer cannot take them.") from None
+    num_chars = sum(map(len, texts))  # about what a template renders
+    prompt = _encoded("messages", num_chars, served, partial(served.chat.encode_prompt, messages, tools))
     with_ids = bool(request.return_token_ids)
     answer = ChatAnswer(chat=served.chat, model=served.names[0], with_ids=with_ids, tools=tools)
     max_tokens = next(iter(limits), None) or served.max_context_tokens
@@ -104,11 +174,18 @@ def _check_model(request: ApiRequest, served: Served) -> None:
 def _text_prompt(prompt: str | list[int], served: Served) -> Ids:
     if not isinstance(prompt, str):
         return _checked("prompt", _known("prompt", prompt, served), served)
-    _check_length("prompt", len(prompt), served)
+    return _encoded("prompt", len(prompt), served, partial(served.chat.encode_text, prompt))
+
+
+def _encoded(field: str, num_chars: int, served: Served, encode: Callable[[], Ids]) -> Ids:
+    most = served.max_context_tokens
+    if num_chars > MAX_CHARS_PER_TOKEN * most:
+        message = f"{num_chars} characters do not fit into the model's context of {most} tokens."
+        raise invalid(field, message, code="context_length_exceeded")
     try:
-        return _checked("prompt", served.chat.encode_text(prompt), served)
+        return _checked(field, encode(), served)
     except UserError:
-        raise invalid("prompt", f"the model's tokenizer has no ids for it (got {shown(prompt)}).") from None
+        raise invalid(field, "the model's tokenizer or its chat template cannot take it.") from None
 
 
 def _known(field: str, ids: Sequence[int], served: Served) -> Ids:
@@ -117,13 +194,6 @@ def _known(field: str, ids: Sequence[int], served: Served) -> Ids:
     if unknown is not None:
         raise invalid(field, f"the model has no token {unknown}: its ids end at {last}.")
     return tuple(ids)
-
-
-def _check_length(field: str, num_chars: int, served: Served) -> None:
-    most = served.max_context_tokens
-    if num_chars > MAX_CHARS_PER_TOKEN * most:
-        message = f"{num_chars} characters do not fit into the model's context of {most} tokens."
-        raise invalid(field, message, code="context_length_exceeded")
 
 
 def _checked(field: str, prompt: Ids, served: Served) -> Ids:

@@ -1,18 +1,42 @@
-"""The bodies of requests.
+"""The bodies of requests, and refusals in the shape that OpenAI's clients read.
 
 A field that is not here is one of three: it changes nothing (`IGNORED`), it changes nothing at one value (`NEUTRAL`),
 or it would change the result and is refused by its name. `null` is as good as left out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rlvr.errors import nearest
-from rlvr.serve.errors import ApiError, invalid
+
+TYPES = {401: "authentication_error", 404: "not_found_error", 429: "overloaded_error"}
+
+
+@dataclass(eq=False)
+class ApiError(Exception):
+    """Why a request gets no completion: a status, one sentence and, where one is wrong, the field."""
+
+    status: int
+    message: str
+    field: str | None = None
+    code: str | None = None
+    retry_s: int | None = None
+
+    def __str__(self) -> str:
+        return self.message
+
+    def body(self) -> dict[str, Any]:
+        """`{"error": {"message", "type", "param", "code"}}`"""
+        kind = TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
+        return {"error": {"message": self.message, "type": kind, "param": self.field, "code": self.code}}
+
+
+def invalid(field: str, message: str, *, code: str | None = None) -> ApiError:
+    return ApiError(400, f"{field}: {message}", field=field, code=code)
+
 
 MAX_CHOICES = 128
 MAX_PROMPTS = 1024
@@ -54,14 +78,10 @@ class _Body(BaseModel):
 
 
 class StreamOptions(_Body):
-    """`include_usage`: the last chunk tells the usage."""
-
     include_usage: bool | None = None
 
 
 class ApiRequest(_Body):
-    """The fields of both endpoints."""
-
     model_config = ConfigDict(extra="allow")
 
     model: str | None = None
@@ -81,13 +101,10 @@ class ApiRequest(_Body):
 
     @property
     def stops(self) -> tuple[str, ...]:
-        """Texts that end a completion."""
         return tuple(filter(None, [self.stop] if isinstance(self.stop, str) else self.stop or ()))
 
 
 class CompletionRequest(ApiRequest):
-    """POST /v1/completions"""
-
     prompt: (
         str
         | TokenIds
@@ -98,7 +115,6 @@ class CompletionRequest(ApiRequest):
     best_of: int | None = None
 
     def prompts(self) -> list[str | TokenIds]:
-        """The prompts, each a text or token ids; ApiError if there is none."""
         given = self.prompt
         if not given and not isinstance(given, str):
             raise invalid("prompt", "there is none; give a text, token ids, or a list of either.")
@@ -106,30 +122,22 @@ class CompletionRequest(ApiRequest):
 
 
 class TextPart(_Body):
-    """A part of a message."""
-
     type: Literal["text"]
     text: str
 
 
 class Function(_Body):
-    """The function of a call."""
-
     name: Name
     arguments: str
 
 
 class Call(_Body):
-    """A call by an assistant."""
-
     id: str
     type: Literal["function"] = "function"
     function: Function
 
 
 class ApiMessage(_Body):
-    """A message of a conversation."""
-
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | Annotated[list[TextPart], Field(fail_fast=True)] | None = None
     tool_calls: Annotated[list[Call], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
@@ -139,23 +147,17 @@ class ApiMessage(_Body):
 
 
 class ToolFunction(_Body):
-    """`parameters` is a JSON schema of an object."""
-
     name: Name
     description: str | None = None
     parameters: dict[str, Any] | None = None
 
 
 class Tool(_Body):
-    """A tool that may be called."""
-
     type: Literal["function"]
     function: ToolFunction
 
 
 class ChatRequest(ApiRequest):
-    """POST /v1/chat/completions"""
-
     messages: Annotated[list[ApiMessage], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool | None = None

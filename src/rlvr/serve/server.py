@@ -6,6 +6,7 @@ import asyncio
 import importlib.util
 import socket
 import sys
+from contextlib import ExitStack
 from ipaddress import ip_address
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -26,8 +27,11 @@ HEAD_S = 30.0
 """Time for the head of a request to arrive: silent connections would take the place of others."""
 
 
+def at(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can connect."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -65,8 +69,7 @@ def serve(
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
-            name = f"[{host}]" if ":" in host else host
-            print(f"http://{name}:{listening.getsockname()[1]}/v1", flush=True)  # signals are handled from here on
+            print(f"http://{at(host)}:{listening.getsockname()[1]}/v1", flush=True)  # signals are handled from here on
 
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
             self.force_exit = self.should_exit  # uvicorn does this for SIGINT only
@@ -115,29 +118,11 @@ def patient_protocol(head_s: float) -> type[H11Protocol]:
             super().data_received(data)
             self.watch_head()
 
-        def connection_lost(self, exc: Exception | None) -> None:
-            super().connection_lost(exc)
-            self.stop_watching()
-
-        def send_400_response(self, msg: str) -> None:
-            """Of a body that is no HTTP: the request must not be answered twice."""
-            if self.cycle is not None and not self.cycle.response_complete:
-                self.cycle.disconnected = True
-                self.cycle.message_event.set()
-            if self.cycle is None or not self.cycle.response_started:
-                super().send_400_response(msg)
-            else:
-                self.transport.close()
-
         def watch_head(self) -> None:
             """Start the clock with the connection or the last answer, stop it at the last byte of a head."""
-            if self.conn.their_state is not h11.IDLE:
-                self.stop_watching()
-            elif self.head_timer is None:
-                self.head_timer = self.loop.call_later(head_s, self.transport.close)
-
-        def stop_watching(self) -> None:
-            if self.head_timer is not None:
+            if self.conn.their_state is h11.IDLE:
+                self.head_timer = self.head_timer or self.loop.call_later(head_s, self.transport.close)
+            elif self.head_timer is not None:
                 self.head_timer.cancel()
                 self.head_timer = None
 
@@ -149,16 +134,14 @@ def reserve(host: str, port: int) -> socket.socket:
 
     Port 0 is any free one.
     """
-    where, listening = f"--host {host}", None
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, bound = found[0]
-        where += f" --port {port}"
-        listening = socket.socket(family, kind, protocol)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(bound)
+        with ExitStack() as stack:
+            listening = stack.enter_context(socket.socket(family, kind, protocol))
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind(bound)
+            stack.pop_all()
+            return listening
     except OSError as error:
-        if listening is not None:
-            listening.close()
-        raise UserError(f"{where} cannot be used ({error.strerror}); choose another one.") from None
-    return listening
+        raise UserError(f"--host {host} --port {port} cannot be used ({error.strerror}); choose another one.") from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -251,12 +251,10 @@ class SplitSettings(RowSettings):
     def origin(self) -> str:
         return self.path
 
-    def rows(self, key: str) -> list[Row]:
-        return [
-            replace(row, name=f"{split}/{number}")
-            for split in split_names(f"task.{key}", getattr(self, key))
-            for number, row in enumerate(Split(self.path, split, self.subset).rows(self.columns), start=1)
-        ]
+    def rows(self, key: str) -> Iterator[Row]:
+        for split in split_names(f"task.{key}", getattr(self, key)):
+            for number, row in enumerate(Split(self.path, split, self.subset).rows(self.columns), start=1):
+                yield replace(row, name=f"{split}/{number}")
 
 
 class MetricSettings(DataSettings):

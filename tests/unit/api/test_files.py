@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from rlvr.api.files import data_file, import_path
+from rlvr.api.settings import data_file, import_path
 from rlvr.config.compose import load_config
-from rlvr.errors import ConfigError, UserError
+from rlvr.errors import ConfigError
 from rlvr.lines import override_lines
 
 ROWS = [{"question": "1 + 1?", "answer": "2"}, {"question": "größer 🙂\ud800?", "answer": [1.5, "x"]}]
@@ -46,10 +46,8 @@ def test_a_file_is_named_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     [
         ([], "eval_data has no rows: give some, each with a question and an answer."),
         ([ROWS[0], ("q", "a")], "eval_data, row 2 is ('q', 'a'): it must be a mapping such as"),
-        ([{"question": "q", "answer": float("nan")}], "eval_data, row 1 holds what JSON cannot ("),
         ([{"question": "q", "answer": object}], "eval_data, row 1 holds what JSON cannot ("),
         (ROWS[0], "eval_data is a dict: give a list of rows, or the path of a file."),
-        (3, "eval_data is a int: give a list of rows, or the path of a file."),
     ],
 )
 def test_what_are_no_rows_is_said_in_one_sentence(data: Any, sentence: str) -> None:
@@ -57,12 +55,6 @@ def test_what_are_no_rows_is_said_in_one_sentence(data: Any, sentence: str) -> N
         data_file(data, "eval_data")
     assert str(caught.value).startswith(sentence)
     assert "\n" not in str(caught.value)
-
-
-def test_a_folder_that_cannot_be_made_is_the_users_to_mend(tmp_path: Path) -> None:
-    (tmp_path / "runs").write_text("a file")
-    with pytest.raises(UserError, match=r"Cannot write .*runs"):
-        data_file(ROWS, "data")
 
 
 def on_top_level(completion: str) -> float:

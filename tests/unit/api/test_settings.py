@@ -66,12 +66,6 @@ def test_models(model: Any, lines: list[str]) -> None:
     assert trained(model=model, config_name="gsm8k", rollout={"max_completion_tokens": 64}) == command(short, *lines)
 
 
-def test_a_model_of_the_hub_for_the_default_task() -> None:
-    expected = command("model=hf", "model.name_or_path=a/b", name="rpn")
-    assert trained(model="a/b") == expected
-    assert trained(model={"name": "hf", "name_or_path": "a/b"}) == expected
-
-
 def test_a_function_is_a_reward_asked_plainly() -> None:
     config = trained(data="/a", reward=reward)
     custom = ["reward=custom", f"reward.parts.custom.function={PATH}"]
@@ -88,13 +82,6 @@ def test_another_prompt_can_be_chosen() -> None:
     assert (config.prompt.answer_in, config.prompt.user) == ("whole", "{question}!")
 
 
-def test_rewards_by_name_and_by_value() -> None:
-    assert trained(data="/a", reward="math") == command("name=jsonl", "task=jsonl", "task.path=/a", "reward=math")
-    config = trained(data="/a", reward={"parts": {"correct": {"weight": 5}}})
-    assert config == command("name=jsonl", "task=jsonl", "task.path=/a", "reward.parts.correct.weight=5")
-    assert "there is no such reward" in refusal(data="/a", reward="mth")
-
-
 def test_a_function_that_yields_examples_is_a_task() -> None:
     def rows(size: int) -> list[tuple[str, str]]:
         return [("1 + 1", "2")] * size
@@ -103,13 +90,6 @@ def test_a_function_that_yields_examples_is_a_task() -> None:
     assert config.task.name == "generator"
     assert config.task.settings == {"size": 3}  # type: ignore[union-attr]
     assert Call(data=rows).functions == {config.task.source: rows}  # type: ignore[union-attr]
-
-
-def test_wrong_settings_are_one_sentence() -> None:
-    assert "did you mean trainer.max_steps?" in refusal(trainer={"max_step": 3})
-    assert "trainer.max_steps=many" in refusal(trainer={"max_steps": "many"})
-    assert "there is no such algorithm" in refusal(algorithm="grp")
-    assert "--config-name nothing" in refusal(config_name="nothing")
 
 
 # ------------------------------------------------------------------------------------------------------- going on
@@ -142,11 +122,6 @@ def test_the_same_call_again_goes_on_too(run: Path) -> None:
     assert trained(**call, run_dir=run, resume=True) == trained(run_dir=run, resume=True)
 
 
-def test_another_function_is_another_setting(run: Path) -> None:
-    config = trained(run_dir=run, resume=True, reward=other)
-    assert config.reward.parts["custom"].function == f"{PATH.partition(':')[0]}:other"  # type: ignore[union-attr]
-
-
 def test_a_run_without_a_function_takes_none(tmp_path: Path) -> None:
     run = written(tmp_path / "numeric", trained(data="/a"))
     assert "leave reward out" in refusal(run_dir=run, resume=True, reward=reward)
@@ -175,11 +150,6 @@ def test_a_run_on_rows_is_evaluated_on_others(run: Path) -> None:
     assert (config.prompt, config.reward, config.rollout) == (own.prompt, own.reward, own.rollout)
 
 
-def test_a_share_of_the_rows_to_hold_out_does_not_matter_where_others_are_given(tmp_path: Path) -> None:
-    run = written(tmp_path / "share", trained(data="/a", task={"eval_share": 0.3}))
-    assert evaluation(Call(data="/c"), str(run), None).task.eval_path == "/c"  # type: ignore[union-attr]
-
-
 def test_a_run_on_another_data_set_is_asked_as_before(tmp_path: Path) -> None:
     own = trained(config_name="gsm8k", prompt={"user": "Please: {question}"}, evaluation={"also": ["finqa"]})
     run = written(tmp_path / "gsm8k", own)
@@ -199,14 +169,6 @@ def test_what_only_its_own_task_can_be_asked_or_paid_for_is_left_behind(tmp_path
     )
     finqa = evaluation(Call(data="/c"), str(written(tmp_path / "finqa", programs)), None)
     assert (finqa.prompt, finqa.reward) == (programs.prompt, rows.reward)
-
-
-def test_the_metric_of_named_columns_stays(tmp_path: Path) -> None:
-    own = trained(config_name="gsm8k", task={"name": "hub", "path": "a/b", "metric": "exact"})
-    run = written(tmp_path / "hub", own)
-    assert evaluation(Call(data="/c"), str(run), None).task.metric == "exact"  # type: ignore[union-attr]
-    changed = evaluation(Call(data="/c", values={"task.metric": "text"}), str(run), None)
-    assert changed.task.metric == "text"  # type: ignore[union-attr]
 
 
 def test_a_bare_model_is_evaluated_on_rows_or_on_a_task(tmp_path: Path) -> None:

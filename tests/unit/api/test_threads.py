@@ -5,8 +5,7 @@ import threading
 
 import pytest
 
-from rlvr.api.threads import Stopped, in_a_thread
-from rlvr.errors import UserError
+from rlvr.api.commands import Stopped, in_a_thread
 
 
 def test_work_has_an_event_loop_of_its_own() -> None:
@@ -19,14 +18,6 @@ def test_work_has_an_event_loop_of_its_own() -> None:
 
     assert asyncio.run(in_a_notebook()) == 7
     assert in_a_thread(lambda stopped: asyncio.run(number())) == 7
-
-
-def test_errors_arrive() -> None:
-    def work(stopped: Stopped) -> None:
-        raise UserError("a sentence.")
-
-    with pytest.raises(UserError, match=r"^a sentence\.$"):
-        in_a_thread(work)
 
 
 def test_ctrl_c_lets_the_work_end_by_itself(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,12 +1,9 @@
 """The table of a benchmark, and the names of its files."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
-from rlvr.app.benchmark import Benchmark
-from rlvr.app.benchmark_plan import Cell, Plan, join, make_cells, write_plan
+from rlvr.app.benchmark import Benchmark, Cell, Plan, join, make_cells, write_plan
 from rlvr.config.compose import load_config
 from rlvr.evaluation.analysis import analyze
 from tests.unit.evaluation.records import greedy
@@ -30,13 +27,6 @@ def test_rows_stand_in_the_order_of_the_plan_and_sets_of_one_task_together() -> 
     rows = [re.split(r"\s{2,}", line)[:2] for line in found.table().splitlines()[2:]]
     assert [" ".join(row) for row in rows] == ["a mix/musique", "a mix/gsm8k", "b mix", "a rpn", "a mix/x", "b rpn"]
     assert [line["kind"] for line in found.lines()] == ["cell"] * 4 + ["failed"] * 2
-
-
-def test_nothing_measured_is_a_table_of_failures() -> None:
-    found = Benchmark(cells=(cell("a", "rpn"),), analysis=None, failed=(cell("a", "rpn"),))
-    assert "failed" in found.table()
-    assert found.table(markdown=True).count("\n") == 3
-    assert found.lines() == [{"kind": "failed", "model": "a", "task": "rpn", "retriever": "-"}]
 
 
 def test_the_retriever_that_a_task_has_by_itself_stays_when_another_one_is_added(tmp_path: Path) -> None:

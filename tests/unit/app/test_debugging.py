@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from rlvr.app.debugging import _part_weights
+from rlvr.app.assemble import _part_weights
 from rlvr.app.train import _console
 from rlvr.config.compose import load_config
 from rlvr.report.history import History

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rlvr.app.engines import check_engine, make_engine
+from rlvr.app.policies import check_engine, make_engine
 from rlvr.app.ranks import note_of_rank
 from rlvr.app.tasks import context_tokens
 from rlvr.app.train import train
@@ -67,27 +67,9 @@ def test_ranks_begin_with_different_servers_and_each_says_what_becomes_of_them(
     assert notes == ["lost", "nothing"], "the note of a quiet console says nothing"
 
 
-def test_a_server_that_is_not_there_is_told_before_anything_is_begun() -> None:
-    fake = fake_of(make_policy())
-    with running(fake):
-        pass
-    with pytest.raises(UserError, match="does not answer"):
-        check_engine(load_config(["engine=vllm", f"engine.urls=[{fake.url}]"]))
-    check_engine(load_config([]))
-
-
 def test_a_server_that_does_not_fit_is_told_before_the_warm_start(tmp_path: Path) -> None:
     fake = fake_of(make_policy())
     run = tmp_path / "run"
     with running(fake), pytest.raises(UserError, match=r"has a model with vocab_size=\d+, the policy has"):
         train(load_config(["engine=vllm", f"engine.urls=[{fake.url}]", f"run_dir={run}", "tracker.console=none"]))
     assert not (run / "warm_start").exists()
-
-
-def test_weights_that_cannot_lie_where_they_should_are_told_before_anything_is_begun(tmp_path: Path) -> None:
-    fake = fake_of(make_policy())
-    (tmp_path / "file").touch()
-    lines = [f"engine.weights_dir={tmp_path}/file/below", f"run_dir={tmp_path}/run"]
-    with running(fake), pytest.raises(UserError, match=r"Cannot write .*: a part of the path is a file"):
-        train(load_config(["engine=vllm", f"engine.urls=[{fake.url}]", *lines]))
-    assert not (tmp_path / "run").exists()

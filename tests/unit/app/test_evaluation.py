@@ -1,7 +1,5 @@
 """What makes two measurements the same."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +14,7 @@ def origin(
 ) -> Origin:
     config = load_config(list(changes), config_name="rpn_test")
     example = Example(id="e", messages=(Message(role="user", content=question),), answer="7", metadata={})
-    inference: Any = SimpleNamespace(config=config, source="runs/a", loaded=SimpleNamespace(fingerprint=weights))
+    inference: Any = SimpleNamespace(config=config, loaded=SimpleNamespace(source="runs/a", fingerprint=weights))
     task: Any = SimpleNamespace(name=name, eval_examples=lambda num: [example])
     return origin_of(inference, task, split)
 

@@ -7,12 +7,10 @@ from typing import Any
 import pytest
 
 from rlvr.app.evaluation_report import write_evaluation_report
-from rlvr.errors import UserError
 from rlvr.evaluation.analysis import analyze
-from rlvr.report.run import Limits
-from rlvr.tracking.evaluations import EvaluationRecord, GradedTurn, write_jsonl
-from tests.unit.evaluation.records import greedy, record
-from tests.unit.report.runs import chunk_of, save_tokenizer
+from rlvr.tracking.evaluations import EvaluationRecord, write_jsonl
+from tests.unit.evaluation.records import greedy
+from tests.unit.report.runs import chunk_of
 
 FIRST = greedy([1, 0, 0, 1, 0, 0, 0, 1], model="a", tags=("2_hops",))
 SECOND = greedy([1, 1, 1, 1, 0, 1, 1, 1], model="b", tags=("2_hops",))
@@ -75,25 +73,3 @@ def test_a_benchmarks_folder_has_the_names_of_its_plan(tmp_path: Path) -> None:
     (cell,) = main["evaluations"]["cells"]
     assert (cell["name"], cell["task"]) == ("runs/small", "rpn_small")
     assert "accuracy" in cell["scores"]
-
-
-def test_tokens_are_spelled_by_the_models_own_tokenizer_where_it_is_at_hand(tmp_path: Path) -> None:
-    turn = GradedTurn(completion="3 4", token_ids=(1, 2), logprobs=(-0.1, -0.2))
-    save_tokenizer(tmp_path / "run/final")
-    broken = tmp_path / "broken"
-    broken.mkdir()
-    (broken / "tokenizer.json").write_text("{")
-    models = [str(tmp_path / "run"), str(broken), "Qwen/Qwen2.5-0.5B", "openai:http://127.0.0.1:1/v1#x", "\0"]
-    records = [record("e0", True, model=model, turns=(turn,)) for model in models]
-    report = write_evaluation_report([save(tmp_path / "a.jsonl", records)])
-    spelled = chunk_of(report.path.read_text(), "tokens")
-    assert {model for model, texts in spelled.items() if texts} == {models[0]}
-    assert spelled[models[0]] == {"1": "3", "2": "4"}
-
-
-def test_limits_are_kept_and_nothing_is_an_error(tmp_path: Path) -> None:
-    file = save(tmp_path / "a.jsonl", greedy([1] * 120))
-    report = write_evaluation_report([file], limits=Limits(max_episodes=50))
-    assert (report.num_episodes, report.num_left_out) == (50, 70)
-    with pytest.raises(UserError, match="no record of an evaluation"):
-        write_evaluation_report([tmp_path / "a.html"])

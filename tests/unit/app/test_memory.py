@@ -57,10 +57,6 @@ def test_keys_and_values_are_those_that_are_sampled_together():
     assert of("engine=vllm", "engine.urls=[http://127.0.0.1:1]") == 0
 
 
-def test_bfloat16_is_measured_as_it_is_computed_with():
-    assert plan("trainer.precision=bf16").parts.activations < plan("trainer.precision=fp32").parts.activations
-
-
 def test_the_memory_of_a_gpu_decides_unless_weights_wait_on_the_cpu(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(rlvr.app.memory, "available_memory", lambda device: 1 << 40)
     few = ("rollout.prompts_per_step=1", "rollout.group_size=2")

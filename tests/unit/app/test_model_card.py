@@ -1,14 +1,12 @@
 """The card of an exported model: its numbers are those of the exported step, and what a model wrote stays text."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 
 import pytest
 import yaml
 
-from rlvr.app.model_card import Card, Sample, escaped, fenced, scores, snippet, write_card
+from rlvr.app.model_card import Card, Sample, scores, write_card
 from rlvr.config.compose import load_config
 
 METRICS = {
@@ -67,7 +65,7 @@ def test_what_was_not_measured_is_not_claimed() -> None:
     assert "did not evaluate at step 60" in text
     assert "%" not in text.partition("## Use")[0]
     assert "model-index" not in metadata(text)
-    assert scores(METRICS | {"eval/rpn/accuracy": float("nan")})[0].name == "accuracy_1_operators"
+    assert scores(METRICS | {"eval/rpn/accuracy": float("nan")})[0].metric_name == "accuracy_1_operators"
 
 
 def test_the_metadata_is_what_the_hub_reads() -> None:
@@ -105,28 +103,13 @@ def test_model_output_cannot_leave_its_code_block() -> None:
     assert "Sampled at step 7, no reward" in text
 
 
-def test_a_fence_is_longer_than_any_in_the_text() -> None:
-    assert fenced("a ````` b").splitlines()[0] == "``````text"
-    assert fenced("plain").splitlines()[0] == "```text"
-
-
-def test_names_are_escaped() -> None:
-    assert escaped("<b>*x*|y\n# z") == r"&lt;b>\*x\*\|y \# z"
-    text = write_card(card(title="<img src=x>", name="x"))
-    assert "# &lt;img src=x>" in text
-
-
-def test_a_long_output_is_cut() -> None:
-    sample = Sample(step=1, texts=(("completion", "y" * 100_000),), reward=1.0)
-    assert len(write_card(card(samples=[sample]))) < 10_000
-
-
 @pytest.mark.parametrize("name", ['a"b', "a\\b", "ann/sums"])
 def test_the_snippet_is_python_whatever_the_names(name: str) -> None:
     messages = [{"role": "user", "content": 'Say "hi"\nand \\ <b>'}]
     for kind in ("whole", "adapter", "merged"):
-        compile(snippet(card(name=name, kind=kind)), "card", "exec")
-        compile(snippet(card(name=name, kind=kind, messages=messages)), "card", "exec")
+        for asked in ((), messages):
+            text = write_card(card(name=name, kind=kind, messages=asked))
+            compile(text.partition("```python\n")[2].partition("\n```")[0], "card", "exec")
 
 
 def test_the_start_of_rl_is_not_called_trained() -> None:

@@ -6,11 +6,9 @@ from pathlib import Path
 import pytest
 
 from rlvr import imports
-from rlvr.app.benchmark_plan import Plan, make_cells
-from rlvr.app.export import find_source
+from rlvr.app.benchmark import Plan, make_cells
 from rlvr.app.sources import own_config
 from rlvr.app.tasks import open_tasks
-from rlvr.cli.main import main
 from rlvr.config.compose import load_config, to_run_yaml
 from rlvr.errors import ConfigError
 
@@ -68,15 +66,6 @@ def test_benchmark_and_serve_find_what_train_finds(shop: Path) -> None:
     assert found.task.name == "own_shop:Shop"
 
 
-def test_a_module_that_is_gone_is_not_called_damage_of_the_run(shop: Path) -> None:
-    run = shop / "run"
-    (run / "final").mkdir(parents=True)
-    config = load_config(["task=own_shop:Shop", "model=scratch_bpe"], config_dir=str(shop))
-    (run / "config.yaml").write_text(to_run_yaml(config).replace("own_shop", "gone_shop"))
-    with pytest.raises(ConfigError, match=r"start rlvr in the folder that contains it\.$"):
-        find_source(str(run))
-
-
 @pytest.mark.parametrize(
     ("name", "told"), [("Unread", "KeyError: 'rows'"), ("Answerless", "field 'answer' is missing")]
 )
@@ -84,12 +73,3 @@ def test_what_is_wrong_with_its_data_is_the_users_to_mend(shop: Path, name: str,
     config = load_config([f"task=own_shop:{name}", "model=scratch_bpe"], config_dir=str(shop))
     with pytest.raises(ConfigError, match=told), open_tasks(config, None, {}):
         pass
-
-
-def test_a_tracker_in_a_defaults_list_is_answered_with_todays_spelling(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for entry in ("override tracker: wandb", "tracker: wandb"):
-        (tmp_path / "mine.yaml").write_text(f"defaults:\n  - rpn\n  - {entry}\n  - _self_\n")
-        assert main(["train", "--config-dir", str(tmp_path), "--config-name", "mine", "--cfg", "job"]) == 2
-        assert "write tracker: {report_to: [wandb]} below the list" in capsys.readouterr().err

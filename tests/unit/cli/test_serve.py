@@ -1,7 +1,5 @@
 """`rlvr serve` refuses options that would do nothing; tests/system/test_serve.py and test_vllm.py serve."""
 
-from __future__ import annotations
-
 import socket
 
 import pytest
@@ -13,11 +11,7 @@ from rlvr.cli.main import main
     ("words", "told"),
     [
         ("--engine vllm --max-queue 5", "--max-queue 5: has no effect with --engine vllm; what vLLM itself can"),
-        ("--engine vllm --max-body-mib 5", "--max-body-mib 5: has no effect with --engine vllm"),
-        ("--engine vllm --request-timeout 5", "--request-timeout 5: has no effect with --engine vllm"),
-        ("--engine vllm --tool-format hermes", "--tool-format hermes: has no effect with --engine vllm"),
         ("--vllm-python python3", "--vllm-python python3: has no effect with --engine local; add --engine vllm"),
-        ("--log vllm.log", "--log vllm.log: has no effect with --engine local"),
         ("-- --tensor-parallel-size 2", "--tensor-parallel-size after --: is for vLLM; add --engine vllm"),
         (
             "--engine vllm -- --port 1",
@@ -26,7 +20,7 @@ from rlvr.cli.main import main
         ("--engine vllm --max-batch-size 2 -- --max-num-seqs 3", "rlvr serve sets --max-num-seqs; leave it out"),
         ("--engine vllm --max-context-tokens 2 -- --max_model_len=3", "rlvr serve sets --max-model-len; leave it out"),
         ("--engine trt", "invalid choice: 'trt'"),
-        ("--engine vllm --api-key=", "--api-key is empty: give a key, or leave the option out."),
+        ("--engine vllm --api-key=", "--api-key: a key has letters, digits and signs of ASCII"),
     ],
 )
 def test_an_option_without_effect_is_refused(words: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -46,8 +40,8 @@ def test_a_key_that_no_client_could_send_is_refused_and_not_shown(
     assert main(["serve", "no/such/model", "--engine", engine, "--api-key", "hush hush"]) == 2
     err = capsys.readouterr().err
     assert "hush" not in err
-    assert "error: $RLVR_API_KEY: a key has no spaces" in err
-    assert "error: --api-key: a key has no spaces" in err
+    assert "error: $RLVR_API_KEY: a key has letters" in err
+    assert "error: --api-key: a key has letters" in err
 
 
 def test_a_port_that_is_taken_is_refused_before_anything_is_loaded(capsys: pytest.CaptureFixture[str]) -> None:
@@ -57,8 +51,3 @@ def test_a_port_that_is_taken_is_refused_before_anything_is_loaded(capsys: pytes
         port = taken.getsockname()[1]
         assert main(["serve", "no/such/model", "--engine", "vllm", "--port", str(port)]) == 1
     assert f"--port {port} cannot be used (Address already in use)" in capsys.readouterr().err
-
-
-def test_words_after_two_dashes_are_for_serve_only(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["eval", "no/such/model", "--", "--engine", "vllm"]) != 0
-    assert "after --" not in capsys.readouterr().err

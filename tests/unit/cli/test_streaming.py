@@ -1,13 +1,12 @@
 """What a terminal gets of a completion while it is sampled."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Hashable, Sequence
 
-from rlvr.cli.streaming import StreamedEngine, shown
+from rlvr.cli.predict import StreamedEngine
+from rlvr.cli.signals import shown
 from rlvr.core.engine.base import OnToken
-from rlvr.types import Completion, Message, SamplingParams, StopReason, ToolSchema
+from rlvr.types import Completion, SamplingParams, StopReason
 
 PARAMS = SamplingParams(max_tokens=9, stop_ids=frozenset(), seed=0)
 
@@ -19,11 +18,6 @@ class Bytes:
 
     def decode(self, ids: Sequence[int]) -> str:
         return bytes(ids).decode(errors="replace")
-
-    def encode_prompt(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()) -> tuple[int, ...]:
-        raise NotImplementedError
-
-    next_prompt = parse = encode_prompt
 
 
 class Saying:
@@ -59,12 +53,6 @@ class Saying:
     def write(self, text: str) -> None:
         self.written += text
 
-    def release(self, session: Hashable) -> None: ...
-
-    def load_weights(self, version: int) -> None: ...
-
-    def close(self) -> None: ...
-
 
 def test_each_token_is_written_at_once_and_no_half_of_a_character() -> None:
     engine = Saying("né🙂!")
@@ -88,23 +76,3 @@ def test_control_characters_reach_no_terminal() -> None:
     engine = Saying("\x1b[2Jred\x07\n\tdone")
     asyncio.run(StreamedEngine(engine, Bytes(), engine.write).generate(b"p", PARAMS))
     assert engine.written == "\\x1b[2Jred\\x07\n\tdone" == shown("\x1b[2Jred\x07\n\tdone")
-
-
-def test_half_a_character_at_the_end_is_shown_as_such() -> None:
-    class Cut(Saying):
-        async def generate(self, prompt_ids: Sequence[int], sampling: SamplingParams, **options: object) -> Completion:
-            on_token = options["on_token"]
-            assert callable(on_token)
-            for token in (0x61, 0xC3):
-                on_token(token, 0.0)
-            return Completion(
-                token_ids=(0x61, 0xC3),
-                behavior_logprobs=(0.0, 0.0),
-                sampling_logprobs=(0.0, 0.0),
-                stop_reason=StopReason.LENGTH,
-                policy_version=0,
-            )
-
-    cut = Cut()
-    asyncio.run(StreamedEngine(cut, Bytes(), cut.write).generate(b"p", PARAMS))
-    assert cut.written == "a\ufffd"

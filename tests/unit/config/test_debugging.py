@@ -34,12 +34,6 @@ def test_a_debug_run_is_small_and_everything_of_it_is_logged() -> None:
     assert load_config(["debug=false"]) == plain
 
 
-def test_what_is_smaller_already_stays() -> None:
-    config = debug(config_name="rpn_test")
-    assert config.warm_start.num_steps == 6
-    assert config.rollout.group_size == 1
-
-
 @pytest.mark.parametrize(
     ("section", "said"),
     [
@@ -57,13 +51,6 @@ def test_pitfall_37_a_value_of_the_users_own_wins(section: str, said: dict[str, 
     assert {key: getattr(found, key) for key in said} == said
 
 
-def test_minibatches_of_a_file_keep_its_clipping_in_effect(tmp_path: Path) -> None:
-    for parts, left in ((2, 2), (3, 2), (16, 2)):
-        text = f"defaults: [rpn, _self_]\nalgorithm: {{num_minibatches: {parts}, clip_low: 0.1}}\n"
-        (tmp_path / "mine.yaml").write_text(text)
-        assert debug(config_name="mine", config_dir=str(tmp_path)).algorithm.num_minibatches == left
-
-
 @pytest.mark.parametrize(
     "lines", [("trainer.max_steps=7",), HF, ("tracker.console=none", "tracker.rollouts_every=null")]
 )
@@ -73,11 +60,6 @@ def test_pitfall_37_the_file_of_a_debug_run_composes(lines: tuple[str, ...], tmp
     (tmp_path / "config.yaml").write_text(to_run_yaml(config))
     assert load_config([], config_name="config", config_dir=str(tmp_path)) == config
     assert debug(config_name="config", config_dir=str(tmp_path)) == config
-
-
-def test_the_file_of_a_run_that_was_no_debug_run_is_made_small(tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_text(to_run_yaml(load_config(HF)))
-    assert size(debug(config_name="config", config_dir=str(tmp_path))) == (3, 2, 4)
 
 
 def test_a_file_wins_over_debug(tmp_path: Path) -> None:

@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from rlvr.cli.help import page
-from rlvr.config.config import CHOICES, Config
-from rlvr.config.keys import all_keys
-from rlvr.config.spellings import Spelling, find_spelling, spellings
+from rlvr.config.config import CHOICES, Config, all_keys
+from rlvr.config.messages import Spelling, find_spelling, spellings
 from rlvr.registry import names
 
 EVERY_KEY = {

@@ -27,11 +27,6 @@ def read_back(text: str) -> Any:
     return OmegaConf.to_container(OmegaConf.create({"key": value}), resolve=True)["key"]  # type: ignore[index, call-overload]
 
 
-@pytest.mark.parametrize("text", TEXTS)
-def test_a_text_arrives_as_it_is(text: str) -> None:
-    assert read_back(text) == text
-
-
 @given(st.text(alphabet=st.sampled_from("ab \\'\"${}[],=:\n#"), max_size=12) | st.text(max_size=20))
 def test_any_text_arrives_as_it_is(text: str) -> None:
     assert read_back(text) == text
@@ -61,19 +56,6 @@ def test_choices_sections_keys_and_lists() -> None:
     assert (task.operators, task.operand_range) == (("+", "-"), (0, 4))
 
 
-def test_names_of_the_users_own_are_added() -> None:
-    values = {
-        "task": {"settings": {"size": 4, "words": ["a b", "c"]}},
-        "reward": {"parts": {"short": {"type": "length", "weight": 0.1, "free_tokens": 5, "max_tokens": 9}}},
-        "evaluation": {"also": {"mine": {"task": "jsonl", "set": ["task.path='a b.jsonl'"]}}},
-    }
-    lines = ["task=generator", "task.source=module:function", *override_lines(values)]
-    config = load_config(lines, config_name="gsm8k")
-    assert config.task.settings == {"size": 4, "words": ("a b", "c")}  # type: ignore[union-attr]
-    assert config.reward.parts["short"].weight == 0.1  # type: ignore[union-attr]
-    assert config.evaluation.also["mine"].task.path == "a b.jsonl"  # type: ignore[union-attr]
-
-
 def test_arguments_of_an_environment_and_a_mix_are_mappings() -> None:
     values = {"task": {"name": "verifiers", "env_id": "vf-musique", "env_args": {"noise_rate": 0.5}}}
     config = load_config(override_lines(values), config_name="gsm8k")
@@ -94,8 +76,3 @@ def test_paths_and_numbers_of_arrays() -> None:
 def test_what_no_configuration_can_hold_is_one_sentence(value: Any) -> None:
     with pytest.raises(ConfigError, match=r"^trainer\.learning_rate=.*: a setting is a text, .* of these\.$"):
         override_lines({"trainer": {"learning_rate": value}})
-
-
-def test_a_misspelt_key_names_the_right_one() -> None:
-    with pytest.raises(ConfigError, match=r"trainer\.max_step=3.*did you mean trainer\.max_steps"):
-        load_config(override_lines({"trainer": {"max_step": 3}}))

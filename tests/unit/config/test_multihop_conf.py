@@ -8,7 +8,6 @@ from rlvr.app.plan import plan
 from rlvr.config.compose import load_config
 from rlvr.errors import ConfigError
 from rlvr.models.settings import PretrainedModel
-from rlvr.retrieval.retriever import find_retriever
 from rlvr.tasks.multihop_settings import MultiHopSettings
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
@@ -41,21 +40,6 @@ def test_a_run_has_the_settings_of_the_project() -> None:
     assert (config.trainer.learning_rate, config.trainer.max_grad_norm) == (1e-5, 0.1)
     assert config.prompt.answer_in == "complete"
     assert any("retriever bm25" in line for line in plan(config))
-
-
-@pytest.mark.parametrize("name", ["musique", "musique_spec", "musique_later"])
-def test_each_reward_pays_for_something(name: str) -> None:
-    reward = load_config([f"reward={name}"], config_name="hotpotqa").reward
-    assert sum(part.weight for part in reward.parts.values()) > 0
-
-
-def test_the_defaults_leave_a_service_time_for_its_retries() -> None:
-    task = load_config([], config_name="musique").task
-    assert isinstance(task, MultiHopSettings)
-    service = find_retriever("rerank", task.retrieval)
-    service.check(task.tool_timeout_s)
-    with pytest.raises(ConfigError, match=r"its client tries for 41\.75 s"):  # 4 * 10 + 0.25 + 0.5 + 1.0
-        service.check(41.75)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """A real model whose every word is known: each token has one successor, and attention adds nothing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

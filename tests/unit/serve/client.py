@@ -1,7 +1,5 @@
 """An ASGI client: requests of any shape, also such as no HTTP library would send."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterable, Sequence

@@ -258,17 +258,6 @@ def test_a_conversation_goes_on_behind_a_tool(chain):
     assert choice["message"]["tool_calls"][0]["id"] != calls[0]["id"]
 
 
-def test_words_stand_at_their_offsets_also_in_a_stream(qwen):
-    body = {"prompt": IDS, "max_tokens": 8, "seed": 1, "ignore_eos": True, "logprobs": 0}
-    whole = one(ask(qwen, COMPLETIONS, **body))["logprobs"]
-    lengths = [len(word) for word in whole["tokens"]]
-    assert max(lengths) > 1, "every word is one character: choose another prompt"
-    assert whole["text_offset"] == [sum(lengths[:place]) for place in range(8)]
-    events = ask(qwen, COMPLETIONS, **body, stream=True).events
-    pieces = [event["choices"][0]["logprobs"]["text_offset"] for event in events]
-    assert [offset for piece in pieces for offset in piece] == whole["text_offset"]
-
-
 @pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
 def test_a_stream_tells_each_id_once_and_says_what_the_whole_answer_says(qwen, path):
     asked = {"prompt": IDS, "logprobs": 0} if path == COMPLETIONS else {"messages": HELLO, "logprobs": True}

@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 from pydantic import ValidationError
 
-from rlvr.serve.errors import ApiError
 from rlvr.serve.sampling import Served
-from rlvr.serve.schemas import ChatRequest, CompletionRequest, parse
+from rlvr.serve.schemas import ApiError, ChatRequest, CompletionRequest, parse
 from tests.unit.serve.client import LIMITS, Client, Response
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
@@ -184,34 +183,25 @@ LONG_JSON = '{"a": "' + "x" * 9000 + '"}'
 REFUSED = {
     COMPLETIONS: [
         ({}, "prompt: it is missing."),
-        ({"prompt": ""}, "prompt: it is empty: there is nothing to continue."),
         ({"prompt": []}, "prompt: there is none; give a text, token ids, or a list of either."),
-        ({"prompt": [[]]}, "prompt: it is empty: there is nothing to continue."),
         ({"prompt": [336]}, "prompt: the model has no token 336: its ids end at 335."),
         ({"prompt": [1] * 256}, "prompt: 256 tokens leave no room in the model's context of 256 tokens."),
         ({"prompt": "x" * 9000}, "prompt: 9000 characters do not fit into the model's context of 256 tokens."),
         (SHORT | {"temperature": -1}, "temperature: Input should be greater than or equal to 0 (got -1)."),
         (SHORT | {"temperature": 1e-9}, "temperature: it must be 0 (greedy) or at least 0.001."),
-        (SHORT | {"top_p": 0}, "top_p: Input should be greater than 0 (got 0)."),
-        (SHORT | {"n": 0}, "n: Input should be greater than or equal to 1 (got 0)."),
         (SHORT | {"n": "2"}, "n: Input should be a valid integer (got '2')."),
-        (SHORT | {"stop": 3}, "stop: Input should be a valid string (got 3)."),
         (SHORT | {"stop": ["a", 3]}, "stop[1]: Input should be a valid string (got 3)."),
         (SHORT | {"stop_token_ids": [400]}, "stop_token_ids: the model has no token 400: its ids end at 335."),
-        (SHORT | {"logprobs": 21}, "logprobs: Input should be less than or equal to 20 (got 21)."),
         (SHORT | {"best_of": 3}, "best_of: this server samples n completions and returns them all"),
         (SHORT | {"echo": True}, "echo: this server does not support it; leave it out (got True)."),
         (SHORT | {"temprature": 1}, "'temprature' is no field that this server knows; did you mean temperature?"),
         (SHORT | {"logit_bias": {"5": -100}}, "logit_bias: this server does not support it"),
-        (SHORT | {"presence_penalty": 0.5}, "presence_penalty: this server does not support it"),
-        (SHORT | {"seed": 2**64}, "seed: Input should be less than 18446744073709551616"),
     ],
     CHAT: [
         (CHATS | {"tools": [tool(description="x" * 9000)]}, "messages: 9"),  # characters do not fit: not even encoded
         ({"messages": [calling(arguments=LONG_JSON)]}, "messages: 9"),
         ({"messages": []}, "messages: List should have at least 1 item"),
         (CHATS | {"response_format": {"type": "json_object"}}, "response_format: this server does not support it"),
-        (CHATS | {"tool_choice": "required"}, "tool_choice: Input should be 'auto' or 'none' (got 'required')."),
         (CHATS | {"top_logprobs": 2}, "top_logprobs: it goes with logprobs: true."),
         (CHATS | {"max_tokens": 1, "max_completion_tokens": 2}, "max_tokens: max_completion_tokens says another"),
         ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role: Input should be 'system', "),

@@ -1,6 +1,6 @@
 """Counts in Prometheus' words."""
 
-from rlvr.serve.metrics import Metrics
+from rlvr.serve.endpoint import Metrics
 
 
 def test_a_bucket_of_the_histogram_holds_those_below_it_too() -> None:

@@ -5,8 +5,7 @@ import random
 import pytest
 
 from rlvr.chat.coding import Coder
-from rlvr.models.scratch import build_tokenizer
-from rlvr.serve.transcript import Transcript
+from rlvr.serve.sampling import Transcript
 from tests.unit.chat.tokenizers import byte_tokenizer
 
 CODER = Coder(byte_tokenizer())
@@ -38,15 +37,6 @@ def test_bytes_that_are_no_text_come_out_as_they_would_of_the_whole():
         ids = [rng.randrange(256) for _ in range(rng.randrange(12))]
         taken, _ = spoken(ids)
         assert "".join(taken) == CODER.decode(ids)
-
-
-def test_words_are_joined_as_in_the_whole_text():
-    words = ("<pad>", "<boe>", "<eoe>", "1", "yes", "no")
-    coder = Coder(build_tokenizer(words))
-    ids = [5, 3, 4, 4]
-    taken, _ = spoken(ids, decode=coder.decode)
-    assert taken[:4] == ["no", " 1", " yes", " yes"]
-    assert "".join(taken) == coder.decode(ids)
 
 
 @pytest.mark.parametrize(
