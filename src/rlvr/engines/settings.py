@@ -80,11 +80,9 @@ class VllmEngineSettings(EngineSettings):
         return self
 
     def check_run(self, config: Any) -> None:
-        temperature = config.rollout.temperature
-        if temperature < LEAST_TEMPERATURE:
+        if config.rollout.temperature < LEAST_TEMPERATURE:  # vLLM would sample at this one, and the trainer not
             raise ConfigError(
-                f"rollout.temperature={temperature}: vLLM samples at {LEAST_TEMPERATURE} where less is asked for, and "
-                f"the trainer would score at another one; choose at least {LEAST_TEMPERATURE}."
+                f"rollout.temperature={config.rollout.temperature}: vLLM needs at least {LEAST_TEMPERATURE}."
             )
         if config.model.bits:
             raise ConfigError(

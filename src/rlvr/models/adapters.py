@@ -182,14 +182,18 @@ def _saved_name(name: str) -> str:
 
 def adapter_weights(model: PreTrainedModel) -> dict[str, nn.Parameter]:
     """The adapters' A and B, by their names in the model."""
-    from peft.tuners.lora import LoraLayer
-
     return {
         f"{name}.{part}.{_NAME}.weight": getattr(layer, part)[_NAME].weight
-        for name, layer in model.named_modules()
-        if isinstance(layer, LoraLayer)
+        for name, layer in lora_layers(model).items()
         for part in ("lora_A", "lora_B")
     }
+
+
+def lora_layers(model: PreTrainedModel) -> dict[str, Any]:
+    """peft's layers in the places of the model's own, by their names."""
+    from peft.tuners.lora import LoraLayer
+
+    return {name: module for name, module in model.named_modules() if isinstance(module, LoraLayer)}
 
 
 @contextmanager
@@ -221,15 +225,11 @@ def merge(model: PreTrainedModel) -> None:
 
     ValueError if the weights are not float32: bf16 would round most of an adapter away.
     """
-    from peft.tuners.lora import LoraLayer
-
-    layers = [(name, module) for name, module in model.named_modules() if isinstance(module, LoraLayer)]
-    for name, layer in layers:
+    for name, layer in lora_layers(model).items():
         plain = layer.get_base_layer()
-        weight: Any = plain.weight
-        if weight.dtype != torch.float32:
-            raise ValueError(f"{name} is {weight.dtype}: adapters are merged in float32 only")
-        weight.data += layer.get_delta_weight(_NAME)  # pyright: ignore[reportAttributeAccessIssue, reportCallIssue]
+        if plain.weight.dtype != torch.float32:
+            raise ValueError(f"{name} is {plain.weight.dtype}: adapters are merged in float32 only")
+        plain.weight.data += layer.get_delta_weight(_NAME)
         parent, _, child = name.rpartition(".")
         setattr(model.get_submodule(parent), child, plain)
     model._hf_peft_config_loaded = False
