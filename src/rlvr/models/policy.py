@@ -95,13 +95,12 @@ class HubPolicy(Policy):
             self.merged().save(folder)
 
     def merged(self) -> Self:
-        """The same policy with its adapters merged, in float32; ValueError if it has none.
+        """The same policy with its adapters merged, in float32.
 
         They are added to a fresh copy of the model, never in place: unmerging in bf16 does not restore the weights, and
         the base of the policy would drift (pitfall 32).
         """
-        if self.adapters is None:
-            raise ValueError("the policy has no adapters: there is nothing to merge")
+        assert self.adapters is not None, "there is nothing to merge"
         merged = self.adapters.fresh_base()
         copy_adapters(self.model, merged)
         merge(merged)
@@ -136,14 +135,12 @@ class HubPolicy(Policy):
 
 def check_trainable(policy: HubPolicy) -> None:
     """RuntimeError unless exactly the adapters, or everything, is trained, in float32."""
-    names = {name for name, parameter in policy.model.named_parameters() if parameter.requires_grad}
-    everything = {name for name, _ in policy.model.named_parameters()}
-    expected = everything if policy.adapters is None else set(adapter_weights(policy.model))
-    if names != expected or not expected:
-        raise RuntimeError(
-            f"{len(names)} tensors are trainable instead of {len(expected)}, for example "
-            f"{min(names ^ expected, default='none')}"
-        )
-    other = {p.dtype for name, p in policy.model.named_parameters() if name in names} - {torch.float32}
-    if other:
-        raise RuntimeError(f"trained weights are {', '.join(map(str, other))} instead of float32")
+    parameters = dict(policy.model.named_parameters())
+    expected = parameters if policy.adapters is None else adapter_weights(policy.model)
+    wrong = [
+        name
+        for name, p in parameters.items()
+        if p.requires_grad != (name in expected) or (p.requires_grad and p.dtype != torch.float32)
+    ]
+    if wrong:
+        raise RuntimeError(f"{wrong[0]} and {len(wrong) - 1} more are trained and should not be, or not in float32")

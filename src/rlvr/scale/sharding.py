@@ -42,7 +42,6 @@ def row_range(tensor: Tensor) -> tuple[int, int]:
 @torch.no_grad()
 def copy_into(tensor: Tensor, value: Tensor) -> None:
     """Copy this rank's rows of the whole tensor `value`."""
-    if tensor.shape != value.shape:
-        raise ValueError(f"a tensor of shape {tuple(value.shape)} does not fit one of {tuple(tensor.shape)}")
+    assert tensor.shape == value.shape
     first, end = row_range(tensor)
     own_rows(tensor).copy_(value[first:end] if is_sharded(tensor) else value)

@@ -17,6 +17,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -122,12 +123,8 @@ def _manifest(folder: Path, step: int, known: Mapping[str, Entry]) -> str:
 
 
 def _entry(path: Path) -> Entry:
-    return {"size": path.stat().st_size, "sha256": _sha256(path)}
-
-
-def _sha256(path: Path) -> str:
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        return {"size": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
 
 
 def temporary_folder(final: Path) -> Path:
@@ -205,7 +202,7 @@ def load_checkpoint(path: Path, world: World = ALONE) -> Checkpoint:
     """Verify a checkpoint against its manifest and read it; of several ranks each verifies a share of the files.
 
     Raises:
-        UserError: a file is missing, cut short or changed; the sentence names it and says how to go on.
+        UserError: a file is missing or was changed.
     """
     step = verify(path, world)
     return Checkpoint(
@@ -221,38 +218,26 @@ def verify(path: Path, world: World = ALONE) -> int:
     """Compare every file of a checkpoint with its manifest; the checkpoint's step. Errors as in `load_checkpoint`."""
     if not path.is_dir():
         raise UserError(f"There is no checkpoint {path}.")
-    try:
+    manifest: dict[str, Any] = {}
+    files: dict[str, Any] = {}
+    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-        version, name, files = manifest["format"], f"step_{manifest['step']:06d}", list(manifest["files"].items())
-    except FileNotFoundError as error:
-        raise _damage(path, MANIFEST, "is missing") from error
-    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
-        raise _damage(path, MANIFEST, "cannot be read") from error
-    if version not in (OLDER, FORMAT):
+        if manifest["format"] not in (OLDER, FORMAT):
+            raise UserError(
+                f"Checkpoint {path} has format {manifest['format']!r}, this version of rlvr reads formats {OLDER} and "
+                f"{FORMAT}: use the version that wrote it."
+            )
+        if path.name == f"step_{manifest['step']:06d}" and {STATE, TENSORS} <= manifest["files"].keys():
+            files = manifest["files"]
+    is_sound = world.join([_is_sound(path / name, entry) for name, entry in world.share(list(files.items()))])
+    damaged = next((name for name, sound in zip(files, is_sound, strict=True) if not sound), None)
+    if damaged is not None or not files:
         raise UserError(
-            f"Checkpoint {path} has format {version!r}, this version of rlvr reads formats {OLDER} and {FORMAT}: "
-            "use the version that wrote it."
+            f"Checkpoint {path} is damaged: {damaged or MANIFEST} is missing or was changed; delete that folder to go "
+            "on from an earlier one."
         )
-    if path.name != name or not {STATE, TENSORS} <= dict(files).keys():
-        raise _damage(path, MANIFEST, f"is not the manifest of {path.name}")
-    problems = world.join([_file_problem(path / name, entry) for name, entry in world.share(files)])
-    for (name, _), problem in zip(files, problems, strict=True):
-        if problem:
-            raise _damage(path, name, problem)
     return manifest["step"]
 
 
-def _file_problem(file: Path, entry: Entry) -> str | None:
-    if not file.is_file():
-        return "is missing"
-    size = file.stat().st_size
-    if size != entry.get("size"):
-        return f"has {size} bytes instead of {entry.get('size')}"
-    return None if _sha256(file) == entry.get("sha256") else "was changed (its SHA-256 differs from the manifest's)"
-
-
-def _damage(path: Path, name: str, problem: str) -> UserError:
-    names = [other.name for other in list_checkpoints(path.parent).values()]
-    earlier = names[: names.index(path.name)] if path.name in names else []
-    go_on = f"go on from {earlier[-1]}" if earlier else "start the run again"
-    return UserError(f"Checkpoint {path} is damaged: {name} {problem}; delete that folder to {go_on}.")
+def _is_sound(file: Path, entry: Entry) -> bool:
+    return file.is_file() and _entry(file) == entry

@@ -43,7 +43,7 @@ def choose_layout(policy: HubPolicy) -> Layout:
                 return layout
     raise UserError(
         f"{type(policy.model).__name__} cannot be trained: the trainer's logprobs differ from the model's own forward "
-        "pass, so its head or its attention does something this version does not know; use another architecture"
+        "pass; use another architecture"
     )
 
 

@@ -24,6 +24,7 @@ from rlvr.training.checkpoint_state import flatten, random_state, set_random_sta
 
 WEIGHTS, HEAD = "parameters/", "value_head/"
 """Before the names of weights among the tensors of `shards/`, and of the critic's among the others."""
+MOMENTS = "state/optimizer/state/"
 
 
 @dataclass(kw_only=True)
@@ -79,14 +80,9 @@ class CheckpointSchedule:
         """
         order = checkpoint.state.get("parameters", self._order())  # older versions did not write it
         parameters = dict(self.policy.named_parameters())
-        if others := set(order) ^ set(parameters):
-            raise _misfit(checkpoint, f"{min(others)} is in one of them only")
+        _check_fits(checkpoint, order, parameters)
         load_weights(self.policy, checkpoint)
         tree = unflatten(checkpoint.state["structure"], partial(_read, checkpoint, [parameters[n] for n in order]))
-        for number, moments in tree["optimizer"]["state"].items():
-            for moment in (moments["exp_avg"], moments["exp_avg_sq"]):
-                if moment.shape != parameters[order[number]].shape:
-                    raise _misfit(checkpoint, f"{order[number]} has a moment of shape {list(moment.shape)}")
         self._load_optimizer(tree["optimizer"]["state"], order)
         set_random_state(tree["random"])
         self.rollouts.restore(checkpoint.state["rollouts"])
@@ -106,11 +102,20 @@ class CheckpointSchedule:
         optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 
-def _misfit(checkpoint: Checkpoint, what: str) -> UserError:
-    return UserError(
-        f"Checkpoint {checkpoint.model_path.parent} does not fit the model ({what}): use the versions of transformers "
-        "and peft that it was written with, or start another run from its model/ folder."
-    )
+def _check_fits(checkpoint: Checkpoint, order: Sequence[str], parameters: Mapping[str, Tensor]) -> None:
+    """UserError if the checkpoint has other parameters, or moments of other shapes: torch's fused AdamW would write
+    beyond the end of a tensor."""
+    wrong = sorted(set(order) ^ set(parameters))
+    for number, name in enumerate(order if not wrong else ()):
+        keys = [f"{WEIGHTS}{name}", *(f"{MOMENTS}{number}/{moment}" for moment in ("exp_avg", "exp_avg_sq"))]
+        shapes = {checkpoint.shards.shape(key) for key in keys if key in checkpoint.shards}
+        shapes |= {tuple(checkpoint.tensors[key].shape) for key in keys if key in checkpoint.tensors}
+        wrong += [name] if shapes - {tuple(parameters[name].shape)} else []
+    if wrong:
+        raise UserError(
+            f"Checkpoint {checkpoint.model_path.parent} does not fit the model ({wrong[0]}): use the versions of "
+            "transformers and peft that it was written with, or start another run from its model/ folder."
+        )
 
 
 def _read(checkpoint: Checkpoint, parameters: Sequence[Tensor], name: str) -> Tensor:
@@ -118,14 +123,10 @@ def _read(checkpoint: Checkpoint, parameters: Sequence[Tensor], name: str) -> Te
 
     A moment of a sharded parameter is sharded like it, and only this rank's rows are read; all else is whole.
     """
-    found = re.fullmatch(r"state/optimizer/state/(\d+)/exp_avg(?:_sq)?", name)
+    found = re.fullmatch(rf"{MOMENTS}(\d+)/exp_avg(?:_sq)?", name)
     if not found or not is_sharded(parameter := parameters[int(found[1])]):
         return _rows(checkpoint, name)
-    first, end = row_range(parameter)
-    rows = _rows(checkpoint, name, first, end)
-    if rows.shape != own_rows(parameter).shape:  # torch's fused AdamW would write beyond its end
-        raise _misfit(checkpoint, f"rows {first} to {end} of {name} have the shape {list(rows.shape)}")
-    return sharded_like(parameter, rows)
+    return sharded_like(parameter, _rows(checkpoint, name, *row_range(parameter)))
 
 
 def _rows(checkpoint: Checkpoint, name: str, first: int = 0, end: int | None = None) -> Tensor:
@@ -140,8 +141,6 @@ def load_weights(policy: HubPolicy, checkpoint: Checkpoint) -> None:
     sharded = {f"{WEIGHTS}{name}": p for name, p in policy.named_parameters() if is_sharded(p)}
     sharded = {name: p for name, p in sharded.items() if name in checkpoint.shards}
     for name, parameter in sharded.items():  # only this rank's rows are read
-        if (shape := checkpoint.shards.shape(name)) != parameter.shape:
-            raise _misfit(checkpoint, f"{name.removeprefix(WEIGHTS)} has the shape {list(shape)}")
         own_rows(parameter).copy_(checkpoint.shards.rows(name, *row_range(parameter)))
     if not sharded:
         policy.load_weights(checkpoint.model_path)

@@ -66,13 +66,13 @@ LORA model.load_in_4bit=true model.load_in_8bit=true -> model.load_in_4bit=true:
 HF model.load_in_8bit=true -> model.load_in_8bit=true: quantized weights cannot be trained; set model.lora.enabled=true
 HF model.dtype=bfloat16 -> set model.lora.enabled=true, or model.dtype=float32
 LORA model.dtype=bfloat16 trainer.precision=fp32 -> trainer.precision=fp32: model.dtype=bfloat16 computes in bfloat16
-HF model.attn_implementation=flash_attention_2 trainer.device=cpu -> needs a GPU, and trainer.device=cpu
-HF model.attn_implementation=flash_attention_2 trainer.precision=fp32 -> computes in bfloat16; set trainer.precision
+HF model.attn_implementation=flash_attention_2 trainer.device=cpu -> flash_attention_2: needs a GPU; choose
+HF model.attn_implementation=flash_attention_2 trainer.precision=fp32 -> flash_attention_2 computes in bfloat16
 LORA model.load_in_4bit=true trainer.strategy=fsdp2 -> model.load_in_4bit=true: packed weights cannot
 # engines
 engine=vllm engine.urls=[http://a:1/v1,http://a:1/] -> names a server twice; name each once
 engine=vllm engine.urls=['127.0.0.1:8000'] -> engine.urls[0]=127.0.0.1:8000: must begin with http:// or https:// (addr
-engine=vllm rollout.temperature=0.005 -> rollout.temperature=0.005: vLLM samples at 0.01 where less is asked for
+engine=vllm rollout.temperature=0.005 -> rollout.temperature=0.005: vLLM needs at least 0.01
 engine=vllm LORA model.load_in_8bit=true -> model.load_in_8bit=true: engine=vllm would sample from
 engine=vllm HF engine.sync=adapter -> engine.sync=adapter: there is no adapter to push
 # task, reward, prompt and model together

@@ -34,9 +34,7 @@ def two_gpus(monkeypatch):
 def test_without_a_gpu_auto_is_the_cpu_and_asking_for_one_is_an_error(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert choose_device("auto") == choose_device("cpu") == torch.device("cpu")
-    with pytest.raises(
-        ConfigError, match=r"^trainer\.device=cuda: torch .* sees no GPU here; .* trainer\.device=auto\.$"
-    ):
+    with pytest.raises(ConfigError, match=r"^trainer\.device=cuda: .* sees 0 GPU\(s\) here; .* trainer\.device=cpu\.$"):
         choose_device("cuda")
 
 
@@ -49,9 +47,7 @@ def test_every_process_of_a_machine_gets_its_own_gpu(monkeypatch, two_gpus, want
     assert two_gpus == [torch.device("cuda", 0), torch.device("cuda", 1)]
     assert choose_device("cpu") == torch.device("cpu")
     monkeypatch.setenv("LOCAL_RANK", "2")
-    with pytest.raises(
-        ConfigError, match=r"process 3 on a machine with 2 GPU\(s\); start torchrun with --nproc-per-node 2"
-    ):
+    with pytest.raises(ConfigError, match=r"this is process 3, and torch .* sees 2 GPU\(s\) here"):
         choose_device(wanted)
 
 
@@ -134,25 +130,9 @@ def test_quantized_weights_are_rounded_on_the_device_that_was_chosen(monkeypatch
     assert [found for found in asked if found is not None] == [{"": "cuda:1"}]
 
 
-def test_the_attention_that_was_asked_for_is_the_models(tmp_path):
-    folder = save_model(tmp_path)
-    for name in ("eager", "sdpa"):
-        model = load_policy(settings(folder, attn_implementation=name), seed=0).model
-        assert model.config._attn_implementation == name
-
-
-def test_flash_attention_needs_a_gpu(tmp_path):
-    with pytest.raises(
-        ConfigError, match=r"flash_attention_2: needs a GPU and flash-attn, and the model is on the CPU"
-    ):
-        load_policy(settings(save_model(tmp_path), attn_implementation="flash_attention_2"), seed=0)
-
-
 def test_flash_attention_needs_its_package(tmp_path):
-    with pytest.raises(ConfigError, match=r"and the package flash-attn is not installed; choose sdpa"):
-        load_policy(
-            settings(save_model(tmp_path), attn_implementation="flash_attention_2"), seed=0, device=torch.device("meta")
-        )
+    with pytest.raises(UserError, match=r"cannot be loaded \(.*Flash"):
+        load_policy(settings(save_model(tmp_path), attn_implementation="flash_attention_2"), seed=0)
 
 
 def test_the_engine_samples_with_torchs_attention_in_the_place_of_flash_attention():

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-import torch
 
 from rlvr.training.checkpoint_state import flatten, unflatten
 
@@ -12,13 +11,6 @@ def test_a_tree_comes_back_as_it_was() -> None:
     tree = {"a": (1, [2.5, None, True]), 3: {"x": float("inf")}, "t": (), "e": {}, "s": "text"}
     structure = flatten(tree, "n", {})
     assert unflatten(json.loads(json.dumps(structure, allow_nan=False)), {}.__getitem__) == tree
-
-
-def test_tensors_are_named_by_their_place() -> None:
-    tensors: dict[str, torch.Tensor] = {}
-    structure = flatten({"lr": 0.1, 0: [torch.ones(2)]}, "optimizer", tensors)
-    assert list(tensors) == ["optimizer/0/0"]
-    assert torch.equal(unflatten(structure, tensors.__getitem__)[0][0], torch.ones(2))
 
 
 def test_what_json_cannot_hold_is_refused() -> None:

@@ -144,25 +144,11 @@ def test_pitfall_03_a_completion_ends_with_the_end_token_unless_its_text_has_the
     assert [row[1] for row in _encode(policy, WithoutEnd(), pairs)] == [[6, 2, 2], [7, 2]]
 
 
-def test_two_ways_to_say_the_end_train_the_same() -> None:
-    one, two = tiny_policy(), tiny_policy()
-    run(one, Copies())
-    run(two, WithoutEnd())
-    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
-
-
 def test_a_tokenizer_without_an_end_token_is_a_sentence() -> None:
     policy = tiny_policy()
     policy.tokenizer.eos_token = None
-    with pytest.raises(UserError, match=r"names no end token, .* warm_start\.enabled=false"):
+    with pytest.raises(UserError, match=r"names no end token.*warm_start\.enabled=false"):
         run(policy, WithoutEnd())
-
-
-def test_the_setting_says_what_is_trained_on() -> None:
-    one, two = tiny_policy(), tiny_policy()
-    run(one, Copies())
-    run(two, Copies(), loss_on="all")
-    assert not all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
 
 
 def test_every_demonstration_is_fresh_and_the_last_phase_has_its_own_share() -> None:
@@ -185,8 +171,3 @@ def test_a_stop_ends_it() -> None:
     task = Copies()
     assert run(tiny_policy(), task, stop_at=3)[0] is False
     assert len(task.asked) == 3 * 4
-
-
-def test_a_loss_that_is_nan_is_a_sentence() -> None:
-    with pytest.raises(UserError, match=r"warm start's loss is not finite .* lower warm_start\.learning_rate"):
-        run(tiny_policy(), Copies(), learning_rate=1e30)

@@ -13,7 +13,7 @@ import queue
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, redirect_stderr, redirect_stdout, suppress
 from dataclasses import asdict, replace
 from math import inf
@@ -30,18 +30,13 @@ from rlvr.tracking.trackers.base import Row, RunFacts, Started, Status, Tracker,
 
 LEAVE_S = 2.0
 """Seconds that a run that is being killed waits for its trackers."""
-
 LOAD_S = 120.0
 """Seconds for `load` and `prepare`, which are slow on a busy machine."""
-
 POLL_S = 0.05
-
 MAX_WAITING = 500
 """Jobs in the queue of a tracker that is slower than the run."""
-
 MAX_ROWS = 100
 """Steps that are sent at once."""
-
 
 of_this_thread = threading.local()
 """`log`: the file for what the thread of a tracker prints."""
@@ -56,13 +51,7 @@ class Trackers:
     """
 
     def __init__(
-        self,
-        settings: TrackerSettings,
-        folder: Path,
-        note: Callable[[str], None],
-        *,
-        experiment: str,
-        config: dict[str, Any],
+        self, settings: TrackerSettings, folder: Path, note: Callable[[str], None], *, experiment: str, config: Any
     ) -> None:
         """`config` has the values of config.yaml."""
         self._settings, self._folder = settings, folder
@@ -78,8 +67,8 @@ class Trackers:
             known=None,
             first_step=0,
         )
-        upload_s = settings.upload_timeout_s
-        self._all = [TrackerThread(tracker, run, folder, note, upload_s) for tracker in settings.reported]
+        limits = {"load": LOAD_S, "prepare": LOAD_S, "model": settings.upload_timeout_s}
+        self._all = [TrackerThread(tracker, run, limits, note) for tracker in settings.reported]
         self._begun = self._ended = False
         self._redirected = ExitStack()
 
@@ -145,12 +134,11 @@ class TrackerThread:
     """
 
     def __init__(
-        self, tracker: Tracker, run: RunFacts, folder: Path, note: Callable[[str], None], upload_timeout_s: float
+        self, tracker: Tracker, run: RunFacts, limits: Mapping[str, float], note: Callable[[str], None]
     ) -> None:
         self._tracker = tracker.model_copy()  # what it keeps in private attributes belongs to this run
-        self._run, self._folder, self._note = run, folder, note
-        self._limits = {"load": LOAD_S, "prepare": LOAD_S, "model": upload_timeout_s}
-        self._state = folder / "trackers" / f"{tracker.label}.json"
+        self._run, self._limits, self._note = run, limits, note
+        self._state = Path(run.folder, "trackers", f"{tracker.label}.json")
         self._log_path = self._state.with_suffix(".log")
         self.jobs: queue.Queue[tuple[Any, ...]] = queue.Queue()
         self.is_given_up, self.num_dropped = False, 0
@@ -175,10 +163,7 @@ class TrackerThread:
             self.thread.join(POLL_S)
             self._check()
             if self._loaded_at and monotonic() > max(since, self._loaded_at) + limit:
-                is_last = self._call is not None and self._call[0] == "finish"
-                self._give_up(
-                    f"{'no answer to `finish`' if is_last else 'it did not take the rest'} within {limit:g} s"
-                )
+                self._give_up(f"it did not take the rest within {limit:g} s")
         self._check()
         if self.num_dropped and not self.is_given_up:
             self._note(
@@ -190,9 +175,7 @@ class TrackerThread:
         if self._started.where and not self._is_shown:
             self._is_shown = True
             self._note(f"{self._tracker.shown}: {self._started.where}")
-        if self._failure is not None:
-            self._give_up(self._failure)
-        elif reason := self._overdue():
+        if reason := self._failure or self._overdue():
             self._give_up(reason)
 
     def _overdue(self) -> str | None:
@@ -207,7 +190,7 @@ class TrackerThread:
             file.write(f"given up: {reason}\n")
         self._note(
             f"warning: {self._tracker.shown} is given up ({reason}); the run goes on, metrics.jsonl has all numbers, "
-            f"and `rlvr train {resuming(self._folder)}` sends what is missing (details: {self._log_path})"
+            f"and `rlvr train {resuming(Path(self._run.folder))}` sends what is missing (details: {self._log_path})"
         )
 
     def _limit(self, what: str) -> float:
@@ -242,16 +225,12 @@ class TrackerThread:
         return answer
 
     def begin(self, first_step: int) -> None:
-        """Start the tracker's run, or go on with it."""
         run = replace(self._run, first_step=first_step)
         with suppress(OSError, ValueError, TypeError):  # there is none, or it is damaged
             run = replace(run, known=Started(**json.loads(self._state.read_text())))
         self._ask("prepare", run)
         self._loaded_at = monotonic()
-        started = self._ask("start", run)
-        if not isinstance(started, Started):
-            raise TypeError(f"its method start must return Started(...), not {type(started).__name__}")
-        self._remember(started)
+        self._remember(self._ask("start", run))
 
     def send_numbers(self, last_step: float) -> None:
         """The lines of metrics.jsonl that the tracker lacks, up to a step."""
@@ -276,7 +255,6 @@ class TrackerThread:
             self._ask("completions", step, rows)
 
     def send_files(self, status: Status) -> None:
-        """The rest of the numbers, the files, the model."""
         paths = [Path(self._run.folder, name) for name in ("metrics.jsonl", "config.yaml", "report.html")]
         if paths[0].exists():
             self.send_numbers(float("inf"))

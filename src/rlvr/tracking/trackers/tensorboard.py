@@ -23,7 +23,6 @@ class Tensorboard(Tracker):
     _writer: Any = None
 
     def load(self) -> None:
-        """The writer, which takes seconds."""
         import torch.utils.tensorboard  # noqa: F401
 
     def start(self, run: RunFacts) -> Started:
@@ -63,7 +62,6 @@ class Tensorboard(Tracker):
         self._writer.flush()
 
     def finish(self, status: Status) -> None:
-        """How the run ended is a text."""
         self._write_text("status", 0, status)
         self._writer.close()
 
