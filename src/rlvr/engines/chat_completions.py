@@ -30,7 +30,6 @@ class Said:
 
 
 def to_wire(message: Message) -> dict[str, Any]:
-    """A message in OpenAI's form."""
     wire: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.role == "tool":
         wire["tool_call_id"] = message.call_id or ""
@@ -88,7 +87,6 @@ class _Answer(BaseModel):
 
 
 def first_problem(error: ValidationError) -> str:
-    """`choices.0.message: Field required`"""
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
     return f"{'.'.join(map(str, first['loc'][:6])) or 'the whole'}: {first['msg'][:200]}"
 

@@ -20,8 +20,7 @@ from rlvr.errors import UserError, nearest
 from rlvr.types import SamplingParams, ToolSchema
 
 PREFIX = "openai:"
-TIMEOUT_S = 300.0
-"""Of one request; each retry has as long again."""
+TIMEOUT_S = 300.0  # of one request; each retry has as long again
 CONNECT_TIMEOUT_S = 10.0
 MAX_BODY_BYTES = 16 << 20
 MAX_FAILURES_AT_START, MAX_FAILURES = 5, 50
@@ -164,7 +163,6 @@ class Endpoint:
         return named is not None
 
     def _open(self) -> Any:
-        """The official client, which retries by itself."""
         if self._client is None:
             openai = _openai()
             self._client = openai.AsyncOpenAI(
@@ -176,7 +174,6 @@ class Endpoint:
         return self._client
 
     async def _read(self, request: AbstractAsyncContextManager[Any]) -> bytes:
-        """The body of a successful answer."""
         found = bytearray()
         limit_s = (1 + self._max_retries) * self._timeout_s  # the client's own limit restarts with every byte
         try:
@@ -223,7 +220,6 @@ def _openai() -> Any:
 
 
 def _told(error: Any) -> str:
-    """`500: out of memory` in a line."""
     status, body = getattr(error, "status_code", None), getattr(error, "body", None)
     message = body.get("message") if isinstance(body, dict) else None
     if status is not None:

@@ -10,11 +10,8 @@ from rlvr.errors import ConfigError
 from rlvr.registry import register
 from rlvr.settings import Component, NonNegativeInt, PositiveFloat, PositiveInt, Text, setting, wrong
 
-MAX_WAIT_S = 604_800.0
-"""A week: sockets cannot wait for ever."""
-
-LEAST_TEMPERATURE = 0.01
-"""vLLM 0.32: `vllm.sampling_params._MAX_TEMP`."""
+MAX_WAIT_S = 604_800.0  # a week: sockets cannot wait for ever
+LEAST_TEMPERATURE = 0.01  # vLLM 0.32: `vllm.sampling_params._MAX_TEMP`
 
 
 class EngineSettings(Component):

@@ -70,11 +70,9 @@ class Analysis:
 
     @property
     def tasks(self) -> tuple[tuple[str, str], ...]:
-        """Task and split of the cells, each once."""
         return tuple(dict.fromkeys((cell.task, cell.split) for cell in self.cells))
 
     def of_task(self, task: str, split: str) -> tuple[Cell, ...]:
-        """The cells of one task and split."""
         return tuple(cell for cell in self.cells if (cell.task, cell.split) == (task, split))
 
 

@@ -10,16 +10,12 @@ from pathlib import Path
 from rlvr.errors import UserError, nearest
 from rlvr.tracking.evaluations import EvaluationRecord, read_records
 
-PLAN = "benchmark.json"
-"""In a benchmark's folder: what is measured, and the file of its records."""
-
+PLAN = "benchmark.json"  # in a benchmark's folder: what is measured, and the file of its records
 MAX_PLAN_BYTES = 10 << 20
-MAX_PROBLEMS = 3
-"""Damaged lines named per file; more are counted."""
+MAX_PROBLEMS = 3  # damaged lines named per file; more are counted
 
 
-Names = tuple[str, str, str]
-"""A benchmark's names for the model and task of a file, and the task's own name."""
+Names = tuple[str, str, str]  # a benchmark's names for the model and task of a file, and the task's own name
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

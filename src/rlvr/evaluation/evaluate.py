@@ -26,20 +26,11 @@ from rlvr.types import Example, GradedAnswer, SamplingParams
 SAMPLING_SEED = 0
 """Evaluation draws do not depend on the run's seed, so runs with different seeds can be compared."""
 
-MAX_FAILURE_SHARE = 0.2
-"""Largest share of completions that the metric may fail on."""
-
-MAX_EPISODES = 1_000_000
-"""Per evaluation: all records are kept in memory."""
-
-UNNAMED = Origin()
-"""Of records that are not written, e.g. during training."""
-
-Progress = Callable[[int, int], None]
-"""Called after each episode with (episodes done, episodes in total)."""
-
-Records = tuple[EvaluationRecord, ...]
-"""The samples of each example, example by example."""
+MAX_FAILURE_SHARE = 0.2  # largest share of completions that the metric may fail on
+MAX_EPISODES = 1_000_000  # per evaluation: all records are kept in memory
+UNNAMED = Origin()  # of records that are not written, e.g. during training
+Progress = Callable[[int, int], None]  # called after each episode with (episodes done, episodes in total)
+Records = tuple[EvaluationRecord, ...]  # the samples of each example, example by example
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +112,6 @@ async def play_set(
 
 
 def greedy(params: SamplingParams) -> SamplingParams:
-    """The same request with greedy decoding."""
     return replace(params, temperature=0.0, top_p=1.0, top_k=0, min_p=0.0)
 
 

@@ -12,11 +12,8 @@ if TYPE_CHECKING:
 
 CONFIDENCE = 0.95
 
-SEED = 0
-"""Of all resampling, so that the same records give the same intervals."""
-
-_FEW = 32
-"""Up to this many distinct values multinomial counts are faster than drawing every example."""
+SEED = 0  # of all resampling, so that the same records give the same intervals
+_FEW = 32  # up to this many distinct values multinomial counts are faster than drawing every example
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

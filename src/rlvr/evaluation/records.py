@@ -44,7 +44,6 @@ class RecordFile:
             raise
 
     def _resume(self, path: Path, settings: Collection[str]) -> None:
-        """Read the records of an earlier run."""
         whole, problems = read_records(self.path, name=str(path)) if self.path.exists() else ([], [])
         if problems and not whole:
             raise UserError(f"{path} is there and holds no records of an evaluation: name another --output.")

@@ -167,7 +167,6 @@ def powers_of_two(limit: int) -> list[int]:
 
 
 def fact_values(records: Iterable[EvaluationRecord], name: str) -> list[float]:
-    """A number that the verifier reports, of the records that have it."""
     values = (record.diagnostics.get(name) for record in records)
     return [float(value) for value in values if isinstance(value, int | float)]
 

@@ -51,7 +51,6 @@ def add_adapters(model: PreTrainedModel, lora: LoraSettings, *, base: str, seed:
 
 
 def insert_saved(model: PreTrainedModel, folder: Path, *, base: str) -> None:
-    """Put the adapter saved in `folder` on the model, and freeze everything else."""
     from peft import LoraConfig
 
     settings = LoraConfig.from_pretrained(str(folder))
@@ -62,7 +61,6 @@ def insert_saved(model: PreTrainedModel, folder: Path, *, base: str) -> None:
 
 
 def copy_adapters(source: PreTrainedModel, target: PreTrainedModel) -> None:
-    """Put the adapter of one model on a copy of the model under it."""
     _insert(target, copy.deepcopy(source.peft_config[_NAME]), base="")
     with torch.no_grad():
         weights = adapter_weights(source)
@@ -161,7 +159,6 @@ def write_adapters(model: PreTrainedModel, folder: Path) -> None:
 
 
 def _saved_name(name: str) -> str:
-    """`model.layers.0.self_attn.q_proj.lora_A.default.weight` as peft saves it."""
     return f"base_model.model.{name}".replace(f".{_NAME}.", ".")
 
 
@@ -169,7 +166,6 @@ def _saved_name(name: str) -> str:
 
 
 def adapter_weights(model: PreTrainedModel) -> dict[str, nn.Parameter]:
-    """The adapters' A and B, by their names in the model."""
     return {
         f"{name}.{part}.{_NAME}.weight": getattr(layer, part)[_NAME].weight
         for name, layer in lora_layers(model).items()
@@ -186,7 +182,6 @@ def lora_layers(model: PreTrainedModel) -> dict[str, Any]:
 
 @contextmanager
 def without_adapters(model: PreTrainedModel) -> Iterator[None]:
-    """The model under the adapters."""
     model.disable_adapters()
     try:
         yield

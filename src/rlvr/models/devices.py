@@ -31,7 +31,6 @@ def choose_device(wanted: str) -> torch.device:
 
 
 def move(model: nn.Module, device: torch.device) -> None:
-    """`model.to(device)`, whose type in transformers confuses type checkers."""
     model.to(device)
 
 
@@ -44,7 +43,6 @@ def choose_products(device: torch.device, precision: str) -> None:
 
 
 def in_bf16(precision: str, model: PreTrainedModel) -> bool:
-    """Whether products are computed in bfloat16, as `trainer.precision` says."""
     return precision == "bf16" or (precision == "auto" and bf16_pays(model))
 
 

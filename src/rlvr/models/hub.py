@@ -27,7 +27,6 @@ class Located:
     is_adapter: bool  # LoRA weights for another model, which adapter_config.json names
 
     def adapter_folder(self) -> Path | None:
-        """The folder of an adapter, downloaded if it is on the Hub; None for a whole model."""
         if not self.is_adapter or Path(self.name).is_dir():
             return Path(self.name) if self.is_adapter else None
         from huggingface_hub import snapshot_download
@@ -80,7 +79,6 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def sentence(name: str, error: BaseException) -> UserError:
-    """The UserError for an error of the Hub, which may be wrapped in others."""
     from huggingface_hub import constants
 
     chain, hub = list(_chain(error)), constants.ENDPOINT

@@ -80,7 +80,6 @@ def model_family(settings: PretrainedModel) -> str:
 
 
 def _load(settings: PretrainedModel, device: torch.device, located: Located, adapter: Path | None) -> HubPolicy:
-    """A whole model, or with `adapter` its base model with the adapter on it."""
     if adapter is None:
         model = _load_model(settings, device, located)
         return HubPolicy(model=model, tokenizer=_from_pretrained(AutoTokenizer, settings, located))
@@ -97,7 +96,6 @@ def _load(settings: PretrainedModel, device: torch.device, located: Located, ada
 
 
 def base_of(adapter: Path) -> str:
-    """Folder or Hub id of the model an adapter was trained on."""
     return str(saved_settings(adapter)["base_model_name_or_path"])
 
 
@@ -163,7 +161,6 @@ def _saved_bits(config: Any, settings: PretrainedModel) -> int | None:
 
 
 def _lasting(name: str) -> str:
-    """The absolute path of a folder; a Hub id unchanged."""
     return str(Path(name).resolve()) if Path(name).is_dir() else name
 
 

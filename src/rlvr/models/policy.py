@@ -33,8 +33,6 @@ getLogger("bitsandbytes").setLevel(ERROR)  # imported with every adapter, it tel
 
 @dataclass(frozen=True, kw_only=True)
 class Adapters:
-    """LoRA weights are trained; the model under them is frozen."""
-
     fresh_base: Callable[[], PreTrainedModel]  # loads the model under them again, in float32
     merge_final: bool
     note: str  # for the user: rank, layers, dtype of the frozen weights
@@ -42,8 +40,6 @@ class Adapters:
 
 @dataclass(frozen=True, kw_only=True)
 class HubPolicy(Policy):
-    """What commands load, train and save."""
-
     tokenizer: PreTrainedTokenizerBase
     adapters: Adapters | None = None  # None: the whole model is trained
 
@@ -62,7 +58,6 @@ class HubPolicy(Policy):
 
     @property
     def num_weights(self) -> int:
-        """All numbers of the model, trained or frozen, tied ones once."""
         return sum(num_weights(p) for p in self.model.parameters())
 
     @property
@@ -88,7 +83,6 @@ class HubPolicy(Policy):
             self.tokenizer.save_pretrained(folder)
 
     def save_final(self, folder: Path, *, writes: bool = True) -> None:
-        """Like `save`, with adapters merged if the settings say so."""
         if self.adapters is None or not self.adapters.merge_final:
             self.save(folder, writes=writes)
         elif writes:

@@ -20,8 +20,7 @@ from rlvr.seeding import derive_seed
 
 PAD, BOS, EOS = "<pad>", "<boe>", "<eoe>"
 BPE_EOS = "<eos>"
-MIN_PAIR_COUNT = 2
-"""A rarer pair of tokens is not merged: its token would never be trained."""
+MIN_PAIR_COUNT = 2  # a rarer pair of tokens is not merged: its token would never be trained
 
 
 def build_tokenizer(vocabulary: Sequence[str]) -> PreTrainedTokenizerFast:
@@ -70,7 +69,6 @@ def build_bpe_tokenizer(texts: Iterable[str], vocabulary_size: int, markers: Seq
 
 
 def _without(markers: Sequence[str], texts: Iterable[str]) -> Iterator[str]:
-    """The pieces of the texts between the markers."""
     if not markers:
         yield from texts
         return

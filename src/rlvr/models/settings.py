@@ -28,22 +28,18 @@ class Model(Component):
 
     @property
     def pretrained(self) -> PretrainedModel | None:
-        """These settings, where there are weights to load."""
         return None
 
     @property
     def summary(self) -> str:
-        """Which model it is, in a few words."""
         return self.name
 
     @property
     def adapted(self) -> bool:
-        """Whether adapters are trained instead of the model's own weights."""
         return False
 
     @property
     def bits(self) -> Literal[4, 8] | None:
-        """Of the weights, where they are quantized."""
         return None
 
     def fitted(self, config: Any) -> Self:

@@ -17,20 +17,12 @@ from rlvr.report.page import Limits, Page, finite, pack
 from rlvr.report.rollouts import shallow_dict, token_texts
 from rlvr.tracking.evaluations import EvaluationRecord, GradedTurn
 
-CellKey = tuple[str, str, str, str, str]
-"""Task, split, model, retriever ("" for none) and settings."""
-
+CellKey = tuple[str, str, str, str, str]  # task, split, model, retriever ("" for none) and settings
 ROWS_OF_A_CHUNK = 50
 MAX_PROMPT_CHARS, MAX_COMPLETION_CHARS, MAX_REPLY_CHARS, MAX_ANSWER_CHARS = 8_000, 20_000, 6_000, 2_000
-MAX_LISTED_CHARS = 160
-"""Of answers, in the list of examples."""
-
-MAX_SEARCHED_CHARS = 400
-"""Of the ends of a prompt and a last completion, for the text filter."""
-
-MAX_TOKENS = 4_000
-"""Per completion, with their logprobs."""
-
+MAX_LISTED_CHARS = 160  # of answers, in the list of examples
+MAX_SEARCHED_CHARS = 400  # of the ends of a prompt and a last completion, for the text filter
+MAX_TOKENS = 4_000  # per completion, with their logprobs
 MAX_NOTES = 20
 
 
@@ -149,7 +141,6 @@ def _group(records: Iterable[EvaluationRecord]) -> tuple[list[CellKey], list[_Ro
 
 
 def _plain_cell(cell: CellKey, rows: Sequence[_Row], number: int) -> dict[str, Any]:
-    """A cell without its analysis."""
     task, split, model, retriever, settings = cell
     own = [record for row in rows for record in row.records.get(number, ())]
     greedy = [record for record in own if record.sample_index == 0 and record.failure is None]
@@ -235,7 +226,6 @@ def _pack_texts(rows: Sequence[_Row], limits: Limits) -> tuple[list[int | None],
 
 
 def _texts(row: _Row) -> dict[str, Any]:
-    """The texts of an example; a prompt or gold answer that differs between cells is with the record."""
     first = row.first
     return {
         "prompt": _cut_head(first.prompt),
@@ -294,6 +284,5 @@ def _cut(text: str, limit: int) -> str:
 
 
 def _cut_head(prompt: str) -> str:
-    """The end of a prompt, its most telling part."""
     left_out = len(prompt) - MAX_PROMPT_CHARS
     return prompt if left_out <= 0 else f"{left_out:,} characters left out ... {prompt[left_out:]}"

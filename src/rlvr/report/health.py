@@ -14,8 +14,7 @@ from rlvr.tracking.metrics import describe
 
 Numbers = Mapping[str, float]
 
-MAX_LOOKS_BACK = 20
-"""Earlier steps at which the hints are evaluated again."""
+MAX_LOOKS_BACK = 20  # earlier steps at which the hints are evaluated again
 
 # Signals with a bound in docs/metrics.md and no hint: a notice if all of the last values are beyond it.
 _NOTICES: tuple[tuple[str, Callable[[float], bool]], ...] = (
@@ -104,7 +103,6 @@ def _plain(values: Sequence[float]) -> str:
 
 
 def _solved(history: Sequence[Numbers]) -> bool:
-    """Whether the last evaluations leave little to learn (as in tracking.health)."""
     latest = {name: row[name] for row in history for name in row if re.fullmatch(r"eval/[^/]+/accuracy", name)}
     return bool(latest) and min(latest.values()) >= 0.9
 

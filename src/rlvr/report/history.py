@@ -16,8 +16,7 @@ from rlvr import registry
 from rlvr.errors import ConfigError
 from rlvr.tracking.jsonl import metrics_row
 
-MAX_NOTES = 5
-"""Damaged lines named per file; more are counted."""
+MAX_NOTES = 5  # damaged lines named per file; more are counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +35,6 @@ class History:
 
     @property
     def step(self) -> int:
-        """The last step with metrics."""
         return int(self.rows[-1]["step"]) if self.rows else 0
 
     def setting(self, key: str) -> Any:
@@ -61,7 +59,6 @@ class History:
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a folder holds a run, or what is left of one."""
     return folder.is_dir() and any((folder / name).exists() for name in ("config.yaml", "metrics.jsonl", "rollouts"))
 
 

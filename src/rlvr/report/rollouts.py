@@ -88,13 +88,10 @@ def spread(count: int, quota: int) -> list[int]:
 
 
 def _number_of(text: str, numbers: dict[str, int]) -> int:
-    """The number of a text among those seen so far."""
     return numbers.setdefault(text, len(numbers))
 
 
 class PackedRollouts:
-    """Chunks of a page, cut as episodes are added."""
-
     def __init__(self) -> None:
         self.chunks: dict[str, bytes] = {"index": b""}
         self.ids: defaultdict[int, set[int]] = defaultdict(set)  # of all tokens in the chunks, by run
@@ -170,7 +167,6 @@ class PackedRollouts:
 
 
 def _detail(record: EpisodeRecord) -> dict[str, Any]:
-    """What the index and the texts of an episode leave out."""
     return {
         "seed": str(record.seed),  # beyond what a number of JavaScript can hold
         "version": record.policy_version,

@@ -83,7 +83,6 @@ def _rollouts(folders: Sequence[Path], limits: Limits) -> PackedRollouts:
 
 
 def _facts(histories: Sequence[History]) -> list[tuple[str, str]]:
-    """The line below the heading."""
     facts: list[tuple[str, str]] = []
     for history in histories:
         if len(histories) > 1:

@@ -26,7 +26,6 @@ from rlvr.scale.sharding import is_sharded, own_rows, row_range
 
 
 def make_parallel(settings: TrainerSettings, world: World, *, bf16: bool) -> DataParallel:
-    """What `trainer.strategy` asks for."""
     if settings.strategy == "fsdp2":
         return FullySharded(world, bf16=bf16, cpu_offload=settings.cpu_offload)
     return DataParallel(world, bf16=bf16)
@@ -91,7 +90,6 @@ class FullySharded(DataParallel):
         return norm
 
     def replicated(self, policy: Policy) -> list[nn.Parameter]:
-        """As `DataParallel.replicated`; FSDP has summed the others."""
         return [p for p in policy.parameters() if not is_sharded(p)]
 
     def first_weights(self, parameter: nn.Parameter, count: int) -> Tensor:

@@ -81,19 +81,16 @@ class EvaluationRecord(Origin):
 
     @property
     def completions(self) -> tuple[str, ...]:
-        """What was said, turn by turn."""
         return tuple(turn.completion for turn in self.turns)
 
     @property
     def key(self) -> tuple[str, str, int]:
-        """What makes it the same measurement: settings, example, sample."""
         return self.settings, self.example_id, self.sample_index
 
 
 SCHEMA = TypeAdapter(EvaluationRecord)
 
-MAX_LINE_BYTES = 64 << 20
-"""A longer line is no record of ours."""
+MAX_LINE_BYTES = 64 << 20  # a longer line is no record of ours
 
 
 def read_records(
@@ -133,7 +130,6 @@ def read_records(
 
 
 def check_writable(path: str) -> None:
-    """Before hours of work: UserError if `write_jsonl` could not write there."""
     target = Path(path)
     with writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -42,13 +42,11 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def sync_file(path: Path) -> None:
-    """Wait until a file's bytes are on the disk."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
 
 
 def sync_folder(path: Path) -> None:
-    """Wait until a folder's entries (creations, renames) are on the disk."""
     number = os.open(path, os.O_RDONLY)
     try:
         os.fsync(number)

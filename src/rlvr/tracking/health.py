@@ -78,7 +78,6 @@ def _silent_parts(recent: Sequence[Metrics], steps: str, penalties: Collection[s
 
 
 def _solved(history: Sequence[Metrics]) -> bool:
-    """Whether the last evaluation was so good that little is left to learn."""
     found = [[v for n, v in m.items() if re.fullmatch("eval/[^/]+/accuracy", n)] for m in history]
     return min(next((values for values in reversed(found) if values), [0.0])) >= 0.9
 

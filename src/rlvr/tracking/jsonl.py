@@ -37,7 +37,6 @@ class MetricsFile:
         self.path = path
 
     def append(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Write the line of a step. UserError: no space, or not writable."""
         with writing(self.path), self.path.open("ab") as file:
             file.write(metrics_line(step, metrics).encode())
 

@@ -28,11 +28,8 @@ if TYPE_CHECKING:
 Decode = Callable[[Sequence[int]], str]
 Numbers = list[float | None]
 
-MAX_TEXT = 10_000
-"""Characters of a prompt or completion that trackers get."""
-
-MAX_DEPTH = 20
-"""Of lists and objects in a call's arguments; what lies deeper is only named."""
+MAX_TEXT = 10_000  # characters of a prompt or completion that trackers get
+MAX_DEPTH = 20  # of lists and objects in a call's arguments; what lies deeper is only named
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,8 +92,6 @@ class RowRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EpisodeRecord:
-    """One line of a rollout file."""
-
     example_id: str
     answer: str
     group: int
@@ -270,7 +265,6 @@ def _short(text: str) -> str:
 
 
 def rollouts_path(folder: Path, step: int) -> Path:
-    """`rollouts_path(Path("rollouts"), 10)` is `rollouts/step_000010.jsonl.gz`."""
     return folder / f"step_{step:06d}.jsonl.gz"
 
 

@@ -31,20 +31,15 @@ from rlvr.scale.sharding import is_sharded
 from rlvr.scale.shards import INDEX, Held, Shards, shard_name, write_index, write_rows
 from rlvr.tracking.files import sync_file, sync_folder, writing
 
-FORMAT, OLDER = 2, 1
-"""Versions of the format; the older one has no `shards/`."""
-
+FORMAT, OLDER = 2, 1  # versions of the format; the older one has no `shards/`
 MANIFEST, STATE, TENSORS, MODEL, SHARDS = "manifest.json", "state.json", "tensors.safetensors", "model", "shards"
 
 
-Entry = dict[str, Any]
-"""What the manifest says of a file: `{"size": 1234, "sha256": "..."}`."""
+Entry = dict[str, Any]  # what the manifest says of a file: `{"size": 1234, "sha256": "..."}`
 
 
 @dataclass(frozen=True, kw_only=True)
 class Contents:
-    """What a checkpoint is made of."""
-
     save_model: Callable[[Path], None]  # fills the folder it is given
     tensors: Mapping[str, Tensor]  # of sharded ones each rank writes its rows, of the others the first rank all
     state: Mapping[str, Any]  # as JSON
@@ -128,7 +123,6 @@ def _entry(path: Path) -> Entry:
 
 
 def temporary_folder(final: Path) -> Path:
-    """The hidden sibling to write into before `replace_folder`."""
     return final.with_name(f".{final.name}.tmp-{os.getpid()}")
 
 
@@ -169,7 +163,6 @@ def clean_leftovers(folder: Path) -> None:
 
 
 def list_checkpoints(folder: Path) -> dict[int, Path]:
-    """The checkpoints in a folder by step, oldest first."""
     if not folder.is_dir():
         return {}
     found = {path: re.fullmatch(r"step_(\d{6,})", path.name) for path in folder.iterdir() if path.is_dir()}

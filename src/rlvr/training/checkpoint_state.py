@@ -32,7 +32,6 @@ def flatten(tree: Any, name: str, tensors: dict[str, Tensor]) -> Any:
 
 
 def unflatten(structure: Any, read: Callable[[str], Tensor]) -> Any:
-    """The inverse of `flatten`; `read` gives the tensor of a name."""
     if isinstance(structure, list):
         return [unflatten(item, read) for item in structure]
     if not isinstance(structure, dict):

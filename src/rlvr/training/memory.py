@@ -37,18 +37,13 @@ from rlvr.models.recompute import keeping_activations, recomputed_layers
 
 LOGITS_COPIES = 4
 """Float32 tensors of the size of a chunk's logits that live at once in its backward pass (counted by a test)."""
-USABLE = 0.9
-"""Share of a GPU's free memory that is planned with; the rest is lost between tensors."""
-MOST_TOKENS = 1 << 17
-"""More tokens a pass make no GPU faster."""
-SHORT, LONG = 32, 64
-"""Tokens of the lines that are measured."""
+USABLE = 0.9  # share of a GPU's free memory that is planned with; the rest is lost between tensors
+MOST_TOKENS = 1 << 17  # more tokens a pass make no GPU faster
+SHORT, LONG = 32, 64  # tokens of the lines that are measured
 
 
 @dataclass(frozen=True, kw_only=True)
 class Activations:
-    """Bytes that one forward pass keeps for its backward pass."""
-
     fixed: float
     per_token: float
     per_pair: float
@@ -56,8 +51,6 @@ class Activations:
 
 @dataclass(frozen=True, kw_only=True)
 class Demand:
-    """What a run asks for beside its model."""
-
     line_tokens: int  # the longest row, about
     num_rows: int  # of a batch
     activations: Activations
@@ -68,14 +61,11 @@ class Demand:
     num_shards: int = 1  # ranks that the weights are cut over
 
 
-Parts = dict[str, int]
-"""Bytes, as this file's docstring names them."""
+Parts = dict[str, int]  # bytes, as this file's docstring names them
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryPlan:
-    """What a run will use, and the two numbers by which it is made to fit."""
-
     parts: Parts
     microbatch_tokens: int
     max_batch_size: int
@@ -181,7 +171,6 @@ def available_memory(device: torch.device) -> int | None:
 
 
 def size_text(num_bytes: int) -> str:
-    """`1.5 GB`"""
     unit, size = next((one for one in (("GB", 10**9), ("MB", 10**6)) if num_bytes >= one[1]), ("kB", 1000))
     return f"{num_bytes / size:,.1f} {unit}"
 

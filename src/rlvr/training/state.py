@@ -96,7 +96,6 @@ class CheckpointSchedule:
         return [names[id(p)] for group in self.trainer.optimizer.param_groups for p in group["params"]]
 
     def _load_optimizer(self, moments: Mapping[int, Any], order: Sequence[str]) -> None:
-        """Moments by the number of their parameter in `order`. Settings of groups cannot change in a run."""
         optimizer, own = self.trainer.optimizer, {name: number for number, name in enumerate(self._order())}
         state = {own[order[number]]: of_parameter for number, of_parameter in moments.items()}
         optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
@@ -130,7 +129,6 @@ def _read(checkpoint: Checkpoint, parameters: Sequence[Tensor], name: str) -> Te
 
 
 def _rows(checkpoint: Checkpoint, name: str, first: int = 0, end: int | None = None) -> Tensor:
-    """Rows of a tensor, from `shards/` or the whole ones."""
     if name in checkpoint.shards:
         return checkpoint.shards.rows(name, first, end)
     return checkpoint.tensors[name] if end is None else checkpoint.tensors[name][first:end]

@@ -26,9 +26,7 @@ from rlvr.models.policy import HubPolicy
 from rlvr.tasks.base import Task
 from rlvr.training.settings import WarmStartSettings
 
-PROGRESS_EVERY = 100
-"""Steps between two reports of the loss."""
-
+PROGRESS_EVERY = 100  # steps between two reports of the loss
 Parts = tuple[list[int], ...]
 """Token ids of prompt, completion, reply, completion, ...: every second part is the model's, its end included."""
 
@@ -129,7 +127,6 @@ def _trained(row: Parts, loss_on: str) -> list[int]:
 
 
 def _loss_sum(policy: HubPolicy, rows: Sequence[Parts], loss_on: str) -> Tensor:
-    """Sum of the negative logprobs of the trained tokens; right-padded, longest row sets the width."""
     width = max(map(_length, rows))
     ids = torch.tensor([[*chain(*row), *[0] * (width - _length(row))] for row in rows])
     places = [i * width + place for i, row in enumerate(rows) for place in _trained(row, loss_on)]

@@ -30,8 +30,7 @@ from rlvr.tracking.files import write_atomically, writing
 from rlvr.training.settings import WarmStartSettings
 from rlvr.training.warm_start import demonstrations
 
-MAX_BYTES = 2 * 1024**3
-"""Of all files together; those that were not used for the longest time are removed."""
+MAX_BYTES = 2 * 1024**3  # of all files together; those that were not used for the longest time are removed
 
 
 def cache_folder() -> Path:

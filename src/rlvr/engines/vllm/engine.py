@@ -49,8 +49,6 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 8.0
 
 @dataclass(frozen=True, kw_only=True)
 class _Connection:
-    """What belongs to one event loop."""
-
     loop: asyncio.AbstractEventLoop
     client: AsyncClient
     gate: asyncio.Semaphore

@@ -35,7 +35,6 @@ class Fleet:
         stopped: Callable[[], bool],
         locks: Path | None = None,
     ) -> None:
-        """`locks` is how the names of files begin by which the processes of this machine take turns."""
         self._expected, self._wait_s, self._on_note, self._stopped = expected, wait_s, on_note, stopped
         self.members = [join(server, expected) for server in servers]
         self._locks = locks
@@ -59,7 +58,6 @@ class Fleet:
         return member
 
     def release(self, session: Hashable) -> None:
-        """Forget a session; unknown ones are ignored."""
         self._sessions.pop(session, None)
 
     async def recheck(self, turn: asyncio.Lock, member: Member, num_looks: int, problem: Exception) -> None:
@@ -81,7 +79,6 @@ class Fleet:
 
     @property
     def newest(self) -> Push:
-        """The weights of the servers, or those on their way."""
         assert self._push is not None, "load_weights comes first"
         return self._push
 
@@ -172,6 +169,5 @@ def join(server: Server, expected: Expected | None) -> Member:
 
 
 def check_servers(urls: Sequence[str], expected: Expected | None, *, timeout_s: float) -> None:
-    """UserError unless a fitting server answers at every address."""
     for server in [Server(url, timeout_s=timeout_s) for url in urls]:
         join(server, expected)

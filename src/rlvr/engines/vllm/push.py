@@ -29,15 +29,12 @@ from rlvr.errors import UserError
 from rlvr.models.policy import HubPolicy
 from rlvr.types import SamplingParams
 
-PARTIAL = "partial"
-"""Name of a server's weights during a push."""
+PARTIAL = "partial"  # name of a server's weights during a push
 LENGTHS = (5, 140, 300)
 """Tokens of the probe's prompts: longer than a block of the prefix cache, which has 16 on a GPU and 128 on a CPU, so
 that stale keys and values are found."""
-TEMPERATURE = 0.7
-"""Of the probe. Not 1: logprobs before and after the temperature must differ."""
-MAX_TOP = 20
-"""vLLM's own limit of alternatives."""
+TEMPERATURE = 0.7  # of the probe. Not 1: logprobs before and after the temperature must differ
+MAX_TOP = 20  # vLLM's own limit of alternatives
 FP32_TOLERANCE, HALF_TOLERANCE = 1e-4, 0.25
 """Largest difference of a logprob; every kernel rounds half precision differently."""
 
@@ -56,8 +53,6 @@ class Gap:
 
 @dataclass(frozen=True, kw_only=True)
 class Probe:
-    """Fixed prompts and the trainer's logprobs of the token after each."""
-
     prompts: tuple[tuple[int, ...], ...]
     logprobs: Tensor  # [P, V] float32, on the CPU
     exact: bool = True  # whether the trainer computed in float32
@@ -130,8 +125,6 @@ class Push:
 
 
 class Member:
-    """A server, its state and its load."""
-
     def __init__(self, server: Server, facts: Facts, model: str) -> None:
         self.server, self.facts = server, facts
         self.model = model  # its name in requests, without adapters

@@ -27,10 +27,8 @@ if TYPE_CHECKING:
 GENERATE = "/inference/v1/generate"
 CONNECT_TIMEOUT_S = 10.0
 TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
-MISSING = -9998.0
-"""vLLM sends -9999 for a missing logprob."""
-SLACK = 1e-3
-"""A logprob may be so far above 0: rounding."""
+MISSING = -9998.0  # vLLM sends -9999 for a missing logprob
+SLACK = 1e-3  # a logprob may be so far above 0: rounding
 
 
 class ServerGoneError(Exception):
@@ -113,7 +111,6 @@ class Server:
             raise _gone(error) from error
 
     def call(self, path: str, body: Mapping[str, Any] | None = None, *, verb: str = "POST") -> bytes:
-        """The answer of a route."""
         import httpx2
 
         try:
@@ -152,7 +149,6 @@ class Server:
         return name
 
     def weight_version(self) -> str:
-        """Name of the last pushed weights; `default` before the first push."""
         return self._ask("/weight_info", verb="GET").weight_version
 
     def name_version(self, version: str) -> None:
@@ -182,7 +178,6 @@ class Server:
                 raise
 
     def unload_adapter(self, name: str) -> None:
-        """Remove an adapter, if it is there."""
         with suppress(RefusedError):
             self.call("/v1/unload_lora_adapter", {"lora_name": name})
 
@@ -192,7 +187,6 @@ def _gone(error: Exception) -> ServerGoneError:
 
 
 def _content(response: Response) -> bytes:
-    """The body of a good answer."""
     body = response.content
     if response.status_code == 200:
         return body
@@ -206,7 +200,6 @@ def _content(response: Response) -> bytes:
 
 
 def shown(body: bytes, limit: int = 300) -> str:
-    """Foreign text in a line."""
     text = body[: 2 * limit].decode("utf-8", "replace")
     return " ".join("".join(char if char.isprintable() else " " for char in text).split())[:limit].rstrip(".")
 

@@ -32,14 +32,10 @@ from rlvr.models.policy import HubPolicy
 from rlvr.scale.sharding import whole
 from rlvr.tracking.files import writing
 
-MAX_FILE_BYTES = 2 << 30
-"""Of one file: bounds the memory used beside the weights."""
-KEEP = 2
-"""Versions kept: a server that comes back may read the last one while the next is written."""
-KEEP_ADAPTERS = 16
-"""Adapters are small; a server with many of them reads the one of a request again."""
-CHUNK_BYTES = 64 << 20
-"""Of one HTTP request; a larger tensor goes alone."""
+MAX_FILE_BYTES = 2 << 30  # of one file: bounds the memory used beside the weights
+KEEP = 2  # versions kept: a server that comes back may read the last one while the next is written
+KEEP_ADAPTERS = 16  # adapters are small; a server with many of them reads the one of a request again
+CHUNK_BYTES = 64 << 20  # of one HTTP request; a larger tensor goes alone
 NCCL_DTYPES = {torch.float16: 6, torch.float32: 7, torch.bfloat16: 9}  # of nccl.h
 SIOCGIFADDR = 0x8915
 FILES: Mapping[str, Any] = {"transport": "files"}
@@ -67,7 +63,6 @@ def full_weights(policy: HubPolicy) -> Iterator[tuple[str, Tensor]]:
 
 
 def as_served(value: Tensor, dtype: torch.dtype, *, copy: bool = False) -> Tensor:
-    """A tensor in host memory, in the servers' precision."""
     return value.to(device="cpu", dtype=dtype if value.is_floating_point() else None, copy=copy).contiguous()
 
 
@@ -104,7 +99,6 @@ class WeightsFolder:
         self._keep(version, KEEP_ADAPTERS)
 
     def clear(self) -> None:
-        """Remove all versions, and the folder itself if nothing else is in it."""
         for folder in self._versions():
             shutil.rmtree(folder, ignore_errors=True)
         if self.root.is_dir() and not any(self.root.iterdir()):
@@ -173,7 +167,6 @@ def _way(facts: Facts, source: Path | Parcel) -> AbstractContextManager[Way]:
 
 
 def chunks(tensors: Mapping[str, Tensor]) -> Iterator[dict[str, Any]]:
-    """Safetensors in requests of bounded size."""
     left = len(tensors)
     for part in in_parts(tensors.items(), CHUNK_BYTES):
         left -= len(part)
@@ -257,7 +250,6 @@ class Nccl:
         self.call(name, at, at, count, NCCL_DTYPES[tensor.dtype], 0, self.comm, stream)
 
     def call(self, name: str, *arguments: Any) -> None:
-        """RuntimeError if NCCL fails."""
         if code := getattr(self._lib, name)(*arguments):
             raise RuntimeError(f"{name} failed with status {code}; NCCL_DEBUG=WARN tells why")
 

@@ -28,18 +28,12 @@ from rlvr.tracking.rollouts import EpisodeRecord, completion_rows
 from rlvr.tracking.settings import TrackerSettings
 from rlvr.tracking.trackers.base import Row, RunFacts, Started, Status, Tracker, sentence, without_password
 
-LEAVE_S = 2.0
-"""Seconds that a run that is being killed waits for its trackers."""
-LOAD_S = 120.0
-"""Seconds for `load` and `prepare`, which are slow on a busy machine."""
+LEAVE_S = 2.0  # seconds that a run that is being killed waits for its trackers
+LOAD_S = 120.0  # seconds for `load` and `prepare`, which are slow on a busy machine
 POLL_S = 0.05
-MAX_WAITING = 500
-"""Jobs in the queue of a tracker that is slower than the run."""
-MAX_ROWS = 100
-"""Steps that are sent at once."""
-
-of_this_thread = threading.local()
-"""`log`: the file for what the thread of a tracker prints."""
+MAX_WAITING = 500  # jobs in the queue of a tracker that is slower than the run
+MAX_ROWS = 100  # steps that are sent at once
+of_this_thread = threading.local()  # `log`: the file for what the thread of a tracker prints
 
 
 class Trackers:
@@ -53,7 +47,6 @@ class Trackers:
     def __init__(
         self, settings: TrackerSettings, folder: Path, note: Callable[[str], None], *, experiment: str, config: Any
     ) -> None:
-        """`config` has the values of config.yaml."""
         self._settings, self._folder = settings, folder
         run = RunFacts(
             name=settings.run_name or folder.resolve().name,
@@ -106,12 +99,10 @@ class Trackers:
         self._begun = True
 
     def log(self, step: int) -> None:
-        """The numbers of a step are in metrics.jsonl."""
         for tracker in self._all:
             tracker.offer(tracker.send_numbers, step)
 
     def completions(self, step: int, records: Sequence[EpisodeRecord]) -> None:
-        """What was sampled at a step, as in its rollout file."""
         rows = completion_rows(step, records[: self._settings.max_completions]) if self._all else []
         for tracker in self._all if rows else ():
             tracker.num_dropped += not tracker.offer(tracker.send_completions, step, rows)
@@ -233,7 +224,6 @@ class TrackerThread:
         self._remember(self._ask("start", run))
 
     def send_numbers(self, last_step: float) -> None:
-        """The lines of metrics.jsonl that the tracker lacks, up to a step."""
         rows = list(self._new_rows(last_step))
         for first in range(0, len(rows), MAX_ROWS):
             self._ask("log", part := rows[first : first + MAX_ROWS])
@@ -263,7 +253,6 @@ class TrackerThread:
             self._ask("model", str(model))
 
     def finish(self, status: Status) -> None:
-        """Record how the run ended, if it ever began."""
         if self._loaded_at:
             self._ask("finish", status)
 

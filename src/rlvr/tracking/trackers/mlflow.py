@@ -95,7 +95,6 @@ class Mlflow(Tracker):
         return Started(id=self._run_id, store=store, where=where, last_step=known.last_step if known else -1)
 
     def log(self, rows: Sequence[Row]) -> None:
-        """All numbers of a step get one time stamp."""
         from mlflow.entities import Metric
 
         now = round(time.time() * 1000)
