@@ -16,6 +16,7 @@ from typing import Any
 from rlvr.report.page import Limits, Page, finite, pack
 from rlvr.report.rollouts import shallow_dict, token_texts
 from rlvr.tracking.evaluations import EvaluationRecord, GradedTurn
+from rlvr.tracking.jsonl import few
 
 CellKey = tuple[str, str, str, str, str]  # task, split, model, retriever ("" for none) and settings
 ROWS_OF_A_CHUNK = 50
@@ -48,29 +49,21 @@ def evaluation_pages(
     *,
     title: str,
     kind: str = "evaluations",
-    analyzed: Mapping[CellKey, Mapping[str, Any]] | None = None,
+    analyzed: Mapping[CellKey, dict[str, Any]] | None = None,
     comparisons: Sequence[Mapping[str, Any]] = (),
     notes: Sequence[str] = (),
     limits: Limits | None = None,
 ) -> Page:
-    """The page of some records.
+    """The page of some records; `kind` is "evaluations" or "benchmark".
 
-    Args:
-        records: of any tasks, splits, models, retrievers and settings, in any order.
-        title: heading of the page.
-        kind: "evaluations" or "benchmark".
-        analyzed: of each cell `name`, `scores`, `kinds`, `numbers`, `cost`, as far as they are known.
-        comparisons: between two cells of one set.
-        notes: sentences to show, e.g. about damaged lines.
-        limits: of the page's size; beyond them only answers and grades are embedded.
+    `analyzed` has of each cell `name`, `scores`, `kinds`, `numbers`, `cost`, as far as they are known. Beyond the
+    limits only answers and grades are embedded.
     """
     cells, rows = _group(records)
     chunk_of, chunks, ids = _pack_texts(rows, limits or Limits())
     counts = [sum(map(len, row.records.values())) for row in rows]
     total, kept = sum(counts), sum(count for count, place in zip(counts, chunk_of, strict=True) if place is not None)
-    said = [*notes[:MAX_NOTES]]
-    if len(notes) > MAX_NOTES:
-        said.append(f"{len(notes) - MAX_NOTES:,} more remarks of this kind are not shown.")
+    said = few(list(notes), MAX_NOTES)
     if kept < total:
         said.append(
             f"The texts of {total - kept:,} of {total:,} episodes are left out; answers and grades are all there. "
@@ -91,10 +84,7 @@ def evaluation_pages(
         ],
         "notes": said,
         "evaluations": {
-            "cells": [
-                {**_plain_cell(cell, rows, number), **(analyzed or {}).get(cell, {})}
-                for number, cell in enumerate(cells)
-            ],
+            "cells": [_cell(cell, rows, number) | (analyzed or {}).get(cell, {}) for number, cell in enumerate(cells)],
             "sets": sets,
             "tokens": True,
         },
@@ -140,7 +130,7 @@ def _group(records: Iterable[EvaluationRecord]) -> tuple[list[CellKey], list[_Ro
     return list(cells), sorted(rows.values(), key=lambda row: row.set_index)
 
 
-def _plain_cell(cell: CellKey, rows: Sequence[_Row], number: int) -> dict[str, Any]:
+def _cell(cell: CellKey, rows: Sequence[_Row], number: int) -> dict[str, Any]:
     task, split, model, retriever, settings = cell
     own = [record for row in rows for record in row.records.get(number, ())]
     greedy = [record for record in own if record.sample_index == 0 and record.failure is None]
@@ -158,9 +148,6 @@ def _plain_cell(cell: CellKey, rows: Sequence[_Row], number: int) -> dict[str, A
         "numbers": {},
         "cost": {},
     }
-
-
-# ------------------------------------------------------------------------------------------------------------ the list
 
 
 def _listed(row: _Row, place: int | None) -> dict[str, Any]:
@@ -186,16 +173,13 @@ def _result(records: Sequence[EvaluationRecord]) -> list[Any]:
     one, sampled = records[0], [record for record in records if record.sample_index > 0]
     return [
         None if one.failure is not None else int(one.correct),
-        None if one.answer is None else _cut(one.answer, MAX_LISTED_CHARS),
+        one.answer and _cut(one.answer, MAX_LISTED_CHARS),
         str(one.stop_reason),
         finite(one.reward),
         one.num_completion_tokens,
         sum(record.correct for record in sampled),
         len(sampled),
     ]
-
-
-# ----------------------------------------------------------------------------------------------------------- the texts
 
 
 def _pack_texts(rows: Sequence[_Row], limits: Limits) -> tuple[list[int | None], dict[str, bytes], dict[str, set[int]]]:
@@ -238,7 +222,7 @@ def _episode(record: EvaluationRecord, first: EvaluationRecord) -> dict[str, Any
     found: dict[str, Any] = {
         "sample": record.sample_index,
         "turns": [_turn(turn) for turn in record.turns],
-        "answer": None if record.answer is None else _cut(record.answer, MAX_ANSWER_CHARS),
+        "answer": record.answer and _cut(record.answer, MAX_ANSWER_CHARS),
         "correct": record.correct,
         "reward": finite(record.reward),
         "stop": str(record.stop_reason),
