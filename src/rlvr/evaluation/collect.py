@@ -50,8 +50,8 @@ def collect(paths: Sequence[Path], *, only: Container[Path] | None = None, token
     if not records:
         reason = f" ({notes[0].rstrip('.')})" if notes else ""
         raise UserError(
-            f"{', '.join(map(str, paths))}: no record of an evaluation{reason}; write some with `rlvr eval MODEL --output "
-            "FILE.jsonl`."
+            f"{', '.join(map(str, paths))}: no record of an evaluation{reason}; write some with `rlvr eval MODEL "
+            "--output FILE.jsonl`."
         )
     return Collected(records=tuple(records), files=tuple(used), notes=tuple(notes))
 

@@ -26,9 +26,6 @@ LONGEST_SCORE, LONGEST_WORD = len("100.0% (96.3 to 100.0)"), 12
 COLUMNS = 3  # of cells side by side on a terminal; more get another table
 
 
-# ------------------------------------------------------------------------------------------------------- numbers
-
-
 def percent(interval: Interval | None) -> str:
     if interval is None:
         return "-"
@@ -54,9 +51,6 @@ def score_name(name: str) -> str:
     """`accuracy_3_operators` as `accuracy, 3 operators`, others as `readable`."""
     kind = name.removeprefix("accuracy_")
     return readable(name) if kind == name else f"accuracy, {readable(kind)}"
-
-
-# -------------------------------------------------------------------------------------------------------- tables
 
 
 def score_rows(cells: Sequence[Cell]) -> list[TableRow]:
@@ -112,9 +106,6 @@ def summary_rows(cells: Sequence[Cell], *, full: bool = True) -> tuple[TableRow,
         )
         for cell in cells
     ]
-
-
-# ---------------------------------------------------------------------------------------------------------- text
 
 
 def report(analysis: Analysis, *, markdown: bool = False, examples: bool = True) -> str:
@@ -215,9 +206,6 @@ def _safe(text: str, markdown: bool) -> str:
     """Without control characters; in Markdown without markup."""
     plain = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
     return re.sub(r"([\\|<>`*\[\]])", r"\\\1", plain) if markdown else plain
-
-
-# ---------------------------------------------------------------------------------------------------- plain data
 
 
 def plain(analysis: Analysis, *, clock: bool = True) -> list[dict[str, Any]]:

@@ -100,9 +100,6 @@ def _targets(model: PreTrainedModel, names: tuple[str, ...]) -> list[str]:
     return list(names)
 
 
-# ------------------------------------------------------------------------------------------------------ saved adapters
-
-
 def saved_settings(folder: Path) -> dict[str, Any]:
     """adapter_config.json. UserError if it is damaged or describes anything but plain LoRA."""
     try:
@@ -160,9 +157,6 @@ def write_adapters(model: PreTrainedModel, folder: Path) -> None:
 
 def _saved_name(name: str) -> str:
     return f"base_model.model.{name}".replace(f".{_NAME}.", ".")
-
-
-# ------------------------------------------------------------------------------------------------- weights, on and off
 
 
 def adapter_weights(model: PreTrainedModel) -> dict[str, nn.Parameter]:

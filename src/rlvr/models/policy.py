@@ -68,8 +68,6 @@ class HubPolicy(Policy):
         trained, total = sum(p.numel() for p in adapter_weights(self.model).values()), self.num_weights
         return f"trainable: {trained:,} of {total:,} parameters ({trained / total:.2%}): {self.adapters.note}"
 
-    # --------------------------------------------------------------------------------------------- on and off the disk
-
     def save(self, folder: Path, *, writes: bool = True) -> None:
         """Write model, or adapter, and tokenizer in Hub format, without the value head, for transformers and peft.
 
@@ -108,8 +106,6 @@ class HubPolicy(Policy):
         saved = type(self.model).from_pretrained(folder, dtype=self.dtype).state_dict()
         for name, tensor in self._tensors():
             copy_into(tensor, saved[name])
-
-    # ------------------------------------------------------------------------------------------------------- reference
 
     def freeze(self) -> Callable[[], AbstractContextManager[Self]]:
         """See `Policy.freeze`. With adapters the model is not copied: the reference is the same model with the adapters

@@ -81,9 +81,6 @@ def spread(count: int, quota: int) -> list[int]:
     return [place * count // quota for place in range(quota)]
 
 
-# ------------------------------------------------------------------------------------------------------- packing
-
-
 class PackedRollouts:
     def __init__(self) -> None:
         self.chunks: dict[str, bytes] = {"index": b""}
@@ -205,9 +202,6 @@ def _row(row: RowRecord) -> dict[str, Any]:
 
 def _scaled(values: Numbers, scale: float) -> Numbers:
     return [None if value is None or not math.isfinite(value) else round(value * scale) for value in values]
-
-
-# --------------------------------------------------------------------------------------------------- token texts
 
 
 def token_texts(folder: Path, ids: Iterable[int]) -> tuple[dict[int, str], str]:

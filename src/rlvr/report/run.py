@@ -16,12 +16,8 @@ from rlvr.report.sweep import runs_of, sweep_table
 
 
 def write_run_report(folders: Sequence[Path], output: Path | None = None, limits: Limits | None = None) -> Report:
-    """Write the page of runs, finished or not; by default `report.html` in the first folder. A folder of
-    runs, such as a sweep's, stands for all of them.
-
-    Raises:
-        UserError: one of them is no run folder, or the page cannot be written.
-    """
+    """Write the page of runs, finished or not; by default `report.html` in the first folder. A folder of runs, such as
+    a sweep's, stands for all of them. UserError: one of them is no run folder, or the page cannot be written."""
     found = {folder: runs_of(folder) for folder in folders}
     other = next((folder for folder, runs in found.items() if not runs), None)
     if other is not None:

@@ -112,8 +112,6 @@ def _labelled(label: str, spans: Line) -> Line:
     return [(label.ljust(_WIDTH), LABEL), *spans]
 
 
-# ------------------------------------------------------------------------------------------------------------ masks
-
 Masked = list[tuple[int, int]]  # token ids, each with its entry of the mask that was trained with
 
 
@@ -141,9 +139,6 @@ def _spans(tokens: Masked, decode: Decode, limit: int, *, tail: bool = False) ->
 
 def _tail(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"... {len(text) - limit:,} characters left out ... {text[-limit:]}"
-
-
-# ---------------------------------------------------------------------------------------------------------- numbers
 
 
 def _ending(record: EpisodeRecord, turn: TurnRecord) -> Span:

@@ -100,9 +100,7 @@ def read_records(
 
     The sentences call the file `name`, by default its path. Of records of the same measurement the last one counts; a
     model that is there under two names was measured twice. `tokens=False`: without `token_ids` and `logprobs`.
-
-    Raises:
-        UserError: there is no such file, or it cannot be read.
+    UserError: there is no such file, or it cannot be read.
     """
     name = str(path) if name is None else name
     records: dict[tuple[object, ...], EvaluationRecord] = {}
@@ -140,11 +138,7 @@ def check_writable(path: str) -> None:
 
 
 def write_jsonl(path: str, records: Iterable[EvaluationRecord]) -> None:
-    """Write a file of JSON lines, whole or not at all.
-
-    Raises:
-        UserError: no space, or not writable.
-    """
+    """Write a file of JSON lines, whole or not at all. UserError: no space, or not writable."""
     target = Path(path).resolve()  # the file behind a link, not the link, is replaced
     with writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)

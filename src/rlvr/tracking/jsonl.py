@@ -56,11 +56,8 @@ class MetricsFile:
 
 
 def read_metrics(path: Path) -> list[dict[str, float]]:
-    """The lines of a metrics file; null becomes NaN, a half-written last line is left out.
-
-    Raises:
-        UserError: a line inside the file is not a JSON object with a step.
-    """
+    """The lines of a metrics file; null becomes NaN, a half-written last line is left out. UserError: a line inside the
+    file is not a JSON object with a step."""
     return [row for row, _ in _complete_lines(path)]
 
 
@@ -88,11 +85,7 @@ def metrics_row(line: bytes) -> dict[str, float]:
 
 
 def from_line(schema: TypeAdapter[T], line: str | bytes) -> T:
-    """The record of a line.
-
-    Raises:
-        ValueError: no JSON, or not such a record; says in a few words what is wrong.
-    """
+    """The record of a line. ValueError: no JSON, or not such a record; says in a few words what is wrong."""
     try:
         return schema.validate_python(json.loads(line))
     except RecursionError:

@@ -56,15 +56,11 @@ class Checkpoint:
     shards: Shards
 
 
-# ---------------------------------------------------------------------------------------------------------- save
-
-
 def save_checkpoint(folder: Path, step: int, contents: Contents, world: World = ALONE) -> Path:
     """Write `folder/step_000050` and return it. Every rank calls this with the same names; the first one says at the
     end that the checkpoint is complete.
 
-    Raises:
-        UserError: no space, or not writable; earlier checkpoints are untouched and nothing half is left.
+    UserError: no space, or not writable; earlier checkpoints are untouched and nothing half is left.
     """
     final = folder / f"step_{step:06d}"
     sharded = {name: tensor for name, tensor in contents.tensors.items() if is_sharded(tensor)}
@@ -159,9 +155,6 @@ def clean_leftovers(folder: Path) -> None:
                 shutil.rmtree(path)
 
 
-# ---------------------------------------------------------------------------------------------------- find, prune
-
-
 def list_checkpoints(folder: Path) -> dict[int, Path]:
     if not folder.is_dir():
         return {}
@@ -188,15 +181,9 @@ def prune(folder: Path, keep_last: int, keep: int | None = None) -> None:
                 shutil.rmtree(doomed)
 
 
-# ---------------------------------------------------------------------------------------------------------- load
-
-
 def load_checkpoint(path: Path, world: World = ALONE) -> Checkpoint:
     """Verify a checkpoint against its manifest and read it; of several ranks each verifies a share of the files.
-
-    Raises:
-        UserError: a file is missing or was changed.
-    """
+    UserError: a file is missing or was changed."""
     step = verify(path, world)
     return Checkpoint(
         step=step,

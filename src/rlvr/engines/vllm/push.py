@@ -94,9 +94,6 @@ def make_probe(policy: HubPolicy, prompts: Sequence[tuple[int, ...]]) -> Probe:
     return Probe(prompts=tuple(prompts), logprobs=logprobs, exact=exact)
 
 
-# ------------------------------------------------------------------------------------------------------- the servers
-
-
 @dataclass(frozen=True, kw_only=True)
 class Expected:
     """Properties of the policy that a server must share."""

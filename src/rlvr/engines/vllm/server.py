@@ -204,9 +204,6 @@ def shown(body: bytes, limit: int = 300) -> str:
     return " ".join("".join(char if char.isprintable() else " " for char in text).split())[:limit].rstrip(".")
 
 
-# ------------------------------------------------------------------------------------------------------ completions
-
-
 class _Logprob(BaseModel):
     token_id: int
     logprob: float

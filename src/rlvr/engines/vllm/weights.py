@@ -127,9 +127,6 @@ def _new_folder(final: Path) -> Iterator[Path]:
         partial.rename(final)
 
 
-# -------------------------------------------------------------------------------------------------------- transfer
-
-
 @dataclass(frozen=True, kw_only=True)
 class Parcel:
     """Tensors in the servers' precision, in host memory, and the trainer's device."""

@@ -13,7 +13,7 @@ import queue
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, redirect_stderr, redirect_stdout, suppress
 from dataclasses import asdict, replace
 from math import inf
@@ -33,6 +33,7 @@ LOAD_S = 120.0  # seconds for `load` and `prepare`, which are slow on a busy mac
 POLL_S = 0.05
 MAX_WAITING = 500  # jobs in the queue of a tracker that is slower than the run
 MAX_ROWS = 100  # steps that are sent at once
+
 of_this_thread = threading.local()  # `log`: the file for what the thread of a tracker prints
 
 
@@ -41,7 +42,7 @@ class Trackers:
 
     With an empty `report_to` nothing is started and nothing is done. A block that is left by an error marks the
     trackers' runs as failed, by Ctrl-C or SIGTERM as killed. `note` is called with one sentence, only by the run's
-    thread.
+    thread; `config` has the values of config.yaml.
     """
 
     def __init__(
@@ -99,6 +100,7 @@ class Trackers:
         self._begun = True
 
     def log(self, step: int) -> None:
+        """The numbers of a step are in metrics.jsonl."""
         for tracker in self._all:
             tracker.offer(tracker.send_numbers, step)
 
@@ -133,7 +135,7 @@ class TrackerThread:
         self._log_path = self._state.with_suffix(".log")
         self.jobs: queue.Queue[tuple[Any, ...]] = queue.Queue()
         self.is_given_up, self.num_dropped = False, 0
-        self._call: tuple[str, float] | None = None  # what the tracker does, and until when it may
+        self._call: tuple[str, float] = ("", inf)  # what the tracker does, and until when it may
         self._failure: str | None = None  # why the thread ended
         self._started, self._is_shown = Started(), False
         self._loaded_at, self._position = 0.0, 0
@@ -170,15 +172,14 @@ class TrackerThread:
             self._give_up(reason)
 
     def _overdue(self) -> str | None:
-        what, deadline = self._call or ("", inf)
+        what, deadline = self._call
         return f"no answer to `{what}` within {self._limit(what):g} s" if monotonic() > deadline else None
 
     def _give_up(self, reason: str) -> None:
         if self.is_given_up:
             return
         self.is_given_up = True
-        with suppress(OSError), self._log_path.open("a") as file:
-            file.write(f"given up: {reason}\n")
+        self._write(f"given up: {reason}\n")
         self._note(
             f"warning: {self._tracker.shown} is given up ({reason}); the run goes on, metrics.jsonl has all numbers, "
             f"and `rlvr train {resuming(Path(self._run.folder))}` sends what is missing (details: {self._log_path})"
@@ -191,7 +192,9 @@ class TrackerThread:
         folder = Path(self._run.folder, "final")
         return folder if self._tracker.keeps_model and status == "finished" and folder.is_dir() else None
 
-    # ------------------------------------------------------------------------------------------------- in the thread
+    def _write(self, text: str) -> None:
+        with suppress(OSError), self._log_path.open("a") as file:
+            file.write(text)
 
     def _serve(self) -> None:
         try:
@@ -202,8 +205,7 @@ class TrackerThread:
                     job, *arguments = self.jobs.get()
                     job(*arguments)
         except (Exception, SystemExit) as error:  # of the tracker, of its files, of metrics.jsonl: never the run's
-            with suppress(OSError), self._log_path.open("a") as file:  # here: the run may be killed before it looks
-                file.write(without_password(traceback.format_exc()))
+            self._write(without_password(traceback.format_exc()))  # here: the run may be killed before it looks
             self._failure = self._overdue() or sentence(error)
 
     def _ask(self, what: str, *arguments: Any) -> Any:
@@ -212,7 +214,7 @@ class TrackerThread:
         answer = getattr(self._tracker, what)(*arguments)
         if self.is_given_up or self._overdue():
             raise SystemExit
-        self._call = None
+        self._call = "", inf
         return answer
 
     def begin(self, first_step: int) -> None:
@@ -224,19 +226,17 @@ class TrackerThread:
         self._remember(self._ask("start", run))
 
     def send_numbers(self, last_step: float) -> None:
-        rows = list(self._new_rows(last_step))
-        for first in range(0, len(rows), MAX_ROWS):
-            self._ask("log", part := rows[first : first + MAX_ROWS])
-            self._remember(replace(self._started, last_step=part[-1][0]))
-
-    def _new_rows(self, last_step: float) -> Iterator[Row]:
-        """Without nulls, which stand for NaN and infinity."""
+        """The lines of metrics.jsonl that the tracker lacks, up to a step, without nulls (NaN, infinity)."""
+        rows: list[Row] = []
         with Path(self._run.folder, "metrics.jsonl").open("rb") as file:
             file.seek(self._position)
             while (text := file.readline()).endswith(b"\n") and (line := json.loads(text))["step"] <= last_step:
                 self._position = file.tell()
                 if (step := line.pop("step")) > self._started.last_step:
-                    yield step, {name: value for name, value in line.items() if value is not None}
+                    rows.append((step, {name: value for name, value in line.items() if value is not None}))
+        for first in range(0, len(rows), MAX_ROWS):
+            self._ask("log", part := rows[first : first + MAX_ROWS])
+            self._remember(replace(self._started, last_step=part[-1][0]))
 
     def send_completions(self, step: int, rows: Sequence[dict[str, Any]]) -> None:
         """The numbers of the steps before, then completions: the steps of W&B never go back."""
@@ -247,13 +247,13 @@ class TrackerThread:
     def send_files(self, status: Status) -> None:
         paths = [Path(self._run.folder, name) for name in ("metrics.jsonl", "config.yaml", "report.html")]
         if paths[0].exists():
-            self.send_numbers(float("inf"))
+            self.send_numbers(inf)
         self._ask("files", [str(path) for path in paths if path.is_file()])
         if model := self._model(status):
             self._ask("model", str(model))
 
     def finish(self, status: Status) -> None:
-        if self._loaded_at:
+        if self._loaded_at:  # else it never began
             self._ask("finish", status)
 
     def _remember(self, started: Started) -> None:
