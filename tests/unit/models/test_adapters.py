@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlvr.core.engine import LocalEngine
 from rlvr.errors import ConfigError, UserError
-from rlvr.models.adapters import adapter_weights, merge
+from rlvr.models.adapters import adapter_weights
 from rlvr.models.loading import load_for_inference, load_policy, model_family
 from rlvr.models.policy import HubPolicy, check_trainable
 from rlvr.training.layout import choose_layout
@@ -255,11 +255,6 @@ def test_a_merged_final_is_the_trained_model_in_float32(kind: str, folder: Path,
         gap = (merged(input_ids=IDS, use_cache=False).logits - logits(policy)).abs().max()
     assert gap < (0.3 if policy.dtype == torch.bfloat16 else 1e-4)
     assert load_for_inference(str(tmp_path), settings("elsewhere", **KINDS[kind])).dtype == torch.float32
-
-
-def test_merging_into_anything_but_float32_is_refused(folder: Path) -> None:
-    with pytest.raises(ValueError, match="merged in float32 only"):
-        merge(adapted(folder, dtype="bfloat16").model)
 
 
 def test_training_goes_on_from_an_adapter_or_from_the_model_merged_with_it(folder: Path, tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Where models go; a GPU is only said to be there."""
 
-import importlib
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -13,10 +12,9 @@ import rlvr.models.loading
 from rlvr.core.devices import current, exact_products, has_flash_attention
 from rlvr.core.engine import LocalEngine
 from rlvr.core.engine.runner import CachedRunner
-from rlvr.errors import ConfigError, UserError
+from rlvr.errors import ConfigError
 from rlvr.models.devices import bf16_pays, choose_device, choose_products
 from rlvr.models.loading import load_policy
-from tests.unit.core.tiny import tiny_config
 from tests.unit.engines.tiny import generate, plain_logprobs, prompt, sampling, tiny_model
 from tests.unit.models.checkpoints import lora, save_model, settings
 
@@ -80,16 +78,6 @@ def _noting(inside, device):
     yield
 
 
-def test_the_products_of_a_run_are_chosen_before_its_model_is_loaded(monkeypatch):
-    def choose(device, precision):
-        raise UserError(f"{device} {precision}")
-
-    building = importlib.import_module("rlvr.app.train")
-    monkeypatch.setattr(building, "choose_products", choose)
-    with pytest.raises(UserError, match=r"^cpu bf16$"):
-        building.train(tiny_config("trainer.precision=bf16", "trainer.device=cpu", name="rpn_test"))
-
-
 def test_a_gpu_that_only_emulates_bfloat16_computes_in_float32(monkeypatch, two_gpus):
     asked = []
     monkeypatch.setattr(
@@ -128,11 +116,6 @@ def test_quantized_weights_are_rounded_on_the_device_that_was_chosen(monkeypatch
     chosen = settings(save_model(tmp_path), **{bits: True}, lora=lora())
     load_policy(chosen, seed=0, device=torch.device("cuda", 1))
     assert [found for found in asked if found is not None] == [{"": "cuda:1"}]
-
-
-def test_flash_attention_needs_its_package(tmp_path):
-    with pytest.raises(UserError, match=r"cannot be loaded \(.*Flash"):
-        load_policy(settings(save_model(tmp_path), attn_implementation="flash_attention_2"), seed=0)
 
 
 def test_the_engine_samples_with_torchs_attention_in_the_place_of_flash_attention():

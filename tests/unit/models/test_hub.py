@@ -131,13 +131,6 @@ def test_a_server_that_never_answers_is_given_up(online: pytest.MonkeyPatch) -> 
             locate("some/model")
 
 
-def test_without_leave_to_ask_the_sentence_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
-    with pytest.raises(UserError, match="HF_HUB_OFFLINE"):
-        locate("some/model")
-
-
 def test_what_is_no_hub_id_is_never_asked_for() -> None:
     for name in ("a/b/c", "/no/such/folder", "wild name"):
         with pytest.raises(UserError, match=r"is no folder here, and the Hub .*\(Repo id must"):

@@ -6,7 +6,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from rlvr.errors import UserError
-from rlvr.models.loading import load_for_inference, value_head
+from rlvr.models.loading import load_for_inference
 from tests.unit.core.tiny import tiny_policy
 
 
@@ -41,9 +41,3 @@ def test_a_missing_file_is_a_sentence(pattern: str, sentence: str, folder: Path,
     shutil.copytree(folder, tmp_path / "bare", ignore=shutil.ignore_patterns(pattern))
     with pytest.raises(UserError, match=sentence):
         load_for_inference(str(tmp_path / "bare"))
-
-
-def test_the_first_values_of_a_critic_are_zero() -> None:
-    head = value_head(8)
-    assert not head(torch.randn(3, 8)).any()
-    assert head.weight.dtype == torch.float32

@@ -68,12 +68,6 @@ def test_nothing_is_pickled(tmp_path: Path) -> None:
     assert names == {".json", ".safetensors"}
 
 
-def test_files_have_the_usual_permissions(tmp_path: Path) -> None:
-    (tmp_path / "usual").touch()
-    modes = {path.stat().st_mode for path in save(tmp_path, 1).rglob("*") if path.is_file()}
-    assert modes == {(tmp_path / "usual").stat().st_mode}
-
-
 # ------------------------------------------------------------------------------------------------- keep and delete
 
 
@@ -143,11 +137,6 @@ def test_another_format_is_not_called_damage(tmp_path: Path) -> None:
     (path / "manifest.json").write_text(json.dumps(manifest | {"format": 3}))
     with pytest.raises(UserError, match="has format 3, this version of rlvr reads formats 1 and 2"):
         load_checkpoint(path)
-
-
-def test_a_checkpoint_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="There is no checkpoint"):
-        load_checkpoint(tmp_path / "step_000001")
 
 
 # -------------------------------------------------------------------------------------------------- failing saves

@@ -15,7 +15,6 @@ from rlvr.models.recompute import recompute_in_backward
 from rlvr.training.memory import (
     Activations,
     Demand,
-    available_memory,
     keys_values_bytes,
     measure_activations,
     plan_memory,
@@ -108,14 +107,6 @@ def test_activations_and_logits_are_what_an_update_takes(name):
     assert 0.8 * meter.peak < parts["activations"] + parts["logits"] < 1.5 * meter.peak
 
 
-def test_weights_are_not_counted_once_more_as_activations():
-    """In float32 a pass keeps them as they are, in bfloat16 a copy of them."""
-    policy = tiny_policy(**WIDE)
-    assert abs(measure_activations(policy, "shared").fixed) < 0.05 * weight_bytes(policy)
-    copies = measure_activations(policy, "shared", lambda: torch.autocast("cpu", torch.bfloat16)).fixed
-    assert 0.4 * weight_bytes(policy) < copies < 0.6 * weight_bytes(policy)
-
-
 def test_keys_and_values_are_what_the_engine_holds():
     policy = tiny_policy(max_position_embeddings=256)
     engine = LocalEngine(policy.model, max_batch_size=8, max_context_tokens=256)
@@ -129,13 +120,6 @@ def test_keys_and_values_are_what_the_engine_holds():
 
 
 BY_TOKEN = Activations(fixed=1000, per_token=1000, per_pair=1)
-
-
-def test_a_gpu_s_memory_is_what_is_free_and_what_torch_has_taken(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (6000, 10_000))  # others have taken 1000
-    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 3000)
-    assert available_memory(torch.device("cuda")) == 8100  # nine tenths
-    assert available_memory(torch.device("cpu")) is None
 
 
 def test_on_a_cpu_auto_is_a_number_and_nothing_is_compared():
@@ -178,12 +162,3 @@ def test_a_run_that_cannot_fit_is_one_sentence():
     assert said.startswith("the run needs 404.1 kB of memory and may use 100.0 kB, even with one row of 100 tokens at")
     assert "(weights 66.5 kB, gradients 66.4 kB, optimizer 132.9 kB, " in said
     assert said.endswith("or train adapters with model.lora.enabled=true.")
-
-
-def test_the_line_for_the_user_names_every_part_that_takes_something():
-    line = plan_memory(tiny_policy(), demand(keys_values_per_row=500), setting="auto").lines[0]
-    assert line.startswith("memory: ")
-    assert " at 2,048 tokens a pass in rows of up to 100: weights " in line
-    for name in ("gradients", "optimizer", "logits", "keys and values 32.0 kB"):
-        assert f", {name}" in line
-    assert "reference" not in line

@@ -80,13 +80,6 @@ def test_pitfall_04_only_the_completions_are_trained_on() -> None:
     assert loss_of(policy, PAIRS) == pytest.approx(torch.stack(tokens).mean().item(), abs=1e-5)
 
 
-def test_loss_on_all_trains_on_every_token_that_another_precedes() -> None:
-    policy = tiny_policy()
-    tokens = [loss for pair in PAIRS for loss in by_hand(policy, *pair, first=1)]
-    assert len(tokens) == sum(len(f"{prompt} {completion}".split()) - 1 for prompt, completion in PAIRS)
-    assert loss_of(policy, PAIRS, "all") == pytest.approx(torch.stack(tokens).mean().item(), abs=1e-5)
-
-
 TURNS = ("<boe> 1 2", "3 + =", "4 5", "6 <eoe>", "7", "8 <eoe>")
 """A prompt, then completions and replies in turn."""
 
@@ -156,15 +149,6 @@ def test_every_demonstration_is_fresh_and_the_last_phase_has_its_own_share() -> 
     assert run(tiny_policy(), task, worked_share=0.9, final_worked_share=0.2)[0]
     assert [index for index, _ in task.asked] == list(range(32))
     assert [share for _, share in task.asked] == [0.9] * 20 + [0.2] * 12
-
-
-def test_it_learns() -> None:
-    policy = tiny_policy()
-    done, reports = run(policy, Copies(), num_steps=150, batch_size=16, learning_rate=0.01)
-    assert done
-    assert reports[-1][0] == 150
-    assert reports[-1][1] < 0.2
-    assert all(parameter.grad is None or not parameter.grad.any() for parameter in policy.parameters())
 
 
 def test_a_stop_ends_it() -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import copy
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -86,13 +85,6 @@ def test_a_completion_is_cut_at_the_end_of_the_context(tmp_path: Path) -> None:
             sample(engine, ([], sampling()))
 
 
-def test_requests_that_wait_their_turn_do_so_in_the_event_loop_of_their_own_step(tmp_path: Path) -> None:
-    with one_server(tmp_path, max_batch_size=1) as (engine, fake, _):
-        requests = [(prompt(9), sampling(seed=seed)) for seed in range(3)]
-        assert sample(engine, *requests) == sample(engine, *requests)
-    assert fake.most_at_once == 1
-
-
 def test_requests_are_spread_by_load_bounded_in_number_and_a_session_stays_where_it_is(tmp_path: Path) -> None:
     policy = make_policy()
     fakes = fake_of(policy), fake_of(policy)
@@ -153,20 +145,3 @@ def test_pitfall_24_pushing_while_64_requests_are_in_flight_loses_none_and_every
         ours = [plain_logprobs(model, [1 + i % 30, 2], completion) for model in models]
         for t, version in enumerate(completion.policy_versions):
             assert completion.behavior_logprobs[t] == pytest.approx(float(ours[version - 4][t]), abs=1e-5)
-
-
-def test_a_given_up_request_is_no_servers_any_more(tmp_path: Path) -> None:
-
-    async def give_up(engine: VllmEngine) -> None:
-        fake.goes_on.clear()
-        task = asyncio.create_task(engine.generate(prompt(5), sampling()))
-        while not fake.running:
-            await asyncio.sleep(0.01)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        fake.goes_on.set()
-        await engine.generate(prompt(5), replace(sampling(), seed=4))
-
-    with one_server(tmp_path, max_batch_size=1) as (engine, fake, _):
-        asyncio.run(give_up(engine))

@@ -1,10 +1,7 @@
 """Servers that break, lie, hang, die and come back: no completion is lost, doubled or sampled with other weights."""
 
 import asyncio
-import socket
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -100,35 +97,6 @@ def test_a_server_that_hangs_is_not_waited_for_for_ever(tmp_path: Path) -> None:
     ):
         fake.goes_on.clear()  # as somebody's push leaves it who was killed in the middle
         assert len(asyncio.run(engine.generate(prompt(5), sampling())).token_ids) == 8
-
-
-def full_up() -> Iterator[str]:
-    """An address whose machine takes no connection, and does not say so."""
-    with socket.socket() as server, ExitStack() as stack:
-        server.bind(("127.0.0.1", 0))
-        server.listen(0)
-        for _ in range(4):
-            waiting = stack.enter_context(socket.socket())
-            waiting.setblocking(False)
-            waiting.connect_ex(server.getsockname())
-        yield f"http://127.0.0.1:{server.getsockname()[1]}"
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="others refuse what a full queue has no room for")
-def test_a_machine_that_is_gone_is_found_out_by_the_connection_not_by_the_time_of_a_completion(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("rlvr.engines.vllm.server.CONNECT_TIMEOUT_S", 0.2)
-    policy = make_policy()
-    fake = fake_of(policy)
-    with running(fake), contextmanager(full_up)() as gone:
-        engine = engine_of(policy, tmp_path, fake, max_retries=0, timeout_s=3600.0)
-        engine.load_weights(0)
-        engine._fleet.members[0].server.url = gone
-        with pytest.raises(UserError, match=r"in 1 attempts \(ConnectTimeout\)"):
-            asyncio.run(engine.generate(prompt(5), sampling()))
-        with pytest.raises(UserError, match=r"does not answer \(timed out\)"):
-            engine_of(policy, tmp_path, urls=(gone,), timeout_s=3600.0)
 
 
 def sample_many(engine: VllmEngine, fakes: Sequence[FakeVllm], disturb: Callable[[], None]) -> list[Completion]:

@@ -13,8 +13,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from rlvr.engines.vllm.push import Probe, probe_prompts
-from rlvr.engines.vllm.server import GENERATE, RefusedError, Server
+from rlvr.engines.vllm.push import Probe
+from rlvr.engines.vllm.server import GENERATE
 from rlvr.engines.vllm.weights import WeightsFolder, full_weights
 from rlvr.errors import UserError
 from rlvr.models.adapters import add_adapters
@@ -115,16 +115,6 @@ def test_pitfall_31_a_prefix_cache_that_is_not_dropped_is_an_error(tmp_path: Pat
 def test_weights_that_a_worker_refuses_end_the_run_with_its_words(tmp_path: Path) -> None:
     said = refused(tmp_path, "/update_weights", refusal("x.weight has no place"))
     assert "not take the weights (ValueError: x.weight has no place" in said
-
-
-def test_a_bad_path_of_weights_is_said_and_the_server_goes_on(tmp_path: Path) -> None:
-    with one_server(tmp_path) as (engine, fake, _):
-        fake.sees_files = False
-        with pytest.raises(UserError, match=r"there is no safetensors file at \S+weights/v000001 on the server's side"):
-            engine.load_weights(1)
-        fake.sees_files = True
-        engine.load_weights(2)
-        assert asyncio.run(engine.generate(prompt(5), sampling())).policy_version == 2
 
 
 def test_a_push_goes_on_when_a_server_breaks_in_the_middle_of_it(tmp_path: Path) -> None:
@@ -259,14 +249,6 @@ def test_large_weights_are_several_files_in_the_servers_precision(
     assert all(torch.equal(found[name], value.bfloat16()) for name, value in own.items())
 
 
-def test_a_disk_that_takes_no_weights_is_one_sentence(tmp_path: Path) -> None:
-    policy = make_policy()
-    fake = fake_of(policy)
-    (tmp_path / "weights").write_text("a file")
-    with running(fake), pytest.raises(UserError, match=r"Cannot write .*weights"):
-        engine_of(policy, tmp_path, fake).load_weights(0)
-
-
 def lora_policy() -> HubPolicy:
     model = tiny_model().eval()
     base = copy.deepcopy(model)
@@ -345,13 +327,6 @@ def test_pitfall_30_a_request_that_is_read_after_a_push_still_finds_its_adapter(
 # ------------------------------------------------------------------------------------------------------------- probe
 
 
-def test_the_prompts_of_a_probe_fit_the_context_and_are_longer_than_a_block_of_the_cache() -> None:
-    assert [len(one) for one in probe_prompts(40, 512)] == [5, 140, 300]
-    assert [len(one) for one in probe_prompts(40, 128)] == [5, 127]
-    assert [len(one) for one in probe_prompts(40, 4)] == [3]
-    assert probe_prompts(40, 128) == probe_prompts(40, 128)
-
-
 def first(**more: Any) -> Any:
     """Changes what the answer says of its first token."""
 
@@ -415,35 +390,3 @@ def test_gaps_are_relative_where_logprobs_are_small() -> None:
     choice = {"finish_reason": "length", "token_ids": [7], "logprobs": {"content": [token]}, "weight_versions": spans}
     gap = probe.gap(lambda *_: json.dumps({"choices": [choice]}).encode(), "policy", top=1)
     assert (gap.token, gap.size) == (8, pytest.approx(2e-4, rel=0.01))
-
-
-@pytest.mark.parametrize(
-    ("dtypes", "written"),
-    [(("bfloat16", "bfloat16"), torch.bfloat16), (("bfloat16", "float32"), torch.float32)],
-)
-def test_the_files_are_in_the_precision_that_all_servers_have(
-    dtypes: tuple[str, str], written: torch.dtype, tmp_path: Path
-) -> None:
-    policy = make_policy()
-    fakes = [fake_of(policy, facts={"dtype": dtype}) for dtype in dtypes]
-    with running(*fakes):
-        engine = engine_of(policy, tmp_path, *fakes, max_logprob_gap=1.0)
-        engine.load_weights(0)
-        (file,) = (tmp_path / "weights" / "v000000").iterdir()
-        assert {value.dtype for value in load_file(file).values()} == {written}
-
-
-def test_an_adapter_that_is_there_already_is_the_same_one(tmp_path: Path) -> None:
-    told = iter(["The lora adapter 'x' has already been loaded.", "no such folder"])
-    answer = {"error": {"message": ""}}
-
-    def fault(route: str, count: int) -> Any:
-        said = answer | {"error": {"message": next(told)}}
-        return Fault(status=400, body=json.dumps(said).encode())
-
-    fake = fake_of(make_policy(), fault=fault)
-    with running(fake):
-        server = Server(fake.url, timeout_s=60.0)
-        server.load_adapter("x", "folder")
-        with pytest.raises(RefusedError, match="status 400: no such folder"):
-            server.load_adapter("x", "folder")
