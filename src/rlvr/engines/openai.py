@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ValidationError
 
 from rlvr.engines.chat_completions import EndpointError, Said, read_answer
-from rlvr.errors import UserError, nearest
+from rlvr.errors import UserError
 from rlvr.types import SamplingParams, ToolSchema
 
 PREFIX = "openai:"
@@ -133,9 +133,8 @@ class Endpoint:
                 "ends with /v1."
             ) from error
         if names and self.name not in names:
-            near = nearest(self.name, names)
-            hint = f"did you mean {near}?" if near else f"there are {', '.join(names[:10])}"
-            raise UserError(f"the endpoint {self.url} has no model {self.name!r}: {_printable(hint, 500)}")
+            there = _printable(", ".join(names[:10]), 500)
+            raise UserError(f"the endpoint {self.url} has no model {self.name!r}: there are {there}.")
 
     async def _ask(self, body: dict[str, Any]) -> bytes:
         openai, create = _openai(), self._open().chat.completions.with_streaming_response.create

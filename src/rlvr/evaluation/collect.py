@@ -46,7 +46,10 @@ def collect(paths: Sequence[Path], *, only: Container[Path] | None = None, token
             used.append(file)
             if file.suffix == ".partial":
                 notes.append(f"{file} is of an evaluation that has not ended: what ends early is in it first.")
-        records += found if names is None else (_renamed(record, *names) for record in found)
+        if names is not None:  # `rpn_small` for the task `rpn` of that configuration; `mix/gsm8k` for a set of several
+            model, task, own = names
+            found = [replace(r, model=model, task=task if r.task == own else f"{task}/{r.task}") for r in found]
+        records += found
     if not records:
         reason = f" ({notes[0].rstrip('.')})" if notes else ""
         raise UserError(
@@ -54,11 +57,6 @@ def collect(paths: Sequence[Path], *, only: Container[Path] | None = None, token
             "--output FILE.jsonl`."
         )
     return Collected(records=tuple(records), files=tuple(used), notes=tuple(notes))
-
-
-def _renamed(record: EvaluationRecord, model: str, task: str, own_task: str) -> EvaluationRecord:
-    """`rpn_small` for the task `rpn` of the configuration `rpn_small`; `mix/gsm8k` for a set of several."""
-    return replace(record, model=model, task=task if record.task == own_task else f"{task}/{record.task}")
 
 
 def _files(paths: Sequence[Path], notes: list[str]) -> Iterator[tuple[Path, Names | None]]:

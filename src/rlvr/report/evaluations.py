@@ -39,10 +39,6 @@ class _Row:
     def first(self) -> EvaluationRecord:
         return next(iter(self.records.values()))[0]
 
-    @property
-    def disagrees(self) -> bool:
-        return len({of_one[0].correct for of_one in self.records.values()}) > 1
-
 
 def evaluation_pages(
     records: Iterable[EvaluationRecord],
@@ -188,7 +184,8 @@ def _pack_texts(rows: Sequence[_Row], limits: Limits) -> tuple[list[int | None],
     Rows go in until a limit is reached: first those where cells disagree, otherwise in a fixed pseudorandom order.
     """
     hashes = [hashlib.blake2b(row.example_id.encode(errors="replace"), digest_size=8).digest() for row in rows]
-    order = sorted(range(len(rows)), key=lambda number: (not rows[number].disagrees, hashes[number]))
+    agree = [len({of_one[0].correct for of_one in row.records.values()}) < 2 for row in rows]
+    order = sorted(range(len(rows)), key=lambda number: (agree[number], hashes[number]))
     chunk_of: list[int | None] = [None] * len(rows)
     chunks: dict[str, bytes] = {}
     ids: dict[str, set[int]] = {}

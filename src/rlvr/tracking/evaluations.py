@@ -90,8 +90,6 @@ class EvaluationRecord(Origin):
 
 SCHEMA = TypeAdapter(EvaluationRecord)
 
-MAX_LINE_BYTES = 64 << 20  # a longer line is no record of ours
-
 
 def read_records(
     path: Path, *, name: str | None = None, tokens: bool = True
@@ -107,16 +105,14 @@ def read_records(
     problems: list[str] = []
     try:
         with path.open("rb") as file:
-            for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES), b""), start=1):
-                if not line.strip():
-                    continue
+            for number, line in enumerate(file, start=1):
                 try:
                     record = from_line(SCHEMA, line)
                 except ValueError as error:
                     text = " ".join(str(error).split())[:300]
                     what = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
-                    torn = "" if line.endswith(b"\n") else ", its end is missing"
-                    problems.append(f"{name}, line {number}, is damaged ({what}{torn}): it is left out")
+                    if line.strip():
+                        problems.append(f"{name}, line {number}, is damaged ({what}): it is left out")
                     continue
                 if not tokens:
                     turns = tuple(replace(turn, token_ids=(), logprobs=()) for turn in record.turns)

@@ -12,7 +12,6 @@ import zlib
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -108,6 +107,9 @@ class EpisodeRecord:
     trace: list[TraceStep]
     turns: list[TurnRecord]
     rows: list[RowRecord]
+
+
+_SCHEMA = TypeAdapter(EpisodeRecord)
 
 
 def make_records(groups: Sequence[Group], batch: TokenBatch, reader: Reader) -> list[EpisodeRecord]:
@@ -278,16 +280,11 @@ def rollout_lines(path: Path) -> list[bytes]:
 
 def episode_from(line: bytes) -> EpisodeRecord:
     """The record of a line. ValueError if it is damaged, of another version, or has lists of different lengths."""
-    record = from_line(_schema(), line)
+    record = from_line(_SCHEMA, line)
     lists = [(row, getattr(row, item.name)) for row in record.rows for item in fields(row)]
     if not record.turns or any(values is not None and len(values) != len(row.ids) for row, values in lists):
         raise ValueError("an episode without a turn, or lists of different lengths")
     return record
-
-
-@cache
-def _schema() -> TypeAdapter[EpisodeRecord]:
-    return TypeAdapter(EpisodeRecord)
 
 
 def cut_back(folder: Path, step: int) -> None:

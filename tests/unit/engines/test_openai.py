@@ -217,7 +217,7 @@ def test_an_endpoint_is_looked_at_before_anything_is_asked() -> None:
 @pytest.mark.parametrize(
     ("models", "sentence"),
     [
-        (("policies", "other"), "has no model 'policy': did you mean policies?"),
+        (("policies", "other"), "has no model 'policy': there are policies, other"),
         (("a", "b"), "has no model 'policy': there are a, b"),
         (error(500, "broken"), "does not answer (500: broken)"),
         (error(401, "who are you"), "refuses the key (401: who are you): set OPENAI_API_KEY"),

@@ -65,7 +65,7 @@ def test_pitfall_38_a_measurement_that_is_there_twice_counts_once() -> None:
     found = analyze([*records, *records[:2], replace(records[2], correct=True)])
     assert found.cells[0].num_examples == 4
     assert found.cells[0].scores["accuracy"] == wilson(1, 4)
-    assert found.notes == ("3 records are there twice and counted once (1 with another grade: the first one counts).",)
+    assert found.notes == ("3 records are there twice (1 with another grade): the first counts.",)
 
 
 def test_an_evaluation_that_grows_counts_the_samples_that_most_examples_have() -> None:
@@ -141,7 +141,7 @@ def test_with_a_baseline_the_others_are_compared_with_it_only() -> None:
     found = analyze(three_models(), baseline="b").comparisons
     assert [(one.first, one.second) for one in found] == [("b", "a"), ("b", "c")]
     assert found[0].num_comparisons == 2
-    with pytest.raises(ConfigError, match=r"--baseline bb: no record is of this model; did you mean b\?"):
+    with pytest.raises(ConfigError, match=r"--baseline bb: no record is of this model; there are b"):
         analyze([*greedy([1], model="b")], baseline="bb")
 
 

@@ -101,7 +101,6 @@ def test_the_rest_of_a_damaged_file_is_used_and_each_damage_named(tmp_path: Path
     records, problems = read_records(path)
     assert records == [RECORD, other]
     assert [problem.partition(", is damaged")[0] for problem in problems] == [f"{path}, line 2", f"{path}, line 5"]
-    assert "its end is missing" in problems[1]
     assert all(problem.isprintable() for problem in problems)
 
 

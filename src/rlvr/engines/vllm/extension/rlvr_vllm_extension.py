@@ -139,6 +139,8 @@ class RlvrExtension:
 
     def describe(self) -> dict[str, Any]:
         """Facts for a client to check; see `Facts` in engines/vllm/server.py."""
+        from vllm.tokenizers import cached_tokenizer_from_config
+
         runner = self.model_runner
         config, lora, parallel = runner.model_config, runner.lora_config, runner.parallel_config
         has_gpu = runner.device.type == "cuda"
@@ -155,14 +157,10 @@ class RlvrExtension:
             "max_logprobs": int(config.max_logprobs),
             "chunked_prefill": bool(runner.scheduler_config.enable_chunked_prefill),
             "max_lora_rank": int(lora.max_lora_rank) if lora else 0,
-            "tokenizer": None if config.skip_tokenizer_init else _tokenizer_digest(config),
+            "tokenizer": None
+            if config.skip_tokenizer_init
+            else vocabulary_digest(cached_tokenizer_from_config(config).get_vocab()),
         }
-
-
-def _tokenizer_digest(config: Any) -> str:
-    from vllm.tokenizers import cached_tokenizer_from_config
-
-    return vocabulary_digest(cached_tokenizer_from_config(config).get_vocab())
 
 
 def _read(path: Path) -> Iterator[tuple[str, Tensor]]:
