@@ -65,7 +65,7 @@ def test_pitfall_38_a_measurement_that_is_there_twice_counts_once() -> None:
     found = analyze([*records, *records[:2], replace(records[2], correct=True)])
     assert found.cells[0].num_examples == 4
     assert found.cells[0].scores["accuracy"] == wilson(1, 4)
-    assert found.notes == ("3 records are there twice (1 with another grade): the first counts.",)
+    assert found.notes == ("3 records are there twice (1 with another grade): the first one counts.",)
 
 
 def test_an_evaluation_that_grows_counts_the_samples_that_most_examples_have() -> None:

@@ -44,14 +44,14 @@ def test_pitfall_38_damaged_lines_and_files_are_named_and_the_rest_is_used(tmp_p
     assert [path.name for path in found.files] == ["a.jsonl"]
     assert found.notes[0].startswith(f"{tmp_path / 'a.jsonl'}, line 3, is damaged")
     assert found.notes[3] == "2 more lines or files are damaged and left out."
-    assert found.notes[4].startswith(f"{tmp_path / 'b.jsonl'}, line 1, is damaged")
+    assert found.notes[4] == f"{tmp_path / 'b.jsonl'} holds no record of an evaluation and is left out."
 
 
 def test_a_folder_without_records_is_an_error_with_a_remedy(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no record of an evaluation; write some with `rlvr eval MODEL --output"):
         collect([tmp_path])
     (tmp_path / "b.jsonl").write_text("nonsense\n")
-    with pytest.raises(UserError, match=r"no record .* \(.*b.jsonl, line 1, is damaged"):
+    with pytest.raises(UserError, match=r"no record .* \(.*b.jsonl holds no record"):
         collect([tmp_path])
     with pytest.raises(UserError, match=r"there is no file or folder .*c.jsonl"):
         collect([tmp_path / "c.jsonl"])
