@@ -258,10 +258,11 @@ class TrackerThread:
 
     def _remember(self, started: Started) -> None:
         """Not synced to the disk: losing it costs a second run in the tracker, no number."""
+        state = json.dumps(asdict(started))  # a `start` that returns nothing fails here, in its thread
         self._started = started
         temporary = self._state.with_name(f".{self._state.name}.tmp")
         with suppress(OSError):
-            temporary.write_text(json.dumps(asdict(started)))
+            temporary.write_text(state)
             os.replace(temporary, self._state)
 
 

@@ -122,10 +122,14 @@ class Mlflow(Tracker):
     def _experiment(self, name: str) -> str:
         from mlflow import MlflowException
 
-        if self._client.get_experiment_by_name(name) is None:
-            with suppress(MlflowException):  # another run has made it meanwhile
-                self._client.create_experiment(name, self._artifacts)
-        return self._client.get_experiment_by_name(name).experiment_id
+        found = self._client.get_experiment_by_name(name)
+        try:
+            return found.experiment_id if found else self._client.create_experiment(name, self._artifacts)
+        except MlflowException:
+            found = self._client.get_experiment_by_name(name)  # another run has made it meanwhile
+            if found is None:
+                raise
+            return found.experiment_id
 
     def _known(self, run: RunFacts, store: str) -> Started | None:
         from mlflow import MlflowException

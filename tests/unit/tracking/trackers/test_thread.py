@@ -54,6 +54,7 @@ def test_pitfall_37_a_resumed_run_sends_what_is_missing_and_nothing_twice(tmp_pa
         ("load:hang", "no answer to `load` within 1.1 s"),
         ("finish:hang", "1 s"),
         ("log:exit", "SystemExit: 3"),
+        ("start:nothing", "TypeError: asdict() should be called on dataclass instances"),
         ("load:exit", "SystemExit: 3"),
         ("log:fail", "RuntimeError: the request failed: ConnectionRefusedError: nobody is there"),
     ],
