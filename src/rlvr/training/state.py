@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import random
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from rlvr.core.rollout import RolloutSchedule
@@ -20,7 +23,6 @@ from rlvr.models.policy import HubPolicy
 from rlvr.scale.sharding import is_sharded, own_rows, row_range
 from rlvr.scale.shards import sharded_like
 from rlvr.training.checkpoint import Checkpoint, Contents, prune, save_checkpoint
-from rlvr.training.checkpoint_state import flatten, random_state, set_random_state, unflatten
 
 WEIGHTS, HEAD = "parameters/", "value_head/"
 """Before the names of weights among the tensors of `shards/`, and of the critic's among the others."""
@@ -145,3 +147,55 @@ def load_weights(policy: HubPolicy, checkpoint: Checkpoint) -> None:
     if policy.value_head is not None:
         head = {n.removeprefix(HEAD): t for n, t in checkpoint.tensors.items() if n.startswith(HEAD)}
         policy.value_head.load_state_dict(head)
+
+
+def flatten(tree: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+    """A tree of dicts (int or str keys), lists, tuples, tensors and scalars as JSON; its tensors go into `tensors`.
+
+    flatten({"lr": 0.1, "betas": (0.9, 0.99), 0: tensor}, "optimizer", tensors)
+    -> structure {"dict": [["lr", 0.1], ["betas", {"tuple": [0.9, 0.99]}], [0, {"tensor": "optimizer/0"}]]}
+       tensors   {"optimizer/0": tensor}
+    """
+    if isinstance(tree, Tensor):
+        tensors[name] = tree.detach()
+        return {"tensor": name}
+    if isinstance(tree, Mapping):
+        return {"dict": [[key, flatten(value, f"{name}/{key}", tensors)] for key, value in tree.items()]}
+    if isinstance(tree, (list, tuple)):
+        items = [flatten(value, f"{name}/{index}", tensors) for index, value in enumerate(tree)]
+        return {"tuple": items} if isinstance(tree, tuple) else items
+    if isinstance(tree, float) and not math.isfinite(tree):
+        return {"float": repr(tree)}
+    if tree is None or isinstance(tree, (bool, int, float, str)):
+        return tree
+    raise TypeError(f"{name} holds a {type(tree).__name__}, which JSON and safetensors cannot hold")
+
+
+def unflatten(structure: Any, read: Callable[[str], Tensor]) -> Any:
+    if isinstance(structure, list):
+        return [unflatten(item, read) for item in structure]
+    if not isinstance(structure, dict):
+        return structure
+    [(kind, content)] = structure.items()
+    match kind:
+        case "tensor":
+            return read(content).clone()
+        case "dict":
+            return {key: unflatten(value, read) for key, value in content}
+        case "tuple":
+            return tuple(unflatten(item, read) for item in content)
+    return float(content)
+
+
+def random_state() -> dict[str, Any]:
+    """The state of every global random generator that rlvr could touch; flatten it to save it."""
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    return {"python": random.getstate(), "torch": torch.get_rng_state(), "cuda": cuda}
+
+
+def set_random_state(state: Mapping[str, Any]) -> None:
+    """Put back what `random_state` returned. CUDA states are put back only where as many devices exist."""
+    random.setstate(state["python"])
+    torch.set_rng_state(state["torch"])
+    if state["cuda"] and len(state["cuda"]) == torch.cuda.device_count():
+        torch.cuda.set_rng_state_all(state["cuda"])
