@@ -13,7 +13,14 @@ import torch
 from rlvr.core.trainer import Trainer
 from rlvr.errors import UserError
 from rlvr.training.checkpoint import list_checkpoints, load_checkpoint
-from rlvr.training.state import CheckpointSchedule, load_weights, random_state, set_random_state
+from rlvr.training.state import (
+    CheckpointSchedule,
+    flatten,
+    load_weights,
+    random_state,
+    set_random_state,
+    unflatten,
+)
 from tests.unit.core.tiny import tiny_batch, tiny_config, tiny_policy, tiny_trainer, update
 from tests.unit.models.checkpoints import KINDS, adapted, frozen_bytes, save_model
 

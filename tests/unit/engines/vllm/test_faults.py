@@ -30,7 +30,7 @@ def versions(change: Callable[[str], str]) -> Change:
     return changed
 
 
-WRONG_ANSWERS: dict[str, Fault | Change] = {  # more of them in test_wire.py
+WRONG_ANSWERS: dict[str, Fault | Change] = {  # more of them in test_server.py
     "status 500": Fault(status=500, body=b'{"error": {"message": "EngineDeadError"}}'),
     "refused": Fault(status=404, body=b'{"error": {"message": "The model `x` does not exist."}}'),
     "sent elsewhere": Fault(status=307, location="http://127.0.0.1:9/"),
