@@ -367,7 +367,7 @@ def measure(size: Size, device: torch.device, num_steps: int, trl_python: str, m
         print(line, file=sys.stderr)
     subject.step(0)  # buffers, graphs, libraries
     steps = [subject.step(1 + number) for number in range(num_steps)]
-    memory, planned = peak_memory(device), subject.plan.parts.total
+    memory, planned = peak_memory(device), sum(subject.plan.parts.values())
     generation = statistics.median(step.generation for step in steps)
     training = statistics.median(step.training for step in steps)
     read, computed = decode_bytes(size, subject.policy), training_flops(size, subject.policy)

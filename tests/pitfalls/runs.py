@@ -128,7 +128,7 @@ BUGS = [
     Planted(
         pitfall=37,
         name="the random generators are not restored",
-        plant=around("rlvr.training.checkpoint_state:set_random_state", lambda original, state: None),
+        plant=around("rlvr.training.state:set_random_state", lambda original, state: None),
         caught_by=STATE + "37_the_global_random_generators_go_on_where_they_were",
     ),
     Planted(

@@ -18,7 +18,7 @@ from rlvr.core import policy as policy_module
 from rlvr.core.engine import LocalEngine
 from rlvr.core.trainer import NonFiniteError, Trainer
 from rlvr.core.world import ALONE, World
-from rlvr.engines.vllm.probe import make_probe
+from rlvr.engines.vllm.push import make_probe
 from rlvr.engines.vllm.weights import full_weights
 from rlvr.models import devices
 from rlvr.models.adapters import adapter_weights

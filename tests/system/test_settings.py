@@ -552,7 +552,7 @@ def test_a_device_is_used_or_refused(first_run: Path, tmp_path: Path, monkeypatc
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     words = (*SMALL, *pretrained(first_run / "warm_start"))
     run_train(tmp_path / "run", *words, "trainer.device=cpu", "trainer.max_steps=1")
-    with pytest.raises(ConfigError, match=r"^trainer\.device=cuda: torch .* sees no GPU here"):
+    with pytest.raises(ConfigError, match=r"^trainer\.device=cuda: torch .* sees 0 GPU"):
         run_train(tmp_path / "other", *words, "trainer.device=cuda")
     assert not (tmp_path / "other").exists()
 

@@ -18,7 +18,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlvr.engines.vllm import server as vllm_client
-from rlvr.engines.vllm.transfer import transfer
+from rlvr.engines.vllm.weights import transfer
 from rlvr.errors import UserError
 from rlvr.models.loading import load_for_inference
 from rlvr.tracking.rollouts import EpisodeRecord, read_rollouts

@@ -30,7 +30,6 @@ class Said:
 
 
 def to_wire(message: Message) -> dict[str, Any]:
-    """A message in OpenAI's form."""
     wire: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.role == "tool":
         wire["tool_call_id"] = message.call_id or ""
@@ -87,6 +86,11 @@ class _Answer(BaseModel):
     usage: _Usage | None = None
 
 
+def first_problem(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    return f"{'.'.join(map(str, first['loc'][:6])) or 'the whole'}: {first['msg'][:200]}"
+
+
 _STOPS = dict.fromkeys(("stop", "tool_calls", "function_call"), StopReason.STOP) | {"length": StopReason.LENGTH}
 
 
@@ -95,9 +99,7 @@ def read_answer(body: bytes) -> Said:
     try:
         answer = _Answer.model_validate_json(body)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        place = ".".join(map(str, first["loc"][:6])) or "the whole"
-        raise EndpointError(f"what it answered is no chat completion ({place}: {first['msg'][:200]})") from error
+        raise EndpointError(f"what it answered is no chat completion ({first_problem(error)})") from error
     choice, usage = answer.choices[0], answer.usage or _Usage()
     if choice.finish_reason is None and choice.message == _Message():
         raise EndpointError("what it answered says nothing, and not why it ended")

@@ -7,24 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 from urllib.parse import urlsplit
 
+from pydantic import BaseModel, ValidationError
+
 from rlvr.engines.chat_completions import EndpointError, Said, read_answer
-from rlvr.errors import UserError, nearest
+from rlvr.errors import UserError
 from rlvr.types import SamplingParams, ToolSchema
 
 PREFIX = "openai:"
-MAX_CONCURRENT = 16
-TIMEOUT_S = 300.0
-"""Of one request; each retry has as long again."""
+TIMEOUT_S = 300.0  # of one request; each retry has as long again
 CONNECT_TIMEOUT_S = 10.0
-MAX_RETRIES = 3
-"""After a broken connection, a time-out, 408, 409, 429 and 5xx; the official client waits 0.5 s, 1 s, 2 s between."""
 MAX_BODY_BYTES = 16 << 20
 MAX_FAILURES_AT_START, MAX_FAILURES = 5, 50
 """Failures in a row after which an endpoint is given up: before the first answer, and later."""
@@ -33,18 +30,21 @@ _OPTIONAL = ("return_token_ids", "logprobs", "seed")
 """Keys an endpoint may not know. One that a refusal names is left out from then on."""
 
 
+class _Model(BaseModel):
+    id: str
+
+
+class _Models(BaseModel):
+    data: list[_Model]
+
+
 class Endpoint:
     """`Endpoint("http://127.0.0.1:8000/v1", "policy")`: the model `policy` there. Close it in its event loop."""
 
     def __init__(
-        self,
-        url: str,
-        name: str,
-        *,
-        max_concurrent: int = MAX_CONCURRENT,
-        timeout_s: float = TIMEOUT_S,
-        max_retries: int = MAX_RETRIES,
+        self, url: str, name: str, *, max_concurrent: int = 16, timeout_s: float = TIMEOUT_S, max_retries: int = 3
     ) -> None:
+        """Retried are a broken connection, a time-out, 408, 409, 429 and 5xx, after 0.5 s, 1 s, 2 s."""
         self.url, self.name = url, name
         self._max_concurrent, self._timeout_s, self._max_retries = max_concurrent, timeout_s, max_retries
         self._left_out: set[str] = set()
@@ -56,7 +56,6 @@ class Endpoint:
 
     @property
     def fingerprint(self) -> str:
-        """Digest of address and name."""
         return hashlib.blake2b(f"{self.url}#{self.name}".encode(), digest_size=8).hexdigest()
 
     async def chat(
@@ -110,40 +109,34 @@ class Endpoint:
             await client.close()
 
     async def check(self) -> None:
-        """Ask for the list of models. An endpoint without such a list passes.
-
-        Raises:
-            UserError: no answer, a refused key, or no model of this name.
+        """Ask for the list of models. An endpoint without such a list passes. UserError if there is no answer, no model
+        of this name, or the key is refused.
         """
         openai, client = _openai(), self._open()
         try:
             body = await self._read(client.with_options(max_retries=1).models.with_streaming_response.list())
         except (openai.AuthenticationError, openai.PermissionDeniedError) as error:
             raise self._refusal(error) from error
-        except openai.APIStatusError as error:
-            if error.status_code in (404, 405, 501):
-                return
-            raise UserError(f"the endpoint {self.url} does not work ({_told(error)}): repair it first.") from error
         except (openai.OpenAIError, EndpointError) as error:
+            if getattr(error, "status_code", None) in (404, 405, 501):
+                return
             raise UserError(
                 f"the endpoint {self.url} does not answer ({_told(error)}): start it, or correct the address."
             ) from error
         finally:
             await self.close()
         try:
-            names = [str(model["id"]) for model in json.loads(body)["data"]]
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            names = [model.id for model in _Models.model_validate_json(body).data]
+        except ValidationError as error:
             raise UserError(
                 f"{self.url} is no endpoint of OpenAI's kind (its list of models cannot be read): the address usually "
                 "ends with /v1."
             ) from error
         if names and self.name not in names:
-            near = nearest(self.name, names)
-            hint = f"did you mean {near}?" if near else f"there are {', '.join(names[:10])}"
-            raise UserError(f"the endpoint {self.url} has no model {self.name!r}: {_printable(hint, 500)}")
+            there = _printable(", ".join(names[:10]), 500)
+            raise UserError(f"the endpoint {self.url} has no model {self.name!r}: there are {there}.")
 
     async def _ask(self, body: dict[str, Any]) -> bytes:
-        """The bytes of the answer. An optional key that the endpoint refuses is left out from then on."""
         openai, create = _openai(), self._open().chat.completions.with_streaming_response.create
         while True:
             sent = {key: value for key, value in body.items() if key not in self._left_out}
@@ -159,7 +152,7 @@ class Endpoint:
                 raise EndpointError(_told(error)) from error
 
     def _adapts(self, refusal: str, sent: Mapping[str, Any]) -> bool:
-        """Whether the refused key can be renamed or left out."""
+        """Whether the refused key can be renamed or left out, from then on."""
         if "max_completion_tokens" in refusal and self._limit_name == "max_tokens":
             self._limit_name = "max_completion_tokens"
             return True
@@ -169,7 +162,6 @@ class Endpoint:
         return named is not None
 
     def _open(self) -> Any:
-        """The official client, which retries by itself."""
         if self._client is None:
             openai = _openai()
             self._client = openai.AsyncOpenAI(
@@ -181,7 +173,6 @@ class Endpoint:
         return self._client
 
     async def _read(self, request: AbstractAsyncContextManager[Any]) -> bytes:
-        """The body of a successful answer."""
         found = bytearray()
         limit_s = (1 + self._max_retries) * self._timeout_s  # the client's own limit restarts with every byte
         try:
@@ -198,8 +189,8 @@ class Endpoint:
         """For a status that every request would get."""
         if error.status_code == 404:
             return UserError(
-                f"the endpoint {self.url} has no model {self.name!r} or no chat completions ({_told(error)}): name "
-                f"another model behind the #, or another address; it usually ends with /v1."
+                f"the endpoint {self.url} has no model {self.name!r} or no chat completions ({_told(error)}); an "
+                "address usually ends with /v1."
             )
         return UserError(f"the endpoint {self.url} refuses the key ({_told(error)}): set OPENAI_API_KEY.")
 
@@ -228,7 +219,6 @@ def _openai() -> Any:
 
 
 def _told(error: Any) -> str:
-    """`500: out of memory` in a line."""
     status, body = getattr(error, "status_code", None), getattr(error, "body", None)
     message = body.get("message") if isinstance(body, dict) else None
     if status is not None:

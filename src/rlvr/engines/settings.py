@@ -10,11 +10,8 @@ from rlvr.errors import ConfigError
 from rlvr.registry import register
 from rlvr.settings import Component, NonNegativeInt, PositiveFloat, PositiveInt, Text, setting, wrong
 
-MAX_WAIT_S = 604_800.0
-"""A week: sockets cannot wait for ever."""
-
-LEAST_TEMPERATURE = 0.01
-"""vLLM 0.32: `vllm.sampling_params._MAX_TEMP`."""
+MAX_WAIT_S = 604_800.0  # a week: sockets cannot wait for ever
+LEAST_TEMPERATURE = 0.01  # vLLM 0.32: `vllm.sampling_params._MAX_TEMP`
 
 
 class EngineSettings(Component):
@@ -80,11 +77,9 @@ class VllmEngineSettings(EngineSettings):
         return self
 
     def check_run(self, config: Any) -> None:
-        temperature = config.rollout.temperature
-        if temperature < LEAST_TEMPERATURE:
+        if config.rollout.temperature < LEAST_TEMPERATURE:  # vLLM would sample at this one, and the trainer not
             raise ConfigError(
-                f"rollout.temperature={temperature}: vLLM samples at {LEAST_TEMPERATURE} where less is asked for, and "
-                f"the trainer would score at another one; choose at least {LEAST_TEMPERATURE}."
+                f"rollout.temperature={config.rollout.temperature}: vLLM needs at least {LEAST_TEMPERATURE}."
             )
         if config.model.bits:
             raise ConfigError(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from statistics import fmean
 
-from rlvr.errors import ConfigError, nearest
+from rlvr.errors import ConfigError
 from rlvr.evaluation.compare import Comparison, compare
 from rlvr.evaluation.intervals import Interval, holm
 from rlvr.evaluation.summary import graded_greedily, measure, samples_by_example
@@ -70,11 +70,9 @@ class Analysis:
 
     @property
     def tasks(self) -> tuple[tuple[str, str], ...]:
-        """Task and split of the cells, each once."""
         return tuple(dict.fromkeys((cell.task, cell.split) for cell in self.cells))
 
     def of_task(self, task: str, split: str) -> tuple[Cell, ...]:
-        """The cells of one task and split."""
         return tuple(cell for cell in self.cells if (cell.task, cell.split) == (task, split))
 
 
@@ -89,19 +87,12 @@ def analyze(records: Iterable[EvaluationRecord], *, baseline: str | None = None,
     firsts = [of_one[0] for of_one in groups]
     models = list(dict.fromkeys(one.model for one in firsts))
     if baseline is not None and baseline not in models:
-        near = nearest(baseline, models)
-        hint = f"did you mean {near}?" if near else f"there are {', '.join(models)}."
-        raise ConfigError(f"--baseline {baseline}: no record is of this model; {hint}")
+        raise ConfigError(f"--baseline {baseline}: no record is of this model; there are {', '.join(models)}.")
     places = Counter((one.task, one.split, one.model, one.retriever) for one in firsts)
     cells = []
     for of_one, one in zip(groups, firsts, strict=True):
         several = places[one.task, one.split, one.model, one.retriever] > 1
         cells.append(_cell(of_one, f"#{one.settings[:6]}" if several else "", num_shown))
-    notes += [
-        f"{cell.name} on {cell.task}: no greedy answer could be graded."
-        for cell, of_one in zip(cells, groups, strict=True)
-        if not cell.num_examples and any(record.sample_index == 0 for record in of_one)
-    ]
     found: list[Comparison] = []
     for (one, first), (two, second) in combinations(zip(cells, groups, strict=True), 2):
         if two.model == baseline != one.model:  # the baseline comes first
@@ -136,8 +127,7 @@ def _group(records: Iterable[EvaluationRecord]) -> tuple[list[list[EvaluationRec
         notes.append(f"{num_unknown:,} answers to prompts whose right answer is not known are in no number.")
     if num_twice:
         notes.append(
-            f"{num_twice:,} {'records are' if num_twice > 1 else 'record is'} there twice and counted once"
-            + (f" ({num_different:,} with another grade: the first one counts)." if num_different else ".")
+            f"{num_twice:,} records are there twice ({num_different:,} with another grade): the first one counts."
         )
     found = []
     for of_one in groups.values():
@@ -166,21 +156,19 @@ def _with_all_samples(records: list[EvaluationRecord]) -> list[EvaluationRecord]
 def _cell(records: Sequence[EvaluationRecord], variant: str, num_shown: int) -> Cell:
     one, greedy = records[0], list(graded_greedily(records).values())
     retriever = "" if one.retriever is None else f" + {one.retriever}"
-    scores: dict[str, dict[str, Interval]] = {}  # by tag
-    numbers: dict[str, dict[str, float]] = {}
+    scores: defaultdict[str, dict[str, Interval]] = defaultdict(dict)  # by tag
+    numbers: defaultdict[str, dict[str, float]] = defaultdict(dict)
     for (name, tag), value in measure(records).items():
         if isinstance(value, Interval):
-            scores.setdefault(tag, {})[name] = value
-        else:
-            numbers.setdefault(tag, {})[name] = value
-    del numbers[""]["num_examples"]
-    numbers[""].pop("samples_per_example", None)  # of examples whose samples were all graded
+            scores[tag][name] = value
+        elif name not in ("num_examples", "samples_per_example"):
+            numbers[tag][name] = value
     kinds = [
         Kind(
             tag=tag,
             num_examples=sum(tag in record.tags for record in greedy),
             accuracy=scores[tag]["accuracy"],
-            numbers=numbers.get(tag, {}),
+            numbers=numbers[tag],
         )
         for tag in scores
         if tag
@@ -199,7 +187,7 @@ def _cell(records: Sequence[EvaluationRecord], variant: str, num_shown: int) -> 
         variant=variant,
         num_examples=len(greedy),
         samples_per_example=max(map(len, samples_by_example(records).values()), default=0),
-        scores=scores.get("", {}),
+        scores=scores[""],
         numbers=numbers[""],
         kinds=tuple(kinds),
         cost=_cost(records),
@@ -235,11 +223,10 @@ def _num_calls(record: EvaluationRecord) -> float:
 
 def _comparable(one: Cell, two: Cell, baseline: str | None) -> bool:
     """Whether they have the same examples and differ in one thing: the model, the retriever or the settings."""
-    if (one.task, one.split) != (two.task, two.split):
+    is_same_model, is_same_retriever = one.model == two.model, one.retriever == two.retriever
+    if baseline is not None and (one.model != baseline or is_same_model or not is_same_retriever):
         return False
-    if baseline is not None:
-        return one.model == baseline and two.model != baseline and one.retriever == two.retriever
-    return one.model == two.model or one.retriever == two.retriever
+    return (one.task, one.split) == (two.task, two.split) and (is_same_model or is_same_retriever)
 
 
 def _caveats(one: Cell, two: Cell, comparison: Comparison | None, conditions: tuple[str, str]) -> list[str]:
@@ -253,14 +240,10 @@ def _caveats(one: Cell, two: Cell, comparison: Comparison | None, conditions: tu
             f"{both} were not asked {one.task} in the same way (prompt, settings of the task, or "
             "rollout.max_completion_tokens): their difference is not that of the models alone."
         )
-    if comparison.num_changed:
-        notes.append(
-            f"{both}: {comparison.num_changed:,} examples of {one.task} have other gold answers in one than in the "
-            "other; they are left out of the comparison."
-        )
     if comparison.num_common < max(one.num_examples, two.num_examples):
+        changed = f", and {comparison.num_changed:,} have other gold answers" if comparison.num_changed else ""
         notes.append(
             f"{both}: only {comparison.num_common:,} examples of {one.task} are in both ({one.num_examples:,} and "
-            f"{two.num_examples:,}); compare their difference, not their accuracies."
+            f"{two.num_examples:,}{changed}); compare their difference, not their accuracies."
         )
     return notes

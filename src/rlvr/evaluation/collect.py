@@ -7,19 +7,16 @@ from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rlvr.errors import UserError, nearest
+from rlvr.errors import UserError
 from rlvr.tracking.evaluations import EvaluationRecord, read_records
+from rlvr.tracking.jsonl import few
 
-PLAN = "benchmark.json"
-"""In a benchmark's folder: what is measured, and the file of its records."""
-
+PLAN = "benchmark.json"  # in a benchmark's folder: what is measured, and the file of its records
 MAX_PLAN_BYTES = 10 << 20
-MAX_PROBLEMS = 3
-"""Damaged lines named per file; more are counted."""
+MAX_PROBLEMS = 3  # damaged lines named per file; more are counted
 
 
-Names = tuple[str, str, str]
-"""A benchmark's names for the model and task of a file, and the task's own name."""
+Names = tuple[str, str, str]  # a benchmark's names for the model and task of a file, and the task's own name
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,13 +29,10 @@ class Collected:
 
 
 def collect(paths: Sequence[Path], *, only: Container[Path] | None = None, tokens: bool = True) -> Collected:
-    """All records of files, and of the `*.jsonl` and `*.jsonl.partial` inside folders.
+    """All records of files, and of the `*.jsonl` and `*.jsonl.partial` inside folders. UserError if there are none.
 
     A benchmark's folder gives its records in the order of its plan, with the plan's names for model and task. `only`:
     resolved paths of the files to read. `tokens=False` drops token ids and logprobs, which take most of the memory.
-
-    Raises:
-        UserError: no such file or folder, or there is no record in any of them.
     """
     records: list[EvaluationRecord] = []
     used: list[Path] = []
@@ -48,29 +42,23 @@ def collect(paths: Sequence[Path], *, only: Container[Path] | None = None, token
             continue
         found, problems = read_records(file, tokens=tokens)
         if problems and not found:
-            notes.append(f"{file} holds no record of an evaluation and is left out.")
-        else:
-            notes += [f"{problem}." for problem in problems[:MAX_PROBLEMS]]
-            if len(problems) > MAX_PROBLEMS:
-                notes.append(f"{file}: {len(problems) - MAX_PROBLEMS:,} more lines are damaged and left out.")
+            problems = [f"{file} holds no record of an evaluation and is left out"]
+        notes += few([f"{problem}." for problem in problems], MAX_PROBLEMS)
         if found:
             used.append(file)
             if file.suffix == ".partial":
                 notes.append(f"{file} is of an evaluation that has not ended: what ends early is in it first.")
-        records += found if names is None else (_renamed(record, *names) for record in found)
+        if names is not None:  # `rpn_small` for the task `rpn` of that configuration; `mix/gsm8k` for a set of several
+            model, task, own = names
+            found = [replace(r, model=model, task=task if r.task == own else f"{task}/{r.task}") for r in found]
+        records += found
     if not records:
-        folder = next((path for path in paths if path.is_dir()), paths[0].parent)
+        reason = f" ({notes[0].rstrip('.')})" if notes else ""
         raise UserError(
-            f"{', '.join(map(str, paths))}: no record of an evaluation"
-            + (f" ({notes[0].rstrip('.')})" if notes else "")
-            + f"; write some with `rlvr eval MODEL --output {folder}/NAME.jsonl`."
+            f"{', '.join(map(str, paths))}: no record of an evaluation{reason}; write some with `rlvr eval MODEL "
+            "--output FILE.jsonl`."
         )
     return Collected(records=tuple(records), files=tuple(used), notes=tuple(notes))
-
-
-def _renamed(record: EvaluationRecord, model: str, task: str, own_task: str) -> EvaluationRecord:
-    """`rpn_small` for the task `rpn` of the configuration `rpn_small`; `mix/gsm8k` for a set of several."""
-    return replace(record, model=model, task=task if record.task == own_task else f"{task}/{record.task}")
 
 
 def _files(paths: Sequence[Path], notes: list[str]) -> Iterator[tuple[Path, Names | None]]:
@@ -86,10 +74,7 @@ def _files(paths: Sequence[Path], notes: list[str]) -> Iterator[tuple[Path, Name
             # metrics.jsonl: of a run
             yield from ((file, None) for file in found if file not in known and file.name != "metrics.jsonl")
         else:
-            parent = path.parent
-            near = nearest(path.name, [one.name for one in parent.iterdir()]) if parent.is_dir() else None
-            hint = f"; did you mean {parent / near}?" if near else "."
-            raise UserError(f"there is no file or folder {path}{hint}")
+            raise UserError(f"there is no file or folder {path}.")
 
 
 def _visible(folder: Path, pattern: str) -> list[Path]:

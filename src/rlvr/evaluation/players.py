@@ -17,8 +17,7 @@ from rlvr.tracking.evaluations import GradedTurn
 from rlvr.tracking.rollouts import call_records, reply_ids
 from rlvr.types import Episode, Example, Score, StopReason, ToolSchema
 
-MAX_REPLY_CHARS = 10_000
-"""Of a reply in a record; the model saw all of it."""
+MAX_REPLY_CHARS = 10_000  # of a reply in a record; the model saw all of it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +43,6 @@ class LocalPlayer:
 
     @property
     def stop_ids(self) -> frozenset[int]:
-        """Those of the chat layer."""
         return self.chat.stop_ids
 
     async def play(self, example: Example, env: Env, sampling: Sampling, *, sample_index: int, seed: int) -> Played:
@@ -128,7 +126,6 @@ class EndpointPlayer:
         )
 
     async def close(self) -> None:
-        """Close the connections of this event loop; the player can be used again."""
         await self.endpoint.close()
 
     async def _take_turns(self, env: Env, sampling: Sampling, prompts: list[str], answers: list[Said]) -> StopReason:

@@ -27,11 +27,8 @@ class RecordFile:
     """
 
     def __init__(self, path: Path, settings: Collection[str]) -> None:
-        """`settings` are those of this run's records.
-
-        Raises:
-            UserError: the file has records of other settings, or none at all, or another process writes it.
-        """
+        """`settings` are those of this run's records. UserError: the file has records of other settings, or none at
+        all, or another process writes it."""
         self.path = path.resolve()  # the file behind a link, not the link, is replaced
         self.partial = self.path.with_name(self.path.name + ".partial")
         self.problems: list[str] = []
@@ -44,7 +41,6 @@ class RecordFile:
             raise
 
     def _resume(self, path: Path, settings: Collection[str]) -> None:
-        """Read the records of an earlier run."""
         whole, problems = read_records(self.path, name=str(path)) if self.path.exists() else ([], [])
         if problems and not whole:
             raise UserError(f"{path} is there and holds no records of an evaluation: name another --output.")

@@ -10,8 +10,7 @@ from pydantic import Field
 from rlvr.settings import NonNegativeInt, PositiveInt, Settings, setting
 from rlvr.tasks.settings import TaskBundle
 
-ALL_EXAMPLES = 10**9
-"""More held-out examples than anybody has."""
+ALL_EXAMPLES = 10**9  # more held-out examples than anybody has
 
 
 class EvaluationSettings(Settings):

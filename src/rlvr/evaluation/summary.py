@@ -136,10 +136,8 @@ def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
     1 - C(n - c, k) / C(n, k): the share of the k-subsets of the n samples that hold a correct one. Averaging
     1 - (1 - c/n)^k instead is biased downward. ValueError for k > n or impossible counts.
     """
-    if not 0 <= num_correct <= num_samples:
-        raise ValueError(f"{num_correct} of {num_samples} samples correct makes no sense")
-    if not 1 <= k <= num_samples:
-        raise ValueError(f"pass@{k} is undefined for {num_samples} samples; take at least {k} samples per example")
+    if not 0 <= num_correct <= num_samples or not 1 <= k <= num_samples:
+        raise ValueError(f"pass@{k} is undefined for {num_correct} right ones of {num_samples} samples")
     return 1.0 - math.comb(num_samples - num_correct, k) / math.comb(num_samples, k)
 
 
@@ -167,7 +165,6 @@ def powers_of_two(limit: int) -> list[int]:
 
 
 def fact_values(records: Iterable[EvaluationRecord], name: str) -> list[float]:
-    """A number that the verifier reports, of the records that have it."""
     values = (record.diagnostics.get(name) for record in records)
     return [float(value) for value in values if isinstance(value, int | float)]
 

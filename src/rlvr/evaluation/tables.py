@@ -18,22 +18,15 @@ from rlvr.evaluation.intervals import Interval
 from rlvr.tracking.evaluations import EvaluationRecord
 
 TableRow = tuple[str, ...]
-MAX_SHOWN = 300
-"""Characters of a prompt or completion shown of an example."""
-
+MAX_SHOWN = 300  # characters of a prompt or completion shown of an example
 WIDTH = 100
 LONGEST_SCORE, LONGEST_WORD = len("100.0% (96.3 to 100.0)"), 12
 """Number columns up to these widths are never folded."""
 
-COLUMNS = 3
-"""TableRow side by side on a terminal; more get another table."""
-
-
-# ------------------------------------------------------------------------------------------------------- numbers
+COLUMNS = 3  # of cells side by side on a terminal; more get another table
 
 
 def percent(interval: Interval | None) -> str:
-    """`62.0% (58.1 to 65.8)`"""
     if interval is None:
         return "-"
     return f"{interval.value:.1%} ({interval.low * 100:.1f} to {interval.high * 100:.1f})"
@@ -60,9 +53,6 @@ def score_name(name: str) -> str:
     return readable(name) if kind == name else f"accuracy, {readable(kind)}"
 
 
-# -------------------------------------------------------------------------------------------------------- tables
-
-
 def score_rows(cells: Sequence[Cell]) -> list[TableRow]:
     """A row a score: its name, and its value with the interval for each cell."""
     counts = ("examples", *(f"{cell.num_examples:,}" for cell in cells))
@@ -71,7 +61,6 @@ def score_rows(cells: Sequence[Cell]) -> list[TableRow]:
 
 
 def _names(*mappings: Mapping[str, Any]) -> list[str]:
-    """Their keys, each once, in the order of their first appearance."""
     return list(dict.fromkeys(name for mapping in mappings for name in mapping))
 
 
@@ -82,7 +71,6 @@ def _kind_rows(cells: Sequence[Cell]) -> list[TableRow]:
 
 
 def _natural(tag: str) -> tuple[tuple[int, int, str], ...]:
-    """`2_hops` before `10_hops`."""
     return tuple((0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", tag) if part)
 
 
@@ -118,9 +106,6 @@ def summary_rows(cells: Sequence[Cell], *, full: bool = True) -> tuple[TableRow,
         )
         for cell in cells
     ]
-
-
-# ---------------------------------------------------------------------------------------------------------- text
 
 
 def report(analysis: Analysis, *, markdown: bool = False, examples: bool = True) -> str:
@@ -176,7 +161,6 @@ def table(head: TableRow, rows: Sequence[TableRow], *, markdown: bool) -> str:
 
 
 def differences(comparisons: Sequence[Comparison], *, markdown: bool = False) -> str:
-    """A sentence for each comparison."""
     lines = [f"- {_safe(one.sentence, markdown)}" for one in comparisons]
     return "\n".join(lines if markdown else map(_wrapped, lines)) + "\n"
 
@@ -203,7 +187,6 @@ def _disagreeing(one: Comparison, markdown: bool) -> str:
 
 
 def _example(record: EvaluationRecord, said: Sequence[tuple[str, EvaluationRecord]], markdown: bool) -> list[str]:
-    """The example, and the end and grade of each completion in `said`; nothing in them can control the terminal."""
     lines = [f"{record.example_id}: {_tail(record.prompt)}", f"  gold: {_tail(record.expected)}"]
     for name, one in said:
         grade = "right" if one.correct else "no answer" if one.answer is None else "wrong"
@@ -223,9 +206,6 @@ def _safe(text: str, markdown: bool) -> str:
     """Without control characters; in Markdown without markup."""
     plain = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
     return re.sub(r"([\\|<>`*\[\]])", r"\\\1", plain) if markdown else plain
-
-
-# ---------------------------------------------------------------------------------------------------- plain data
 
 
 def plain(analysis: Analysis, *, clock: bool = True) -> list[dict[str, Any]]:

@@ -51,7 +51,6 @@ def add_adapters(model: PreTrainedModel, lora: LoraSettings, *, base: str, seed:
 
 
 def insert_saved(model: PreTrainedModel, folder: Path, *, base: str) -> None:
-    """Put the adapter saved in `folder` on the model, and freeze everything else."""
     from peft import LoraConfig
 
     settings = LoraConfig.from_pretrained(str(folder))
@@ -62,7 +61,6 @@ def insert_saved(model: PreTrainedModel, folder: Path, *, base: str) -> None:
 
 
 def copy_adapters(source: PreTrainedModel, target: PreTrainedModel) -> None:
-    """Put the adapter of one model on a copy of the model under it."""
     _insert(target, copy.deepcopy(source.peft_config[_NAME]), base="")
     with torch.no_grad():
         weights = adapter_weights(source)
@@ -90,59 +88,44 @@ def _targets(model: PreTrainedModel, names: tuple[str, ...]) -> list[str]:
     layers = [name for name, module in model.named_modules() if isinstance(module, nn.Linear | Conv1D)]
     if names == (ALL_LINEAR,):
         return [name for name in layers if model.get_submodule(name) is not head]
+    if model.config.get_text_config().tie_word_embeddings:
+        layers = [name for name in layers if model.get_submodule(name) is not head]
+    known = sorted({layer.rpartition(".")[2] for layer in layers})
     for name in names:
-        found = [layer for layer in layers if layer == name or layer.endswith(f".{name}")]
-        if not found:
-            last = sorted({layer.rpartition(".")[2] for layer in layers})
-            near = get_close_matches(name, last, n=3, cutoff=0.5) or last
+        if not any(f".{layer}".endswith(f".{name}") for layer in layers):
             raise ConfigError(
-                f"model.lora.target_modules: {name!r} is no linear layer of {type(model).__name__}; "
-                f"write {', '.join(near)}, or [{ALL_LINEAR}]."
-            )
-        if model.config.get_text_config().tie_word_embeddings and any(model.get_submodule(n) is head for n in found):
-            raise ConfigError(
-                f"model.lora.target_modules: {name!r} shares its weights with the embeddings; leave it out."
+                f"model.lora.target_modules: {name!r} is no linear layer of {type(model).__name__} with weights of its "
+                f"own; write {', '.join(get_close_matches(name, known) or known)}, or [{ALL_LINEAR}]."
             )
     return list(names)
-
-
-# ------------------------------------------------------------------------------------------------------ saved adapters
 
 
 def saved_settings(folder: Path) -> dict[str, Any]:
     """adapter_config.json. UserError if it is damaged or describes anything but plain LoRA."""
     try:
         settings = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-        kind, base = settings["peft_type"], settings["base_model_name_or_path"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError) as error:
         raise UserError(f"the adapter {str(folder)!r} cannot be read ({CONFIG}: {error}): copy it again") from error
-    more = settings.get("modules_to_save") or settings.get("use_dora")
-    if kind != "LORA" or settings.get("bias", "none") != "none" or more:
+    more = settings.get("modules_to_save") or settings.get("use_dora") or settings.get("bias", "none") != "none"
+    if settings.get("peft_type") != "LORA" or more or not settings.get("base_model_name_or_path"):
         raise UserError(
-            f"the adapter {str(folder)!r} is more than plain LoRA matrices: merge it with peft into its base model and "
-            "name the result"
+            f"the adapter {str(folder)!r} is more than plain LoRA matrices on a named base model: merge it with peft "
+            "and name the result"
         )
-    if not base:
-        raise UserError(f"the adapter {str(folder)!r} does not say which model it is for: add base_model_name_or_path")
     return settings
 
 
 def check_same(folder: Path, lora: LoraSettings) -> None:
     """ConfigError unless the adapter that training continues has the form that the settings ask for."""
     saved = saved_settings(folder)
-    for key, name, wanted in (("r", "r", lora.r), ("lora_alpha", "alpha", lora.alpha)):
-        if saved[key] != wanted:
-            raise ConfigError(
-                f"model.lora.{name}={wanted}: the adapter {str(folder)!r}, which training is to go on with, has "
-                f"{saved[key]}; set model.lora.{name}={saved[key]}."
-            )
-    targets = saved["target_modules"]
-    same = isinstance(targets, str) or set(targets) == set(lora.target_modules) or lora.target_modules == (ALL_LINEAR,)
-    if not same:
-        raise ConfigError(
-            f"model.lora.target_modules: the adapter {str(folder)!r}, which training is to go on with, is on "
-            f"{', '.join(sorted(targets))}; write the same."
-        )
+    has = {"r": saved["r"], "alpha": saved["lora_alpha"]}
+    if isinstance(targets := saved["target_modules"], list) and lora.target_modules != (ALL_LINEAR,):
+        has["target_modules"] = tuple(sorted(targets))
+    wanted = {"r": lora.r, "alpha": lora.alpha, "target_modules": tuple(sorted(lora.target_modules))}
+    for name, value in has.items():
+        if value != wanted[name]:
+            said = f"[{','.join(value)}]" if isinstance(value, tuple) else value
+            raise ConfigError(f"model.lora.{name}: the adapter {str(folder)!r} has another one; set it to {said}.")
 
 
 def load_adapters(model: PreTrainedModel, folder: Path) -> None:
@@ -173,28 +156,26 @@ def write_adapters(model: PreTrainedModel, folder: Path) -> None:
 
 
 def _saved_name(name: str) -> str:
-    """`model.layers.0.self_attn.q_proj.lora_A.default.weight` as peft saves it."""
     return f"base_model.model.{name}".replace(f".{_NAME}.", ".")
 
 
-# ------------------------------------------------------------------------------------------------- weights, on and off
-
-
 def adapter_weights(model: PreTrainedModel) -> dict[str, nn.Parameter]:
-    """The adapters' A and B, by their names in the model."""
-    from peft.tuners.lora import LoraLayer
-
     return {
         f"{name}.{part}.{_NAME}.weight": getattr(layer, part)[_NAME].weight
-        for name, layer in model.named_modules()
-        if isinstance(layer, LoraLayer)
+        for name, layer in lora_layers(model).items()
         for part in ("lora_A", "lora_B")
     }
 
 
+def lora_layers(model: PreTrainedModel) -> dict[str, Any]:
+    """peft's layers in the places of the model's own, by their names."""
+    from peft.tuners.lora import LoraLayer
+
+    return {name: module for name, module in model.named_modules() if isinstance(module, LoraLayer)}
+
+
 @contextmanager
 def without_adapters(model: PreTrainedModel) -> Iterator[None]:
-    """The model under the adapters."""
     model.disable_adapters()
     try:
         yield
@@ -221,15 +202,11 @@ def merge(model: PreTrainedModel) -> None:
 
     ValueError if the weights are not float32: bf16 would round most of an adapter away.
     """
-    from peft.tuners.lora import LoraLayer
-
-    layers = [(name, module) for name, module in model.named_modules() if isinstance(module, LoraLayer)]
-    for name, layer in layers:
+    for name, layer in lora_layers(model).items():
         plain = layer.get_base_layer()
-        weight: Any = plain.weight
-        if weight.dtype != torch.float32:
-            raise ValueError(f"{name} is {weight.dtype}: adapters are merged in float32 only")
-        weight.data += layer.get_delta_weight(_NAME)  # pyright: ignore[reportAttributeAccessIssue, reportCallIssue]
+        if plain.weight.dtype != torch.float32:
+            raise ValueError(f"{name} is {plain.weight.dtype}: adapters are merged in float32 only")
+        plain.weight.data += layer.get_delta_weight(_NAME)
         parent, _, child = name.rpartition(".")
         setattr(model.get_submodule(parent), child, plain)
     model._hf_peft_config_loaded = False

@@ -19,16 +19,11 @@ def choose_device(wanted: str) -> torch.device:
     """The device of `trainer.device`, set as torch's current one; GPU number LOCAL_RANK. ConfigError without it."""
     if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
-    if not torch.cuda.is_available():
-        raise ConfigError(
-            f"trainer.device={wanted}: torch {torch.__version__} sees no GPU here; install a torch built for it, or "
-            "set trainer.device=auto."
-        )
     number, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
     if number >= count:
         raise ConfigError(
-            f"trainer.device={wanted}: this is process {number + 1} on a machine with {count} GPU(s); start "
-            f"torchrun with --nproc-per-node {count}, or set trainer.device=cpu."
+            f"trainer.device={wanted}: this is process {number + 1}, and torch {torch.__version__} sees {count} GPU(s) "
+            "here; start no more processes than GPUs, or set trainer.device=cpu."
         )
     device = torch.device("cuda", number)
     torch.cuda.set_device(device)  # for collectives, and tensors created without a device
@@ -36,7 +31,6 @@ def choose_device(wanted: str) -> torch.device:
 
 
 def move(model: nn.Module, device: torch.device) -> None:
-    """`model.to(device)`, whose type in transformers confuses type checkers."""
     model.to(device)
 
 
@@ -49,7 +43,6 @@ def choose_products(device: torch.device, precision: str) -> None:
 
 
 def in_bf16(precision: str, model: PreTrainedModel) -> bool:
-    """Whether products are computed in bfloat16, as `trainer.precision` says."""
     return precision == "bf16" or (precision == "auto" and bf16_pays(model))
 
 

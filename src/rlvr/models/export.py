@@ -29,7 +29,6 @@ FILES = ("*.safetensors", "*.json", "*.jinja", "*.model", "merges.txt", "vocab.t
 
 
 def is_adapter(folder: Path) -> bool:
-    """Whether a model folder holds an adapter instead of a whole model."""
     return (folder / ADAPTER_CONFIG).is_file() and not (folder / "config.json").is_file()
 
 
@@ -70,7 +69,6 @@ def check_weights(folder: Path, files: list[Path]) -> None:
 
 
 def num_parameters(folder: Path) -> int:
-    """Parameters in the weights of a folder, from the headers of its files."""
     from safetensors import safe_open
 
     total = 0
@@ -81,6 +79,5 @@ def num_parameters(folder: Path) -> int:
 
 
 def name_base_model(folder: Path, name: str) -> None:
-    """Write the public name of its base model into an adapter folder."""
     settings = saved_settings(folder) | {"base_model_name_or_path": name}
     (folder / ADAPTER_CONFIG).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")

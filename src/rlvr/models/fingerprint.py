@@ -14,9 +14,7 @@ from rlvr.models.policy import HubPolicy
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-SAMPLED_NUMBERS = 1024
-"""Numbers of each tensor that are hashed in order."""
-
+SAMPLED_NUMBERS = 1024  # numbers of each tensor that are hashed in order
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 

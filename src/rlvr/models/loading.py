@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,9 +11,9 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
-from rlvr.errors import ConfigError, UserError
+from rlvr.errors import UserError
 from rlvr.models.adapters import add_adapters, check_same, insert_saved, merge, saved_settings
-from rlvr.models.hub import ADAPTER, Located, from_hub, locate, sentence
+from rlvr.models.hub import Located, from_hub, locate, sentence
 from rlvr.models.policy import Adapters, HubPolicy, check_trainable
 from rlvr.models.quantization import dequantized, is_quantized, make_exact, settings_for
 from rlvr.models.recompute import recompute_in_backward
@@ -22,9 +21,6 @@ from rlvr.models.settings import PretrainedModel
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 CPU = torch.device("cpu")
-
-
-# ------------------------------------------------------------------------------------------------------ to be trained
 
 
 def load_policy(settings: PretrainedModel, *, seed: int, device: torch.device = CPU) -> HubPolicy:
@@ -35,14 +31,6 @@ def load_policy(settings: PretrainedModel, *, seed: int, device: torch.device = 
     fit it or this machine.
     """
     lora = settings.lora
-    if settings.attn_implementation == "flash_attention_2":
-        on_cpu = device.type == "cpu"
-        if on_cpu or importlib.util.find_spec("flash_attn") is None:
-            reason = "the model is on the CPU here" if on_cpu else "the package flash-attn is not installed"
-            raise ConfigError(
-                f"model.attn_implementation=flash_attention_2: needs a GPU and flash-attn, and {reason}; choose sdpa "
-                "(on a GPU torch has kernels of the same kind for it) or eager."
-            )
     located = locate(settings.name_or_path)
     adapter = located.adapter_folder()
     if adapter is not None and lora.enabled:
@@ -91,23 +79,13 @@ def model_family(settings: PretrainedModel) -> str:
     return _from_pretrained(AutoConfig, settings, located).get_text_config().model_type
 
 
-# ------------------------------------------------------------------------------------------------------------- loading
-
-
 def _load(settings: PretrainedModel, device: torch.device, located: Located, adapter: Path | None) -> HubPolicy:
-    """A whole model, or with `adapter` its base model with the adapter on it."""
     if adapter is None:
         model = _load_model(settings, device, located)
         return HubPolicy(model=model, tokenizer=_from_pretrained(AutoTokenizer, settings, located))
     named = base_of(adapter)
-    if not Path(named).is_dir() and Path(named).is_absolute():
-        raise UserError(
-            f"the adapter {str(adapter)!r} was trained on {named}, which is not there: put it back, or change "
-            f"base_model_name_or_path in its {ADAPTER}"
-        )
-    under, found = settings.model_copy(update={"name_or_path": named}), locate(named)
-    if found.is_adapter:
-        raise UserError(f"the adapter {str(adapter)!r} was trained on another adapter, {named!r}: merge that one first")
+    under = settings.model_copy(update={"name_or_path": named})
+    found = locate(named)
     model = _load_model(under, device, found)
     insert_saved(model, adapter, base=_lasting(named))
     adapters = Adapters(fresh_base=partial(_load_float32, under, device), merge_final=False, note="adapter")
@@ -118,17 +96,13 @@ def _load(settings: PretrainedModel, device: torch.device, located: Located, ada
 
 
 def base_of(adapter: Path) -> str:
-    """Folder or Hub id of the model an adapter was trained on."""
     return str(saved_settings(adapter)["base_model_name_or_path"])
 
 
 def _load_model(settings: PretrainedModel, device: torch.device, located: Located) -> PreTrainedModel:
     name = settings.name_or_path
     if Path(name).is_dir() and not any((Path(name) / file).is_file() for file in TOKENIZER_FILES):
-        raise UserError(
-            f"the model folder {name!r} has no tokenizer (no tokenizer.json): "
-            "copy the tokenizer files of the base model into it"
-        )
+        raise UserError(f"the model folder {name!r} has no tokenizer (no tokenizer.json): copy that of the base model")
     config = _from_pretrained(AutoConfig, settings, located)
     dtype = getattr(torch, settings.dtype)
     options: dict[str, Any] = {"config": config, "dtype": dtype, "attn_implementation": settings.attn_implementation}
@@ -161,13 +135,11 @@ def _from_pretrained(kind: Any, settings: PretrainedModel, located: Located, **o
     name, code = settings.name_or_path, settings.trust_remote_code
     try:
         return kind.from_pretrained(name, trust_remote_code=code, local_files_only=located.offline, **options)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # safetensors raises its own kinds for damaged files
         if not located.offline and from_hub(error):
             raise sentence(name, error) from error
-        reason = str(error).strip().splitlines()[0]
+        reason = str(error).strip().partition("\n")[0]
         raise UserError(f"the model {name!r} cannot be loaded ({reason}): name a model folder or a Hub id") from error
-    except Exception as error:  # safetensors raises its own kinds for damaged files
-        raise UserError(f"the model {name!r} cannot be loaded: its files are damaged ({error})") from error
 
 
 def _saved_bits(config: Any, settings: PretrainedModel) -> int | None:
@@ -179,22 +151,16 @@ def _saved_bits(config: Any, settings: PretrainedModel) -> int | None:
     if saved is None:
         return None
     saved = saved if isinstance(saved, dict) else saved.to_dict()
-    if saved.get("quant_method") != "bitsandbytes":
+    method, bits = saved.get("quant_method"), 4 if saved.get("load_in_4bit") else 8
+    if method != "bitsandbytes" or bits != settings.bits:
         raise UserError(
-            f"the model {settings.name_or_path!r} is quantized by {saved.get('quant_method')}, which cannot be trained "
-            "here: name the model it was made from, with model.load_in_4bit=true"
-        )
-    bits = 4 if saved.get("load_in_4bit") else 8
-    if bits != settings.bits:
-        raise UserError(
-            f"the model {settings.name_or_path!r} was saved in {bits} bits: set model.load_in_{bits}bit=true and "
-            "model.lora.enabled=true, or name the model it was made from"
+            f"the model {settings.name_or_path!r} was saved in {bits} bits by {method}: name the model it was made from"
+            f", or, if that is bitsandbytes, set model.load_in_{bits}bit=true and model.lora.enabled=true"
         )
     return bits
 
 
 def _lasting(name: str) -> str:
-    """The absolute path of a folder; a Hub id unchanged."""
     return str(Path(name).resolve()) if Path(name).is_dir() else name
 
 

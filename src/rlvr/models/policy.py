@@ -33,8 +33,6 @@ getLogger("bitsandbytes").setLevel(ERROR)  # imported with every adapter, it tel
 
 @dataclass(frozen=True, kw_only=True)
 class Adapters:
-    """LoRA weights are trained; the model under them is frozen."""
-
     fresh_base: Callable[[], PreTrainedModel]  # loads the model under them again, in float32
     merge_final: bool
     note: str  # for the user: rank, layers, dtype of the frozen weights
@@ -42,8 +40,6 @@ class Adapters:
 
 @dataclass(frozen=True, kw_only=True)
 class HubPolicy(Policy):
-    """What commands load, train and save."""
-
     tokenizer: PreTrainedTokenizerBase
     adapters: Adapters | None = None  # None: the whole model is trained
 
@@ -62,7 +58,6 @@ class HubPolicy(Policy):
 
     @property
     def num_weights(self) -> int:
-        """All numbers of the model, trained or frozen, tied ones once."""
         return sum(num_weights(p) for p in self.model.parameters())
 
     @property
@@ -72,8 +67,6 @@ class HubPolicy(Policy):
             return f"trainable: all {self.num_weights:,} parameters"
         trained, total = sum(p.numel() for p in adapter_weights(self.model).values()), self.num_weights
         return f"trainable: {trained:,} of {total:,} parameters ({trained / total:.2%}): {self.adapters.note}"
-
-    # --------------------------------------------------------------------------------------------- on and off the disk
 
     def save(self, folder: Path, *, writes: bool = True) -> None:
         """Write model, or adapter, and tokenizer in Hub format, without the value head, for transformers and peft.
@@ -88,20 +81,18 @@ class HubPolicy(Policy):
             self.tokenizer.save_pretrained(folder)
 
     def save_final(self, folder: Path, *, writes: bool = True) -> None:
-        """Like `save`, with adapters merged if the settings say so."""
         if self.adapters is None or not self.adapters.merge_final:
             self.save(folder, writes=writes)
         elif writes:
             self.merged().save(folder)
 
     def merged(self) -> Self:
-        """The same policy with its adapters merged, in float32; ValueError if it has none.
+        """The same policy with its adapters merged, in float32.
 
         They are added to a fresh copy of the model, never in place: unmerging in bf16 does not restore the weights, and
         the base of the policy would drift (pitfall 32).
         """
-        if self.adapters is None:
-            raise ValueError("the policy has no adapters: there is nothing to merge")
+        assert self.adapters is not None, "there is nothing to merge"
         merged = self.adapters.fresh_base()
         copy_adapters(self.model, merged)
         merge(merged)
@@ -115,8 +106,6 @@ class HubPolicy(Policy):
         saved = type(self.model).from_pretrained(folder, dtype=self.dtype).state_dict()
         for name, tensor in self._tensors():
             copy_into(tensor, saved[name])
-
-    # ------------------------------------------------------------------------------------------------------- reference
 
     def freeze(self) -> Callable[[], AbstractContextManager[Self]]:
         """See `Policy.freeze`. With adapters the model is not copied: the reference is the same model with the adapters
@@ -136,14 +125,12 @@ class HubPolicy(Policy):
 
 def check_trainable(policy: HubPolicy) -> None:
     """RuntimeError unless exactly the adapters, or everything, is trained, in float32."""
-    names = {name for name, parameter in policy.model.named_parameters() if parameter.requires_grad}
-    everything = {name for name, _ in policy.model.named_parameters()}
-    expected = everything if policy.adapters is None else set(adapter_weights(policy.model))
-    if names != expected or not expected:
-        raise RuntimeError(
-            f"{len(names)} tensors are trainable instead of {len(expected)}, for example "
-            f"{min(names ^ expected, default='none')}"
-        )
-    other = {p.dtype for name, p in policy.model.named_parameters() if name in names} - {torch.float32}
-    if other:
-        raise RuntimeError(f"trained weights are {', '.join(map(str, other))} instead of float32")
+    parameters = dict(policy.model.named_parameters())
+    expected = parameters if policy.adapters is None else adapter_weights(policy.model)
+    wrong = [
+        name
+        for name, p in parameters.items()
+        if p.requires_grad != (name in expected) or (p.requires_grad and p.dtype != torch.float32)
+    ]
+    if wrong:
+        raise RuntimeError(f"{wrong[0]} and {len(wrong) - 1} more are trained and should not be, or not in float32")

@@ -88,11 +88,9 @@ def dequantized(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def num_weights(parameter: nn.Parameter) -> int:
-    """The parameter's numbers, unpacked: two per byte with 4 bits."""
     state = getattr(parameter, "quant_state", None)
     return parameter.numel() if state is None else int(torch.Size(state.shape).numel())
 
 
 def is_quantized(parameter: nn.Parameter) -> bool:
-    """Whether the parameter is bitsandbytes'."""
     return type(parameter).__module__.startswith("bitsandbytes")

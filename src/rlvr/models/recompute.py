@@ -36,13 +36,11 @@ def recompute_in_backward(model: PreTrainedModel) -> None:
 
 
 def recomputed_layers(model: nn.Module) -> list[nn.Module]:
-    """The layers that `recompute_in_backward` has wrapped."""
     return [module for module in model.modules() if getattr(module.forward, "func", None) is _forward]
 
 
 @contextmanager
 def keeping_activations(model: nn.Module) -> Iterator[None]:
-    """The model as if nothing were recomputed."""
     wrappers: dict[nn.Module, Any] = {layer: layer.forward for layer in recomputed_layers(model)}
     for layer, wrapper in wrappers.items():
         layer.forward = wrapper.args[0]

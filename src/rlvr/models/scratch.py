@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -20,8 +20,7 @@ from rlvr.seeding import derive_seed
 
 PAD, BOS, EOS = "<pad>", "<boe>", "<eoe>"
 BPE_EOS = "<eos>"
-MIN_PAIR_COUNT = 2
-"""A rarer pair of tokens is not merged: its token would never be trained."""
+MIN_PAIR_COUNT = 2  # a rarer pair of tokens is not merged: its token would never be trained
 
 
 def build_tokenizer(vocabulary: Sequence[str]) -> PreTrainedTokenizerFast:
@@ -62,21 +61,12 @@ def build_bpe_tokenizer(texts: Iterable[str], vocabulary_size: int, markers: Seq
         initial_alphabet=ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(_without(markers, texts), trainer)
+    marker = re.compile("|".join(map(re.escape, markers)) or r"\Z")
+    tokenizer.train_from_iterator((piece for text in texts for piece in marker.split(text)), trainer)
     tokenizer.add_tokens([AddedToken(marker, normalized=False) for marker in markers])
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, pad_token=PAD, eos_token=BPE_EOS, clean_up_tokenization_spaces=False
     )
-
-
-def _without(markers: Sequence[str], texts: Iterable[str]) -> Iterator[str]:
-    """The pieces of the texts between the markers."""
-    if not markers:
-        yield from texts
-        return
-    pattern = re.compile("|".join(re.escape(marker) for marker in markers))
-    for text in texts:
-        yield from pattern.split(text)
 
 
 def build_model(settings: ScratchModel, tokenizer: PreTrainedTokenizerFast, seed: int) -> LlamaForCausalLM:

@@ -28,22 +28,18 @@ class Model(Component):
 
     @property
     def pretrained(self) -> PretrainedModel | None:
-        """These settings, where there are weights to load."""
         return None
 
     @property
     def summary(self) -> str:
-        """Which model it is, in a few words."""
         return self.name
 
     @property
     def adapted(self) -> bool:
-        """Whether adapters are trained instead of the model's own weights."""
         return False
 
     @property
     def bits(self) -> Literal[4, 8] | None:
-        """Of the weights, where they are quantized."""
         return None
 
     def fitted(self, config: Any) -> Self:
@@ -51,7 +47,7 @@ class Model(Component):
         return self
 
     def family(self) -> str | None:
-        """`model_type` of the model to come: `qwen2`, or `llama` for models made from scratch."""
+        """`model_type` of the model to come."""
         return "llama"
 
 
@@ -193,16 +189,12 @@ class PretrainedModel(Model):
         return self
 
     def check_run(self, config: Any) -> None:
-        trainer, attention = config.trainer, f"model.attn_implementation={self.attn_implementation}"
-        if self.dtype == "bfloat16" and trainer.precision == "fp32":
-            raise ConfigError("trainer.precision=fp32: model.dtype=bfloat16 computes in bfloat16; change one of them.")
-        if self.attn_implementation == "flash_attention_2" and trainer.device == "cpu":
-            raise ConfigError(f"{attention}: needs a GPU, and trainer.device=cpu; choose sdpa or eager.")
-        if self.attn_implementation == "flash_attention_2" and trainer.precision == "fp32":
-            raise ConfigError(
-                f"trainer.precision=fp32: {attention} computes in bfloat16; set trainer.precision=bf16, or choose sdpa "
-                "or eager."
-            )
+        trainer, flash = config.trainer, self.attn_implementation == "flash_attention_2"
+        if trainer.precision == "fp32" and (flash or self.dtype == "bfloat16"):
+            key = f"attn_implementation={self.attn_implementation}" if flash else "dtype=bfloat16"
+            raise ConfigError(f"trainer.precision=fp32: model.{key} computes in bfloat16; change one of them.")
+        if flash and trainer.device == "cpu":
+            raise ConfigError("model.attn_implementation=flash_attention_2: needs a GPU; choose sdpa or eager.")
         if self.bits and trainer.strategy == "fsdp2":
             raise ConfigError(
                 f"model.load_in_{self.bits}bit=true: packed weights cannot be cut into rows; set trainer.strategy=ddp, "

@@ -12,9 +12,7 @@ from rlvr.tracking.metrics import describe
 
 Numbers = Mapping[str, float]
 
-MAX_POINTS = 2000
-"""Per run; a chart is some hundred pixels wide."""
-
+MAX_POINTS = 2000  # per run; a chart is some hundred pixels wide
 _SECTIONS = (  # title, whether it is open at first, pattern of its names; the first match counts
     (
         "Held-out accuracy and reward",
@@ -85,6 +83,5 @@ def series(rows: Sequence[Numbers]) -> dict[str, Any]:
 
 
 def meanings(names: Iterable[str]) -> dict[str, dict[str, str]]:
-    """The rows of docs/metrics.md for the names that it knows."""
     rows = {name: describe(name) for name in sorted(set(names) - {"step"})}
     return {name: {"unit": row.unit, "meaning": row.meaning, "bad": row.bad} for name, row in rows.items() if row}

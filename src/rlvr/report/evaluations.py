@@ -16,21 +16,14 @@ from typing import Any
 from rlvr.report.page import Limits, Page, finite, pack
 from rlvr.report.rollouts import shallow_dict, token_texts
 from rlvr.tracking.evaluations import EvaluationRecord, GradedTurn
+from rlvr.tracking.jsonl import few
 
-CellKey = tuple[str, str, str, str, str]
-"""Task, split, model, retriever ("" for none) and settings."""
-
+CellKey = tuple[str, str, str, str, str]  # task, split, model, retriever ("" for none) and settings
 ROWS_OF_A_CHUNK = 50
 MAX_PROMPT_CHARS, MAX_COMPLETION_CHARS, MAX_REPLY_CHARS, MAX_ANSWER_CHARS = 8_000, 20_000, 6_000, 2_000
-MAX_LISTED_CHARS = 160
-"""Of answers, in the list of examples."""
-
-MAX_SEARCHED_CHARS = 400
-"""Of the ends of a prompt and a last completion, for the text filter."""
-
-MAX_TOKENS = 4_000
-"""Per completion, with their logprobs."""
-
+MAX_LISTED_CHARS = 160  # of answers, in the list of examples
+MAX_SEARCHED_CHARS = 400  # of the ends of a prompt and a last completion, for the text filter
+MAX_TOKENS = 4_000  # per completion, with their logprobs
 MAX_NOTES = 20
 
 
@@ -46,39 +39,27 @@ class _Row:
     def first(self) -> EvaluationRecord:
         return next(iter(self.records.values()))[0]
 
-    @property
-    def disagrees(self) -> bool:
-        return len({of_one[0].correct for of_one in self.records.values()}) > 1
-
 
 def evaluation_pages(
     records: Iterable[EvaluationRecord],
     *,
     title: str,
     kind: str = "evaluations",
-    analyzed: Mapping[CellKey, Mapping[str, Any]] | None = None,
+    analyzed: Mapping[CellKey, dict[str, Any]] | None = None,
     comparisons: Sequence[Mapping[str, Any]] = (),
     notes: Sequence[str] = (),
     limits: Limits | None = None,
 ) -> Page:
-    """The page of some records.
+    """The page of some records; `kind` is "evaluations" or "benchmark".
 
-    Args:
-        records: of any tasks, splits, models, retrievers and settings, in any order.
-        title: heading of the page.
-        kind: "evaluations" or "benchmark".
-        analyzed: of each cell `name`, `scores`, `kinds`, `numbers`, `cost`, as far as they are known.
-        comparisons: between two cells of one set.
-        notes: sentences to show, e.g. about damaged lines.
-        limits: of the page's size; beyond them only answers and grades are embedded.
+    `analyzed` has of each cell `name`, `scores`, `kinds`, `numbers`, `cost`, as far as they are known. Beyond the
+    limits only answers and grades are embedded.
     """
     cells, rows = _group(records)
     chunk_of, chunks, ids = _pack_texts(rows, limits or Limits())
     counts = [sum(map(len, row.records.values())) for row in rows]
     total, kept = sum(counts), sum(count for count, place in zip(counts, chunk_of, strict=True) if place is not None)
-    said = [*notes[:MAX_NOTES]]
-    if len(notes) > MAX_NOTES:
-        said.append(f"{len(notes) - MAX_NOTES:,} more remarks of this kind are not shown.")
+    said = few(list(notes), MAX_NOTES)
     if kept < total:
         said.append(
             f"The texts of {total - kept:,} of {total:,} episodes are left out; answers and grades are all there. "
@@ -99,10 +80,7 @@ def evaluation_pages(
         ],
         "notes": said,
         "evaluations": {
-            "cells": [
-                {**_plain_cell(cell, rows, number), **(analyzed or {}).get(cell, {})}
-                for number, cell in enumerate(cells)
-            ],
+            "cells": [_cell(cell, rows, number) | (analyzed or {}).get(cell, {}) for number, cell in enumerate(cells)],
             "sets": sets,
             "tokens": True,
         },
@@ -148,8 +126,7 @@ def _group(records: Iterable[EvaluationRecord]) -> tuple[list[CellKey], list[_Ro
     return list(cells), sorted(rows.values(), key=lambda row: row.set_index)
 
 
-def _plain_cell(cell: CellKey, rows: Sequence[_Row], number: int) -> dict[str, Any]:
-    """A cell without its analysis."""
+def _cell(cell: CellKey, rows: Sequence[_Row], number: int) -> dict[str, Any]:
     task, split, model, retriever, settings = cell
     own = [record for row in rows for record in row.records.get(number, ())]
     greedy = [record for record in own if record.sample_index == 0 and record.failure is None]
@@ -167,9 +144,6 @@ def _plain_cell(cell: CellKey, rows: Sequence[_Row], number: int) -> dict[str, A
         "numbers": {},
         "cost": {},
     }
-
-
-# ------------------------------------------------------------------------------------------------------------ the list
 
 
 def _listed(row: _Row, place: int | None) -> dict[str, Any]:
@@ -195,7 +169,7 @@ def _result(records: Sequence[EvaluationRecord]) -> list[Any]:
     one, sampled = records[0], [record for record in records if record.sample_index > 0]
     return [
         None if one.failure is not None else int(one.correct),
-        None if one.answer is None else _cut(one.answer, MAX_LISTED_CHARS),
+        one.answer and _cut(one.answer, MAX_LISTED_CHARS),
         str(one.stop_reason),
         finite(one.reward),
         one.num_completion_tokens,
@@ -204,16 +178,14 @@ def _result(records: Sequence[EvaluationRecord]) -> list[Any]:
     ]
 
 
-# ----------------------------------------------------------------------------------------------------------- the texts
-
-
 def _pack_texts(rows: Sequence[_Row], limits: Limits) -> tuple[list[int | None], dict[str, bytes], dict[str, set[int]]]:
     """The chunk of each row, the chunks, and the token ids of each model in them.
 
     Rows go in until a limit is reached: first those where cells disagree, otherwise in a fixed pseudorandom order.
     """
     hashes = [hashlib.blake2b(row.example_id.encode(errors="replace"), digest_size=8).digest() for row in rows]
-    order = sorted(range(len(rows)), key=lambda number: (not rows[number].disagrees, hashes[number]))
+    agree = [len({of_one[0].correct for of_one in row.records.values()}) < 2 for row in rows]
+    order = sorted(range(len(rows)), key=lambda number: (agree[number], hashes[number]))
     chunk_of: list[int | None] = [None] * len(rows)
     chunks: dict[str, bytes] = {}
     ids: dict[str, set[int]] = {}
@@ -235,7 +207,6 @@ def _pack_texts(rows: Sequence[_Row], limits: Limits) -> tuple[list[int | None],
 
 
 def _texts(row: _Row) -> dict[str, Any]:
-    """The texts of an example; a prompt or gold answer that differs between cells is with the record."""
     first = row.first
     return {
         "prompt": _cut_head(first.prompt),
@@ -248,7 +219,7 @@ def _episode(record: EvaluationRecord, first: EvaluationRecord) -> dict[str, Any
     found: dict[str, Any] = {
         "sample": record.sample_index,
         "turns": [_turn(turn) for turn in record.turns],
-        "answer": None if record.answer is None else _cut(record.answer, MAX_ANSWER_CHARS),
+        "answer": record.answer and _cut(record.answer, MAX_ANSWER_CHARS),
         "correct": record.correct,
         "reward": finite(record.reward),
         "stop": str(record.stop_reason),
@@ -294,6 +265,5 @@ def _cut(text: str, limit: int) -> str:
 
 
 def _cut_head(prompt: str) -> str:
-    """The end of a prompt, its most telling part."""
     left_out = len(prompt) - MAX_PROMPT_CHARS
     return prompt if left_out <= 0 else f"{left_out:,} characters left out ... {prompt[left_out:]}"

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from rlvr.report.curves import band_of
 from rlvr.report.page import finite
-from rlvr.tracking.health import WINDOW, checked, hints
+from rlvr.tracking.health import WINDOW, Metrics, checked, hints, solved
 from rlvr.tracking.metrics import describe
 
-Numbers = Mapping[str, float]
-
-MAX_LOOKS_BACK = 20
-"""Earlier steps at which the hints are evaluated again."""
+MAX_LOOKS_BACK = 20  # earlier steps at which the hints are evaluated again
 
 # Signals with a bound in docs/metrics.md and no hint: a notice if all of the last values are beyond it.
 _NOTICES: tuple[tuple[str, Callable[[float], bool]], ...] = (
@@ -41,12 +38,12 @@ _SOLVED_IS_FINE = ("reward/std", "policy/trained_tokens")
 _NEVER_FINE = r"loss/.*|reward/(mean|within_group_std)"
 
 
-def health(history: Sequence[Numbers], penalties: Collection[str] = ()) -> list[dict[str, Any]]:
+def health(history: Sequence[Metrics], penalties: Collection[str] = ()) -> list[dict[str, Any]]:
     """A row for each signal, the wrong ones first, then by name.
 
-    `{"metric", "state", "value", "texts", "bad", "past"}`: `state` is `wrong` (a hint says so, in `texts`), `notice`
-    (beyond what docs/metrics.md calls normal), `fine` (checked) or `look` (no rule, or too few steps: `bad` says when
-    it is bad); `value` the last number; `past` sentences about hints that were true at an earlier step only.
+    `state` is `wrong` (a hint says so, in `texts`), `notice` (beyond what docs/metrics.md calls normal), `fine`
+    (checked) or `look` (no rule, or too few steps: `bad` says when it is bad); `value` the last number; `past`
+    sentences about hints that were true at an earlier step only.
     """
     current = hints(history, penalties=penalties)
     now: dict[str, list[str]] = {}
@@ -67,13 +64,13 @@ def _is_signal(name: str) -> bool:
     return metric is not None and metric.bad != "-" and band_of(name) is None and name.count("/") < 3
 
 
-def _row(history: Sequence[Numbers], name: str, texts: list[str], past: list[str]) -> dict[str, Any]:
+def _row(history: Sequence[Metrics], name: str, texts: list[str], past: list[str]) -> dict[str, Any]:
     metric = describe(name)
     bad = "" if metric is None else metric.bad
     values = [row[name] for row in history if name in row]
     wrong = next((check for pattern, check in _NOTICES if re.fullmatch(pattern, name)), None)
     notice = None if texts or wrong is None else _notice(name, values[-WINDOW:], wrong, bad)
-    if notice is not None and name in _SOLVED_IS_FINE and _solved(history):
+    if name in _SOLVED_IS_FINE and solved(history):
         notice = None
     is_checked = wrong is not None or name in checked().values() or name.startswith("reward/")
     is_checked = is_checked and not re.fullmatch(_NEVER_FINE, name)
@@ -89,24 +86,12 @@ def _row(history: Sequence[Numbers], name: str, texts: list[str], past: list[str
 
 def _notice(name: str, values: Sequence[float], wrong: Callable[[float], bool], bad: str) -> str | None:
     """A sentence if all of the last values are beyond what is normal, or the very last one is not finite."""
-    if not values:
-        return None
-    if not math.isfinite(values[-1]):
+    if values and not math.isfinite(values[-1]):
         return f"{name} is not a number in the last step: something overflowed or was divided by 0."
     if len(values) >= 2 and all(math.isfinite(value) and wrong(value) for value in values):
-        return f"{name} was {_plain(values)} in the last {len(values)} values. It looks wrong when: {bad}."
+        shown = " to ".join(dict.fromkeys(f"{value:.4g}" for value in (min(values), max(values))))
+        return f"{name} was {shown} in the last {len(values)} values. It looks wrong when: {bad}."
     return None
-
-
-def _plain(values: Sequence[float]) -> str:
-    low, high = min(values), max(values)
-    return f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"
-
-
-def _solved(history: Sequence[Numbers]) -> bool:
-    """Whether the last evaluations leave little to learn (as in tracking.health)."""
-    latest = {name: row[name] for row in history for name in row if re.fullmatch(r"eval/[^/]+/accuracy", name)}
-    return bool(latest) and min(latest.values()) >= 0.9
 
 
 def _metric_of(key: str) -> str:
@@ -119,7 +104,7 @@ def _metric_of(key: str) -> str:
     return checked()[key]
 
 
-def _past(history: Sequence[Numbers], penalties: Collection[str], now: Collection[str]) -> dict[str, list[str]]:
+def _past(history: Sequence[Metrics], penalties: Collection[str], now: Collection[str]) -> dict[str, list[str]]:
     """Hints of earlier steps that are gone by now (whose keys are not in `now`), with their first and last steps."""
     evaluated = [number for number, row in enumerate(history) if any(name.startswith("eval/") for name in row)]
     seen: dict[str, list[int]] = {}

@@ -20,8 +20,7 @@ from typing import Any
 
 from rlvr.tracking.files import write_atomically, writing
 
-SHELL_BYTES = 200_000
-"""Of a page without its data."""
+SHELL_BYTES = 200_000  # of a page without its data
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,8 +40,6 @@ class Page:
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """How much of the episodes is embedded in a page."""
-
     max_episodes: int = 20_000
     max_mb: float = 30.0
 
@@ -67,7 +64,6 @@ def finite(value: float | None, digits: int = 6) -> float | None:
 
 
 def render(page: Page) -> str:
-    """The page's HTML."""
     style, script = _assets(".css"), _assets(".js")
     sources = f"script-src {_hash(script)}; style-src {_hash(style)}"
     data = {"main": pack(page.main), **page.chunks}

@@ -11,33 +11,31 @@ import re
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from itertools import compress, groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rlvr.report.page import finite, pack
+from rlvr.tracking.jsonl import few
 from rlvr.tracking.rollouts import EpisodeRecord, Numbers, RowRecord, episode_from, rollout_lines
 
-MAX_NOTES = 5
 CHUNK_TOKENS = 20_000  # of one chunk of details; opening an episode unpacks one
 CHUNK_CHARACTERS = 1_000_000  # of one chunk of texts
 
 
-@dataclass(frozen=True, kw_only=True)
-class RolloutFile:
+class RolloutFile(NamedTuple):
     """The rollouts of one step of one run, by the run's number on the page."""
 
-    path: Path
     run: int
     step: int
+    path: Path
 
 
 def rollout_files(folder: Path, run: int) -> list[RolloutFile]:
     """The rollout files of a run in the order of their steps."""
     found = [(re.fullmatch(r"step_(\d{6,})\.jsonl\.gz", path.name), path) for path in folder.glob("step_*")]
-    files = [RolloutFile(path=path, run=run, step=int(name[1])) for name, path in found if name]
-    return sorted(files, key=lambda file: file.step)
+    return sorted(RolloutFile(run, int(name[1]), path) for name, path in found if name)
 
 
 def pack_rollouts(files: Sequence[RolloutFile], max_episodes: int) -> PackedRollouts:
@@ -63,8 +61,7 @@ def pack_rollouts(files: Sequence[RolloutFile], max_episodes: int) -> PackedRoll
                 packed.notes.append(f"{file.path}, line {place + 1}, is damaged and left out ({error}).")
                 packed.total -= 1
     packed.finish(files)
-    if (more := len(packed.notes) - MAX_NOTES) > 0:
-        packed.notes[MAX_NOTES:] = [f"{more} more files or lines of rollouts are damaged and left out."]
+    packed.notes = few(packed.notes)
     return packed
 
 
@@ -84,24 +81,14 @@ def spread(count: int, quota: int) -> list[int]:
     return [place * count // quota for place in range(quota)]
 
 
-# ------------------------------------------------------------------------------------------------------- packing
-
-
-def _number_of(text: str, numbers: dict[str, int]) -> int:
-    """The number of a text among those seen so far."""
-    return numbers.setdefault(text, len(numbers))
-
-
 class PackedRollouts:
-    """Chunks of a page, cut as episodes are added."""
-
     def __init__(self) -> None:
         self.chunks: dict[str, bytes] = {"index": b""}
         self.ids: defaultdict[int, set[int]] = defaultdict(set)  # of all tokens in the chunks, by run
         self.kept = 0  # episodes in the chunks
         self.total = 0  # lines of all readable files, without the damaged ones that were met
         self.notes: list[str] = []
-        self._names: dict[str, dict[str, int]] = {name: {} for name in ("example", "answer", "stop", "status")}
+        self._names: dict[str, dict[Any, int]] = {name: {} for name in ("example", "answer", "stop", "status")}
         self._columns: defaultdict[str, list[Any]] = defaultdict(list)
         self._starts: dict[str, list[int]] = {"text": [], "detail": []}
         self._texts: list[Any] = []
@@ -116,22 +103,23 @@ class PackedRollouts:
     def add(self, file: int, run: int, record: EpisodeRecord) -> None:
         row = {
             "file": file,
-            "example": _number_of(record.example_id, self._names["example"]),
-            "answer": _number_of(record.answer, self._names["answer"]),
+            "example": record.example_id,
+            "answer": record.answer,
             "group": record.group,
             "sample": record.sample_index,
             "reward": finite(record.reward),
             "advantage": finite(record.advantage),
             "tokens": sum(len(turn.completion_ids) for turn in record.turns),
             "turns": len(record.turns),
-            "stop": _number_of(record.stop_reason, self._names["stop"]),
-            "status": _number_of(record.score_status, self._names["status"]),
+            "stop": record.stop_reason,
+            "status": record.score_status,
         }
         for name, value in row.items():
-            self._columns[name].append(value)
+            known = self._names.get(name)  # texts by their numbers
+            self._columns[name].append(value if known is None else known.setdefault(value, len(known)))
         prompt = record.turns[0].prompt
         texts = [text for turn in record.turns for text in (turn.completion, turn.reply)]
-        self._texts.append([_number_of(prompt, self._prompts), texts])
+        self._texts.append([self._prompts.setdefault(prompt, len(self._prompts)), texts])
         self._details.append(_detail(record))
         self.kept += 1
         self._characters += len(prompt) + sum(len(text or "") for text in texts)
@@ -170,7 +158,6 @@ class PackedRollouts:
 
 
 def _detail(record: EpisodeRecord) -> dict[str, Any]:
-    """What the index and the texts of an episode leave out."""
     return {
         "seed": str(record.seed),  # beyond what a number of JavaScript can hold
         "version": record.policy_version,
@@ -180,11 +167,7 @@ def _detail(record: EpisodeRecord) -> dict[str, Any]:
         },
         "trace": list(map(shallow_dict, record.trace)),
         "turns": [
-            {
-                "stop": turn.stop_reason,
-                "version": turn.policy_version,
-                "calls": list(map(shallow_dict, turn.calls)),
-            }
+            {"stop": turn.stop_reason, "version": turn.policy_version, "calls": list(map(shallow_dict, turn.calls))}
             for turn in record.turns
         ],
         "rows": [_row(row) for row in record.rows],
@@ -210,24 +193,15 @@ def _row(row: RowRecord) -> dict[str, Any]:
         if values is not None:
             pairs = zip(compress(values, row.loss_mask), behavior, strict=True)
             packed[name] = _scaled([None if a is None or b is None else a - b for a, b in pairs], 1e6)
-    lists = {
-        "advantages": row.advantages,
-        "values": row.values,
-        "returns": row.returns,
-        "versions": row.policy_versions,
-    }
-    for name, values in lists.items():
-        if values is not None:
+    for name in ("advantages", "values", "returns", "policy_versions"):
+        if (values := getattr(row, name)) is not None:
             sampled = [finite(value, 5) for value in compress(values, row.loss_mask)]
-            packed[name] = sampled[0] if sampled and len(set(sampled)) == 1 else sampled
+            packed[name.removeprefix("policy_")] = sampled[0] if len(set(sampled)) == 1 else sampled
     return packed
 
 
 def _scaled(values: Numbers, scale: float) -> Numbers:
     return [None if value is None or not math.isfinite(value) else round(value * scale) for value in values]
-
-
-# --------------------------------------------------------------------------------------------------- token texts
 
 
 def token_texts(folder: Path, ids: Iterable[int]) -> tuple[dict[int, str], str]:

@@ -16,16 +16,12 @@ from rlvr.report.sweep import runs_of, sweep_table
 
 
 def write_run_report(folders: Sequence[Path], output: Path | None = None, limits: Limits | None = None) -> Report:
-    """Write the page of runs, finished or not; by default `report.html` in the first folder. A folder of
-    runs, such as a sweep's, stands for all of them.
-
-    Raises:
-        UserError: one of them is no run folder, or the page cannot be written.
-    """
+    """Write the page of runs, finished or not; by default `report.html` in the first folder. A folder of runs, such as
+    a sweep's, stands for all of them. UserError: one of them is no run folder, or the page cannot be written."""
     found = {folder: runs_of(folder) for folder in folders}
-    other = next((folder for folder, runs in found.items() if not runs), None)
-    if other is not None:
-        raise UserError(f"{other} is no run folder: it has no config.yaml, metrics.jsonl or rollouts/.")
+    for folder, inside in found.items():
+        if not inside:
+            raise UserError(f"{folder} is no run folder: it has no config.yaml, metrics.jsonl or rollouts/.")
     runs = [run for inside in found.values() for run in inside]
     is_sweep = any(inside != [folder] for folder, inside in found.items())
     return write_report(run_page(runs, limits or Limits(), is_sweep=is_sweep), folders[0], output)
@@ -83,7 +79,6 @@ def _rollouts(folders: Sequence[Path], limits: Limits) -> PackedRollouts:
 
 
 def _facts(histories: Sequence[History]) -> list[tuple[str, str]]:
-    """The line below the heading."""
     facts: list[tuple[str, str]] = []
     for history in histories:
         if len(histories) > 1:

@@ -26,7 +26,6 @@ from rlvr.scale.sharding import is_sharded, own_rows, row_range
 
 
 def make_parallel(settings: TrainerSettings, world: World, *, bf16: bool) -> DataParallel:
-    """What `trainer.strategy` asks for."""
     if settings.strategy == "fsdp2":
         return FullySharded(world, bf16=bf16, cpu_offload=settings.cpu_offload)
     return DataParallel(world, bf16=bf16)
@@ -72,15 +71,11 @@ class FullySharded(DataParallel):
     def go_on_in(self, bf16: bool) -> None:
         """As `DataParallel.go_on_in`. ConfigError if it is another one: the weights were sharded with this one."""
         if bf16 != self.bf16:
-            begun, here = ("bf16", "fp32") if bf16 else ("fp32", "bf16")
-            raise ConfigError(
-                f"trainer.precision: the run was begun in {begun}, and this machine would go on in {here}; set "
-                f"trainer.precision={begun}."
-            )
+            begun = "bf16" if bf16 else "fp32"
+            raise ConfigError(f"trainer.precision: the run was begun in {begun}; set trainer.precision={begun}.")
 
     def autocast(self, device: torch.device) -> AbstractContextManager[object]:
-        """Nothing: the weights are cast where they are gathered."""
-        return nullcontext()
+        return nullcontext()  # the weights are cast where they are gathered
 
     def clip(self, policy: Policy, max_norm: float) -> float:
         """As `DataParallel.clip`; torch's own does not know that some gradients are cut and others are not."""
@@ -95,7 +90,6 @@ class FullySharded(DataParallel):
         return norm
 
     def replicated(self, policy: Policy) -> list[nn.Parameter]:
-        """As `DataParallel.replicated`; FSDP has summed the others."""
         return [p for p in policy.parameters() if not is_sharded(p)]
 
     def first_weights(self, parameter: nn.Parameter, count: int) -> Tensor:

@@ -16,12 +16,10 @@ from rlvr.errors import ConfigError, UserError
 TIMEOUT_S = 1800.0
 """Seconds until a rank that waits for the others gives up: evaluation and verifiers of one rank may take long."""
 
-PATIENCE_S = 60.0
-"""Seconds that a process that fails like another one waits for the launcher to end it."""
+PATIENCE_S = 60.0  # seconds that a process that fails like another one waits for the launcher to end it
 
 
 def num_processes() -> int:
-    """How many processes the launcher says that it has started."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 

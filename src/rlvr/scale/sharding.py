@@ -13,7 +13,6 @@ from torch.distributed.tensor import DTensor
 
 
 def is_sharded(tensor: Tensor) -> bool:
-    """Whether this rank holds only some rows."""
     return isinstance(tensor, DTensor)
 
 
@@ -24,7 +23,6 @@ def whole(tensor: Tensor) -> Tensor:
 
 
 def own_rows(tensor: Tensor) -> Tensor:
-    """A view of this rank's rows, without gradient."""
     tensor = tensor.detach()
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
@@ -41,8 +39,6 @@ def row_range(tensor: Tensor) -> tuple[int, int]:
 
 @torch.no_grad()
 def copy_into(tensor: Tensor, value: Tensor) -> None:
-    """Copy this rank's rows of the whole tensor `value`."""
-    if tensor.shape != value.shape:
-        raise ValueError(f"a tensor of shape {tuple(value.shape)} does not fit one of {tuple(tensor.shape)}")
+    assert tensor.shape == value.shape
     first, end = row_range(tensor)
     own_rows(tensor).copy_(value[first:end] if is_sharded(tensor) else value)

@@ -28,7 +28,6 @@ INDEX = "index.json"
 
 
 def shard_name(rank: int) -> str:
-    """`rank_00001.safetensors`"""
     return f"rank_{rank:05d}.safetensors"
 
 
@@ -37,7 +36,6 @@ Held = Mapping[str, tuple[int, int]]
 
 
 def write_rows(file: Path, tensors: Mapping[str, Tensor]) -> Held:
-    """Write this rank's rows of sharded tensors."""
     # a rank may hold no row of a short tensor; safetensors refuses tensors that share memory
     own = {name: rows for name, tensor in tensors.items() if (rows := own_rows(tensor)).shape[0]}
     save_file({name: rows.cpu().contiguous().clone() for name, rows in own.items()}, file)
@@ -77,7 +75,6 @@ class Shards:
         return name in self._entries
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Of the whole tensor."""
         return tuple(self._entries[name]["shape"])
 
     def rows(self, name: str, first: int = 0, end: int | None = None) -> Tensor:

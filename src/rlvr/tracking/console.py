@@ -133,7 +133,6 @@ class Console:
             self.note("".join(text for text, _ in line).rstrip() if self._rich is None else Text.assemble(*line))
 
     def diagnose(self) -> None:
-        """What looks wrong with the steps so far, however few they are."""
         steps = sum("reward/mean" in metrics for metrics in self._history)
         if steps == 0:
             return
@@ -159,7 +158,6 @@ class Console:
             self.note("  ".join(part for part in (f"{self._name} {step}/{self._total}", numbers, eta) if part))
 
     def note(self, text: str | Text) -> None:
-        """One sentence, above the live line."""
         if self._mode == "none":
             return
         try:

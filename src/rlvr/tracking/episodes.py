@@ -16,8 +16,7 @@ from operator import itemgetter
 from rlvr.tracking.rollouts import CallRecord, Decode, EpisodeRecord, TextTurn, TurnRecord
 from rlvr.types import GradedAnswer, Group, StopReason
 
-Span = tuple[str, str]
-"""Text and its style, as rich names styles."""
+Span = tuple[str, str]  # text and its style, as rich names styles
 Line = list[Span]
 
 PLAIN, LABEL, TRAINED, MASKED, GOOD, BAD = "", "bold", "green", "dim", "bold green", "bold red"
@@ -60,8 +59,6 @@ def grade_text(grade: GradedAnswer, expected: str, stop_reason: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodePrinter:
-    """Prints the episodes of a step."""
-
     print: Callable[[Sequence[Line]], None]  # shows lines of styled text
     decode: Decode
     weights: Callable[[Group], Mapping[str, float]]  # of the parts of a group's reward; empty if they are not known
@@ -83,7 +80,6 @@ class EpisodePrinter:
 def episode_lines(
     record: EpisodeRecord, grade: GradedAnswer, weights: Mapping[str, float], decode: Decode
 ) -> Iterator[Line]:
-    """An episode from its prompt to what it is trained with."""
     last = len(record.turns) - 1
     for index, (turn, told, said) in enumerate(_masked_turns(record)):
         is_new = len(told) == len(turn.prompt_ids)  # the first turn, or the template rewrote history
@@ -116,10 +112,7 @@ def _labelled(label: str, spans: Line) -> Line:
     return [(label.ljust(_WIDTH), LABEL), *spans]
 
 
-# ------------------------------------------------------------------------------------------------------------ masks
-
-Masked = list[tuple[int, int]]
-"""Token ids, each with its entry of the mask that was trained with."""
+Masked = list[tuple[int, int]]  # token ids, each with its entry of the mask that was trained with
 
 
 def _masked_turns(record: EpisodeRecord) -> Iterator[tuple[TurnRecord, Masked, Masked]]:
@@ -136,7 +129,6 @@ def _masked_turns(record: EpisodeRecord) -> Iterator[tuple[TurnRecord, Masked, M
 
 
 def _spans(tokens: Masked, decode: Decode, limit: int, *, tail: bool = False) -> Line:
-    """The text of the tokens, in brackets where the mask is 0."""
     spans: Line = []
     for is_trained, run in groupby(tokens, key=itemgetter(1)):
         text = decode([token for token, _ in run])
@@ -149,11 +141,7 @@ def _tail(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"... {len(text) - limit:,} characters left out ... {text[-limit:]}"
 
 
-# ---------------------------------------------------------------------------------------------------------- numbers
-
-
 def _ending(record: EpisodeRecord, turn: TurnRecord) -> Span:
-    """Why the episode ended, and how long its last completion was."""
     count = len(turn.completion_ids)
     sampled = f"{count} token{'s' * (count != 1)}"
     endings = {
@@ -182,7 +170,6 @@ def _reward(record: EpisodeRecord, weights: Mapping[str, float]) -> str:
 
 
 def _training(record: EpisodeRecord) -> str:
-    """How many tokens are pushed, and which way."""
     masks = [mask for row in record.rows for mask in row.loss_mask]
     advantages = [advantage for row in record.rows for advantage in row.advantages or row.loss_mask]
     num_trained = sum(bool(mask and advantage) for mask, advantage in zip(masks, advantages, strict=True))

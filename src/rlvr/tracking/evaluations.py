@@ -81,19 +81,14 @@ class EvaluationRecord(Origin):
 
     @property
     def completions(self) -> tuple[str, ...]:
-        """What was said, turn by turn."""
         return tuple(turn.completion for turn in self.turns)
 
     @property
     def key(self) -> tuple[str, str, int]:
-        """What makes it the same measurement: settings, example, sample."""
         return self.settings, self.example_id, self.sample_index
 
 
 SCHEMA = TypeAdapter(EvaluationRecord)
-
-MAX_LINE_BYTES = 64 << 20
-"""A longer line is no record of ours."""
 
 
 def read_records(
@@ -103,25 +98,21 @@ def read_records(
 
     The sentences call the file `name`, by default its path. Of records of the same measurement the last one counts; a
     model that is there under two names was measured twice. `tokens=False`: without `token_ids` and `logprobs`.
-
-    Raises:
-        UserError: there is no such file, or it cannot be read.
+    UserError: there is no such file, or it cannot be read.
     """
     name = str(path) if name is None else name
     records: dict[tuple[object, ...], EvaluationRecord] = {}
     problems: list[str] = []
     try:
         with path.open("rb") as file:
-            for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES), b""), start=1):
-                if not line.strip():
-                    continue
+            for number, line in enumerate(file, start=1):
                 try:
                     record = from_line(SCHEMA, line)
                 except ValueError as error:
                     text = " ".join(str(error).split())[:300]
                     what = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
-                    torn = "" if line.endswith(b"\n") else ", its end is missing"
-                    problems.append(f"{name}, line {number}, is damaged ({what}{torn}): it is left out")
+                    if line.strip():
+                        problems.append(f"{name}, line {number}, is damaged ({what}): it is left out")
                     continue
                 if not tokens:
                     turns = tuple(replace(turn, token_ids=(), logprobs=()) for turn in record.turns)
@@ -133,7 +124,6 @@ def read_records(
 
 
 def check_writable(path: str) -> None:
-    """Before hours of work: UserError if `write_jsonl` could not write there."""
     target = Path(path)
     with writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -144,11 +134,7 @@ def check_writable(path: str) -> None:
 
 
 def write_jsonl(path: str, records: Iterable[EvaluationRecord]) -> None:
-    """Write a file of JSON lines, whole or not at all.
-
-    Raises:
-        UserError: no space, or not writable.
-    """
+    """Write a file of JSON lines, whole or not at all. UserError: no space, or not writable."""
     target = Path(path).resolve()  # the file behind a link, not the link, is replaced
     with writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -13,12 +13,6 @@ _REMEDIES = {
     errno.ENOSPC: "the disk is full; free some space",
     errno.EDQUOT: "the disk quota is used up; free some space",
     errno.EFBIG: "the file would exceed the limit on file sizes (ulimit -f); raise it",
-    errno.EACCES: "permission denied; choose a folder you may write to",
-    errno.EPERM: "permission denied; choose a folder you may write to",
-    errno.EROFS: "the file system is read-only; choose a folder you may write to",
-    errno.ENOENT: "its folder is gone or cannot be made; choose another folder",
-    errno.ENOTDIR: "a part of the path is a file, not a folder; choose another folder",
-    errno.EEXIST: "there is a file of that name; choose another folder",
 }
 
 
@@ -32,7 +26,7 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         file = Path(os.fsdecode(error.filename)) if isinstance(error.filename, (str, bytes)) else path
-        remedy = _REMEDIES.get(error.errno or 0, error.strerror or str(error))
+        remedy = _REMEDIES.get(error.errno or 0, f"{error.strerror or error}; choose another folder")
         raise UserError(f"Cannot write {file}: {remedy}.") from error
     except Exception as error:
         found = re.search(r"\(os error (\d+)\)", str(error))
@@ -42,13 +36,11 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def sync_file(path: Path) -> None:
-    """Wait until a file's bytes are on the disk."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
 
 
 def sync_folder(path: Path) -> None:
-    """Wait until a folder's entries (creations, renames) are on the disk."""
     number = os.open(path, os.O_RDONLY)
     try:
         os.fsync(number)
@@ -57,11 +49,8 @@ def sync_folder(path: Path) -> None:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file so that it has either its old or its new content at any moment.
-
-    Raises:
-        UserError: the disk is full, or the path cannot be written; the old content is still there.
-    """
+    """Write a file so that it has either its old or its new content at any moment. UserError: the disk is full, or the
+    path cannot be written; the old content is still there."""
     temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
     with writing(path):
         try:

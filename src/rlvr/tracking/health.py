@@ -39,14 +39,14 @@ def hints(history: Sequence[Metrics], *, window: int = WINDOW, penalties: Collec
 
     `penalties` are the parts of the reward that are 0 where all is well.
     """
-    solved = _solved(history)
+    is_solved = solved(history)
     updates = [metrics for metrics in history if "reward/mean" in metrics]  # the line of step 0 only evaluates
     recent = updates[-window:] if len(updates) >= window else []
     steps = "the last step" if window == 1 else f"each of the last {window} steps"
     found = [
         Hint(key=key, text=rule["text"].format(steps=steps))
         for key, rule in _RULES.items()
-        if recent and not (solved and rule.get("unless_solved"))
+        if recent and not (is_solved and rule.get("unless_solved"))
         if all(_holds(rule["when"], metrics) for metrics in recent)
         if not any(_holds(other, metrics) for other in rule.get("unless", ()) for metrics in recent)
     ]
@@ -77,8 +77,8 @@ def _silent_parts(recent: Sequence[Metrics], steps: str, penalties: Collection[s
     ]
 
 
-def _solved(history: Sequence[Metrics]) -> bool:
-    """Whether the last evaluation was so good that little is left to learn."""
+def solved(history: Sequence[Metrics]) -> bool:
+    """Whether the last evaluation leaves little to learn."""
     found = [[v for n, v in m.items() if re.fullmatch("eval/[^/]+/accuracy", n)] for m in history]
     return min(next((values for values in reversed(found) if values), [0.0])) >= 0.9
 

@@ -5,14 +5,16 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, StrictFloat, TypeAdapter, ValidationError
 
 from rlvr.errors import UserError
 from rlvr.tracking.files import sync_file, write_atomically, writing
 
 T = TypeVar("T")
+Number = Annotated[int, Field(strict=True, gt=-(2**63), lt=2**63)] | StrictFloat | None
+_ROW = TypeAdapter(dict[str, Number])
 
 
 def metrics_line(step: int, metrics: Mapping[str, float]) -> str:
@@ -37,7 +39,6 @@ class MetricsFile:
         self.path = path
 
     def append(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Write the line of a step. UserError: no space, or not writable."""
         with writing(self.path), self.path.open("ab") as file:
             file.write(metrics_line(step, metrics).encode())
 
@@ -55,11 +56,8 @@ class MetricsFile:
 
 
 def read_metrics(path: Path) -> list[dict[str, float]]:
-    """The lines of a metrics file; null becomes NaN, a half-written last line is left out.
-
-    Raises:
-        UserError: a line inside the file is not a JSON object with a step.
-    """
+    """The lines of a metrics file; null becomes NaN, a half-written last line is left out. UserError: a line inside the
+    file is not a JSON object with a step."""
     return [row for row, _ in _complete_lines(path)]
 
 
@@ -72,27 +70,22 @@ def _complete_lines(path: Path) -> Iterator[tuple[dict[str, float], bytes]]:
             raise UserError(f"{path}, line {number}, is damaged ({error}): delete that line.") from error
 
 
+def few(notes: list[str], limit: int = 5) -> list[str]:
+    """The first sentences about damage, and how many more there are."""
+    more = len(notes) - limit
+    return notes if more <= 0 else [*notes[:limit], f"{more:,} more lines or files are damaged and left out."]
+
+
 def metrics_row(line: bytes) -> dict[str, float]:
     """One line of metrics.jsonl; null becomes NaN. ValueError if it is no object of numbers with a whole `step`."""
-    data = json.loads(line)  # UnicodeDecodeError and JSONDecodeError are ValueErrors
-    if not isinstance(data, dict) or not isinstance(data.get("step"), int):
-        raise ValueError("not a JSON object with a step")
-    bad = next((name for name, value in data.items() if not _is_number(value)), None)
-    if bad is not None:
-        raise ValueError(f"{bad[:60]} is no number")
-    return {name: math.nan if value is None else value for name, value in data.items()}
-
-
-def _is_number(value: object) -> bool:
-    return value is None or isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**63)
+    row = from_line(_ROW, line)
+    if not isinstance(row.get("step"), int):
+        raise ValueError("it has no step")
+    return {name: math.nan if value is None else value for name, value in row.items()}
 
 
 def from_line(schema: TypeAdapter[T], line: str | bytes) -> T:
-    """The record of a line.
-
-    Raises:
-        ValueError: no JSON, or not such a record; says in a few words what is wrong.
-    """
+    """The record of a line. ValueError: no JSON, or not such a record; says in a few words what is wrong."""
     try:
         return schema.validate_python(json.loads(line))
     except RecursionError:

@@ -32,7 +32,6 @@ _PLACEHOLDERS = {
 
 
 def _pattern(name: str) -> re.Pattern[str]:
-    """`eval/<task>/pass_at_<k>` as a regular expression."""
     pieces = re.split(r"<(\w+)>", name)
     return re.compile("".join(_PLACEHOLDERS[p] if i % 2 else re.escape(p) for i, p in enumerate(pieces)))
 
@@ -44,5 +43,4 @@ def describe(name: str) -> Metric | None:
 
 
 def undocumented(names: Iterable[str]) -> list[str]:
-    """The names that the catalogue does not know, sorted."""
     return sorted(name for name in set(names) if describe(name) is None)

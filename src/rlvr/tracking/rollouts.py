@@ -9,9 +9,9 @@ import gzip
 import math
 import re
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,11 +28,8 @@ if TYPE_CHECKING:
 Decode = Callable[[Sequence[int]], str]
 Numbers = list[float | None]
 
-MAX_TEXT = 10_000
-"""Characters of a prompt or completion that trackers get."""
-
-MAX_DEPTH = 20
-"""Of lists and objects in a call's arguments; what lies deeper is only named."""
+MAX_TEXT = 10_000  # characters of a prompt or completion that trackers get
+MAX_DEPTH = 20  # of lists and objects in a call's arguments; what lies deeper is only named
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,8 +92,6 @@ class RowRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EpisodeRecord:
-    """One line of a rollout file."""
-
     example_id: str
     answer: str
     group: int
@@ -114,33 +109,29 @@ class EpisodeRecord:
     rows: list[RowRecord]
 
 
+_SCHEMA = TypeAdapter(EpisodeRecord)
+
+
 def make_records(groups: Sequence[Group], batch: TokenBatch, reader: Reader) -> list[EpisodeRecord]:
     """The records of `groups`; `batch.episodes` says which rows are those of the i-th episode over all groups.
 
     `batch` may have more rows: they belong to groups that are not recorded.
     """
-    rows: list[list[RowRecord]] = [[] for group in groups for _ in group.episodes]
+    rows: defaultdict[int, list[RowRecord]] = defaultdict(list)
+    num_episodes = sum(len(group.episodes) for group in groups)
     for row, number in enumerate(batch.episodes.tolist()):
-        if number < len(rows):
+        if number < num_episodes:
             rows[number].append(_row_record(batch, row))
-    if not all(rows):
-        raise ValueError(f"{len(rows)} episodes, but the batch has rows of {sum(map(bool, rows))} of them")
-    own_rows, records = iter(rows), []
-    for index, group in enumerate(groups):
-        tools = reader.tools(group.example)
-        for episode in group.episodes:
-            following = [*episode.turns[1:], None]
-            turns = [_turn_record(*pair, tools, reader) for pair in zip(episode.turns, following, strict=True)]
-            records.append(_episode_record(index, group.example, episode, turns, next(own_rows)))
-    return records
+    episodes = [(index, group, episode) for index, group in enumerate(groups) for episode in group.episodes]
+    return [_episode_record(*one, rows[number], reader) for number, one in enumerate(episodes)]
 
 
-def _episode_record(
-    index: int, example: Example, episode: Episode, turns: list[TurnRecord], rows: list[RowRecord]
-) -> EpisodeRecord:
+def _episode_record(index: int, group: Group, episode: Episode, rows: list[RowRecord], reader: Reader) -> EpisodeRecord:
+    tools = reader.tools(group.example)
+    pairs = zip(episode.turns, [*episode.turns[1:], None], strict=True)
     return EpisodeRecord(
         example_id=episode.example_id,
-        answer=example.answer,
+        answer=group.example.answer,
         group=index,
         sample_index=episode.sample_index,
         seed=episode.seed,
@@ -155,7 +146,7 @@ def _episode_record(
         stop_reason=str(episode.stop_reason),
         advantage=_mean_advantage(rows),
         trace=list(episode.score.trace),
-        turns=turns,
+        turns=[_turn_record(*pair, tools, reader) for pair in pairs],
         rows=rows,
     )
 
@@ -245,18 +236,14 @@ def completion_rows(step: int, records: Sequence[EpisodeRecord]) -> list[dict[st
     """A table for trackers: the first prompt, what the model and its tools wrote after it, and the reward."""
     parts = sorted({name for record in records for name in record.reward_parts})
     return [
-        {
-            "step": step,
-            "example_id": record.example_id,
-            "group": record.group,
-            "sample_index": record.sample_index,
+        {"step": step}
+        | {name: getattr(record, name) for name in ("example_id", "group", "sample_index")}
+        | {
             "prompt": _short(record.turns[0].prompt),
             "completion": _short("".join(turn.completion + (turn.reply or "") for turn in record.turns)),
             "answer": _short(record.answer),
-            "reward": record.reward,
-            "advantage": record.advantage,
-            "stop_reason": record.stop_reason,
         }
+        | {name: getattr(record, name) for name in ("reward", "advantage", "stop_reason")}
         | {f"part_{name}": record.reward_parts.get(name) for name in parts}
         for record in records
     ]
@@ -266,31 +253,20 @@ def _short(text: str) -> str:
     return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]} [... {len(text) - MAX_TEXT} more characters]"
 
 
-# --------------------------------------------------------------------------------------------------------- files
-
-
 def rollouts_path(folder: Path, step: int) -> Path:
-    """`rollouts_path(Path("rollouts"), 10)` is `rollouts/step_000010.jsonl.gz`."""
     return folder / f"step_{step:06d}.jsonl.gz"
 
 
 def write_rollouts(path: Path, records: Sequence[EpisodeRecord]) -> None:
-    """Write one rollout file; whole or absent, and equal records give equal bytes.
-
-    Raises:
-        UserError: no space, or not writable.
-    """
+    """Write one rollout file; whole or absent, and equal records give equal bytes. UserError: no space, or not
+    writable."""
     with writing(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, gzip.compress(b"".join(map(to_line, records)), compresslevel=6, mtime=0))
 
 
 def read_rollouts(path: Path) -> list[EpisodeRecord]:
-    """The records of one rollout file.
-
-    Raises:
-        UserError: the file is damaged or was written by another version.
-    """
+    """The records of one rollout file. UserError: the file is damaged or was written by another version."""
     try:
         return list(map(episode_from, rollout_lines(path)))
     except (EOFError, zlib.error, gzip.BadGzipFile, ValueError) as error:
@@ -304,20 +280,11 @@ def rollout_lines(path: Path) -> list[bytes]:
 
 def episode_from(line: bytes) -> EpisodeRecord:
     """The record of a line. ValueError if it is damaged, of another version, or has lists of different lengths."""
-    record = from_line(_schema(), line)
-    if not record.turns:
-        raise ValueError("an episode without a turn")
-    for row in record.rows:
-        for item in fields(row):
-            values = getattr(row, item.name)
-            if values is not None and len(values) != len(row.ids):
-                raise ValueError(f"{item.name} has {len(values)} entries for {len(row.ids)} tokens")
+    record = from_line(_SCHEMA, line)
+    lists = [(row, getattr(row, item.name)) for row in record.rows for item in fields(row)]
+    if not record.turns or any(values is not None and len(values) != len(row.ids) for row, values in lists):
+        raise ValueError("an episode without a turn, or lists of different lengths")
     return record
-
-
-@cache
-def _schema() -> TypeAdapter[EpisodeRecord]:
-    return TypeAdapter(EpisodeRecord)
 
 
 def cut_back(folder: Path, step: int) -> None:

@@ -76,16 +76,13 @@ class TrackerSettings(Settings):
 
     @property
     def reported(self) -> list[Tracker]:
-        """The trackers of `report_to`."""
         return [self.backends[label_of(name)] for name in self.report_to]
 
     @property
     def keeps_model(self) -> bool:
-        """Whether a tracker gets the final model."""
         return any(tracker.keeps_model for tracker in self.reported)
 
     def check_installed(self) -> None:
-        """ConfigError for the first tracker of `report_to` whose library is missing."""
         for tracker in self.reported:
             tracker.check_installed()
 

@@ -17,6 +17,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,20 +31,15 @@ from rlvr.scale.sharding import is_sharded
 from rlvr.scale.shards import INDEX, Held, Shards, shard_name, write_index, write_rows
 from rlvr.tracking.files import sync_file, sync_folder, writing
 
-FORMAT, OLDER = 2, 1
-"""Versions of the format; the older one has no `shards/`."""
-
+FORMAT, OLDER = 2, 1  # versions of the format; the older one has no `shards/`
 MANIFEST, STATE, TENSORS, MODEL, SHARDS = "manifest.json", "state.json", "tensors.safetensors", "model", "shards"
 
 
-Entry = dict[str, Any]
-"""What the manifest says of a file: `{"size": 1234, "sha256": "..."}`."""
+Entry = dict[str, Any]  # what the manifest says of a file: `{"size": 1234, "sha256": "..."}`
 
 
 @dataclass(frozen=True, kw_only=True)
 class Contents:
-    """What a checkpoint is made of."""
-
     save_model: Callable[[Path], None]  # fills the folder it is given
     tensors: Mapping[str, Tensor]  # of sharded ones each rank writes its rows, of the others the first rank all
     state: Mapping[str, Any]  # as JSON
@@ -60,15 +56,11 @@ class Checkpoint:
     shards: Shards
 
 
-# ---------------------------------------------------------------------------------------------------------- save
-
-
 def save_checkpoint(folder: Path, step: int, contents: Contents, world: World = ALONE) -> Path:
     """Write `folder/step_000050` and return it. Every rank calls this with the same names; the first one says at the
     end that the checkpoint is complete.
 
-    Raises:
-        UserError: no space, or not writable; earlier checkpoints are untouched and nothing half is left.
+    UserError: no space, or not writable; earlier checkpoints are untouched and nothing half is left.
     """
     final = folder / f"step_{step:06d}"
     sharded = {name: tensor for name, tensor in contents.tensors.items() if is_sharded(tensor)}
@@ -122,16 +114,11 @@ def _manifest(folder: Path, step: int, known: Mapping[str, Entry]) -> str:
 
 
 def _entry(path: Path) -> Entry:
-    return {"size": path.stat().st_size, "sha256": _sha256(path)}
-
-
-def _sha256(path: Path) -> str:
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        return {"size": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
 
 
 def temporary_folder(final: Path) -> Path:
-    """The hidden sibling to write into before `replace_folder`."""
     return final.with_name(f".{final.name}.tmp-{os.getpid()}")
 
 
@@ -168,11 +155,7 @@ def clean_leftovers(folder: Path) -> None:
                 shutil.rmtree(path)
 
 
-# ---------------------------------------------------------------------------------------------------- find, prune
-
-
 def list_checkpoints(folder: Path) -> dict[int, Path]:
-    """The checkpoints in a folder by step, oldest first."""
     if not folder.is_dir():
         return {}
     found = {path: re.fullmatch(r"step_(\d{6,})", path.name) for path in folder.iterdir() if path.is_dir()}
@@ -198,15 +181,9 @@ def prune(folder: Path, keep_last: int, keep: int | None = None) -> None:
                 shutil.rmtree(doomed)
 
 
-# ---------------------------------------------------------------------------------------------------------- load
-
-
 def load_checkpoint(path: Path, world: World = ALONE) -> Checkpoint:
     """Verify a checkpoint against its manifest and read it; of several ranks each verifies a share of the files.
-
-    Raises:
-        UserError: a file is missing, cut short or changed; the sentence names it and says how to go on.
-    """
+    UserError: a file is missing or was changed."""
     step = verify(path, world)
     return Checkpoint(
         step=step,
@@ -221,38 +198,26 @@ def verify(path: Path, world: World = ALONE) -> int:
     """Compare every file of a checkpoint with its manifest; the checkpoint's step. Errors as in `load_checkpoint`."""
     if not path.is_dir():
         raise UserError(f"There is no checkpoint {path}.")
-    try:
+    manifest: dict[str, Any] = {}
+    files: dict[str, Any] = {}
+    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-        version, name, files = manifest["format"], f"step_{manifest['step']:06d}", list(manifest["files"].items())
-    except FileNotFoundError as error:
-        raise _damage(path, MANIFEST, "is missing") from error
-    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
-        raise _damage(path, MANIFEST, "cannot be read") from error
-    if version not in (OLDER, FORMAT):
+        if manifest["format"] not in (OLDER, FORMAT):
+            raise UserError(
+                f"Checkpoint {path} has format {manifest['format']!r}, this version of rlvr reads formats {OLDER} and "
+                f"{FORMAT}: use the version that wrote it."
+            )
+        if path.name == f"step_{manifest['step']:06d}" and {STATE, TENSORS} <= manifest["files"].keys():
+            files = manifest["files"]
+    is_sound = world.join([_is_sound(path / name, entry) for name, entry in world.share(list(files.items()))])
+    damaged = next((name for name, sound in zip(files, is_sound, strict=True) if not sound), None)
+    if damaged is not None or not files:
         raise UserError(
-            f"Checkpoint {path} has format {version!r}, this version of rlvr reads formats {OLDER} and {FORMAT}: "
-            "use the version that wrote it."
+            f"Checkpoint {path} is damaged: {damaged or MANIFEST} is missing or was changed; delete that folder to go "
+            "on from an earlier one."
         )
-    if path.name != name or not {STATE, TENSORS} <= dict(files).keys():
-        raise _damage(path, MANIFEST, f"is not the manifest of {path.name}")
-    problems = world.join([_file_problem(path / name, entry) for name, entry in world.share(files)])
-    for (name, _), problem in zip(files, problems, strict=True):
-        if problem:
-            raise _damage(path, name, problem)
     return manifest["step"]
 
 
-def _file_problem(file: Path, entry: Entry) -> str | None:
-    if not file.is_file():
-        return "is missing"
-    size = file.stat().st_size
-    if size != entry.get("size"):
-        return f"has {size} bytes instead of {entry.get('size')}"
-    return None if _sha256(file) == entry.get("sha256") else "was changed (its SHA-256 differs from the manifest's)"
-
-
-def _damage(path: Path, name: str, problem: str) -> UserError:
-    names = [other.name for other in list_checkpoints(path.parent).values()]
-    earlier = names[: names.index(path.name)] if path.name in names else []
-    go_on = f"go on from {earlier[-1]}" if earlier else "start the run again"
-    return UserError(f"Checkpoint {path} is damaged: {name} {problem}; delete that folder to {go_on}.")
+def _is_sound(file: Path, entry: Entry) -> bool:
+    return file.is_file() and _entry(file) == entry

@@ -43,12 +43,11 @@ def choose_layout(policy: HubPolicy) -> Layout:
                 return layout
     raise UserError(
         f"{type(policy.model).__name__} cannot be trained: the trainer's logprobs differ from the model's own forward "
-        "pass, so its head or its attention does something this version does not know; use another architecture"
+        "pass; use another architecture"
     )
 
 
 def _probe(vocab_size: int) -> TokenBatch:
-    """Two groups of two rows with different lengths."""
     lengths, prompts, groups = [9, 12, 7, 16], [5, 5, 3, 3], [0, 0, 1, 1]
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(vocab_size, (4, 16), generator=generator)
@@ -71,7 +70,6 @@ def _probe(vocab_size: int) -> TokenBatch:
 
 
 def _alone(policy: HubPolicy, ids: Tensor, prompt_length: int) -> Tensor:
-    """Logprobs of the tokens after the prompt, from transformers' own forward pass."""
     logits = policy.model(input_ids=ids[None].to(policy.model.device), use_cache=False).logits[0].float().cpu()
     return torch.log_softmax(logits[:-1], -1).gather(1, ids[1:, None])[prompt_length - 1 :, 0]
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -37,34 +37,20 @@ from rlvr.models.recompute import keeping_activations, recomputed_layers
 
 LOGITS_COPIES = 4
 """Float32 tensors of the size of a chunk's logits that live at once in its backward pass (counted by a test)."""
-
-USABLE = 0.9
-"""Share of a GPU's free memory that is planned with; the rest is lost between tensors."""
-
-MOST_TOKENS = 1 << 17
-"""More tokens a pass make no GPU faster."""
-
-SHORT, LONG = 32, 64
-"""Tokens of the lines that are measured."""
+USABLE = 0.9  # share of a GPU's free memory that is planned with; the rest is lost between tensors
+MOST_TOKENS = 1 << 17  # more tokens a pass make no GPU faster
+SHORT, LONG = 32, 64  # tokens of the lines that are measured
 
 
 @dataclass(frozen=True, kw_only=True)
 class Activations:
-    """Bytes that one forward pass keeps for its backward pass."""
-
     fixed: float
     per_token: float
     per_pair: float
 
-    def at(self, tokens: int, line_tokens: int) -> int:
-        """For a number of tokens in lines of `line_tokens`."""
-        return round(self.fixed + self.per_token * tokens + self.per_pair * tokens * line_tokens)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Demand:
-    """What a run asks for beside its model."""
-
     line_tokens: int  # the longest row, about
     num_rows: int  # of a batch
     activations: Activations
@@ -75,33 +61,11 @@ class Demand:
     num_shards: int = 1  # ranks that the weights are cut over
 
 
-@dataclass(frozen=True, kw_only=True)
-class Parts:
-    """Bytes, as this file's docstring names them."""
-
-    weights: int
-    gradients: int
-    optimizer: int
-    reference: int
-    sampler: int
-    activations: int
-    logits: int
-    keys_values: int
-
-    @property
-    def total(self) -> int:
-        """All of it at once."""
-        return sum(getattr(self, field.name) for field in fields(self))
-
-    def __str__(self) -> str:
-        sizes = [(field.name.replace("_", " and "), getattr(self, field.name)) for field in fields(self)]
-        return ", ".join(f"{name} {size_text(size)}" for name, size in sizes if size)
+Parts = dict[str, int]  # bytes, as this file's docstring names them
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryPlan:
-    """What a run will use, and the two numbers by which it is made to fit."""
-
     parts: Parts
     microbatch_tokens: int
     max_batch_size: int
@@ -124,18 +88,20 @@ def plan_memory(
     def parts(tokens: int) -> Parts:
         return _parts(policy, demand, max(line, min(tokens, in_a_batch)), batch_size)
 
+    def total(tokens: int) -> int:
+        return sum(parts(tokens).values())
+
     if available is not None:
-        while batch_size > 1 and parts(line).total > available:
+        while batch_size > 1 and total(line) > available:
             batch_size //= 2
-        if (least := parts(line)).total > available:
-            lora = "" if policy.adapters is not None else ", or train adapters with model.lora.enabled=true"
+        if total(line) > available:
             raise ConfigError(
-                f"the run needs {size_text(least.total)} of memory and may use {size_text(available)}, even with one "
-                f"row of {line:,} tokens at a time ({least}): lower rollout.max_completion_tokens, or set "
-                f"model.gradient_checkpointing=true{lora}."
+                f"the run needs {size_text(total(line))} of memory and may use {size_text(available)}, even with one "
+                f"row of {line:,} tokens at a time ({_said(parts(line))}): lower rollout.max_completion_tokens, or set "
+                "model.gradient_checkpointing=true, or train adapters with model.lora.enabled=true."
             )
         most = line
-        while most < min(MOST_TOKENS, in_a_batch) and parts(2 * most).total <= available:
+        while most < min(MOST_TOKENS, in_a_batch) and total(2 * most) <= available:
             most *= 2
         tokens = most if setting == "auto" else setting
         if batch_size < demand.max_batch_size:
@@ -145,16 +111,19 @@ def plan_memory(
             )
         if tokens > most:
             notes.append(f"memory: trainer.microbatch_tokens={tokens} may not fit; auto would choose {most}")
-    total = parts(tokens)
     room = "" if available is None else f" of {size_text(available)}"
-    first = f"memory: {size_text(total.total)}{room} at {tokens:,} tokens a pass in rows of up to {line:,}: {total}"
+    first = f"memory: {size_text(total(tokens))}{room} at {tokens:,} tokens a pass in rows of up to {line:,}: "
     return MemoryPlan(
-        parts=total,
+        parts=parts(tokens),
         microbatch_tokens=tokens,
         max_batch_size=batch_size,
         samples_fewer=batch_size < demand.max_batch_size,
-        lines=(first, *notes),
+        lines=(first + _said(parts(tokens)), *notes),
     )
+
+
+def _said(parts: Parts) -> str:
+    return ", ".join(f"{name} {size_text(size)}" for name, size in parts.items() if size)
 
 
 def _parts(policy: HubPolicy, demand: Demand, tokens: int, batch_size: int) -> Parts:
@@ -162,16 +131,18 @@ def _parts(policy: HubPolicy, demand: Demand, tokens: int, batch_size: int) -> P
     trained = sum(parameter.nbytes for parameter in parameters)
     replicated = 1 if policy.adapters is not None else demand.num_shards  # what is trained of adapters is never cut
     logits = min(tokens * int(policy.model.config.vocab_size), logits_per_chunk(policy.model.device))
-    return Parts(
-        weights=-(-own // demand.num_shards),
-        gradients=-(-trained // replicated),
-        optimizer=-(-2 * trained // replicated) + 4 * len(parameters),  # a step count a tensor
-        reference=-(-own // demand.num_shards) if demand.has_reference and policy.adapters is None else 0,
-        sampler=own if demand.has_copy else 0,
-        activations=demand.activations.at(tokens, demand.line_tokens),
-        logits=LOGITS_COPIES * 4 * logits,
-        keys_values=batch_size * demand.keys_values_per_row,
-    )
+    made = demand.activations
+    kept = made.fixed + made.per_token * tokens + made.per_pair * tokens * demand.line_tokens
+    return {
+        "weights": -(-own // demand.num_shards),
+        "gradients": -(-trained // replicated),
+        "optimizer": -(-2 * trained // replicated) + 4 * len(parameters),  # a step count a tensor
+        "reference": -(-own // demand.num_shards) if demand.has_reference and policy.adapters is None else 0,
+        "sampler": own if demand.has_copy else 0,
+        "activations": round(kept),
+        "logits": LOGITS_COPIES * 4 * logits,
+        "keys and values": batch_size * demand.keys_values_per_row,
+    }
 
 
 def weight_bytes(policy: HubPolicy) -> int:
@@ -200,7 +171,6 @@ def available_memory(device: torch.device) -> int | None:
 
 
 def size_text(num_bytes: int) -> str:
-    """`1.5 GB`, in powers of 1000."""
     unit, size = next((one for one in (("GB", 10**9), ("MB", 10**6)) if num_bytes >= one[1]), ("kB", 1000))
     return f"{num_bytes / size:,.1f} {unit}"
 

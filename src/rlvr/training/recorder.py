@@ -68,7 +68,6 @@ class FolderRecorder(SilentRecorder):
     trackers: Trackers | None = None
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """One line of metrics.jsonl, the same numbers to the trackers, and the console."""
         self.metrics_file.append(step, metrics)
         if self.trackers is not None:
             self.trackers.log(step)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import random
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from rlvr.core.rollout import RolloutSchedule
@@ -20,10 +23,10 @@ from rlvr.models.policy import HubPolicy
 from rlvr.scale.sharding import is_sharded, own_rows, row_range
 from rlvr.scale.shards import sharded_like
 from rlvr.training.checkpoint import Checkpoint, Contents, prune, save_checkpoint
-from rlvr.training.checkpoint_state import flatten, random_state, set_random_state, unflatten
 
 WEIGHTS, HEAD = "parameters/", "value_head/"
 """Before the names of weights among the tensors of `shards/`, and of the critic's among the others."""
+MOMENTS = "state/optimizer/state/"
 
 
 @dataclass(kw_only=True)
@@ -79,14 +82,9 @@ class CheckpointSchedule:
         """
         order = checkpoint.state.get("parameters", self._order())  # older versions did not write it
         parameters = dict(self.policy.named_parameters())
-        if others := set(order) ^ set(parameters):
-            raise _misfit(checkpoint, f"{min(others)} is in one of them only")
+        _check_fits(checkpoint, order, parameters)
         load_weights(self.policy, checkpoint)
         tree = unflatten(checkpoint.state["structure"], partial(_read, checkpoint, [parameters[n] for n in order]))
-        for number, moments in tree["optimizer"]["state"].items():
-            for moment in (moments["exp_avg"], moments["exp_avg_sq"]):
-                if moment.shape != parameters[order[number]].shape:
-                    raise _misfit(checkpoint, f"{order[number]} has a moment of shape {list(moment.shape)}")
         self._load_optimizer(tree["optimizer"]["state"], order)
         set_random_state(tree["random"])
         self.rollouts.restore(checkpoint.state["rollouts"])
@@ -100,17 +98,25 @@ class CheckpointSchedule:
         return [names[id(p)] for group in self.trainer.optimizer.param_groups for p in group["params"]]
 
     def _load_optimizer(self, moments: Mapping[int, Any], order: Sequence[str]) -> None:
-        """Moments by the number of their parameter in `order`. Settings of groups cannot change in a run."""
         optimizer, own = self.trainer.optimizer, {name: number for number, name in enumerate(self._order())}
         state = {own[order[number]]: of_parameter for number, of_parameter in moments.items()}
         optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 
-def _misfit(checkpoint: Checkpoint, what: str) -> UserError:
-    return UserError(
-        f"Checkpoint {checkpoint.model_path.parent} does not fit the model ({what}): use the versions of transformers "
-        "and peft that it was written with, or start another run from its model/ folder."
-    )
+def _check_fits(checkpoint: Checkpoint, order: Sequence[str], parameters: Mapping[str, Tensor]) -> None:
+    """UserError if the checkpoint has other parameters, or moments of other shapes: torch's fused AdamW would write
+    beyond the end of a tensor."""
+    wrong = sorted(set(order) ^ set(parameters))
+    for number, name in enumerate(order if not wrong else ()):
+        keys = [f"{WEIGHTS}{name}", *(f"{MOMENTS}{number}/{moment}" for moment in ("exp_avg", "exp_avg_sq"))]
+        shapes = {checkpoint.shards.shape(key) for key in keys if key in checkpoint.shards}
+        shapes |= {tuple(checkpoint.tensors[key].shape) for key in keys if key in checkpoint.tensors}
+        wrong += [name] if shapes - {tuple(parameters[name].shape)} else []
+    if wrong:
+        raise UserError(
+            f"Checkpoint {checkpoint.model_path.parent} does not fit the model ({wrong[0]}): use the versions of "
+            "transformers and peft that it was written with, or start another run from its model/ folder."
+        )
 
 
 def _read(checkpoint: Checkpoint, parameters: Sequence[Tensor], name: str) -> Tensor:
@@ -118,18 +124,13 @@ def _read(checkpoint: Checkpoint, parameters: Sequence[Tensor], name: str) -> Te
 
     A moment of a sharded parameter is sharded like it, and only this rank's rows are read; all else is whole.
     """
-    found = re.fullmatch(r"state/optimizer/state/(\d+)/exp_avg(?:_sq)?", name)
+    found = re.fullmatch(rf"{MOMENTS}(\d+)/exp_avg(?:_sq)?", name)
     if not found or not is_sharded(parameter := parameters[int(found[1])]):
         return _rows(checkpoint, name)
-    first, end = row_range(parameter)
-    rows = _rows(checkpoint, name, first, end)
-    if rows.shape != own_rows(parameter).shape:  # torch's fused AdamW would write beyond its end
-        raise _misfit(checkpoint, f"rows {first} to {end} of {name} have the shape {list(rows.shape)}")
-    return sharded_like(parameter, rows)
+    return sharded_like(parameter, _rows(checkpoint, name, *row_range(parameter)))
 
 
 def _rows(checkpoint: Checkpoint, name: str, first: int = 0, end: int | None = None) -> Tensor:
-    """Rows of a tensor, from `shards/` or the whole ones."""
     if name in checkpoint.shards:
         return checkpoint.shards.rows(name, first, end)
     return checkpoint.tensors[name] if end is None else checkpoint.tensors[name][first:end]
@@ -140,11 +141,61 @@ def load_weights(policy: HubPolicy, checkpoint: Checkpoint) -> None:
     sharded = {f"{WEIGHTS}{name}": p for name, p in policy.named_parameters() if is_sharded(p)}
     sharded = {name: p for name, p in sharded.items() if name in checkpoint.shards}
     for name, parameter in sharded.items():  # only this rank's rows are read
-        if (shape := checkpoint.shards.shape(name)) != parameter.shape:
-            raise _misfit(checkpoint, f"{name.removeprefix(WEIGHTS)} has the shape {list(shape)}")
         own_rows(parameter).copy_(checkpoint.shards.rows(name, *row_range(parameter)))
     if not sharded:
         policy.load_weights(checkpoint.model_path)
     if policy.value_head is not None:
         head = {n.removeprefix(HEAD): t for n, t in checkpoint.tensors.items() if n.startswith(HEAD)}
         policy.value_head.load_state_dict(head)
+
+
+def flatten(tree: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+    """A tree of dicts (int or str keys), lists, tuples, tensors and scalars as JSON; its tensors go into `tensors`.
+
+    flatten({"lr": 0.1, "betas": (0.9, 0.99), 0: tensor}, "optimizer", tensors)
+    -> structure {"dict": [["lr", 0.1], ["betas", {"tuple": [0.9, 0.99]}], [0, {"tensor": "optimizer/0"}]]}
+       tensors   {"optimizer/0": tensor}
+    """
+    if isinstance(tree, Tensor):
+        tensors[name] = tree.detach()
+        return {"tensor": name}
+    if isinstance(tree, Mapping):
+        return {"dict": [[key, flatten(value, f"{name}/{key}", tensors)] for key, value in tree.items()]}
+    if isinstance(tree, (list, tuple)):
+        items = [flatten(value, f"{name}/{index}", tensors) for index, value in enumerate(tree)]
+        return {"tuple": items} if isinstance(tree, tuple) else items
+    if isinstance(tree, float) and not math.isfinite(tree):
+        return {"float": repr(tree)}
+    if tree is None or isinstance(tree, (bool, int, float, str)):
+        return tree
+    raise TypeError(f"{name} holds a {type(tree).__name__}, which JSON and safetensors cannot hold")
+
+
+def unflatten(structure: Any, read: Callable[[str], Tensor]) -> Any:
+    if isinstance(structure, list):
+        return [unflatten(item, read) for item in structure]
+    if not isinstance(structure, dict):
+        return structure
+    [(kind, content)] = structure.items()
+    match kind:
+        case "tensor":
+            return read(content).clone()
+        case "dict":
+            return {key: unflatten(value, read) for key, value in content}
+        case "tuple":
+            return tuple(unflatten(item, read) for item in content)
+    return float(content)
+
+
+def random_state() -> dict[str, Any]:
+    """The state of every global random generator that rlvr could touch; flatten it to save it."""
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    return {"python": random.getstate(), "torch": torch.get_rng_state(), "cuda": cuda}
+
+
+def set_random_state(state: Mapping[str, Any]) -> None:
+    """Put back what `random_state` returned. CUDA states are put back only where as many devices exist."""
+    random.setstate(state["python"])
+    torch.set_rng_state(state["torch"])
+    if state["cuda"] and len(state["cuda"]) == torch.cuda.device_count():
+        torch.cuda.set_rng_state_all(state["cuda"])

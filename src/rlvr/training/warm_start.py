@@ -13,7 +13,6 @@ With `loss_on=all` all of it is, as in pretraining: a model without a language h
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from itertools import accumulate, chain
 from typing import Any
@@ -27,9 +26,7 @@ from rlvr.models.policy import HubPolicy
 from rlvr.tasks.base import Task
 from rlvr.training.settings import WarmStartSettings
 
-PROGRESS_EVERY = 100
-"""Steps between two reports of the loss."""
-
+PROGRESS_EVERY = 100  # steps between two reports of the loss
 Parts = tuple[list[int], ...]
 """Token ids of prompt, completion, reply, completion, ...: every second part is the model's, its end included."""
 
@@ -67,10 +64,6 @@ def warm_start(
         torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0)
         optimizer.step()
         if (step + 1) % PROGRESS_EVERY == 0 or step + 1 == settings.num_steps:
-            if not math.isfinite(loss):
-                raise UserError(
-                    f"the warm start's loss is not finite at step {step + 1}; lower warm_start.learning_rate"
-                )
             progress(step + 1, loss)
     optimizer.zero_grad()
     return True
@@ -88,10 +81,7 @@ def _encode(policy: HubPolicy, task: Task, texts: Sequence[tuple[str, ...]]) -> 
     """Token ids of each part; a completion whose text has no stop word gets the tokenizer's end token."""
     tokenizer: Any = policy.tokenizer
     if not task.stop_words and tokenizer.eos_token_id is None:
-        raise UserError(
-            f"the tokenizer {tokenizer.name_or_path!r} names no end token, so nothing could teach the model to stop: "
-            "set warm_start.enabled=false, or use a tokenizer with an eos_token"
-        )
+        raise UserError("the tokenizer names no end token, and the task has no stop word: set warm_start.enabled=false")
     end = [] if task.stop_words else [tokenizer.eos_token_id]
     flat = [text for parts in texts for text in parts]
     ids = iter(tokenizer(flat, add_special_tokens=False, padding=False, return_attention_mask=False)["input_ids"])
@@ -137,7 +127,6 @@ def _trained(row: Parts, loss_on: str) -> list[int]:
 
 
 def _loss_sum(policy: HubPolicy, rows: Sequence[Parts], loss_on: str) -> Tensor:
-    """Sum of the negative logprobs of the trained tokens; right-padded, longest row sets the width."""
     width = max(map(_length, rows))
     ids = torch.tensor([[*chain(*row), *[0] * (width - _length(row))] for row in rows])
     places = [i * width + place for i, row in enumerate(rows) for place in _trained(row, loss_on)]

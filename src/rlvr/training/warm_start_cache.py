@@ -23,20 +23,17 @@ import torch
 import transformers
 
 import rlvr
-from rlvr.errors import UserError
 from rlvr.models.policy import HubPolicy
 from rlvr.settings import dumped
 from rlvr.tasks.base import Task
-from rlvr.tracking.files import write_atomically
+from rlvr.tracking.files import write_atomically, writing
 from rlvr.training.settings import WarmStartSettings
 from rlvr.training.warm_start import demonstrations
 
-MAX_BYTES = 2 * 1024**3
-"""Of all files together; those that were not used for the longest time are removed."""
+MAX_BYTES = 2 * 1024**3  # of all files together; those that were not used for the longest time are removed
 
 
 def cache_folder() -> Path:
-    """Where warm starts are kept."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rlvr" / "warm_starts"
 
 
@@ -109,14 +106,12 @@ def keep(policy: HubPolicy, key: str) -> None:
     tensors = {name: p.detach().to("cpu", copy=True).contiguous() for name, p in policy.model.named_parameters()}
     data = safetensors.torch.save(tensors)
     folder = cache_folder()
-    try:
+    with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         for damaged in folder.glob(f"{key}-*.safetensors"):
             damaged.unlink(missing_ok=True)
         write_atomically(folder / _file_name(key, data), data)
         _remove_oldest(folder)
-    except OSError as error:
-        raise UserError(f"{folder} cannot be written: {error.strerror or error}") from error
 
 
 def _file_name(key: str, data: bytes) -> str:

@@ -37,18 +37,18 @@ def test_a_row_is_the_longest_prompt_and_all_completions_within_the_context():
 
 def test_pitfall_33_each_copy_of_the_weights_is_planned_for():
     alone = plan().parts
-    assert (alone.reference, alone.sampler) == (0, 0)
-    assert plan("algorithm.kl_coef=0.1").parts.reference == alone.weights
-    assert plan("rollout.max_staleness=1").parts.sampler == alone.weights
+    assert (alone["reference"], alone["sampler"]) == (0, 0)
+    assert plan("algorithm.kl_coef=0.1").parts["reference"] == alone["weights"]
+    assert plan("rollout.max_staleness=1").parts["sampler"] == alone["weights"]
     cut = plan("trainer.strategy=fsdp2", world=World(size=2)).parts
-    assert cut.weights == -(-alone.weights // 2)
-    assert cut.sampler == alone.weights  # it samples from all of them
-    assert plan("trainer.strategy=ddp", world=World(size=2)).parts.weights == alone.weights
+    assert cut["weights"] == -(-alone["weights"] // 2)
+    assert cut["sampler"] == alone["weights"]  # it samples from all of them
+    assert plan("trainer.strategy=ddp", world=World(size=2)).parts["weights"] == alone["weights"]
 
 
 def test_keys_and_values_are_those_that_are_sampled_together():
     def of(*overrides: str) -> int:
-        return plan(*overrides).parts.keys_values
+        return plan(*overrides).parts["keys and values"]
 
     few = ("rollout.prompts_per_step=2", "rollout.group_size=4", "evaluation.num_examples=3")
     assert of(*few) == of(*few, "evaluation.num_examples=8") == 8 * of("engine.max_batch_size=1")
@@ -74,7 +74,7 @@ def test_every_rank_gets_the_smallest_of_their_microbatches(monkeypatch: pytest.
 
 
 def test_fewer_completions_are_sampled_where_the_plan_says_so(monkeypatch: pytest.MonkeyPatch):
-    least = plan("engine.max_batch_size=1", "trainer.microbatch_tokens=27").parts.total
+    least = sum(plan("engine.max_batch_size=1", "trainer.microbatch_tokens=27").parts.values())
     monkeypatch.setattr(rlvr.app.memory, "available_memory", lambda device: least + 100)
     found = plan()
     assert found.samples_fewer

@@ -177,9 +177,3 @@ print("locked", flush=True); sys.stdin.read()
                 opened(config)
             other.kill()
         opened(config)  # the system frees the lock of a killed process
-
-
-def test_latest_points_to_a_run_in_a_folder_of_its_own(base: Config, tmp_path: Path) -> None:
-    (tmp_path / "runs").mkdir()
-    with open_run_folder(base.model_copy(update={"run_dir": str(tmp_path / "mine")}), runs=tmp_path / "runs"):
-        assert (tmp_path / "runs" / "latest").resolve() == tmp_path / "mine"

@@ -50,7 +50,7 @@ def test_names_out_of_records_do_not_reach_the_terminal_as_they_are(
     ("words", "code", "said"),
     [
         (["nowhere"], 1, "there is no file or folder"),
-        (["{}", "--baseline", "bb"], 2, "did you mean b?"),
+        (["{}", "--baseline", "bb"], 2, "there are a, b"),
         ([], 2, "arguments are required"),
     ],
 )

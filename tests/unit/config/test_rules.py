@@ -54,7 +54,7 @@ trainer.warmup_steps=70 -> trainer.warmup_steps=70: is more than trainer.max_ste
 LORA model.load_in_4bit=true model.load_in_8bit=true -> model.load_in_4bit=true: and load_in_8bit=true: choose one
 HF model.load_in_8bit=true -> model.load_in_8bit=true: quantized weights cannot be trained; set model.lora.enabled=true
 HF model.dtype=bfloat16 -> set model.lora.enabled=true, or model.dtype=float32
-HF model.attn_implementation=flash_attention_2 trainer.device=cpu -> needs a GPU, and trainer.device=cpu
+HF model.attn_implementation=flash_attention_2 trainer.device=cpu -> flash_attention_2: needs a GPU; choose
 LORA model.load_in_4bit=true trainer.strategy=fsdp2 -> model.load_in_4bit=true: packed weights cannot
 # engines
 engine=vllm engine.urls=['127.0.0.1:8000'] -> engine.urls[0]=127.0.0.1:8000: must begin with http:// or https:// (addr

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
-import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from rlvr.engines.chat_completions import EndpointError, Said, read_answer, to_wire
+from rlvr.engines.chat_completions import EndpointError, Said, to_wire
 from rlvr.engines.openai import MAX_FAILURES_AT_START, Endpoint, open_endpoint
 from rlvr.errors import UserError
-from rlvr.types import Message, SamplingParams, StopReason, ToolCall
+from rlvr.types import SamplingParams, StopReason
 from tests.system.openai_server import Fault, error, serve
 
 pytestmark = pytest.mark.openai
@@ -132,9 +129,8 @@ BAD_ANSWERS: list[tuple[Fault, str]] = [
     (Fault(body=b" " * (17 << 20)), "more than 16 MiB"),
     (Fault(body=b"<html>hello</html>", content_type="text/html"), "no chat completion"),
     (Fault(), "no chat completion"),
-    *((Fault(body=body), "no chat completion") for body in (b"<html>hello</html>", b"[1, 2]", b"[" * 100_000)),
-    *((Fault(body=b'{"choices": %s}' % body), "no chat completion (choices") for body in (b"[]", b"null")),
-    (Fault(body=b'{"choices": [{"message": null}]}'), "no chat completion (choices.0.message"),
+    (Fault(body=b"[" * 100_000), "no chat completion"),
+    (Fault(body=b'{"choices": []}'), "no chat completion (choices"),
     (Fault(body=b'{"choices": [{"message": {"content": 7}}]}'), "choices.0.message.content"),
     (Fault(body=b'{"choices": [{"message": {"content": "\xc3"}}]}'), "no chat completion"),  # half of UTF-8
 ]
@@ -163,34 +159,6 @@ def test_a_bad_answer_is_one_clear_failure(fault: Fault, sentence: str) -> None:
 def test_an_endpoint_that_is_silent_or_drips_is_given_up_in_time(fault: Fault, retries: int, sentence: str) -> None:
     with serve(seven, fault=lambda number, body: fault) as server, pytest.raises(EndpointError, match=sentence):
         ask(server.url, timeout_s=0.2, max_retries=retries)
-
-
-def test_counts_that_make_no_sense_are_not_believed() -> None:
-    for told in (-3, 10**40):
-        usage = {"prompt_tokens": told, "completion_tokens": told}
-        body = {"choices": [{"message": {"content": "7"}, "token_ids": [4, 9]}], "usage": usage}
-        said = read_answer(json.dumps(body).encode())
-        assert (said.num_prompt_tokens, said.num_completion_tokens) == (0, 2)
-
-
-def test_an_answer_that_says_nothing_and_not_why_is_a_failure_and_no_wrong_answer() -> None:
-    with pytest.raises(EndpointError, match="says nothing, and not why it ended"):
-        read_answer(b'{"choices": [{"message": {"content": null}, "finish_reason": null}]}')
-    silent = read_answer(b'{"choices": [{"message": {"content": null}, "finish_reason": "stop"}]}')
-    assert silent.message.content == ""
-
-
-def test_the_official_client_is_all_that_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "httpx", None)  # the client's own is httpx2
-    with serve(seven) as server:
-        assert ask(server.url)[0].message.content == "7"
-
-
-def test_what_passes_is_tried_again() -> None:
-    with serve(seven, fault=lambda number, body: error(503, "busy") if number == 0 else None) as server:
-        [said] = ask(server.url, max_retries=1)
-    assert said.message.content == "7"
-    assert len(server.requests) == 2
 
 
 @pytest.mark.parametrize(
@@ -236,26 +204,6 @@ def test_pitfall_26_failures_between_answers_are_not_added_up(monkeypatch: pytes
     assert not any(isinstance(one, UserError) for one in found)
 
 
-def test_how_to_sample_is_said_where_openai_has_no_word_for_it() -> None:
-    with serve(seven) as server:
-        ask(server.url, sampling=replace(PARAMS, top_k=5, min_p=0.1))
-        ask(server.url)
-    assert (server.requests[0]["top_k"], server.requests[0]["min_p"]) == (5, 0.1)
-    assert not {"top_k", "min_p"} & set(server.requests[1])  # many endpoints refuse them
-
-
-def test_no_more_requests_than_allowed_wait_at_the_same_time() -> None:
-    async def asking(url: str) -> None:
-        endpoint = Endpoint(url, "policy", max_concurrent=3)
-        await asyncio.gather(*(endpoint.chat([{"role": "user", "content": "x"}], PARAMS) for _ in range(20)))
-        await endpoint.close()
-
-    with serve(seven) as server:
-        asyncio.run(asking(server.url))
-    assert len(server.requests) == 20
-    assert 1 <= server.most_at_once <= 3
-
-
 # ---------------------------------------------------------------------------------------------------- before the first
 
 
@@ -269,12 +217,11 @@ def test_an_endpoint_is_looked_at_before_anything_is_asked() -> None:
 @pytest.mark.parametrize(
     ("models", "sentence"),
     [
-        (("policies", "other"), "has no model 'policy': did you mean policies?"),
+        (("policies", "other"), "has no model 'policy': there are policies, other"),
         (("a", "b"), "has no model 'policy': there are a, b"),
-        (error(500, "broken"), "does not work (500: broken)"),
+        (error(500, "broken"), "does not answer (500: broken)"),
         (error(401, "who are you"), "refuses the key (401: who are you): set OPENAI_API_KEY"),
         (Fault(body=b"<html>"), "is no endpoint of OpenAI's kind"),
-        (Fault(body=b'{"data": 3}'), "is no endpoint of OpenAI's kind"),
         (Fault(body=b'{"data": [3]}'), "is no endpoint of OpenAI's kind"),
     ],
 )
@@ -284,16 +231,6 @@ def test_an_endpoint_that_will_not_do_is_refused_at_once(models: Any, sentence: 
     assert sentence in str(caught.value)
 
 
-def test_an_endpoint_that_is_down_is_named() -> None:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port = one.getsockname()[1]
-        with pytest.raises(
-            UserError, match=rf"127.0.0.1:{port}/v1 does not answer .*: start it, or correct the address"
-        ):
-            open_endpoint(f"openai:http://127.0.0.1:{port}/v1#policy")
-
-
 @pytest.mark.parametrize("name", ["openai:", "openai:policy", "openai:http://x/v1", "openai:ftp://x/v1#p", "openai:#p"])
 def test_an_address_that_is_none_is_said_how_to_write(name: str) -> None:
     with pytest.raises(UserError, match="an endpoint is written openai:ADDRESS#MODEL"):
@@ -301,11 +238,3 @@ def test_an_address_that_is_none_is_said_how_to_write(name: str) -> None:
     with pytest.raises(UserError, match="set OPENAI_API_KEY instead") as caught:
         open_endpoint("openai:http://me:secret@127.0.0.1/v1#p")
     assert "secret" not in str(caught.value)
-
-
-def test_messages_in_openai_s_form() -> None:
-    call = ToolCall(id="c7", name="look", arguments={"at": 3})
-    said = to_wire(Message(role="assistant", content="", tool_calls=(call,)))
-    assert json.loads(said["tool_calls"][0]["function"]["arguments"]) == {"at": 3}
-    told = to_wire(Message(role="tool", content="x", name="look", call_id="c7"))
-    assert told == {"role": "tool", "content": "x", "tool_call_id": "c7"}

@@ -65,16 +65,7 @@ def test_pitfall_38_a_measurement_that_is_there_twice_counts_once() -> None:
     found = analyze([*records, *records[:2], replace(records[2], correct=True)])
     assert found.cells[0].num_examples == 4
     assert found.cells[0].scores["accuracy"] == wilson(1, 4)
-    assert found.notes == ("3 records are there twice and counted once (1 with another grade: the first one counts).",)
-
-
-def test_an_evaluation_that_was_interrupted_counts_whole_examples_only() -> None:
-    samples = [record("e0", True, sample=1), record("e0", True, sample=2), record("e1", False, sample=1)]
-    found = analyze([*greedy([1, 0, 1]), *samples])
-    assert found.cells[0].num_examples == 3
-    assert found.cells[0].samples_per_example == 2
-    assert found.cells[0].scores["sampled_accuracy"].value == 1.0
-    assert found.notes == ("a on rpn: of some examples there are fewer samples than of others; left out: 1.",)
+    assert found.notes == ("3 records are there twice (1 with another grade): the first one counts.",)
 
 
 def test_an_evaluation_that_grows_counts_the_samples_that_most_examples_have() -> None:
@@ -83,14 +74,6 @@ def test_an_evaluation_that_grows_counts_the_samples_that_most_examples_have() -
     cell = analyze([*greedy([1] * 10), *more, *few]).cells[0]
     assert cell.samples_per_example == 2
     assert cell.scores["sampled_accuracy"].value == pytest.approx(0.1)
-
-
-def test_samples_count_where_nothing_was_asked_greedily() -> None:
-    found = analyze([record(f"e{n}", n % 2 == 0, sample=s) for n in range(4) for s in (1, 2)])
-    assert found.notes == ()
-    assert found.cells[0].num_examples == 0
-    assert found.cells[0].scores["sampled_accuracy"].value == 0.5
-    assert "accuracy" not in found.cells[0].scores
 
 
 def test_pitfall_38_a_prompt_without_a_known_answer_is_not_wrong() -> None:
@@ -108,17 +91,6 @@ def test_pitfall_38_models_that_were_asked_in_other_ways_are_compared_with_a_war
     assert not any("same way" in note for note in [*analyze(same).notes, *analyze(records).notes[1:]])
     variants = [*greedy([1, 0], conditions="c1"), *greedy([1, 0], settings="s2", conditions="c2")]
     assert analyze(variants).notes == ()  # what differs between them is the question
-
-
-def test_a_model_that_could_never_be_graded_is_named() -> None:
-    failed = [replace(one, failure="timed out") for one in greedy([0, 0])]
-    found = analyze([*failed, *greedy([1, 0], model="b")])
-    assert [(cell.name, "accuracy" in cell.scores) for cell in found.cells] == [("a", False), ("b", True)]
-    assert found.notes == (
-        "a on rpn: no greedy answer could be graded.",
-        "a and b have no example of rpn in common that was graded greedily.",
-    )
-    assert math.isnan(found.cells[0].cost.tokens_per_right)
 
 
 def test_cost_is_counted_over_all_episodes() -> None:
@@ -169,7 +141,7 @@ def test_with_a_baseline_the_others_are_compared_with_it_only() -> None:
     found = analyze(three_models(), baseline="b").comparisons
     assert [(one.first, one.second) for one in found] == [("b", "a"), ("b", "c")]
     assert found[0].num_comparisons == 2
-    with pytest.raises(ConfigError, match=r"--baseline bb: no record is of this model; did you mean b\?"):
+    with pytest.raises(ConfigError, match=r"--baseline bb: no record is of this model; there are b"):
         analyze([*greedy([1], model="b")], baseline="bb")
 
 
@@ -195,14 +167,3 @@ def test_one_thing_differs_in_a_comparison() -> None:
         ("a + bm25", "b + bm25"),
         ("a + hybrid", "b + hybrid"),
     }
-
-
-def test_accuracies_of_other_examples_are_not_to_be_compared() -> None:
-    found = analyze([*greedy([1, 0, 1, 1]), *greedy([1, 0], model="b")])
-    assert found.notes == (
-        "a and b: only 2 examples of rpn are in both (4 and 2); compare their difference, not their accuracies.",
-    )
-
-
-def test_the_same_records_give_the_same_analysis() -> None:
-    assert analyze(three_models()) == analyze(three_models())

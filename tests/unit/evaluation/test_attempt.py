@@ -6,17 +6,15 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from rlvr.errors import UserError
-from rlvr.evaluation.evaluate import UNKEPT, Session, check_failures, examples_of, play_set
+from rlvr.evaluation.evaluate import UNKEPT, Session, check_failures, play_set
 from rlvr.evaluation.players import LocalPlayer
 from rlvr.evaluation.records import RecordFile
 from rlvr.tracking.evaluations import EvaluationRecord
-from rlvr.types import Example, SamplingParams
+from rlvr.types import SamplingParams
 from tests.unit.evaluation.records import record
 from tests.unit.evaluation.test_evaluate import ScriptedPolicy, WordCodec, make_task
 
@@ -68,13 +66,3 @@ def test_pitfall_26_an_accuracy_needs_a_greedy_answer() -> None:
     with pytest.raises(UserError, match="failed on 1 of 10 completions"):
         check_failures("rpn", [greedy, *samples])
     check_failures("rpn", [replace(greedy, failure=None), *samples])
-
-
-def test_of_a_stream_that_repeats_itself_each_example_is_asked_once() -> None:
-    def example(index: int) -> Example:
-        return Example(id=f"e{index // 3}", messages=(), answer="7", metadata={})
-
-    task: Any = SimpleNamespace(train_example=example)
-    assert [one.id for one in examples_of(task, 4, "train")] == ["e0", "e1", "e2", "e3"]
-    task.train_example = lambda index: example(0)
-    assert [one.id for one in examples_of(task, 4, "train")] == ["e0"]

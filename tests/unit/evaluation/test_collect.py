@@ -10,7 +10,7 @@ import pytest
 
 from rlvr.errors import UserError
 from rlvr.evaluation.collect import collect
-from rlvr.tracking.evaluations import EvaluationRecord, GradedTurn
+from rlvr.tracking.evaluations import EvaluationRecord
 from rlvr.tracking.jsonl import to_json
 from tests.unit.evaluation.records import greedy
 
@@ -34,13 +34,6 @@ def test_all_records_under_a_folder_are_found_and_nothing_else(tmp_path: Path) -
     assert found.notes == (f"{partial} is of an evaluation that has not ended: what ends early is in it first.",)
 
 
-def test_what_is_told_token_by_token_can_be_left_out(tmp_path: Path) -> None:
-    turn = GradedTurn(completion="7", token_ids=(4, 9), logprobs=(-0.5, -0.25), reply="there")
-    write(tmp_path / "a.jsonl", greedy([1], turns=(turn,)))
-    assert collect([tmp_path]).records[0].turns == (turn,)
-    assert collect([tmp_path], tokens=False).records[0].turns == (GradedTurn(completion="7", reply="there"),)
-
-
 def test_pitfall_38_damaged_lines_and_files_are_named_and_the_rest_is_used(tmp_path: Path) -> None:
     torn = to_json(greedy([1])[0])[:50]
     write(tmp_path / "a.jsonl", greedy([1, 0]), torn, "[]", "{}", "null", '{"model": 3}')
@@ -50,10 +43,8 @@ def test_pitfall_38_damaged_lines_and_files_are_named_and_the_rest_is_used(tmp_p
     assert len(found.records) == 2
     assert [path.name for path in found.files] == ["a.jsonl"]
     assert found.notes[0].startswith(f"{tmp_path / 'a.jsonl'}, line 3, is damaged")
-    assert found.notes[3:] == (
-        f"{tmp_path / 'a.jsonl'}: 2 more lines are damaged and left out.",
-        f"{tmp_path / 'b.jsonl'} holds no record of an evaluation and is left out.",
-    )
+    assert found.notes[3] == "2 more lines or files are damaged and left out."
+    assert found.notes[4] == f"{tmp_path / 'b.jsonl'} holds no record of an evaluation and is left out."
 
 
 def test_a_folder_without_records_is_an_error_with_a_remedy(tmp_path: Path) -> None:
@@ -62,13 +53,8 @@ def test_a_folder_without_records_is_an_error_with_a_remedy(tmp_path: Path) -> N
     (tmp_path / "b.jsonl").write_text("nonsense\n")
     with pytest.raises(UserError, match=r"no record .* \(.*b.jsonl holds no record"):
         collect([tmp_path])
-    with pytest.raises(UserError, match=r"there is no file or folder .*c.jsonl; did you mean .*b.jsonl\?"):
+    with pytest.raises(UserError, match=r"there is no file or folder .*c.jsonl"):
         collect([tmp_path / "c.jsonl"])
-
-
-def test_a_file_named_twice_is_read_once(tmp_path: Path) -> None:
-    file = write(tmp_path / "a.jsonl", greedy([1, 0]))
-    assert len(collect([tmp_path, file, tmp_path]).records) == 2
 
 
 def plan(folder: Path, *cells: dict[str, str]) -> None:
@@ -103,12 +89,3 @@ def test_a_plan_cannot_name_files_outside_its_folder(tmp_path: Path) -> None:
     write(tmp_path / "bench" / "a.jsonl", greedy([1]))
     plan(tmp_path / "bench", cell("../secret.jsonl", "a", "rpn"), cell(str(tmp_path / "secret.jsonl"), "a", "rpn"))
     assert [record.model for record in collect([tmp_path / "bench"]).records] == ["a"]
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"cells": 3}', '{"cells": [{"file": "a"}]}', "[" * 100_000])
-def test_a_damaged_plan_is_named_and_the_records_are_used(tmp_path: Path, text: str) -> None:
-    write(tmp_path / "records" / "x.jsonl", greedy([1]))
-    (tmp_path / "benchmark.json").write_text(text)
-    found = collect([tmp_path])
-    assert len(found.records) == 1
-    assert "benchmark.json is damaged" in found.notes[0]

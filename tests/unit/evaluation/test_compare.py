@@ -39,11 +39,6 @@ def test_pitfall_38_an_example_whose_gold_has_changed_is_another_example() -> No
     assert (found.num_common, found.num_changed, found.only_first) == (2, 1, ())
 
 
-def test_nothing_in_common_is_no_comparison() -> None:
-    assert compare(greedy([1, 0]), [record("x", True, model="b")], names=NAMES) is None
-    assert compare(greedy([1]), [record("e0", True, model="b", sample=1)], names=NAMES) is None
-
-
 def test_samples_are_compared_by_their_means_over_examples() -> None:
     first = greedy([0, 0]) + [record(f"e{n}", right, sample=s) for n, s, right in [(0, 1, True), (0, 2, False)]]
     second = greedy([0, 0], model="b") + [record("e0", True, sample=s, model="b") for s in (1, 2, 3)]

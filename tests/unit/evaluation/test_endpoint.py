@@ -57,15 +57,6 @@ def test_pitfall_03_one_turn_ends_with_the_task_s_own_word_which_endpoints_leave
     assert [(record.num_prompt_tokens, record.num_completion_tokens) for record in result.records] == [(10, 5)] * 4
 
 
-def test_a_cut_completion_has_no_answer() -> None:
-    task = make_rpn()
-    answers = {example.messages[0].content: example.answer for example in task.eval_examples(3)}
-    cut = {"finish": "length"}
-    result, _ = run(task, lambda messages: {"content": answers[messages[-1]["content"]], **cut})
-    assert result.metrics["eval/rpn/truncated_share"] == result.metrics["eval/rpn/invalid_share"] == 1.0
-    assert {record.stop_reason for record in result.records} == {StopReason.LENGTH}
-
-
 def test_pitfall_36_samples_are_drawn_with_seeds_of_their_own() -> None:
     _, requests = run(make_rpn(), lambda messages: {"content": "1"}, samples=2)
     assert sorted(request["temperature"] for request in requests) == [0.0] * 3 + [1.0] * 6
@@ -195,7 +186,7 @@ def test_pitfall_26_an_episode_whose_request_failed_is_neither_right_nor_wrong()
 
 def test_pitfall_26_an_endpoint_that_fails_too_often_ends_the_evaluation() -> None:
     task = make_rpn()
-    with pytest.raises(UserError, match=r"3 of 10 episodes could not be played, more than 20% .*500: out of memory"):
+    with pytest.raises(UserError, match=r"3 of 10 episodes could not be played .*500: out of memory"):
         run(
             task,
             lambda messages: {"content": "1"},

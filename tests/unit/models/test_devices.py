@@ -1,6 +1,5 @@
 """Where models go; a GPU is only said to be there."""
 
-import importlib
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -13,10 +12,9 @@ import rlvr.models.loading
 from rlvr.core.devices import current, exact_products, has_flash_attention
 from rlvr.core.engine import LocalEngine
 from rlvr.core.engine.runner import CachedRunner
-from rlvr.errors import ConfigError, UserError
+from rlvr.errors import ConfigError
 from rlvr.models.devices import bf16_pays, choose_device, choose_products
 from rlvr.models.loading import load_policy
-from tests.unit.core.tiny import tiny_config
 from tests.unit.engines.tiny import generate, plain_logprobs, prompt, sampling, tiny_model
 from tests.unit.models.checkpoints import lora, save_model, settings
 
@@ -34,9 +32,7 @@ def two_gpus(monkeypatch):
 def test_without_a_gpu_auto_is_the_cpu_and_asking_for_one_is_an_error(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert choose_device("auto") == choose_device("cpu") == torch.device("cpu")
-    with pytest.raises(
-        ConfigError, match=r"^trainer\.device=cuda: torch .* sees no GPU here; .* trainer\.device=auto\.$"
-    ):
+    with pytest.raises(ConfigError, match=r"^trainer\.device=cuda: .* sees 0 GPU\(s\) here; .* trainer\.device=cpu\.$"):
         choose_device("cuda")
 
 
@@ -49,9 +45,7 @@ def test_every_process_of_a_machine_gets_its_own_gpu(monkeypatch, two_gpus, want
     assert two_gpus == [torch.device("cuda", 0), torch.device("cuda", 1)]
     assert choose_device("cpu") == torch.device("cpu")
     monkeypatch.setenv("LOCAL_RANK", "2")
-    with pytest.raises(
-        ConfigError, match=r"process 3 on a machine with 2 GPU\(s\); start torchrun with --nproc-per-node 2"
-    ):
+    with pytest.raises(ConfigError, match=r"this is process 3, and torch .* sees 2 GPU\(s\) here"):
         choose_device(wanted)
 
 
@@ -82,16 +76,6 @@ def test_every_thread_that_samples_makes_its_gpu_the_current_one(monkeypatch):
 def _noting(inside, device):
     inside.append(device)
     yield
-
-
-def test_the_products_of_a_run_are_chosen_before_its_model_is_loaded(monkeypatch):
-    def choose(device, precision):
-        raise UserError(f"{device} {precision}")
-
-    building = importlib.import_module("rlvr.app.train")
-    monkeypatch.setattr(building, "choose_products", choose)
-    with pytest.raises(UserError, match=r"^cpu bf16$"):
-        building.train(tiny_config("trainer.precision=bf16", "trainer.device=cpu", name="rpn_test"))
 
 
 def test_a_gpu_that_only_emulates_bfloat16_computes_in_float32(monkeypatch, two_gpus):
@@ -132,27 +116,6 @@ def test_quantized_weights_are_rounded_on_the_device_that_was_chosen(monkeypatch
     chosen = settings(save_model(tmp_path), **{bits: True}, lora=lora())
     load_policy(chosen, seed=0, device=torch.device("cuda", 1))
     assert [found for found in asked if found is not None] == [{"": "cuda:1"}]
-
-
-def test_the_attention_that_was_asked_for_is_the_models(tmp_path):
-    folder = save_model(tmp_path)
-    for name in ("eager", "sdpa"):
-        model = load_policy(settings(folder, attn_implementation=name), seed=0).model
-        assert model.config._attn_implementation == name
-
-
-def test_flash_attention_needs_a_gpu(tmp_path):
-    with pytest.raises(
-        ConfigError, match=r"flash_attention_2: needs a GPU and flash-attn, and the model is on the CPU"
-    ):
-        load_policy(settings(save_model(tmp_path), attn_implementation="flash_attention_2"), seed=0)
-
-
-def test_flash_attention_needs_its_package(tmp_path):
-    with pytest.raises(ConfigError, match=r"and the package flash-attn is not installed; choose sdpa"):
-        load_policy(
-            settings(save_model(tmp_path), attn_implementation="flash_attention_2"), seed=0, device=torch.device("meta")
-        )
 
 
 def test_the_engine_samples_with_torchs_attention_in_the_place_of_flash_attention():

@@ -61,8 +61,3 @@ def test_pitfall_38_another_tokenizer_template_or_end_is_another_model(policy: H
     assert policy.model.generation_config is not None
     policy.model.generation_config.eos_token_id = [2, 3]
     assert fingerprint(policy) != before
-
-
-def test_other_numbers_are_another_model(policy: HubPolicy) -> None:
-    half = HubPolicy(model=copy.deepcopy(policy.model).to(torch.bfloat16), tokenizer=policy.tokenizer)
-    assert fingerprint(half) != fingerprint(policy)

@@ -6,7 +6,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from rlvr.errors import UserError
-from rlvr.models.loading import load_for_inference, value_head
+from rlvr.models.loading import load_for_inference
 from tests.unit.core.tiny import tiny_policy
 
 
@@ -29,17 +29,11 @@ def test_pitfall_34_a_loaded_model_is_in_eval_mode(folder: Path) -> None:
     assert not any(module.training for module in model.modules())
 
 
-def test_saving_and_loading_changes_no_weight(folder: Path) -> None:
-    model = load_for_inference(str(folder)).model
-    pairs = zip(model.parameters(), tiny_policy().parameters(), strict=True)
-    assert all(torch.equal(loaded, saved) for loaded, saved in pairs)
-
-
 @pytest.mark.parametrize(
     ("pattern", "sentence"),
     [
         ("config.json", "holds no model .no config.json.: name a folder in Hub format"),
-        ("tokenizer*", "has no tokenizer .no tokenizer.json.: copy the tokenizer files"),
+        ("tokenizer*", "has no tokenizer .no tokenizer.json.: copy that"),
         ("*.safetensors", "cannot be loaded"),
     ],
 )
@@ -47,21 +41,3 @@ def test_a_missing_file_is_a_sentence(pattern: str, sentence: str, folder: Path,
     shutil.copytree(folder, tmp_path / "bare", ignore=shutil.ignore_patterns(pattern))
     with pytest.raises(UserError, match=sentence):
         load_for_inference(str(tmp_path / "bare"))
-
-
-def test_damaged_weights_are_a_sentence(folder: Path) -> None:
-    path = folder / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(UserError, match="cannot be loaded"):
-        load_for_inference(str(folder))
-
-
-def test_a_model_that_is_nowhere_is_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"no folder here and no Hub id: name a model folder or a Hub id"):
-        load_for_inference(str(tmp_path / "none"))
-
-
-def test_the_first_values_of_a_critic_are_zero() -> None:
-    head = value_head(8)
-    assert not head(torch.randn(3, 8)).any()
-    assert head.weight.dtype == torch.float32

@@ -40,32 +40,6 @@ def test_text_and_ids_are_a_round_trip() -> None:
     assert tokenizer.encode("") == []
 
 
-@pytest.mark.parametrize("vocabulary", [["<pad>", "<boe>"], ["<pad>", "<boe>", "<eoe>", "1", "1"]])
-def test_a_vocabulary_without_marks_or_with_a_word_twice_is_an_error(vocabulary: list[str]) -> None:
-    with pytest.raises(ValueError, match="no word twice"):
-        build_tokenizer(vocabulary)
-
-
-def test_the_folder_is_one_that_transformers_loads(tmp_path: Path) -> None:
-    tokenizer, built = build_tokenizer(TASK.vocabulary), model()
-    tokenizer.save_pretrained(tmp_path)
-    built.save_pretrained(tmp_path)
-    loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
-    words = AutoTokenizer.from_pretrained(tmp_path)
-    text = "<boe> 3 -4 + ="
-    assert words.encode(text) == tokenizer.encode(text)
-    assert words.decode(words.encode(text)) == text
-    ids = torch.tensor([words.encode(text)])
-    assert torch.equal(loaded(ids).logits, built(ids).logits)
-    assert loaded.generation_config.eos_token_id == words.eos_token_id == 2
-
-
-def test_the_default_recipe_has_198848_parameters() -> None:
-    sizes = {"hidden_size": 64, "num_layers": 3, "num_heads": 4, "intermediate_size": 256}
-    built = build_model(scratch(**sizes), build_tokenizer(make_task().vocabulary), 0)
-    assert sum(weight.numel() for weight in built.parameters()) == 198_848
-
-
 def test_weights_are_a_function_of_the_seed_and_leave_the_global_one_alone() -> None:
     torch.manual_seed(5)
     expected = torch.rand(3)
@@ -81,9 +55,6 @@ def test_weights_are_a_function_of_the_seed_and_leave_the_global_one_alone() -> 
     ("sizes", "message"),
     [
         ((16, 3, "null"), r"model\.num_heads=3: model.hidden_size=16 does not split .*multiple of 2 x model.num_heads"),
-        ((12, 4, "null"), r"model\.num_heads=4: model.hidden_size=12 "),
-        ((16, 16, "null"), r"model\.num_heads=16: model.hidden_size=16 "),
-        ((16, 3, 32), r"model\.num_heads=3: model.hidden_size=16 "),
         ((16, 4, 31), r"model\.head_dim=31: must be a multiple of 2"),
     ],
 )
@@ -121,10 +92,7 @@ def scratch_bpe(**changes: object) -> ScratchBpeModel:
     "text",
     [
         "",
-        " ",
-        "a",
         " a",
-        "a ",
         "  two  spaces\t\n\r\n",
         "don 't , stop .",
         "é 漢字 🙂 \u200b\u0301",
@@ -157,36 +125,11 @@ def test_bpe_markers_are_one_token_each_wherever_they_stand() -> None:
     assert around == [*BPE.encode("apples"), ids[0], *BPE.encode(" apples")]
 
 
-def test_bpe_markers_are_part_of_the_answer_and_the_end_is_not() -> None:
-    ids = BPE.encode(f"{MARKERS[0]}x{MARKERS[1]}<eos>")
-    assert BPE.decode(ids, skip_special_tokens=True) == f"{MARKERS[0]}x{MARKERS[1]}"
-
-
-def test_bpe_adds_nothing_and_knows_its_ends() -> None:
-    assert (BPE.pad_token, BPE.pad_token_id, BPE.eos_token, BPE.eos_token_id) == ("<pad>", 0, "<eos>", 1)
-    assert BPE.bos_token is None
-    assert BPE.encode("", add_special_tokens=True) == []
-    assert BPE.encode("Ann has", add_special_tokens=True) == BPE.encode("Ann has", add_special_tokens=False)
-
-
-def test_bpe_learns_words_from_the_text_up_to_the_size_asked_for() -> None:
-    assert len(BPE.encode(" apples")) == 1
-    assert len(BPE.encode(" xylophone")) > 5
-    assert len(build_bpe_tokenizer(TEXTS, 100_000, MARKERS)) < 500  # no more pairs to merge
-    assert len(build_bpe_tokenizer(["abc xyz"], 1000, ())) == 258  # nothing occurs twice
-    assert len(build_bpe_tokenizer([], 300, MARKERS)) == 262
-
-
 def test_bpe_learns_nothing_from_markers_in_the_text() -> None:
     marked = [f"{text}{''.join(MARKERS)}" for text in TEXTS]
     assert build_bpe_tokenizer(marked, 330, MARKERS).backend_tokenizer.to_str() == BPE.backend_tokenizer.to_str()
     assert len(build_bpe_tokenizer(["<think>"] * 9, 300, ["<think>"])) == 259
     assert len(build_bpe_tokenizer(["<think>"] * 9, 300, ())) == 262  # four merges for `think`, were it no marker
-
-
-def test_bpe_a_vocabulary_that_cannot_hold_the_bytes_is_an_error() -> None:
-    with pytest.raises(ConfigError, match=r"model\.vocabulary_size=261 is too small: 262 is the least"):
-        build_bpe_tokenizer(TEXTS, 261, MARKERS)
 
 
 TRAIN_AND_PRINT = """
@@ -238,10 +181,3 @@ def test_bpe_embeddings_have_their_own_scale_and_are_tied_if_asked() -> None:
         assert built.model.embed_tokens.weight.std().item() == pytest.approx(0.03, rel=0.05)
         assert built.model.layers[0].mlp.up_proj.weight.std().item() == pytest.approx(0.08, rel=0.1)
     assert untied.lm_head.weight.std().item() == pytest.approx(0.08, rel=0.05)
-
-
-def test_the_recipe_with_bpe_has_922752_parameters() -> None:
-    tokenizer = build_bpe_tokenizer((f"{a} {b}" for a in range(1000) for b in range(2)), 1024, MARKERS)
-    assert len(tokenizer) == 1024
-    sizes = {"hidden_size": 128, "num_layers": 4, "num_heads": 4, "intermediate_size": 344}
-    assert sum(weight.numel() for weight in build_model(scratch_bpe(**sizes), tokenizer, 0).parameters()) == 922_752

@@ -2,8 +2,7 @@
 
 import math
 
-from rlvr.report.curves import MAX_POINTS, meanings, sections, series
-from rlvr.tracking.metrics import CATALOGUE
+from rlvr.report.curves import MAX_POINTS, sections, series
 
 ROWS = [
     {"step": 0, "eval/rpn/accuracy": 0.2, "eval/rpn/accuracy_low": 0.1, "eval/rpn/accuracy_high": 0.3},
@@ -44,12 +43,6 @@ def test_accuracy_and_reward_are_drawn_when_they_are_flat() -> None:
     assert [name for section in others for name in section["names"]] == []
 
 
-def test_every_documented_name_has_a_section_with_a_title_of_its_own() -> None:
-    names = [metric.name.replace("<", "").replace(">", "") for metric in CATALOGUE if metric.name != "step"]
-    rows = [{"step": 1.0} | {name: 1.0 for name in names}, {"step": 2.0} | {name: 2.0 for name in names}]
-    assert "Other numbers" not in [section["title"] for section in sections([rows])]
-
-
 def test_values_stand_under_their_steps() -> None:
     found = series(ROWS)
     assert found["steps"] == [0, 1, 2, 3]
@@ -66,9 +59,3 @@ def test_long_runs_are_thinned_but_no_evaluation_is_left_out() -> None:
     assert len(steps) <= MAX_POINTS + 10
     assert {step for step in range(9000) if step % 1000 == 1} <= set(steps)
     assert steps[-1] == 8999
-
-
-def test_meanings_are_those_of_the_catalogue() -> None:
-    found = meanings(["step", "reward/mean", "made/up"])
-    assert list(found) == ["reward/mean"]
-    assert found["reward/mean"]["bad"] == "flat for hundreds of steps; 0 from the start"

@@ -127,12 +127,6 @@ def test_an_episode_is_kept_with_turns_calls_tokens_and_trace() -> None:
     assert (episode["stop"], episode["facts"], episode["parts"]) == ("max_turns", {"why": "x"}, {"correct": 1})
 
 
-def test_another_prompt_or_gold_answer_stands_with_its_record() -> None:
-    kept = texts(record("e0", True), record("e0", True, model="b", prompt="other", expected="8"))
-    assert "prompt" not in kept["records"]["0"][0]
-    assert (kept["records"]["1"][0]["prompt"], kept["records"]["1"][0]["expected"]) == ("other", "8")
-
-
 def test_long_texts_are_cut_where_they_say_least() -> None:
     turn = GradedTurn(completion="a" * 10**6, token_ids=tuple(range(10**5)), logprobs=(0.0,) * 10**5)
     kept = texts(record("e0", True, prompt="x" * 10**6 + "end", turns=(turn,)))

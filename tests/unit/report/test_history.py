@@ -1,9 +1,8 @@
 """What can be read of a run folder is read; the rest is named."""
 
-import math
 from pathlib import Path
 
-from rlvr.report.history import MAX_NOTES, is_run, read_history
+from rlvr.report.history import read_history
 from tests.unit.report.runs import save_run
 
 
@@ -37,14 +36,6 @@ def test_pitfall_37_damaged_lines_are_named_and_the_rest_is_used(tmp_path: Path)
     assert str(path) in history.notes[0]
 
 
-def test_many_damaged_lines_are_counted(tmp_path: Path) -> None:
-    path = save_run(tmp_path / "run") / "metrics.jsonl"
-    path.write_bytes(b"x\n" * 100)
-    notes = read_history(path.parent).notes
-    assert len(notes) == MAX_NOTES + 1
-    assert "95 more lines" in notes[-1]
-
-
 def test_the_line_that_is_being_written_is_not_damaged(tmp_path: Path) -> None:
     path = save_run(tmp_path / "run") / "metrics.jsonl"
     path.write_bytes(path.read_bytes()[:-20])
@@ -60,11 +51,6 @@ def test_of_a_step_that_stands_twice_the_last_line_counts(tmp_path: Path) -> Non
     assert [(row["step"], row["reward/mean"]) for row in read_history(run).rows] == [(1, 0.9), (2, 0.2)]
 
 
-def test_null_is_no_number(tmp_path: Path) -> None:
-    run = save_run(tmp_path / "run", metrics={1: {"loss/total": math.nan}})
-    assert math.isnan(read_history(run).rows[0]["loss/total"])
-
-
 def test_settings_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     run = save_run(tmp_path / "run")
     for text in ("a: [1", "- 1\n- 2", "${x}: {"):
@@ -77,11 +63,3 @@ def test_settings_that_cannot_be_read_are_named(tmp_path: Path) -> None:
         (run / "config.yaml").write_text(f"task: {{name: old}}\n{reward}\n")  # of another version: no complaint
         history = read_history(run)
         assert (history.setting("task.name"), history.notes, history.penalties) == ("old", [], frozenset())
-
-
-def test_what_is_a_run(tmp_path: Path) -> None:
-    assert not is_run(tmp_path)
-    assert not is_run(tmp_path / "absent")
-    (tmp_path / "rollouts").mkdir()
-    assert is_run(tmp_path)
-    assert len(read_history(tmp_path).notes) == 2  # neither settings nor numbers

@@ -2,7 +2,6 @@
 
 import base64
 import hashlib
-import math
 import re
 from collections import Counter
 from importlib.resources import files
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rlvr.errors import UserError
-from rlvr.report.page import Page, finite, pack, render, write_report
+from rlvr.report.page import Page, pack, render, write_report
 from tests.unit.report.runs import chunk_of
 
 ASSETS = files("rlvr.report").joinpath("assets")
@@ -65,22 +64,6 @@ def test_no_two_scripts_use_one_name() -> None:
     pattern = r"^(?:async function|function|const|let|class) ([A-Za-z_]\w*)"
     names = Counter(name for text in scripts().values() for name in re.findall(pattern, text, re.MULTILINE))
     assert [name for name, count in names.items() if count > 1] == []
-
-
-def test_the_shared_file_comes_first_and_the_page_last() -> None:
-    html = render(Page(title="t", main={}))
-    places = [html.index(text) for text in (scripts()["base.js"], scripts()["charts.js"], scripts()["app.js"])]
-    assert places == sorted(places)
-
-
-def test_equal_pages_are_equal_bytes() -> None:
-    page = Page(title="t", main={"a": [1.5]}, chunks={"index": pack({"b": "x"})})
-    assert render(page) == render(page)
-
-
-def test_numbers_are_short_and_finite() -> None:
-    values = [finite(value) for value in (0.123456789, 2.0, math.nan, math.inf, None, 1e20, -1e-9)]
-    assert values == [0.123457, 2, None, None, None, 1e20, -1e-9]
 
 
 def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from rlvr.errors import ConfigError
 from rlvr.models.devices import move
 from rlvr.scale import fsdp
 from rlvr.scale.fsdp import FullySharded, decoder_layers, make_parallel
-from rlvr.scale.sharding import copy_into, is_sharded, own_rows, row_range, whole
 from tests.unit.core.tiny import ARCHITECTURES, tiny_config, tiny_model, tiny_policy, tiny_trainer
 
 
@@ -41,17 +40,6 @@ def test_what_is_cut_on_a_gpu_is_kept_on_the_cpu_where_that_is_asked_for(monkeyp
     make_parallel(settings, ALONE, bf16=False).shard(policy)
     assert [type(module).__name__ for module in told] == ["LlamaDecoderLayer"] * 2 + ["_Root"]
     assert all(type(options["offload_policy"]) is CPUOffloadPolicy for options in told.values())
-
-
-def test_a_plain_tensor_is_whole_on_every_rank() -> None:
-    tensor = torch.arange(6.0).view(3, 2)
-    assert not is_sharded(tensor)
-    assert row_range(tensor) == (0, 3)
-    assert whole(tensor).data_ptr() == own_rows(tensor).data_ptr() == tensor.data_ptr()
-    copy_into(tensor, torch.ones(3, 2))
-    assert tensor.eq(1).all()
-    with pytest.raises(ValueError, match=r"a tensor of shape \(3, 1\) does not fit one of \(3, 2\)"):
-        copy_into(tensor, torch.ones(3, 1))
 
 
 def test_precision_that_weights_were_cut_with_stays() -> None:

@@ -65,19 +65,6 @@ def test_a_resumed_stage_counts_only_its_own_steps_for_the_eta(monkeypatch: pyte
     assert stream.getvalue().splitlines() == ["training: 10 steps", "training 91/100  eta 0:09"]
 
 
-def test_none_shows_nothing() -> None:
-    stream = io.StringIO()
-    run(Console("none", 1, 10, stream=stream))
-    assert stream.getvalue() == ""
-
-
-def test_stdout_stays_empty(capsys: pytest.CaptureFixture[str]) -> None:
-    run(Console("auto", 1, 10))
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert "training 10/10" in captured.err
-
-
 def terminal_output(monkeypatch: pytest.MonkeyPatch, term: str) -> str:
     """What a run writes to a real (pseudo) terminal."""
     monkeypatch.setenv("TERM", term)
@@ -107,19 +94,6 @@ def test_a_terminal_gets_a_live_line_and_its_cursor_back(monkeypatch: pytest.Mon
     assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
 
 
-def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "\x1b" not in terminal_output(monkeypatch, "dumb")
-
-
-def test_the_cursor_comes_back_after_an_error() -> None:
-    stream = io.StringIO()
-    console = Console("live", 1, 10, stream=stream)
-    console.stage("training")
-    with pytest.raises(KeyboardInterrupt), console:
-        raise KeyboardInterrupt
-    assert stream.getvalue().rindex("\x1b[?25h") > stream.getvalue().rindex("\x1b[?25l")
-
-
 @pytest.mark.parametrize("mode", ["plain", "live"])
 def test_brackets_of_a_text_are_shown_as_they_are(mode) -> None:
     stream = io.StringIO()
@@ -138,13 +112,6 @@ def test_a_hint_is_said_once() -> None:
     assert stream.getvalue().startswith("step 5: ")
 
 
-def test_memory_does_not_grow_with_the_steps() -> None:
-    console = Console("none", 1, 10_000)
-    for step in range(200):
-        console.log(step, {"reward/mean": 1.0} | ({"eval/rpn/accuracy": 1.0} if step % 50 == 0 else {}))
-    assert len(console._history) < 15
-
-
 class Gone(io.StringIO):
     def write(self, text: str) -> int:
         raise BrokenPipeError
@@ -154,22 +121,10 @@ def test_a_reader_that_has_gone_does_not_end_the_run() -> None:
     run(Console("plain", 1, 10, stream=Gone()))
 
 
-def test_a_closed_stream_is_no_error() -> None:
-    stream = io.StringIO()
-    stream.close()
-    run(Console("auto", 1, 10, stream=stream))
-
-
 def test_the_headline_may_be_a_part_of_the_reward_and_several_sets_are_told_apart() -> None:
     metrics = {"eval/a/accuracy": 0.1, "eval/a/part_format": 0.5, "eval/b/part_format": 0.25}
     assert summarize(metrics, "part_format") == "a part format 0.500  b part format 0.250"
     assert summarize(metrics) == "accuracy 0.100"
-
-
-def test_trouble_is_said_at_once() -> None:
-    metrics = {"reward/mean": 0.5, "rollout/error_share": 0.01, "rollout/invalid_share": 0.09}
-    assert summarize(metrics) == "reward 0.500  verifier failed 1%"
-    assert summarize({"rollout/invalid_share": 0.4, "rollout/truncated_share": 0.3}) == "unreadable 40%  cut off 30%"
 
 
 def test_a_diagnosis_is_made_of_however_few_steps_there_were() -> None:

@@ -1,16 +1,14 @@
 """An episode on paper: the masks are those that were trained with, and hostile text stays text."""
 
 import dataclasses
-import io
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from rlvr.tracking.console import Console
-from rlvr.tracking.episodes import MASKED, TRAINED, EpisodePrinter, call_text, episode_lines, turn_lines, visible
+from rlvr.tracking.episodes import MASKED, TRAINED, call_text, episode_lines, turn_lines, visible
 from rlvr.tracking.rollouts import CallRecord, EpisodeRecord, RowRecord, TextTurn, TurnRecord
-from rlvr.types import Example, GradedAnswer, Group
+from rlvr.types import GradedAnswer
 
 
 def decode(ids: Sequence[int]) -> str:
@@ -153,37 +151,6 @@ def test_pitfall_28_what_the_model_wrote_neither_steers_the_terminal_nor_looks_l
     assert "\x1b" not in call_text(call)
     assert "\nreward" not in call_text(call)
     assert "\x1b" not in call_text(dataclasses.replace(call, problem=HOSTILE))
-
-
-def test_long_text_loses_its_middle_and_a_long_prompt_its_beginning() -> None:
-    shown = visible("a" * 1_000 + "b" * 9_000, limit=100)
-    assert len(shown) < 200
-    assert shown.startswith("a" * 50)
-    assert "9,900 characters left out" in shown
-    long = record(turns=[turn([7] * 2_000 + [2], [3, 4])], rows=[row([7] * 2_000 + [2, 3, 4], [0] * 2_001 + [1, 1])])
-    assert len(lines(long)[0]) < 800
-    assert lines(long)[0].endswith("w7 w2]")
-
-
-@pytest.mark.parametrize("mode", ["plain", "live"])
-def test_both_consoles_show_every_episode_as_it_is(mode: Any) -> None:
-    stream = io.StringIO()
-    group = Group(example=Example(id=HOSTILE, messages=(), answer="x"), episodes=())
-    hostile = record(example_id=HOSTILE, answer=HOSTILE, reward_parts={HOSTILE: 1.0}, diagnostics={"note": HOSTILE})
-    with Console(mode, 1, 1, stream=stream) as console:
-        console.stage("training")
-        printer = EpisodePrinter(
-            print=console.show,
-            decode=lambda ids: HOSTILE,
-            weights=lambda group: {},
-            grades=lambda group: [GradedAnswer(answer=HOSTILE, correct=False), RIGHT],
-        )
-        printer.show(3, [group], [hostile, record()])
-    shown = stream.getvalue()
-    assert shown.count("---- step 3, group 1 of 1, episode 2 of 0, example ") == 2
-    assert shown.count(r"\x1b[2J\x07[bold red]x[/]") >= 6
-    assert "\x1b[2J\x07" not in shown
-    assert ("\x1b[32m" in shown) == (mode == "live")
 
 
 def test_episodes_without_masks_are_shown_by_turn() -> None:

@@ -35,11 +35,6 @@ def test_floats_come_back_bit_for_bit(metrics: dict[str, float]) -> None:
     assert json.loads(metrics_line(0, metrics)) == {"step": 0} | metrics
 
 
-def test_null_is_read_as_nan(tmp_path: Path) -> None:
-    MetricsFile(tmp_path / "m.jsonl").append(1, {"a": math.nan})
-    assert math.isnan(read_metrics(tmp_path / "m.jsonl")[0]["a"])
-
-
 def test_pitfall_37_cut_back_and_go_on_equals_an_uninterrupted_file(tmp_path: Path) -> None:
     write(tmp_path / "whole.jsonl", *range(10))
     write(tmp_path / "m.jsonl", *range(8))  # killed after step 7; the checkpoint is of step 5
@@ -62,19 +57,9 @@ def test_pitfall_37_a_half_written_last_line_is_dropped(tmp_path: Path, cut: int
     assert [row["step"] for row in read_metrics(path)] == [0, 1, 2, 3]
 
 
-def test_cut_back_of_a_file_that_does_not_exist(tmp_path: Path) -> None:
-    MetricsFile(tmp_path / "m.jsonl").cut_back(3)
-    assert not (tmp_path / "m.jsonl").exists()
-
-
 @pytest.mark.parametrize("line", [b"{", b"[]", b'{"a": 1}', b"\xff"])
 def test_a_damaged_line_is_named(tmp_path: Path, line: bytes) -> None:
     path = tmp_path / "m.jsonl"
     path.write_bytes(b'{"step": 0}\n' + line + b'\n{"step": 2}\n')
     with pytest.raises(UserError, match="line 2, is damaged"):
         read_metrics(path)
-
-
-def test_a_full_disk_is_a_sentence() -> None:
-    with pytest.raises(UserError, match=r"^Cannot write /dev/full: the disk is full; free some space\.$"):
-        MetricsFile(Path("/dev/full")).append(0, {"a": 1.0})

@@ -60,12 +60,6 @@ def test_rollouts_are_written_on_the_first_step_and_every_so_often(
     assert names == [f"step_{step:06d}.jsonl.gz" for step in steps]
 
 
-@pytest.mark.parametrize(("groups", "count"), [(None, 3), (1, 1), (99, 3)])
-def test_at_most_so_many_groups_are_written(groups: int | None, count: int, tmp_path: Path) -> None:
-    recorder(tmp_path, groups=groups).rollouts(1, ROLLOUTS, to_batch(GROUPS))
-    assert len(read_rollouts(tmp_path / "rollouts" / "step_000001.jsonl.gz")) == count
-
-
 def test_a_printer_sees_every_episode_of_every_step_and_the_file_what_it_always_has(tmp_path: Path) -> None:
     shown: list[Line] = []
     printer = EpisodePrinter(

@@ -80,13 +80,6 @@ def test_pitfall_04_only_the_completions_are_trained_on() -> None:
     assert loss_of(policy, PAIRS) == pytest.approx(torch.stack(tokens).mean().item(), abs=1e-5)
 
 
-def test_loss_on_all_trains_on_every_token_that_another_precedes() -> None:
-    policy = tiny_policy()
-    tokens = [loss for pair in PAIRS for loss in by_hand(policy, *pair, first=1)]
-    assert len(tokens) == sum(len(f"{prompt} {completion}".split()) - 1 for prompt, completion in PAIRS)
-    assert loss_of(policy, PAIRS, "all") == pytest.approx(torch.stack(tokens).mean().item(), abs=1e-5)
-
-
 TURNS = ("<boe> 1 2", "3 + =", "4 5", "6 <eoe>", "7", "8 <eoe>")
 """A prompt, then completions and replies in turn."""
 
@@ -144,25 +137,11 @@ def test_pitfall_03_a_completion_ends_with_the_end_token_unless_its_text_has_the
     assert [row[1] for row in _encode(policy, WithoutEnd(), pairs)] == [[6, 2, 2], [7, 2]]
 
 
-def test_two_ways_to_say_the_end_train_the_same() -> None:
-    one, two = tiny_policy(), tiny_policy()
-    run(one, Copies())
-    run(two, WithoutEnd())
-    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
-
-
 def test_a_tokenizer_without_an_end_token_is_a_sentence() -> None:
     policy = tiny_policy()
     policy.tokenizer.eos_token = None
-    with pytest.raises(UserError, match=r"names no end token, .* warm_start\.enabled=false"):
+    with pytest.raises(UserError, match=r"names no end token.*warm_start\.enabled=false"):
         run(policy, WithoutEnd())
-
-
-def test_the_setting_says_what_is_trained_on() -> None:
-    one, two = tiny_policy(), tiny_policy()
-    run(one, Copies())
-    run(two, Copies(), loss_on="all")
-    assert not all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
 
 
 def test_every_demonstration_is_fresh_and_the_last_phase_has_its_own_share() -> None:
@@ -172,21 +151,7 @@ def test_every_demonstration_is_fresh_and_the_last_phase_has_its_own_share() -> 
     assert [share for _, share in task.asked] == [0.9] * 20 + [0.2] * 12
 
 
-def test_it_learns() -> None:
-    policy = tiny_policy()
-    done, reports = run(policy, Copies(), num_steps=150, batch_size=16, learning_rate=0.01)
-    assert done
-    assert reports[-1][0] == 150
-    assert reports[-1][1] < 0.2
-    assert all(parameter.grad is None or not parameter.grad.any() for parameter in policy.parameters())
-
-
 def test_a_stop_ends_it() -> None:
     task = Copies()
     assert run(tiny_policy(), task, stop_at=3)[0] is False
     assert len(task.asked) == 3 * 4
-
-
-def test_a_loss_that_is_nan_is_a_sentence() -> None:
-    with pytest.raises(UserError, match=r"warm start's loss is not finite .* lower warm_start\.learning_rate"):
-        run(tiny_policy(), Copies(), learning_rate=1e30)

@@ -25,20 +25,18 @@ from rlvr.core.world import ALONE, World
 from rlvr.engines.settings import VllmEngineSettings
 from rlvr.engines.vllm.extension.rlvr_vllm_launch import CONFIG_KEYS, vocabulary_digest
 from rlvr.engines.vllm.fleet import Fleet
-from rlvr.engines.vllm.probe import make_probe, probe_prompts
-from rlvr.engines.vllm.push import PARTIAL, Expected, Push
-from rlvr.engines.vllm.server import Server, client_settings
-from rlvr.engines.vllm.transfer import Parcel, use_address
-from rlvr.engines.vllm.weights import WeightsFolder, as_served, full_weights
-from rlvr.engines.vllm.wire import (
-    GENERATE,
+from rlvr.engines.vllm.push import Expected, Push, make_probe, probe_prompts
+from rlvr.engines.vllm.server import (
     RefusedError,
+    Server,
     ServerGoneError,
     Span,
+    client_settings,
     read_sampled,
     request_body,
     to_completion,
 )
+from rlvr.engines.vllm.weights import Parcel, WeightsFolder, as_served, full_weights, use_address
 from rlvr.errors import UserError
 from rlvr.models.policy import HubPolicy
 from rlvr.types import Completion, SamplingParams
@@ -51,8 +49,6 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 8.0
 
 @dataclass(frozen=True, kw_only=True)
 class _Connection:
-    """What belongs to one event loop."""
-
     loop: asyncio.AbstractEventLoop
     client: AsyncClient
     gate: asyncio.Semaphore
@@ -94,20 +90,11 @@ class VllmEngine:
         self._vocab_size = int(policy.model.config.get_text_config().vocab_size)
         if settings.broadcast_host is not None and world.is_first:  # other machines do not have it
             use_address(settings.broadcast_host)
-        self._max_context_tokens = min(max_context_tokens, *(m.facts.max_model_len for m in self._fleet.members))
+        self.max_context_tokens = min(max_context_tokens, *(m.facts.max_model_len for m in self._fleet.members))
+        self.release = self._fleet.release
+        self.policy_version = 0
         self._folder = WeightsFolder(weights_dir)
-        self._version = 0
         self._connection: _Connection | None = None
-
-    @property
-    def policy_version(self) -> int:
-        """Version of the weights the next token is sampled with."""
-        return self._version
-
-    @property
-    def max_context_tokens(self) -> int:
-        """Tokens that prompt and completion may have together, on every server."""
-        return self._max_context_tokens
 
     async def generate(
         self,
@@ -117,18 +104,14 @@ class VllmEngine:
         session: Hashable | None = None,
         on_token: OnToken | None = None,
     ) -> Completion:
-        """Sample one completion; see `Engine.generate`. A session's calls go to one server, which has its prefix.
+        """See `Engine.generate`. A session's calls go to one server, which has its prefix; `on_token` is called for all
+        tokens at the end.
 
-        `on_token` is called for all tokens at the end. A completion that does not fit the context is cut, with
-        `StopReason.LENGTH`.
-
-        Raises:
-            ValueError: the prompt is empty, or longer than the context.
-            UserError: no server is left, or one keeps giving invalid answers.
+        UserError if no server is left, or one keeps giving invalid answers.
         """
-        sampling = within_context(prompt_ids, sampling, self._max_context_tokens)
+        sampling = within_context(prompt_ids, sampling, self.max_context_tokens)
         if sampling.max_tokens <= 0:
-            return empty_completion(self._version)
+            return empty_completion(self.policy_version)
         connection = self._connected()
         async with connection.gate:
             completion = await self._sample(connection, prompt_ids, sampling, session)
@@ -138,20 +121,15 @@ class VllmEngine:
         return completion
 
     async def _sample(
-        self,
-        connection: _Connection,
-        prompt_ids: Sequence[int],
-        sampling: SamplingParams,
-        session: Hashable | None,
+        self, connection: _Connection, prompt_ids: Sequence[int], sampling: SamplingParams, session: Hashable | None
     ) -> Completion:
-        """The completion, from any server."""
         for attempt in itertools.count(1):
             member = await self._fleet.choose(connection.turn, session)
             num_looks, push = member.num_looks, self._fleet.newest
             body = request_body(push.adapter or member.model, prompt_ids, sampling)
             member.load += 1
             try:
-                answer = await member.server.sample(connection.client, GENERATE, body)
+                answer = await member.server.sample(connection.client, body)
                 sampled = read_sampled(answer, sampling, self._vocab_size)
                 if push.adapter is not None:  # kept to the end, whatever the server calls its weights by then
                     sampled = replace(sampled, spans=(Span(version=push.name, start=0, end=len(sampled.token_ids)),))
@@ -174,29 +152,22 @@ class VllmEngine:
         """The version of a name. ServerGoneError for unexpected weights."""
         run, _, number = name.rpartition("/")
         if run != self._run or not number.isdecimal():
-            hint = "" if name in ("default", PARTIAL) else "; is another run pushing weights to it?"
-            raise ServerGoneError(f"it sampled with weights {name[:80]!r} that are not this run's{hint}")
-        if not oldest <= int(number) <= self._version:
+            raise ServerGoneError(f"it sampled with weights {name[:80]!r} that are not this run's")
+        if not oldest <= int(number) <= self.policy_version:
             raise ServerGoneError(f"it sampled with the weights of version {number}, not {oldest}")
         return int(number)
-
-    def release(self, session: Hashable) -> None:
-        """Forget which server a session has; unknown ones are ignored."""
-        self._fleet.release(session)
 
     def load_weights(self, version: int) -> None:
         """Give every server the policy's weights, and compare its logprobs with the policy's.
 
         Requests in flight pause and go on with the new weights. All ranks call it together; the first one writes and
-        pushes. A server that is down gets the weights when it is back.
-
-        Raises:
-            UserError: see `push_to`; or no server is up after `engine.wait_s`.
+        pushes. A server that is down gets the weights when it is back. UserError as in `push_to`, or if no server is up
+        after `engine.wait_s`.
         """
         problem = None
         try:
             self._fleet.announce(self._publish(version))
-            self._version = version
+            self.policy_version = version
             if self._world.is_first:
                 self._fleet.deliver()
         except UserError as error:
@@ -211,7 +182,7 @@ class VllmEngine:
         All ranks go through all tensors: gathering a sharded one is collective.
         """
         sync, source = self._settings.sync, self._folder.of(version)
-        prompts = probe_prompts(self._vocab_size, self._max_context_tokens)
+        prompts = probe_prompts(self._vocab_size, self.max_context_tokens)
         probe = make_probe(self._policy, prompts)  # before what may fail on one rank alone
         weights = iter(()) if sync == "adapter" else full_weights(self._policy)
         if sync == "broadcast":  # on every rank: each may have to bring a server up to date
@@ -265,10 +236,8 @@ def expect(policy: HubPolicy, *, sync: str) -> Expected:
     config = policy.model.config.get_text_config()
     rank = None
     if sync == "adapter":
-        if policy.adapters is None:
-            raise ValueError("engine.sync=adapter: the policy has no adapters")
-        settings_of_adapters: Any = policy.model.peft_config
-        rank = max(one.r for one in settings_of_adapters.values())
+        adapters: Any = policy.model.peft_config
+        rank = max(one.r for one in adapters.values())
     return Expected(
         config={key: getattr(config, key, None) for key in CONFIG_KEYS},
         tokenizer=vocabulary_digest(policy.tokenizer.get_vocab()),

@@ -9,11 +9,10 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from rlvr.engines.vllm.push import Expected, Member, Push, check_fits, push_to
-from rlvr.engines.vllm.server import Server
-from rlvr.engines.vllm.wire import RefusedError, ServerGoneError
+from rlvr.engines.vllm.server import RefusedError, Server, ServerGoneError
 from rlvr.errors import UserError
 
 POLL_S = 1.0
@@ -36,7 +35,6 @@ class Fleet:
         stopped: Callable[[], bool],
         locks: Path | None = None,
     ) -> None:
-        """`locks` is how the names of files begin by which the processes of this machine take turns."""
         self._expected, self._wait_s, self._on_note, self._stopped = expected, wait_s, on_note, stopped
         self.members = [join(server, expected) for server in servers]
         self._locks = locks
@@ -60,7 +58,6 @@ class Fleet:
         return member
 
     def release(self, session: Hashable) -> None:
-        """Forget a session; unknown ones are ignored."""
         self._sessions.pop(session, None)
 
     async def recheck(self, turn: asyncio.Lock, member: Member, num_looks: int, problem: Exception) -> None:
@@ -73,21 +70,15 @@ class Fleet:
         """Until a server is up. UserError, for all who wait, if none comes back."""
         if self._gave_up is not None:
             raise self._gave_up
-        if not self._up():
-            self._on_note(self._waits)
-        deadline = time.monotonic() + self._wait_s
-        while not self._up():
-            await asyncio.to_thread(self._look)
-            if not self._up():
-                self._check_time(deadline)
-                await asyncio.sleep(POLL_S)
+        looks = self._looks()
+        while not self._up() and await asyncio.to_thread(next, looks, False):
+            await asyncio.sleep(POLL_S)
 
     def _up(self) -> list[Member]:
         return [member for member in self.members if member.is_up]
 
     @property
     def newest(self) -> Push:
-        """The weights of the servers, or those on their way."""
         assert self._push is not None, "load_weights comes first"
         return self._push
 
@@ -102,17 +93,30 @@ class Fleet:
 
         Raises UserError: one does not fit, or none is up within the time to wait.
         """
-        deadline = time.monotonic() + self._wait_s
-        self._look()
-        if not self._up():
-            self._on_note(self._waits)
-        while not self._up():
-            self._check_time(deadline)
+        for _ in self._looks():
             time.sleep(POLL_S)
-            self._look()
 
-    def _look(self) -> None:
-        """Push to every server that lacks the newest weights, and tell which are lost or back."""
+    def _looks(self) -> Iterator[bool]:
+        """Look at the servers until one is up; True between two looks. UserError after the time to wait."""
+        deadline, is_told = time.monotonic() + self._wait_s, False
+        while not self._look():
+            if not is_told:
+                self._on_note(
+                    f"no server is left: waiting for one to come back, for engine.wait_s={self._wait_s:g} at most"
+                )
+                is_told = True
+            if self._stopped() or time.monotonic() >= deadline:
+                when = "when the run was stopped" if self._stopped() else f"for engine.wait_s={self._wait_s:g}"
+                told = ", ".join(f"{member.url} ({member.problem})" for member in self.members)
+                self._gave_up = UserError(
+                    f"no server answered {when}: {told}; start one again at the same address, and go on from the last "
+                    "checkpoint with resume=true."
+                )
+                raise self._gave_up
+            yield True
+
+    def _look(self) -> bool:
+        """Push to every server that lacks the newest weights, and tell which are lost or back; whether one is up."""
         before = {member for member in self.members if member.problem}
         with ThreadPoolExecutor(len(self.members)) as pool:
             list(pool.map(self._bring_up, self.members))
@@ -121,6 +125,7 @@ class Fleet:
                 self._on_note(f"lost the server {member.url}: it gets the weights when it is back")
             elif not member.problem and member in before:
                 self._on_note(f"the server {member.url} is back, and has the weights")
+        return bool(self._up())
 
     def _bring_up(self, member: Member) -> bool:
         """Push to a server; whether it is up. UserError if it does not fit."""
@@ -146,24 +151,8 @@ class Fleet:
             yield
 
     def close(self) -> None:
-        """Remove the files of the turns."""
         for member in self.members if self._locks else ():
             Path(f"{self._locks}-{quote(member.url, safe='')}.lock").unlink(missing_ok=True)
-
-    @property
-    def _waits(self) -> str:
-        return f"no server is left: waiting for one to come back, for engine.wait_s={self._wait_s:g} at most"
-
-    def _check_time(self, deadline: float) -> None:
-        if time.monotonic() < deadline and not self._stopped():
-            return
-        when = "when the run was stopped" if self._stopped() else f"for engine.wait_s={self._wait_s:g}"
-        told = ", ".join(f"{member.url} ({member.problem})" for member in self.members)
-        self._gave_up = UserError(
-            f"no server answered {when}: {told}; start one again at the same address, and go on from the last "
-            "checkpoint with resume=true."
-        )
-        raise self._gave_up
 
 
 def join(server: Server, expected: Expected | None) -> Member:
@@ -174,14 +163,11 @@ def join(server: Server, expected: Expected | None) -> Member:
             check_fits(server.url, facts, expected)
         return Member(server, facts, server.model_name())
     except (ServerGoneError, RefusedError) as error:
-        port = urlsplit(server.url).port
-        more = "" if port in (None, 8000) else f" --port {port}"
         raise UserError(
-            f"the server {server.url} does not answer ({error}); start it with: rlvr serve MODEL --engine vllm{more}."
+            f"the server {server.url} does not answer ({error}); start it with: rlvr serve MODEL --engine vllm."
         ) from error
 
 
 def check_servers(urls: Sequence[str], expected: Expected | None, *, timeout_s: float) -> None:
-    """UserError unless a fitting server answers at every address."""
     for server in [Server(url, timeout_s=timeout_s) for url in urls]:
         join(server, expected)

@@ -1,20 +1,97 @@
-"""New weights for servers: loaded by each while it pauses, and compared with the trainer's."""
+"""New weights for servers: loaded by each while it pauses, and compared with the trainer's.
+
+The trainer's logprobs after some fixed prompts are computed once a version and also serve servers that come back later.
+"""
 
 from __future__ import annotations
 
+import random
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from rlvr.engines.vllm.probe import FP32_TOLERANCE, HALF_TOLERANCE, MAX_TOP, Gap, Probe
-from rlvr.engines.vllm.server import Facts, Server
-from rlvr.engines.vllm.transfer import Parcel, transfer
-from rlvr.engines.vllm.wire import RefusedError
+import torch
+from torch import Tensor
+
+from rlvr.engines.vllm.server import (
+    GENERATE,
+    Facts,
+    RefusedError,
+    Server,
+    ServerGoneError,
+    read_sampled,
+    request_body,
+)
+from rlvr.engines.vllm.weights import Parcel, transfer
 from rlvr.errors import UserError
+from rlvr.models.policy import HubPolicy
+from rlvr.types import SamplingParams
 
-PARTIAL = "partial"
-"""Name of a server's weights during a push."""
+PARTIAL = "partial"  # name of a server's weights during a push
+LENGTHS = (5, 140, 300)
+"""Tokens of the probe's prompts: longer than a block of the prefix cache, which has 16 on a GPU and 128 on a CPU, so
+that stale keys and values are found."""
+TEMPERATURE = 0.7  # of the probe. Not 1: logprobs before and after the temperature must differ
+MAX_TOP = 20  # vLLM's own limit of alternatives
+FP32_TOLERANCE, HALF_TOLERANCE = 1e-4, 0.25
+"""Largest difference of a logprob; every kernel rounds half precision differently."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gap:
+    """The largest difference: `theirs` and `ours` are logprobs of `token` after prompt `prompt`. `size` is relative for
+    logprobs below -1."""
+
+    size: float
+    prompt: int
+    token: int
+    theirs: float
+    ours: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probe:
+    prompts: tuple[tuple[int, ...], ...]
+    logprobs: Tensor  # [P, V] float32, on the CPU
+    exact: bool = True  # whether the trainer computed in float32
+
+    def gap(self, ask: Callable[[str, Mapping[str, Any]], bytes], model: str, *, top: int) -> Gap:
+        """Compare with the `top` likeliest tokens of the server's `model`; `ask` posts a body to a path."""
+        worst = Gap(size=-1.0, prompt=0, token=0, theirs=0.0, ours=0.0)
+        params = SamplingParams(max_tokens=1, stop_ids=frozenset(), seed=0, temperature=TEMPERATURE)
+        for index, prompt in enumerate(self.prompts):
+            body = request_body(model, prompt, params, top=top)
+            sampled = read_sampled(ask(GENERATE, body), params, vocab_size=self.logprobs.shape[1])
+            for token, theirs in (*sampled.top, (sampled.token_ids[0], sampled.logprobs[0])):
+                if not 0 <= token < self.logprobs.shape[1]:
+                    raise ServerGoneError(f"it knows a token {token}, outside of the vocabulary")
+                ours = float(self.logprobs[index, token])
+                size = abs(theirs - ours) / max(1.0, abs(ours))  # logits of 30 are rounded 30 times as coarsely
+                if not size <= worst.size:  # NaN is worst
+                    worst = Gap(size=size, prompt=index, token=token, theirs=theirs, ours=ours)
+        return worst
+
+
+def probe_prompts(vocab_size: int, max_tokens: int) -> tuple[tuple[int, ...], ...]:
+    """Fixed ids from the whole vocabulary, each at least one token shorter than the context."""
+    lengths = sorted({min(length, max_tokens - 1) for length in LENGTHS})
+    draw = random.Random(0)
+    return tuple(tuple(draw.randrange(vocab_size) for _ in range(length)) for length in lengths)
+
+
+def make_probe(policy: HubPolicy, prompts: Sequence[tuple[int, ...]]) -> Probe:
+    """The policy's logprobs in the precision its weights compute in, one forward a prompt. Ranks call it together."""
+
+    def next_logprobs() -> tuple[Tensor, bool]:
+        hidden = (policy.hidden(torch.tensor([prompt], device=policy.model.device))[:, -1] for prompt in prompts)
+        logits = torch.cat([policy.logits(last).float().cpu() for last in hidden])
+        return torch.log_softmax(logits / TEMPERATURE, dim=-1), policy.dtype == torch.float32
+
+    with torch.no_grad():
+        logprobs, exact = policy.run(next_logprobs)
+    return Probe(prompts=tuple(prompts), logprobs=logprobs, exact=exact)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +122,6 @@ class Push:
 
 
 class Member:
-    """A server, its state and its load."""
-
     def __init__(self, server: Server, facts: Facts, model: str) -> None:
         self.server, self.facts = server, facts
         self.model = model  # its name in requests, without adapters
@@ -59,40 +134,35 @@ class Member:
 
     @property
     def url(self) -> str:
-        """Its address."""
         return self.server.url
 
 
 def check_fits(url: str, facts: Facts, expected: Expected) -> None:
     """UserError unless the server's model, tokenizer and flags are what training needs."""
-    ours = f"start it on the policy's model (now it has {facts.architecture})"
-    for key, wanted in expected.config.items():
-        theirs = facts.config.get(key)
-        if None not in (theirs, wanted) and theirs != wanted:
-            raise UserError(f"the server {url} has a model with {key}={theirs}, the policy has {wanted}: {ours}.")
+    rank = expected.adapter_rank or 0
+    problems = [
+        f"has a model with {key}={facts.config.get(key)}, the policy has {wanted}: start it on the policy's model"
+        for key, wanted in expected.config.items()
+        if None not in (facts.config.get(key), wanted) and facts.config.get(key) != wanted
+    ]
     if facts.tokenizer is not None and facts.tokenizer != expected.tokenizer:
-        raise UserError(f"the server {url} has another tokenizer than the policy: {ours}.")
-    if facts.quantization is not None:
-        raise UserError(
-            f"the server {url} keeps its weights quantized ({facts.quantization}), and no check can tell whether "
-            "pushed ones arrived: start it without quantization."
-        )
-    if facts.logprobs_mode != "processed_logprobs":
-        raise UserError(
-            f"the server {url} gives {facts.logprobs_mode}, not the logprobs of the distribution it samples from: "
-            "start it with --logprobs-mode processed_logprobs."
-        )
+        problems.append("has another tokenizer than the policy: start it on the policy's model")
+    if facts.quantization is not None:  # no check could tell whether pushed weights arrived
+        problems.append(f"keeps its weights quantized ({facts.quantization}): start it without quantization")
+    if facts.logprobs_mode != "processed_logprobs":  # not of the distribution it samples from
+        problems.append(f"gives {facts.logprobs_mode}: start it with --logprobs-mode processed_logprobs")
     if facts.device == "cpu" and facts.chunked_prefill:
-        raise UserError(
-            f"the server {url} cuts long prompts, and on a CPU vLLM dies of that where requests have seeds: start it "
-            "with --no-enable-chunked-prefill."
+        problems.append(
+            "cuts long prompts, and on a CPU vLLM dies of that where requests have seeds: start it with "
+            "--no-enable-chunked-prefill"
         )
-    if expected.adapter_rank is not None and facts.max_lora_rank < expected.adapter_rank:
-        now = f"takes adapters up to rank {facts.max_lora_rank}" if facts.max_lora_rank else "takes no adapters"
-        raise UserError(
-            f"the server {url} {now}, model.lora.r={expected.adapter_rank}: start it with -- --enable-lora "
-            f"--max-lora-rank {expected.adapter_rank}, or set engine.sync=folder."
+    if facts.max_lora_rank < rank:
+        problems.append(
+            f"takes adapters up to rank {facts.max_lora_rank}, model.lora.r={rank}: start it with -- --enable-lora "
+            f"--max-lora-rank {rank}, or set engine.sync=folder"
         )
+    if problems:
+        raise UserError(f"the server {url} {problems[0]}.")
 
 
 def push_to(member: Member, push: Push, expected: Expected) -> None:
@@ -113,7 +183,10 @@ def push_to(member: Member, push: Push, expected: Expected) -> None:
         top = min(limit, push.probe.logprobs.shape[1])
         gap = push.probe.gap(member.server.call, push.adapter or member.model, top=top)
     except RefusedError as error:
-        raise UserError(_refusal(member.url, push, str(error))) from error
+        raise UserError(
+            f"the server {member.url} does not take the weights ({error}): start it on the policy's model as "
+            "docs/vllm.md says, and let engine.weights_dir name a folder that it shares with the trainer."
+        ) from error
     _check_gap(member, push, gap, expected)
 
 
@@ -156,12 +229,3 @@ def _check_gap(member: Member, push: Push, gap: Gap, expected: Expected) -> None
             f"{gap.token} has logprob {gap.theirs:.5f} there and {gap.ours:.5f} in the trainer, {gap.size:.2g} apart, "
             f"and at most {allowed:g} is allowed (engine.max_logprob_gap); see that it has the policy's model."
         )
-
-
-def _refusal(url: str, push: Push, reason: str) -> str:
-    if "there is no safetensors file" in reason or "LoRAConfig" in reason or "not found" in reason.lower():
-        return (
-            f"the server {url} cannot use the weights in {push.source} ({reason}): let engine.weights_dir name a "
-            "folder that trainer and servers share, and start it as docs/vllm.md says."
-        )
-    return f"the server {url} does not take the weights ({reason}): start it on the policy's model (docs/vllm.md)."

@@ -1,26 +1,42 @@
-"""HTTP client of one vLLM server: sampling requests and weight updates."""
+"""Client of one vLLM server: sampling requests and weight updates. Its answers are untrusted.
+
+Sampling goes by `/inference/v1/generate` (`--enable-scale-out`): ids in, ids out, and for each span of sampled tokens
+the version of the weights, which `/v1/completions` does not tell.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
+from rlvr.engines.chat_completions import first_problem
 from rlvr.engines.vllm.extension.rlvr_vllm_launch import KEY_VARIABLE, REFUSED
-from rlvr.engines.vllm.wire import RefusedError, ServerGoneError
 from rlvr.errors import UserError
+from rlvr.types import Completion, SamplingParams, StopReason
 
 if TYPE_CHECKING:
     from httpx2 import AsyncClient, Response
 
+GENERATE = "/inference/v1/generate"
 CONNECT_TIMEOUT_S = 10.0
-MAX_ANSWER_BYTES = 64 << 20
-"""A sampled token takes about 160 bytes."""
 TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
+MISSING = -9998.0  # vLLM sends -9999 for a missing logprob
+SLACK = 1e-3  # a logprob may be so far above 0: rounding
+
+
+class ServerGoneError(Exception):
+    """Nothing usable came back: the connection, the server or its answer broke. Another try may help."""
+
+
+class RefusedError(Exception):
+    """The server understood and refused: the same request would be refused again."""
 
 
 class Facts(BaseModel):
@@ -29,13 +45,13 @@ class Facts(BaseModel):
     architecture: str
     device: str
     gpu: str | None  # of the first worker
-    num_workers: int = Field(ge=1)
+    num_workers: int
     config: dict[str, int | str | bool | None]
     dtype: Literal["float32", "bfloat16", "float16"]
     quantization: str | None
-    max_model_len: int = Field(gt=1)
+    max_model_len: int
     logprobs_mode: str
-    max_logprobs: int = Field(ge=-1)
+    max_logprobs: int
     max_lora_rank: int
     chunked_prefill: bool
     tokenizer: str | None
@@ -46,28 +62,13 @@ class _Model(BaseModel):
     parent: str | None = None
 
 
-class _Answer(BaseModel):
+class _Told(BaseModel):
     """What administrative routes answer; each has one of these."""
 
     results: list[dict[str, Any]] = []
     data: list[_Model] = []
     weight_version: str = ""
     success: bool = False
-
-
-def checked_url(url: str) -> str:
-    """`http://127.0.0.1:8000/v1/` -> `http://127.0.0.1:8000`. UserError for another kind of address."""
-    import httpx2
-
-    if "@" in url:
-        raise UserError(f"engine.urls: an address with a password would be written down; set {KEY_VARIABLE} instead.")
-    with suppress(httpx2.InvalidURL, UnicodeError):
-        parts = httpx2.URL(url)
-        parts.host.encode("idna")  # as the socket does
-        is_port = parts.port is None or 0 < parts.port < 1 << 16
-        if parts.scheme in ("http", "https") and parts.host and is_port and not parts.query and not parts.fragment:
-            return str(parts).rstrip("/").removesuffix("/v1")
-    raise UserError(f"engine.urls: {url!r} is no address of a server; write e.g. http://127.0.0.1:8000.")
 
 
 def client_settings(*urls: str, read_s: float | None) -> dict[str, Any]:
@@ -78,7 +79,7 @@ def client_settings(*urls: str, read_s: float | None) -> dict[str, Any]:
     key = os.environ.get(KEY_VARIABLE)
     if key and not all("!" <= char <= "~" for char in key):
         raise UserError(f"{KEY_VARIABLE}: a key has no spaces, line breaks or letters beyond ASCII; set it without.")
-    is_secure = any(url.startswith("https:") for url in urls)
+    is_secure = any(url.lower().startswith("https:") for url in urls)
     return {
         "headers": {"Authorization": f"Bearer {key}"} if key else {},
         "verify": is_secure,
@@ -95,42 +96,33 @@ class Server:
     """
 
     def __init__(self, url: str, *, timeout_s: float) -> None:
-        self.url = checked_url(url)
+        self.url = url.rstrip("/").removesuffix("/v1")
         self._timeout_s = timeout_s
+        if "@" in url:
+            raise UserError(f"engine.urls: an address with a password is written down; set {KEY_VARIABLE} instead.")
 
-    async def sample(self, client: AsyncClient, path: str, body: Mapping[str, Any]) -> bytes:
-        """The answer to a request. Cancelling it ends the request."""
+    async def sample(self, client: AsyncClient, body: Mapping[str, Any]) -> bytes:
+        """The answer to `request_body`. Cancelling it ends the request."""
         import httpx2
 
-        found = bytearray()
         try:
-            async with client.stream("POST", self.url + path, json=body) as response:
-                async for block in response.aiter_bytes():
-                    _extend(found, block)
-            return _content(response, found)
+            return _content(await client.post(self.url + GENERATE, json=body))
         except httpx2.HTTPError as error:
-            raise ServerGoneError(shown(str(error).encode()) or type(error).__name__) from error
+            raise _gone(error) from error
 
     def call(self, path: str, body: Mapping[str, Any] | None = None, *, verb: str = "POST") -> bytes:
-        """As `sample`, and the caller waits."""
         import httpx2
 
-        found = bytearray()
         try:
-            with (
-                httpx2.Client(**client_settings(self.url, read_s=self._timeout_s)) as client,
-                client.stream(verb, self.url + path, json=body) as response,
-            ):
-                for block in response.iter_bytes():
-                    _extend(found, block)
-            return _content(response, found)
-        except httpx2.HTTPError as error:
-            raise ServerGoneError(shown(str(error).encode()) or type(error).__name__) from error
+            with httpx2.Client(**client_settings(self.url, read_s=self._timeout_s)) as client:
+                return _content(client.request(verb, self.url + path, json=body))
+        except (httpx2.HTTPError, httpx2.InvalidURL, UnicodeError) as error:
+            raise _gone(error) from error
 
-    def _ask(self, path: str, body: Mapping[str, Any] | None = None, *, verb: str = "POST") -> _Answer:
+    def _ask(self, path: str, body: Mapping[str, Any] | None = None, *, verb: str = "POST") -> _Told:
         answer = self.call(path, body, verb=verb)
         try:
-            return _Answer.model_validate_json(answer)
+            return _Told.model_validate_json(answer)
         except ValidationError as error:
             raise ServerGoneError(f"what it answered cannot be read ({shown(answer)})") from error
 
@@ -139,17 +131,13 @@ class Server:
         try:
             results = self._ask("/collective_rpc", {"method": "describe"}).results
             return Facts.model_validate(results[0] if results else None)
-        except (RefusedError, ServerGoneError) as error:
+        except (RefusedError, ServerGoneError, ValidationError) as error:
             if isinstance(error, ServerGoneError) and "no attribute" not in str(error):  # that: without the extension
                 raise
+            reason = "of another version" if isinstance(error, ValidationError) else error
             raise UserError(
-                f"the server {self.url} cannot take weights ({error}): start it with rlvr serve MODEL --engine vllm, "
+                f"the server {self.url} cannot take weights ({reason}): start it with rlvr serve MODEL --engine vllm, "
                 "or as docs/vllm.md says."
-            ) from error
-        except ValidationError as error:
-            raise UserError(
-                f"the server {self.url} has another version of our extension than this one: start it with the "
-                "rlvr that trains."
             ) from error
 
     def model_name(self) -> str:
@@ -161,11 +149,9 @@ class Server:
         return name
 
     def weight_version(self) -> str:
-        """Name of the last pushed weights; `default` before the first push."""
         return self._ask("/weight_info", verb="GET").weight_version
 
     def name_version(self, version: str) -> None:
-        """Name the current weights."""
         self.call("/update_weight_version", {"new_version": version})
 
     def update(self, info: Mapping[str, Any]) -> None:
@@ -192,22 +178,18 @@ class Server:
                 raise
 
     def unload_adapter(self, name: str) -> None:
-        """Remove an adapter, if it is there."""
         with suppress(RefusedError):
             self.call("/v1/unload_lora_adapter", {"lora_name": name})
 
 
-def _extend(found: bytearray, block: bytes) -> None:
-    """ServerGoneError for an answer that would fill the memory."""
-    found += block
-    if len(found) > MAX_ANSWER_BYTES:
-        raise ServerGoneError(f"it answered with more than {MAX_ANSWER_BYTES:,} bytes")
+def _gone(error: Exception) -> ServerGoneError:
+    return ServerGoneError(shown(str(error).encode()) or type(error).__name__)
 
 
-def _content(response: Response, body: bytes | bytearray) -> bytes:
-    """The body of a good answer."""
+def _content(response: Response) -> bytes:
+    body = response.content
     if response.status_code == 200:
-        return bytes(body)
+        return body
     message = shown(body)
     with suppress(ValueError, RecursionError, AttributeError, TypeError):  # vLLM's own, if there is one
         found = json.loads(body)
@@ -217,9 +199,124 @@ def _content(response: Response, body: bytes | bytearray) -> bytes:
     raise ServerGoneError(told) if response.status_code in TRANSIENT else RefusedError(told)
 
 
-def shown(body: bytes | bytearray, limit: int = 300) -> str:
-    """Foreign text in a line; not the text of a web page."""
+def shown(body: bytes, limit: int = 300) -> str:
     text = body[: 2 * limit].decode("utf-8", "replace")
-    if text.lstrip()[:15].lower().startswith(("<!doctype html", "<html")):
-        return "a page of the web"
     return " ".join("".join(char if char.isprintable() else " " for char in text).split())[:limit].rstrip(".")
+
+
+class _Logprob(BaseModel):
+    token_id: int
+    logprob: float
+    top_logprobs: list[_Logprob] = []
+
+
+class _Logprobs(BaseModel):
+    content: list[_Logprob]
+
+
+class Span(BaseModel, frozen=True):
+    """Tokens `start .. end` of a completion were sampled with the weights that the server calls `version`."""
+
+    version: str
+    start: int
+    end: int
+
+
+class _Choice(BaseModel):
+    finish_reason: str
+    token_ids: list[int]
+    logprobs: _Logprobs
+    weight_versions: list[Span]
+
+
+class _Answer(BaseModel):
+    choices: list[_Choice] = Field(min_length=1, max_length=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampled:
+    """A completion before its versions are known to be ours."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]  # of the distribution that was sampled from; NaN where the server has none
+    stop_reason: StopReason
+    spans: tuple[Span, ...]
+    top: tuple[tuple[int, float], ...]  # likely first tokens, where they were asked for
+
+
+def request_body(model: str, prompt_ids: Sequence[int], sampling: SamplingParams, *, top: int = 0) -> dict[str, Any]:
+    """The request for one completion, with every setting: a server fills in missing ones from the model's folder.
+
+    One request a completion, never `n`: vLLM gives sample i of n the seed `seed + i`, and ours each have their own
+    (pitfall 36). The prefix cache still computes the prompt of a group once.
+    """
+    return {
+        "model": model,
+        "token_ids": list(prompt_ids),
+        "sampling_params": {
+            "n": 1,
+            "max_tokens": sampling.max_tokens,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k,
+            "min_p": sampling.min_p,
+            "repetition_penalty": 1.0,
+            "presence_penalty": 0.0,
+            "frequency_penalty": 0.0,
+            "seed": sampling.seed,
+            "stop_token_ids": sorted(sampling.stop_ids),
+            "ignore_eos": True,  # only stop_token_ids count
+            "logprobs": top,  # of the sampled token and the likeliest ones
+            "detokenize": False,
+        },
+    }
+
+
+def read_sampled(body: bytes, sampling: SamplingParams, vocab_size: int) -> Sampled:
+    """Validate the answer to `request_body`. ServerGoneError if it contradicts itself or the request."""
+    try:
+        choice = _Answer.model_validate_json(body).choices[0]
+    except ValidationError as error:
+        raise ServerGoneError(f"what it answered is no completion ({first_problem(error)})") from error
+    ids, content, spans = choice.token_ids, choice.logprobs.content, choice.weight_versions
+    ends, stops = [0, *(span.end for span in spans)], [token in sampling.stop_ids for token in ids]
+    finish = "stop" if any(stops) else "length"
+    problems = {
+        "not as many tokens as were asked for": not 0 < len(ids) <= sampling.max_tokens,
+        "a token outside of the vocabulary": not all(0 <= token < vocab_size for token in ids),
+        "logprobs of other tokens": [one.token_id for one in content] != ids,
+        "a logprob that is none": any(math.isnan(one.logprob) or one.logprob > SLACK for one in content),
+        "tokens after a stop token": any(stops[:-1]),
+        f"it ended by {choice.finish_reason[:50]!r}": choice.finish_reason != finish
+        or (finish == "length" and len(ids) < sampling.max_tokens),
+        "versions of the weights that do not cover the tokens": [span.start for span in spans] != ends[:-1]
+        or ends[-1] != len(ids)
+        or ends != sorted(set(ends)),
+    }
+    for problem, is_there in problems.items():
+        if is_there:
+            raise ServerGoneError(f"what it answered cannot be: {problem}")
+    return Sampled(
+        token_ids=tuple(ids),
+        logprobs=tuple(math.nan if one.logprob < MISSING else min(one.logprob, 0.0) for one in content),
+        stop_reason=StopReason(finish),
+        spans=tuple(spans),
+        top=tuple((one.token_id, one.logprob) for one in content[0].top_logprobs),
+    )
+
+
+def to_completion(sampled: Sampled, sampling: SamplingParams, versions: Sequence[int]) -> Completion:
+    """The completion; `versions` are those of the spans.
+
+    The server sends logprobs of the truncated distribution; those over the whole vocabulary are NaN (missing) then.
+    """
+    full = (math.nan,) * len(sampled.token_ids) if sampling.truncates else sampled.logprobs
+    changes = zip(sampled.spans[1:], versions[1:], strict=True)
+    return Completion(
+        token_ids=sampled.token_ids,
+        behavior_logprobs=full,
+        sampling_logprobs=sampled.logprobs,
+        stop_reason=sampled.stop_reason,
+        policy_version=versions[0],
+        version_changes=tuple((span.start, version) for span, version in changes),
+    )

@@ -80,7 +80,6 @@ class Tracker(Component, ABC):
 
     @property
     def shown(self) -> str:
-        """What messages call it."""
         return self.title or type(self).__name__
 
     @property
@@ -89,7 +88,6 @@ class Tracker(Component, ABC):
         return False
 
     def check_installed(self) -> None:
-        """ConfigError if its package is missing."""
         spec = importlib.util.find_spec(self.needs_package) if self.needs_package else None
         if self.needs_package and (spec is None or spec.origin is None):  # no origin: just a folder of that name
             install = self.needs_package if ":" in self.name else f"'rlvr[{self.needs_package}]'"
@@ -98,7 +96,6 @@ class Tracker(Component, ABC):
             )
 
     def load(self) -> None:
-        """Import its package."""
         if self.needs_package:
             importlib.import_module(self.needs_package)
 
@@ -106,7 +103,6 @@ class Tracker(Component, ABC):
         """Do what takes long the first time and waits for no server, e.g. make a database on this machine."""
 
     def start(self, run: RunFacts) -> Started:
-        """Begin a run, or go on with the known one."""
         return run.known or Started()
 
     @abstractmethod

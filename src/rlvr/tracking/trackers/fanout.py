@@ -13,7 +13,7 @@ import queue
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, redirect_stderr, redirect_stdout, suppress
 from dataclasses import asdict, replace
 from math import inf
@@ -28,23 +28,13 @@ from rlvr.tracking.rollouts import EpisodeRecord, completion_rows
 from rlvr.tracking.settings import TrackerSettings
 from rlvr.tracking.trackers.base import Row, RunFacts, Started, Status, Tracker, sentence, without_password
 
-LEAVE_S = 2.0
-"""Seconds that a run that is being killed waits for its trackers."""
-
-LOAD_S = 120.0
-"""Seconds for `load` and `prepare`, which are slow on a busy machine."""
-
+LEAVE_S = 2.0  # seconds that a run that is being killed waits for its trackers
+LOAD_S = 120.0  # seconds for `load` and `prepare`, which are slow on a busy machine
 POLL_S = 0.05
+MAX_WAITING = 500  # jobs in the queue of a tracker that is slower than the run
+MAX_ROWS = 100  # steps that are sent at once
 
-MAX_WAITING = 500
-"""Jobs in the queue of a tracker that is slower than the run."""
-
-MAX_ROWS = 100
-"""Steps that are sent at once."""
-
-
-of_this_thread = threading.local()
-"""`log`: the file for what the thread of a tracker prints."""
+of_this_thread = threading.local()  # `log`: the file for what the thread of a tracker prints
 
 
 class Trackers:
@@ -52,19 +42,12 @@ class Trackers:
 
     With an empty `report_to` nothing is started and nothing is done. A block that is left by an error marks the
     trackers' runs as failed, by Ctrl-C or SIGTERM as killed. `note` is called with one sentence, only by the run's
-    thread.
+    thread; `config` has the values of config.yaml.
     """
 
     def __init__(
-        self,
-        settings: TrackerSettings,
-        folder: Path,
-        note: Callable[[str], None],
-        *,
-        experiment: str,
-        config: dict[str, Any],
+        self, settings: TrackerSettings, folder: Path, note: Callable[[str], None], *, experiment: str, config: Any
     ) -> None:
-        """`config` has the values of config.yaml."""
         self._settings, self._folder = settings, folder
         run = RunFacts(
             name=settings.run_name or folder.resolve().name,
@@ -78,8 +61,8 @@ class Trackers:
             known=None,
             first_step=0,
         )
-        upload_s = settings.upload_timeout_s
-        self._all = [TrackerThread(tracker, run, folder, note, upload_s) for tracker in settings.reported]
+        limits = {"load": LOAD_S, "prepare": LOAD_S, "model": settings.upload_timeout_s}
+        self._all = [TrackerThread(tracker, run, limits, note) for tracker in settings.reported]
         self._begun = self._ended = False
         self._redirected = ExitStack()
 
@@ -122,7 +105,6 @@ class Trackers:
             tracker.offer(tracker.send_numbers, step)
 
     def completions(self, step: int, records: Sequence[EpisodeRecord]) -> None:
-        """What was sampled at a step, as in its rollout file."""
         rows = completion_rows(step, records[: self._settings.max_completions]) if self._all else []
         for tracker in self._all if rows else ():
             tracker.num_dropped += not tracker.offer(tracker.send_completions, step, rows)
@@ -145,16 +127,15 @@ class TrackerThread:
     """
 
     def __init__(
-        self, tracker: Tracker, run: RunFacts, folder: Path, note: Callable[[str], None], upload_timeout_s: float
+        self, tracker: Tracker, run: RunFacts, limits: Mapping[str, float], note: Callable[[str], None]
     ) -> None:
         self._tracker = tracker.model_copy()  # what it keeps in private attributes belongs to this run
-        self._run, self._folder, self._note = run, folder, note
-        self._limits = {"load": LOAD_S, "prepare": LOAD_S, "model": upload_timeout_s}
-        self._state = folder / "trackers" / f"{tracker.label}.json"
+        self._run, self._limits, self._note = run, limits, note
+        self._state = Path(run.folder, "trackers", f"{tracker.label}.json")
         self._log_path = self._state.with_suffix(".log")
         self.jobs: queue.Queue[tuple[Any, ...]] = queue.Queue()
         self.is_given_up, self.num_dropped = False, 0
-        self._call: tuple[str, float] | None = None  # what the tracker does, and until when it may
+        self._call: tuple[str, float] = ("", inf)  # what the tracker does, and until when it may
         self._failure: str | None = None  # why the thread ended
         self._started, self._is_shown = Started(), False
         self._loaded_at, self._position = 0.0, 0
@@ -175,10 +156,7 @@ class TrackerThread:
             self.thread.join(POLL_S)
             self._check()
             if self._loaded_at and monotonic() > max(since, self._loaded_at) + limit:
-                is_last = self._call is not None and self._call[0] == "finish"
-                self._give_up(
-                    f"{'no answer to `finish`' if is_last else 'it did not take the rest'} within {limit:g} s"
-                )
+                self._give_up(f"it did not take the rest within {limit:g} s")
         self._check()
         if self.num_dropped and not self.is_given_up:
             self._note(
@@ -190,24 +168,21 @@ class TrackerThread:
         if self._started.where and not self._is_shown:
             self._is_shown = True
             self._note(f"{self._tracker.shown}: {self._started.where}")
-        if self._failure is not None:
-            self._give_up(self._failure)
-        elif reason := self._overdue():
+        if reason := self._failure or self._overdue():
             self._give_up(reason)
 
     def _overdue(self) -> str | None:
-        what, deadline = self._call or ("", inf)
+        what, deadline = self._call
         return f"no answer to `{what}` within {self._limit(what):g} s" if monotonic() > deadline else None
 
     def _give_up(self, reason: str) -> None:
         if self.is_given_up:
             return
         self.is_given_up = True
-        with suppress(OSError), self._log_path.open("a") as file:
-            file.write(f"given up: {reason}\n")
+        self._write(f"given up: {reason}\n")
         self._note(
             f"warning: {self._tracker.shown} is given up ({reason}); the run goes on, metrics.jsonl has all numbers, "
-            f"and `rlvr train {resuming(self._folder)}` sends what is missing (details: {self._log_path})"
+            f"and `rlvr train {resuming(Path(self._run.folder))}` sends what is missing (details: {self._log_path})"
         )
 
     def _limit(self, what: str) -> float:
@@ -217,7 +192,9 @@ class TrackerThread:
         folder = Path(self._run.folder, "final")
         return folder if self._tracker.keeps_model and status == "finished" and folder.is_dir() else None
 
-    # ------------------------------------------------------------------------------------------------- in the thread
+    def _write(self, text: str) -> None:
+        with suppress(OSError), self._log_path.open("a") as file:
+            file.write(text)
 
     def _serve(self) -> None:
         try:
@@ -228,8 +205,7 @@ class TrackerThread:
                     job, *arguments = self.jobs.get()
                     job(*arguments)
         except (Exception, SystemExit) as error:  # of the tracker, of its files, of metrics.jsonl: never the run's
-            with suppress(OSError), self._log_path.open("a") as file:  # here: the run may be killed before it looks
-                file.write(without_password(traceback.format_exc()))
+            self._write(without_password(traceback.format_exc()))  # here: the run may be killed before it looks
             self._failure = self._overdue() or sentence(error)
 
     def _ask(self, what: str, *arguments: Any) -> Any:
@@ -238,36 +214,29 @@ class TrackerThread:
         answer = getattr(self._tracker, what)(*arguments)
         if self.is_given_up or self._overdue():
             raise SystemExit
-        self._call = None
+        self._call = "", inf
         return answer
 
     def begin(self, first_step: int) -> None:
-        """Start the tracker's run, or go on with it."""
         run = replace(self._run, first_step=first_step)
         with suppress(OSError, ValueError, TypeError):  # there is none, or it is damaged
             run = replace(run, known=Started(**json.loads(self._state.read_text())))
         self._ask("prepare", run)
         self._loaded_at = monotonic()
-        started = self._ask("start", run)
-        if not isinstance(started, Started):
-            raise TypeError(f"its method start must return Started(...), not {type(started).__name__}")
-        self._remember(started)
+        self._remember(self._ask("start", run))
 
     def send_numbers(self, last_step: float) -> None:
-        """The lines of metrics.jsonl that the tracker lacks, up to a step."""
-        rows = list(self._new_rows(last_step))
-        for first in range(0, len(rows), MAX_ROWS):
-            self._ask("log", part := rows[first : first + MAX_ROWS])
-            self._remember(replace(self._started, last_step=part[-1][0]))
-
-    def _new_rows(self, last_step: float) -> Iterator[Row]:
-        """Without nulls, which stand for NaN and infinity."""
+        """The lines of metrics.jsonl that the tracker lacks, up to a step, without nulls (NaN, infinity)."""
+        rows: list[Row] = []
         with Path(self._run.folder, "metrics.jsonl").open("rb") as file:
             file.seek(self._position)
             while (text := file.readline()).endswith(b"\n") and (line := json.loads(text))["step"] <= last_step:
                 self._position = file.tell()
                 if (step := line.pop("step")) > self._started.last_step:
-                    yield step, {name: value for name, value in line.items() if value is not None}
+                    rows.append((step, {name: value for name, value in line.items() if value is not None}))
+        for first in range(0, len(rows), MAX_ROWS):
+            self._ask("log", part := rows[first : first + MAX_ROWS])
+            self._remember(replace(self._started, last_step=part[-1][0]))
 
     def send_completions(self, step: int, rows: Sequence[dict[str, Any]]) -> None:
         """The numbers of the steps before, then completions: the steps of W&B never go back."""
@@ -276,25 +245,24 @@ class TrackerThread:
             self._ask("completions", step, rows)
 
     def send_files(self, status: Status) -> None:
-        """The rest of the numbers, the files, the model."""
         paths = [Path(self._run.folder, name) for name in ("metrics.jsonl", "config.yaml", "report.html")]
         if paths[0].exists():
-            self.send_numbers(float("inf"))
+            self.send_numbers(inf)
         self._ask("files", [str(path) for path in paths if path.is_file()])
         if model := self._model(status):
             self._ask("model", str(model))
 
     def finish(self, status: Status) -> None:
-        """Record how the run ended, if it ever began."""
-        if self._loaded_at:
+        if self._loaded_at:  # else it never began
             self._ask("finish", status)
 
     def _remember(self, started: Started) -> None:
         """Not synced to the disk: losing it costs a second run in the tracker, no number."""
+        state = json.dumps(asdict(started))  # a `start` that returns nothing fails here, in its thread
         self._started = started
         temporary = self._state.with_name(f".{self._state.name}.tmp")
         with suppress(OSError):
-            temporary.write_text(json.dumps(asdict(started)))
+            temporary.write_text(state)
             os.replace(temporary, self._state)
 
 

@@ -52,12 +52,10 @@ class Mlflow(Tracker):
 
     @property
     def shown(self) -> str:
-        """With the server's address."""
         return f"{self.title} at {self.tracking_uri}" if self.tracking_uri else self.title
 
     @property
     def keeps_model(self) -> bool:
-        """As asked."""
         return self.log_model
 
     def load(self) -> None:
@@ -83,7 +81,6 @@ class Mlflow(Tracker):
             self._client.search_experiments(max_results=1)
 
     def start(self, run: RunFacts) -> Started:
-        """Begin a run, or go on with the known one if its store still has it."""
         store = without_password(self._uri)
         experiment = self._experiment(self.experiment or run.experiment)
         known = self._known(run, store)
@@ -98,7 +95,6 @@ class Mlflow(Tracker):
         return Started(id=self._run_id, store=store, where=where, last_step=known.last_step if known else -1)
 
     def log(self, rows: Sequence[Row]) -> None:
-        """All numbers of a step get one time stamp."""
         from mlflow.entities import Metric
 
         now = round(time.time() * 1000)
@@ -114,28 +110,23 @@ class Mlflow(Tracker):
         self._client.set_tag(self._run_id, "mlflow.loggedArtifacts", json.dumps([{"path": path, "type": "table"}]))
 
     def files(self, paths: Sequence[str]) -> None:
-        """At the top of the run's artifacts."""
         for path in paths:
             self._client.log_artifact(self._run_id, path)
 
     def model(self, folder: str) -> None:
-        """The folder `final` of the run's artifacts."""
         self._client.log_artifacts(self._run_id, folder, "final")
 
     def finish(self, status: Status) -> None:
-        """FINISHED, KILLED or FAILED."""
         self._client.set_terminated(self._run_id, status.upper())
 
     def _experiment(self, name: str) -> str:
         from mlflow import MlflowException
 
         found = self._client.get_experiment_by_name(name)
-        if found is not None:
-            return found.experiment_id
         try:
-            return self._client.create_experiment(name, self._artifacts)
-        except MlflowException:  # another run has made it meanwhile
-            found = self._client.get_experiment_by_name(name)
+            return found.experiment_id if found else self._client.create_experiment(name, self._artifacts)
+        except MlflowException:
+            found = self._client.get_experiment_by_name(name)  # another run has made it meanwhile
             if found is None:
                 raise
             return found.experiment_id
@@ -146,12 +137,12 @@ class Mlflow(Tracker):
         if run.known is None or run.known.store != store:
             return None
         try:
-            found = self._client.get_run(run.known.id)
+            is_there = self._client.get_run(run.known.id).info.lifecycle_stage == "active"
         except MlflowException as error:
             if error.error_code != "RESOURCE_DOES_NOT_EXIST":
                 raise
-            return None
-        return run.known if found.info.lifecycle_stage == "active" else None
+            is_there = False
+        return run.known if is_there else None
 
     def _describe(self, run: RunFacts) -> None:
         """Name, tags and parameters; a parameter that changed on resume keeps its first value, as MLflow demands."""

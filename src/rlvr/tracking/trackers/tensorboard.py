@@ -23,7 +23,6 @@ class Tensorboard(Tracker):
     _writer: Any = None
 
     def load(self) -> None:
-        """The writer, which takes seconds."""
         import torch.utils.tensorboard  # noqa: F401
 
     def start(self, run: RunFacts) -> Started:
@@ -48,14 +47,12 @@ class Tensorboard(Tracker):
         return Started(id=run.name, store=str(folder), where=f"tensorboard --logdir {folder}", last_step=last_step)
 
     def log(self, rows: Sequence[Row]) -> None:
-        """float32, as TensorBoard keeps scalars."""
         for step, values in rows:
             for name, value in values.items():
                 self._writer.add_scalar(name, value, step)
         self._writer.flush()
 
     def completions(self, step: int, rows: Sequence[dict[str, Any]]) -> None:
-        """One text each; the i-th of every step under the same name, for the slider."""
         for number, row in enumerate(rows):
             facts = "  ".join(f"{name}={value}" for name, value in row.items() if name not in ("prompt", "completion"))
             text = f"{facts}\n\n{row['prompt']}\n--- completion ---\n{row['completion']}"
@@ -63,7 +60,6 @@ class Tensorboard(Tracker):
         self._writer.flush()
 
     def finish(self, status: Status) -> None:
-        """How the run ended is a text."""
         self._write_text("status", 0, status)
         self._writer.close()
 

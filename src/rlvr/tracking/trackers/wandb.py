@@ -37,7 +37,6 @@ class Wandb(Tracker):
 
     @property
     def keeps_model(self) -> bool:
-        """As asked."""
         return self.log_model
 
     def load(self) -> None:
@@ -83,7 +82,6 @@ class Wandb(Tracker):
         return Started(id=self._run.id, store=store, where=str(where), last_step=known.last_step if known else -1)
 
     def log(self, rows: Sequence[Row]) -> None:
-        """A step is a step of the history."""
         for step, values in rows:
             self._run.log(values, step=step)
 
@@ -99,7 +97,6 @@ class Wandb(Tracker):
         self._artifact("run", paths)
 
     def model(self, folder: str) -> None:
-        """An artifact with the files of the folder."""
         self._artifact("model", [folder])
 
     def finish(self, status: Status) -> None:

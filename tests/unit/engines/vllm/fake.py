@@ -23,7 +23,7 @@ from safetensors.torch import load, load_file
 from transformers import PreTrainedModel
 
 from rlvr.engines.vllm.extension.rlvr_vllm_launch import CONFIG_KEYS, REFUSED, vocabulary_digest
-from rlvr.engines.vllm.wire import GENERATE
+from rlvr.engines.vllm.server import GENERATE
 
 
 @dataclass(frozen=True, kw_only=True)

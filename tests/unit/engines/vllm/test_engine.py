@@ -3,7 +3,6 @@
 import asyncio
 import copy
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -74,15 +73,6 @@ def test_pitfall_36_every_completion_of_a_group_has_its_own_request_and_its_own_
     assert [one.token_ids for one in again] == [one.token_ids for one in reversed(completions)]
 
 
-def test_the_server_fills_in_nothing_from_the_models_folder(tmp_path: Path) -> None:
-    with one_server(tmp_path) as (engine, fake, _):
-        sample(engine, (prompt(9), sampling(stop_ids=frozenset({5, 3}), min_p=0.1, top_p=0.9)))
-    asked = fake.bodies[-1]["sampling_params"]
-    assert (asked["stop_token_ids"], asked["ignore_eos"]) == ([3, 5], True)
-    assert (asked["min_p"], asked["top_p"], asked["top_k"]) == (0.1, 0.9, 0)
-    assert (asked["repetition_penalty"], asked["presence_penalty"], asked["frequency_penalty"]) == (1.0, 0.0, 0.0)
-
-
 def test_a_completion_is_cut_at_the_end_of_the_context(tmp_path: Path) -> None:
     with one_server(tmp_path, facts={"max_model_len": 20}) as (engine, _, _):
         assert engine.max_context_tokens == 20
@@ -93,20 +83,6 @@ def test_a_completion_is_cut_at_the_end_of_the_context(tmp_path: Path) -> None:
             sample(engine, (prompt(21), sampling()))
         with pytest.raises(ValueError, match="the prompt is empty"):
             sample(engine, ([], sampling()))
-
-
-def test_requests_that_wait_their_turn_do_so_in_the_event_loop_of_their_own_step(tmp_path: Path) -> None:
-    with one_server(tmp_path, max_batch_size=1) as (engine, fake, _):
-        requests = [(prompt(9), sampling(seed=seed)) for seed in range(3)]
-        assert sample(engine, *requests) == sample(engine, *requests)
-    assert fake.most_at_once == 1
-
-
-def test_tokens_are_heard_in_order_before_the_completion_is_there(tmp_path: Path) -> None:
-    heard: list[tuple[int, float]] = []
-    with one_server(tmp_path) as (engine, _, _):
-        done = asyncio.run(engine.generate(prompt(9), sampling(), on_token=lambda *token: heard.append(token)))
-    assert heard == list(zip(done.token_ids, done.behavior_logprobs, strict=True))
 
 
 def test_requests_are_spread_by_load_bounded_in_number_and_a_session_stays_where_it_is(tmp_path: Path) -> None:
@@ -169,20 +145,3 @@ def test_pitfall_24_pushing_while_64_requests_are_in_flight_loses_none_and_every
         ours = [plain_logprobs(model, [1 + i % 30, 2], completion) for model in models]
         for t, version in enumerate(completion.policy_versions):
             assert completion.behavior_logprobs[t] == pytest.approx(float(ours[version - 4][t]), abs=1e-5)
-
-
-def test_a_given_up_request_is_no_servers_any_more(tmp_path: Path) -> None:
-
-    async def give_up(engine: VllmEngine) -> None:
-        fake.goes_on.clear()
-        task = asyncio.create_task(engine.generate(prompt(5), sampling()))
-        while not fake.running:
-            await asyncio.sleep(0.01)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        fake.goes_on.set()
-        await engine.generate(prompt(5), replace(sampling(), seed=4))
-
-    with one_server(tmp_path, max_batch_size=1) as (engine, fake, _):
-        asyncio.run(give_up(engine))

@@ -17,16 +17,15 @@ from transformers import AutoTokenizer, PreTrainedModel, Qwen2ForCausalLM
 
 from rlvr.engines.settings import VllmEngineSettings
 from rlvr.engines.vllm import VllmEngine
-from rlvr.engines.vllm.server import Server
-from rlvr.engines.vllm.transfer import FILES, chunks, transfer
-from rlvr.engines.vllm.wire import RefusedError
+from rlvr.engines.vllm.server import RefusedError, Server
+from rlvr.engines.vllm.weights import FILES, chunks, transfer
 from rlvr.models.adapters import add_adapters
 from rlvr.models.policy import Adapters, HubPolicy
 from rlvr.models.settings import LoraSettings
 from rlvr.seeding import derive_seed
 from rlvr.types import Completion, SamplingParams, StopReason
 from tests.unit.engines.tiny import plain_logprobs
-from tests.vllm_server import CONTEXT_TOKENS, NUM_SLOTS, WORDS, save_tiny_qwen, vllm_server
+from tests.vllm_server import CONTEXT_TOKENS, NUM_SLOTS, save_tiny_qwen, vllm_server
 
 pytestmark = pytest.mark.vllm
 
@@ -307,7 +306,7 @@ def test_pitfall_30_weights_that_are_not_the_model_are_refused_and_the_server_ta
 def test_pitfall_30_a_push_that_breaks_off_leaves_a_server_that_takes_the_next(
     start: Path, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlvr.engines.vllm.transfer.CHUNK_BYTES", 10_000)
+    monkeypatch.setattr("rlvr.engines.vllm.weights.CHUNK_BYTES", 10_000)
     policy = policy_of(start)
     engine = engine_of(policy, url, tmp_path, "broadcast")
     engine.load_weights(0)
@@ -340,7 +339,3 @@ def test_a_given_up_request_is_ended_on_the_server(start: Path, url: str, tmp_pa
         assert metric(url, "generation_tokens_total") - before < 300 * 310, "it went on for nobody"
 
     asyncio.run(give_up())
-
-
-def test_the_vocabulary_of_the_tiny_model_is_its_tokenizers(start: Path) -> None:
-    assert policy_of(start).model.config.vocab_size == len(WORDS)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rlvr.tracking.rollouts import MAX_TEXT, EpisodeRecord, TurnRecord, completion_rows
-from tests.unit.tracking.trackers.fake import Fake, Run
+from tests.unit.tracking.trackers.fake import Run
 
 
 def record(number: int = 0, **changes: Any) -> EpisodeRecord:
@@ -93,15 +93,6 @@ def test_a_run_that_ends_before_its_first_number_begins_nowhere(tmp_path: Path) 
     assert run.notes == []
 
 
-def test_the_settings_of_a_run_keep_nothing_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sweep makes several runs, one after another, with trackers of one configuration."""
-    monkeypatch.setattr(Fake, "log", lambda tracker, rows: setattr(tracker, "_kept", rows))
-    monkeypatch.setattr(Fake, "_kept", None, raising=False)
-    run = Run(tmp_path)
-    run.all(0)
-    assert run.trackers._settings.reported[0]._kept is None
-
-
 def test_without_trackers_nothing_is_started_or_written(tmp_path: Path) -> None:
     before = set(threading.enumerate())
     run = Run(tmp_path, report_to=[])
@@ -112,14 +103,6 @@ def test_without_trackers_nothing_is_started_or_written(tmp_path: Path) -> None:
         trackers.end("finished")
         assert set(threading.enumerate()) <= before
     assert (list(tmp_path.iterdir()), run.notes) == ([], [])
-
-
-@pytest.mark.parametrize(("limit", "count"), [(2, 2), (0, 0)])
-def test_only_so_many_completions_are_shown(limit: int, count: int, tmp_path: Path) -> None:
-    run = Run(tmp_path, max_completions=limit)
-    records = [record(number) for number in range(5)]
-    run.all(0, before_end=lambda: run.trackers.completions(1, records))
-    assert [len(rows) for _, rows in run.calls("completions")] == ([count] if count else [])
 
 
 def test_a_row_tells_what_was_said_and_what_it_was_worth() -> None:

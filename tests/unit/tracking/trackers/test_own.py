@@ -42,8 +42,3 @@ def test_the_example_keeps_every_number_once(tmp_path: Path, monkeypatch: pytest
     path.unlink()  # a run that was shown, and its file is gone: everything is sent again
     report(tmp_path, range(5, 6))
     assert {line.split(",")[0] for line in path.read_text().splitlines()} == {"step", *map(str, range(6))}
-
-
-def test_an_example_is_short() -> None:
-    for path in EXAMPLES.glob("my_*.py"):
-        assert len(path.read_text().splitlines()) <= 60

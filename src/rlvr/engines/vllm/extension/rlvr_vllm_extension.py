@@ -44,7 +44,6 @@ class RlvrTransfer(WeightTransferEngine):
         self._loaded: set[str] = set()
 
     def init_transfer_engine(self, info: dict[str, Any]) -> None:
-        """`info` without its `transport` is for vLLM's engine."""
         self.shutdown()
         transport = info.pop("transport")
         if transport != "files":
@@ -54,7 +53,6 @@ class RlvrTransfer(WeightTransferEngine):
             self._transport.init_transfer_engine(self._transport.parse_init_info(info))
 
     def start_weight_update(self) -> None:
-        """Empty the layers."""
         self._loaded = set()
         initialize_layerwise_reload(self.model)
 
@@ -72,7 +70,6 @@ class RlvrTransfer(WeightTransferEngine):
             raise ValueError(f"{REFUSED} {type(error).__name__}: {error}"[:1000]) from error
 
     def receive_weights(self, info: dict[str, Any]) -> None:
-        """By the transport of the last `init_transfer_engine`."""
         if "ipc_handles" in info:
             info["ipc_handles"] = [{gpu: _handle(args) for gpu, args in one.items()} for one in info["ipc_handles"]]
         if self._transport is not None:
@@ -119,7 +116,6 @@ class RlvrTransfer(WeightTransferEngine):
         finalize_layerwise_reload(self.model, self.model_config)
 
     def shutdown(self) -> None:
-        """Leave the trainer's group."""
         if self._transport is not None:
             self._transport.shutdown()
             self._transport = None
@@ -143,6 +139,8 @@ class RlvrExtension:
 
     def describe(self) -> dict[str, Any]:
         """Facts for a client to check; see `Facts` in engines/vllm/server.py."""
+        from vllm.tokenizers import cached_tokenizer_from_config
+
         runner = self.model_runner
         config, lora, parallel = runner.model_config, runner.lora_config, runner.parallel_config
         has_gpu = runner.device.type == "cuda"
@@ -159,18 +157,13 @@ class RlvrExtension:
             "max_logprobs": int(config.max_logprobs),
             "chunked_prefill": bool(runner.scheduler_config.enable_chunked_prefill),
             "max_lora_rank": int(lora.max_lora_rank) if lora else 0,
-            "tokenizer": None if config.skip_tokenizer_init else _tokenizer_digest(config),
+            "tokenizer": None
+            if config.skip_tokenizer_init
+            else vocabulary_digest(cached_tokenizer_from_config(config).get_vocab()),
         }
 
 
-def _tokenizer_digest(config: Any) -> str:
-    from vllm.tokenizers import cached_tokenizer_from_config
-
-    return vocabulary_digest(cached_tokenizer_from_config(config).get_vocab())
-
-
 def _read(path: Path) -> Iterator[tuple[str, Tensor]]:
-    """The tensors of a safetensors file, or of all in a folder."""
     files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
     if not files or not all(file.is_file() for file in files):
         raise FileNotFoundError(f"there is no safetensors file at {path} on the server's side")

