@@ -38,10 +38,10 @@ class StoredDocuments(Sequence[Document]):
             self._offsets: npt.NDArray[np.int64] = np.load(folder / "offsets.npy")  # [N + 1], bytes
             with (folder / "rows.jsonl").open("rb") as file:
                 self._rows = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except (OSError, ValueError) as error:
+            if self._offsets[-1] != len(self._rows):
+                raise ValueError("offsets.npy does not belong to rows.jsonl")
+        except (OSError, ValueError, IndexError) as error:
             raise damaged(folder, error) from None
-        if self._offsets.ndim != 1 or self._offsets[-1] != len(self._rows):
-            raise damaged(folder, "offsets.npy does not belong to rows.jsonl")
 
     def __len__(self) -> int:
         return len(self._offsets) - 1
@@ -53,16 +53,11 @@ class StoredDocuments(Sequence[Document]):
 
 
 def open_corpus(file: str | Path, index_dir: str | Path | None) -> Corpus:
-    """The passages of a file; read and stored if that was not done before for exactly these bytes.
+    """The passages of a file (of `read_file`); read and stored if that was not done before for exactly these bytes.
 
-    Args:
-        file: as of `read_file`, with "text" and perhaps "title" and "id" (else its number, from 0); other fields are
-            ignored.
-        index_dir: where folders are kept; None for `default_folder()`.
-
-    Raises:
-        ConfigError: there is no such file, or its name has another ending.
-        DataError: it is damaged, empty, or repeats an id; names the line.
+    A row has "text" and perhaps "title" and "id" (else its number, from 0). Folders are kept in `index_dir`, or
+    `default_folder()`. ConfigError if there is no such file, or its name has another ending; DataError, naming the
+    line, if it is damaged, empty, or repeats an id.
     """
     path = Path(file).expanduser()
     check_file(path)

@@ -106,9 +106,8 @@ def load_encoder(name: str | None) -> Encoder:
     return _loaded(source)
 
 
-@cache
+@cache  # once for all retrievers of a process
 def _loaded(source: str) -> Encoder:
-    """Once for all retrievers of a process."""
     import transformers
     from sentence_transformers import SentenceTransformer
 

@@ -140,6 +140,7 @@ class Sandbox(contextlib.AbstractContextManager["Sandbox"]):
         link: socket.socket | None = None  # to the runner
         while (call := self._calls.get()) is not None:
             request, future = call
+            result = _NO_START
             for _ in range(3):
                 was_used = link is not None
                 if link is None:
@@ -303,4 +304,3 @@ def _run(link: socket.socket, max_memory_mb: int) -> None:
                 os.waitpid(-1, os.WNOHANG)
                 reply["last"] = True  # the call left a process of its own
             link.sendall(json.dumps(reply).encode() + b"\n")
-

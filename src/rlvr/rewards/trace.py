@@ -28,10 +28,7 @@ MAX_CHARS = 300
 
 @lru_cache(maxsize=4096)
 def make_step(kind: Kind, text: str, ok: bool | None = None, id: str | None = None, turn: int = 0) -> TraceStep:
-    """A step whose texts are no longer than `MAX_CHARS`.
-
-    The completions of a group say much the same: equal steps are one object, which saves most of the time.
-    """
+    """A step with texts of `MAX_CHARS` at most; equal ones, as the completions of a group make them, are one object."""
     return TraceStep(kind=kind, text=_cut(text), ok=ok, id=None if id is None else _cut(id), turn=turn)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rlvr.chat.tool_calls import MAX_DEPTH, BadJsonError, load_json
+from rlvr.chat.tool_calls import MAX_DEPTH, BadCallError, load_json
 from rlvr.serve.errors import invalid
 from rlvr.serve.schemas import ApiMessage, Call, Tool
 from rlvr.types import Message, ToolCall, ToolSchema
@@ -38,7 +38,7 @@ def _call(call: Call, place: str) -> ToolCall:
     text, field = call.function.arguments, f"{place}.function.arguments"
     try:
         arguments = load_json(text) if text.strip() else {}
-    except BadJsonError as error:
+    except BadCallError as error:
         raise invalid(field, f"they are not JSON: {error}.") from None
     if not isinstance(arguments, dict):
         raise invalid(field, "they must be a JSON object.")

@@ -221,7 +221,9 @@ def test_where_no_process_starts_every_call_says_so(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with make_pool() as pool:
         results = gather(pool, (bad_calls.echo, 1), (bad_calls.echo, 2))
-    assert results == [CallResult(status="crash", message="its process ended before the call began; stderr says why")] * 2
+    assert (
+        results == [CallResult(status="crash", message="its process ended before the call began; stderr says why")] * 2
+    )
 
 
 WAITING = """
