@@ -36,7 +36,6 @@ class Coder:
             raise UserError(f"the tokenizer {name!r} cannot encode {text[:200]!r}: use a model made for it.") from error
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of the ids, special tokens included."""
         return self._remembered(tuple(ids))
 
     def _decode(self, ids: tuple[int, ...]) -> str:

@@ -11,29 +11,22 @@ from typing import Any
 
 from rlvr.types import ToolCall, ToolSchema
 
-MAX_CALLS = 64
-"""Calls read in one turn; what follows them is one malformed call."""
-MAX_CALL_CHARS = 100_000
-"""A longer call is malformed."""
-MAX_DEPTH = 32
-"""Arguments nested deeper are malformed: later readers may be recursive."""
+MAX_CALLS = 64  # calls read in one turn; what follows them is one malformed call
+MAX_CALL_CHARS = 100_000  # a longer call is malformed
+MAX_DEPTH = 32  # arguments nested deeper are malformed: later readers may be recursive
 
 Tools = Sequence[ToolSchema]
-Found = Sequence[tuple[object, object]]
-"""Names and arguments of calls, unchecked; the latter may be the text of JSON."""
+Found = Sequence[tuple[object, object]]  # names and arguments of calls, unchecked; the latter may be the text of JSON
 to_json = partial(json.dumps, ensure_ascii=False)
 
 
 @dataclass(kw_only=True)
 class Reading:
-    """What has been read of a turn: the calls in order, and the text beside them."""
-
     calls: list[ToolCall] = field(default_factory=list)
     text: list[str] = field(default_factory=list)
 
     @property
     def full(self) -> bool:
-        """True when no further call may be read."""
         return len(self.calls) > MAX_CALLS
 
     def add(self, raw: str, read: Callable[[], Found]) -> None:
@@ -156,13 +149,11 @@ def as_written(text: str, schema: Mapping[str, Any]) -> Any:
     return text if "string" in kinds and _KINDS[type(value)] not in kinds else value
 
 
-_PYTHON = {"True": "true", "False": "false", "None": "null"}
-"""Qwen3.5's template prints them so."""
+_PYTHON = {"True": "true", "False": "false", "None": "null"}  # Qwen3.5's template prints them so
 _KINDS = {bool: "boolean", int: "integer", float: "number", list: "array", dict: "object", type(None): "null"}
 
 
 def _kinds(schema: Mapping[str, Any]) -> set[str]:
-    """Every type that a schema names, alternatives included."""
     named = schema.get("type", [])
     kinds = {named} if isinstance(named, str) else set(named)
     return kinds.union(*(_kinds(choice) for key in ("anyOf", "oneOf") for choice in schema.get(key, [])))

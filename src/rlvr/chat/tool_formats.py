@@ -22,17 +22,12 @@ from rlvr.chat.tool_calls import (
 )
 from rlvr.types import ToolCall
 
-MAX_TRIES = 100
-"""JSON objects of a turn that are looked at."""
+MAX_TRIES = 100  # JSON objects of a turn that are looked at
 
 
 class ToolFormat(ABC):
-    """One way to write tool calls."""
-
-    name: str
-    """The name in `prompt.tool_format`."""
-    open = close = ""
-    """The marks around a call, where it has any."""
+    name: str  # the name in `prompt.tool_format`
+    open = close = ""  # the marks around a call, where it has any
     is_taught = False
     """Whether demonstrations alone explain it: plain prompts, without a chat template, say nothing of the tools."""
 
@@ -58,10 +53,7 @@ class ToolFormat(ABC):
 
 
 class Marked(ToolFormat):
-    """Any number of calls between `open` and `close`, with text around them."""
-
-    outer: tuple[str, str] = ("", "")
-    """Marks before the first and behind the last call."""
+    outer: tuple[str, str] = ("", "")  # marks before the first and behind the last call
     between = "\n"
 
     def read(self, text: str, into: Reading, *, finished: bool, tools: Tools) -> None:
@@ -119,11 +111,9 @@ class Hermes(Marked):
         return [named(value)]
 
     def write_call(self, call: ToolCall, tools: Tools) -> str:
-        """As Qwen's templates do."""
         return f"\n{to_json({'name': call.name, 'arguments': call.arguments})}\n"
 
     def describe(self, tools: Tools) -> str:
-        """In the words of Qwen's templates."""
         return (
             "# Tools\n\nYou may call one or more functions to assist with the user query.\n\nYou are provided with "
             f"function signatures within <tools></tools> XML tags:\n<tools>\n{_schemas(tools)}\n</tools>\n\n"
@@ -143,7 +133,6 @@ class Llama(ToolFormat):
     open = "<|python_tag|>"
 
     def read(self, text: str, into: Reading, *, finished: bool, tools: Tools) -> None:
-        """Without the tag only objects that name a tool or have parameters are calls."""
         before, tag, body = text.partition(self.open)
         before, body = (before, body) if tag else ("", text)
         into.text.append(before)
@@ -178,11 +167,9 @@ class Llama(ToolFormat):
             into.text.append(tag + body[position:])
 
     def write(self, calls: Sequence[ToolCall], tools: Tools) -> str:
-        """As the template of Llama 3.1 writes one."""
         return "; ".join(to_json({"name": call.name, "parameters": call.arguments}) for call in calls)
 
     def describe(self, tools: Tools) -> str:
-        """In the words of the template of Llama 3.1."""
         schemas = "\n\n".join(to_json(tool, indent=4) for tool in tools)
         return (
             "You have access to the following functions. To call a function, please respond with JSON for a function "
@@ -232,7 +219,6 @@ class Words(Marked):
         return f" {' '.join(words)} "
 
     def describe(self, tools: Tools) -> str:
-        """One line per tool."""
         lines = ["You may call these tools, with words in the place of the arguments:"]
         for tool in tools:
             name = tool.get("function", tool)["name"]
@@ -242,7 +228,6 @@ class Words(Marked):
 
 
 def bare(value: Any) -> str:
-    """A string without quotes, anything else as JSON."""
     return value if isinstance(value, str) else to_json(value)
 
 
@@ -265,7 +250,6 @@ def _calls_a_tool(value: Any, tools: Tools) -> bool:
 
 
 def _names_a_tool(text: str, tools: Tools) -> bool:
-    """Whether broken JSON was meant as a call."""
     names = (tool.get("function", tool).get("name") for tool in tools)
     return any(f'"{name}"' in text[:MAX_CALL_CHARS] for name in names)
 

@@ -26,8 +26,7 @@ from rlvr.retrieval.base import Corpus, Document
 from rlvr.retrieval.text import readable
 from rlvr.rows import DataError, check_file, read_file
 
-FORMAT = "1"
-"""Of the folder; part of its hash."""
+FORMAT = "1"  # of the folder; part of its hash
 
 
 class StoredDocuments(Sequence[Document]):
@@ -127,5 +126,4 @@ def made(folder: Path, make: Callable[[Path], None]) -> Path:
 
 
 def damaged(folder: Path, reason: object) -> DataError:
-    """The error for a stored folder that cannot be read."""
     return DataError(f"the index in {folder} is damaged ({reason}); delete that folder, and it is made again.")

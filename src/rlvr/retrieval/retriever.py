@@ -35,8 +35,7 @@ class Retriever(Component, ABC):
     """
 
     group: ClassVar[str] = "retriever"
-    takes_model: ClassVar[bool] = False
-    """Whether its name may carry an argument: `semantic/MODEL`."""
+    takes_model: ClassVar[bool] = False  # whether its name may carry an argument: `semantic/MODEL`
     uses: ClassVar[frozenset[str]] = frozenset()
     """The fields of `RetrievalSettings` that it reads, beside scope, corpus, index_dir and own."""
     is_local: ClassVar[bool] = True
@@ -53,17 +52,14 @@ class Retriever(Component, ABC):
 
     @property
     def retrieval(self) -> RetrievalSettings:
-        """The settings that retrievers share."""
         return self._retrieval
 
     @property
     def model(self) -> str | None:
-        """MODEL of `semantic/MODEL`."""
         return self._model
 
     @property
     def corpus(self) -> Corpus | None:
-        """With scope=corpus, once it is open."""
         return self._corpus
 
     def check(self, tool_timeout_s: float = math.inf) -> None:
@@ -145,8 +141,8 @@ class Retriever(Component, ABC):
             raise RetrievalError(f"task.retriever={self.name}: its search failed ({said}).") from error
         if not self._fits(found, documents):
             raise RetrievalError(
-                f"task.retriever={self.name}: its search returned {ascii_text(f'{found!r:.80}')}; it must return a list of "
-                "documents out of those that it is given (set is_local = False in a class that finds others)."
+                f"task.retriever={self.name}: its search returned {ascii_text(f'{found!r:.80}')}; it must return a "
+                "list of documents out of those that it is given (set is_local = False in a class that finds others)."
             )
         ranked = [one if isinstance(one, Found) else Found(one, 1 / rank) for rank, one in enumerate(found, start=1)]
         return ranked[:top_n]
@@ -223,5 +219,4 @@ def find_retriever(name: str, retrieval: RetrievalSettings) -> Retriever:
 
 
 def open_retriever(name: str, retrieval: RetrievalSettings) -> Retriever:
-    """`find_retriever`, ready to search; see `Retriever.open`."""
     return find_retriever(name, retrieval).open()

@@ -79,8 +79,6 @@ def serve(name: str, retriever: Retriever, host: str, port: int) -> None:
     )
 
     class Server(uvicorn.Server):
-        """One that says where it is once it heeds signals."""
-
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
             address = f"http://{host}:{listening.getsockname()[1]}"
@@ -104,7 +102,6 @@ def serve(name: str, retriever: Retriever, host: str, port: int) -> None:
 
 
 def check_installed() -> None:
-    """ConfigError where the libraries of the extra are missing."""
     if any(importlib.util.find_spec(name) is None for name in ("starlette", "uvicorn")):
         raise ConfigError("--serve needs starlette and uvicorn; install them with: pip install 'rlvr[serve]'")
 

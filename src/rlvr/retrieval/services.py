@@ -97,8 +97,7 @@ class ServiceRetriever(Retriever, ABC):
 
     is_local: ClassVar[bool] = False
     uses: ClassVar[frozenset[str]] = frozenset({"api_key_var", "timeout_s", "max_retries", "max_error_share"})
-    address_var: ClassVar[str]
-    """The variable with the service's address, where no setting has it."""
+    address_var: ClassVar[str]  # the variable with the service's address, where no setting has it
     _url: str = ""
     _headers: Mapping[str, str] = PrivateAttr(default_factory=dict)
     _failed: deque[bool] = PrivateAttr(default_factory=lambda: deque(maxlen=WATCHED_SEARCHES))
@@ -116,7 +115,6 @@ class ServiceRetriever(Retriever, ABC):
             )
 
     def load(self) -> None:
-        """ConfigError if there is no address or key."""
         key = f"task.retrieval.{self.name}_url"
         url = getattr(self.retrieval, f"{self.name}_url") or os.environ.get(self.address_var)
         if not url:
@@ -196,7 +194,6 @@ class Rerank(ServiceRetriever):
     address_var: ClassVar[str] = "RERANK_API_URL"
 
     def check(self, tool_timeout_s: float = math.inf) -> None:
-        """See `Retriever.check`; no request could hold a corpus."""
         if self.retrieval.scope == "corpus":
             raise ConfigError(
                 "task.retriever=rerank: orders the question's own paragraphs, and cannot search a corpus; choose "
@@ -205,7 +202,6 @@ class Rerank(ServiceRetriever):
         super().check(tool_timeout_s)
 
     async def search(self, query: str, documents: Sequence[Document], top_n: int) -> list[Found]:
-        """Each document is cut to `max_document_chars`."""
         if not documents:
             return []
         texts = [document.full[: self.retrieval.max_document_chars] for document in documents]
@@ -228,7 +224,6 @@ class SearchService(ServiceRetriever):
     address_var: ClassVar[str] = "WIKI_SEARCH_API_URL"
 
     def check(self, tool_timeout_s: float = math.inf) -> None:
-        """See `Retriever.check`; it needs no file of passages."""
         if self.retrieval.scope == "paragraphs":
             raise ConfigError(
                 "task.retriever=search: the service has documents of its own; set task.retrieval.scope=corpus."
@@ -236,7 +231,6 @@ class SearchService(ServiceRetriever):
         super().check(tool_timeout_s)
 
     async def search(self, query: str, documents: Sequence[Document], top_n: int) -> list[Document]:
-        """The question's documents are not searched."""
         found: dict[str, Document] = {}
         for passage in (await self.post({"query": query, "top_n": top_n}, _Passages)).results:
             full = f"{passage.title}\n{passage.text}".encode("utf-8", "replace")
@@ -277,8 +271,8 @@ def _authorization(api_key_var: str | None) -> dict[str, str]:
     key = os.environ.get(api_key_var, "")
     if not key or not _is_plain(key):
         raise ConfigError(
-            f"task.retrieval.api_key_var={api_key_var}: there is no such environment variable, or its value has a space "
-            "or another character that no key has; set it."
+            f"task.retrieval.api_key_var={api_key_var}: there is no such environment variable, or its value has a "
+            "space or another character that no key has; set it."
         )
     return {"Authorization": f"Bearer {key}"}
 

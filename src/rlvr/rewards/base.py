@@ -23,8 +23,6 @@ class RewardError(UserError):
 
 
 class Verifier(Protocol):
-    """Scores one attempt at one example; `name` is what errors call it."""
-
     @property
     def name(self) -> str: ...
 
@@ -98,11 +96,9 @@ class Part(Component, ABC):
         return True
 
     def suits(self, task: Any) -> bool:
-        """Whether it can score a task."""
         return True
 
     def check_run(self, config: Any) -> None:
-        """ConfigError if the task is of another kind, or the prompt does not ask for what the part reads."""
         if not self.suits(config.task):
             raise ConfigError(
                 f"reward: a part of type {self.name} scores {self.scores}, not task={config.task.name}; use "
@@ -117,8 +113,6 @@ class Part(Component, ABC):
 
 
 class AnswerPart(Part):
-    """A part that compares an answer."""
-
     in_process = True
 
     wrong_value: AtMostRight = setting(0.0, "value of a wrong answer; a right one has 1")
@@ -137,8 +131,8 @@ def checked(name: str, score: object) -> Score:
         if finite and (not failed or math.isnan(score.value)):
             return score
     raise RewardError(
-        f"reward {name!r} returned {score!r:.200}; it must be one Score with finite numbers (status 'error': NaN) and a "
-        f"status of {', '.join(STATES)}."
+        f"reward {name!r} returned {score!r:.200}; it must be one Score with finite numbers (status 'error': NaN) and "
+        f"a status of {', '.join(STATES)}."
     )
 
 

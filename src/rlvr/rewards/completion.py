@@ -67,10 +67,8 @@ def as_ids(value: Any) -> list[str]:
 
 
 Text = Annotated[str, BeforeValidator(as_text)]
-"""The type of a tool's argument that should be a text."""
 
 Ids = Annotated[list[str], BeforeValidator(as_ids)]
-"""The type of a tool's argument that should be a list of ids."""
 
 
 class _Arguments(BaseModel):
@@ -94,13 +92,11 @@ def read_completion(arguments: Mapping[str, Any]) -> FinalAnswer | None:
 
 
 def find_completion(calls: Sequence[ToolCall]) -> FinalAnswer | None:
-    """The first completion among an episode's calls, in whichever turn it stands."""
     found = (read_completion(call.arguments) for call in calls if call.name == NAME and call.problem is None)
     return next(filter(None, found), None)
 
 
 def completion_of(attempt: Attempt) -> FinalAnswer | None:
-    """How the episode was completed; None if it was not, also where its last turn was cut off."""
     return find_completion(attempt.calls) if attempt.stop_reason is StopReason.STOP else None
 
 

@@ -73,13 +73,12 @@ class Custom(Part):
 
 def accepted_names(function: Callable[..., Any], settings: Mapping[str, Any], what: str) -> frozenset[str]:
     """Which of `OFFERED` the function takes; ConfigError if it needs more, or if a setting would not reach it."""
-    if inspect.iscoroutinefunction(function) or inspect.isclass(function):
-        kind = "a class" if inspect.isclass(function) else "asynchronous"
-        raise ConfigError(f"{what}: is {kind}; name an ordinary function.")
     try:
+        if inspect.iscoroutinefunction(function) or inspect.isclass(function):
+            raise TypeError("it is a class, or asynchronous")
         signature = inspect.signature(function)
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"{what}: has no signature to read; wrap it in an ordinary Python function.") from error
+        raise ConfigError(f"{what}: is no ordinary Python function ({error}); wrap it in one.") from error
     takes_any = any(one.kind is one.VAR_KEYWORD for one in signature.parameters.values())
     names = frozenset(OFFERED if takes_any else signature.parameters.keys() & OFFERED.keys())
     if not names:

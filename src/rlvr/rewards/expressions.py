@@ -41,7 +41,6 @@ class Arithmetic:
 
     @cached_property
     def functions(self) -> Mapping[str, Callable[[int, int], int]]:
-        """What each of the operators does."""
         return {word: APPLY[word] for word in self.operators}
 
     def combine(self, left: int, right: int, operation: str) -> int:

@@ -53,7 +53,6 @@ class Markers:
 
     @property
     def in_order(self) -> tuple[str, str, str, str]:
-        """The four markers as a completion should have them."""
         return self.reasoning_start, self.reasoning_end, self.solution_start, self.solution_end
 
 
@@ -105,7 +104,6 @@ class AnswerFormat:
             self.required_markers()
 
     def required_markers(self) -> Markers:
-        """The markers; ConfigError if the model has none."""
         if self.markers is None:
             raise ConfigError(
                 f"answers in format {self.answer_in!r} are to be read by their markers, but no markers are configured "

@@ -24,7 +24,6 @@ RIGHT = Grade(value=1.0)
 
 
 def prediction_of(attempt: Attempt) -> Answer | None:
-    """The number, or yes or no, that the attempt answers with; None if there is none."""
     text = attempt.answer
     return None if text is None else parse_answer(text)
 
@@ -69,8 +68,6 @@ def _shows(said: Fraction, gold: Fraction, prediction: Number) -> bool:
 
 
 class _Compared(AnswerPart):
-    """Reads gold and prediction; `is_same` says what has the full value, `credit` the value of a wrong number."""
-
     def grade(self, attempt: Attempt) -> Grade:
         gold = gold_answer(attempt.example.answer)
         if gold is None:

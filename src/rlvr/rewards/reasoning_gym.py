@@ -42,7 +42,6 @@ class ReasoningGym(Part):
 
 
 def require_reasoning_gym() -> None:
-    """UserError if the package is not installed."""
     if importlib.util.find_spec("reasoning_gym") is None:
         raise UserError("reasoning_gym is not installed: pip install 'rlvr[reasoning-gym]'.")
 

@@ -45,7 +45,6 @@ class _Derivation(NamedTuple):
 
 
 def _derivation(prompt: str, written: list[str], arithmetic: Arithmetic) -> _Derivation | None:
-    """None for a direct answer, which writes no step."""
     if EQUALS not in written:
         return None
     lines: list[list[str]] = [[]]
@@ -99,7 +98,6 @@ class RpnVerifier:
         self._verifier = verifier
 
     async def verify(self, attempt: Attempt) -> Score:
-        """The reward's score; diagnostics has `valid_steps` where steps were written and the completion ended."""
         score = await self._verifier.verify(attempt)
         written, found = attempt.completion.split(), _boxed(attempt)
         ended, correct = END in written, found == attempt.example.answer

@@ -13,8 +13,7 @@ from collections.abc import Mapping, Sequence
 from rlvr.rewards.official.finqa_execute import ARITHMETIC, execute, is_well_formed, parts, steps, tokens
 from rlvr.rewards.official.formulas import Formulas
 
-Step = tuple[str, str, str, str]
-"""Its whole text, its operation, both arguments."""
+Step = tuple[str, str, str, str]  # its whole text, its operation, both arguments
 
 
 class ProgramError(ValueError):
@@ -62,7 +61,6 @@ def same_program(gold: Sequence[str], prediction: Sequence[str]) -> bool:
 
 
 def _steps(body: Sequence[str]) -> list[Step]:
-    """The steps of a program; LookupError or ValueError if it cannot be read."""
     found = [(step, *parts(step)) for step in steps(body)]
     if any(step.count("(") > 1 for step, *_ in found):
         raise ValueError("two operations in one step")
@@ -70,7 +68,6 @@ def _steps(body: Sequence[str]) -> list[Step]:
 
 
 def _gold_steps(gold: Sequence[str], symbols: dict[str, int]) -> list[Step]:
-    """The steps; everything they name becomes a symbol, numbered in `symbols`."""
     found = _steps(gold[:-1])
     for step in found:
         for name in _names(*step):

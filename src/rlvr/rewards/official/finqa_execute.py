@@ -162,7 +162,6 @@ class _Calculator:
         return True
 
     def operand(self, text: str) -> Value | None:
-        """A number, or for `#k` the result of step k."""
         return self.results[int(text.replace("#", ""))] if "#" in text else number(text)
 
     def finds_row(self, name: str) -> bool:
