@@ -60,8 +60,7 @@ class Bm25(IndexRetriever):
     def corpus_index(self, corpus: Corpus) -> Bm25Index:
         """Seconds for tens of thousands of passages. What was stored is mapped into memory.
 
-        Raises:
-            DataError: no passage has a word, or the stored index is damaged.
+        DataError: no passage has a word, or the stored index is damaged.
         """
         settings = self.retrieval
         name = "bm25-" + ("stem" if settings.stem else "plain") + "-stop" * settings.remove_stop_words

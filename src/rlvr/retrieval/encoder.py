@@ -91,8 +91,7 @@ def model_source(name: str | None) -> str:
 def load_encoder(name: str | None) -> Encoder:
     """The model of `semantic/NAME`, see `model_source`.
 
-    Raises:
-        ConfigError: sentence-transformers is not installed, there is no such model, or the Hub cannot be reached.
+    ConfigError: sentence-transformers is not installed, there is no such model, or the Hub cannot be reached.
     """
     source = model_source(name)
     if importlib.util.find_spec("sentence_transformers") is None:

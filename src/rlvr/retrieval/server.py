@@ -78,13 +78,6 @@ def serve(name: str, retriever: Retriever, host: str, port: int) -> None:
         timeout_graceful_shutdown=SHUTDOWN_S,
     )
 
-    class Server(uvicorn.Server):
-        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            await super().startup(sockets)
-            address = f"http://{host}:{listening.getsockname()[1]}"
-            print(f"rlvr: {name} over {num_passages:,} passages at {address}; Ctrl-C stops it", file=sys.stderr)
-            sys.stderr.flush()
-
     def leave(number: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
 
@@ -95,8 +88,10 @@ def serve(name: str, retriever: Retriever, host: str, port: int) -> None:
     with listening:
         # uvicorn raises the signal again when it is done: SIGINT becomes KeyboardInterrupt, SIGTERM this.
         before = signal.signal(signal.SIGTERM, leave)
+        address = f"http://{host}:{listening.getsockname()[1]}"
+        print(f"rlvr: {name} over {num_passages:,} passages at {address}; Ctrl-C stops it", file=sys.stderr, flush=True)
         try:
-            asyncio.run(Server(config).serve(sockets=[listening]))
+            asyncio.run(uvicorn.Server(config).serve(sockets=[listening]))
         finally:
             signal.signal(signal.SIGTERM, before)
 

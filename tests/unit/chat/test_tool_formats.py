@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlvr.chat.formats import FORMATS, read_message
-from rlvr.chat.reasoning import ATEM, HARMONY, THINK, Marks
-from rlvr.chat.tool_calls import MAX_CALLS, MAX_DEPTH
+from rlvr.chat.reasoning import THINK, Marks
 from rlvr.types import Message, ToolCall, ToolSchema
 
 
@@ -96,13 +95,6 @@ def test_a_call_that_does_not_end_is_malformed_or_cut_off() -> None:
     assert calls("hermes", whole + text, finished=False) == [("list", {})]
 
 
-def test_a_turn_has_a_limited_number_of_calls() -> None:
-    found = read("hermes", '<tool_call>{"name": "list"}</tool_call>' * (3 * MAX_CALLS)).tool_calls
-    assert len(found) == MAX_CALLS + 1
-    assert [c.problem is None for c in found] == [True] * MAX_CALLS + [False]
-    assert len({c.id for c in found}) == len(found)
-
-
 # ------------------------------------------------------------------------------------------------------------ llama
 
 
@@ -113,14 +105,6 @@ def test_a_llama_turn_is_json(tag: str) -> None:
         role="assistant", content="", tool_calls=(ToolCall(id="call_0", name="search", arguments={"query": "Ann"}),)
     )
     assert calls("llama", text + '; {"name": "list", "parameters": {}}') == [("search", {"query": "Ann"}), ("list", {})]
-
-
-@pytest.mark.parametrize(
-    "answer",
-    ["Ann", '{"answer": "Ann"}', '{"name": "Ann", "age": 3}', "{x | x > 0}", "", "{", 'So: {"name": "Ann"}'],
-)
-def test_other_turns_are_answers(answer: str) -> None:
-    assert read("llama", answer) == Message(role="assistant", content=answer)
 
 
 LLAMA_CALL = '{"name": "search", "parameters": {"query": "Ann"}}'
@@ -276,17 +260,6 @@ def test_pitfall_28_nothing_within_reasoning_is_a_call(text: str, num_calls: int
     assert len(read("hermes", f"so</think>{LISTED}", opened=True).tool_calls) == 1
 
 
-def test_reasoning_of_families_with_other_marks() -> None:
-    call = " to=functions.list<|channel|>commentary json<|message|>{}"
-    thought = f"<|channel|>analysis<|message|>{call}<|end|><|start|>assistant"
-    assert calls("harmony", thought + call, marks=HARMONY) == [("list", {})]
-    assert calls("harmony", thought, marks=HARMONY) == []
-    invoke = '<atem:function_calls><atem:invoke name="list"></atem:invoke></atem:function_calls>'
-    thought = f" to=self<|message|>{invoke}<|eom|>"
-    assert calls("atem", f"{thought}<|start|>assistant to=list<|message|>{invoke}", marks=ATEM) == [("list", {})]
-    assert calls("atem", thought, marks=ATEM) == []
-
-
 # ------------------------------------------------------------------------------------------------------- any output
 
 MARKS = [
@@ -326,10 +299,3 @@ def test_a_megabyte_is_read_in_one_go(name: str) -> None:
         "<|tool_call>call:a{b:'" + "\\'" * 40_000 + "}<tool_call|>",
     ):
         assert all(call.problem for call in read(name, text).tool_calls)
-
-
-def test_depth_has_a_limit_that_recursion_never_meets() -> None:
-    for depth, fits in ((MAX_DEPTH - 3, True), (MAX_DEPTH + 1, False)):
-        nested = "[" * depth + "]" * depth
-        (call,) = read("hermes", f'<tool_call>{{"name": "a", "arguments": {{"b": {nested}}}}}</tool_call>').tool_calls
-        assert (call.problem is None) is fits

@@ -184,17 +184,6 @@ def test_the_page_says_what_is_done_for_the_template(name: str) -> None:
         assert trl_templates.row(name) in PAGE.read_text().splitlines()
 
 
-def test_the_page_says_it_of_each_kind() -> None:
-    """Both kinds exist, so neither "always anew" nor "never anew" would do."""
-    rows = [trl_templates.row(name) for name in ("qwen2_5", "qwen3", "llama3_1", "deepseek_r1_distill")]
-    assert [row.split(" | ")[-2:] for row in rows] == [
-        ["nothing", "nothing |"],
-        ["reasoning", "nothing |"],
-        ["nothing", "text beside a call |"],
-        ["header, reasoning", "header, reasoning |"],
-    ]
-
-
 # ------------------------------------------------------------------------------------------------------- tool calls
 
 VALUES: dict[str, Any] = {

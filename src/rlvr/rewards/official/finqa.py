@@ -30,8 +30,7 @@ def score(
 ) -> dict[str, int | bool | float | str]:
     """`invalid_flag`, `exe_result`, `exe_correct` and `program_correct` of a predicted token list.
 
-    Raises:
-        ProgramError: the gold program cannot be read.
+    ProgramError: the gold program cannot be read.
     """
     invalid, result = execute(prediction, table)
     return {
@@ -45,8 +44,7 @@ def score(
 def same_program(gold: Sequence[str], prediction: Sequence[str]) -> bool:
     """True if both token lists are the same formula by the official rule; False for any prediction that is malformed.
 
-    Raises:
-        ProgramError: the gold cannot be read.
+    ProgramError: the gold cannot be read.
     """
     formulas, symbols = Formulas(), {}
     try:

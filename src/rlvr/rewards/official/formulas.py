@@ -14,12 +14,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from rlvr.rewards.official.finqa_execute import ARITHMETIC
-
-if TYPE_CHECKING:
-    from sympy import Basic
 
 PRIME = 2**61 - 1
 MAX_DEPTH = 199  # the official script fails from 200 on: Python's parser allows no more nested parentheses
@@ -55,8 +52,7 @@ class Formulas:
     def combined(self, operation: str, left: int, right: int) -> int:
         """The node `left operation right`.
 
-        Raises:
-            ValueError: part of it is a comparison, which nothing can be done with, or it is nested too deep.
+        ValueError: part of it is a comparison, which nothing can be done with, or it is nested too deep.
         """
         if "greater" in (self.nodes[left][0], self.nodes[right][0]):
             raise ValueError("yes or no is no number")
@@ -98,29 +94,23 @@ class Formulas:
         return found
 
     def _simplify_alike(self, one: int, other: int) -> bool:
-        from sympy import simplify
+        from sympy import Symbol, simplify
 
+        def expression(number: int) -> Any:
+            """As the official text would be read: Python's operators on symbols `a0`, `a1`, ..."""
+            if number not in built:
+                operation, left, right = self.nodes[number]
+                is_symbol = operation == SYMBOL
+                built[number] = (
+                    Symbol(f"a{left}") if is_symbol else ARITHMETIC[operation](expression(left), expression(right))
+                )
+            return built[number]
+
+        built: dict[int, Any] = {}
         try:
-            return bool(simplify(self._expression(one)) == simplify(self._expression(other)))
+            return bool(simplify(expression(one)) == simplify(expression(other)))
         except Exception:  # foreign code; the official script takes any error as "not equal"
             return False
-
-    def _expression(self, root: int) -> Basic:
-        """The formula as the official text would be read: Python's operators on symbols `a0`, `a1`, ..."""
-        from sympy import Symbol
-
-        needed = {root}
-        for number in range(root, -1, -1):
-            if number in needed and self.nodes[number][0] != SYMBOL:
-                needed |= set(self.nodes[number][1:])
-        built: dict[int, Basic] = {}
-        for number in sorted(needed):
-            operation, left, right = self.nodes[number]
-            if operation == SYMBOL:
-                built[number] = Symbol(f"a{left}")
-            else:
-                built[number] = ARITHMETIC[operation](built[left], built[right])
-        return built[root]
 
 
 def _value(operation: str, left: int | None, right: int | None) -> int | None:
@@ -142,8 +132,8 @@ def _size(operation: str, left: _Size, right: _Size) -> _Size:
     elif operation in ("add", "subtract", "greater"):
         over = left.over * right.under + right.over * left.under
     elif operation == "exp":
-        # An exponent such as a/a + a/a is the number 2 in disguise: at most half its leaves can make ones. Each power is
-        # as much work as twice the terms.
+        # An exponent such as a/a + a/a is the number 2 in disguise: at most half its leaves can make ones.
+        # Each power is as much work as twice the terms.
         times = max(1, right.leaves // 2)
         if right.leaves > MAX_EXPONENT_LEAVES:
             return _Size(MAX_LEAVES + 1)
