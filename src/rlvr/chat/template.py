@@ -76,8 +76,6 @@ class Template:
         self._describes = self.can.tools and (self.native or tool_format == "auto")
         self._probe_replies()
 
-    # ------------------------------------------------------------------------------------------------------- probing
-
     def tried(self, messages: Sequence[Message], *, header: bool = False, tools: Tools = ()) -> str | None:
         try:
             return self.render(messages, header=header, tools=tools)
@@ -144,8 +142,6 @@ class Template:
         self.can.fields = True
         said = (Message(role="assistant", content=f"{thought}x"), replace(call_of("x"), content=thought))
         self.can.fields = any(self._shows(PLACE, [QUESTION, message]) for message in said)
-
-    # ---------------------------------------------------------------------------------------------------- rendering
 
     def render(self, messages: Sequence[Message], *, header: bool = True, tools: Tools = ()) -> str:
         """The conversation, with the header of the completion if `header`. UserError if the template refuses it."""

@@ -91,9 +91,6 @@ def _store(path: Path, folder: Path) -> None:
     np.save(folder / "offsets.npy", np.array(offsets, dtype=np.int64))
 
 
-# ------------------------------------------------------------------------------- folders that are complete or absent
-
-
 def default_folder() -> Path:
     """`$XDG_CACHE_HOME/rlvr/retrieval`, or `~/.cache/rlvr/retrieval`."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rlvr" / "retrieval"

@@ -89,10 +89,7 @@ def model_source(name: str | None) -> str:
 
 
 def load_encoder(name: str | None) -> Encoder:
-    """The model of `semantic/NAME`, see `model_source`.
-
-    ConfigError: sentence-transformers is not installed, there is no such model, or the Hub cannot be reached.
-    """
+    """The model of `semantic/NAME`. ConfigError if a library, the model or the Hub is not there."""
     source = model_source(name)
     if importlib.util.find_spec("sentence_transformers") is None:
         raise ConfigError(

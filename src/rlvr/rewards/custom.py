@@ -46,9 +46,7 @@ class Custom(Part):
     def bound(self, key: str, functions: Mapping[str, Callable[..., Any]]) -> Self:
         """The part with its function: one of `functions`, which no import would find, or an imported one.
 
-        Raises:
-            ConfigError: there is no such function, or it cannot be called with what there is; begins with `key`.
-            UserError: it cannot be sent to another process.
+        ConfigError, which begins with `key`, if there is none that can be called; UserError if it cannot be sent.
         """
         from rlvr.rewards.sandbox import packed
 

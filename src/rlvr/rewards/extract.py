@@ -153,9 +153,7 @@ def after_equals(prompt: str, completion: str) -> str | None:
 
 def _in_solution(text: str, markers: Markers) -> str | None:
     blocks = find_blocks(text, markers)
-    if blocks is None or blocks.after.strip():
-        return None
-    if blocks.reasoning is not None and blocks.before.strip():
+    if blocks is None or blocks.after.strip() or (blocks.reasoning is not None and blocks.before.strip()):
         return None
     return blocks.solution.strip() or None
 
@@ -165,8 +163,7 @@ def _after_hash(text: str) -> str | None:
     if text.count(HASH) != 1:
         return None
     before, _, answer = text.partition(HASH)
-    line_start = before.rpartition("\n")[2]
-    if line_start.strip() or "\n" in answer or answer.startswith("#"):
+    if before.rpartition("\n")[2].strip() or "\n" in answer or answer.startswith("#"):
         return None
     return answer.strip() or None
 

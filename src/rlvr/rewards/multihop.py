@@ -84,9 +84,6 @@ class QaState:
         return self.shares(self.retrieved).recall
 
 
-# ------------------------------------------------------------------------------------------------------- the answer
-
-
 def official_scores(rules: Rules, answer: str, golds: Sequence[str]) -> AnswerScores:
     """The official scorer's exact match and F1, each the best over the golds. HotpotQA's rules serve 2Wiki, too."""
     if rules == "musique":
@@ -133,9 +130,6 @@ def final_answer(attempt: Attempt) -> FinalAnswer | None:
 
 def hop_factor(hops: int, weight: HopWeight) -> float:
     return {"none": 1.0, "capped": min(hops / 2, 1.0), "linear": hops / 2}[weight]
-
-
-# -------------------------------------------------------------------------------------------------------- the parts
 
 
 def _state(attempt: Attempt) -> QaState:
@@ -275,9 +269,6 @@ class Combined(_DocumentPart):
             parts = 0.9 * em + 1.0 * f1 + 1.0 * found.recall + 0.4 * found.precision + 0.6 * cited + 0.1 * form
             value = hop_factor(state.hops, "linear") * parts / 4.0
         return Grade(value=value, status="invalid" if final is None else "scored")
-
-
-# --------------------------------------------------------------------------------------------------------- together
 
 
 class MultiHopVerifier:

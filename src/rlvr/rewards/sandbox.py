@@ -217,9 +217,6 @@ def _ask(link: socket.socket, request: bytes, timeout_s: float) -> tuple[CallRes
         return died, True
 
 
-# ------------------------------------------------------------------------------------------------------ other processes
-
-
 def root(control_fd: int, preloads: list[str], max_memory_mb: int) -> None:
     """The process that forks and kills runners; it ends them all when the other end of its socket closes."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what has lost its parent becomes a child of this process

@@ -20,18 +20,12 @@ def tiny_model(eos: int | list[int] | None, generation_eos: int | list[int] | No
     return model
 
 
-# ------------------------------------------------------------------------------------------------------ plain text
-
-
 @pytest.mark.parametrize("text", ["1+1=", f"{BOS}1+1="])
 def test_the_beginning_token_stands_there_once(text: str) -> None:
     adds = Chat(byte_tokenizer(template=None, adds_bos=True))
     assert adds.decode(adds.encode_prompt([user(text)])) == f"{BOS}1+1="
     leaves = Chat(byte_tokenizer(template=None))
     assert leaves.decode(leaves.encode_prompt([user(text)])) == text
-
-
-# -------------------------------------------------------------------------------------------------- chat templates
 
 
 def test_pitfall_04_a_document_cannot_end_its_turn_and_speak_for_the_model() -> None:
@@ -76,9 +70,6 @@ def test_a_completion_that_ended_otherwise_is_closed_by_the_template() -> None:
     assert chat.decode(chat.encode_reply([user("x")], last_id=other)) == f"{END}\n{tail}"
 
 
-# ------------------------------------------------------------------------------------------------------ stop tokens
-
-
 def test_pitfall_03_every_end_token_stops_also_where_config_and_tokenizer_disagree() -> None:
     tokenizer = byte_tokenizer(eos=END)
     end, text_end = (tokenizer.convert_tokens_to_ids(word) for word in (END, TEXT_END))
@@ -97,8 +88,6 @@ def test_a_stop_word_that_is_not_one_token_is_an_error(word: str) -> None:
     with pytest.raises(ConfigError, match=f"the stop word '{word}' is not one token"):
         Chat(byte_tokenizer(), [word])
 
-
-# ---------------------------------------------------------------------------------- templates that refuse, system texts
 
 SYSTEM = Message(role="system", content="Add.")
 GEMMA = (  # Gemma 2's own words

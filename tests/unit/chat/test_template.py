@@ -58,9 +58,6 @@ def ended(chat: Chat, text: str, end: str = END) -> tuple[int, ...]:
     return (*encode(chat._tokenizer, text), chat._tokenizer.convert_tokens_to_ids(end))
 
 
-# ------------------------------------------------------------------------------------------------- tools in prompts
-
-
 def test_a_template_that_shows_tools_gets_the_schemas() -> None:
     chat = Chat(byte_tokenizer(template=HERMES))
     assert prompt(chat, user("Who?")).startswith(f"{START}tools\n{json.dumps([SEARCH])}{END}\n{START}user\nWho?{END}")
@@ -77,9 +74,6 @@ def test_a_template_that_ignores_tools_gets_them_described_in_the_system_message
     assert said[tool_format] in system
     assert rest == f"\n{START}user\nWho?{END}\n{START}assistant\n"
     assert said[tool_format] in prompt(chat, user("Who?")).partition(END)[0]
-
-
-# ------------------------------------------------------------------------------------------------ answers of tools
 
 
 def test_mistral_wants_calls_before_answers_and_ids_of_nine_characters() -> None:
@@ -130,9 +124,6 @@ def test_without_a_role_for_tools_the_user_says_what_they_found(tool_format: str
     assert prompt(chat, user("Who?"), said, *reply, user("Well?")).endswith(tail)
 
 
-# -------------------------------------------------------------------------------------- headers that open reasoning
-
-
 def test_reasoning_that_the_header_opens_begins_with_the_completion() -> None:
     chat = Chat(byte_tokenizer(template=OPENS))
     call = '<tool_call>{"name": "search", "arguments": {"query": "Ann"}}</tool_call>'
@@ -142,9 +133,6 @@ def test_reasoning_that_the_header_opens_begins_with_the_completion() -> None:
     assert said.content == f"so {call}</think>"
     history = prompt(chat, user("Who?"), Message(role="assistant", content="Hm.\n</think>\n\nAnn."), user("Sure?"))
     assert f"{START}assistant\n<think>\nHm.\n</think>\n\nAnn.{END}" in history
-
-
-# ------------------------------------------------------------------------------------------------------ stop tokens
 
 
 def test_pitfall_03_a_call_may_end_otherwise_than_an_answer() -> None:

@@ -38,9 +38,6 @@ def problem(name: str, text: str) -> str:
     return only.problem
 
 
-# ----------------------------------------------------------------------------------------------------------- hermes
-
-
 def test_hermes_calls_stand_in_text() -> None:
     message = read(
         "hermes",
@@ -95,9 +92,6 @@ def test_a_call_that_does_not_end_is_malformed_or_cut_off() -> None:
     assert calls("hermes", whole + text, finished=False) == [("list", {})]
 
 
-# ------------------------------------------------------------------------------------------------------------ llama
-
-
 @pytest.mark.parametrize("tag", ["", "<|python_tag|>"])
 def test_a_llama_turn_is_json(tag: str) -> None:
     text = tag + '{"name": "search", "parameters": {"query": "Ann"}}'
@@ -143,9 +137,6 @@ def test_a_broken_llama_call_is_malformed_or_cut_off(text: str) -> None:
     assert read("llama", text, finished=False) == Message(role="assistant", content=text)
 
 
-# ------------------------------------------------------------------------------------------------------------ words
-
-
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
@@ -166,9 +157,6 @@ def test_a_broken_llama_call_is_malformed_or_cut_off(text: str) -> None:
 )
 def test_words_are_the_parameters_in_their_order(text: str, wanted: list[tuple[str, Any]]) -> None:
     assert calls("words", text) == wanted
-
-
-# --------------------------------------------------------------------------------------------------- other families
 
 
 @pytest.mark.parametrize("name", [name for name in FORMATS if name not in ("words", "harmony")])
@@ -236,8 +224,6 @@ def test_malformed_calls_of_families(name: str, text: str) -> None:
     assert read(name, text).content == text.strip()
 
 
-# -------------------------------------------------------------------------------------------------------- reasoning
-
 LISTED = '<tool_call>{"name": "list"}</tool_call>'
 
 
@@ -259,8 +245,6 @@ def test_pitfall_28_nothing_within_reasoning_is_a_call(text: str, num_calls: int
     assert read("hermes", LISTED, opened=True).tool_calls == ()  # the prompt has opened it
     assert len(read("hermes", f"so</think>{LISTED}", opened=True).tool_calls) == 1
 
-
-# ------------------------------------------------------------------------------------------------------- any output
 
 MARKS = [
     "<tool_call>", "</tool_call>", "<call>", "</call>", '{"name": "search", "arguments": {', "}", "[", "]", '"', "\\",

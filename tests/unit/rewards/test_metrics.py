@@ -117,9 +117,6 @@ def test_every_gold_of_gsm8k_and_finqa_is_right_for_the_metric() -> None:
         assert graded_answer(program, attempt(solved(row["qa"]["program"]), gold, **metadata)).correct, row["id"]
 
 
-# -------------------------------------------- metrics that a part decides: what fails is no wrong answer
-
-
 @pytest.fixture(scope="module")
 def pool() -> Iterator[Sandbox]:
     with Sandbox(num_workers=1, timeout_s=1.0, max_memory_mb=1024) as pool:

@@ -75,9 +75,6 @@ def graded(part: Part, made: Attempt) -> Grade:
     return grade(part, made, FORM)
 
 
-# -------------------------------------------------------------------------------------------------------- the answer
-
-
 def scoring_rows(task: str) -> list[dict[str, Any]]:
     """The published rows where they are, else those of the fixture."""
     root = os.environ.get("RLVR_DATA")
@@ -150,9 +147,6 @@ def test_hop_weights(weight: Any, values: tuple[float, ...]) -> None:
     assert tuple(graded(part, attempt(said("Oslo"), notes=state(hops=hops))).value for hops in (1, 2, 4)) == values
 
 
-# ------------------------------------------------------------------------------------------------- found and cited
-
-
 @pytest.mark.parametrize(
     ("ids", "shares"),
     [
@@ -167,9 +161,6 @@ def test_recall_precision_and_f1(ids: tuple[str, ...], shares: tuple[float, ...]
         cited = graded(Citation(metric=metric), attempt(said("x", *ids)))  # type: ignore[arg-type]
         assert found.value == cited.value == pytest.approx(value)
         assert (found.status, cited.status) == ("scored", "scored")
-
-
-# ---------------------------------------------------------------------------------------------------- the formulas
 
 
 @pytest.mark.parametrize("hops", [1, 2, 3, 4])
@@ -249,9 +240,6 @@ def test_a_perfect_episode_is_worth_the_sum_of_the_weights() -> None:
         "answer_f1": 1.0,
         **{f"{kind}_{metric}": 1.0 for kind in ("citation", "paragraphs") for metric in ("recall", "precision", "f1")},
     }
-
-
-# --------------------------------------------------------------------------------------------- reading a completion
 
 
 @pytest.mark.parametrize(

@@ -171,9 +171,6 @@ def test_the_work_of_a_hostile_answer_is_bounded() -> None:
     assert time.process_time() - start < 5.0
 
 
-# ------------------------------------------------------------------------------------------------------ the settings
-
-
 def test_a_section_names_its_parts_by_type_and_says_all_their_values() -> None:
     reward = validated(RewardSettings, {"parts": {"right": {"type": "numeric", "weight": 3}}})
     assert reward.parts == {"right": Numeric(weight=3.0)}

@@ -50,9 +50,6 @@ def _read(name: str, kind: Any, value: Any) -> Any:
         raise RowError(f"{place}{shown}: {_WORDS.get(error['type'], error['msg'])}.") from None
 
 
-# ------------------------------------------------------------------- what fields hold: no text is copied or changed
-
-
 def _only(what: str, read: Callable[[Any], Any]) -> PlainValidator:
     """What `read` makes of a value, or an error that asks for `what`."""
 
