@@ -36,7 +36,7 @@ class Reading:
                 raise BadCallError("it is too long")
             found = read()
         except BadCallError as error:
-            self._malformed(raw, str(error))
+            self.malformed(raw, str(error))
             return
         for name, arguments in found:
             self._add(raw if len(found) == 1 else "", name, arguments)
@@ -53,9 +53,9 @@ class Reading:
                 raise BadCallError(f"only {MAX_CALLS} tools can be called in one turn, and the rest was not read")
             self.calls.append(ToolCall(id=f"call_{len(self.calls)}", name=named, arguments=arguments or {}))
         except BadCallError as error:
-            self._malformed(raw, str(error), named)
+            self.malformed(raw, str(error), named)
 
-    def _malformed(self, raw: str, problem: str, name: str = "") -> None:
+    def malformed(self, raw: str, problem: str, name: str = "") -> None:
         if not self.full:
             problem = f"The call cannot be read: {problem}."
             self.calls.append(ToolCall(id=f"call_{len(self.calls)}", name=name, arguments={}, problem=problem))

@@ -65,15 +65,13 @@ class Marked(ToolFormat):
             into.text.append(text[position:start])
             end = self._end(text, start)
             position = len(text) if end < 0 else end + len(self.close)
-            if end < 0 and not finished:
-                into.text.append(text[start:])
+            if end >= 0:
+                into.add(text[start:position], partial(self.calls, text[start + len(self.open) : end], tools))
+            elif finished:
+                into.malformed(text[start:], f"it does not end, {self.close} is missing")
             else:
-                body = text[start + len(self.open) : end]
-                into.add(text[start:position], partial(self.calls, body, tools) if end >= 0 else self._endless)
+                into.text.append(text[start:])
         into.text.append(text[position:])
-
-    def _endless(self) -> Found:
-        raise BadCallError(f"it does not end, {self.close} is missing")
 
     def _end(self, text: str, start: int) -> int:
         """Where the closing mark of the call at `start` is; -1 if it has none."""
@@ -158,11 +156,8 @@ class Llama(ToolFormat):
                 position = start = _behind(_FENCE_END if fenced else _SEPARATOR, body, start)
                 tag = problem = ""
 
-        def broken() -> Found:
-            raise BadCallError(problem)
-
         if problem and finished:
-            into.add(tag + body[position:], broken)
+            into.malformed(tag + body[position:], problem)
         else:
             into.text.append(tag + body[position:])
 

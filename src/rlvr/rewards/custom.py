@@ -81,10 +81,8 @@ def accepted_names(function: Callable[..., Any], settings: Mapping[str, Any], wh
     names = frozenset(OFFERED if takes_any else signature.parameters.keys() & OFFERED.keys())
     if not names:
         raise ConfigError(f"{what}: takes none of {', '.join(OFFERED)}; name at least completion as a parameter.")
-    if taken := sorted(settings.keys() & OFFERED.keys()):
-        raise ConfigError(f"{what}: setting {taken[0]!r} would have no effect; rename it.")
     try:
-        signature.bind(**dict.fromkeys([*names, *settings]))
+        signature.bind(**dict.fromkeys(names), **settings)  # TypeError also for a setting with the name of one
     except TypeError as error:
         raise ConfigError(
             f"{what}: cannot be called ({error}); it gets its settings, and by name those of {', '.join(OFFERED)}."

@@ -102,16 +102,12 @@ def reduce_once(words: Sequence[str], arithmetic: Arithmetic) -> list[str]:
 
 
 def derivation(words: Sequence[str], arithmetic: Arithmetic) -> list[str]:
-    """Every line from a valid expression to its value.
-
-    `4 0 1 + +` gives `["4 0 1 + +", "4 1 +", "5"]`. Each pass of a valid expression removes at least one operator.
-    """
+    """Every line from a valid expression to its value: `4 0 1 + +` gives `["4 0 1 + +", "4 1 +", "5"]`."""
     lines = [" ".join(words)]
     while len(words) > 1:
-        reduced = reduce_once(words, arithmetic)
-        if len(reduced) == len(words):
+        words, before = reduce_once(words, arithmetic), words
+        if len(words) == len(before):
             raise _error(words, "nothing in it can be reduced")
-        words = reduced
         lines.append(" ".join(words))
     return lines
 

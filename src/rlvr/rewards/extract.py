@@ -68,12 +68,6 @@ class Blocks(NamedTuple):
     solution: str
     after: str
 
-    @property
-    def exact(self) -> bool:
-        """A reasoning block, then a solution block, neither of them blank, and only whitespace around them."""
-        outside = self.before + self.between + self.after
-        return bool(self.reasoning and self.reasoning.strip() and self.solution.strip() and not outside.strip())
-
 
 def find_blocks(text: str, markers: Markers) -> Blocks | None:
     """The blocks of `text`; None unless the solution markers occur exactly once, the reasoning markers both once or
@@ -138,7 +132,10 @@ class AnswerFormat:
         """True for a text in this format and nothing else: with `solution`, both blocks and only whitespace around."""
         if self.answer_in == "solution":
             blocks = find_blocks(text, self.required_markers())
-            return blocks is not None and blocks.exact
+            if blocks is None or not blocks.reasoning:
+                return False
+            outside = blocks.before + blocks.between + blocks.after
+            return bool(blocks.reasoning.strip() and blocks.solution.strip() and not outside.strip())
         return self.extract(text) is not None
 
 

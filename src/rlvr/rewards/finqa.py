@@ -24,11 +24,6 @@ FOR_EXECUTION = ("table", "exe_ans")
 MAX_PROGRAM_CHARS = 2_000  # the longest gold has 120
 
 
-def program_result(program: str, example: Example) -> float | str | None:
-    """What the program makes of the example's table, a number or yes or no; None if it is malformed or fails."""
-    return (readable_program(program, example) or (None, None))[1]
-
-
 def readable_program(program: str, example: Example) -> tuple[str, float | str] | None:
     """The program in the spelling that has a result, and the result: as it is, else with its punctuation repaired."""
     if len(program) > MAX_PROGRAM_CHARS:

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from rlvr.errors import UserError
 from rlvr.registry import register
-from rlvr.rewards.finqa import missing_metadata, program_result
+from rlvr.rewards.finqa import missing_metadata, readable_program
 from rlvr.rewards.math import MathEqual
 from rlvr.rewards.numbers import Answer, same_answer
 from rlvr.rewards.numeric import gold_answer, prediction_of, same_in_finqa, unreadable_gold
@@ -77,9 +77,10 @@ class FinqaProgramMetric(Metric):
         missing = missing_metadata(example)
         if missing is not None:
             raise UserError(f"{missing}: programs cannot be graded; correct the data or ask for numbers.")
-        result = None if program is None else program_result(program, example)
-        if result is None:
+        found = None if program is None else readable_program(program, example)
+        if found is None:
             return NO_ANSWER
+        result = found[1]
         return GradedAnswer(answer=str(result), correct=is_correct_result(False, result, example.metadata["exe_ans"]))
 
 

@@ -168,14 +168,10 @@ def parse_answer(text: str) -> Answer | None:
 
 
 def same_answer(a: Answer, b: Answer) -> bool:
+    """The same value, or a percentage without its sign is the other, plain number; a number is no yes."""
     if isinstance(a, Number) and isinstance(b, Number):
-        return same_number(a, b)
+        return a.value == b.value or any(x == y for x, y in readings(a, b))
     return a == b
-
-
-def same_number(a: Number, b: Number) -> bool:
-    """True if they have the same value, or the reading of a percentage without its sign is the other, plain number."""
-    return a.value == b.value or any(x == y for x, y in readings(a, b))
 
 
 def close(prediction: Number, gold: Number, relative_tolerance: Fraction, *, stated_scale: bool = False) -> bool:

@@ -82,8 +82,7 @@ class Sandbox(contextlib.AbstractContextManager["Sandbox"]):
             result = await sandbox.call(function, "an argument")   # CallResult(status="ok", value=...)
 
     Nothing starts before the first call, and no process outlives `close` or the end of this program, however it ends.
-    It may be used from any thread and several event loops. What a worker prints goes to stderr. macOS enforces no limit
-    of the address space.
+    Any thread and event loop may use it. What a worker prints goes to stderr. macOS enforces no limit of memory.
     """
 
     def __init__(self, *, num_workers: int, timeout_s: float, max_memory_mb: int) -> None:

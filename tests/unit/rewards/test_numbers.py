@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlvr.rewards.numbers import Number, YesNo, close, parse_answer, same_number
+from rlvr.rewards.numbers import Number, YesNo, close, parse_answer, same_answer
 
 PERCENT = Fraction(1, 100)
 
@@ -111,8 +111,8 @@ def test_the_limits_are_where_the_docstring_says() -> None:
     ],
 )
 def test_equal_numbers_are_the_same(a: str, b: str) -> None:
-    assert same_number(number(a), number(b))
-    assert same_number(number(b), number(a))
+    assert same_answer(number(a), number(b))
+    assert same_answer(number(b), number(a))
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_pitfall_28_words_that_change_the_number_are_no_unit(words: str) -> None
 )
 def test_pitfall_28_no_unit_stands_for_another_value(a: str, b: str) -> None:
     for one, other in ((number(a), number(b)), (number(b), number(a))):
-        assert not same_number(one, other)
+        assert not same_answer(one, other)
         assert not close(one, other, Fraction(1, 10))
 
 
@@ -151,7 +151,7 @@ def test_pitfall_28_no_unit_stands_for_another_value(a: str, b: str) -> None:
     ],
 )
 def test_numbers_are_compared_exactly(a: str, b: str) -> None:
-    assert not same_number(number(a), number(b))
+    assert not same_answer(number(a), number(b))
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_close_is_relative_to_the_gold(prediction: str, gold: str, tolerance: st
 )
 def test_one_spelling_for_each_value(text: str, spelled: str) -> None:
     assert str(number(text)) == spelled
-    assert same_number(number(spelled), number(text))
+    assert same_answer(number(spelled), number(text))
     assert (str(YesNo(True)), str(YesNo(False))) == ("yes", "no")
 
 
