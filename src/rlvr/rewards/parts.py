@@ -135,7 +135,7 @@ class PartRunner:
             return grade
         raise RewardError(
             f"reward.parts.{self._name} returned {grade} for example {attempt.example.id!r}: it must return one finite "
-            f"number, None for a completion that it cannot read, or a Grade with a status of {', '.join(STATES)}."
+            f"number, or None for a completion that it cannot read; the status of a Grade is one of {', '.join(STATES)}."
         )
 
     @cached_property
