@@ -135,7 +135,8 @@ class PartRunner:
             return grade
         raise RewardError(
             f"reward.parts.{self._name} returned {grade} for example {attempt.example.id!r}: it must return one finite "
-            f"number, or None for a completion that it cannot read; the status of a Grade is one of {', '.join(STATES)}."
+            "number, or None for a completion that it cannot read; the status of a Grade is one of "
+            f"{', '.join(STATES)}."
         )
 
     @cached_property
