@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlvr.chat.reasoning import Marks, pieces
-from rlvr.chat.tool_calls import BadJsonError, Reading, Tools, as_written, decode_json, load_json, schema_of, to_json
-from rlvr.chat.tool_formats import Hermes, Llama, Marked, Taught, ToolFormat, Words, bare
+from rlvr.chat.tool_calls import BadCallError, Found, Reading, Tools, as_written, load_json, schema_of, to_json
+from rlvr.chat.tool_formats import Hermes, Llama, Marked, Taught, ToolFormat, Words, bare, named
 from rlvr.types import Message, ToolCall
 
 
@@ -26,26 +26,21 @@ class _Tagged(Marked):
     written: str
     written_parameter: str
 
-    def read_call(self, body: str, raw: str, into: Reading, tools: Tools) -> None:
-        found = self.header.match(body)
-        if found is None:
-            into.malformed(raw, f"The call names no tool: write {self.example}.")
-            return
-        name = found[1].strip()
+    def calls(self, body: str, tools: Tools) -> Found:
+        if (found := self.header.match(body)) is None:
+            raise BadCallError(f"it names no tool, write {self.example}")
+        name, position = found[1].strip(), found.end()
         schemas = schema_of(name, tools) or {}
         arguments: dict[str, Any] = {}
-        position = found.end()
         while (opening := self.opening.search(body, position)) is not None:
             key, end = opening[1], body.find(self.closing, opening.end())
             if end < 0 or key in arguments:
-                what = "does not end" if end < 0 else "stands twice"
-                into.malformed(raw, f"The argument {key[:60]!r} {what}.", name)
-                return
+                raise BadCallError(f"the argument {key[:60]!r} {'does not end' if end < 0 else 'stands twice'}")
             value = body[opening.end() : end]
             text = value.removeprefix("\n").removesuffix("\n") if self.strips else value
             arguments[key] = as_written(text, schemas.get(key, {}))
             position = end + len(self.closing)
-        into.add(raw, name, arguments)
+        return [(name, arguments)]
 
     def write_call(self, call: ToolCall, tools: Tools) -> str:
         pairs = call.arguments.items()
@@ -97,15 +92,14 @@ class DeepSeek(Marked):
     outer = ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")
     _separator = "<｜tool▁sep｜>"
 
-    def read_call(self, body: str, raw: str, into: Reading, tools: Tools) -> None:
+    def calls(self, body: str, tools: Tools) -> Found:
         head, separator, rest = body.partition(self._separator)
         if not separator:
-            into.malformed(raw, f"The call has no {self._separator}.")
-            return
+            raise BadCallError(f"it has no {self._separator}")
         name = head.strip()
         if name == "function":
             name, _, rest = rest.strip().partition("\n")
-        into.add(raw, name, rest.strip().removeprefix("```json").removesuffix("```"))
+        return [(name, rest.strip().removeprefix("```json").removesuffix("```"))]
 
     def write_call(self, call: ToolCall, tools: Tools) -> str:
         return f"function{self._separator}{call.name}\n```json\n{to_json(call.arguments)}\n```"
@@ -149,16 +143,11 @@ class Gemma(Marked):
 
     name, open, close = "gemma", "<|tool_call>", "<tool_call|>"
 
-    def read_call(self, body: str, raw: str, into: Reading, tools: Tools) -> None:
+    def calls(self, body: str, tools: Tools) -> Found:
         name, brace, rest = body.partition("{")
         if not brace or not name.strip().startswith("call:"):
-            into.malformed(raw, "The call names no tool: write call:NAME{...}.")
-            return
-        name = name.strip().removeprefix("call:")
-        try:
-            into.add(raw, name, load_json(_as_json(brace + rest)))
-        except BadJsonError as error:
-            into.malformed(raw, f"The arguments cannot be read: {error}.", name)
+            raise BadCallError("write call:NAME{...}")
+        return [(name.strip().removeprefix("call:"), load_json(_as_json(brace + rest)))]
 
     def write_call(self, call: ToolCall, tools: Tools) -> str:
         pairs = ",".join(f"{key}:{self._value(value)}" for key, value in sorted(call.arguments.items()))
@@ -179,18 +168,8 @@ class Lfm(Marked):
 
     name, open, close = "lfm", "<|tool_call_start|>", "<|tool_call_end|>"
 
-    def read_call(self, body: str, raw: str, into: Reading, tools: Tools) -> None:
-        """All calls of the list are read before any is added."""
-        try:
-            calls = load_json(_as_json(body, python=True))
-        except BadJsonError as error:
-            into.malformed(raw, f"The calls cannot be read: {error}.")
-            return
-        if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
-            into.malformed(raw, "The calls must be a list.")
-            return
-        for call in calls:
-            into.add("", call.get("name"), call.get("arguments"))
+    def calls(self, body: str, tools: Tools) -> Found:
+        return _listed(load_json(_as_json(body, python=True)))
 
     def write_call(self, call: ToolCall, tools: Tools) -> str:
         return f"[{call.name}({', '.join(f'{key}={self._value(value)}' for key, value in call.arguments.items())})]"
@@ -222,7 +201,7 @@ class Harmony(ToolFormat):
             return
         into.text.append(text[: found.start()])
         body = text[found.end() :].removesuffix("<|call|>")
-        into.add(text[found.start() :], found[1] or found[2], body or "{}")
+        into.add(text[found.start() :], lambda: [(found[1] or found[2], body or "{}")])
 
     def write(self, calls: Sequence[ToolCall], tools: Tools) -> str:
         """One call; the template allows no more."""
@@ -241,34 +220,27 @@ class Mistral(ToolFormat):
         into.text.append(before)
         if not mark:
             return
-        try:
-            calls = [self._named(part) for part in rest.split(self.open)] if self._args in rest else self._listed(rest)
-        except BadJsonError as error:
-            if finished:
-                into.malformed(mark + rest, f"The calls are no JSON: {error}.")
-            else:
+        if not finished:
+            try:
+                self._calls(rest)
+            except BadCallError:
                 into.text.append(mark + rest)
-            return
-        for name, arguments in calls:
-            into.add("", name, arguments)
+                return
+        into.add(mark + rest, lambda: self._calls(rest))
 
-    def _named(self, text: str) -> tuple[object, object]:
-        name, _, body = text.partition(self._args)
-        arguments, end = decode_json(body.strip())
-        if end != len(body.strip()):
-            raise BadJsonError(f"Extra text at character {end}")
-        return name, arguments
-
-    def _listed(self, text: str) -> list[tuple[object, object]]:
-        value, end = decode_json(text.strip())
-        entries = value if isinstance(value, list) else [value]
-        if end != len(text.strip()) or not all(isinstance(entry, dict) for entry in entries):
-            raise BadJsonError("it must be a list of objects")
-        return [(entry.get("name"), entry.get("arguments")) for entry in entries]
+    def _calls(self, text: str) -> Found:
+        if self._args not in text:
+            return _listed(load_json(text))
+        parts = (part.partition(self._args) for part in text.split(self.open))
+        return [(name, load_json(body)) for name, _, body in parts]
 
     def write(self, calls: Sequence[ToolCall], tools: Tools) -> str:
         entries = [{"name": call.name, "arguments": dict(call.arguments), "id": call.id} for call in calls]
         return f"{self.open} {to_json(entries)}"
+
+
+def _listed(value: Any) -> Found:
+    return [named(call) for call in (value if isinstance(value, list) else [value])]
 
 
 # the format of a template is the first one that reads its call: Llama takes any JSON, and so is the last one

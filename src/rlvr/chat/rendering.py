@@ -25,10 +25,8 @@ from rlvr.types import Message, StopReason
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-_MAX_PROMPTS = 64
-"""First prompts that are cached."""
-_CALL_END = "<|eom_id|>"
-"""Llama 3.1 may end a call with it; its template knows it but renders another end."""
+_MAX_PROMPTS = 64  # first prompts that are cached
+_CALL_END = "<|eom_id|>"  # Llama 3.1 may end a call with it; its template knows it but renders another end
 _ANSWER = Message(role="assistant", content="")
 _USER_REPLY = (Message(role="user", content="x"),)
 _TOOL_REPLY = (Message(role="tool", content="x", name="probe", call_id="call_0"),)
@@ -152,11 +150,9 @@ class Chat:
         return ids[1:] if ended else ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of the ids, special tokens included."""
         return self._coder.decode(ids)
 
     def _plain(self, messages: Sequence[Message], tools: Tools) -> str:
-        """The messages line by line, with the calls that they make."""
         lines = [message.content for message in messages]
         for index, message in enumerate(messages):
             if message.tool_calls:

@@ -17,8 +17,7 @@ from rlvr.types import Message, ToolCall, ToolSchema
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-PLACE = "rlvr-completion-goes-here"
-"""The dummy content while the template is probed."""
+PLACE = "rlvr-completion-goes-here"  # the dummy content while the template is probed
 
 QUESTION = Message(role="user", content="x")
 PROBE: ToolSchema = {
@@ -32,7 +31,6 @@ PROBE: ToolSchema = {
 
 
 def call_of(text: str) -> Message:
-    """An assistant's message that only calls the probe."""
     call = ToolCall(id="call_0", name="probe", arguments={"text": text})
     return Message(role="assistant", content="", tool_calls=(call,))
 
@@ -74,15 +72,11 @@ class Template:
         native = self._native_format()
         without = FORMATS["lfm" if "<|tool_list_start|>" in self.source else "hermes"]
         self.format = FORMATS[tool_format] if tool_format != "auto" else (native or without)
-        self.native = native is self.format
-        """Calls go to the template as such; otherwise they are text."""
+        self.native = native is self.format  # calls go to the template as such; otherwise they are text
         self._describes = self.can.tools and (self.native or tool_format == "auto")
         self._probe_replies()
 
-    # ------------------------------------------------------------------------------------------------------- probing
-
     def tried(self, messages: Sequence[Message], *, header: bool = False, tools: Tools = ()) -> str | None:
-        """The messages as the template renders them, None if it refuses."""
         try:
             return self.render(messages, header=header, tools=tools)
         except UserError:
@@ -92,7 +86,6 @@ class Template:
         return what in (self.tried(messages, tools=tools) or "")
 
     def _opens(self, messages: Sequence[Message]) -> bool:
-        """Whether the header of the completion begins reasoning."""
         without, with_header = self.tried(messages) or "", self.tried(messages, header=True) or ""
         header = with_header[_shared(without, with_header) :]
         return header.rfind(self.marks.open.strip()) > header.rfind(self.marks.close)
@@ -149,8 +142,6 @@ class Template:
         self.can.fields = True
         said = (Message(role="assistant", content=f"{thought}x"), replace(call_of("x"), content=thought))
         self.can.fields = any(self._shows(PLACE, [QUESTION, message]) for message in said)
-
-    # ---------------------------------------------------------------------------------------------------- rendering
 
     def render(self, messages: Sequence[Message], *, header: bool = True, tools: Tools = ()) -> str:
         """The conversation, with the header of the completion if `header`. UserError if the template refuses it."""
@@ -241,7 +232,6 @@ class Template:
 
 
 def _shared(first: str, second: str) -> int:
-    """The length of the common beginning of two texts."""
     pairs = zip(first, second, strict=False)
     return next((index for index, (a, b) in enumerate(pairs) if a != b), min(len(first), len(second)))
 
@@ -280,7 +270,6 @@ def _said_by_the_user(messages: Sequence[Message], tool_format: ToolFormat) -> l
 
 
 def _folded(messages: Sequence[Message]) -> list[Message]:
-    """System text in front of the first other message."""
     system = [message.content for message in messages if message.role == "system"]
     rest = [message for message in messages if message.role != "system"]
     if not system or not rest:

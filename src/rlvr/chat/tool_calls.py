@@ -4,70 +4,70 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from rlvr.types import ToolCall, ToolSchema
 
-MAX_CALLS = 64
-"""Calls read in one turn; what follows them is one malformed call."""
-MAX_CALL_CHARS = 100_000
-"""A longer call is malformed."""
-MAX_DEPTH = 32
-"""Arguments nested deeper are malformed: later readers may be recursive."""
+MAX_CALLS = 64  # calls read in one turn; what follows them is one malformed call
+MAX_CALL_CHARS = 100_000  # a longer call is malformed
+MAX_DEPTH = 32  # arguments nested deeper are malformed: later readers may be recursive
 
 Tools = Sequence[ToolSchema]
+Found = Sequence[tuple[object, object]]  # names and arguments of calls, unchecked; the latter may be the text of JSON
 to_json = partial(json.dumps, ensure_ascii=False)
 
 
 @dataclass(kw_only=True)
 class Reading:
-    """What has been read of a turn: the calls in order, and the text beside them."""
-
     calls: list[ToolCall] = field(default_factory=list)
     text: list[str] = field(default_factory=list)
 
     @property
     def full(self) -> bool:
-        """True when no further call may be read."""
         return len(self.calls) > MAX_CALLS
 
+    def add(self, raw: str, read: Callable[[], Found]) -> None:
+        """Add the calls that `read` finds in `raw`; one with a problem if it raises BadCallError, and `raw` as text."""
+        try:
+            if len(raw) > MAX_CALL_CHARS:
+                raise BadCallError("it is too long")
+            found = read()
+        except BadCallError as error:
+            self.malformed(raw, str(error))
+            return
+        for name, arguments in found:
+            self._add(raw if len(found) == 1 else "", name, arguments)
+
+    def _add(self, raw: str, name: object, arguments: object) -> None:
+        named = name.strip() if isinstance(name, str) else ""
+        try:
+            if not named:
+                raise BadCallError("it names no tool")
+            arguments = load_json(arguments) if isinstance(arguments, str) else arguments
+            if not isinstance(arguments, dict | None):
+                raise BadCallError("its arguments must be a JSON object")
+            if len(self.calls) == MAX_CALLS:
+                raise BadCallError(f"only {MAX_CALLS} tools can be called in one turn, and the rest was not read")
+            self.calls.append(ToolCall(id=f"call_{len(self.calls)}", name=named, arguments=arguments or {}))
+        except BadCallError as error:
+            self.malformed(raw, str(error), named)
+
     def malformed(self, raw: str, problem: str, name: str = "") -> None:
-        """Add a call with a problem; its raw text stays in the message."""
         if not self.full:
+            problem = f"The call cannot be read: {problem}."
             self.calls.append(ToolCall(id=f"call_{len(self.calls)}", name=name, arguments={}, problem=problem))
         self.text.append(raw)
 
-    def add(self, raw: str, name: object, arguments: object) -> None:
-        """Add a call if it is one: a name, and arguments that are a JSON object or its text."""
-        if not isinstance(name, str) or not name.strip():
-            self.malformed(raw, "The call names no tool: its name must be a string.")
-            return
-        name = name.strip()
-        shown = repr(name if len(name) <= 60 else name[:60] + "...")
-        if arguments is None:
-            arguments = {}
-        try:
-            arguments = load_json(arguments) if isinstance(arguments, str) else arguments
-        except BadJsonError as error:
-            self.malformed(raw, f"The arguments of {shown} are not JSON: {error}.", name)
-            return
-        if not isinstance(arguments, dict):
-            self.malformed(raw, f"The arguments of {shown} must be a JSON object.", name)
-        elif len(self.calls) == MAX_CALLS:
-            self.malformed("", f"Only {MAX_CALLS} tools can be called in one turn; the rest was not read.")
-        else:
-            self.calls.append(ToolCall(id=f"call_{len(self.calls)}", name=name, arguments=arguments))
 
-
-class BadJsonError(ValueError):
-    """Why a text is not usable JSON, in a few words."""
+class BadCallError(ValueError):
+    """Why a text is no call or no usable JSON, in a few words."""
 
 
 def decode_json(text: str, start: int = 0) -> tuple[Any, int]:
-    """The JSON value at `start` and the position behind it. BadJsonError for bad syntax and unsafe values.
+    """The JSON value at `start` and the position behind it. BadCallError for bad syntax and unsafe values.
 
     Unsafe: NaN and infinities, duplicate keys, halves of surrogate pairs (they can be neither encoded nor printed),
     nesting deeper than MAX_DEPTH.
@@ -75,16 +75,14 @@ def decode_json(text: str, start: int = 0) -> tuple[Any, int]:
     try:
         value, end = _DECODER.raw_decode(text, start)
         to_json(value).encode()
+        if _too_deep(value):
+            raise RecursionError
     except RecursionError:
-        raise BadJsonError("it is nested too deep") from None
+        raise BadCallError("it is nested too deep") from None
     except json.JSONDecodeError as error:
-        raise BadJsonError(f"{error.msg} at character {error.pos - start}") from None
-    except UnicodeEncodeError:
-        raise BadJsonError("it holds half a surrogate pair") from None
-    except ValueError as error:  # from the hooks, or a number with thousands of digits
-        raise BadJsonError(str(error)[:200]) from None
-    if _too_deep(value):
-        raise BadJsonError("it is nested too deep")
+        raise BadCallError(f"it is no JSON ({error.msg} at character {error.pos - start})") from None
+    except ValueError as error:  # from the hooks, half a surrogate pair, a number with thousands of digits
+        raise BadCallError(f"it is no JSON ({str(error)[:200]})") from None
     return value, end
 
 
@@ -92,10 +90,10 @@ def load_json(text: str) -> Any:
     """The JSON value that is the whole text, except for spaces around it."""
     text = text.strip()
     if len(text) > MAX_CALL_CHARS:
-        raise BadJsonError("it is too long")
+        raise BadCallError("it is too long")
     value, end = decode_json(text)
     if end != len(text):
-        raise BadJsonError(f"Extra text at character {end}")
+        raise BadCallError(f"there is more behind character {end}")
     return value
 
 
@@ -106,18 +104,13 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return made
 
 
-def _refuse(constant: str) -> float:
-    raise ValueError(f"{constant} is not JSON")
-
-
 def _finite(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(f"{text[:20]} is too large")
+    if not math.isfinite(number := float(text)):
+        raise ValueError(f"{text[:20]} is no number of JSON")
     return number
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse, parse_float=_finite)
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_finite, parse_float=_finite)
 
 
 def _too_deep(value: Any) -> bool:
@@ -149,20 +142,18 @@ def as_written(text: str, schema: Mapping[str, Any]) -> Any:
         return text
     try:
         value = load_json(_PYTHON.get(text.strip(), text))
-    except BadJsonError:
+    except BadCallError:
         return text
     if isinstance(value, str) or (value is None and "null" not in kinds):
         return text
     return text if "string" in kinds and _KINDS[type(value)] not in kinds else value
 
 
-_PYTHON = {"True": "true", "False": "false", "None": "null"}
-"""Qwen3.5's template prints them so."""
+_PYTHON = {"True": "true", "False": "false", "None": "null"}  # Qwen3.5's template prints them so
 _KINDS = {bool: "boolean", int: "integer", float: "number", list: "array", dict: "object", type(None): "null"}
 
 
 def _kinds(schema: Mapping[str, Any]) -> set[str]:
-    """Every type that a schema names, alternatives included."""
     named = schema.get("type", [])
     kinds = {named} if isinstance(named, str) else set(named)
     return kinds.union(*(_kinds(choice) for key in ("anyOf", "oneOf") for choice in schema.get(key, [])))

@@ -6,11 +6,13 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from rlvr.chat.tool_calls import (
     MAX_CALL_CHARS,
-    BadJsonError,
+    BadCallError,
+    Found,
     Reading,
     Tools,
     as_written,
@@ -20,17 +22,12 @@ from rlvr.chat.tool_calls import (
 )
 from rlvr.types import ToolCall
 
-MAX_TRIES = 100
-"""JSON objects of a turn that are looked at."""
+MAX_TRIES = 100  # JSON objects of a turn that are looked at
 
 
 class ToolFormat(ABC):
-    """One way to write tool calls."""
-
-    name: str
-    """The name in `prompt.tool_format`."""
-    open = close = ""
-    """The marks around a call, where it has any."""
+    name: str  # the name in `prompt.tool_format`
+    open = close = ""  # the marks around a call, where it has any
     is_taught = False
     """Whether demonstrations alone explain it: plain prompts, without a chat template, say nothing of the tools."""
 
@@ -56,10 +53,7 @@ class ToolFormat(ABC):
 
 
 class Marked(ToolFormat):
-    """Any number of calls between `open` and `close`, with text around them."""
-
-    outer: tuple[str, str] = ("", "")
-    """Marks before the first and behind the last call."""
+    outer: tuple[str, str] = ("", "")  # marks before the first and behind the last call
     between = "\n"
 
     def read(self, text: str, into: Reading, *, finished: bool, tools: Tools) -> None:
@@ -70,19 +64,13 @@ class Marked(ToolFormat):
         while not into.full and (start := text.find(self.open, position)) >= 0:
             into.text.append(text[position:start])
             end = self._end(text, start)
-            if end < 0:
-                raw = text[start:]
-                if finished:
-                    into.malformed(raw, f"The call does not end: {self.close} is missing.")
-                else:
-                    into.text.append(raw)
-                return
-            position = end + len(self.close)
-            raw = text[start:position]
-            if len(raw) > MAX_CALL_CHARS:
-                into.malformed(raw, "The call is too long.")
+            position = len(text) if end < 0 else end + len(self.close)
+            if end >= 0:
+                into.add(text[start:position], partial(self.calls, text[start + len(self.open) : end], tools))
+            elif finished:
+                into.malformed(text[start:], f"it does not end, {self.close} is missing")
             else:
-                self.read_call(text[start + len(self.open) : end], raw, into, tools)
+                into.text.append(text[start:])
         into.text.append(text[position:])
 
     def _end(self, text: str, start: int) -> int:
@@ -90,8 +78,8 @@ class Marked(ToolFormat):
         return text.find(self.close, start + len(self.open))
 
     @abstractmethod
-    def read_call(self, body: str, raw: str, into: Reading, tools: Tools) -> None:
-        """Add the call between the marks; `raw` includes them."""
+    def calls(self, body: str, tools: Tools) -> Found:
+        """What is called between the marks; BadCallError if it is no call."""
 
     def write(self, calls: Sequence[ToolCall], tools: Tools) -> str:
         written = [f"{self.open}{self.write_call(call, tools)}{self.close}" for call in calls]
@@ -110,27 +98,20 @@ class Hermes(Marked):
     def _end(self, text: str, start: int) -> int:
         """Tags within JSON strings are text: the JSON is read first, then its closing tag."""
         start += len(self.open)
-        with suppress(BadJsonError):
+        with suppress(BadCallError):
             _, start = decode_json(text, _behind(_WITHIN_TAGS, text, start))
         return text.find(self.close, start)
 
-    def read_call(self, body: str, raw: str, into: Reading, tools: Tools) -> None:
-        try:
-            value, end = decode_json(body, _behind(_WITHIN_TAGS, body, 0))
-        except BadJsonError as error:
-            into.malformed(raw, f"The call is no JSON: {error}.")
-            return
+    def calls(self, body: str, tools: Tools) -> Found:
+        value, end = decode_json(body, _behind(_WITHIN_TAGS, body, 0))
         if _behind(_WITHIN_TAGS, body, end) < len(body):
-            into.malformed(raw, f"The call is no JSON object followed by {self.close}.")
-        else:
-            _add_object(value, raw, into)
+            raise BadCallError(f"it is no JSON object followed by {self.close}")
+        return [named(value)]
 
     def write_call(self, call: ToolCall, tools: Tools) -> str:
-        """As Qwen's templates do."""
         return f"\n{to_json({'name': call.name, 'arguments': call.arguments})}\n"
 
     def describe(self, tools: Tools) -> str:
-        """In the words of Qwen's templates."""
         return (
             "# Tools\n\nYou may call one or more functions to assist with the user query.\n\nYou are provided with "
             f"function signatures within <tools></tools> XML tags:\n<tools>\n{_schemas(tools)}\n</tools>\n\n"
@@ -150,44 +131,40 @@ class Llama(ToolFormat):
     open = "<|python_tag|>"
 
     def read(self, text: str, into: Reading, *, finished: bool, tools: Tools) -> None:
-        """Without the tag only objects that name a tool or have parameters are calls."""
         before, tag, body = text.partition(self.open)
         before, body = (before, body) if tag else ("", text)
         into.text.append(before)
         position = start = 0
-        problem, fenced = "there is no object", False
+        problem, fenced = "it is no JSON object" if tag else "", False
         for _ in range(MAX_TRIES):
             opening = _OBJECT.search(body, start)
             if opening is None or into.full:
                 break
             try:
-                value, end = decode_json(body, opening.start())
-            except BadJsonError as error:
+                value, start = decode_json(body, opening.start())
+            except BadCallError as error:
                 if tag or _names_a_tool(body[opening.start() :], tools):
                     problem = str(error)
                     break
                 start = opening.end()
                 continue
-            start = end
             if tag or _calls_a_tool(value, tools):
                 fence = _FENCE.search(body, position, opening.start())
                 fenced = fenced or fence is not None
                 into.text.append(body[position : opening.start() if fence is None else fence.start()])
-                _add_object(value, body[opening.start() : end], into)
-                position = start = _behind(_FENCE_END if fenced else _SEPARATOR, body, end)
-                tag = ""
-        is_broken = tag or problem != "there is no object"
-        if is_broken and finished:
-            into.malformed(tag + body[position:], f"The call is no JSON: {problem}.")
+                into.add(body[opening.start() : start], lambda value=value: [named(value)])
+                position = start = _behind(_FENCE_END if fenced else _SEPARATOR, body, start)
+                tag = problem = ""
+
+        if problem and finished:
+            into.malformed(tag + body[position:], problem)
         else:
             into.text.append(tag + body[position:])
 
     def write(self, calls: Sequence[ToolCall], tools: Tools) -> str:
-        """As the template of Llama 3.1 writes one."""
         return "; ".join(to_json({"name": call.name, "parameters": call.arguments}) for call in calls)
 
     def describe(self, tools: Tools) -> str:
-        """In the words of the template of Llama 3.1."""
         schemas = "\n\n".join(to_json(tool, indent=4) for tool in tools)
         return (
             "You have access to the following functions. To call a function, please respond with JSON for a function "
@@ -211,16 +188,12 @@ class Words(Marked):
     name, open, close, between = "words", "<call>", "</call>", " "
     is_taught = True
 
-    def read_call(self, body: str, raw: str, into: Reading, tools: Tools) -> None:
+    def calls(self, body: str, tools: Tools) -> Found:
         """One word to each parameter in order, the rest to the last."""
         name, *words = body.split() or [""]
-        if not name or name == self.open:
-            into.malformed(raw, f"The call names no tool: write {self.open} NAME ARGUMENTS {self.close}.")
-            return
         parameters = schema_of(name, tools)
-        if words and parameters is not None and not parameters:
-            into.malformed(raw, f"The tool {name} takes no arguments.", name)
-            return
+        if name == self.open or (words and parameters == {}):
+            raise BadCallError(f"write {self.open} NAME ARGUMENTS {self.close}")
         arguments: dict[str, Any] = {}
         for index, (key, schema) in enumerate((parameters or {}).items()):
             given = words[index:] if index == len(parameters or {}) - 1 else words[index : index + 1]
@@ -228,7 +201,7 @@ class Words(Marked):
                 arguments[key] = [as_written(word, schema.get("items", {})) for word in given]
             elif given:
                 arguments[key] = as_written(" ".join(given), schema)
-        into.add(raw, name, arguments)
+        return [(name, arguments)]
 
     def write_call(self, call: ToolCall, tools: Tools) -> str:
         """Arguments in the order of the tool's parameters; those behind a missing one cannot be written."""
@@ -241,7 +214,6 @@ class Words(Marked):
         return f" {' '.join(words)} "
 
     def describe(self, tools: Tools) -> str:
-        """One line per tool."""
         lines = ["You may call these tools, with words in the place of the arguments:"]
         for tool in tools:
             name = tool.get("function", tool)["name"]
@@ -251,7 +223,6 @@ class Words(Marked):
 
 
 def bare(value: Any) -> str:
-    """A string without quotes, anything else as JSON."""
     return value if isinstance(value, str) else to_json(value)
 
 
@@ -259,14 +230,11 @@ def _schemas(tools: Tools) -> str:
     return "\n".join(map(to_json, tools))
 
 
-def _add_object(value: Any, raw: str, into: Reading) -> None:
-    """A call out of `{"name": ..., "arguments": ...}`; Llama calls the latter `parameters`."""
-    if len(raw) > MAX_CALL_CHARS:
-        into.malformed(raw, "The call is too long.")
-    elif not isinstance(value, dict):
-        into.malformed(raw, 'The call must be a JSON object with the keys "name" and "arguments".')
-    else:
-        into.add(raw, value.get("name"), value.get("arguments", value.get("parameters")))
+def named(value: Any) -> tuple[object, object]:
+    """Name and arguments out of `{"name": ..., "arguments": ...}`; Llama calls the latter `parameters`."""
+    if not isinstance(value, dict):
+        raise BadCallError('it must be a JSON object with the keys "name" and "arguments"')
+    return value.get("name"), value.get("arguments", value.get("parameters"))
 
 
 def _calls_a_tool(value: Any, tools: Tools) -> bool:
@@ -277,7 +245,6 @@ def _calls_a_tool(value: Any, tools: Tools) -> bool:
 
 
 def _names_a_tool(text: str, tools: Tools) -> bool:
-    """Whether broken JSON was meant as a call."""
     names = (tool.get("function", tool).get("name") for tool in tools)
     return any(f'"{name}"' in text[:MAX_CALL_CHARS] for name in names)
 

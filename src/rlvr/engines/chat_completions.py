@@ -110,7 +110,7 @@ def read_answer(body: bytes) -> Said:
         logprobs = ()  # of other tokens than these
     reading, given = Reading(), choice.message.tool_calls or []
     for call in given:  # one whose arguments are not JSON has a problem, and is sent back without them
-        reading.add("", call.function.name, call.function.arguments)
+        reading.add("", lambda said=call.function: [(said.name, said.arguments)])
     ids = [call.id or f"call_{index}" for index, call in enumerate(given)]
     calls = tuple(replace(call, id=name) for call, name in zip(reading.calls, ids, strict=False))
     message = Message(role="assistant", content=choice.message.content or "", tool_calls=calls)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from pydantic import ValidationError
+
 from rlvr.errors import UserError
 
 
@@ -38,6 +40,12 @@ class Corpus:
 
     documents: Sequence[Document]
     folder: Path
+
+
+def first_wrong(error: ValidationError) -> str:
+    """`results.0.index: Input should be a valid integer`, of what another program sent."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    return f"{'.'.join(map(str, first['loc'])) or 'body'}: {first['msg']}"
 
 
 class Found(NamedTuple):

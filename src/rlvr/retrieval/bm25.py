@@ -19,8 +19,7 @@ from rlvr.retrieval.text import make_stemmer, words
 from rlvr.rows import DataError
 
 K1, B = 1.5, 0.75
-FORMAT = "2"
-"""Of stored indexes: part of their name."""
+FORMAT = "2"  # of stored indexes: part of their name
 
 
 class Bm25Index(Index):
@@ -38,7 +37,6 @@ class Bm25Index(Index):
         self._split, self._bm25 = split, bm25  # bm25s.BM25
 
     def scores(self, query: str) -> Scores:
-        """[N], float32; 0 exactly where a document shares no word with the query: every word adds more than 0."""
         vocabulary = self._bm25.vocab_dict
         ids = [vocabulary[word] for word in self._split(query) if word in vocabulary]
         return self._bm25.get_scores_from_ids(ids) if ids else np.zeros(len(self.documents), dtype=np.float32)
@@ -54,18 +52,15 @@ class Bm25(IndexRetriever):
     _bm25s: Any = None
 
     def load(self) -> None:
-        """The library and the stemmer."""
         self._bm25s, self._stem = _library(), make_stemmer(self.retrieval)
 
     def index(self, documents: Sequence[Document]) -> Bm25Index:
-        """A few milliseconds for the paragraphs of a question."""
         return Bm25Index(documents, split=self._split, bm25=self._counted(documents))
 
     def corpus_index(self, corpus: Corpus) -> Bm25Index:
         """Seconds for tens of thousands of passages. What was stored is mapped into memory.
 
-        Raises:
-            DataError: no passage has a word, or the stored index is damaged.
+        DataError: no passage has a word, or the stored index is damaged.
         """
         settings = self.retrieval
         name = "bm25-" + ("stem" if settings.stem else "plain") + "-stop" * settings.remove_stop_words

@@ -26,8 +26,7 @@ from rlvr.retrieval.base import Corpus, Document
 from rlvr.retrieval.text import readable
 from rlvr.rows import DataError, check_file, read_file
 
-FORMAT = "1"
-"""Of the folder; part of its hash."""
+FORMAT = "1"  # of the folder; part of its hash
 
 
 class StoredDocuments(Sequence[Document]):
@@ -38,10 +37,10 @@ class StoredDocuments(Sequence[Document]):
             self._offsets: npt.NDArray[np.int64] = np.load(folder / "offsets.npy")  # [N + 1], bytes
             with (folder / "rows.jsonl").open("rb") as file:
                 self._rows = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except (OSError, ValueError) as error:
+            if self._offsets[-1] != len(self._rows):
+                raise ValueError("offsets.npy does not belong to rows.jsonl")
+        except (OSError, ValueError, IndexError) as error:
             raise damaged(folder, error) from None
-        if self._offsets.ndim != 1 or self._offsets[-1] != len(self._rows):
-            raise damaged(folder, "offsets.npy does not belong to rows.jsonl")
 
     def __len__(self) -> int:
         return len(self._offsets) - 1
@@ -53,16 +52,11 @@ class StoredDocuments(Sequence[Document]):
 
 
 def open_corpus(file: str | Path, index_dir: str | Path | None) -> Corpus:
-    """The passages of a file; read and stored if that was not done before for exactly these bytes.
+    """The passages of a file (of `read_file`); read and stored if that was not done before for exactly these bytes.
 
-    Args:
-        file: as of `read_file`, with "text" and perhaps "title" and "id" (else its number, from 0); other fields are
-            ignored.
-        index_dir: where folders are kept; None for `default_folder()`.
-
-    Raises:
-        ConfigError: there is no such file, or its name has another ending.
-        DataError: it is damaged, empty, or repeats an id; names the line.
+    A row has "text" and perhaps "title" and "id" (else its number, from 0). Folders are kept in `index_dir`, or
+    `default_folder()`. ConfigError if there is no such file, or its name has another ending; DataError, naming the
+    line, if it is damaged, empty, or repeats an id.
     """
     path = Path(file).expanduser()
     check_file(path)
@@ -97,9 +91,6 @@ def _store(path: Path, folder: Path) -> None:
     np.save(folder / "offsets.npy", np.array(offsets, dtype=np.int64))
 
 
-# ------------------------------------------------------------------------------- folders that are complete or absent
-
-
 def default_folder() -> Path:
     """`$XDG_CACHE_HOME/rlvr/retrieval`, or `~/.cache/rlvr/retrieval`."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rlvr" / "retrieval"
@@ -132,5 +123,4 @@ def made(folder: Path, make: Callable[[Path], None]) -> Path:
 
 
 def damaged(folder: Path, reason: object) -> DataError:
-    """The error for a stored folder that cannot be read."""
     return DataError(f"the index in {folder} is damaged ({reason}); delete that folder, and it is made again.")

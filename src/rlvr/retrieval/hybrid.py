@@ -20,14 +20,11 @@ SMALLEST_SPREAD = 1e-6
 
 
 class HybridIndex(Index):
-    """Two indexes over the same documents, their scores fused; see `fuse`."""
-
     def __init__(self, bm25: Bm25Index, semantic: SemanticIndex) -> None:
         super().__init__(bm25.documents)
         self._bm25, self._semantic = bm25, semantic
 
     def scores(self, query: str) -> Scores:
-        """[N]"""
         return fuse(self._bm25.scores(query), self._semantic.scores(query))
 
 
@@ -57,7 +54,6 @@ class Hybrid(IndexRetriever):
     _semantic: Any = None
 
     def load(self) -> None:
-        """Both parts."""
         names = ("bm25", f"semantic/{self.model}" if self.model else "semantic")
         self._bm25, self._semantic = (find_retriever(name, self.retrieval) for name in names)
         self._bm25.load()

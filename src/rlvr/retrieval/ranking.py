@@ -15,8 +15,7 @@ Scores = npt.NDArray[np.float32]
 class Index(ABC):
     """Documents that can be searched. Read-only once made, so any number of threads may search at once."""
 
-    floor: float = -math.inf
-    """A document with this score is no hit."""
+    floor: float = -math.inf  # a document with this score is no hit
 
     def __init__(self, documents: Sequence[Document]) -> None:
         self.documents = documents

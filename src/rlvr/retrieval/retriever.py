@@ -35,8 +35,7 @@ class Retriever(Component, ABC):
     """
 
     group: ClassVar[str] = "retriever"
-    takes_model: ClassVar[bool] = False
-    """Whether its name may carry an argument: `semantic/MODEL`."""
+    takes_model: ClassVar[bool] = False  # whether its name may carry an argument: `semantic/MODEL`
     uses: ClassVar[frozenset[str]] = frozenset()
     """The fields of `RetrievalSettings` that it reads, beside scope, corpus, index_dir and own."""
     is_local: ClassVar[bool] = True
@@ -53,17 +52,14 @@ class Retriever(Component, ABC):
 
     @property
     def retrieval(self) -> RetrievalSettings:
-        """The settings that retrievers share."""
         return self._retrieval
 
     @property
     def model(self) -> str | None:
-        """What follows the slash of its name: MODEL of `semantic/MODEL`."""
         return self._model
 
     @property
     def corpus(self) -> Corpus | None:
-        """With scope=corpus, once it is open, the documents of all questions."""
         return self._corpus
 
     def check(self, tool_timeout_s: float = math.inf) -> None:
@@ -143,28 +139,25 @@ class Retriever(Component, ABC):
         except Exception as error:  # foreign code
             said = ascii_text(described(error, own_only=True))
             raise RetrievalError(f"task.retriever={self.name}: its search failed ({said}).") from error
-        if (problem := self._problem(found, documents)) is not None:
+        if not self._fits(found, documents):
             raise RetrievalError(
-                f"task.retriever={self.name}: its search returned {ascii_text(problem)}; it must return a list of "
-                "documents out of those that it is given (set is_local = False in a class that finds others)."
+                f"task.retriever={self.name}: its search returned {ascii_text(f'{found!r:.80}')}; it must return a "
+                "list of documents out of those that it is given (set is_local = False in a class that finds others)."
             )
         ranked = [one if isinstance(one, Found) else Found(one, 1 / rank) for rank, one in enumerate(found, start=1)]
         return ranked[:top_n]
 
-    def _problem(self, found: Any, documents: Sequence[Document]) -> str | None:
-        """What is wrong with the answer of a search. Our own indexes give `Found`, and are not checked for ids."""
+    def _fits(self, found: Any, documents: Sequence[Document]) -> bool:
+        """Whether a search gave documents, and which may be. Our own indexes give `Found`: these are not looked up."""
         if not isinstance(found, list):
-            return f"{found!r:.80}"
-        for one in found:
-            document = one.document if isinstance(one, Found) else one
-            if not isinstance(document, Document):
-                return f"a list with {document!r:.80}"
+            return False
+        if not all(isinstance(one.document if isinstance(one, Found) else one, Document) for one in found):
+            return False
         if not self.is_local or all(isinstance(one, Found) for one in found):
-            return None
+            return True
         is_corpus = self._corpus is not None and documents is self._corpus.documents
         known = self._corpus_ids if is_corpus else {document.id for document in documents}
-        unknown = next((one.id for one in found if isinstance(one, Document) and one.id not in known), None)
-        return None if unknown is None else f"the id {unknown!r:.80}, which no document that it was given has"
+        return all(one.id in known for one in found if isinstance(one, Document))
 
     @cached_property
     def _corpus_ids(self) -> frozenset[str]:
@@ -217,14 +210,13 @@ def find_retriever(name: str, retrieval: RetrievalSettings) -> Retriever:
     except ValidationError as error:
         first = error.errors()[0]
         key, known = ".".join(map(str, first["loc"])), list(component.model_fields)
-        said = f"{first['msg'].replace('Input should', 'must')}; {kind} has {', '.join(known)}."
-        if key not in known:
-            said = f"there is no such key; {suggestion(key, known) if known else f'{kind} has no settings.'}"
+        said = f"{first['msg'].replace('Input should', 'must')}; {kind} has {', '.join(known) or 'no settings'}."
+        if known and key not in known:
+            said = f"there is no such key; {suggestion(key, known)}"
         raise ConfigError(f"task.retrieval.own.{key}={retrieval.own.get(key)}: {said}") from None
     retriever._retrieval, retriever._model = retrieval, model or None
     return retriever
 
 
 def open_retriever(name: str, retrieval: RetrievalSettings) -> Retriever:
-    """`find_retriever`, ready to search; see `Retriever.open`."""
     return find_retriever(name, retrieval).open()

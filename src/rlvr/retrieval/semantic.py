@@ -25,7 +25,6 @@ class SemanticIndex(Index):
         self.vectors, self.encoder = vectors, encoder  # [N, D], unit length
 
     def scores(self, query: str) -> Scores:
-        """[N]: cosines, -1 to 1."""
         return self.vectors @ self.encoder.query(query) if self.documents else np.zeros(0, dtype=np.float32)
 
 
@@ -37,11 +36,9 @@ class Semantic(IndexRetriever):
     _encoder: Any = None
 
     def load(self) -> None:
-        """The model."""
         self._encoder = load_encoder(self.model)
 
     def index(self, documents: Sequence[Document]) -> SemanticIndex:
-        """Half a second for 20 paragraphs that were not seen before, on one CPU core."""
         vectors = self._encoder.paragraphs([document.full for document in documents])
         return SemanticIndex(documents, vectors=vectors, encoder=self._encoder)
 

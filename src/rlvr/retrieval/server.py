@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from rlvr.errors import ConfigError, UserError
-from rlvr.retrieval.base import Document, RetrievalError
+from rlvr.retrieval.base import Document, RetrievalError, first_wrong
 from rlvr.retrieval.retriever import Retriever
 
 if TYPE_CHECKING:
@@ -62,15 +62,9 @@ class _Search(_Body):
 def serve(name: str, retriever: Retriever, host: str, port: int) -> None:
     """Answer requests until Ctrl-C or SIGTERM; requests under way are finished, for `SHUTDOWN_S` at most.
 
-    Args:
-        name: of the retriever, which a request may give as "model".
-        retriever: open, with scope=corpus; /rerank searches the documents of the request with it.
-        host: address to listen on; anything but 127.0.0.1 lets other machines ask.
-        port: 0 for any free one; the address is printed on stderr.
-
-    Raises:
-        UserError: the port is taken.
-        KeyboardInterrupt, SystemExit: after the signal, with status 143 for SIGTERM.
+    `name` is the retriever's, which a request may give as "model"; `retriever` is open, with scope=corpus. Port 0: any
+    free one; the address is printed on stderr. UserError if the port is taken; after the signal KeyboardInterrupt, or
+    SystemExit with status 143.
     """
     assert retriever.corpus is not None
     num_passages = len(retriever.corpus.documents)
@@ -84,15 +78,6 @@ def serve(name: str, retriever: Retriever, host: str, port: int) -> None:
         timeout_graceful_shutdown=SHUTDOWN_S,
     )
 
-    class Server(uvicorn.Server):
-        """One that says where it is once it heeds signals."""
-
-        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            await super().startup(sockets)
-            address = f"http://{host}:{listening.getsockname()[1]}"
-            print(f"rlvr: {name} over {num_passages:,} passages at {address}; Ctrl-C stops it", file=sys.stderr)
-            sys.stderr.flush()
-
     def leave(number: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
 
@@ -103,14 +88,15 @@ def serve(name: str, retriever: Retriever, host: str, port: int) -> None:
     with listening:
         # uvicorn raises the signal again when it is done: SIGINT becomes KeyboardInterrupt, SIGTERM this.
         before = signal.signal(signal.SIGTERM, leave)
+        address = f"http://{host}:{listening.getsockname()[1]}"
+        print(f"rlvr: {name} over {num_passages:,} passages at {address}; Ctrl-C stops it", file=sys.stderr, flush=True)
         try:
-            asyncio.run(Server(config).serve(sockets=[listening]))
+            asyncio.run(uvicorn.Server(config).serve(sockets=[listening]))
         finally:
             signal.signal(signal.SIGTERM, before)
 
 
 def check_installed() -> None:
-    """ConfigError where the libraries of the extra are missing."""
     if any(importlib.util.find_spec(name) is None for name in ("starlette", "uvicorn")):
         raise ConfigError("--serve needs starlette and uvicorn; install them with: pip install 'rlvr[serve]'")
 
@@ -153,11 +139,8 @@ def make_app(name: str, retriever: Retriever) -> Starlette:
     async def refuse(request: Request, error: Exception) -> JSONResponse:
         if isinstance(error, HTTPException):
             return JSONResponse({"error": error.detail}, error.status_code)
-        if isinstance(error, ValidationError):
-            first = error.errors(include_url=False, include_input=False)[0]
-            place = ".".join(map(str, first["loc"])) or "body"
-            return JSONResponse({"error": f"{place}: {first['msg']}"}, 400)
-        return JSONResponse({"error": str(error)}, 500 if isinstance(error, RetrievalError) else 400)
+        said = first_wrong(error) if isinstance(error, ValidationError) else str(error)
+        return JSONResponse({"error": said}, 500 if isinstance(error, RetrievalError) else 400)
 
     return Starlette(
         routes=[

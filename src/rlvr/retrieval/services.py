@@ -23,7 +23,6 @@ from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
-from urllib.parse import urlsplit
 
 from pydantic import (
     AliasChoices,
@@ -31,14 +30,16 @@ from pydantic import (
     ConfigDict,
     Field,
     FiniteFloat,
+    HttpUrl,
     PrivateAttr,
+    TypeAdapter,
     ValidationError,
     model_validator,
 )
 
 from rlvr.errors import ConfigError
 from rlvr.registry import register
-from rlvr.retrieval.base import Document, Found, NoAnswerError, RetrievalError
+from rlvr.retrieval.base import Document, Found, NoAnswerError, RetrievalError, first_wrong
 from rlvr.retrieval.retriever import Retriever
 from rlvr.retrieval.text import readable
 
@@ -50,6 +51,7 @@ MAX_ANSWER_BYTES = 16 << 20
 WATCHED_SEARCHES = 50
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 8.0
 PASSING = frozenset({408, 429, 500, 502, 503, 504})
+_URL = TypeAdapter(HttpUrl)
 
 
 class _Answer(BaseModel):
@@ -95,8 +97,7 @@ class ServiceRetriever(Retriever, ABC):
 
     is_local: ClassVar[bool] = False
     uses: ClassVar[frozenset[str]] = frozenset({"api_key_var", "timeout_s", "max_retries", "max_error_share"})
-    address_var: ClassVar[str]
-    """The variable with the service's address, where no setting has it."""
+    address_var: ClassVar[str]  # the variable with the service's address, where no setting has it
     _url: str = ""
     _headers: Mapping[str, str] = PrivateAttr(default_factory=dict)
     _failed: deque[bool] = PrivateAttr(default_factory=lambda: deque(maxlen=WATCHED_SEARCHES))
@@ -114,7 +115,6 @@ class ServiceRetriever(Retriever, ABC):
             )
 
     def load(self) -> None:
-        """ConfigError if there is no address or key."""
         key = f"task.retrieval.{self.name}_url"
         url = getattr(self.retrieval, f"{self.name}_url") or os.environ.get(self.address_var)
         if not url:
@@ -135,19 +135,18 @@ class ServiceRetriever(Retriever, ABC):
                 try:
                     async with asyncio.timeout(self.retrieval.timeout_s):  # httpx's own limits are for each read
                         status, text = await self._exchange(client, body)
-                except TimeoutError:
-                    problem = f"nothing within {self.retrieval.timeout_s:g} s"
                 except RetrievalError:
                     raise
                 except Exception as error:  # of no one base class; a tool would tell the model
-                    problem = _shown(str(error) or type(error).__name__)
-                else:
-                    if status == 200:
-                        self._failed.append(False)
-                        return self._parsed(text, kind)
-                    problem = f"status {status}: {_shown(text)}"
-                    if status not in PASSING:
-                        raise self._error(f"refuses the request ({problem}); check its address, key and model.")
+                    late = f"nothing within {self.retrieval.timeout_s:g} s"
+                    problem = late if isinstance(error, TimeoutError) else _shown(str(error) or type(error).__name__)
+                    continue
+                if status == 200:
+                    self._failed.append(False)
+                    return self._parsed(text, kind)
+                problem = f"status {status}: {_shown(text)}"
+                if status not in PASSING:
+                    raise self._error(f"refuses the request ({problem}); check its address, key and model.")
         self._failed.append(True)
         share, number = self.retrieval.max_error_share, sum(self._failed)
         said = f"does not answer after {tries} request{'s' * (tries > 1)} ({problem})"
@@ -178,12 +177,9 @@ class ServiceRetriever(Retriever, ABC):
 
     def _parsed(self, text: str, kind: type[Answer]) -> Answer:
         try:
-            return kind.model_validate(json.loads(text))
+            return kind.model_validate_json(text)
         except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            wrong = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-        except (ValueError, RecursionError):
-            wrong = "this is not JSON"
+            wrong = first_wrong(error)
         raise self._error(f"answers with {_shown(text)} ({wrong}); is it the right one?")
 
     def _error(self, what: str) -> RetrievalError:
@@ -198,7 +194,6 @@ class Rerank(ServiceRetriever):
     address_var: ClassVar[str] = "RERANK_API_URL"
 
     def check(self, tool_timeout_s: float = math.inf) -> None:
-        """See `Retriever.check`; no request could hold a corpus."""
         if self.retrieval.scope == "corpus":
             raise ConfigError(
                 "task.retriever=rerank: orders the question's own paragraphs, and cannot search a corpus; choose "
@@ -207,7 +202,6 @@ class Rerank(ServiceRetriever):
         super().check(tool_timeout_s)
 
     async def search(self, query: str, documents: Sequence[Document], top_n: int) -> list[Found]:
-        """Each document is cut to `max_document_chars`."""
         if not documents:
             return []
         texts = [document.full[: self.retrieval.max_document_chars] for document in documents]
@@ -230,7 +224,6 @@ class SearchService(ServiceRetriever):
     address_var: ClassVar[str] = "WIKI_SEARCH_API_URL"
 
     def check(self, tool_timeout_s: float = math.inf) -> None:
-        """See `Retriever.check`; it needs no file of passages."""
         if self.retrieval.scope == "paragraphs":
             raise ConfigError(
                 "task.retriever=search: the service has documents of its own; set task.retrieval.scope=corpus."
@@ -238,7 +231,6 @@ class SearchService(ServiceRetriever):
         super().check(tool_timeout_s)
 
     async def search(self, query: str, documents: Sequence[Document], top_n: int) -> list[Document]:
-        """The question's documents are not searched."""
         found: dict[str, Document] = {}
         for passage in (await self.post({"query": query, "top_n": top_n}, _Passages)).results:
             full = f"{passage.title}\n{passage.text}".encode("utf-8", "replace")
@@ -263,30 +255,24 @@ def _pause_s(number: int) -> float:
 
 def _check_address(key: str, url: str) -> None:
     """ConfigError for what is no address, and for a password in one: it would stand in logs."""
-    from httpx2 import URL, InvalidURL
-
-    is_bare = not any(char in url for char in "@?#")
-    with suppress(ValueError, InvalidURL):
-        parts = urlsplit(str(URL(url)))
-        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and is_bare and _is_plain(url):
+    with suppress(ValidationError):
+        parts = _URL.validate_python(url)
+        if not (parts.username or parts.password or parts.query or parts.fragment) and _is_plain(url) and parts.port:
             return
-    shown = f"{key}={url!a}" if is_bare else key
     raise ConfigError(
-        f"{shown}: this is no address; write http://HOST:PORT or http://HOST:PORT/PATH and nothing more (a key goes "
-        "into task.retrieval.api_key_var)."
+        f"{key}: this is no address; write http://HOST:PORT or http://HOST:PORT/PATH and nothing more (a key goes into "
+        "task.retrieval.api_key_var)."
     )
 
 
 def _authorization(api_key_var: str | None) -> dict[str, str]:
     if api_key_var is None:
         return {}
-    key = os.environ.get(api_key_var)
-    if not key:
-        raise ConfigError(f"task.retrieval.api_key_var={api_key_var}: there is no such environment variable; set it.")
-    if not _is_plain(key):
+    key = os.environ.get(api_key_var, "")
+    if not key or not _is_plain(key):
         raise ConfigError(
-            f"task.retrieval.api_key_var={api_key_var}: its value has a space, a line break or another character that "
-            "no key has; set it again."
+            f"task.retrieval.api_key_var={api_key_var}: there is no such environment variable, or its value has a "
+            "space or another character that no key has; set it."
         )
     return {"Authorization": f"Bearer {key}"}
 

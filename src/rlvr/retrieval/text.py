@@ -15,11 +15,9 @@ _LUCENE = (
     "a an and are as at be but by for if in into is it no not of on or such that the their then there these they this "
     "to was will with"
 )
-STOP_WORDS = frozenset(_LUCENE.split())
-"""Lucene's 33 English stop words."""
+STOP_WORDS = frozenset(_LUCENE.split())  # Lucene's 33 English stop words
 CACHED_WORDS = 65_536
-MAX_QUERY_CHARS = 10_000
-"""Longer queries are cut: a model may write 100 kB of anything."""
+MAX_QUERY_CHARS = 10_000  # longer queries are cut: a model may write 100 kB of anything
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 

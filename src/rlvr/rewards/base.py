@@ -14,9 +14,6 @@ from rlvr.settings import Component, setting
 from rlvr.types import Attempt, Score
 
 AtMostRight = Annotated[float, Field(le=1)]
-"""A value that is no more than that of a right answer."""
-
-
 Status = Literal["scored", "invalid", "error"]
 STATES: tuple[str, ...] = get_args(Status)
 
@@ -26,12 +23,8 @@ class RewardError(UserError):
 
 
 class Verifier(Protocol):
-    """Scores one attempt at one example."""
-
     @property
-    def name(self) -> str:
-        """What errors and metrics call it."""
-        ...
+    def name(self) -> str: ...
 
     async def verify(self, attempt: Attempt) -> Score:
         """The score; it must not raise for any completion, and must not block."""
@@ -53,7 +46,6 @@ class Grade:
 
     @classmethod
     def failed(cls, message: str, *, bad_data: bool = False) -> Grade:
-        """The part could not grade."""
         return cls(value=math.nan, status="error", message=message, bad_data=bad_data)
 
 
@@ -104,11 +96,9 @@ class Part(Component, ABC):
         return True
 
     def suits(self, task: Any) -> bool:
-        """Whether it can score a task."""
         return True
 
     def check_run(self, config: Any) -> None:
-        """ConfigError if the task is of another kind, or the prompt does not ask for what the part reads."""
         if not self.suits(config.task):
             raise ConfigError(
                 f"reward: a part of type {self.name} scores {self.scores}, not task={config.task.name}; use "
@@ -123,8 +113,6 @@ class Part(Component, ABC):
 
 
 class AnswerPart(Part):
-    """A part that compares an answer."""
-
     in_process = True
 
     wrong_value: AtMostRight = setting(0.0, "value of a wrong answer; a right one has 1")
@@ -136,17 +124,16 @@ def checked(name: str, score: object) -> Score:
 
     A list, a bare number, NaN or infinity would otherwise be broadcast over a group or poison its mean in silence.
     """
-    if not isinstance(score, Score):
-        raise RewardError(f"reward {name!r} returned {type(score).__name__} {score!r:.80} instead of one Score.")
-    if score.status not in STATES:
-        raise RewardError(f"reward {name!r} returned status={score.status!r}; it must be one of {', '.join(STATES)}.")
-    numbers = {"value": score.value, **score.parts} if score.status != "error" else dict(score.parts)
-    for key, number in numbers.items():
-        if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
-            raise RewardError(f"reward {name!r} returned {key}={number!r}, which is not a finite number.")
-    if score.status == "error" and not math.isnan(score.value):
-        raise RewardError(f"reward {name!r} returned value={score.value!r} with status 'error', which must be NaN.")
-    return score
+    if isinstance(score, Score) and score.status in STATES:
+        failed = score.status == "error"
+        numbers = [*score.parts.values(), *([] if failed else [score.value])]
+        finite = all(type(number) in (int, float) and math.isfinite(number) for number in numbers)
+        if finite and (not failed or math.isnan(score.value)):
+            return score
+    raise RewardError(
+        f"reward {name!r} returned {score!r:.200}; it must be one Score with finite numbers (status 'error': NaN) and "
+        f"a status of {', '.join(STATES)}."
+    )
 
 
 async def run_verifier(verifier: Verifier, attempt: Attempt) -> Score:

@@ -15,6 +15,7 @@ says what is wrong, and the episode goes on. The tool and the rewards read with 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 from pydantic_core import PydanticCustomError
 
 from rlvr.types import Attempt, StopReason, ToolCall
@@ -66,41 +67,36 @@ def as_ids(value: Any) -> list[str]:
 
 
 Text = Annotated[str, BeforeValidator(as_text)]
-"""The type of a tool's argument that should be a text."""
 
 Ids = Annotated[list[str], BeforeValidator(as_ids)]
-"""The type of a tool's argument that should be a list of ids."""
+
+
+class _Arguments(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    reasoning: Text = ""
+    final_answer: Text
+    cited_doc_ids: Ids = []
 
 
 def read_completion(arguments: Mapping[str, Any]) -> FinalAnswer | None:
     """What the arguments say; None where the tool would refuse them. Only the answer has to be there."""
-    if "final_answer" not in arguments or not set(arguments) <= set(ARGUMENTS):
-        return None
     try:
-        answer, reasoning = as_text(arguments["final_answer"]), as_text(arguments.get("reasoning", ""))
-        cited = as_ids(arguments.get("cited_doc_ids", []))
-    except ValueError:
+        read = _Arguments.model_validate(arguments)
+    except ValidationError:
         return None
     said, ids = (arguments.get("reasoning"), arguments["final_answer"]), arguments.get("cited_doc_ids")
     right = [isinstance(text, str) and bool(text.strip()) for text in said]
     right.append(isinstance(ids, list | tuple) and all(isinstance(item, str) for item in ids))
-    return FinalAnswer(
-        reasoning=reasoning, answer=answer, cited=tuple(dict.fromkeys(cited)), form=sum(right) / len(right)
-    )
+    cited = tuple(dict.fromkeys(read.cited_doc_ids))
+    return FinalAnswer(reasoning=read.reasoning, answer=read.final_answer, cited=cited, form=sum(right) / len(right))
 
 
 def find_completion(calls: Sequence[ToolCall]) -> FinalAnswer | None:
-    """The first completion among an episode's calls, in whichever turn it stands."""
-    for call in calls:
-        if call.name == NAME and call.problem is None:
-            found = read_completion(call.arguments)
-            if found is not None:
-                return found
-    return None
+    found = (read_completion(call.arguments) for call in calls if call.name == NAME and call.problem is None)
+    return next(filter(None, found), None)
 
 
 def completion_of(attempt: Attempt) -> FinalAnswer | None:
-    """How the episode was completed; None if it was not, also where its last turn was cut off."""
     return find_completion(attempt.calls) if attempt.stop_reason is StopReason.STOP else None
 
 
@@ -108,10 +104,6 @@ def _listed(text: str) -> list[Any]:
     """`"3, 12"` -> 3 and 12; `'["3", "12"]'`, a list inside a text, likewise; `"12"` is one id."""
     stripped = text.strip()
     if stripped.startswith("[") and stripped.endswith("]"):
-        try:
-            found = json.loads(stripped)
-        except (ValueError, RecursionError):
-            found = None
-        if isinstance(found, list):
-            return found
+        with contextlib.suppress(ValueError, RecursionError):
+            return json.loads(stripped)
     return stripped.split(",")

@@ -46,9 +46,7 @@ class Custom(Part):
     def bound(self, key: str, functions: Mapping[str, Callable[..., Any]]) -> Self:
         """The part with its function: one of `functions`, which no import would find, or an imported one.
 
-        Raises:
-            ConfigError: there is no such function, or it cannot be called with what there is; begins with `key`.
-            UserError: it cannot be sent to another process.
+        ConfigError, which begins with `key`, if there is none that can be called; UserError if it cannot be sent.
         """
         from rlvr.rewards.sandbox import packed
 
@@ -73,21 +71,18 @@ class Custom(Part):
 
 def accepted_names(function: Callable[..., Any], settings: Mapping[str, Any], what: str) -> frozenset[str]:
     """Which of `OFFERED` the function takes; ConfigError if it needs more, or if a setting would not reach it."""
-    if inspect.iscoroutinefunction(function) or inspect.isclass(function):
-        kind = "a class" if inspect.isclass(function) else "asynchronous"
-        raise ConfigError(f"{what}: is {kind}; name an ordinary function.")
     try:
+        if inspect.iscoroutinefunction(function) or inspect.isclass(function):
+            raise TypeError("it is a class, or asynchronous")
         signature = inspect.signature(function)
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"{what}: has no signature to read; wrap it in an ordinary Python function.") from error
+        raise ConfigError(f"{what}: is no ordinary Python function ({error}); wrap it in one.") from error
     takes_any = any(one.kind is one.VAR_KEYWORD for one in signature.parameters.values())
     names = frozenset(OFFERED if takes_any else signature.parameters.keys() & OFFERED.keys())
     if not names:
         raise ConfigError(f"{what}: takes none of {', '.join(OFFERED)}; name at least completion as a parameter.")
-    if taken := sorted(settings.keys() & OFFERED.keys()):
-        raise ConfigError(f"{what}: setting {taken[0]!r} would have no effect; rename it.")
     try:
-        signature.bind(**dict.fromkeys([*names, *settings]))
+        signature.bind(**dict.fromkeys(names), **settings)  # TypeError also for a setting with the name of one
     except TypeError as error:
         raise ConfigError(
             f"{what}: cannot be called ({error}); it gets its settings, and by name those of {', '.join(OFFERED)}."

@@ -41,7 +41,6 @@ class Arithmetic:
 
     @cached_property
     def functions(self) -> Mapping[str, Callable[[int, int], int]]:
-        """What each of the operators does."""
         return {word: APPLY[word] for word in self.operators}
 
     def combine(self, left: int, right: int, operation: str) -> int:
@@ -65,21 +64,19 @@ def evaluate(words: Sequence[str], arithmetic: Arithmetic) -> int:
     """
     stack: list[int] = []
     for position, word in enumerate(words, start=1):
-        if word in arithmetic.functions:
-            if len(stack) < 2:
-                raise _error(words, f"operator {word!r} (word {position}) has {len(stack)} operands before it, not 2")
-            right, left = stack.pop(), stack.pop()
-            stack.append(arithmetic.combine(left, right, word))
-            if not arithmetic.smallest <= stack[-1] <= arithmetic.largest:
-                bounds = f"{arithmetic.smallest}..{arithmetic.largest}"
-                raise _error(words, f"{left} {right} {word} is {stack[-1]}, outside {bounds}")
-        elif word in arithmetic.values:
+        if word in arithmetic.values:
             stack.append(arithmetic.values[word])
-        else:
-            known = (
-                f"operands are {arithmetic.smallest}..{arithmetic.largest}, operators {' '.join(arithmetic.operators)}"
-            )
+            continue
+        if word not in arithmetic.functions:
+            known = f"{arithmetic.smallest}..{arithmetic.largest} {' '.join(arithmetic.operators)}"
             raise _error(words, f"{word!r} (word {position}) is not in the vocabulary: {known}")
+        if len(stack) < 2:
+            raise _error(words, f"operator {word!r} (word {position}) has {len(stack)} operands before it, not 2")
+        right, left = stack.pop(), stack.pop()
+        stack.append(arithmetic.combine(left, right, word))
+        if not arithmetic.smallest <= stack[-1] <= arithmetic.largest:
+            bounds = f"{arithmetic.smallest}..{arithmetic.largest}"
+            raise _error(words, f"{left} {right} {word} is {stack[-1]}, outside {bounds}")
     if len(stack) != 1:
         raise _error(words, f"{len(stack)} values are left over, not 1" if stack else "it has no words")
     return stack[0]
@@ -91,32 +88,26 @@ def reduce_once(words: Sequence[str], arithmetic: Arithmetic) -> list[str]:
     Modulo 13, `1 2 + 3 4 + *` becomes `3 7 *`, and `4 0 1 + +` becomes `4 1 +`: the `+` that could now be applied
     waits for the next pass. Words that are in no such triple are copied, so any text is safe.
     """
-    values, functions, modulus = arithmetic.values, arithmetic.functions, arithmetic.modulus
+    values, functions = arithmetic.values, arithmetic.functions
     reduced: list[str] = []
     position, last = 0, len(words) - 2
     while position < len(words):
         word = words[position]
         if position < last and words[position + 2] in functions and word in values and words[position + 1] in values:
-            value = functions[words[position + 2]](values[word], values[words[position + 1]])
-            reduced.append(str(value if modulus is None else value % modulus))
-            position += 3
-        else:
-            reduced.append(word)
-            position += 1
+            word = str(arithmetic.combine(values[word], values[words[position + 1]], words[position + 2]))
+            position += 2
+        reduced.append(word)
+        position += 1
     return reduced
 
 
 def derivation(words: Sequence[str], arithmetic: Arithmetic) -> list[str]:
-    """Every line from a valid expression to its value.
-
-    `4 0 1 + +` gives `["4 0 1 + +", "4 1 +", "5"]`. Each pass of a valid expression removes at least one operator.
-    """
+    """Every line from a valid expression to its value: `4 0 1 + +` gives `["4 0 1 + +", "4 1 +", "5"]`."""
     lines = [" ".join(words)]
     while len(words) > 1:
-        reduced = reduce_once(words, arithmetic)
-        if len(reduced) == len(words):
+        words, before = reduce_once(words, arithmetic), words
+        if len(words) == len(before):
             raise _error(words, "nothing in it can be reduced")
-        words = reduced
         lines.append(" ".join(words))
     return lines
 

@@ -53,7 +53,6 @@ class Markers:
 
     @property
     def in_order(self) -> tuple[str, str, str, str]:
-        """The four markers as a completion should have them."""
         return self.reasoning_start, self.reasoning_end, self.solution_start, self.solution_end
 
 
@@ -68,12 +67,6 @@ class Blocks(NamedTuple):
     between: str
     solution: str
     after: str
-
-    @property
-    def exact(self) -> bool:
-        """A reasoning block, then a solution block, neither of them blank, and only whitespace around them."""
-        outside = self.before + self.between + self.after
-        return bool(self.reasoning and self.reasoning.strip() and self.solution.strip() and not outside.strip())
 
 
 def find_blocks(text: str, markers: Markers) -> Blocks | None:
@@ -105,7 +98,6 @@ class AnswerFormat:
             self.required_markers()
 
     def required_markers(self) -> Markers:
-        """The markers; ConfigError if the model has none."""
         if self.markers is None:
             raise ConfigError(
                 f"answers in format {self.answer_in!r} are to be read by their markers, but no markers are configured "
@@ -140,7 +132,10 @@ class AnswerFormat:
         """True for a text in this format and nothing else: with `solution`, both blocks and only whitespace around."""
         if self.answer_in == "solution":
             blocks = find_blocks(text, self.required_markers())
-            return blocks is not None and blocks.exact
+            if blocks is None or not blocks.reasoning:
+                return False
+            outside = blocks.before + blocks.between + blocks.after
+            return bool(blocks.reasoning.strip() and blocks.solution.strip() and not outside.strip())
         return self.extract(text) is not None
 
 
@@ -155,9 +150,7 @@ def after_equals(prompt: str, completion: str) -> str | None:
 
 def _in_solution(text: str, markers: Markers) -> str | None:
     blocks = find_blocks(text, markers)
-    if blocks is None or blocks.after.strip():
-        return None
-    if blocks.reasoning is not None and blocks.before.strip():
+    if blocks is None or blocks.after.strip() or (blocks.reasoning is not None and blocks.before.strip()):
         return None
     return blocks.solution.strip() or None
 
@@ -167,8 +160,7 @@ def _after_hash(text: str) -> str | None:
     if text.count(HASH) != 1:
         return None
     before, _, answer = text.partition(HASH)
-    line_start = before.rpartition("\n")[2]
-    if line_start.strip() or "\n" in answer or answer.startswith("#"):
+    if before.rpartition("\n")[2].strip() or "\n" in answer or answer.startswith("#"):
         return None
     return answer.strip() or None
 

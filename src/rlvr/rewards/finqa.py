@@ -24,12 +24,6 @@ FOR_EXECUTION = ("table", "exe_ans")
 MAX_PROGRAM_CHARS = 2_000  # the longest gold has 120
 
 
-def program_result(program: str, example: Example) -> float | str | None:
-    """What the program makes of the example's table, a number or yes or no; None if it is malformed or fails."""
-    found = readable_program(program, example)
-    return None if found is None else found[1]
-
-
 def readable_program(program: str, example: Example) -> tuple[str, float | str] | None:
     """The program in the spelling that has a result, and the result: as it is, else with its punctuation repaired."""
     if len(program) > MAX_PROGRAM_CHARS:
@@ -49,13 +43,11 @@ def _repaired(program: str) -> str:
 
 def _result(program: str, example: Example) -> float | str | None:
     invalid, result = execute(tokens(program), example.metadata["table"])
-    if invalid or result == NOTHING or (isinstance(result, float) and not math.isfinite(result)):
-        return None
-    return result
+    failed = invalid or result == NOTHING or (isinstance(result, float) and not math.isfinite(result))
+    return None if failed else result
 
 
 def missing_metadata(example: Example, needed: Sequence[str] = FOR_EXECUTION) -> str | None:
-    """What the example lacks, in one sentence, or None."""
     missing = [name for name in needed if name not in example.metadata]
     return f"example {example.id!r} has no {' or '.join(missing)} in its metadata" if missing else None
 

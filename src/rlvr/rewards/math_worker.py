@@ -33,7 +33,6 @@ _AT, _STEP = sympy.Rational(7351, 5000), sympy.Rational(4177, 10000)  # positive
 
 @lru_cache(maxsize=4096)
 def compare(gold: str, answer: str) -> Comparison:
-    """Are they equivalent?"""
     golds = _parsed_answer(gold)
     if not golds:
         return "no gold"

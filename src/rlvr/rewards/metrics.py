@@ -7,11 +7,12 @@ or tolerances: no reward setting can move them. A gold that cannot be read ends 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import ClassVar
 
 from rlvr.errors import UserError
 from rlvr.registry import register
-from rlvr.rewards.finqa import missing_metadata, program_result
+from rlvr.rewards.finqa import missing_metadata, readable_program
 from rlvr.rewards.math import MathEqual
 from rlvr.rewards.numbers import Answer, same_answer
 from rlvr.rewards.numeric import gold_answer, prediction_of, same_in_finqa, unreadable_gold
@@ -46,6 +47,8 @@ class Metric(Component, ABC):
 class NumericMetric(Metric):
     """Right if the number equals the gold exactly (`18.0`, `$18`, `18 eggs`), or yes and no agree. Votes: `18`."""
 
+    is_same: ClassVar[Callable[[Answer, Answer], bool]] = staticmethod(same_answer)
+
     async def grade(self, attempt: Attempt) -> GradedAnswer:
         gold = gold_answer(attempt.example.answer)
         if gold is None:
@@ -53,10 +56,7 @@ class NumericMetric(Metric):
         prediction = prediction_of(attempt)
         if prediction is None:
             return NO_ANSWER
-        return GradedAnswer(answer=str(prediction), correct=self._is_same(prediction, gold))
-
-    def _is_same(self, prediction: Answer, gold: Answer) -> bool:
-        return same_answer(prediction, gold)
+        return GradedAnswer(answer=str(prediction), correct=self.is_same(prediction, gold))
 
 
 class FinqaMetric(NumericMetric):
@@ -66,8 +66,7 @@ class FinqaMetric(NumericMetric):
     5 decimals.
     """
 
-    def _is_same(self, prediction: Answer, gold: Answer) -> bool:
-        return same_in_finqa(prediction, gold)
+    is_same = staticmethod(same_in_finqa)
 
 
 class FinqaProgramMetric(Metric):
@@ -78,9 +77,10 @@ class FinqaProgramMetric(Metric):
         missing = missing_metadata(example)
         if missing is not None:
             raise UserError(f"{missing}: programs cannot be graded; correct the data or ask for numbers.")
-        result = None if program is None else program_result(program, example)
-        if result is None:
+        found = None if program is None else readable_program(program, example)
+        if found is None:
             return NO_ANSWER
+        result = found[1]
         return GradedAnswer(answer=str(result), correct=is_correct_result(False, result, example.metadata["exe_ans"]))
 
 

@@ -41,32 +41,22 @@ _CITE = re.compile(r"<cite>([^<]*)</cite>")
 
 
 class Shares(NamedTuple):
-    """Of documents that were found or cited, each in [0, 1]."""
-
     recall: float
     precision: float
     f1: float
 
 
 class AnswerScores(NamedTuple):
-    """Exact match and F1 of words, each in [0, 1]."""
-
     em: float
     f1: float
 
 
 @dataclass(kw_only=True)
 class QaState:
-    """What an episode keeps: which documents support the answer, and which were found, in the order of finding.
+    """What an episode keeps: `support` has what each supporting document supports, by id (of two that support the same,
+    one is enough; `num_support` different things in all), `retrieved` the ids that the model was shown, in order.
 
-    Args:
-        support: document id -> what it supports; of two passages that support the same, one is enough.
-        num_support: how many different things have to be supported.
-        hops: of the question.
-        rules: whose official scorer grades the answer.
-        scope: where was searched; part of the names of the diagnostics.
-        retrieved: ids of the documents that the model was shown; the values say nothing.
-        trace: what was asked for and found, in order.
+    `rules` say whose official scorer grades the answer, `scope`, part of the diagnostics' names, where was searched.
     """
 
     support: dict[str, str]
@@ -82,7 +72,6 @@ class QaState:
         return ""
 
     def shares(self, ids: Iterable[str]) -> Shares:
-        """How well some documents cover what has to be supported; 0 for none."""
         different = dict.fromkeys(ids)
         hits = [self.support[name] for name in different if name in self.support]
         if not hits:
@@ -92,18 +81,13 @@ class QaState:
 
     @property
     def progress(self) -> float:
-        """The share of what has to be supported that was found so far."""
         return self.shares(self.retrieved).recall
-
-
-# ------------------------------------------------------------------------------------------------------- the answer
 
 
 def official_scores(rules: Rules, answer: str, golds: Sequence[str]) -> AnswerScores:
     """The official scorer's exact match and F1, each the best over the golds. HotpotQA's rules serve 2Wiki, too."""
     if rules == "musique":
-        scores = musique.answer_scores(answer, golds)
-        return AnswerScores(scores["em"], scores["f1"])
+        return AnswerScores(**musique.answer_scores(answer, golds))
     each = [hotpotqa.answer_scores(answer, gold) for gold in golds]
     return AnswerScores(max(scores["em"] for scores in each), max(scores["f1"] for scores in each))
 
@@ -145,11 +129,7 @@ def final_answer(attempt: Attempt) -> FinalAnswer | None:
 
 
 def hop_factor(hops: int, weight: HopWeight) -> float:
-    """none: 1; capped: min(hops / 2, 1), which is 1 for 2, 3 and 4 hops alike; linear: hops / 2."""
     return {"none": 1.0, "capped": min(hops / 2, 1.0), "linear": hops / 2}[weight]
-
-
-# -------------------------------------------------------------------------------------------------------- the parts
 
 
 def _state(attempt: Attempt) -> QaState:
@@ -167,7 +147,6 @@ class _DocumentPart(Part):
 
     @property
     def hop_rule(self) -> HopWeight:
-        """How its value grows with the hops of the question; see `hop_factor`."""
         return "none"
 
     def remarks(self, config: Any) -> Iterator[str]:
@@ -292,9 +271,6 @@ class Combined(_DocumentPart):
         return Grade(value=value, status="invalid" if final is None else "scored")
 
 
-# --------------------------------------------------------------------------------------------------------- together
-
-
 class MultiHopVerifier:
     """A reward with, as diagnostics, what no setting of it can move.
 
@@ -307,7 +283,6 @@ class MultiHopVerifier:
         self._verifier, self._format = verifier, form
 
     async def verify(self, attempt: Attempt) -> Score:
-        """The reward's score."""
         state, final = _state(attempt), final_answer(replace(attempt, format=self._format))
         cited = () if final is None else final.cited
         score = await self._verifier.verify(replace(attempt, retrieved=tuple(state.retrieved), cited=cited))

@@ -139,8 +139,6 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class YesNo:
-    """The answer yes, or the answer no."""
-
     yes: bool
 
     def __str__(self) -> str:
@@ -170,15 +168,10 @@ def parse_answer(text: str) -> Answer | None:
 
 
 def same_answer(a: Answer, b: Answer) -> bool:
-    """Equal numbers, or the same of yes and no; a number is never a yes."""
+    """The same value, or a percentage without its sign is the other, plain number; a number is no yes."""
     if isinstance(a, Number) and isinstance(b, Number):
-        return same_number(a, b)
+        return a.value == b.value or any(x == y for x, y in readings(a, b))
     return a == b
-
-
-def same_number(a: Number, b: Number) -> bool:
-    """True if they have the same value, or the reading of a percentage without its sign is the other, plain number."""
-    return a.value == b.value or any(x == y for x, y in readings(a, b))
 
 
 def close(prediction: Number, gold: Number, relative_tolerance: Fraction, *, stated_scale: bool = False) -> bool:
@@ -277,14 +270,10 @@ def _unit(rest: str) -> Fraction | None:
         rest = rest[1:]
     words = rest.replace(".", "").split()
     lowered = [word.lower() for word in words]
+    unit = _PERCENT if percent or lowered[:1] == ["percent"] or lowered[:2] == ["per", "cent"] else _ONE
     if not percent and lowered and lowered[0] in _SCALES:
-        scale = Fraction(_SCALES[lowered[0]])
-        return scale if _all_units(words[1:]) else None
-    if not percent and (lowered[:1] == ["percent"] or lowered[:2] == ["per", "cent"]):
-        percent = True
-    if not _all_units(words):
-        return None
-    return _PERCENT if percent else _ONE
+        unit, words = Fraction(_SCALES[lowered[0]]), words[1:]
+    return unit if _all_units(words) else None
 
 
 def _all_units(words: list[str]) -> bool:

@@ -20,19 +20,15 @@ from rlvr.types import Attempt, Example
 
 FINQA_PLACES = 5  # decimals of FinQA's golds
 FINQA_DIGITS = 3  # that an answer has to show at least to stand for a gold with more of them
-_UNIT_OF_GOLDS = Fraction(1, 10**FINQA_PLACES)
-TEN_PERCENT, TWENTY_PERCENT = Fraction(1, 10), Fraction(1, 5)
-RIGHT, NOT_RIGHT = Grade(value=1.0), Grade(value=0.0)
+RIGHT = Grade(value=1.0)
 
 
 def prediction_of(attempt: Attempt) -> Answer | None:
-    """The number, or yes or no, that the attempt answers with; None if there is none."""
     text = attempt.answer
     return None if text is None else parse_answer(text)
 
 
 def unreadable_gold(example: Example) -> str:
-    """What is wrong with the data, in one sentence."""
     return f"the gold answer {example.answer!r:.80} of example {example.id!r} is neither a number nor yes or no"
 
 
@@ -61,20 +57,17 @@ def _shows(said: Fraction, gold: Fraction, prediction: Number) -> bool:
     if abs(float(said) - float(gold)) > 1e-4 + 0.01 * abs(float(said)):  # far off, and exact arithmetic is slow
         return False
     difference = abs(said - gold)
-    if difference <= _UNIT_OF_GOLDS and round(said, FINQA_PLACES) == round(gold, FINQA_PLACES):
+    if difference <= Fraction(1, 10**FINQA_PLACES) and round(said, FINQA_PLACES) == round(gold, FINQA_PLACES):
         return True
     if prediction.decimals is None:
         return False
     last_digit = Fraction(10) ** -prediction.decimals  # what one of it is worth, in the number as it was written
-    written = prediction.value / prediction.unit
-    if abs(written) < 10 ** (FINQA_DIGITS - 1) * last_digit:
-        return False
-    return 2 * difference * abs(written) <= last_digit * abs(said)
+    written = abs(prediction.value / prediction.unit)
+    shown = written >= 10 ** (FINQA_DIGITS - 1) * last_digit
+    return shown and 2 * difference * written <= last_digit * abs(said)
 
 
 class _Compared(AnswerPart):
-    """Reads gold and prediction."""
-
     def grade(self, attempt: Attempt) -> Grade:
         gold = gold_answer(attempt.example.answer)
         if gold is None:
@@ -89,11 +82,9 @@ class _Compared(AnswerPart):
         return Grade(value=self.wrong_value)
 
     def is_same(self, prediction: Answer, gold: Answer) -> bool:
-        """Whether the full value is paid."""
         return same_answer(prediction, gold)
 
     def credit(self, prediction: Number, gold: Number) -> float:
-        """The value of a wrong number."""
         return self.wrong_value
 
 
@@ -114,10 +105,9 @@ class Numeric(_Compared):
         return self
 
     def credit(self, prediction: Number, gold: Number) -> float:
-        if self.close_credit and close(prediction, gold, TEN_PERCENT):
-            return self.close_credit
-        if self.near_credit and close(prediction, gold, TWENTY_PERCENT):
-            return self.near_credit
+        for value, share in ((self.close_credit, Fraction(1, 10)), (self.near_credit, Fraction(1, 5))):
+            if value and close(prediction, gold, share):
+                return value
         return self.wrong_value
 
 
@@ -137,7 +127,7 @@ class NumberCheck(Part):
         if gold is None:
             return Grade.failed(unreadable_gold(attempt.example))
         prediction = prediction_of(attempt)
-        return RIGHT if isinstance(prediction, Number) and same_answer(prediction, gold) else NOT_RIGHT
+        return Grade(value=float(isinstance(prediction, Number) and same_answer(prediction, gold)))
 
 
 @register("reward", "finqa_numeric")
@@ -160,14 +150,9 @@ class FinqaNumeric(_Compared):
         return same_in_finqa(prediction, gold)
 
     def credit(self, prediction: Number, gold: Number) -> float:
-        near = close(prediction, gold, _exact(self.relative_tolerance), stated_scale=True)
+        tolerance = Fraction(repr(self.relative_tolerance))  # 0.3 in a YAML file means 3/10
+        near = close(prediction, gold, tolerance, stated_scale=True)
         return self.approximate_credit if near else self.wrong_value
 
     def suits(self, task: Any) -> bool:
         return task.answer_kind != "program"
-
-
-@lru_cache(maxsize=64)
-def _exact(share: float) -> Fraction:
-    """By its repr, because 0.3 in a YAML file means 3/10 and not the nearest binary fraction below it."""
-    return Fraction(repr(float(share)))

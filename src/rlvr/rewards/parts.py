@@ -15,7 +15,7 @@ import math
 import numbers
 import pickle
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property
 from typing import Any, cast
@@ -70,7 +70,6 @@ class PartsVerifier:
                 runner.preload(sandbox)
 
     async def verify(self, attempt: Attempt) -> Score:
-        """The weighted sum, or why there is none; RewardError if a part returns anything but one finite number."""
         attempt = attempt.with_format(self._format, self._sandbox)
         grades = {name: runner.grade_now(attempt) for name, runner in self._immediate.items()}
         if self._waiting:  # together
@@ -109,12 +108,10 @@ class PartRunner:
         self.waits = not part.in_process or inspect.iscoroutinefunction(part.grade)
 
     def preload(self, sandbox: Sandbox) -> None:
-        """Let the processes start with what the part imports."""
         for module in () if self.part.in_process else (__name__, *self.part.preload):
             sandbox.preload(module)
 
     async def grade(self, attempt: Attempt) -> Grade:
-        """The grade of a part of any kind."""
         if not self.waits:
             return self.grade_now(attempt)
         try:
@@ -127,7 +124,6 @@ class PartRunner:
         return self._accepted(grade, attempt)
 
     def grade_now(self, attempt: Attempt) -> Grade:
-        """The grade of a part that does not wait."""
         try:
             grade = to_grade(self.part.grade(attempt))
         except Exception as error:
@@ -139,7 +135,7 @@ class PartRunner:
             return grade
         raise RewardError(
             f"reward.parts.{self._name} returned {grade} for example {attempt.example.id!r}: it must return one finite "
-            "number, or None for a completion that it cannot read. The status of a Grade is one of "
+            "number, or None for a completion that it cannot read; the status of a Grade is one of "
             f"{', '.join(STATES)}."
         )
 
@@ -163,7 +159,7 @@ class _Remote:
 
     def __call__(self, attempt: Attempt) -> dict[str, Any] | str:
         found = self._part.grade(attempt)
-        grade = to_grade(asyncio.run(_awaited(found)) if inspect.isawaitable(found) else found)
+        grade = to_grade(asyncio.run(found) if inspect.iscoroutine(found) else found)
         return grade if isinstance(grade, str) else asdict(grade)
 
     def __getstate__(self) -> tuple[list[str], bytes]:
@@ -175,10 +171,6 @@ class _Remote:
         self._part: Part = pickle.loads(part)
         for module in self._part.preload:
             importlib.import_module(module)
-
-
-async def _awaited(found: Awaitable[Any]) -> Any:
-    return await found
 
 
 def to_grade(found: object) -> Grade | str:

@@ -29,9 +29,8 @@ class ReasoningGym(Part):
 
     def grade(self, attempt: Attempt) -> Grade:
         example, metadata = attempt.example, attempt.example.metadata
-        missing = [name for name in ("dataset", "entry") if name not in metadata]
-        if missing:
-            message = f"example {example.id!r} has no metadata {' and '.join(missing)}: it is not reasoning_gym's"
+        if not {"dataset", "entry"} <= set(metadata):
+            message = f"example {example.id!r} has no metadata dataset and entry: it is not reasoning_gym's"
             return Grade.failed(message, bad_data=True)
         answer, settings = attempt.answer, json.dumps(dict(metadata.get("settings", {})))
         value = None if answer is None else score(metadata["dataset"], settings, answer, metadata["entry"])
@@ -42,7 +41,6 @@ class ReasoningGym(Part):
 
 
 def require_reasoning_gym() -> None:
-    """UserError if the package is not installed."""
     if importlib.util.find_spec("reasoning_gym") is None:
         raise UserError("reasoning_gym is not installed: pip install 'rlvr[reasoning-gym]'.")
 

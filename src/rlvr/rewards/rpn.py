@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise, repeat
-from typing import Any, NamedTuple
+from typing import Any
 
 from rlvr.registry import register
 from rlvr.rewards.base import INVALID, Grade, Part, Verifier
@@ -25,37 +25,21 @@ from rlvr.types import Attempt, Score
 BEGIN = "<boe>"
 
 
-def boxed_answer(prompt: str, completion: str, arithmetic: Arithmetic | None) -> str | None:
-    """The operand between `=` and the completion's first `<eoe>`, or None; without arithmetic any single word.
+def _derivation(attempt: Attempt, written: list[str]) -> tuple[list[list[str]], list[bool]] | None:
+    """The prompt's expression, then the written lines, and of each of these: is it one pass of the line written before?
 
-    An `<eoe>` in the prompt does not count, words after the first one in the completion are ignored.
+    So one slip costs one. None for a direct answer, which writes no step.
     """
-    word = after_equals(prompt, completion)
-    return word if arithmetic is None or word in arithmetic.values else None
-
-
-class _Derivation(NamedTuple):
-    """The prompt's expression, then the written lines, and of each of these: is it one pass of the line before?
-
-    Each line is checked against the line written before it, so one slip costs one.
-    """
-
-    lines: list[list[str]]
-    right: list[bool]
-
-
-def _derivation(prompt: str, written: list[str], arithmetic: Arithmetic) -> _Derivation | None:
-    """None for a direct answer, which writes no step."""
     if EQUALS not in written:
         return None
     lines: list[list[str]] = [[]]
-    for word in [word for word in prompt.split() if word != BEGIN] + written:
+    for word in [word for word in attempt.prompt.split() if word != BEGIN] + written:
         if word == EQUALS:
             lines.append([])
         else:
             lines[-1].append(word)
-    right = [len(after) < len(before) and reduce_once(before, arithmetic) == after for before, after in pairwise(lines)]
-    return _Derivation(lines, right)
+    pairs = pairwise(lines)
+    return lines, [len(after) < len(before) and reduce_once(before, attempt.state) == after for before, after in pairs]
 
 
 class _WordsPart(Part):
@@ -84,8 +68,12 @@ class RpnCorrect(_WordsPart):
 
 
 def _boxed(attempt: Attempt) -> str | None:
-    arithmetic = attempt.state if isinstance(attempt.state, Arithmetic) else None
-    return boxed_answer(attempt.prompt, attempt.completion, arithmetic)
+    """The operand between `=` and the completion's first `<eoe>`, or None; without arithmetic any single word.
+
+    An `<eoe>` in the prompt does not count, words after the first one in the completion are ignored.
+    """
+    word, arithmetic = after_equals(attempt.prompt, attempt.completion), attempt.state
+    return word if not isinstance(arithmetic, Arithmetic) or word in arithmetic.values else None
 
 
 class RpnVerifier:
@@ -99,18 +87,17 @@ class RpnVerifier:
         self._verifier = verifier
 
     async def verify(self, attempt: Attempt) -> Score:
-        """The reward's score; diagnostics has `valid_steps` where steps were written and the completion ended."""
         score = await self._verifier.verify(attempt)
         written, found = attempt.completion.split(), _boxed(attempt)
         ended, correct = END in written, found == attempt.example.answer
-        derivation = _derivation(attempt.prompt, written[: written.index(END)] if ended else written, attempt.state)
+        derivation = _derivation(attempt, written[: written.index(END)] if ended else written)
         diagnostics, trace = dict(score.diagnostics), ()
         if derivation is not None:  # neither the expression nor a line that was cut off is graded
-            right = derivation.right
+            lines, right = derivation
             if ended:
                 diagnostics["valid_steps"] = sum(right) / len(right)
             graded = (None, *right) if ended else (None, *right[:-1], None)
-            trace = tuple(map(make_step, repeat("step", MAX_STEPS), map(" ".join, derivation.lines), graded))
+            trace = tuple(map(make_step, repeat("step", MAX_STEPS), map(" ".join, lines), graded))
         if found is not None:
             trace = (*trace, make_step("answer", found, correct))
         return replace(score, diagnostics=diagnostics, trace=trace)

@@ -12,8 +12,7 @@ from rlvr.settings import PositiveFloat, PositiveInt, Settings, Share, chosen, s
 
 _SANDBOX = "uses_sandbox or task.metric_uses_sandbox"
 
-METRICS = ("mean", "std", "within_group_std")
-"""What `reward/...` has in metrics.jsonl beside the parts."""
+METRICS = ("mean", "std", "within_group_std")  # what `reward/...` has in metrics.jsonl beside the parts
 
 
 class RewardSettings(Settings):

@@ -20,7 +20,7 @@ from typing import Literal
 from rlvr.errors import UserError
 from rlvr.registry import register
 from rlvr.rewards.base import INVALID, Grade, Part
-from rlvr.rewards.numbers import Number, parse_answer, same_number
+from rlvr.rewards.numbers import Number, parse_answer, same_answer
 from rlvr.rewards.official.text import normalize_answer, overlap
 from rlvr.settings import setting
 from rlvr.types import Attempt, Example
@@ -82,7 +82,7 @@ def _number(text: str) -> Number | None:
 def _em(text: str, gold: str) -> bool:
     number, gold_number = _number(text), _number(gold)
     if number is not None and gold_number is not None:
-        return same_number(number, gold_number)
+        return same_answer(number, gold_number)
     return normalize(text) == normalize(gold)
 
 

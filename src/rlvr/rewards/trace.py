@@ -18,20 +18,15 @@ from rlvr.types import Attempt, Score, TraceStep
 
 Kind = Literal["query", "document", "cite", "answer", "step"]
 
-MAX_STEPS = 200
-"""Steps that are noted of an episode, before its citations and its answer; what comes later is left out."""
+MAX_STEPS = 200  # steps that are noted of an episode, before its citations and its answer; what comes later is left out
 
 MAX_CITES = 100
-MAX_CHARS = 300
-"""Of a step's text or id."""
+MAX_CHARS = 300  # of a step's text or id
 
 
 @lru_cache(maxsize=4096)
 def make_step(kind: Kind, text: str, ok: bool | None = None, id: str | None = None, turn: int = 0) -> TraceStep:
-    """A step whose texts are no longer than `MAX_CHARS`.
-
-    The completions of a group say much the same: equal steps are one object, which saves most of the time.
-    """
+    """A step with texts of `MAX_CHARS` at most; equal ones, as the completions of a group make them, are one object."""
     return TraceStep(kind=kind, text=_cut(text), ok=ok, id=None if id is None else _cut(id), turn=turn)
 
 
@@ -47,7 +42,6 @@ class Trace:
     steps: list[TraceStep] = field(default_factory=list)
 
     def note(self, kind: Kind, text: str, ok: bool | None = None, id: str | None = None) -> None:
-        """One more step of this turn; nothing once there are `MAX_STEPS`."""
         if len(self.steps) < MAX_STEPS:
             self.steps.append(make_step(kind, text, ok, id, self.turn))
 
@@ -58,8 +52,6 @@ class Trace:
 
 
 class TracedAnswer:
-    """A verifier that also notes the answer; it is not said whether it is right."""
-
     def __init__(self, verifier: Verifier, form: AnswerFormat) -> None:
         self.name = verifier.name
         self._verifier, self._format = verifier, form

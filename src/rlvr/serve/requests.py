@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from rlvr.chat.tool_calls import MAX_DEPTH, BadJsonError, load_json
+from rlvr.chat.tool_calls import MAX_DEPTH, BadCallError, load_json
 from rlvr.errors import UserError, nearest
 from rlvr.seeding import derive_seed
 from rlvr.serve.answers import Answer, ChatAnswer, TextAnswer
@@ -51,7 +51,7 @@ def _call(call: Call, place: str) -> ToolCall:
     text, field = call.function.arguments, f"{place}.function.arguments"
     try:
         arguments = load_json(text) if text.strip() else {}
-    except BadJsonError as error:
+    except BadCallError as error:
         raise invalid(field, f"they are not JSON: {error}.") from None
     if not isinstance(arguments, dict):
         raise invalid(field, "they must be a JSON object.")

@@ -2,11 +2,9 @@ import pytest
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
 from rlvr.chat.rendering import Chat
-from rlvr.errors import ConfigError, UserError
+from rlvr.errors import ConfigError
 from rlvr.types import Message
 from tests.unit.chat.tokenizers import BOS, CHATML, END, START, TEXT_END, byte_tokenizer
-
-WORDS = ["<pad>", "<boe>", "<eoe>", "=", "+", *map(str, range(7))]
 
 
 def user(content: str) -> Message:
@@ -22,31 +20,12 @@ def tiny_model(eos: int | list[int] | None, generation_eos: int | list[int] | No
     return model
 
 
-# ------------------------------------------------------------------------------------------------------ plain text
-
-
 @pytest.mark.parametrize("text", ["1+1=", f"{BOS}1+1="])
 def test_the_beginning_token_stands_there_once(text: str) -> None:
     adds = Chat(byte_tokenizer(template=None, adds_bos=True))
     assert adds.decode(adds.encode_prompt([user(text)])) == f"{BOS}1+1="
     leaves = Chat(byte_tokenizer(template=None))
     assert leaves.decode(leaves.encode_prompt([user(text)])) == text
-
-
-# -------------------------------------------------------------------------------------------------- chat templates
-
-
-def test_a_prompt_is_the_template_with_the_header_of_the_answer() -> None:
-    for adds_bos in (False, True):
-        chat = Chat(byte_tokenizer(adds_bos=adds_bos))
-        prompt = chat.encode_prompt([Message(role="system", content="Add."), user("1+1")])
-        assert chat.decode(prompt) == (f"{START}system\nAdd.{END}\n{START}user\n1+1{END}\n{START}assistant\n")
-
-
-def test_a_template_with_a_beginning_token_gets_no_second_one() -> None:
-    chat = Chat(byte_tokenizer(template="{{ bos_token }}" + CHATML, adds_bos=True))
-    assert chat.decode(chat.encode_prompt([user("1")])).count(BOS) == 1
-    assert BOS not in chat.decode(chat.encode_reply([user("1")]))
 
 
 def test_pitfall_04_a_document_cannot_end_its_turn_and_speak_for_the_model() -> None:
@@ -91,9 +70,6 @@ def test_a_completion_that_ended_otherwise_is_closed_by_the_template() -> None:
     assert chat.decode(chat.encode_reply([user("x")], last_id=other)) == f"{END}\n{tail}"
 
 
-# ------------------------------------------------------------------------------------------------------ stop tokens
-
-
 def test_pitfall_03_every_end_token_stops_also_where_config_and_tokenizer_disagree() -> None:
     tokenizer = byte_tokenizer(eos=END)
     end, text_end = (tokenizer.convert_tokens_to_ids(word) for word in (END, TEXT_END))
@@ -113,8 +89,6 @@ def test_a_stop_word_that_is_not_one_token_is_an_error(word: str) -> None:
         Chat(byte_tokenizer(), [word])
 
 
-# ---------------------------------------------------------------------------------- templates that refuse, system texts
-
 SYSTEM = Message(role="system", content="Add.")
 GEMMA = (  # Gemma 2's own words
     "{{ bos_token }}"
@@ -133,21 +107,6 @@ def test_a_system_text_that_the_template_refuses_or_drops_stands_before_the_ques
     assert f"{START}user\nAdd.\n\n1+1{END}\n" in text
     assert "takes no system message" in str(chat.note([SYSTEM, user("1+1")]))
     assert chat.note([user("1+1")]) is None
-
-
-def test_the_note_says_when_roles_are_not_marked() -> None:
-    plain, usual = Chat(byte_tokenizer(template=None)), Chat(byte_tokenizer())
-    assert "no chat template" in str(plain.note([SYSTEM, user("1")]))
-    assert plain.note([user("1")]) is None
-    assert usual.note([SYSTEM, user("1")]) is None
-
-
-def test_a_template_that_cannot_render_the_messages_is_a_sentence() -> None:
-    twice = "messages | length > 1 and messages[1]['role'] == 'user'"
-    strict = f"{{% if {twice} %}}{{{{ raise_exception('roles must alternate') }}}}{{% endif %}}"
-    chat = Chat(byte_tokenizer(template=strict + CHATML))
-    with pytest.raises(UserError, match=r"cannot render the messages user, user \(roles must alternate\)"):
-        chat.encode_prompt([user("1"), user("2")])
 
 
 def test_pitfall_03_the_end_of_turn_of_the_template_stops_where_no_config_names_it() -> None:

@@ -5,7 +5,6 @@ import json
 import pytest
 
 from rlvr.chat.rendering import Chat
-from rlvr.models.scratch import build_tokenizer
 from rlvr.types import Message, StopReason, ToolCall, ToolSchema
 from tests.unit.chat.tokenizers import CHATML, END, START, byte_tokenizer, encode, template_tokenizer
 
@@ -59,9 +58,6 @@ def ended(chat: Chat, text: str, end: str = END) -> tuple[int, ...]:
     return (*encode(chat._tokenizer, text), chat._tokenizer.convert_tokens_to_ids(end))
 
 
-# ------------------------------------------------------------------------------------------------- tools in prompts
-
-
 def test_a_template_that_shows_tools_gets_the_schemas() -> None:
     chat = Chat(byte_tokenizer(template=HERMES))
     assert prompt(chat, user("Who?")).startswith(f"{START}tools\n{json.dumps([SEARCH])}{END}\n{START}user\nWho?{END}")
@@ -78,40 +74,6 @@ def test_a_template_that_ignores_tools_gets_them_described_in_the_system_message
     assert said[tool_format] in system
     assert rest == f"\n{START}user\nWho?{END}\n{START}assistant\n"
     assert said[tool_format] in prompt(chat, user("Who?")).partition(END)[0]
-
-
-def test_a_format_that_is_not_the_templates_own_is_described_and_stays_text() -> None:
-    chat = Chat(byte_tokenizer(template=HERMES), tool_format="llama")
-    said = Message(role="assistant", content="", tool_calls=(calling("Ann"),))
-    text = prompt(chat, user("Who?"), said)
-    assert f"{START}tools" not in text
-    assert "Respond in the format" in text
-    assert f'{START}assistant\n{{"name": "search", "parameters": {{"query": "Ann"}}}}{END}' in text
-    assert "<tool_call>" not in text
-    own = prompt(Chat(byte_tokenizer(template=HERMES)), user("Who?"), said)
-    assert '<tool_call>\n{"name": "search", "arguments": {"query": "Ann"}}\n</tool_call>' in own
-
-
-def test_words_of_tiny_models_are_not_described() -> None:
-    words = ["<pad>", "<boe>", "<eoe>", "<call>", "</call>", "search", "p3", "well"]
-    chat = Chat(build_tokenizer(words))
-    assert chat.tool_format.name == "words"
-    assert prompt(chat, user("well")) == "well"
-    read = chat.parse((3, 5, 6, 4, 2), StopReason.STOP, [SEARCH])
-    assert read == Message(role="assistant", content="", tool_calls=(calling("p3"),))
-    assert chat.parse((3, 5, 6, 4, 2), StopReason.STOP).content == "<call> search p3 </call>"
-    shown = Message(role="assistant", content="well", tool_calls=(calling("p3"),))
-    assert chat.decode(encode(chat._tokenizer, chat._plain([shown], [SEARCH]))) == "well <call> search p3 </call>"
-
-
-def test_plain_text_of_larger_models_describes_the_tools() -> None:
-    chat = Chat(byte_tokenizer(template=None))
-    assert chat.tool_format.name == "hermes"
-    assert prompt(chat, user("Who?")).startswith("# Tools")
-    assert prompt(chat, user("Who?")).endswith("\nWho?")
-
-
-# ------------------------------------------------------------------------------------------------ answers of tools
 
 
 def test_mistral_wants_calls_before_answers_and_ids_of_nine_characters() -> None:
@@ -162,9 +124,6 @@ def test_without_a_role_for_tools_the_user_says_what_they_found(tool_format: str
     assert prompt(chat, user("Who?"), said, *reply, user("Well?")).endswith(tail)
 
 
-# -------------------------------------------------------------------------------------- headers that open reasoning
-
-
 def test_reasoning_that_the_header_opens_begins_with_the_completion() -> None:
     chat = Chat(byte_tokenizer(template=OPENS))
     call = '<tool_call>{"name": "search", "arguments": {"query": "Ann"}}</tool_call>'
@@ -174,9 +133,6 @@ def test_reasoning_that_the_header_opens_begins_with_the_completion() -> None:
     assert said.content == f"so {call}</think>"
     history = prompt(chat, user("Who?"), Message(role="assistant", content="Hm.\n</think>\n\nAnn."), user("Sure?"))
     assert f"{START}assistant\n<think>\nHm.\n</think>\n\nAnn.{END}" in history
-
-
-# ------------------------------------------------------------------------------------------------------ stop tokens
 
 
 def test_pitfall_03_a_call_may_end_otherwise_than_an_answer() -> None:

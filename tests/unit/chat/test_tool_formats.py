@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlvr.chat.formats import FORMATS, read_message
-from rlvr.chat.reasoning import ATEM, HARMONY, THINK, Marks
-from rlvr.chat.tool_calls import MAX_CALLS, MAX_DEPTH
+from rlvr.chat.reasoning import THINK, Marks
 from rlvr.types import Message, ToolCall, ToolSchema
 
 
@@ -39,9 +38,6 @@ def problem(name: str, text: str) -> str:
     return only.problem
 
 
-# ----------------------------------------------------------------------------------------------------------- hermes
-
-
 def test_hermes_calls_stand_in_text() -> None:
     message = read(
         "hermes",
@@ -67,11 +63,11 @@ def test_hermes_calls_stand_in_text() -> None:
         ('{"name": 3, "arguments": {}}', "names no tool"),
         ('{"name": " ", "arguments": {}}', "names no tool"),
         ('{"name": "search", "arguments": [1]}', "must be a JSON object"),
-        ('{"name": "search", "arguments": "Ann"}', "not JSON"),
+        ('{"name": "search", "arguments": "Ann"}', "no JSON"),
         ('{"name": "search", "arguments": "3"}', "must be a JSON object"),
-        ('{"name": "search", "arguments": {"top_n": NaN}}', "NaN is not JSON"),
-        ('{"name": "search", "arguments": {"top_n": -Infinity}}', "-Infinity is not JSON"),
-        ('{"name": "search", "arguments": {"top_n": 1e999}}', "too large"),
+        ('{"name": "search", "arguments": {"top_n": NaN}}', "NaN is no number of JSON"),
+        ('{"name": "search", "arguments": {"top_n": -Infinity}}', "-Infinity is no number of JSON"),
+        ('{"name": "search", "arguments": {"top_n": 1e999}}', "1e999 is no number"),
         ('{"name": "search", "arguments": {"top_n": ' + "1" * 5000 + "}}", "limit"),
         ('{"name": "search", "arguments": {"query": "a", "query": "b"}}', "a key stands twice"),
         ('{"name": "search", "arguments": {"query": "\\ud800"}}', "surrogate"),
@@ -96,16 +92,6 @@ def test_a_call_that_does_not_end_is_malformed_or_cut_off() -> None:
     assert calls("hermes", whole + text, finished=False) == [("list", {})]
 
 
-def test_a_turn_has_a_limited_number_of_calls() -> None:
-    found = read("hermes", '<tool_call>{"name": "list"}</tool_call>' * (3 * MAX_CALLS)).tool_calls
-    assert len(found) == MAX_CALLS + 1
-    assert [c.problem is None for c in found] == [True] * MAX_CALLS + [False]
-    assert len({c.id for c in found}) == len(found)
-
-
-# ------------------------------------------------------------------------------------------------------------ llama
-
-
 @pytest.mark.parametrize("tag", ["", "<|python_tag|>"])
 def test_a_llama_turn_is_json(tag: str) -> None:
     text = tag + '{"name": "search", "parameters": {"query": "Ann"}}'
@@ -113,14 +99,6 @@ def test_a_llama_turn_is_json(tag: str) -> None:
         role="assistant", content="", tool_calls=(ToolCall(id="call_0", name="search", arguments={"query": "Ann"}),)
     )
     assert calls("llama", text + '; {"name": "list", "parameters": {}}') == [("search", {"query": "Ann"}), ("list", {})]
-
-
-@pytest.mark.parametrize(
-    "answer",
-    ["Ann", '{"answer": "Ann"}', '{"name": "Ann", "age": 3}', "{x | x > 0}", "", "{", 'So: {"name": "Ann"}'],
-)
-def test_other_turns_are_answers(answer: str) -> None:
-    assert read("llama", answer) == Message(role="assistant", content=answer)
 
 
 LLAMA_CALL = '{"name": "search", "parameters": {"query": "Ann"}}'
@@ -159,9 +137,6 @@ def test_a_broken_llama_call_is_malformed_or_cut_off(text: str) -> None:
     assert read("llama", text, finished=False) == Message(role="assistant", content=text)
 
 
-# ------------------------------------------------------------------------------------------------------------ words
-
-
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
@@ -173,7 +148,7 @@ def test_a_broken_llama_call_is_malformed_or_cut_off(text: str) -> None:
         ("<call> roll null maybe </call>", [("roll", {"sides": None, "exact": "maybe"})]),
         ("<call> search </call>", [("search", {})]),
         ("<call> list </call> <call> fly away </call>", [("list", {}), ("fly", {})]),
-        ("<call> list me </call>", [("list", None)]),
+        ("<call> list me </call>", [("", None)]),
         ("<call> </call>", [("", None)]),
         ("<call> <call> list </call>", [("", None)]),
         ("<call> list", [("", None)]),
@@ -182,9 +157,6 @@ def test_a_broken_llama_call_is_malformed_or_cut_off(text: str) -> None:
 )
 def test_words_are_the_parameters_in_their_order(text: str, wanted: list[tuple[str, Any]]) -> None:
     assert calls("words", text) == wanted
-
-
-# --------------------------------------------------------------------------------------------------- other families
 
 
 @pytest.mark.parametrize("name", [name for name in FORMATS if name not in ("words", "harmony")])
@@ -252,8 +224,6 @@ def test_malformed_calls_of_families(name: str, text: str) -> None:
     assert read(name, text).content == text.strip()
 
 
-# -------------------------------------------------------------------------------------------------------- reasoning
-
 LISTED = '<tool_call>{"name": "list"}</tool_call>'
 
 
@@ -275,19 +245,6 @@ def test_pitfall_28_nothing_within_reasoning_is_a_call(text: str, num_calls: int
     assert read("hermes", LISTED, opened=True).tool_calls == ()  # the prompt has opened it
     assert len(read("hermes", f"so</think>{LISTED}", opened=True).tool_calls) == 1
 
-
-def test_reasoning_of_families_with_other_marks() -> None:
-    call = " to=functions.list<|channel|>commentary json<|message|>{}"
-    thought = f"<|channel|>analysis<|message|>{call}<|end|><|start|>assistant"
-    assert calls("harmony", thought + call, marks=HARMONY) == [("list", {})]
-    assert calls("harmony", thought, marks=HARMONY) == []
-    invoke = '<atem:function_calls><atem:invoke name="list"></atem:invoke></atem:function_calls>'
-    thought = f" to=self<|message|>{invoke}<|eom|>"
-    assert calls("atem", f"{thought}<|start|>assistant to=list<|message|>{invoke}", marks=ATEM) == [("list", {})]
-    assert calls("atem", thought, marks=ATEM) == []
-
-
-# ------------------------------------------------------------------------------------------------------- any output
 
 MARKS = [
     "<tool_call>", "</tool_call>", "<call>", "</call>", '{"name": "search", "arguments": {', "}", "[", "]", '"', "\\",
@@ -326,10 +283,3 @@ def test_a_megabyte_is_read_in_one_go(name: str) -> None:
         "<|tool_call>call:a{b:'" + "\\'" * 40_000 + "}<tool_call|>",
     ):
         assert all(call.problem for call in read(name, text).tool_calls)
-
-
-def test_depth_has_a_limit_that_recursion_never_meets() -> None:
-    for depth, fits in ((MAX_DEPTH - 3, True), (MAX_DEPTH + 1, False)):
-        nested = "[" * depth + "]" * depth
-        (call,) = read("hermes", f'<tool_call>{{"name": "a", "arguments": {{"b": {nested}}}}}</tool_call>').tool_calls
-        assert (call.problem is None) is fits

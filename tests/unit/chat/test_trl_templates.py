@@ -49,8 +49,6 @@ def next_prompt(
     return following, [QUESTION, said, *reply], rewritten
 
 
-# ----------------------------------------------------------------------------------- what the template itself would do
-
 PAGE = Path(__file__).parents[3] / "docs" / "chat.md"
 HEADER_IS_TAKEN_BACK = {"deepseek_r1_distill", "deepseekv3"}  # <think> of the header
 HEADER_IS_CLOSED = {f"nemotron_3_{size}" for size in ("nano", "super", "ultra", "5_lightning")}  # <think></think>
@@ -98,9 +96,6 @@ def test_a_first_prompt_is_what_the_tokenizer_renders_from_openai_messages(name:
     described = chat.decode(chat.encode_prompt(said, [TOOL]))
     assert "look_up" in described
     assert "top_n" in described
-
-
-# --------------------------------------------------------------------------------------------- what a model may say
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -183,19 +178,6 @@ def test_the_page_says_what_is_done_for_the_template(name: str) -> None:
     if family(name) == name:
         assert trl_templates.row(name) in PAGE.read_text().splitlines()
 
-
-def test_the_page_says_it_of_each_kind() -> None:
-    """Both kinds exist, so neither "always anew" nor "never anew" would do."""
-    rows = [trl_templates.row(name) for name in ("qwen2_5", "qwen3", "llama3_1", "deepseek_r1_distill")]
-    assert [row.split(" | ")[-2:] for row in rows] == [
-        ["nothing", "nothing |"],
-        ["reasoning", "nothing |"],
-        ["nothing", "text beside a call |"],
-        ["header, reasoning", "header, reasoning |"],
-    ]
-
-
-# ------------------------------------------------------------------------------------------------------- tool calls
 
 VALUES: dict[str, Any] = {
     "query": "who is\nnumber 1?",

@@ -87,7 +87,7 @@ def test_tool_calls_are_read_and_a_malformed_one_is_a_call_with_a_problem() -> N
     assert "stop" not in server.requests[0]  # it would cut a call in two
     first, second, third = said.message.tool_calls
     assert (first.id, first.name, first.arguments, first.problem) == ("call_0", "look", {"at": 3}, None)
-    assert "not JSON" in str(second.problem)
+    assert "no JSON" in str(second.problem)
     assert "names no tool" in str(third.problem)
     # an endpoint would refuse what cannot be read
     sent = [call["function"] for call in to_wire(said.message)["tool_calls"]]

@@ -4,7 +4,6 @@ import math
 import subprocess
 import sys
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -46,28 +45,9 @@ def test_scores_are_those_of_the_formula(query: str, settings: RetrievalSettings
     assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
 
 
-def test_stems_and_stop_words_are_taken_only_if_asked_for() -> None:
-    found = documents()
-    assert bm25().index(found).search("capitals", 5)
-    assert bm25().index(found).search("the", 5) == []
-    assert bm25(PLAIN).index(found).search("capitals", 5) == []
-    assert bm25(PLAIN).index(found).search("the", 5)
-
-
 @pytest.mark.parametrize("query", ["", "   ", "?!", "a", "unheardof", "\ud800", "\x00", "x" * 100_000 + " Vistula"])
 def test_a_query_that_says_nothing_finds_nothing(query: str) -> None:
     assert ranked(bm25(), documents(), query) == []
-
-
-def test_queries_and_top_n_are_cut() -> None:
-    assert ranked(bm25(), documents(), "Vistula " * 12_500, 1) == [3]
-    assert ranked(bm25(), documents(), "Paris", 0) == []
-    assert ranked(bm25(), documents(), "Paris", 10**9) == [2, 5, 0]
-
-
-@pytest.mark.parametrize("found", [[], documents()[6:7]])
-def test_documents_without_words_are_never_found(found: list[Document]) -> None:
-    assert ranked(bm25(), found, "Paris") == []
 
 
 def test_a_stored_index_finds_the_same(tmp_path: Path) -> None:
@@ -78,14 +58,6 @@ def test_a_stored_index_finds_the_same(tmp_path: Path) -> None:
             stored = bm25(settings).corpus_index(corpus)
             assert [stored.search(query, 5) for query in QUERIES] == [built.search(query, 5) for query in QUERIES]
     assert len(list(corpus.folder.glob("bm25-*"))) == 2
-
-
-def test_threads_find_what_one_finds() -> None:
-    index, fresh = bm25().index(documents()), bm25().index(documents())
-    queries = [f"{query} {number}" for number in range(200) for query in QUERIES]
-    with ThreadPoolExecutor(8) as pool:
-        together = list(pool.map(lambda query: fresh.search(query, 3), queries))
-    assert together == [index.search(query, 3) for query in queries]
 
 
 def test_bm25s_does_not_start_jax() -> None:

@@ -32,24 +32,6 @@ def test_what_is_found_stands_on_stdout(capsys: pytest.CaptureFixture[str], fold
     assert err.startswith("rlvr: bm25: 8 passages searched in ")
 
 
-def test_json_is_one_line_a_passage(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
-    _, out, _ = run(capsys, folder, "--query", "Seine", "--retriever", "lexical", "--json")
-    lines = [json.loads(line) for line in out.splitlines()]
-    assert [(line["retriever"], line["rank"], line["id"]) for line in lines] == [
-        ("lexical", 1, "d4"),
-        ("lexical", 2, "d2"),
-    ]
-    assert lines[0]["score"] > lines[1]["score"] > 0
-    assert lines[0].keys() == {"retriever", "rank", "score", "id", "title", "text"}
-
-
-def test_words_are_treated_as_asked(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
-    assert "d4" in run(capsys, folder, "--query", "rivers", "--retriever", "bm25")[1]
-    assert run(capsys, folder, "--query", "rivers", "--retriever", "bm25", "--no-stem")[1] == "bm25: nothing\n\n"
-    assert run(capsys, folder, "--query", "the", "--retriever", "bm25")[1] == "bm25: nothing\n\n"
-    assert "d4" in run(capsys, folder, "--query", "the", "--retriever", "bm25", "--keep-stop-words")[1]
-
-
 def test_a_corpus_cannot_write_to_the_terminal(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     (folder / "corpus.jsonl").write_text(json.dumps({"title": "word\x1b[2J", "text": "two\nlines\u202e " + "x" * 500}))
     _, out, _ = run(capsys, folder, "--query", "word", "--retriever", "bm25")

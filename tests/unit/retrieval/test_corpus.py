@@ -1,13 +1,12 @@
 """Files of passages: forms, damage, and folders that always belong to the file as it is now."""
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from rlvr.retrieval.corpus import default_folder, made, open_corpus
+from rlvr.retrieval.corpus import open_corpus
 from rlvr.rows import DataError
 from tests.unit.retrieval.passages import PLAIN, bm25, documents, places, write_corpus
 
@@ -19,13 +18,6 @@ def test_every_form_gives_the_same_documents(tmp_path: Path, name: str) -> None:
     assert corpus.documents[-1] == documents()[-1]
     with pytest.raises(IndexError):
         corpus.documents[len(documents())]
-
-
-def test_ids_may_be_numbers_or_missing_and_so_may_titles(tmp_path: Path) -> None:
-    file = tmp_path / "c.jsonl"
-    file.write_text('{"text": "one"}\n\n{"id": 7, "text": "two", "other": []}\n{"text": "three", "title": "T"}\n')
-    found = open_corpus(file, tmp_path).documents
-    assert [(document.id, document.title) for document in found] == [("0", ""), ("7", ""), ("2", "T")]
 
 
 BAD = {
@@ -71,17 +63,6 @@ def test_pitfall_38_a_changed_corpus_or_setting_gets_a_new_index(tmp_path: Path)
     assert "chemist" in after.documents[0].text
 
 
-def test_an_unchanged_corpus_is_not_read_again(tmp_path: Path) -> None:
-    file = write_corpus(tmp_path)
-    corpus = open_corpus(file, tmp_path / "indexes")
-    bm25().corpus_index(corpus)
-    stamps = {path: path.stat().st_mtime_ns for path in corpus.folder.rglob("*")}
-    again = open_corpus(file, tmp_path / "indexes")
-    bm25().corpus_index(again)
-    assert again.folder == corpus.folder
-    assert {path: path.stat().st_mtime_ns for path in corpus.folder.rglob("*")} == stamps
-
-
 @pytest.mark.parametrize("name", ["documents/offsets.npy", "bm25-stem-stop-2/data.csc.index.npy"])
 def test_a_damaged_folder_says_what_to_delete(tmp_path: Path, name: str) -> None:
     file = write_corpus(tmp_path)
@@ -90,23 +71,6 @@ def test_a_damaged_folder_says_what_to_delete(tmp_path: Path, name: str) -> None
     (corpus.folder / name).write_bytes(b"\x93NUMPY")
     with pytest.raises(DataError, match=r"is damaged .* delete that folder"):
         bm25().corpus_index(open_corpus(file, tmp_path / "indexes"))
-
-
-def test_the_index_of_another_corpus_is_not_taken(tmp_path: Path) -> None:
-    large = open_corpus(write_corpus(tmp_path), tmp_path / "indexes")
-    (tmp_path / "small.jsonl").write_text('{"text": "the Seine"}\n')
-    small = open_corpus(tmp_path / "small.jsonl", tmp_path / "indexes")
-    bm25().corpus_index(small)
-    shutil.copytree(small.folder / "bm25-stem-stop-2", large.folder / "bm25-stem-stop-2")
-    with pytest.raises(DataError, match="it is of another corpus"):
-        bm25().corpus_index(large)
-
-
-def test_a_corpus_without_words_cannot_be_searched_by_words(tmp_path: Path) -> None:
-    (tmp_path / "c.jsonl").write_text('{"text": "?"}\n')
-    corpus = open_corpus(tmp_path / "c.jsonl", tmp_path)
-    with pytest.raises(DataError, match="has a word"):
-        bm25().corpus_index(corpus)
 
 
 def test_processes_that_build_at_once_all_find_a_whole_index(tmp_path: Path) -> None:
@@ -122,27 +86,3 @@ def test_processes_that_build_at_once_all_find_a_whole_index(tmp_path: Path) -> 
     running = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(3)]
     assert [process.communicate()[0] for process in running] == ["d3\n"] * 3
     assert [path.name for path in (tmp_path / "indexes").rglob(".*")] == []
-
-
-def test_whoever_is_first_wins_and_a_failure_leaves_nothing(tmp_path: Path) -> None:
-    def late(draft: Path) -> None:
-        made(tmp_path / "x" / "folder", lambda other: (other / "by").write_text("first") and None)
-        (draft / "by").write_text("late")
-
-    assert (made(tmp_path / "x" / "folder", late) / "by").read_text() == "first"
-
-    def failing(draft: Path) -> None:
-        (draft / "half").write_text("")
-        raise DataError("no")
-
-    with pytest.raises(DataError):
-        made(tmp_path / "x" / "other", failing)
-    assert [path.name for path in (tmp_path / "x").iterdir()] == ["folder"]
-
-
-def test_indexes_are_kept_in_the_users_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert default_folder() == tmp_path / "rlvr" / "retrieval"
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert default_folder() == tmp_path / "home" / ".cache" / "rlvr" / "retrieval"

@@ -9,10 +9,6 @@ from rlvr.retrieval.ranking import best
 values = st.lists(st.sampled_from([0.0, 0.25, 0.5, -1.0, -math.inf]), max_size=12)
 
 
-def test_the_example_of_the_docstring() -> None:
-    assert best(np.array([0.25, 0.5, -math.inf, 0.5], dtype=np.float32), 3).tolist() == [1, 3, 0]
-
-
 @given(values, st.integers(-1, 15), st.sampled_from([-math.inf, 0.0, 0.25]))
 def test_hits_are_those_of_a_full_sort_with_ties_by_index(values: list[float], top_n: int, above: float) -> None:
     found = sorted((-value, index) for index, value in enumerate(values) if value > above)

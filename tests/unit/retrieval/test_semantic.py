@@ -1,6 +1,5 @@
 """Search by meaning, and by both, with the real small model."""
 
-import asyncio
 import importlib.util
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 
 from rlvr.errors import ConfigError
-from rlvr.retrieval.base import Document, Found
+from rlvr.retrieval.base import Document
 from rlvr.retrieval.corpus import open_corpus
 from rlvr.retrieval.encoder import DEFAULT_MODEL, PACKAGED, Encoder, load_encoder, model_source
 from rlvr.retrieval.hybrid import MEANING, Hybrid, fuse
@@ -37,30 +36,6 @@ def hybrid() -> Hybrid:
     retriever = open_retriever(f"hybrid/{PACKAGED}", STEMMED)
     assert isinstance(retriever, Hybrid)
     return retriever
-
-
-def test_meaning_is_found_without_a_common_word(semantic: Semantic) -> None:
-    index = semantic.index(documents())
-    for query, place in (("a scientist who discovered radioactivity", 0), ("waterway", 4)):
-        assert index.search(query, 1) == [Found(documents()[place], pytest.approx(0.38, abs=0.15))]
-
-
-def test_vectors_are_float32_and_of_length_one(semantic: Semantic) -> None:
-    vectors = semantic.index(documents()).vectors
-    assert vectors.dtype == np.float32
-    assert vectors.shape == (len(documents()), 384)
-    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-5)
-    hits = semantic.index(documents()).search("Warsaw", 100)
-    assert len(hits) == len(documents())
-    assert all(-1 <= hit.score <= 1 for hit in hits)
-
-
-def test_only_256_tokens_count(encoder: Encoder) -> None:
-    long = "river " * 400
-    same, other = encoder.paragraphs([long + "physics", long + "music"])
-    np.testing.assert_array_equal(same, other)
-    first, second = encoder.paragraphs(["physics " + long, "music " + long])
-    assert not np.array_equal(first, second)
 
 
 def test_bad_input_is_bounded_and_an_empty_query_finds_nothing(hybrid: Hybrid, semantic: Semantic) -> None:
@@ -122,16 +97,6 @@ def test_pitfall_28_both_lists_count_at_every_length() -> None:
     np.testing.assert_allclose(fuse(words, 0.1 * meaning + 0.8), scores, rtol=1e-4)
 
 
-def test_fusing_without_words_or_without_differences() -> None:
-    meaning = np.array([0.2, 0.4], dtype=np.float32)
-    no_words = np.zeros(2, dtype=np.float32)
-    assert fuse(no_words, meaning).argmax() == 1
-    np.testing.assert_array_equal(
-        fuse(np.ones(2, dtype=np.float32), np.ones(2, dtype=np.float32)), fuse(*[np.ones(2)] * 2)
-    )
-    assert fuse(no_words[:0], meaning[:0]).shape == (0,)
-
-
 def rows(*numbers: int) -> Sequence[tuple[str, list[Document]]]:
     """HotpotQA questions with their paragraphs."""
     found, all_rows = [], real_rows("hotpotqa/train.jsonl.gz")
@@ -150,14 +115,6 @@ def test_pitfall_28_hybrid_differs_from_both_parts_at_one_and_two_documents(hybr
             differs["bm25"] += mine != set(places(bm25().index(paragraphs), question, top_n))
             differs["semantic"] += mine != set(places(semantic.index(paragraphs), question, top_n))
         assert min(differs.values()) > 0, (top_n, differs)
-
-
-def test_episodes_search_in_threads_and_see_their_own(semantic: Semantic) -> None:
-    async def all_at_once() -> list[list[Document]]:
-        searches = [semantic.over([document], ()) for document in documents()]
-        return await asyncio.gather(*(search("river", 3) for search in searches))
-
-    assert asyncio.run(all_at_once()) == [[document] for document in documents()]
 
 
 def test_the_packaged_model_stands_for_the_default_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import urllib.error
@@ -15,12 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
 
 from rlvr.cli.main import main
 from rlvr.retrieval.base import Document, RetrievalError
 from rlvr.retrieval.retriever import open_retriever
-from rlvr.retrieval.server import MAX_BODY_BYTES
 from tests.unit.retrieval.passages import documents, retrieval, write_corpus
 
 
@@ -91,11 +88,6 @@ def test_rerank_answers_like_cohere(url: str) -> None:
     assert ask(f"{url}/rerank", {"query": "", "documents": []}) == (200, {"model": "bm25", "results": []})
 
 
-def test_health(url: str) -> None:
-    with urllib.request.urlopen(f"{url}/health", timeout=10) as answer:
-        assert json.load(answer) == {"status": "ok", "retriever": "bm25", "passages": len(documents())}
-
-
 BAD: list[tuple[str, object]] = [
     ("search", b"{"),
     ("search", []),
@@ -120,18 +112,6 @@ def test_bad_requests_are_refused_with_a_reason(url: str, path: str, body: objec
     assert answer["error"]
 
 
-def test_a_body_that_is_too_large_is_not_read(url: str) -> None:
-    assert ask(f"{url}/search", b" " * (MAX_BODY_BYTES + 1))[0] == 413
-
-
-def test_whoever_hangs_up_amid_a_request_leaves_no_trace(tmp_path: Path) -> None:
-    process, url = start(tmp_path)
-    with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=10) as connection:
-        connection.sendall(b"POST /search HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{")
-    assert ask(f"{url}/search", {"query": "Texas"})[0] == 200
-    assert stop(process, signal.SIGTERM) == (143, "")
-
-
 def test_a_retriever_of_ones_own_is_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(Path(__file__).resolve().parents[3] / "examples" / "own")
     process, url = start(tmp_path, "--retriever", "my_retriever:Trigrams")
@@ -141,29 +121,6 @@ def test_a_retriever_of_ones_own_is_served(tmp_path: Path, monkeypatch: pytest.M
     scores = [(result["index"], result["relevance_score"]) for result in answer["results"]]
     assert scores == [(2, 1.0), (1, 0.5), (0, 0.0)]
     assert stop(process, signal.SIGTERM) == (143, "")
-
-
-def test_ctrl_c_ends_it_with_130(tmp_path: Path) -> None:
-    process, _ = start(tmp_path)
-    code, err = stop(process, signal.SIGINT)
-    assert (code, err) == (130, "")
-
-
-def test_the_address_is_told_once_signals_are_heeded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    told = []
-
-    async def startup(server: uvicorn.Server, sockets: list[socket.socket] | None = None) -> None:
-        told.append(capsys.readouterr().err)
-        assert signal.getsignal(signal.SIGINT) == server.handle_exit
-        server.should_exit = True
-
-    monkeypatch.setattr(uvicorn.Server, "startup", startup)
-    corpus = str(write_corpus(tmp_path))
-    assert main(["retrieve", corpus, "--serve", "--port", "0", "--index-dir", str(tmp_path)]) == 0
-    assert told == [""]
-    assert "at http://127.0.0.1:" in capsys.readouterr().err
 
 
 def test_a_taken_port_is_one_sentence(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ from rlvr.errors import ConfigError
 from rlvr.retrieval import services
 from rlvr.retrieval.base import Document, NoAnswerError, RetrievalError
 from rlvr.retrieval.retriever import Retriever, open_retriever
-from rlvr.retrieval.services import SearchService, ServiceRetriever
+from rlvr.retrieval.services import ServiceRetriever
 from tests.unit.retrieval.passages import documents, retrieval
 
 Answer = Callable[[dict[str, Any]], tuple[int, bytes]]
@@ -101,13 +101,6 @@ def test_rerank_sends_what_the_service_expects_and_takes_its_order(server: Serve
     assert max(map(len, body["documents"])) == 30
 
 
-def test_rerank_gives_no_document_twice_and_no_more_than_asked_for(server: Server) -> None:
-    server.says({"results": [{"index": index, "relevance_score": 1} for index in (3, 3, 1, 2)]})
-    assert rerank(server) == [documents()[1], documents()[2]]
-    assert rerank(server, top_n=1_000) == [documents()[index] for index in (1, 2, 3)]
-    assert server.asked[1][2]["top_n"] == len(documents())
-
-
 def test_search_takes_the_passages_of_the_service(server: Server) -> None:
     server.says(
         {"results": [{"id": 7, "title": "T", "text": "one", "score": 2}, "two", {"document": {"text": "three"}}]}
@@ -120,16 +113,6 @@ def test_search_takes_the_passages_of_the_service(server: Server) -> None:
     assert search(server, top_n=1) == found[:1]
 
 
-def test_search_takes_the_wiki_service_of_the_first_specification(server: Server) -> None:
-    server.says({"results": [{"document": {"id": "7", "title": "T", "body": "one"}, "score": 0.5}]})
-    assert search(server) == [Document(id="7", title="T", text="one")]
-
-
-def test_search_gives_no_id_twice(server: Server) -> None:
-    server.says({"results": [{"id": "a", "text": "best"}, {"id": "b", "text": "b"}, {"id": "a", "text": "worse"}]})
-    assert [document.text for document in search(server, top_n=3)] == ["best", "b"]
-
-
 @pytest.mark.parametrize("ask", [rerank, search])
 def test_queries_are_sent_cut_and_mended_and_empty_ones_not_at_all(server: Server, ask: Any) -> None:
     assert ask(server, query="?") == ask(server, query=" \n") == ask(server, top_n=0) == []
@@ -137,13 +120,6 @@ def test_queries_are_sent_cut_and_mended_and_empty_ones_not_at_all(server: Serve
     assert ask(server, query="\ud800 word " * 12_500) == []
     assert server.asked[0][2]["query"].startswith("\ufffd word ")
     assert len(server.asked[0][2]["query"]) == 10_000
-
-
-@pytest.mark.parametrize("status", [429, 500, 503])
-def test_a_failure_that_passes_is_retried(server: Server, status: int) -> None:
-    server.answer = lambda body: (status, b"busy") if len(server.asked) < 3 else (200, b'{"results": []}')
-    assert search(server) == []
-    assert len(server.asked) == 3
 
 
 @pytest.mark.parametrize("make", [reranker, searcher])
@@ -163,37 +139,6 @@ def test_pitfall_26_a_search_may_fail_and_a_service_that_stays_down_ends_the_run
     assert "\x1b" not in str(e.value)
     assert not isinstance(e.value, NoAnswerError)
     assert len(server.asked) == 2 * (told + 1)
-
-
-def test_nobody_listens() -> None:
-    gone = Server()
-    gone.http.shutdown()
-    gone.http.server_close()
-    with pytest.raises(RetrievalError, match="does not answer after 2 requests"):
-        rerank(gone, max_retries=1)
-
-
-def test_a_slow_service_is_given_up_and_nobody_else_waits_for_it(server: Server) -> None:
-    server.answer = lambda body: (time.sleep(0.3), (200, b'{"results": []}'))[1]
-    ticks = 0
-
-    async def tick() -> None:
-        nonlocal ticks
-        while True:
-            await asyncio.sleep(0.001)
-            ticks += 1
-
-    async def both() -> None:
-        ticking = asyncio.create_task(tick())
-        retriever = searcher(server, timeout_s=0.1, max_retries=0)
-        try:
-            await retriever.over((), ())("capital", 1)
-        finally:
-            ticking.cancel()
-
-    with pytest.raises(RetrievalError, match=r"does not answer after 1 request \(.*nothing within 0\.1 s"):
-        asyncio.run(both())
-    assert ticks > 10
 
 
 def test_pitfall_26_a_service_that_hangs_ends_the_run_however_many_episodes_wait(
@@ -220,22 +165,6 @@ def test_pitfall_26_a_service_that_hangs_ends_the_run_however_many_episodes_wait
         asyncio.run(many())
     assert isinstance(caught.value.exceptions[0], RetrievalError)
     assert begun[:3] == ["query 0"] * 3
-
-
-def test_connections_end_with_their_event_loop(server: Server) -> None:
-    retriever = searcher(server)
-    assert isinstance(retriever, SearchService)
-    clients = []
-
-    async def once() -> None:
-        await retriever.over((), ())("capital", 1)
-        clients.append((await retriever._connection())[0])
-        assert not clients[-1].is_closed
-
-    for _ in range(2):
-        asyncio.run(once())
-    assert [client.is_closed for client in clients] == [True, True]
-    assert clients[0] is not clients[1]
 
 
 @pytest.mark.parametrize("status", [203, 400, 401, 404, 302])
@@ -288,19 +217,6 @@ def test_an_answer_without_end_is_not_read(server: Server, monkeypatch: pytest.M
         search(server)
 
 
-def test_many_episodes_at_once_and_several_event_loops(server: Server) -> None:
-    server.answer = lambda body: (200, json.dumps({"results": [{"id": body["query"], "text": body["query"]}]}).encode())
-    retriever = searcher(server)
-
-    async def many() -> None:
-        queries = [f"query {number}" for number in range(100)]
-        found = await asyncio.gather(*(retriever.over((), ())(query, 1) for query in queries))
-        assert [[document.text for document in row] for row in found] == [[query] for query in queries]
-
-    for _ in range(2):
-        asyncio.run(many())
-
-
 ADDRESSES = [
     "localhost:8931",
     "http://",
@@ -326,19 +242,9 @@ def test_pitfall_26_what_is_no_key_is_refused_and_not_shown(
     server: Server, monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:
     monkeypatch.setenv("MY_KEY", key)
-    with pytest.raises(ConfigError, match="api_key_var=MY_KEY: its value has") as error:
+    with pytest.raises(ConfigError, match=r"api_key_var=MY_KEY: .* its value has") as error:
         open_retriever("rerank", retrieval(rerank_url=server.url, api_key_var="MY_KEY"))
     assert "secr" not in str(error.value)
-
-
-@pytest.mark.parametrize("status", [401, 500])
-def test_a_key_never_stands_in_an_error(server: Server, monkeypatch: pytest.MonkeyPatch, status: int) -> None:
-    monkeypatch.setenv("MY_KEY", "secret")
-    server.says(b"no", status=status)
-    retriever = open_retriever("rerank", retrieval(rerank_url=server.url, api_key_var="MY_KEY", max_retries=0))
-    with pytest.raises(RetrievalError) as error:
-        search_once(retriever, "capital", 1)
-    assert "secret" not in str(error.value)
 
 
 def test_pitfall_26_whatever_a_request_raises_ends_the_run(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@ import bm25s
 import pytest
 import Stemmer
 
-from rlvr.retrieval.text import STOP_WORDS, make_stemmer, words
+from rlvr.retrieval.text import make_stemmer, words
 from tests.unit.retrieval.passages import PLAIN, STEMMED, TEXTS
 
 HARD = "U.S. don't re-enter I a_b 3.14 x² Ünïted naïve 東京 ﬁne\tTHE the cities\x00"
@@ -17,8 +17,3 @@ def test_words_are_those_of_bm25s(text: str) -> None:
     stem = make_stemmer(STEMMED)
     stemmer = Stemmer.Stemmer("english")
     assert [stem(word) for word in words(text, STEMMED)] == reference(stopwords="en", stemmer=stemmer)
-
-
-def test_the_stop_words_are_lucenes() -> None:
-    assert len(STOP_WORDS) == 33
-    assert set(bm25s.stopwords.STOPWORDS_EN) == STOP_WORDS

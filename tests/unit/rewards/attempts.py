@@ -34,7 +34,7 @@ def solved(answer: str) -> str:
     return f"<r>Let me see.</r><s>{answer}</s>"
 
 
-def attempt(text: str, gold: str = "18", num_tokens: int = 1, **metadata: object) -> Attempt:
+def attempt(text: str, gold: str = "18", num_tokens: int = 1, **metadata: Any) -> Attempt:
     """One attempt at the example `e1`."""
     example = Example(id="e1", messages=(), answer=gold, metadata=metadata)
     return Attempt(example=example, completion=text, text=text, stop_reason=StopReason.STOP, num_tokens=num_tokens)

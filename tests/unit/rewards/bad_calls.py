@@ -39,11 +39,6 @@ def echo(value: object) -> object:
     return value
 
 
-def late_echo(value: int) -> int:
-    time.sleep(0.02 if value % 3 == 0 else 0)
-    return value
-
-
 class SlowToLoad:
     """Takes 1.5 s to load in another process, and the time it is asked for to run."""
 
@@ -199,7 +194,3 @@ def return_an_object() -> object:
 
 def return_a_lot() -> str:
     return "x" * (8 << 20)
-
-
-def loaded_modules() -> list[str]:
-    return sorted({"torch", "transformers", "numpy", "pytest"} & set(sys.modules))

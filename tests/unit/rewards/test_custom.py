@@ -9,7 +9,7 @@ import pytest
 
 from rlvr.errors import ConfigError, UserError
 from rlvr.rewards.base import Grade, RewardError
-from rlvr.rewards.custom import OFFERED, Custom
+from rlvr.rewards.custom import Custom
 from rlvr.rewards.parts import PartRunner, PartsVerifier, make_verifier
 from rlvr.rewards.sandbox import Sandbox
 from rlvr.rewards.settings import RewardSettings
@@ -50,11 +50,6 @@ def test_a_function_gets_prompt_text_answer_metadata_and_settings(pool: Sandbox)
     assert grade(pool, f"{MODULE}:full", "") == Grade(value=0.0, status="invalid")
 
 
-def test_a_function_gets_only_what_it_names(pool: Sandbox) -> None:
-    assert grade(pool, f"{MODULE}:short", "a") == Grade(value=1.0)
-    assert grade(pool, f"{MODULE}:anything", "a", extra=1) == Grade(value=len(OFFERED) + 1.0)
-
-
 def test_a_function_sees_the_whole_episode(pool: Sandbox) -> None:
     turn = TurnText(prompt="", completion="", text="one", stop_reason=StopReason.STOP, num_tokens=1)
     calls = (ToolCall(id="c", name="search", arguments={"query": "Oslo"}),)
@@ -63,12 +58,6 @@ def test_a_function_sees_the_whole_episode(pool: Sandbox) -> None:
     assert found == Grade(value=0.0)  # a task without documents
     made = replace(made, retrieved=("3", "12"), cited=("12",))
     assert asyncio.run(PartRunner("mine", bound(f"{MODULE}:episode")).grade(made)) == Grade(value=2.1)
-
-
-def test_a_function_may_be_a_callable(pool: Sandbox) -> None:
-    assert grade(pool, user_rewards.short, "a") == Grade(value=1.0)
-    weight = 0.25
-    assert grade(pool, lambda completion: weight * len(completion), "abcd") == Grade(value=1.0)
 
 
 def test_a_module_of_the_current_directory_is_found(
@@ -138,9 +127,8 @@ def test_pitfall_26_a_function_that_fails_is_an_error_and_no_wrong_answer(
         (f"{MODULE}:takes_nothing", {}, "takes none of prompt, completion, answer, metadata"),
         (f"{MODULE}:short", {"bonus": 1}, r"cannot be called \(got an unexpected keyword argument 'bonus'\)"),
         (f"{MODULE}:full", {"bonsu": 1}, r"cannot be called \(got an unexpected keyword argument 'bonsu'\)"),
-        (f"{MODULE}:full", {"answer": 1}, "setting 'answer' would have no effect"),
-        (f"{MODULE}:waits", {}, "is asynchronous"),
-        (f"{MODULE}:Judge", {}, "is a class"),
+        (f"{MODULE}:full", {"answer": 1}, "cannot be called .*multiple values for keyword argument 'answer'"),
+        (f"{MODULE}:waits", {}, "it is a class, or asynchronous"),
     ],
 )
 def test_a_function_that_cannot_be_called_is_a_wrong_setting_named_at_the_start(
@@ -149,13 +137,6 @@ def test_a_function_that_cannot_be_called_is_a_wrong_setting_named_at_the_start(
     reward = RewardSettings(parts={"mine": Custom(function=function, settings=settings)})
     with pytest.raises(ConfigError, match=rf"reward\.parts\.mine\.function={function}: .*{message}"):
         make_verifier(reward, WHOLE, pool)
-
-
-def test_a_module_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "broken_rewards.py").write_text("raise SystemExit('no license')\n")
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match=r"SystemExit: no license \(broken_rewards.py, line 1\)"):
-        bound("broken_rewards:f")
 
 
 def test_a_callable_that_cannot_be_sent_to_a_process_is_named_at_the_start(tmp_path: Path) -> None:

@@ -28,11 +28,6 @@ def test_one_pass_reduces_every_triple_and_chains_no_result() -> None:
     assert reduce_once(["2", "3", "-"], MOD_13) == ["12"]
 
 
-@pytest.mark.parametrize("text", ["", "5", "+", "1 +", "+ + +", "1 2 3", "x 2 +", "= 1 2", "1 2 ="])
-def test_a_pass_copies_what_it_cannot_reduce(text: str) -> None:
-    assert reduce_once(text.split(), MOD_13) == text.split()
-
-
 @given(st.lists(st.sampled_from(["0", "5", "13", "+", "*", "=", "<eoe>", "x"]), max_size=12))
 def test_a_pass_is_safe_on_any_text(words: list[str]) -> None:
     reduced = reduce_once(words, MOD_13)
@@ -58,11 +53,11 @@ def test_a_derivation_ends_with_the_value() -> None:
         ("* 3 4", MOD_13, r"operator '\*' \(word 1\) has 0 operands before it"),
         ("3 4 + 5", MOD_13, "2 values are left over, not 1"),
         ("", MOD_13, "it has no words"),
-        ("3 four +", MOD_13, r"'four' \(word 2\) is not in the vocabulary: operands are 0\.\.12, operators \+ - \*"),
+        ("3 four +", MOD_13, r"'four' \(word 2\) is not in the vocabulary: 0\.\.12 \+ - \*"),
         *((f"3 {word} +", MOD_13, rf"'{word}' \(word 2\) is not in the vocabulary") for word in ("13", "-4", "04")),
         *((f"3 4 {word}", MOD_13, rf"'{word}' \(word 3\) is not in the vocabulary") for word in ("=", "/")),
         ("3+4", MOD_13, r"'3\+4' \(word 1\) is not in"),
-        ("3 4 *", PLUS, r"'\*' \(word 3\) is not in the vocabulary: .* operators \+"),
+        ("3 4 *", PLUS, r"'\*' \(word 3\) is not in the vocabulary: .* \+"),
         ("7 8 * 20 -", INTEGERS, r"7 8 \* is 56, outside -20\.\.20"),
     ],
 )
@@ -71,8 +66,3 @@ def test_an_invalid_expression_is_an_error_with_the_reason(text: str, arithmetic
         parse(text, arithmetic)
     assert isinstance(caught.value, UserError)
     assert isinstance(caught.value, ValueError)
-
-
-def test_only_exact_words_are_operands() -> None:
-    assert set(MOD_13.values) == {str(value) for value in range(13)}
-    assert {"05", "+5", "13", "-1", "٣", "5.0", ""}.isdisjoint(MOD_13.values)

@@ -5,9 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlvr.errors import ConfigError
-from rlvr.rewards.extract import AnswerFormat, Blocks, Markers, find_blocks
+from rlvr.rewards.extract import AnswerFormat, Markers
 from rlvr.types import Example, Message, StopReason
-from tests.unit.rewards.attempts import FORMATS, MARKERS, SOLUTION, attempt, solved
+from tests.unit.rewards.attempts import FORMATS, SOLUTION, attempt, solved
 
 
 def make_markers(**changed: str) -> Markers:
@@ -114,30 +114,6 @@ def test_pitfall_28_the_one_word_after_the_last_equals(prompt: str, completion: 
     assert made.format.extract(completion) is None
 
 
-def test_the_exact_format_of_a_solution() -> None:
-    assert SOLUTION.is_exact("\n<r>a</r> \n <s>18</s>\n")
-    for text in ("<s>18</s>", "<r> </r><s>18</s>", "<r>a</r>so<s>18</s>", "x<r>a</r><s>18</s>", "<r>a</r><s>18</s>x"):
-        assert not SOLUTION.is_exact(text), text
-    assert FORMATS["boxed"].is_exact("\\boxed{18}")
-    assert not FORMATS["boxed"].is_exact("18")
-    assert FORMATS["whole"].extract(" 18 \n") == "18"
-    assert FORMATS["whole"].extract(" \n") is None
-
-
-def test_blocks_put_together_again_are_the_text() -> None:
-    blocks = find_blocks("0<r>1</r>2<s>3</s>4", MARKERS)
-    assert blocks == Blocks(before="0", reasoning="1", between="2", solution="3", after="4")
-    assert find_blocks("0<s>3</s>4", MARKERS) == Blocks(before="0", reasoning=None, between="", solution="3", after="4")
-
-
-def test_markers_with_signs_of_regular_expressions_mean_themselves() -> None:
-    odd = AnswerFormat(
-        answer_in="solution", markers=make_markers(reasoning_start="[.*", reasoning_end="*.]", solution_start="(?")
-    )
-    assert odd.extract("[.*a*.](?18</s>") == "18"
-    assert odd.extract("[xxa*.](?18</s>") is None
-
-
 @pytest.mark.parametrize(
     "changed",
     [
@@ -153,11 +129,6 @@ def test_markers_that_cannot_be_told_apart_are_refused(changed: dict[str, str]) 
         make_markers(**changed)
 
 
-def test_a_solution_without_markers_is_refused() -> None:
-    with pytest.raises(ConfigError, match="no markers are configured for this model"):
-        AnswerFormat(answer_in="solution")
-
-
 PIECES = ["<r>", "</r>", "<s>", "</s>", "18", " ", "\n", "a", "####", "\\boxed{", "{", "}", "\\", "$"]
 
 
@@ -170,16 +141,6 @@ def test_no_text_crashes_and_an_answer_is_part_of_the_text(text: str, name: str)
     assert answer is None or (answer and answer == answer.strip() and answer in text)
     if FORMATS[name].is_exact(text):
         assert answer is not None
-
-
-@settings(deadline=None)
-@given(st.text(max_size=20), st.text(max_size=20))
-def test_an_exact_solution_is_one_whatever_stands_in_it(reasoning: str, answer: str) -> None:
-    text = f"<r>{reasoning}</r><s>{answer}</s>"
-    clean = not any(marker in reasoning + "|" + answer for marker in MARKERS.in_order)
-    if clean and reasoning.strip() and answer.strip():
-        assert SOLUTION.is_exact(text)
-        assert SOLUTION.extract(text) == answer.strip()
 
 
 @pytest.mark.parametrize("name", sorted(FORMATS))

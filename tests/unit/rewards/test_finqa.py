@@ -5,10 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlvr.errors import ConfigError
 from rlvr.rewards.finqa import FinqaProgram
 from rlvr.rewards.metrics import FinqaProgramMetric
-from tests.unit.rewards.attempts import attempt, grade, graded_answer, run, solved
+from tests.unit.rewards.attempts import attempt, grade, graded_answer, solved
 from tests.unit.rewards.test_numeric import finqa_rows
 
 TABLE = [["", "2019", "2018"], ["revenue", "$ 150", "$ 100"], ["loss", "( 32 )", "n/a"]]
@@ -55,11 +54,6 @@ def test_pitfall_28_the_punctuation_of_a_program_is_mended_for_reward_and_metric
     assert value(f"{said} or 7", "execution") == (-1.0, "invalid")
 
 
-def test_names_of_rows_keep_their_commas() -> None:
-    table = [["", "2019"], ["cash,restricted", "150"]]
-    assert value("table_max(cash,restricted, none)", "execution", table=table, exe_ans=150.0) == (1.0, "scored")
-
-
 @pytest.mark.parametrize(
     "program",
     [
@@ -75,13 +69,6 @@ def test_pitfall_28_a_program_that_has_no_result_is_invalid_and_no_crash(program
     assert value(program, mode) == (-1.0, "invalid")
 
 
-def test_yes_and_no_are_results() -> None:
-    metadata = {"program": "greater(150, 100)", "exe_ans": "yes"}
-    assert value("greater(150, 100)", "program", **metadata) == (1.0, "scored")
-    assert value("greater(100, 150)", "execution", **metadata) == (-0.5, "scored")
-    assert value("divide(1, 1)", "execution", **metadata) == (-0.5, "scored")
-
-
 @pytest.mark.parametrize("missing", ["table", "program", "exe_ans"])
 def test_pitfall_26_an_example_without_its_table_or_gold_is_an_error_that_names_it(missing: str) -> None:
     metadata = {name: found for name, found in METADATA.items() if name != missing}
@@ -89,27 +76,6 @@ def test_pitfall_26_an_example_without_its_table_or_gold_is_an_error_that_names_
     assert found.status == "error"
     assert math.isnan(found.value)
     assert found.message == f"example 'e1' has no {missing} in its metadata"
-
-
-def test_execution_needs_no_gold_program() -> None:
-    metadata = {name: found for name, found in METADATA.items() if name != "program"}
-    assert grade(FinqaProgram(), attempt(solved(GREW), **metadata)).value == 1.0
-
-
-def test_programs_go_with_tasks_that_ask_for_them() -> None:
-    FinqaProgram().check_run(run(answer_kind="program"))
-    for kind in ("number", "text"):
-        with pytest.raises(
-            ConfigError, match=r"finqa_program scores tasks whose answers are programs .*, not task=mine"
-        ):
-            FinqaProgram().check_run(run(answer_kind=kind))
-
-
-def test_a_gold_program_that_cannot_be_read_is_an_error_that_names_it() -> None:
-    part = FinqaProgram(mode="program")
-    found = grade(part, attempt(solved(GREW), **(METADATA | {"program": "banana"})))
-    assert found.status == "error"
-    assert "gold program of example 'e1'" in found.message
 
 
 PIECES = [

@@ -6,11 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlvr.errors import ConfigError
-from rlvr.registry import find, names
 from rlvr.rewards.format import FormatApproximate, FormatExact, LengthPenalty, RepetitionPenalty
 from rlvr.types import StopReason
-from tests.unit.rewards.attempts import FORMATS, attempt, grade, run, wrong_settings
+from tests.unit.rewards.attempts import attempt, grade
 
 
 @pytest.mark.parametrize(
@@ -33,11 +31,6 @@ def test_pitfall_28_a_completion_that_was_cut_off_earns_no_format() -> None:
     assert grade(FormatExact(), cut).value == 0.0
 
 
-def test_the_exact_format_of_other_answers_is_where_they_stand() -> None:
-    assert grade(FormatExact(), attempt("so \\boxed{18}"), FORMATS["boxed"]).value == 1.0
-    assert grade(FormatExact(), attempt("so 18"), FORMATS["boxed"]).value == 0.0
-
-
 @pytest.mark.parametrize(
     ("text", "penalty", "value"),
     [
@@ -56,13 +49,6 @@ def test_pitfall_28_markers_in_another_order_earn_less() -> None:
     assert grade(part, attempt("</s><s></r><r>")).value == -0.5
     for order in set(itertools.permutations(("<r>", "</r>", "<s>", "</s>"))) - {("<r>", "</r>", "<s>", "</s>")}:
         assert grade(part, attempt(" ".join(order))).value < 1.0
-
-
-def test_formats_need_markers() -> None:
-    for part in (FormatExact(), FormatApproximate()):
-        part.check_run(run())
-        with pytest.raises(ConfigError, match=f"prompt.answer_in=whole: .* {part.name}, which reads markers"):
-            part.check_run(run("whole"))
 
 
 @settings(deadline=None)
@@ -84,14 +70,6 @@ def test_length_costs_nothing_then_linearly_more_then_one(num_tokens: int, value
     assert math.copysign(1, found.value) == (1 if value == 0 else -1)  # 0.0, not -0.0
 
 
-def test_settings_without_room_are_refused() -> None:
-    for free_tokens in (10, 11):
-        found = wrong_settings(LengthPenalty, {"free_tokens": free_tokens, "max_tokens": 10})
-        assert found == [("max_tokens", f"is not above free_tokens={free_tokens}; raise it")]
-    assert [key for key, _ in wrong_settings(RepetitionPenalty, {"ngram_size": 0})] == ["ngram_size"]
-    assert [key for key, _ in wrong_settings(LengthPenalty, {"free_tokens": -1, "max_tokens": 10})] == ["free_tokens"]
-
-
 @pytest.mark.parametrize(
     ("text", "size", "value"),
     [
@@ -101,13 +79,3 @@ def test_settings_without_room_are_refused() -> None:
 )
 def test_repetition_is_the_share_of_ngrams_seen_before(text: str, size: int, value: float) -> None:
     assert grade(RepetitionPenalty(ngram_size=size), attempt(text)).value == value
-
-
-def test_both_are_penalties_and_other_parts_are_none() -> None:
-    assert {name for name in names("reward") if find("reward", name).is_penalty} == {"length", "repetition"}
-
-
-@settings(deadline=None)
-@given(st.text(alphabet="ab \n", max_size=40), st.integers(1, 5))
-def test_repetition_stays_in_its_range(text: str, size: int) -> None:
-    assert -1.0 < grade(RepetitionPenalty(ngram_size=size), attempt(text)).value <= 0.0

@@ -14,7 +14,8 @@ from rlvr.rewards.math import MathEqual
 from rlvr.rewards.math_worker import _parsed_answer, differ_in_value
 from rlvr.rewards.parts import PartRunner
 from rlvr.rewards.sandbox import Sandbox
-from rlvr.types import Attempt, Example, StopReason
+from rlvr.types import Attempt, StopReason
+from tests.unit.rewards.attempts import attempt as make_attempt
 
 RIGHT, WRONG, INVALID = Grade(value=1.0), Grade(value=-0.25), Grade(value=-0.5, status="invalid")
 
@@ -26,16 +27,7 @@ def pool() -> Iterator[Sandbox]:
 
 
 def attempt(gold: str, text: str, pool: Sandbox, answer_in: Any = "whole") -> Attempt:
-    example = Example(id="e7", messages=(), answer=gold)
-    return Attempt(
-        example=example,
-        completion=text,
-        text=text,
-        stop_reason=StopReason.STOP,
-        num_tokens=1,
-        format=AnswerFormat(answer_in=answer_in),
-        sandbox=pool,
-    )
+    return replace(make_attempt(text, gold), format=AnswerFormat(answer_in=answer_in), sandbox=pool)
 
 
 WHOLE = PartRunner("math", MathEqual(wrong_value=-0.25, invalid_value=-0.5))
@@ -114,7 +106,7 @@ def test_pitfall_28_a_gold_that_cannot_be_read_is_an_error_naming_the_example_ev
         if grade != INVALID:  # there is no answer
             assert grade.status == "error"
             assert math.isnan(grade.value)
-            assert grade.message.endswith("of example 'e7' is no expression")
+            assert grade.message.endswith("of example 'e1' is no expression")
 
 
 def test_the_answer_is_read_where_the_format_says(pool: Sandbox) -> None:

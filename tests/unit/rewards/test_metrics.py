@@ -59,12 +59,6 @@ def test_grades(metric: Any, said: str, gold: str, found: GradedAnswer) -> None:
     assert graded_answer(metric(), attempt(solved(said), gold)) == found
 
 
-@pytest.mark.parametrize("metric", [NumericMetric, FinqaMetric, TextMetric, ExactMetric])
-def test_a_missing_answer_is_counted_and_never_right(metric: Any) -> None:
-    for text in ("", "18", solved(""), "<r>a</r><s>18"):
-        assert graded_answer(metric(), attempt(text, "18")) == GradedAnswer(answer=None, correct=False)
-
-
 def test_pitfall_28_neither_a_metric_nor_a_reward_reads_an_answer_that_was_cut_off() -> None:
     for metric, part, text in (
         (NumericMetric, Numeric, "18"),
@@ -79,11 +73,6 @@ def test_pitfall_28_neither_a_metric_nor_a_reward_reads_an_answer_that_was_cut_o
         assert graded_answer(metric(), cut, WHOLE) == GradedAnswer(answer=None, correct=False)
         assert grade(part(), ended, WHOLE).value == 1.0
         assert grade(part(), cut, WHOLE).value == 0.0
-
-
-def test_equal_answers_vote_together() -> None:
-    said = ("0.12", "12%", "0.120", "3/25", ".12")
-    assert {graded_answer(FinqaMetric(), attempt(text, "0.12"), WHOLE).answer for text in said} == {"0.12"}
 
 
 @pytest.mark.parametrize("metric", [NumericMetric, FinqaMetric])
@@ -126,9 +115,6 @@ def test_every_gold_of_gsm8k_and_finqa_is_right_for_the_metric() -> None:
         assert graded_answer(finqa, attempt(solved(gold), gold)).correct, gold
         assert not graded_answer(finqa, attempt(solved(f"{gold}1 or 2"), gold)).correct, gold
         assert graded_answer(program, attempt(solved(row["qa"]["program"]), gold, **metadata)).correct, row["id"]
-
-
-# -------------------------------------------- metrics that a part decides: what fails is no wrong answer
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlvr.rewards.numbers import Number, YesNo, close, parse_answer, readings, same_answer, same_number
+from rlvr.rewards.numbers import Number, YesNo, close, parse_answer, same_answer
 
 PERCENT = Fraction(1, 100)
 
@@ -103,17 +103,6 @@ def test_the_limits_are_where_the_docstring_says() -> None:
     assert parse_answer("18 eggs per week day") is None
 
 
-@pytest.mark.parametrize("text", ["yes", "Yes", "YES.", " yes "])
-def test_yes_is_yes_and_neither_no_nor_a_number(text: str) -> None:
-    assert parse_answer(text) == YesNo(True)
-    assert parse_answer("no") == YesNo(False)
-    assert not same_answer(YesNo(True), YesNo(False))
-    assert same_answer(YesNo(False), YesNo(False))
-    for said, value in ((YesNo(True), "1"), (YesNo(False), "0")):
-        assert not same_answer(said, number(value))
-        assert not same_answer(number(value), said)
-
-
 @pytest.mark.parametrize(
     ("a", "b"),
     [
@@ -122,8 +111,8 @@ def test_yes_is_yes_and_neither_no_nor_a_number(text: str) -> None:
     ],
 )
 def test_equal_numbers_are_the_same(a: str, b: str) -> None:
-    assert same_number(number(a), number(b))
-    assert same_number(number(b), number(a))
+    assert same_answer(number(a), number(b))
+    assert same_answer(number(b), number(a))
 
 
 @pytest.mark.parametrize(
@@ -149,7 +138,7 @@ def test_pitfall_28_words_that_change_the_number_are_no_unit(words: str) -> None
 )
 def test_pitfall_28_no_unit_stands_for_another_value(a: str, b: str) -> None:
     for one, other in ((number(a), number(b)), (number(b), number(a))):
-        assert not same_number(one, other)
+        assert not same_answer(one, other)
         assert not close(one, other, Fraction(1, 10))
 
 
@@ -162,23 +151,7 @@ def test_pitfall_28_no_unit_stands_for_another_value(a: str, b: str) -> None:
     ],
 )
 def test_numbers_are_compared_exactly(a: str, b: str) -> None:
-    assert not same_number(number(a), number(b))
-
-
-def test_a_stated_scale_is_dropped_only_where_it_is_asked_for() -> None:
-    twelve = (Fraction(12), Fraction(12))
-    assert twelve in readings(number("12.0 million"), number("12"), stated_scale=True)
-    assert twelve not in readings(number("12.0 million"), number("12"))
-    assert twelve not in readings(number("12.0 million"), number("12 thousand"), stated_scale=True)
-    assert twelve not in readings(number("12 million"), number("12%"), stated_scale=True)
-
-
-@pytest.mark.parametrize(
-    ("text", "decimals"),
-    [("44", 0), ("44.0%", 1), ("1.50e3", -1), ("1e-2", 2), (".125", 3), ("3/4", None), ("(5.5)", 1)],
-)
-def test_how_many_decimals_were_written(text: str, decimals: int | None) -> None:
-    assert number(text).decimals == decimals
+    assert not same_answer(number(a), number(b))
 
 
 @pytest.mark.parametrize(
@@ -203,7 +176,7 @@ def test_close_is_relative_to_the_gold(prediction: str, gold: str, tolerance: st
 )
 def test_one_spelling_for_each_value(text: str, spelled: str) -> None:
     assert str(number(text)) == spelled
-    assert same_number(number(spelled), number(text))
+    assert same_answer(number(spelled), number(text))
     assert (str(YesNo(True)), str(YesNo(False))) == ("yes", "no")
 
 
@@ -231,8 +204,3 @@ def test_every_decimal_is_read_exactly_whatever_its_dress(value: object) -> None
     assert number(f"{plain} dollars").value == exact
     assert number(f"{plain}%").value == exact / 100
     assert number(repr(float(exact))).value == Fraction(repr(float(exact)))
-
-
-def test_a_megabyte_is_refused_at_once() -> None:
-    for text in ("9" * 10**6, " " * 10**6 + "1", "(" * 10**6, "1," * 10**6, "-" * 10**6):
-        assert parse_answer(text) is None

@@ -5,25 +5,21 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from rlvr import imports, registry
-from rlvr.config.compose import load_config
-from rlvr.errors import ConfigError
+from rlvr import imports
 from rlvr.rewards.base import RewardError
 from rlvr.rewards.parts import make_verifier
 from rlvr.rewards.sandbox import Sandbox
 from rlvr.rewards.settings import RewardSettings
 from rlvr.settings import dumped, validated
 from rlvr.types import Score, StopReason
-from tests.unit.rewards.attempts import SOLUTION, WHOLE, attempt, graded_answer, solved, wrong_settings
+from tests.unit.rewards.attempts import WHOLE, attempt, wrong_settings
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "own"
 CODE = """
 import asyncio, json, os
-from dataclasses import dataclass
 from rlvr.rewards.base import Grade, Part
 from rlvr.rewards.metrics import Metric
 from rlvr.types import GradedAnswer
@@ -50,35 +46,15 @@ class Great(Part):
     def grade(self, attempt):
         return Grade(value=1.0, status="great")
 
-class NotMade(Part):
-    def __init__(self, **values):
-        raise KeyError("boom")
-
-    def grade(self, attempt):
-        return 1.0
-
-class Unchecked(Part):
-    def check_run(self, config):
-        raise ZeroDivisionError("boom")
-
-    def grade(self, attempt):
-        return 1.0
-
 class Waits(Part):
     async def grade(self, attempt):
         await asyncio.sleep(0.001)
         return True
 
-class Forgot(Part):
-    pass
-
 class Judges(Metric):
     async def grade(self, attempt):
         return GradedAnswer(answer=attempt.answer, correct=True)
 
-@dataclass
-class Plain:
-    value: int
 """
 LINE = 1 + CODE.splitlines().index('                return json.loads("{")')
 
@@ -135,50 +111,6 @@ def test_pitfall_29_a_part_that_returns_no_number_is_named(pool: Sandbox) -> Non
         scored(pool, "list")
     with pytest.raises(RewardError, match=r"reward\.parts\.own returned status 'great' for .* scored, invalid, error"):
         scored(pool, "", "own_rewards:Great")
-
-
-@pytest.mark.parametrize(
-    ("kind", "sentence"),
-    [
-        (
-            "NotMade",
-            r"reward\.parts\.own\.type=own_rewards:NotMade: its class raised KeyError: 'boom' \(.*, line \d+\)",
-        ),
-        ("Unchecked", r"reward\.parts\.own: check_run of own_rewards:Unchecked raised ZeroDivisionError: boom \("),
-    ],
-)
-def test_a_part_whose_own_code_fails_before_the_run_is_named(kind: str, sentence: str) -> None:
-    with pytest.raises(ConfigError, match=sentence):
-        load_config([f"reward.parts.own.type=own_rewards:{kind}"], config_name="gsm8k_smoke")
-
-
-@pytest.mark.parametrize("part", ["own", "correct"])
-def test_a_misspelt_type_of_a_part_is_named_with_the_right_word(part: str) -> None:
-    with pytest.raises(
-        ConfigError, match=rf"reward\.parts\.{part}\.typ=numeric: .* did you mean reward\.parts\.{part}\.type"
-    ):
-        load_config([f"reward.parts.{part}.typ=numeric"], config_name="gsm8k_smoke")
-
-
-@pytest.mark.parametrize(
-    ("kind", "message"),
-    [
-        ("own_rewards:Act", r"module own_rewards has no Part Act; did you mean Acts\?"),
-        ("own_rewards:Plain", "module own_rewards has Plain, which is no Part; there are Acts, Great, "),
-        ("own_rewards:Forgot", "has no method grade, which every Part needs; add it"),
-        ("own_reward:Acts", r"module own_reward cannot be imported \(ModuleNotFoundError"),
-        ("numerc", r"there is no such part of a reward; did you mean numeric\?"),
-    ],
-)
-def test_a_part_that_cannot_be_found_is_named(kind: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=f"type={kind}: {message}"):
-        registry.find("reward", kind)
-
-
-def test_a_metric_is_found_too() -> None:
-    kind: type[Any] = registry.find("metric", "own_rewards:Judges")
-    assert graded_answer(kind(), attempt(solved("7")), SOLUTION).answer == "7"
-    assert {"numeric", "math", "text", "exact"} <= set(registry.names("metric"))
 
 
 def test_the_example_of_a_part_works(pool: Sandbox) -> None:

@@ -163,24 +163,12 @@ def test_pitfall_29_grades_stay_with_their_parts_whoever_is_first() -> None:
     assert score.value == pytest.approx(0.1 + 10 + 30)
 
 
-def test_cheap_parts_never_wait_and_are_cheap() -> None:
-    verifier = PartsVerifier({"correct": Numeric()}, SOLUTION)
-    attempts = [attempt(f"<r>{'She has 3 eggs. ' * 20}</r><s>{n}</s>", str(n)) for n in range(2000)]
-    start = time.process_time()
-    assert all(finished(verifier.verify(made)).value == 1.0 for made in attempts)
-    per_second = len(attempts) / (time.process_time() - start)
-    assert per_second > 10_000  # about 90,000 on a quiet core; benchmarks/verifiers.py measures it
-
-
 def test_the_work_of_a_hostile_answer_is_bounded() -> None:
     verifier = PartsVerifier(gsm8k(), SOLUTION)
     start = time.process_time()
     for said in ("9" * 10**6, "1e999999999", "(" * 10**6, "<s>" * 10**5, " " * 10**6, "1/" * 10**5, "{" * 10**6):
         assert finished(verifier.verify(attempt(solved(said)))).value < 4.0
     assert time.process_time() - start < 5.0
-
-
-# ------------------------------------------------------------------------------------------------------ the settings
 
 
 def test_a_section_names_its_parts_by_type_and_says_all_their_values() -> None:

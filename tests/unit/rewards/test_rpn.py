@@ -91,20 +91,6 @@ def test_pitfall_03_words_after_the_first_end_are_not_scored() -> None:
     assert found("5 <eoe> 6 7 <pad>") == (1.0, "scored", 1.0, 1.0)
 
 
-def test_an_answer_that_is_no_operand_never_matches() -> None:
-    assert found("x <eoe>", answer="x")[:2] == (0.0, "invalid")
-    assert found("", answer="")[:2] == (0.0, "invalid")
-
-
-@pytest.mark.parametrize(
-    ("boxed", "correct", "right", "wrong"),
-    [(1.0, 0.0, 1.0, 1.0), (0.0, 1.0, 1.0, 0.0), (0.3, 0.7, 1.0, 0.3), (0.2, 0.8, 1.0, 0.2), (0.0, 2.0, 2.0, 0.0)],
-)
-def test_weights_make_the_value(boxed: float, correct: float, right: float, wrong: float) -> None:
-    assert found("5 <eoe>", boxed=boxed, correct=correct) == (right, "scored", 1.0, 1.0)
-    assert found("6 <eoe>", boxed=boxed, correct=correct) == (wrong, "scored", 1.0, 0.0)
-
-
 @pytest.mark.parametrize(
     ("completion", "value", "status"),
     [

@@ -1,13 +1,15 @@
 """How an answer was reached is noted where it happens, bounded, and changes no score."""
 
+from dataclasses import replace
+
 import pytest
 
 from rlvr.rewards.extract import AnswerFormat
 from rlvr.rewards.parts import PartsVerifier
 from rlvr.rewards.text import TextMatch
-from rlvr.rewards.trace import MAX_CHARS, MAX_CITES, MAX_STEPS, Trace, TracedAnswer, make_step
-from rlvr.types import Attempt, Example, StopReason, TraceStep
-from tests.unit.rewards.attempts import finished
+from rlvr.rewards.trace import MAX_CHARS, MAX_CITES, MAX_STEPS, Trace, TracedAnswer
+from rlvr.types import StopReason, TraceStep
+from tests.unit.rewards.attempts import attempt, finished
 from tests.unit.rewards.test_rpn import made, scored
 
 
@@ -41,15 +43,6 @@ def test_pitfall_28_a_derivation_is_its_lines_each_judged_by_the_line_before(
     assert drawn(completion) == lines + expected
 
 
-def test_a_derivation_without_end_is_bounded_and_keeps_its_answer() -> None:
-    trace = scored(made("4 1 + = " * 5_000 + "5 <eoe>")).trace
-    assert len(trace) == MAX_STEPS + 1
-    assert trace[-1] == TraceStep(kind="answer", text="5", ok=True)
-    (_, long, *_), text = scored(made("4 " * 5_000 + "= 5 <eoe>")).trace, "4 " * 5_000
-    assert long.text == text[: MAX_CHARS - 1] + "…"
-    assert make_step("step", "x" * MAX_CHARS).text == "x" * MAX_CHARS
-
-
 def test_pitfall_27_a_trace_tells_the_turn_and_is_bounded() -> None:
     trace = Trace()
     trace.note("query", "Oslo")
@@ -65,16 +58,6 @@ def test_pitfall_27_a_trace_tells_the_turn_and_is_bounded() -> None:
     assert ending[-1] == TraceStep(kind="answer", text="Oslo", ok=True, turn=2)
 
 
-def attempt(text: str, stop_reason: StopReason = StopReason.STOP) -> Attempt:
-    return Attempt(
-        example=Example(id="e", messages=(), answer="18"),
-        completion=text,
-        text=text,
-        stop_reason=stop_reason,
-        num_tokens=3,
-    )
-
-
 def test_pitfall_38_of_a_text_the_answer_is_noted_where_the_reward_reads_it_and_the_score_stays() -> None:
     form = AnswerFormat(answer_in="boxed")
     plain = PartsVerifier({"right": TextMatch()}, form)
@@ -83,5 +66,5 @@ def test_pitfall_38_of_a_text_the_answer_is_noted_where_the_reward_reads_it_and_
         before, after = finished(plain.verify(one)), finished(traced.verify(one))
         assert (after.value, after.parts, after.status) == (before.value, before.parts, before.status)
         assert after.trace == (TraceStep(kind="answer", text=one.text[-3:-1]),)
-    for one in (attempt("18"), attempt("so \\boxed{18}", StopReason.LENGTH)):
+    for one in (attempt("18"), replace(attempt("so \\boxed{18}"), stop_reason=StopReason.LENGTH)):
         assert finished(traced.verify(one)).trace == ()

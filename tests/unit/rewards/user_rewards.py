@@ -76,7 +76,3 @@ def by_position(completion: str, /) -> float:
 
 async def waits(completion: str) -> float:
     return 0.0
-
-
-class Judge:
-    pass

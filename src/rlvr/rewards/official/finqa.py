@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rlvr.rewards.official.finqa_execute import ARITHMETIC, execute, is_well_formed, parts, steps, tokens
+from rlvr.rewards.official import finqa_execute
+from rlvr.rewards.official.finqa_execute import ARITHMETIC, execute, is_well_formed, parts, tokens
 from rlvr.rewards.official.formulas import Formulas
 
-Step = tuple[str, str, str, str]
-"""Its whole text, its operation, both arguments."""
+Step = tuple[str, str, str, str]  # its whole text, its operation, both arguments
 
 
 class ProgramError(ValueError):
@@ -31,8 +31,7 @@ def score(
 ) -> dict[str, int | bool | float | str]:
     """`invalid_flag`, `exe_result`, `exe_correct` and `program_correct` of a predicted token list.
 
-    Raises:
-        ProgramError: the gold program cannot be read.
+    ProgramError: the gold program cannot be read.
     """
     invalid, result = execute(prediction, table)
     return {
@@ -46,12 +45,14 @@ def score(
 def same_program(gold: Sequence[str], prediction: Sequence[str]) -> bool:
     """True if both token lists are the same formula by the official rule; False for any prediction that is malformed.
 
-    Raises:
-        ProgramError: the gold cannot be read.
+    ProgramError: the gold cannot be read.
     """
     formulas, symbols = Formulas(), {}
     try:
-        wanted = _formula(_gold_steps(gold, symbols), symbols, formulas)
+        steps = _steps(gold[:-1])
+        for name in (name for step in steps for name in _names(*step)):
+            symbols.setdefault(name, len(symbols))
+        wanted = _formula(steps, symbols, formulas)
     except (LookupError, ValueError) as error:
         raise ProgramError(f"the gold program {' '.join(gold)!r:.200} cannot be read") from error
     try:
@@ -62,19 +63,9 @@ def same_program(gold: Sequence[str], prediction: Sequence[str]) -> bool:
 
 
 def _steps(body: Sequence[str]) -> list[Step]:
-    """The steps of a program; LookupError or ValueError if it cannot be read."""
-    found = [(step, *parts(step)) for step in steps(body)]
+    found = [(step, *parts(step)) for step in finqa_execute.steps(body)]
     if any(step.count("(") > 1 for step, *_ in found):
         raise ValueError("two operations in one step")
-    return found
-
-
-def _gold_steps(gold: Sequence[str], symbols: dict[str, int]) -> list[Step]:
-    """The steps; everything they name becomes a symbol, numbered in `symbols`."""
-    found = _steps(gold[:-1])
-    for step in found:
-        for name in _names(*step):
-            symbols.setdefault(name, len(symbols))
     return found
 
 

@@ -62,11 +62,7 @@ def steps(body: Sequence[str]) -> list[str]:
 
 
 def parts(step: str) -> tuple[str, str, str]:
-    """Operation and both arguments of a step.
-
-    Raises:
-        IndexError: no `(`, or fewer than two arguments.
-    """
+    """Operation and both arguments of a step. IndexError: no `(`, or fewer than two arguments."""
     pieces = step.split("(")
     operation, arguments = pieces[0].strip("|").strip(), pieces[1].strip("|").strip().split("|")
     return operation, arguments[0].strip(), arguments[1].strip()
@@ -98,8 +94,7 @@ def execute(tokens: Sequence[str], table: Sequence[Sequence[str]]) -> tuple[bool
 def number(text: str) -> float | None:
     """`5,829` 5829, `12.5%` 0.125, `const_100` 100, `const_m1` -1; None if it is no number.
 
-    Raises:
-        ValueError: text with "const" that holds no number.
+    ValueError: text with "const" that holds no number.
     """
     text = text.replace(",", "")
     plain = _float(text)
@@ -162,7 +157,6 @@ class _Calculator:
         return True
 
     def operand(self, text: str) -> Value | None:
-        """A number, or for `#k` the result of step k."""
         return self.results[int(text.replace("#", ""))] if "#" in text else number(text)
 
     def finds_row(self, name: str) -> bool:

@@ -5,7 +5,7 @@
 1. the same tree is equal;
 2. two rational functions that differ at a random point of a large prime field are different functions, and
    simplification keeps the function: not equal;
-3. formulas too large for sympy to multiply out in about a second are taken as not equal (`MAX_TERMS` and the others).
+3. formulas too large for sympy to multiply out in about a second are taken as not equal (`MAX_TERMS` and `MAX_LEAVES`).
    FinQA's gold programs stay far below; the official script would work on such a prediction for hours.
 """
 
@@ -14,42 +14,28 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
-from math import comb
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 from rlvr.rewards.official.finqa_execute import ARITHMETIC
-
-if TYPE_CHECKING:
-    from sympy import Basic
 
 PRIME = 2**61 - 1
 MAX_DEPTH = 199  # the official script fails from 200 on: Python's parser allows no more nested parentheses
 MAX_TERMS = 200
-MAX_DEGREE = 24
-MAX_POWERS = 8
+MAX_LEAVES = 400
 MAX_EXPONENT_LEAVES = 8
 SYMBOL = "symbol"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Size:
-    """A formula as one fraction, multiplied out: bounded in terms and degree, over and under it."""
+class _Size(NamedTuple):
+    """Of a formula: its leaves, and its terms as one fraction, multiplied out, over and under it."""
 
-    terms_over: int = 1
-    degree_over: int = 1
-    terms_under: int = 1
-    degree_under: int = 0
     leaves: int = 1
-    powers: int = 0
+    over: int = 1
+    under: int = 1
 
     @property
     def is_small(self) -> bool:
-        return (
-            max(self.terms_over, self.terms_under) <= MAX_TERMS
-            and max(self.degree_over, self.degree_under) <= MAX_DEGREE
-            and self.powers <= MAX_POWERS
-        )
+        return self.leaves <= MAX_LEAVES and max(self.over, self.under) <= MAX_TERMS
 
 
 @dataclass(kw_only=True)
@@ -61,14 +47,12 @@ class Formulas:
     depths: list[int] = field(default_factory=list)
 
     def symbol(self, number: int) -> int:
-        """The node of symbol `number`."""
         return self._node((SYMBOL, number, number), 0)
 
     def combined(self, operation: str, left: int, right: int) -> int:
         """The node `left operation right`.
 
-        Raises:
-            ValueError: part of it is a comparison, which nothing can be done with, or it is nested too deep.
+        ValueError: part of it is a comparison, which nothing can be done with, or it is nested too deep.
         """
         if "greater" in (self.nodes[left][0], self.nodes[right][0]):
             raise ValueError("yes or no is no number")
@@ -85,7 +69,6 @@ class Formulas:
         return self.numbers[node]
 
     def are_equal(self, one: int, other: int) -> bool:
-        """True if both simplify to the same expression."""
         if one == other:
             return True
         if "greater" in (self.nodes[one][0], self.nodes[other][0]) and not self._may_be_one_comparison(one, other):
@@ -94,8 +77,7 @@ class Formulas:
         values = self._folded(lambda: rng.randrange(PRIME), _value)
         if values[one] is not None and values[other] is not None and values[one] != values[other]:
             return False
-        num_symbols = sum(operation == SYMBOL for operation, _, _ in self.nodes)
-        sizes = self._folded(_Size, partial(_size, num_symbols))
+        sizes = self._folded(_Size, _size)
         return sizes[one].is_small and sizes[other].is_small and self._simplify_alike(one, other)
 
     def _may_be_one_comparison(self, one: int, other: int) -> bool:
@@ -106,36 +88,29 @@ class Formulas:
         return any(self.nodes[side][0] != SYMBOL for side in sides) or (sides[0] == sides[1] and sides[2] == sides[3])
 
     def _folded(self, leaf: Callable[[], Any], combine: Callable[[str, Any, Any], Any]) -> list[Any]:
-        """What `leaf` gives for each symbol and `combine` for each other node."""
         found: list[Any] = []
         for operation, left, right in self.nodes:
             found.append(leaf() if operation == SYMBOL else combine(operation, found[left], found[right]))
         return found
 
     def _simplify_alike(self, one: int, other: int) -> bool:
-        from sympy import simplify
+        from sympy import Symbol, simplify
 
+        def expression(number: int) -> Any:
+            """As the official text would be read: Python's operators on symbols `a0`, `a1`, ..."""
+            if number not in built:
+                operation, left, right = self.nodes[number]
+                is_symbol = operation == SYMBOL
+                built[number] = (
+                    Symbol(f"a{left}") if is_symbol else ARITHMETIC[operation](expression(left), expression(right))
+                )
+            return built[number]
+
+        built: dict[int, Any] = {}
         try:
-            return bool(simplify(self._expression(one)) == simplify(self._expression(other)))
+            return bool(simplify(expression(one)) == simplify(expression(other)))
         except Exception:  # foreign code; the official script takes any error as "not equal"
             return False
-
-    def _expression(self, root: int) -> Basic:
-        """The formula as the official text would be read: Python's operators on symbols `a0`, `a1`, ..."""
-        from sympy import Symbol
-
-        needed = {root}
-        for number in range(root, -1, -1):
-            if number in needed and self.nodes[number][0] != SYMBOL:
-                needed |= set(self.nodes[number][1:])
-        built: dict[int, Basic] = {}
-        for number in sorted(needed):
-            operation, left, right = self.nodes[number]
-            if operation == SYMBOL:
-                built[number] = Symbol(f"a{left}")
-            else:
-                built[number] = ARITHMETIC[operation](built[left], built[right])
-        return built[root]
 
 
 def _value(operation: str, left: int | None, right: int | None) -> int | None:
@@ -147,35 +122,20 @@ def _value(operation: str, left: int | None, right: int | None) -> int | None:
     return ARITHMETIC[operation](left, right) % PRIME
 
 
-def _size(num_symbols: int, operation: str, left: _Size, right: _Size) -> _Size:
-    """Bounds for `left operation right`, cut just above the limits so that they stay small numbers."""
-    leaves, powers = left.leaves + right.leaves, left.powers + right.powers
-    terms_over, terms_under = left.terms_over * right.terms_over, left.terms_under * right.terms_under
-    degree_over, degree_under = left.degree_over + right.degree_over, left.degree_under + right.degree_under
+def _size(operation: str, left: _Size, right: _Size) -> _Size:
+    """Bounds for `left operation right`; what is too large already stays so and is counted no further."""
+    leaves, over, under = left.leaves + right.leaves, left.over * right.over, left.under * right.under
+    if not (left.is_small and right.is_small):
+        return _Size(MAX_LEAVES + 1)
     if operation == "divide":
-        terms_over, terms_under = left.terms_over * right.terms_under, left.terms_under * right.terms_over
-        degree_over, degree_under = left.degree_over + right.degree_under, left.degree_under + right.degree_over
+        over, under = left.over * right.under, left.under * right.over
     elif operation in ("add", "subtract", "greater"):
-        terms_over = left.terms_over * right.terms_under + right.terms_over * left.terms_under
-        degree_over = max(left.degree_over + right.degree_under, right.degree_over + left.degree_under)
+        over = left.over * right.under + right.over * left.under
     elif operation == "exp":
-        # An exponent such as a/a + a/a is the number 2 in disguise: at most half its leaves can make ones. The power
-        # itself is a new symbol.
+        # An exponent such as a/a + a/a is the number 2 in disguise: at most half its leaves can make ones.
+        # Each power is as much work as twice the terms.
         times = max(1, right.leaves // 2)
-        terms_over, terms_under = left.terms_over**times, left.terms_under**times
-        degree_over, degree_under = left.degree_over * times + 1, left.degree_under * times + 1
-        powers += 1 + (MAX_POWERS if right.leaves > MAX_EXPONENT_LEAVES else 0)
-    return _Size(
-        terms_over=_cut_terms(terms_over, degree_over, num_symbols + powers),
-        degree_over=min(degree_over, MAX_DEGREE + 1),
-        terms_under=_cut_terms(terms_under, degree_under, num_symbols + powers),
-        degree_under=min(degree_under, MAX_DEGREE + 1),
-        leaves=min(leaves, MAX_EXPONENT_LEAVES + 1),
-        powers=min(powers, MAX_POWERS + 1),
-    )
-
-
-def _cut_terms(terms: int, degree: int, num_symbols: int) -> int:
-    """A polynomial of this degree has no more terms than there are monomials."""
-    monomials = comb(min(degree, MAX_DEGREE + 1) + num_symbols, num_symbols)
-    return min(terms, monomials, MAX_TERMS + 1)
+        if right.leaves > MAX_EXPONENT_LEAVES:
+            return _Size(MAX_LEAVES + 1)
+        over, under = 2 * left.over**times, left.under**times
+    return _Size(leaves, over, under)

@@ -18,11 +18,7 @@ def extract(completion: str) -> str:
 
 
 def is_correct(prediction: str, gold: str) -> bool:
-    """Equality of the extracted texts: 18.0 is not 18.
-
-    Raises:
-        ValueError: the gold has no `#### N`.
-    """
+    """Equality of the extracted texts: 18.0 is not 18. ValueError: the gold has no `#### N`."""
     wanted = extract(gold)
     if wanted == INVALID:
         raise ValueError("the gold answer has no line `#### N`")

@@ -12,13 +12,10 @@ NO_ANSWER: Mapping[str, float] = {"em": 0.0, "f1": 0.0, "precision": 0.0, "recal
 NO_SUPPORT: Mapping[str, float] = {"sp_em": 0.0, "sp_f1": 0.0, "sp_prec": 0.0, "sp_recall": 0.0}
 
 Fact = tuple[Hashable, ...]
-"""Title and sentence index."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gold:
-    """A question: its answer and its supporting facts."""
-
     id: str
     answer: str
     facts: Sequence[Fact]

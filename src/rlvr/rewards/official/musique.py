@@ -50,7 +50,10 @@ def file_scores(predictions: Sequence[Row], golds: Sequence[Row]) -> dict[str, f
     Raises:
         ValueError: the rows do not belong together.
     """
-    _check_order(predictions, golds)
+    if [prediction.id for prediction in predictions] != [gold.id for gold in golds]:
+        raise ValueError(
+            f"{len(predictions)} predictions for {len(golds)} golds: each must have one, and order must agree"
+        )
     answerable = [pair for pair in zip(predictions, golds, strict=True) if pair[1].is_answerable]
     answers = [answer_scores(prediction.answers[0], gold.answers) for prediction, gold in answerable]
     supports = [support_scores(prediction.support, gold.support) for prediction, gold in answerable]
@@ -82,16 +85,6 @@ def _twin_scores(predictions: Sequence[Row], golds: Sequence[Row]) -> dict[str, 
         answers.append(right * answer_scores(prediction.answers[0], gold.answers)["f1"])
         supports.append(right * support_scores(prediction.support, gold.support)["f1"])
     return {"group_answer_sufficiency_f1": _mean(answers), "group_support_sufficiency_f1": _mean(supports)}
-
-
-def _check_order(predictions: Sequence[Row], golds: Sequence[Row]) -> None:
-    if len(predictions) != len(golds):
-        raise ValueError(f"there are {len(predictions)} predictions for {len(golds)} golds")
-    for index, (prediction, gold) in enumerate(zip(predictions, golds, strict=True)):
-        if prediction.id != gold.id:
-            raise ValueError(
-                f"prediction {index} has the id {prediction.id}, gold {index} has {gold.id}; order must agree"
-            )
 
 
 def _mean(values: Sequence[float]) -> float:

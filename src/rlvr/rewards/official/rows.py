@@ -22,15 +22,9 @@ class RowError(UserError):
 
 
 def score_row(task: Any, prediction: Any, golds: Any) -> dict[str, Metric]:
-    """The official metrics of one prediction, floats rounded to 6 digits.
+    """The official metrics of one prediction, floats rounded to 6 digits; nothing is checked before.
 
-    Args:
-        task: a key of TASKS; unchecked, like the others.
-        prediction: text, list of indices, facts or tokens, or a whole file, as the task asks.
-        golds: text, list, object or list of objects.
-
-    Raises:
-        RowError: unknown task, or a field of the wrong type.
+    RowError for an unknown task (see TASKS), or a field of the wrong type.
     """
     if not isinstance(task, str) or task not in TASKS:
         raise RowError(f"there is no task {str(task)!r:.60}; use one of {', '.join(TASKS)}.")
@@ -43,18 +37,10 @@ def score_row(task: Any, prediction: Any, golds: Any) -> dict[str, Metric]:
 
 
 _adapter = cache(TypeAdapter[Any])
-_WORDS = {
-    "missing": "there is no such field; add it",
-    "list_type": "give a list",
-    "dict_type": "give an object",
-    "model_type": "give an object",
-    "too_short": "give one at least",
-    "too_long": "give one, this task knows no aliases",
-}
+_WORDS = {"missing": "there is no such field", "too_long": "give one, this task knows no aliases"}
 
 
 def _read(name: str, kind: Any, value: Any) -> Any:
-    """`value` as a `kind`; RowError for the first thing in it that is none."""
     try:
         return _adapter(kind).validate_python(value)
     except ValidationError as found:
@@ -62,9 +48,6 @@ def _read(name: str, kind: Any, value: Any) -> Any:
         place = name + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error["loc"])
         shown = "" if error["type"] == "missing" else f"={error['input']!r:.40}"
         raise RowError(f"{place}{shown}: {_WORDS.get(error['type'], error['msg'])}.") from None
-
-
-# ------------------------------------------------------------------- what fields hold: no text is copied or changed
 
 
 def _only(what: str, read: Callable[[Any], Any]) -> PlainValidator:
@@ -144,12 +127,13 @@ class _HotpotqaGold(BaseModel):
 
 
 def _musique_file(rows: list[_MusiqueRow], golds: list[_MusiqueGold]) -> dict[str, float]:
-    predictions, wanted = [], []
+    predictions = []
     for row in rows:
         answers, support = [row.predicted_answer], row.predicted_support_idxs
         predictions.append(
             musique.Row(id=row.id, answers=answers, support=support, is_answerable=row.predicted_answerable)
         )
+    wanted = []
     for index, gold in enumerate(golds):
         supporting = [one.idx for one in gold.paragraphs if one.is_supporting]
         support = _read(f"golds[{index}].paragraphs.idx", list[Index], supporting)
@@ -178,5 +162,4 @@ TASKS: Mapping[str, tuple[Any, Any, Callable[[Any, Any], Mapping[str, Metric]]]]
 }
 """Task -> what a prediction is, what the golds are, and the scorer."""
 
-FILE_TASKS = ("musique_file", "hotpotqa_file")
-"""A row of these is a whole prediction file with its gold file."""
+FILE_TASKS = ("musique_file", "hotpotqa_file")  # a row of these is a whole prediction file with its gold file

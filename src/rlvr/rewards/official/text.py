@@ -13,8 +13,6 @@ NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 class Overlap(NamedTuple):
-    """F1, precision and recall of a prediction, each in [0, 1]."""
-
     f1: float
     precision: float
     recall: float
@@ -46,7 +44,6 @@ def overlap(prediction: Sequence[str], gold: Sequence[str]) -> Overlap:
 
 
 def from_counts(num_same: int, num_predicted: int, num_gold: int) -> Overlap:
-    """F1, precision and recall of `num_same` hits; a share of nothing is 0."""
     if num_same == 0:
         return ZERO
     precision, recall = num_same / num_predicted, num_same / num_gold

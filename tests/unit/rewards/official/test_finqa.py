@@ -31,27 +31,6 @@ def test_every_real_gold_program_gives_its_answer_and_is_itself(split: str, num_
         }
 
 
-@pytest.mark.parametrize(
-    ("text", "tokens"),
-    [
-        ("subtract(5829, 5735), divide(#0, 5735)", GOLD),
-        ("table_sum(net sales, none)", ["table_sum(", "net sales", "none", ")", "EOF"]),
-        ("add(1,234, 5)", ["add(", "1,234", "5", ")", "EOF"]),
-        ("add( 1 , 2)", ["add(", " 1 ", "2", ")", "EOF"]),
-        ("f((a))b", ["f(", "(", "a", ")", ")", "b", "EOF"]),
-        ("", ["EOF"]),
-    ],
-)
-def test_program_text_is_cut_at_commas_with_a_space_and_at_brackets(text: str, tokens: list[str]) -> None:
-    assert finqa.tokens(text) == tokens
-
-
-@settings(deadline=None)
-@given(st.text(alphabet="(), a#0|\0", max_size=30))
-def test_tokens_lose_nothing_but_the_cuts(text: str) -> None:
-    assert "".join(finqa.tokens(text)[:-1]) == text.replace(", ", "")
-
-
 OPERATIONS = [f"{name}(" for name in (*ARITHMETIC, *TABLE_OPERATIONS)] + ["add", "ADD(", "(add(", "average("]
 ARGUMENTS = [
     *("1", "-2", "0.5", "1e308", "nan", "inf", "5%", "const_100", "const_x", "#0", "#1", "#-1", "sales"),
@@ -72,20 +51,6 @@ def test_any_tokens_are_executed_or_invalid(tokens: list[str]) -> None:
     assert isinstance(result, str | float | int)
     if not invalid and isinstance(result, str):
         assert result in ("yes", "no", "n/a")
-
-
-@settings(deadline=None)
-@given(PROGRAMS)
-def test_any_tokens_are_the_same_program_or_not(tokens: list[str]) -> None:
-    assert finqa.same_program(GOLD, tokens) in (True, False)
-
-
-@settings(deadline=None)
-@given(st.lists(st.lists(st.text(max_size=6), max_size=3), max_size=3), st.sampled_from(list(TABLE_OPERATIONS)))
-def test_any_table_is_calculated_with_or_invalid(table: list[list[str]], operation: str) -> None:
-    name = table[0][0] if table and table[0] else "x"
-    invalid, result = finqa.execute([f"{operation}(", name, "none", ")", "EOF"], table)
-    assert invalid or isinstance(result, float | int)
 
 
 def chain(first: list[str], step: list[str], num: int) -> list[str]:
@@ -126,35 +91,8 @@ def test_hostile_programs_end_soon(name: str) -> None:
 def test_pitfall_28_a_program_that_works_on_the_same_value_for_hours_is_not_the_same() -> None:
     # (a + b)^(2^20) / (a + b)^(2^20 - 1), which sympy would multiply out, is a + b; so is its value at every point
     power = chain(["add(", "5829", "5735", ")", "multiply(", "#0", "#0", ")"], [], 0)[:-1]
-    tokens = [
-        *power,
-        "multiply(",
-        "5829",
-        "5829",
-        ")",
-        "multiply(",
-        "5829",
-        "5735",
-        ")",
-        "multiply(",
-        "5735",
-        "5735",
-        ")",
-    ]
-    tokens += [
-        "add(",
-        "#2",
-        "#3",
-        ")",
-        "add(",
-        "#5",
-        "#3",
-        ")",
-        "add(",
-        "#6",
-        "#4",
-        ")",
-    ]  # 7: the square, multiplied out
+    square = finqa.tokens("multiply(5829, 5829), multiply(5829, 5735), multiply(5735, 5735)")[:-1]
+    tokens = [*power, *square, *finqa.tokens("add(#2, #3), add(#5, #3), add(#6, #4)")[:-1]]  # 7: multiplied out
     one, other = 1, 7
     for _ in range(18):
         number = len(tokens) // 4
@@ -165,16 +103,6 @@ def test_pitfall_28_a_program_that_works_on_the_same_value_for_hours_is_not_the_
     start = time.process_time()
     assert not finqa.same_program(finqa.tokens("add(5829, 5735)"), tokens)
     assert time.process_time() - start < 5
-
-
-def test_a_square_that_is_multiplied_out_is_found_equal_to_itself() -> None:
-    # the same trick, small enough for sympy: its found counts
-    gold = finqa.tokens("add(a, b), subtract(a, b), multiply(#0, #1), divide(#2, #0)")
-    assert finqa.same_program(gold, finqa.tokens("subtract(a, b)"))
-    assert finqa.same_program(
-        gold, finqa.tokens("multiply(a, a), multiply(b, b), subtract(#0, #1), add(a, b), divide(#2, #3)")
-    )
-    assert not finqa.same_program(gold, finqa.tokens("subtract(b, a)"))
 
 
 @pytest.mark.parametrize(
