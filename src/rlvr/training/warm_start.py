@@ -144,4 +144,4 @@ def _loss_sum(policy: HubPolicy, rows: Sequence[Parts], loss_on: str) -> Tensor:
     ids, index = ids.to(policy.model.device), torch.tensor(places, device=policy.model.device)
     targets = ids.flatten()[index]
     hidden = policy.hidden(ids).flatten(0, 1)[index - 1]
-    return -policy.token_scores(hidden, targets, temperature=1.0)[0].sum()
+    return -policy.predict(hidden, targets, temperature=1.0).logprobs.sum()

@@ -107,11 +107,11 @@ def test_pitfall_14_truncation_is_the_flag_not_the_length():
     batch = batch_of(mask, [3.0, 0.0], truncated=torch.tensor([False, True]))
     for name in NAMES:
         keep, leave = algorithm(name, truncated="keep"), algorithm(name, truncated="mask")
-        assert keep.trainable(keep.advantages(batch)).tolist() == [True, True]
+        assert keep.has_gradient(keep.advantages(batch)).tolist() == [True, True]
         left = leave.advantages(batch)
-        assert leave.trainable(left).tolist() == [True, False] if name != "reinforce_pp" else [False, False]
-        assert (leave.weights(left)[0] > 0).all()
-        assert (leave.weights(left)[1] == 0).all()
+        assert leave.has_gradient(left).tolist() == [True, False] if name != "reinforce_pp" else [False, False]
+        assert (leave.loss_weights(left)[0] > 0).all()
+        assert (leave.loss_weights(left)[1] == 0).all()
         assert left.advantages is not None
         assert (left.advantages[1] == 0).all()
 
