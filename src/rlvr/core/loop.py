@@ -9,7 +9,7 @@ from typing import Protocol
 from rlvr.core.algorithms.objective import Objective
 from rlvr.core.batch import check_staleness, to_batch
 from rlvr.core.metrics import Clock, rollout_metrics
-from rlvr.core.rollout import Rollouts, RolloutSchedule
+from rlvr.core.rollout import RolloutSchedule, SampledGroups
 from rlvr.core.trainer import NonFiniteError, Trainer
 from rlvr.types import TokenBatch
 
@@ -20,7 +20,7 @@ class Recorder(Protocol):
     def log(self, step: int, metrics: dict[str, float]) -> None:
         """One line of metrics.jsonl, and the console."""
 
-    def rollouts(self, step: int, rollouts: Rollouts, batch: TokenBatch) -> None:
+    def rollouts(self, step: int, rollouts: SampledGroups, batch: TokenBatch) -> None:
         """One rollout file, on the steps that write one."""
 
     def non_finite(self, step: int, batch: TokenBatch, error: NonFiniteError) -> Exception:

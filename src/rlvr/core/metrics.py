@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import fmean, pstdev
 
+from rlvr.core.algorithms.advantages import is_dead_group
 from rlvr.types import Episode, Group, StopReason
 
 _SHARES_OF_CALLS = {  # what tool environments count, and the share of the calls that it is reported as
@@ -40,7 +41,7 @@ def rollout_metrics(groups: Sequence[Group], num_refilled: int) -> dict[str, flo
         "reward/within_group_std": _mean(spreads),
         "rollout/episodes": float(len(episodes)),
         "rollout/refilled_groups": float(num_refilled),
-        "rollout/zero_advantage_share": _mean(len(set(_rewards(g.episodes))) <= 1 for g in groups),
+        "rollout/zero_advantage_share": _mean(is_dead_group(_rewards(g.episodes)) for g in groups),
         "rollout/truncated_share": _mean(e.stop_reason is StopReason.LENGTH for e in episodes),
         "rollout/invalid_share": _mean(e.score.status == "invalid" for e in episodes),
         "rollout/error_share": _mean(e.score.status == "error" for e in episodes),

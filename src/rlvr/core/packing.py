@@ -47,7 +47,7 @@ class Packing:
     max_tokens: int = 2048  # of a microbatch; a single line may have more
     note: Callable[[str], None] = logging.getLogger(__name__).warning
 
-    def fit(self, attempt: Callable[[], T], *, longest: int, repeatable: bool = True) -> T:
+    def until_it_fits(self, attempt: Callable[[], T], *, longest: int, repeatable: bool = True) -> T:
         """`attempt()`, repeated from its beginning with half the tokens each time that memory runs out.
 
         `longest` is the longest row in tokens: UserError if a single line does not fit, or where other ranks wait in

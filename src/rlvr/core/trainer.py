@@ -101,7 +101,7 @@ class Trainer:
             return logprobs, values
 
         longest, repeatable = int(batch.lengths.max()), not self.parallel.in_lockstep
-        logprobs, values = self.packing.fit(own_share, longest=longest, repeatable=repeatable)
+        logprobs, values = self.packing.until_it_fits(own_share, longest=longest, repeatable=repeatable)
         return self._world.add(logprobs), None if values is None else self._world.add(values)
 
     def _passes(
@@ -189,7 +189,7 @@ class Trainer:
             return sums, bad
 
         longest, repeatable = int(minibatch.lengths.max()), not self.parallel.in_lockstep
-        own = self.packing.fit(own_share, longest=longest, repeatable=repeatable)
+        own = self.packing.until_it_fits(own_share, longest=longest, repeatable=repeatable)
         sums, parts = Sums(), self._world.gather(own)
         for of_rank, _ in parts:
             sums.add(of_rank)

@@ -10,7 +10,7 @@ from pathlib import Path
 from safetensors.torch import save_file
 from torch import Tensor
 
-from rlvr.core.rollout import Rollouts
+from rlvr.core.rollout import SampledGroups
 from rlvr.core.trainer import NonFiniteError
 from rlvr.errors import UserError
 from rlvr.tracking.console import Console
@@ -32,7 +32,7 @@ class SilentRecorder:
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Nothing."""
 
-    def rollouts(self, step: int, rollouts: Rollouts, batch: TokenBatch) -> None:
+    def rollouts(self, step: int, rollouts: SampledGroups, batch: TokenBatch) -> None:
         """Nothing."""
 
     def non_finite(self, step: int, batch: TokenBatch, error: NonFiniteError) -> Exception:
@@ -74,7 +74,7 @@ class FolderRecorder(SilentRecorder):
             self.trackers.log(step)
         self.console.log(step, metrics)
 
-    def rollouts(self, step: int, rollouts: Rollouts, batch: TokenBatch) -> None:
+    def rollouts(self, step: int, rollouts: SampledGroups, batch: TokenBatch) -> None:
         """One rollout file on every `rollouts_every`-th step, the first one included; with a printer all is printed."""
         every, limit = self.settings.rollouts_every, self.settings.rollouts_max_groups
         is_due = every is not None and (step == 1 or step % every == 0)

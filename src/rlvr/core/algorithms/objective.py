@@ -22,7 +22,7 @@ from rlvr.core.algorithms.losses import (
     mismatch_log_weight,
     mismatch_weight,
 )
-from rlvr.core.algorithms.weights import keep, longest_turn, loss_weights, sampled_tokens, trained_tokens
+from rlvr.core.algorithms.weights import longest_turn, loss_weights, sampled_tokens, trained_tokens, within
 from rlvr.core.policy import Predictions
 from rlvr.errors import UserError
 from rlvr.imports import described
@@ -69,19 +69,19 @@ class Objective:
         for name in self.algorithm.needs:
             required(batch, name)
         sampled, trained = sampled_tokens(batch), self.trained(batch)
-        rewards, num_tokens = keep(batch.rewards, batch.valid), longest_turn(batch.loss_mask, batch.episodes)
+        rewards, num_tokens = within(batch.rewards, batch.valid), longest_turn(batch.loss_mask, batch.episodes)
         rewards = self.algorithm.shaped_rewards(rewards, num_tokens, self.max_completion_tokens)
         penalties = torch.zeros_like(batch.behavior_logprobs)
         kl_coef = self.algorithm.kl_coef_in("reward")
         if kl_coef > 0:
             old, reference = required(batch, "old_logprobs"), required(batch, "reference_logprobs")
-            log_ratio, _ = bounded_log_ratio(keep(old, sampled), keep(reference, sampled))
+            log_ratio, _ = bounded_log_ratio(within(old, sampled), within(reference, sampled))
             penalties = kl_coef * kl_estimate(log_ratio, self.algorithm.kl_estimator)
         given = (penalties,) if batch.values is None else (penalties, batch.values)
         arguments = (replace(batch, rewards=rewards), penalties, trained)
         estimate = _checked(self.algorithm, "advantages", arguments, Estimate, trained, given)
-        returns = None if estimate.returns is None else keep(estimate.returns, trained)
-        return replace(batch, advantages=keep(estimate.advantages, trained), returns=returns)
+        returns = None if estimate.returns is None else within(estimate.returns, trained)
+        return replace(batch, advantages=within(estimate.advantages, trained), returns=returns)
 
     def loss_weights(self, minibatch: TokenBatch) -> Tensor:
         """[B, T] loss weights of a whole minibatch, with its denominator; 0 outside the loss."""
@@ -117,28 +117,28 @@ class Objective:
         what was `predicted` [b, T] alone. Raises ValueError if the rows lack what a term needs.
         """
         algorithm, mask = self.algorithm, weights > 0
-        needs, predicted = algorithm.needs, predicted.map(lambda x: keep(x, mask))
+        needs, predicted = algorithm.needs, predicted.map(lambda x: within(x, mask))
         current = predicted.logprobs.clamp(min=MIN_LOGPROB)
         # with one update per batch the old policy is the current one
-        old = keep(required(rows, "old_logprobs"), mask) if "old_logprobs" in needs else current
+        old = within(required(rows, "old_logprobs"), mask) if "old_logprobs" in needs else current
         log_ratio, extreme = bounded_log_ratio(current, old.detach())
-        log_weight, odd = mismatch_log_weight(old.detach(), keep(rows.behavior_logprobs, mask))
+        log_weight, odd = mismatch_log_weight(old.detach(), within(rows.behavior_logprobs, mask))
         clamped = extreme | odd
 
         # the loss of each token: the policy's, then the terms beside it
-        given = (log_ratio, current, keep(required(rows, "advantages"), mask))
+        given = (log_ratio, current, within(required(rows, "advantages"), mask))
         policy = _checked(algorithm, "surrogate", (*given, mask), Surrogate, mask, given)
         weight = mismatch_weight(log_weight, mask, algorithm.mismatch_correction)
         factor = mismatch_factor(weight, algorithm.mismatch_correction, algorithm.mismatch_cap)
         per_token = policy_loss = policy.loss * factor
         terms = {"entropy": predicted.entropy}
         if "reference_logprobs" in needs:
-            to_reference, far = bounded_log_ratio(current, keep(required(rows, "reference_logprobs"), mask))
+            to_reference, far = bounded_log_ratio(current, within(required(rows, "reference_logprobs"), mask))
             terms["kl"], clamped = kl_estimate(to_reference, algorithm.kl_estimator), clamped | far
             terms["reference_kl"] = kl_estimate(to_reference, "k3")
         if isinstance(algorithm, Critic):
             assert predicted.values is not None, "the policy has no value head"
-            old_values, returns = keep(required(rows, "values"), mask), keep(required(rows, "returns"), mask)
+            old_values, returns = within(required(rows, "values"), mask), within(required(rows, "returns"), mask)
             terms["value_loss"] = algorithm.value_loss(predicted.values, old_values, returns)
         for name, coef in self.coefs.items():
             per_token = per_token + coef * terms[name]
@@ -158,7 +158,7 @@ class Objective:
             "tokens": torch.ones_like(weights),
             "clamped_tokens": clamped,
         }
-        sums = {name: keep(x.detach().to(weights.dtype), mask).sum() for name, x in logged.items()}
+        sums = {name: within(x.detach().to(weights.dtype), mask).sum() for name, x in logged.items()}
         return LossTerms(loss=(weights * per_token).sum(), sums=sums)
 
     def trained(self, batch: TokenBatch) -> Tensor:

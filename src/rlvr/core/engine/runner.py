@@ -26,10 +26,10 @@ class CachedRunner:
     `engine_attention`.
     """
 
-    def __init__(self, model: PreTrainedModel, max_slots: int, *, keeps: bool = False):
+    def __init__(self, model: PreTrainedModel, max_slots: int, *, fixed: bool = False):
         self._model, self._device, self._max_slots = model, model.device, max_slots
         # on a GPU there are no page faults to save by a second set of buffers
-        self._cache = SlotCache(max_slots, keeps=keeps or model.device.type == "cuda")
+        self._cache = SlotCache(max_slots, fixed=fixed or model.device.type == "cuda")
         self._owners: list[int] = []  # a row's prefix, -1: none, all its tokens are in the row
         self._prefix_lengths: list[int] = []
         self._grouping: Grouping | None = None  # of the rows as they are; None once they have changed
@@ -37,7 +37,7 @@ class CachedRunner:
 
     def reset(self, *, reuse: bool = True) -> None:
         """All rows have left: go back to the state of a new runner; without `reuse` nothing written before survives."""
-        self.keep([])
+        self.select([])
         self._cache.rows.clear(reuse=reuse)
         self._cache.prefixes.clear(reuse=reuse)
 
@@ -85,7 +85,7 @@ class CachedRunner:
         self._cache.rows.reserve(len(ids), num_columns)
         return self._step(ids, positions, grouping, num_columns)
 
-    def keep(self, rows: Sequence[int]) -> None:
+    def select(self, rows: Sequence[int]) -> None:
         """All other rows leave; slot i gets what slot `rows[i]` holds."""
         moved = [(source, target) for target, source in enumerate(rows) if source != target]
         if moved:
@@ -229,7 +229,7 @@ class FullForwardRunner:
             row.append(token)
         return self._forward(self._rows)
 
-    def keep(self, rows: Sequence[int]) -> None:
+    def select(self, rows: Sequence[int]) -> None:
         """All other rows leave, as in `CachedRunner`."""
         self._rows = [self._rows[row] for row in rows]
 

@@ -94,7 +94,7 @@ class Scheduler:
     def step(self) -> None:
         """Admit what fits, with the first token of each, then sample one token for every running row."""
         if self._stale:
-            self._runner.keep([])
+            self._runner.select([])
             for chunk in _chunks([request.cached_ids for request in self.running], len):
                 self._runner.prefill(chunk, range(len(chunk)))
             self._stale = False
@@ -192,7 +192,7 @@ class Scheduler:
         movers = [row for row in range(num_left, len(self.running)) if row not in gone]
         for row, mover in zip(rows, movers, strict=False):  # of the rows that are free, as many are below num_left
             left[row] = mover
-        self._runner.keep(left)
+        self._runner.select(left)
         self.running = [self.running[row] for row in left]
         index = torch.tensor(left, dtype=torch.int64, device=self._device)
         self._last_ids, self._positions = self._last_ids[index], self._positions[index]

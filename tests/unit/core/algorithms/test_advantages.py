@@ -77,9 +77,9 @@ def test_groups_need_not_be_contiguous():
     assert advantages_of("dr_grpo", batch)[:, 0].tolist() == [0.5, -1.0, -0.5, 1.0]
 
 
-def test_the_rows_of_an_episode_need_not_stand_together():
-    batch = batch_of([[1]] * 4, [1.0, 0.0, 1.0, 0.0], episodes=torch.tensor([0, 1, 0, 2]), groups=torch.zeros(4).long())
-    expected = torch.tensor([2.0, -1.0, 2.0, -1.0], dtype=torch.float64) / 3
+def test_an_episode_of_two_rows_counts_once():
+    batch = batch_of([[1]] * 4, [1.0, 1.0, 0.0, 0.0], episodes=torch.tensor([0, 0, 1, 2]), groups=torch.zeros(4).long())
+    expected = torch.tensor([2.0, 2.0, -1.0, -1.0], dtype=torch.float64) / 3
     torch.testing.assert_close(advantages_of("dr_grpo", batch)[:, 0], expected)
 
 
