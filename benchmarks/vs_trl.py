@@ -195,9 +195,10 @@ class Turns:
                 self.theirs += self._trl.steps(self._case.block)
         self._wall, self._cpu = time.perf_counter(), time.process_time()
 
-    def rollouts(self, step: int, rollouts: SampledGroups, batch: TokenBatch) -> None:
+    def rollouts(self, step: int, rollouts: SampledGroups, batch: TokenBatch) -> dict[str, float]:
         """Keep them for counting, which happens off the clock's stages."""
         self._batch = batch
+        return {}
 
     def non_finite(self, step: int, batch: TokenBatch, error: NonFiniteError) -> Exception:
         """Nothing to keep."""

@@ -89,8 +89,9 @@ class Parts:
         assert all(torch.isfinite(torch.tensor(value)) for value in metrics.values())
         self.note(f"log {step}" + (" with evaluation" if "eval/x/accuracy" in metrics else ""))
 
-    def rollouts(self, step: int, rollouts: SampledGroups, batch: TokenBatch) -> None:
+    def rollouts(self, step: int, rollouts: SampledGroups, batch: TokenBatch) -> dict[str, float]:
         self.note(f"rollouts {step}")
+        return {}
 
     def non_finite(self, step: int, batch: TokenBatch, error: NonFiniteError) -> Exception:
         self.note(f"non finite {step}")

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from rlvr.core.metrics import tool_metrics
 from rlvr.errors import ConfigError, UserError
 from rlvr.rewards.base import RewardError
 from rlvr.tasks.verifiers import library
 from rlvr.tasks.verifiers_env import to_messages
+from rlvr.tracking.rollout_metrics import tool_metrics
 from rlvr.types import Message, StopReason
 from tests.unit.tasks.verifiers_play import ENVIRONMENTS, Codec, Engine, call, episode, graded, make_task, play
 

@@ -30,7 +30,7 @@ class Scripted:
             logits[place, row.pop(0)] = 100.0
         return logits
 
-    def keep(self, rows) -> None:
+    def select(self, rows) -> None:
         self.kept.append(list(rows))
         self.rows = [self.rows[row] for row in rows]
 
