@@ -70,13 +70,6 @@ class Trainer:
         self.optimizer = adamw(policy.parameters(), settings.adam_beta1, settings.adam_beta2, settings.weight_decay)
         self._world, self._settings, self._seed = self.parallel.world, settings, seed
 
-    @property
-    def precision(self) -> str:
-        """In words: what the weights that are frozen are, and what products are computed in."""
-        if self.parallel.bf16:
-            return "bf16" if self.parallel.in_lockstep else "bf16 autocast"
-        return "float32" if self.policy.dtype == torch.float32 else "bfloat16, its adapters in float32,"
-
     def score(self, batch: TokenBatch) -> TokenBatch:
         """Fill in what the algorithm needs before the update: old logprobs, reference logprobs, values."""
         if not self.algorithm.needs.isdisjoint(("old_logprobs", "values")):
@@ -95,9 +88,9 @@ class Trainer:
             logprobs = torch.zeros_like(batch.behavior_logprobs)
             values = None if policy.value_head is None else torch.zeros_like(logprobs)
             for microbatch, predicted in self._passes(policy, batch, range(len(batch.ids))):
-                logprobs[microbatch.rows, microbatch.tokens] = predicted.logprobs
+                logprobs[microbatch.rows, microbatch.columns] = predicted.logprobs
                 if values is not None and predicted.values is not None:
-                    values[microbatch.rows, microbatch.tokens] = predicted.values
+                    values[microbatch.rows, microbatch.columns] = predicted.values
             return logprobs, values
 
         longest, repeatable = int(batch.lengths.max()), not self.parallel.in_lockstep
@@ -122,7 +115,8 @@ class Trainer:
         pass for them they are those of the update's own pass, NaN in rows that could not move the gradient.
         Raises NonFiniteError before any weight is touched by a non-finite gradient.
         """
-        rate = self._learning_rate(step)
+        schedule, max_steps = self._settings.schedule, self._settings.max_steps
+        rate = learning_rate(step, self._settings, schedule=schedule, max_steps=max_steps)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         sums, seen = Sums(), torch.full_like(batch.behavior_logprobs, math.nan)
@@ -141,17 +135,6 @@ class Trainer:
             seen = torch.where(known, self._world.add(seen.nan_to_num(0.0)), math.nan)
             batch = replace(batch, old_logprobs=seen)
         return metrics, batch
-
-    def _learning_rate(self, step: int) -> float:
-        s = self._settings
-        return learning_rate(
-            step,
-            peak=float(s.learning_rate),  # `TrainerSettings.fitted` has replaced what is no number
-            schedule=s.schedule,
-            warmup_steps=int(s.warmup_steps),
-            max_steps=s.max_steps,
-            final_share=s.final_learning_rate_share,
-        )
 
     def _minibatches(self, batch: TokenBatch, step: int) -> Iterator[list[int]]:
         """Row numbers of each optimizer step: every epoch visits each row once, in an order drawn from the run seed.
@@ -183,7 +166,7 @@ class Trainer:
                 parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.zero_()
             sums, bad = Sums(), list[int]()
             for microbatch, predicted in self._passes(self.policy, batch, chosen, "entropy" in self.objective.coefs):
-                seen[microbatch.rows, microbatch.tokens] = predicted.logprobs.detach()
+                seen[microbatch.rows, microbatch.columns] = predicted.logprobs.detach()
                 bad += self._backward(batch, weights, microbatch, predicted, sums)
                 del predicted
             return sums, bad
@@ -212,7 +195,7 @@ class Trainer:
             return []
         # rows are never cut: all their tokens are here
         present, local = torch.unique(microbatch.rows, return_inverse=True)
-        place, weights = (local, microbatch.tokens), weights[present]
+        place, weights = (local, microbatch.columns), weights[present]
         predicted = predicted.map(lambda x: scatter(x, place, weights.shape))
         terms = self.objective.loss(batch.take(present), weights, predicted)
         terms.loss.backward()

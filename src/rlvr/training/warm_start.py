@@ -51,14 +51,7 @@ def warm_start(
     for step in range(settings.num_steps):
         if stopped():
             return False
-        rate = learning_rate(
-            step,
-            peak=settings.learning_rate,
-            schedule="linear",
-            warmup_steps=settings.warmup_steps,
-            max_steps=settings.num_steps,
-            final_share=settings.final_learning_rate_share,
-        )
+        rate = learning_rate(step, settings, schedule="linear", max_steps=settings.num_steps)
         for group in optimizer.param_groups:
             group["lr"] = rate
         rows = _encode(policy, task, demonstrations(task, settings, step))

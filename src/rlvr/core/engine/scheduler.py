@@ -75,7 +75,7 @@ class Scheduler:
         self.parked.pop(session, None)
 
     def new_weights(self, version: int) -> None:
-        """Forget every key and value; running rows are recomputed and go on under the new weights."""
+        """Forget every key and value; running rows are recomputed, each by itself, and go on under the new ones."""
         self.parked.clear()
         self._stale = bool(self.running)
         for request in self.running:
@@ -126,8 +126,8 @@ class Scheduler:
             else:
                 fresh.setdefault(request.prompt_ids, []).append(request)
         for groups in _chunks(list(fresh.values()), lambda same: len(same[0].prompt_ids)):
-            copies = [i for i, same in enumerate(groups) for _ in same]
-            logits = self._runner.prefill([same[0].prompt_ids for same in groups], copies)
+            owners = [i for i, same in enumerate(groups) for _ in same]
+            logits = self._runner.prefill([same[0].prompt_ids for same in groups], owners)
             self._start([request for same in groups for request in same], logits)
         for chunk in _chunks(known, lambda item: len(item[0].prompt_ids) - len(item[1][0][1])):
             requests = [request for request, _ in chunk]

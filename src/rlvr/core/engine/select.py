@@ -48,11 +48,11 @@ def probe(model: PreTrainedModel, kind: MakeRunner, num_slots: int = 4) -> str |
     """
     vocabulary = model.config.get_text_config().vocab_size
     prompts = [[(7 * row + 3 * i + 1) % vocabulary for i in range(4 + row)] for row in (0, 1, 2)]
-    copies = [0, 0, 1, 2]
-    rows = [[*prompts[copy], (5 * i + 2) % vocabulary, (i + 3) % vocabulary] for i, copy in enumerate(copies)]
+    owners = [0, 0, 1, 2]
+    rows = [[*prompts[owner], (5 * i + 2) % vocabulary, (i + 3) % vocabulary] for i, owner in enumerate(owners)]
     try:
         runner = kind(model, num_slots)
-        runner.prefill(prompts, copies)
+        runner.prefill(prompts, owners)
         for step in (2, 1):
             ids = torch.tensor([row[-step] for row in rows], device=model.device)
             positions = torch.tensor([len(row) - step for row in rows], device=model.device)
