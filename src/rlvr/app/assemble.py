@@ -72,7 +72,7 @@ def assemble(setup: Setup, policy: HubPolicy, trackers: Trackers) -> TrainingRun
     start_step = restore(setup, checkpoints, metrics_file, engine)
     if line := chat.note(task.train_example(0).messages):
         note(line)
-    note(f"training in {precision(trainer)} on {torch.get_num_threads()} thread(s)")
+    note(f"training in {trainer.precision} on {torch.get_num_threads()} thread(s)")
     return TrainingRun(
         start_step=start_step,
         max_steps=config.trainer.max_steps,
@@ -84,13 +84,6 @@ def assemble(setup: Setup, policy: HubPolicy, trackers: Trackers) -> TrainingRun
         recorder=make_recorder(setup, chat, metrics_file, trackers),
         checkpoints=checkpoints,
     )
-
-
-def precision(trainer: Trainer) -> str:
-    """In words: what the weights that are frozen are, and what products are computed in."""
-    if trainer.parallel.bf16:
-        return "bf16" if trainer.parallel.in_lockstep else "bf16 autocast"
-    return "float32" if trainer.policy.dtype == torch.float32 else "bfloat16, its adapters in float32,"
 
 
 def within_memory(setup: Setup, policy: HubPolicy, chat: Chat, layout: Layout) -> Setup:

@@ -260,4 +260,4 @@ def _stack(lines: Sequence[list[_Unit]], layout: Layout) -> Microbatch:
             places.extend([filling] * (number * length - len(places)))
     lines_of = (torch.tensor(places).view(-1, length) for places in laid)
     values_of = (torch.tensor(values, dtype=torch.int64) for values in about)
-    return Microbatch(*lines_of, *values_of, layout)
+    return Microbatch(*lines_of, *values_of, layout=layout)

@@ -70,6 +70,13 @@ class Trainer:
         self.optimizer = adamw(policy.parameters(), settings.adam_beta1, settings.adam_beta2, settings.weight_decay)
         self._world, self._settings, self._seed = self.parallel.world, settings, seed
 
+    @property
+    def precision(self) -> str:
+        """In words: what the weights that are frozen are, and what products are computed in."""
+        if self.parallel.bf16:
+            return "bf16" if self.parallel.in_lockstep else "bf16 autocast"
+        return "float32" if self.policy.dtype == torch.float32 else "bfloat16, its adapters in float32,"
+
     def score(self, batch: TokenBatch) -> TokenBatch:
         """Fill in what the algorithm needs before the update: old logprobs, reference logprobs, values."""
         if not self.algorithm.needs.isdisjoint(("old_logprobs", "values")):
