@@ -23,10 +23,7 @@ def patience(kind: type[BaseException] | None) -> float | None:
 
 
 class Executor:
-    """Everything in the calling thread and on one event loop; started work runs when its result is asked for.
-
-    `Background` does the same in a thread of its own.
-    """
+    """Everything in the calling thread and on one event loop; started work runs when its result is asked for."""
 
     def __init__(self) -> None:
         self._runner = asyncio.Runner()
