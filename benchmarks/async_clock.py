@@ -98,11 +98,11 @@ class Clock:
         return wait
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """See `Inline.run`."""
+        """See `Executor.run`."""
         return self.start(work)()
 
     def call(self, function: Callable[[], T], *, patience_s: float | None = None) -> T:
-        """See `Inline.call`."""
+        """See `Executor.call`."""
         return function()
 
     def __enter__(self) -> Self:

@@ -45,11 +45,11 @@ from rlvr.core.engine import LocalEngine
 from rlvr.core.engine.base import Engine, OnToken
 from rlvr.core.env import Env
 from rlvr.core.episode import ChatModel
-from rlvr.core.executor import Inline
+from rlvr.core.executor import Executor
 from rlvr.core.loop import TrainingRun, train
 from rlvr.core.packing import Packing
 from rlvr.core.parallel import DataParallel
-from rlvr.core.rollout import Rollouts, RolloutSchedule, RolloutSource
+from rlvr.core.rollout import RolloutSchedule, RolloutSource, SampledGroups
 from rlvr.core.settings import cpu_tokens
 from rlvr.core.trainer import NonFiniteError, Trainer
 from rlvr.envs.single_turn import SingleTurnEnv
@@ -183,7 +183,7 @@ class Turns:
         self.ours: list[StepTimes] = []
         self.theirs: list[StepTimes] = []
         self._batch: TokenBatch | None = None
-        self._rollouts: Rollouts | None = None
+        self._rollouts: SampledGroups | None = None
         self._wall = self._cpu = 0.0
 
     def log(self, step: int, metrics: dict[str, float]) -> None:
@@ -195,9 +195,10 @@ class Turns:
                 self.theirs += self._trl.steps(self._case.block)
         self._wall, self._cpu = time.perf_counter(), time.process_time()
 
-    def rollouts(self, step: int, rollouts: Rollouts, batch: TokenBatch) -> None:
+    def rollouts(self, step: int, rollouts: SampledGroups, batch: TokenBatch) -> dict[str, float]:
         """Keep them for counting, which happens off the clock's stages."""
         self._batch = batch
+        return {}
 
     def non_finite(self, step: int, batch: TokenBatch, error: NonFiniteError) -> Exception:
         """Nothing to keep."""
@@ -253,7 +254,7 @@ def make_run(case: Case, config: Config, task: Task, model_folder: Path, turns: 
         settings=config.rollout,
         seed=config.seed,
     )
-    rollouts = RolloutSchedule(source=source, executor=Inline(), max_error_share=config.reward.max_error_share)
+    rollouts = RolloutSchedule(source=source, executor=Executor(), max_error_share=config.reward.max_error_share)
     trainer = Trainer(
         policy=policy,
         objective=objective,

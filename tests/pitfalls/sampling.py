@@ -48,9 +48,9 @@ def of_the_truncated(original: Callable[..., Draw], *rest: Any, **more: Any) -> 
 
 
 def old_is_current(
-    original: Callable[..., LossTerms], objective: Any, rows: TokenBatch, weights: Tensor, logprobs: Tensor, *rest: Any
+    original: Callable[..., LossTerms], objective: Any, rows: TokenBatch, weights: Tensor, predicted: Any
 ) -> LossTerms:
-    return original(objective, replace(rows, old_logprobs=logprobs.detach()), weights, logprobs, *rest)
+    return original(objective, replace(rows, old_logprobs=predicted.logprobs.detach()), weights, predicted)
 
 
 def old_is_behavior(original: Callable[..., TokenBatch], trainer: Any, batch: TokenBatch) -> TokenBatch:
@@ -97,7 +97,7 @@ BUGS = [
         pitfall=19,
         name="the trainer scores at temperature 1",
         plant=around(
-            "rlvr.core.policy:Policy.token_scores",
+            "rlvr.core.policy:Policy.predict",
             lambda original, self, hidden, targets, temperature, **more: original(self, hidden, targets, 1.0, **more),
         ),
         caught_by=TRAINER + "19_the_trainer_scores_at_the_temperature",

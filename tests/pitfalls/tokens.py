@@ -115,7 +115,7 @@ BUGS = [
     Planted(
         pitfall=5,
         name="masked positions enter the loss",
-        plant=around("rlvr.core.algorithms.weights:keep", lambda original, x, mask: x),
+        plant=around("rlvr.core.algorithms.weights:within", lambda original, x, mask: x),
         caught_by="tests/unit/core/algorithms/test_objective.py::test_pitfall_05_masked_positions_change_no_term",
     ),
     Planted(

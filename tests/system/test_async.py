@@ -160,7 +160,7 @@ def in_a_thread(monkeypatch: pytest.MonkeyPatch, *, own_weights: bool) -> list[s
         names.append(threading.current_thread().name)
         return await sample(*args, **options)
 
-    monkeypatch.setattr(build, "Inline", lambda: Background(num_threads=1))
+    monkeypatch.setattr(build, "Executor", lambda: Background(num_threads=1))
     monkeypatch.setattr(RolloutSource, "sample", noting)
     if own_weights:
         monkeypatch.setattr(build, "make_engine", engine_with_a_copy)

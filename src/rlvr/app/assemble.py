@@ -17,7 +17,7 @@ from rlvr.config import Config
 from rlvr.core.algorithms.objective import Objective
 from rlvr.core.engine.base import Engine
 from rlvr.core.episode import ChatCodec, ChatModel, turn_texts
-from rlvr.core.executor import Background, Inline
+from rlvr.core.executor import Background, Executor
 from rlvr.core.loop import Recorder, TrainingRun
 from rlvr.core.packing import Layout, Packing
 from rlvr.core.rollout import RolloutSchedule, RolloutSource
@@ -97,7 +97,7 @@ def make_rollouts(setup: Setup, policy: HubPolicy, engine: Sampler, chat: Chat) 
     model = ChatModel(engine=engine, chat=chat, max_context_tokens=_context(policy, engine))
     return RolloutSchedule(
         source=RolloutSource(task=setup.tasks.own, model=model, settings=config.rollout, seed=config.seed),
-        executor=Background(num_threads=torch.get_num_threads()) if background else Inline(),
+        executor=Background(num_threads=torch.get_num_threads()) if background else Executor(),
         refills=config.algorithm.refills,
         max_error_share=config.reward.max_error_share,
         max_staleness=config.rollout.max_staleness,

@@ -35,7 +35,7 @@ def plan_run(config: Config, policy: HubPolicy, chat: Chat, task: Task, *, layou
     num_rows = rollout.prompts_per_step * rollout.group_size
     together = max(num_rows, config.evaluation.limit)
     sharded = trainer.strategy == "fsdp2"
-    local = engine if engine.in_process else None
+    local, is_stale = engine if engine.in_process else None, rollout.max_staleness > 0
     autocast = partial(
         torch.autocast, policy.model.device.type, torch.bfloat16, enabled=in_bf16(trainer.precision, policy.model)
     )
@@ -43,10 +43,10 @@ def plan_run(config: Config, policy: HubPolicy, chat: Chat, task: Task, *, layou
         line_tokens=line_tokens,
         num_rows=num_rows,
         activations=measure_activations(policy, layout, autocast),
-        keys_values_per_row=keys_values_bytes(policy, line_tokens) if local else 0,
+        keys_values_per_row=keys_values_bytes(policy, line_tokens, recomputed=is_stale) if local else 0,
         max_batch_size=min(local.max_batch_size, together) if local else 0,
         has_reference="reference_logprobs" in config.algorithm.needs,
-        has_copy=local is not None and (rollout.max_staleness > 0 or sharded),
+        has_copy=local is not None and (is_stale or sharded),
         num_shards=world.size if sharded else 1,
     )
     # what waits in the CPU's memory is not compared with the GPU's

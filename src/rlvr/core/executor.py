@@ -22,7 +22,7 @@ def patience(kind: type[BaseException] | None) -> float | None:
     return None if kind is None or issubclass(kind, Exception) else PATIENCE_S
 
 
-class Inline:
+class Executor:
     """Everything in the calling thread and on one event loop; started work runs when its result is asked for."""
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Inline:
         self._runner.close()
 
 
-class Background(Inline):
+class Background(Executor):
     """A thread with an event loop: what is started runs while the caller does something else.
 
     Errors of the work, SystemExit too, are raised where its result is asked for; the loop goes on until the block ends.

@@ -8,8 +8,8 @@ from typing import Protocol
 
 from rlvr.core.algorithms.objective import Objective
 from rlvr.core.batch import check_staleness, to_batch
-from rlvr.core.metrics import Clock, rollout_metrics
-from rlvr.core.rollout import Rollouts, RolloutSchedule
+from rlvr.core.rollout import RolloutSchedule, SampledGroups
+from rlvr.core.sums import Clock
 from rlvr.core.trainer import NonFiniteError, Trainer
 from rlvr.types import TokenBatch
 
@@ -20,8 +20,9 @@ class Recorder(Protocol):
     def log(self, step: int, metrics: dict[str, float]) -> None:
         """One line of metrics.jsonl, and the console."""
 
-    def rollouts(self, step: int, rollouts: Rollouts, batch: TokenBatch) -> None:
-        """One rollout file, on the steps that write one."""
+    def rollouts(self, step: int, rollouts: SampledGroups, batch: TokenBatch) -> dict[str, float]:
+        """One rollout file, on the steps that write one; returns numbers to log with the update's."""
+        ...
 
     def non_finite(self, step: int, batch: TokenBatch, error: NonFiniteError) -> Exception:
         """Keep the batch for inspection; returns the error to raise."""
@@ -75,9 +76,8 @@ def train(run: TrainingRun, stopped: Callable[[], bool]) -> int:
                 metrics, batch = _update(run, batch, step)
             with clock("sync"):
                 rollouts.advance(step + 1)
-            metrics |= rollout_metrics(sampled.groups, sampled.num_refilled) | ages
-            metrics |= _evaluate(run, step + 1, clock)
-            run.recorder.rollouts(step + 1, sampled, batch)
+            metrics |= ages | _evaluate(run, step + 1, clock)
+            metrics |= run.recorder.rollouts(step + 1, sampled, batch)
             run.recorder.log(step + 1, metrics | clock.metrics(num_sampled=int(batch.loss_mask.sum())))
             stopping = stopped()  # asked once: a signal that comes while saving stops after the next step, saved too
             run.checkpoints.save_if_due(step + 1, metrics, now=stopping or step + 1 == run.max_steps)

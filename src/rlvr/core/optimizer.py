@@ -2,24 +2,19 @@
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import nn
 
 
-def learning_rate(
-    step: int,
-    *,
-    peak: float,
-    schedule: str,
-    warmup_steps: int,
-    max_steps: int,
-    final_share: float,
-) -> float:
-    """Learning rate of update `step` (0-based): linear warm-up, then constant, linear or cosine to peak x final_share.
+def learning_rate(step: int, settings: Any, *, schedule: str, max_steps: int) -> float:
+    """Learning rate of update `step` (0-based): linear warm-up, then constant, linear or cosine to a share of the peak.
 
-    With warmup_steps=4 the first updates use 1/4, 2/4, 3/4 and 4/4 of the peak.
+    `settings` have the peak `learning_rate`, `warmup_steps` and `final_learning_rate_share`, all of them numbers. With
+    warmup_steps=4 the first updates use 1/4, 2/4, 3/4 and 4/4 of the peak.
     """
+    peak, warmup_steps, final_share = settings.learning_rate, settings.warmup_steps, settings.final_learning_rate_share
     if step < warmup_steps:
         return peak * (step + 1) / warmup_steps
     if schedule == "constant":

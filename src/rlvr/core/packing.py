@@ -47,7 +47,7 @@ class Packing:
     max_tokens: int = 2048  # of a microbatch; a single line may have more
     note: Callable[[str], None] = logging.getLogger(__name__).warning
 
-    def fit(self, attempt: Callable[[], T], *, longest: int, repeatable: bool = True) -> T:
+    def until_it_fits(self, attempt: Callable[[], T], *, longest: int, repeatable: bool = True) -> T:
         """`attempt()`, repeated from its beginning with half the tokens each time that memory runs out.
 
         `longest` is the longest row in tokens: UserError if a single line does not fit, or where other ranks wait in
@@ -80,7 +80,7 @@ class Packing:
             self.note(f"{said}: going on with {half:,}, which changes no result")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Microbatch:
     """R lines of L tokens, and for each of its N predicted tokens where it came from. Shapes in brackets."""
 
@@ -88,11 +88,11 @@ class Microbatch:
     positions: Tensor  # [R, L] int64
     segments: Tensor  # [R, L] int64, -1 for filling
     parents: Tensor  # [R, L] int64
-    layout: Layout
     predictors: Tensor  # [N] index into the R * L flattened tokens whose hidden state predicts the token
     rows: Tensor  # [N] row of the predicted token in the batch that was packed
-    tokens: Tensor  # [N] its index in that row
+    columns: Tensor  # [N] its index in that row
     targets: Tensor  # [N] the predicted token's id
+    layout: Layout
 
     def allowed(self) -> Tensor | None:
         """[R, L, L] bool: query may see key; None for plain causal rows.
@@ -233,7 +233,7 @@ def _stack(lines: Sequence[list[_Unit]], layout: Layout) -> Microbatch:
     """Lines as tensors: of each unit the prompt, then the tails of its rows."""
     length = max(sum(map(_num_tokens, line)) for line in lines)
     laid = ids, positions, segments, parents = [], [], [], []  # R * L places, line after line
-    about = predictors, rows, tokens, targets = [], [], [], []  # N predicted tokens
+    about = predictors, rows, columns, targets = [], [], [], []  # N predicted tokens
 
     def lay(part: list[int], first: int, segment: int, parent: int) -> int:
         """The part's first place."""
@@ -253,15 +253,11 @@ def _stack(lines: Sequence[list[_Unit]], layout: Layout) -> Microbatch:
                 sampled = [token for token in range(start, len(row.ids)) if row.mask[token]]
                 predictors.extend([shift + token - 1 if token > start else prompt_end for token in sampled])
                 rows.extend([row.number] * len(sampled))
-                tokens.extend(sampled)
+                columns.extend(sampled)
                 targets.extend([row.ids[token] for token in sampled])
             segment += 1
-        for column, filling in zip(laid, (0, 0, -1, -1), strict=True):
-            column.extend([filling] * (number * length - len(column)))
-    lines_of = (torch.tensor(column).view(-1, length) for column in laid)
-    values_of = (torch.tensor(column, dtype=torch.int64) for column in about)
-    return Microbatch(
-        layout=layout,
-        **dict(zip(("ids", "positions", "segments", "parents"), lines_of, strict=True)),
-        **dict(zip(("predictors", "rows", "tokens", "targets"), values_of, strict=True)),
-    )
+        for places, filling in zip(laid, (0, 0, -1, -1), strict=True):
+            places.extend([filling] * (number * length - len(places)))
+    lines_of = (torch.tensor(places).view(-1, length) for places in laid)
+    values_of = (torch.tensor(values, dtype=torch.int64) for values in about)
+    return Microbatch(*lines_of, *values_of, layout=layout)

@@ -90,27 +90,26 @@ class Policy:
             logits = torch.tanh(logits / cap) * cap
         return logits
 
-    def token_scores(
+    def predict(
         self, hidden: Tensor, targets: Tensor, temperature: float, *, entropy_grad: bool = False
-    ) -> tuple[Tensor, Tensor]:
-        """Logprob and entropy [N] fp32 of targets [N] under softmax(logits / temperature) after hidden [N, D]."""
+    ) -> Predictions:
+        """Of targets [N] under softmax(logits / temperature) after hidden [N, D], without values."""
         chunk = max(1, logits_per_chunk(hidden.device) // int(self.model.config.vocab_size))
         if len(targets) <= chunk:
-            return self._token_scores(hidden, targets, temperature, entropy_grad)
+            return self._predict(hidden, targets, temperature, entropy_grad)
         with _without_cast_cache():
-            parts: list[tuple[Tensor, Tensor]] = [
-                checkpoint(self._token_scores, h, t, temperature, entropy_grad, use_reentrant=False)  # pyright: ignore[reportAssignmentType]
+            parts: list[Any] = [
+                checkpoint(self._predict, h, t, temperature, entropy_grad, use_reentrant=False)
                 for h, t in zip(hidden.split(chunk), targets.split(chunk), strict=True)
             ]
-        return torch.cat([logprobs for logprobs, _ in parts]), torch.cat([entropy for _, entropy in parts])
+        logprobs, entropy, _ = zip(*parts, strict=True)
+        return Predictions(torch.cat(logprobs), torch.cat(entropy))
 
-    def _token_scores(
-        self, hidden: Tensor, targets: Tensor, temperature: float, entropy_grad: bool
-    ) -> tuple[Tensor, Tensor]:
+    def _predict(self, hidden: Tensor, targets: Tensor, temperature: float, entropy_grad: bool) -> Predictions:
         log_probs = torch.log_softmax(self.logits(hidden) / temperature, dim=-1)  # [N, V]
         chosen = log_probs.gather(1, targets[:, None])[:, 0]
         source = log_probs if entropy_grad else log_probs.detach()
-        return chosen, -(source.exp() * source).sum(-1)
+        return Predictions(logprobs=chosen, entropy=-(source.exp() * source).sum(-1))
 
     def freeze(self) -> Callable[[], AbstractContextManager[Self]]:
         """The policy as it is now, for later: `with frozen() as reference:`; use it inside the block only.
@@ -121,15 +120,20 @@ class Policy:
         return lambda: nullcontext(frozen)
 
 
-class TokenScores(NamedTuple):
-    """What a forward pass says about the N predicted tokens of a microbatch."""
+class Predictions(NamedTuple):
+    """What a forward pass says about tokens, fp32: the N predicted ones of a microbatch, or rows [b, T] of them."""
 
-    logprobs: Tensor  # [N] fp32
-    entropy: Tensor  # [N] fp32, of the distribution the token was drawn from
-    values: Tensor | None  # [N] fp32, the critic's estimate before the token was drawn
+    logprobs: Tensor
+    entropy: Tensor  # of the distribution the token was drawn from
+    values: Tensor | None = None  # the critic's estimate before the token was drawn
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> Predictions:
+        """`function` of each tensor."""
+        logprobs, entropy, values = self
+        return Predictions(function(logprobs), function(entropy), None if values is None else function(values))
 
 
-def forward(policy: Policy, microbatch: Microbatch, temperature: float, entropy_grad: bool = False) -> TokenScores:
+def forward(policy: Policy, microbatch: Microbatch, temperature: float, entropy_grad: bool = False) -> Predictions:
     """One pass over the packed lines; head and critic run on the predicting positions only. Called by `Policy.run`.
 
     Here is the border between the batch, which stays on the CPU with all that algorithms see, and the model's device.
@@ -139,12 +143,11 @@ def forward(policy: Policy, microbatch: Microbatch, temperature: float, entropy_
     positions = None if allowed is None else microbatch.positions
     hidden = policy.hidden(microbatch.ids, positions, allowed)
     before = hidden.flatten(0, 1).index_select(0, microbatch.predictors)  # [N, D]
-    found = policy.token_scores(before, microbatch.targets, temperature, entropy_grad=entropy_grad)
+    found = policy.predict(before, microbatch.targets, temperature, entropy_grad=entropy_grad)
     with torch.autocast(before.device.type, enabled=False):  # the critic's targets are too fine for bf16
         values = None if policy.value_head is None else policy.value_head(before.float())[:, 0]
     # copies: on a view of another tensor FSDP's hooks could get lost
-    logprobs, entropy = (x.to(home).clone() for x in found)
-    return TokenScores(logprobs, entropy, None if values is None else values.to(home).clone())
+    return found._replace(values=values).map(lambda x: x.to(home).clone())
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from typing import Any, Protocol, Self, TypeVar
 from rlvr.core.algorithms.advantages import is_dead_group
 from rlvr.core.env import Env
 from rlvr.core.episode import ChatModel, run_episode
-from rlvr.core.executor import Inline, patience
+from rlvr.core.executor import Executor, patience
 from rlvr.core.settings import RolloutSettings
 from rlvr.core.world import ALONE, World
 from rlvr.errors import UserError
@@ -78,7 +78,7 @@ class RolloutSource:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rollouts:
+class SampledGroups:
     """One step's groups in issue order, and how many were replaced on the way."""
 
     groups: tuple[Group, ...]
@@ -95,7 +95,7 @@ class RolloutSchedule:
     """
 
     source: RolloutSource
-    executor: Inline
+    executor: Executor
     max_error_share: float  # more verifier errors than this in a step stop the run: rewards cannot be trusted
     refills: int | None = None  # rounds in which groups of equal rewards are replaced, then dropped; None keeps them
     max_staleness: int = 0
@@ -116,7 +116,7 @@ class RolloutSchedule:
         finally:
             self.executor.__exit__(kind, *rest)
 
-    def next_batch(self, step: int, *, last: int | None = None) -> Rollouts:
+    def next_batch(self, step: int, *, last: int | None = None) -> SampledGroups:
         """The groups of `step`, which counts the updates made; no batch of step `last` or later is begun.
 
         Dead groups are replaced in place while rounds are left, then dropped. Raises UserError when verifiers fail too
@@ -144,7 +144,7 @@ class RolloutSchedule:
     def _start(self, indices: range, step: int) -> Callable[[], list[Group]]:
         return self.executor.start(self.source.sample(self.world.share(indices), step=step))
 
-    def _finish(self, groups: list[Group], step: int) -> Rollouts:
+    def _finish(self, groups: list[Group], step: int) -> SampledGroups:
         sampled = list(groups)
         num_refilled = 0
         for _ in range(self.refills or 0):
@@ -158,7 +158,7 @@ class RolloutSchedule:
                 groups[i] = group
         check_errors(sampled, self.max_error_share)
         alive = [group for group in groups if not self._is_dead(group)]
-        return Rollouts(groups=tuple(alive or groups), num_refilled=num_refilled)
+        return SampledGroups(groups=tuple(alive or groups), num_refilled=num_refilled)
 
     def _is_dead(self, group: Group) -> bool:
         return self.refills is not None and is_dead_group([e.score.value for e in group.episodes])

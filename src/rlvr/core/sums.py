@@ -1,6 +1,13 @@
-"""What an update logs: the terms of its losses, added up over microbatches, ranks and minibatches."""
+"""What a step logs: the terms of its losses, added up over microbatches, ranks and minibatches; and its time."""
 
 from __future__ import annotations
+
+import resource
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -63,3 +70,30 @@ def critic_metrics(batch: TokenBatch, trained: Tensor) -> dict[str, float]:
     alike = spread <= 1e-12 * returns.square().mean().item()  # returns that differ by rounding only
     explained = 0.0 if alike else 1 - (returns - values).var(correction=0).item() / spread
     return {"critic/value_mean": values.mean().item(), "critic/explained_variance": explained}
+
+
+@dataclass
+class Clock:
+    """Seconds per stage of one step; each is entered once."""
+
+    start: float = field(default_factory=time.perf_counter)
+    stages: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def __call__(self, stage: str) -> Iterator[None]:
+        """Count the block's time as `stage`."""
+        begin = time.perf_counter()
+        yield
+        self.stages[stage] = time.perf_counter() - begin
+
+    def metrics(self, num_sampled: int) -> dict[str, float]:
+        """`time/...` and `system/...`: all that depends on the clock and the machine."""
+        total = time.perf_counter() - self.start
+        shares = {f"time/{stage}_share": seconds / total for stage, seconds in self.stages.items()}
+        shares["time/other_share"] = max(0.0, 1 - sum(shares.values()))
+        kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024 if sys.platform == "darwin" else 1)
+        return shares | {
+            "time/step_s": total,
+            "time/tokens_per_s": num_sampled / total,
+            "system/peak_memory_mb": kilobytes / 1024,
+        }

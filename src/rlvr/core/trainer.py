@@ -1,6 +1,6 @@
 """Scores a batch and updates the policy on it. The algorithm says what the loss is, this file takes its gradient.
 
-A new term of the loss is added in `Objective.loss`; what it needs of the model, in `policy.forward`.
+A new term of the loss is added in `Objective.loss`; what it needs of the model, in `policy.Predictions`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rlvr.core.algorithms.objective import Objective
 from rlvr.core.optimizer import adamw, learning_rate
 from rlvr.core.packing import Microbatch, Packing, microbatches
 from rlvr.core.parallel import DataParallel
-from rlvr.core.policy import Policy, TokenScores, forward
+from rlvr.core.policy import Policy, Predictions, forward
 from rlvr.core.settings import TrainerSettings, cpu_tokens
 from rlvr.core.sums import Sums, critic_metrics
 from rlvr.seeding import derive_seed
@@ -94,26 +94,26 @@ class Trainer:
         def own_share() -> tuple[Tensor, Tensor | None]:
             logprobs = torch.zeros_like(batch.behavior_logprobs)
             values = None if policy.value_head is None else torch.zeros_like(logprobs)
-            for microbatch, scores in self._passes(policy, batch, range(len(batch.ids))):
-                logprobs[microbatch.rows, microbatch.tokens] = scores.logprobs
-                if values is not None and scores.values is not None:
-                    values[microbatch.rows, microbatch.tokens] = scores.values
+            for microbatch, predicted in self._passes(policy, batch, range(len(batch.ids))):
+                logprobs[microbatch.rows, microbatch.columns] = predicted.logprobs
+                if values is not None and predicted.values is not None:
+                    values[microbatch.rows, microbatch.columns] = predicted.values
             return logprobs, values
 
         longest, repeatable = int(batch.lengths.max()), not self.parallel.in_lockstep
-        logprobs, values = self.packing.fit(own_share, longest=longest, repeatable=repeatable)
+        logprobs, values = self.packing.until_it_fits(own_share, longest=longest, repeatable=repeatable)
         return self._world.add(logprobs), None if values is None else self._world.add(values)
 
     def _passes(
         self, policy: Policy, batch: TokenBatch, rows: Sequence[int], entropy_grad: bool = False
-    ) -> Iterator[tuple[Microbatch, TokenScores]]:
+    ) -> Iterator[tuple[Microbatch, Predictions]]:
         """A forward pass over each microbatch of this rank's share of the rows."""
         lockstep, temperature = self.parallel.in_lockstep, self.objective.temperature
         for microbatch in microbatches(batch, rows, self.packing, self._world, in_lockstep=lockstep):
             with self.parallel.autocast(policy.model.device):
-                scores = policy.run(forward, policy, microbatch, temperature, entropy_grad)
-            yield microbatch, scores
-            del scores  # with its graph, before the next pass
+                predicted = policy.run(forward, policy, microbatch, temperature, entropy_grad)
+            yield microbatch, predicted
+            del predicted  # with its graph, before the next pass
 
     def update(self, batch: TokenBatch, step: int) -> tuple[dict[str, float], TokenBatch]:
         """All optimizer steps on one batch of rollouts.
@@ -122,7 +122,8 @@ class Trainer:
         pass for them they are those of the update's own pass, NaN in rows that could not move the gradient.
         Raises NonFiniteError before any weight is touched by a non-finite gradient.
         """
-        rate = self._learning_rate(step)
+        schedule, max_steps = self._settings.schedule, self._settings.max_steps
+        rate = learning_rate(step, self._settings, schedule=schedule, max_steps=max_steps)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         sums, seen = Sums(), torch.full_like(batch.behavior_logprobs, math.nan)
@@ -141,17 +142,6 @@ class Trainer:
             seen = torch.where(known, self._world.add(seen.nan_to_num(0.0)), math.nan)
             batch = replace(batch, old_logprobs=seen)
         return metrics, batch
-
-    def _learning_rate(self, step: int) -> float:
-        s = self._settings
-        return learning_rate(
-            step,
-            peak=float(s.learning_rate),  # `TrainerSettings.fitted` has replaced what is no number
-            schedule=s.schedule,
-            warmup_steps=int(s.warmup_steps),
-            max_steps=s.max_steps,
-            final_share=s.final_learning_rate_share,
-        )
 
     def _minibatches(self, batch: TokenBatch, step: int) -> Iterator[list[int]]:
         """Row numbers of each optimizer step: every epoch visits each row once, in an order drawn from the run seed.
@@ -173,8 +163,8 @@ class Trainer:
     def _update_minibatch(self, batch: TokenBatch, rows: Sequence[int], seen: Tensor) -> Sums:
         """One optimizer step on some rows; what it reports. Logprobs before it are noted in `seen` [B, T]."""
         minibatch, weights = batch.take(rows), torch.zeros_like(batch.behavior_logprobs)
-        weights[rows] = self.objective.weights(minibatch)  # [B, T], 0 outside of the minibatch and of the loss
-        chosen = [row for row, moves in zip(rows, self.objective.trainable(minibatch).tolist(), strict=True) if moves]
+        weights[rows] = self.objective.loss_weights(minibatch)  # [B, T], 0 outside of the minibatch and of the loss
+        chosen = [row for row, has in zip(rows, self.objective.has_gradient(minibatch).tolist(), strict=True) if has]
 
         def own_share() -> tuple[Sums, list[int]]:
             """The gradient of this rank's rows, from zero; what the loss reported, and the rows where it was not
@@ -182,14 +172,14 @@ class Trainer:
             for parameter in self.policy.parameters():
                 parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.zero_()
             sums, bad = Sums(), list[int]()
-            for microbatch, scores in self._passes(self.policy, batch, chosen, self.algorithm.entropy_coef > 0):
-                seen[microbatch.rows, microbatch.tokens] = scores.logprobs.detach()
-                bad += self._backward(batch, weights, microbatch, scores, sums)
-                del scores
+            for microbatch, predicted in self._passes(self.policy, batch, chosen, "entropy" in self.objective.coefs):
+                seen[microbatch.rows, microbatch.columns] = predicted.logprobs.detach()
+                bad += self._backward(batch, weights, microbatch, predicted, sums)
+                del predicted
             return sums, bad
 
         longest, repeatable = int(minibatch.lengths.max()), not self.parallel.in_lockstep
-        own = self.packing.fit(own_share, longest=longest, repeatable=repeatable)
+        own = self.packing.until_it_fits(own_share, longest=longest, repeatable=repeatable)
         sums, parts = Sums(), self._world.gather(own)
         for of_rank, _ in parts:
             sums.add(of_rank)
@@ -204,18 +194,17 @@ class Trainer:
         return sums
 
     def _backward(
-        self, batch: TokenBatch, weights: Tensor, microbatch: Microbatch, scores: TokenScores, sums: Sums
+        self, batch: TokenBatch, weights: Tensor, microbatch: Microbatch, predicted: Predictions, sums: Sums
     ) -> list[int]:
         """Add a microbatch's gradient and sums; returns its rows if its loss is not finite."""
         if not len(microbatch.targets):  # a share without rows
-            scores.logprobs.sum().backward()
+            predicted.logprobs.sum().backward()
             return []
         # rows are never cut: all their tokens are here
         present, local = torch.unique(microbatch.rows, return_inverse=True)
-        place, weights = (local, microbatch.tokens), weights[present]
-        logprobs, entropy = (scatter(x, place, weights.shape) for x in (scores.logprobs, scores.entropy))
-        values = None if scores.values is None else scatter(scores.values, place, weights.shape)
-        terms = self.objective.loss(batch.take(present), weights, logprobs, entropy, values)
+        place, weights = (local, microbatch.columns), weights[present]
+        predicted = predicted.map(lambda x: scatter(x, place, weights.shape))
+        terms = self.objective.loss(batch.take(present), weights, predicted)
         terms.loss.backward()
         sums.add_terms(terms)
         return [] if torch.isfinite(terms.loss) else present.tolist()

@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from rlvr.core.metrics import facts, tool_metrics
 from rlvr.evaluation.intervals import Interval, bootstrap, wilson
 from rlvr.rewards.text import normalize
 from rlvr.tracking.evaluations import EvaluationRecord
+from rlvr.tracking.rollout_metrics import facts, tool_metrics
 from rlvr.types import StopReason
 
 

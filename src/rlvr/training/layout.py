@@ -79,10 +79,10 @@ def _together(policy: HubPolicy, batch: TokenBatch, layout: Layout) -> Tensor | 
     out = torch.zeros_like(batch.behavior_logprobs)
     for microbatch in microbatches(batch, range(4), Packing(layout=layout, max_tokens=64)):
         try:
-            scores = forward(policy, microbatch, temperature=1.0)
+            predicted = forward(policy, microbatch, temperature=1.0)
         except torch.OutOfMemoryError:
             raise
         except (TypeError, ValueError, RuntimeError):  # an architecture that does not know our arguments or mask
             return None
-        out[microbatch.rows, microbatch.tokens] = scores.logprobs.float().cpu()
+        out[microbatch.rows, microbatch.columns] = predicted.logprobs.float().cpu()
     return out[batch.loss_mask]

@@ -28,6 +28,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from rlvr.core.engine import cache
 from rlvr.core.packing import Layout
 from rlvr.core.policy import logits_per_chunk
 from rlvr.core.settings import cpu_tokens
@@ -150,16 +151,18 @@ def weight_bytes(policy: HubPolicy) -> int:
     return sum({_storage(tensor): tensor.nbytes for tensor in _tensors(policy)}.values())
 
 
-def keys_values_bytes(policy: HubPolicy, row_tokens: int) -> int:
+def keys_values_bytes(policy: HubPolicy, row_tokens: int, *, recomputed: bool = False) -> int:
     """Of one completion's keys and values at its end, in buffers that grow by doubling; on a CPU the smaller ones are
-    kept for the next batch, elsewhere a recorded step keeps its logits, and a copy of them."""
+    kept for the next batch, elsewhere a recorded step keeps its logits, and a copy of them. If rows are `recomputed`
+    for weights that come while they are sampled, what they have sampled becomes a prompt, beside its old place."""
     config = policy.model.config.get_text_config()
     heads = int(getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
     width = int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
     capacity = max(16, 1 << (row_tokens - 1).bit_length())
-    numbers = 2 * int(config.num_hidden_layers) * heads * width * capacity
+    stored = 2 * int(config.num_hidden_layers) * heads * width * capacity * (cache.KV_DTYPE or policy.dtype).itemsize
+    stored *= 2 if recomputed else 1
     on_cpu = policy.model.device.type == "cpu"
-    return policy.dtype.itemsize * (2 * numbers if on_cpu else numbers + 2 * int(config.vocab_size))
+    return 2 * stored if on_cpu else stored + 2 * int(config.vocab_size) * policy.dtype.itemsize
 
 
 def available_memory(device: torch.device) -> int | None:

@@ -10,13 +10,14 @@ from pathlib import Path
 from safetensors.torch import save_file
 from torch import Tensor
 
-from rlvr.core.rollout import Rollouts
+from rlvr.core.rollout import SampledGroups
 from rlvr.core.trainer import NonFiniteError
 from rlvr.errors import UserError
 from rlvr.tracking.console import Console
 from rlvr.tracking.episodes import EpisodePrinter
 from rlvr.tracking.files import writing
 from rlvr.tracking.jsonl import MetricsFile
+from rlvr.tracking.rollout_metrics import rollout_metrics
 from rlvr.tracking.rollouts import Reader, make_records, rollouts_path, write_rollouts
 from rlvr.tracking.settings import TrackerSettings
 from rlvr.tracking.trackers.fanout import Trackers
@@ -32,8 +33,9 @@ class SilentRecorder:
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Nothing."""
 
-    def rollouts(self, step: int, rollouts: Rollouts, batch: TokenBatch) -> None:
+    def rollouts(self, step: int, rollouts: SampledGroups, batch: TokenBatch) -> dict[str, float]:
         """Nothing."""
+        return {}
 
     def non_finite(self, step: int, batch: TokenBatch, error: NonFiniteError) -> Exception:
         """Keep the batch in `non_finite/step_000012.safetensors`; the error that names it.
@@ -73,12 +75,13 @@ class FolderRecorder(SilentRecorder):
             self.trackers.log(step)
         self.console.log(step, metrics)
 
-    def rollouts(self, step: int, rollouts: Rollouts, batch: TokenBatch) -> None:
-        """One rollout file on every `rollouts_every`-th step, the first one included; with a printer all is printed."""
+    def rollouts(self, step: int, rollouts: SampledGroups, batch: TokenBatch) -> dict[str, float]:
+        """Metrics, and a file on every `rollouts_every`-th step, the first one included; a printer shows every step."""
+        metrics = rollout_metrics(rollouts.groups, rollouts.num_refilled)
         every, limit = self.settings.rollouts_every, self.settings.rollouts_max_groups
         is_due = every is not None and (step == 1 or step % every == 0)
         if not is_due and self.printer is None:
-            return
+            return metrics
         groups = rollouts.groups if self.printer else rollouts.groups[:limit]
         records = make_records(groups, batch, self.reader)
         if self.printer is not None:
@@ -88,3 +91,4 @@ class FolderRecorder(SilentRecorder):
             write_rollouts(rollouts_path(self.folder / "rollouts", step), kept)
             if self.trackers is not None:
                 self.trackers.completions(step, kept)
+        return metrics

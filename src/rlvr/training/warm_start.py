@@ -48,14 +48,7 @@ def warm_start(
     for step in range(settings.num_steps):
         if stopped():
             return False
-        rate = learning_rate(
-            step,
-            peak=settings.learning_rate,
-            schedule="linear",
-            warmup_steps=settings.warmup_steps,
-            max_steps=settings.num_steps,
-            final_share=settings.final_learning_rate_share,
-        )
+        rate = learning_rate(step, settings, schedule="linear", max_steps=settings.num_steps)
         for group in optimizer.param_groups:
             group["lr"] = rate
         rows = _encode(policy, task, demonstrations(task, settings, step))
@@ -133,4 +126,4 @@ def _loss_sum(policy: HubPolicy, rows: Sequence[Parts], loss_on: str) -> Tensor:
     ids, index = ids.to(policy.model.device), torch.tensor(places, device=policy.model.device)
     targets = ids.flatten()[index]
     hidden = policy.hidden(ids).flatten(0, 1)[index - 1]
-    return -policy.token_scores(hidden, targets, temperature=1.0)[0].sum()
+    return -policy.predict(hidden, targets, temperature=1.0).logprobs.sum()

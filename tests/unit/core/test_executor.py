@@ -10,10 +10,10 @@ from concurrent.futures import CancelledError
 import pytest
 import torch
 
-from rlvr.core.executor import Background, Inline
+from rlvr.core.executor import Background, Executor
 from rlvr.errors import UserError
 
-BOTH: list[Callable[[], Inline]] = [Inline, lambda: Background(num_threads=1)]
+BOTH: list[Callable[[], Executor]] = [Executor, lambda: Background(num_threads=1)]
 
 
 async def double(x: int) -> int:
@@ -31,7 +31,7 @@ def alive() -> list[str]:
 
 
 @pytest.mark.parametrize("make", BOTH)
-def test_work_is_done_and_functions_are_called_where_it_runs(make: Callable[[], Inline]) -> None:
+def test_work_is_done_and_functions_are_called_where_it_runs(make: Callable[[], Executor]) -> None:
     with make() as executor:
         results = [executor.start(double(number)) for number in range(3)]
         assert [result() for result in reversed(results)] == [4, 2, 0]
@@ -46,7 +46,7 @@ async def group(error: BaseException) -> None:
 
 @pytest.mark.parametrize("make", BOTH)
 @pytest.mark.parametrize("error", [UserError("mend it"), ValueError("a bug")])
-def test_an_error_arrives_where_the_result_is_asked_for(make: Callable[[], Inline], error: Exception) -> None:
+def test_an_error_arrives_where_the_result_is_asked_for(make: Callable[[], Executor], error: Exception) -> None:
     with make() as executor:
         result = executor.start(group(error))
         with pytest.raises(type(error)):

@@ -8,7 +8,7 @@ import torch
 
 from rlvr.core.algorithms.grpo import Grpo
 from rlvr.core.loop import TrainingRun, train
-from rlvr.core.rollout import Rollouts
+from rlvr.core.rollout import SampledGroups
 from rlvr.core.trainer import NonFiniteError
 from rlvr.types import Completion, Episode, Example, Group, Score, StopReason, TokenBatch, Turn
 
@@ -59,10 +59,10 @@ class Parts:
     def __exit__(self, *error: object) -> None:
         pass
 
-    def next_batch(self, step: int, *, last: int) -> Rollouts:
+    def next_batch(self, step: int, *, last: int) -> SampledGroups:
         self.note("sample")
         self.last = last
-        return Rollouts(groups=(one_group(step - self.age),), num_refilled=0)
+        return SampledGroups(groups=(one_group(step - self.age),), num_refilled=0)
 
     def evaluate(self) -> dict[str, float]:
         self.note("evaluate")
@@ -89,8 +89,9 @@ class Parts:
         assert all(torch.isfinite(torch.tensor(value)) for value in metrics.values())
         self.note(f"log {step}" + (" with evaluation" if "eval/x/accuracy" in metrics else ""))
 
-    def rollouts(self, step: int, rollouts: Rollouts, batch: TokenBatch) -> None:
+    def rollouts(self, step: int, rollouts: SampledGroups, batch: TokenBatch) -> dict[str, float]:
         self.note(f"rollouts {step}")
+        return {}
 
     def non_finite(self, step: int, batch: TokenBatch, error: NonFiniteError) -> Exception:
         self.note(f"non finite {step}")

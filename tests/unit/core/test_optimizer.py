@@ -4,13 +4,16 @@ import pytest
 import torch
 
 from rlvr.core.optimizer import adamw, learning_rate
+from rlvr.core.settings import TrainerSettings
+
+
+def rate(step: int, schedule: str, *, warmup: int = 0, steps: int = 5, final: float = 0.1) -> float:
+    settings = TrainerSettings(learning_rate=2.0, warmup_steps=warmup, final_learning_rate_share=final, max_steps=99)
+    return learning_rate(step, settings, schedule=schedule, max_steps=steps)
 
 
 def rates(schedule: str, *, warmup: int = 0, steps: int = 5, final: float = 0.1) -> list[float]:
-    return [
-        learning_rate(step, peak=2.0, schedule=schedule, warmup_steps=warmup, max_steps=steps, final_share=final)
-        for step in range(steps)
-    ]
+    return [rate(step, schedule, warmup=warmup, steps=steps, final=final) for step in range(steps)]
 
 
 def test_the_warm_up_is_linear_and_reaches_the_peak() -> None:
@@ -22,14 +25,13 @@ def test_schedules_end_at_their_share_of_the_peak_and_stay_there() -> None:
     assert rates("linear", warmup=2, steps=5, final=0.0) == pytest.approx([1.0, 2.0, 2.0, 1.0, 0.0])
     middle = 2.0 * (0.2 + 0.8 * (1 + math.cos(math.pi / 2)) / 2)
     assert rates("cosine", steps=3, final=0.2) == pytest.approx([2.0, middle, 0.4])
-    beyond = learning_rate(99, peak=2.0, schedule="linear", warmup_steps=0, max_steps=5, final_share=0.25)
-    assert beyond == pytest.approx(0.5)
+    assert rate(99, "linear", steps=5, final=0.25) == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])
 def test_a_schedule_is_finite_and_positive_whatever_its_length(schedule: str) -> None:
     for steps, warmup in [(1, 0), (1, 1), (2, 1), (3, 3), (3, 9)]:
-        assert all(0 < rate <= 2.0 for rate in rates(schedule, warmup=warmup, steps=steps))
+        assert all(0 < one <= 2.0 for one in rates(schedule, warmup=warmup, steps=steps))
 
 
 def test_weight_decay_spares_norms_and_biases() -> None:

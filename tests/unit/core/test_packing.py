@@ -20,7 +20,7 @@ def packed_logprobs(policy: HubPolicy, batch: TokenBatch, layout: Layout, budget
     out = torch.zeros(batch.ids.shape)
     with torch.no_grad():
         for part in microbatches(batch, range(len(batch.ids)), Packing(layout=layout, max_tokens=budget)):
-            out[part.rows, part.tokens] = forward(policy, part, temperature=1.0).logprobs
+            out[part.rows, part.columns] = forward(policy, part, temperature=1.0).logprobs
     return out
 
 
@@ -82,7 +82,7 @@ def test_every_sampled_token_is_predicted_exactly_once(layout: Layout, budget: i
     seen = torch.zeros_like(batch.ids)
     for part in microbatches(batch, chosen, Packing(layout=layout, max_tokens=budget)):
         assert len(part.ids) == 1 or part.ids.numel() <= budget
-        seen.index_put_((part.rows, part.tokens), torch.ones(len(part.rows), dtype=torch.int64), accumulate=True)
+        seen.index_put_((part.rows, part.columns), torch.ones(len(part.rows), dtype=torch.int64), accumulate=True)
     expected = torch.zeros_like(seen)
     expected[chosen] = batch.loss_mask[chosen].long()
     assert torch.equal(seen, expected)
@@ -119,7 +119,7 @@ def dealt(size: int, layout: Layout, *, in_lockstep: bool, rows: list[int] | Non
 
 
 def places(parts: list[Microbatch]) -> list[tuple[int, int]]:
-    return [place for part in parts for place in zip(part.rows.tolist(), part.tokens.tolist(), strict=True)]
+    return [place for part in parts for place in zip(part.rows.tolist(), part.columns.tolist(), strict=True)]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -24,7 +24,7 @@ def test_pitfall_19_logprobs_and_entropy_by_hand(temperature: float) -> None:
     policy = tiny_policy()
     hidden = policy.hidden(IDS)[:, :-1].flatten(0, 1)
     targets = IDS[:, 1:].flatten()
-    logprobs, entropy = policy.token_scores(hidden, targets, temperature)
+    logprobs, entropy, _ = policy.predict(hidden, targets, temperature)
     probabilities = torch.softmax(policy.logits(hidden) / temperature, -1)
     assert torch.allclose(logprobs, probabilities.gather(1, targets[:, None])[:, 0].log(), atol=1e-5)
     assert torch.allclose(entropy, -(probabilities * probabilities.log()).sum(-1), atol=1e-5)
@@ -36,7 +36,7 @@ def test_long_selections_in_chunks_have_the_same_gradient(monkeypatch: pytest.Mo
         monkeypatch.setattr(rlvr.core.policy, "LOGITS_PER_CHUNK", size)
         policy = tiny_policy()
         hidden = policy.hidden(IDS)[:, :-1].flatten(0, 1)
-        logprobs, entropy = policy.token_scores(hidden, IDS[:, 1:].flatten(), 1.0, entropy_grad=True)
+        logprobs, entropy, _ = policy.predict(hidden, IDS[:, 1:].flatten(), 1.0, entropy_grad=True)
         (logprobs.sum() + entropy.sum()).backward()
         gradients.append(torch.cat([p.grad.flatten() for p in policy.parameters() if p.grad is not None]))
         values.append(logprobs.detach())
@@ -56,7 +56,7 @@ def test_pitfall_33_gradients_of_chunks_are_summed_in_float32(
         policy.model.zero_grad()
         with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
             hidden = policy.hidden(ids).flatten(0, 1)
-            logprobs, _ = policy.token_scores(hidden, ids.roll(-1, 1).flatten(), 1.0)
+            logprobs = policy.predict(hidden, ids.roll(-1, 1).flatten(), 1.0).logprobs
         assert torch.is_autocast_cache_enabled()
         logprobs.mean().backward()
         (head,) = policy.model.get_output_embeddings().parameters()
@@ -75,8 +75,8 @@ def test_a_gpu_holds_more_logits_at_once() -> None:
 def test_the_entropy_has_a_gradient_only_where_it_is_asked_for() -> None:
     policy = tiny_policy()
     hidden, targets = policy.hidden(IDS)[0, :-1], IDS[0, 1:]
-    assert not policy.token_scores(hidden, targets, 1.0)[1].requires_grad
-    assert policy.token_scores(hidden, targets, 1.0, entropy_grad=True)[1].requires_grad
+    assert not policy.predict(hidden, targets, 1.0).entropy.requires_grad
+    assert policy.predict(hidden, targets, 1.0, entropy_grad=True).entropy.requires_grad
 
 
 def test_parameters_have_the_critic_and_tied_weights_once() -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from rlvr.core.env import Env, Reply, TurnText
 from rlvr.core.episode import ChatModel
-from rlvr.core.executor import Background, Inline
-from rlvr.core.rollout import Rollouts, RolloutSchedule, RolloutSource
+from rlvr.core.executor import Background, Executor
+from rlvr.core.rollout import RolloutSchedule, RolloutSource, SampledGroups
 from rlvr.core.settings import RolloutSettings
 from rlvr.core.world import ALONE, World
 from rlvr.errors import UserError
@@ -119,7 +119,7 @@ def schedule(
     task: ParityTask | None = None,
     max_error_share: float = 0.2,
     max_staleness: int = 0,
-    executor: Inline | None = None,
+    executor: Executor | None = None,
     engine: EchoEngine | None = None,
     world: World = ALONE,
 ) -> tuple[RolloutSchedule, EchoEngine]:
@@ -132,7 +132,7 @@ def schedule(
     )
     made = RolloutSchedule(
         source=source,
-        executor=executor or Inline(),
+        executor=executor or Executor(),
         refills=refills,
         max_error_share=max_error_share,
         max_staleness=max_staleness,
@@ -141,7 +141,7 @@ def schedule(
     return made, engine
 
 
-def batches(made: RolloutSchedule, count: int = 1, *, first: int = 0) -> list[Rollouts]:
+def batches(made: RolloutSchedule, count: int = 1, *, first: int = 0) -> list[SampledGroups]:
     with made:
         return [made.next_batch(step) for step in range(first, first + count)]
 

@@ -15,7 +15,7 @@ import torch
 from rlvr.core.batch import check_staleness, to_batch
 from rlvr.core.engine.base import OnToken
 from rlvr.core.episode import ChatModel
-from rlvr.core.executor import Inline
+from rlvr.core.executor import Executor
 from rlvr.core.rollout import RolloutSchedule, RolloutSource
 from rlvr.types import Completion, SamplingParams, StopReason, TokenBatch
 from tests.unit.core.test_rollout import SETTINGS, ParityTask, PlainChat
@@ -25,7 +25,7 @@ STEPS, PROMPTS = 40, 3
 LONG = 60
 
 
-class OneThread(Inline):
+class OneThread(Executor):
     """As the executor with a thread, but on ours: its loop runs while something is waited for, so that nothing depends
     on the clock."""
 

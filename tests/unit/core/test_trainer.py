@@ -42,7 +42,7 @@ def test_pitfall_09_the_gradient_ignores_how_the_batch_is_cut(algorithm: str, la
 class Untiring(Objective):
     """Makes a forward pass for every row."""
 
-    def trainable(self, batch: TokenBatch) -> torch.Tensor:
+    def has_gradient(self, batch: TokenBatch) -> torch.Tensor:
         return torch.ones(len(batch.ids), dtype=torch.bool)
 
 
@@ -54,7 +54,7 @@ def test_rows_without_gradient_are_skipped() -> None:
     everything.objective = Untiring(algorithm=everything.algorithm, max_completion_tokens=16, temperature=1.0)
     assert torch.allclose(gradient(everything, batch), skipped, atol=1e-7)
     ready = skipping.objective.advantages(batch)
-    assert skipping.objective.trainable(ready).tolist()[:4] == [False] * 4  # the group without spread
+    assert skipping.objective.has_gradient(ready).tolist()[:4] == [False] * 4  # the group without spread
 
 
 @pytest.mark.parametrize("temperature", [0.6, 1.0, 1.7])

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from rlvr.core.metrics import tool_metrics
 from rlvr.errors import ConfigError, UserError
 from rlvr.tasks.verifiers import library
+from rlvr.tracking.rollout_metrics import tool_metrics
 from rlvr.types import StopReason
 from tests.unit.tasks.verifiers_play import ENVIRONMENTS, Codec, Engine, call, episode, graded, make_task, play
 

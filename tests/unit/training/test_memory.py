@@ -116,6 +116,15 @@ def test_keys_and_values_are_what_the_engine_holds():
     assert 0.7 * taken < 8 * keys_values_bytes(policy, 123) < 1.5 * taken
 
 
+def test_on_a_gpu_one_set_of_keys_and_values_is_kept_and_the_logits_of_recorded_steps():
+    policy = tiny_policy()
+    on_cpu = keys_values_bytes(policy, 20)
+    assert keys_values_bytes(policy, 20, recomputed=True) == 2 * on_cpu
+    assert on_cpu == 2 * 4 * (2 * 2 * 16 * 32)  # twice, float32: keys and values, layers, width, columns
+    policy.model.to("meta")
+    assert keys_values_bytes(policy, 20) == on_cpu // 2 + 2 * 4 * 17
+
+
 # ------------------------------------------------------------------------------------------------------ what fits a GPU
 
 

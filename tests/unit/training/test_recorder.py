@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 
 from rlvr.config.compose import load_config
 from rlvr.core.batch import to_batch
-from rlvr.core.rollout import Rollouts
+from rlvr.core.rollout import SampledGroups
 from rlvr.core.trainer import NonFiniteError
 from rlvr.errors import UserError
 from rlvr.tracking.console import Console
@@ -20,7 +20,7 @@ from rlvr.types import GradedAnswer, Group, Message
 from tests.unit.core.test_loop import one_group
 
 GROUPS: tuple[Group, ...] = tuple(one_group(0) for _ in range(3))
-ROLLOUTS = Rollouts(groups=GROUPS, num_refilled=0)
+ROLLOUTS = SampledGroups(groups=GROUPS, num_refilled=0)
 
 
 def decode(ids: Sequence[int]) -> str:

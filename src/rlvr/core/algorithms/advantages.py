@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from rlvr.core.algorithms.weights import keep, over_episode, sampled_tokens
+from rlvr.core.algorithms.weights import over_episode, sampled_tokens, within
 from rlvr.types import TokenBatch
 
 if TYPE_CHECKING:
@@ -40,13 +40,13 @@ def group_normalized(batch: TokenBatch, penalties: Tensor, mask: Tensor, std_nor
     section 3.2). Rewards 1 0 0 0 have mean 1/4 and std 1/2 or .433:
     sample 1.5 -.5 -.5 -.5; population 1.73 -.58 -.58 -.58; none .75 -.25 -.25 -.25.
     """
-    scores = compared(batch, penalties)
+    episodes = compared(batch, penalties)
     if std_normalization == "none":
-        return scores.spread(scores.centered, batch, mask)
+        return episodes.spread(episodes.centered, batch, mask)
     ddof = 1 if std_normalization == "sample" else 0
-    squares = scores.counts.new_zeros(scores.counts.shape).index_add(0, scores.group, scores.centered.square())
-    std = (squares / (scores.counts - ddof).clamp(min=1)).sqrt()
-    return scores.spread(scores.centered / (std[scores.group] + STD_EPSILON), batch, mask)
+    squares = episodes.counts.new_zeros(episodes.counts.shape).index_add(0, episodes.group, episodes.centered.square())
+    std = (squares / (episodes.counts - ddof).clamp(min=1)).sqrt()
+    return episodes.spread(episodes.centered / (std[episodes.group] + STD_EPSILON), batch, mask)
 
 
 def leave_one_out(batch: TokenBatch, penalties: Tensor, mask: Tensor) -> Estimate:
@@ -54,9 +54,9 @@ def leave_one_out(batch: TokenBatch, penalties: Tensor, mask: Tensor) -> Estimat
 
     r_i - (S - r_i) / (n - 1) = (r_i - mean) n / (n - 1). Rewards 1 0 0 0 -> 1 -1/3 -1/3 -1/3.
     """
-    scores = compared(batch, penalties)
-    factor = scores.counts / (scores.counts - 1).clamp(min=1)
-    return scores.spread(scores.centered * factor[scores.group], batch, mask)
+    episodes = compared(batch, penalties)
+    factor = episodes.counts / (episodes.counts - 1).clamp(min=1)
+    return episodes.spread(episodes.centered * factor[episodes.group], batch, mask)
 
 
 class Compared(NamedTuple):
@@ -75,13 +75,10 @@ class Compared(NamedTuple):
 
 def compared(batch: TokenBatch, penalties: Tensor) -> Compared:
     """Each valid episode counts once, however many rows it has."""
-    scores = batch.rewards - over_episode(penalties.sum(1), batch.episodes)
-    own = batch.episodes[batch.valid]
-    _, episode = own.unique(return_inverse=True)
-    rows = episode.new_ones(len(episode)).cumsum(0) - 1
-    size = int(episode.max()) + 1 if len(episode) else 0
-    first = rows.new_zeros(size).scatter_reduce(0, episode, rows, "amin", include_self=False)
-    return Compared(*center_within_groups(scores[batch.valid][first], batch.groups[batch.valid][first]), episode)
+    rewards = batch.rewards - over_episode(penalties.sum(1), batch.episodes)
+    first = batch.valid & (batch.episodes.diff(prepend=batch.episodes[:1] - 1) != 0)
+    episode = first.cumsum(0)[batch.valid] - 1
+    return Compared(*center_within_groups(rewards[first], batch.groups[first]), episode)
 
 
 def center_within_groups(rewards: Tensor, groups: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -126,14 +123,14 @@ def token_returns(
     order = squeeze_order(sampled)
     steps = sampled.gather(1, order)  # [B, T] bool, 1 1 1 0 ...
     last = steps & ~shifted(steps, 1)
-    reward = keep(batch.rewards[:, None].expand(last.shape), last) - squeeze(penalties, sampled, order)
+    reward = within(batch.rewards[:, None].expand(last.shape), last) - squeeze(penalties, sampled, order)
     if batch.potentials is not None:
         reward = reward + potential_shaping(squeeze(batch.potentials, sampled, order), gamma)
     value = reward.new_zeros(reward.shape) if values is None else squeeze(values, sampled, order)
     delta = reward + gamma * shifted(value, 1) - value
-    advantage = keep(discounted_suffix_sums(delta, gamma * gae_lambda), steps)
+    advantage = within(discounted_suffix_sums(delta, gamma * gae_lambda), steps)
     nowhere = advantage.new_zeros(advantage.shape)
-    return nowhere.scatter(1, order, advantage), nowhere.scatter(1, order, keep(advantage + value, steps))
+    return nowhere.scatter(1, order, advantage), nowhere.scatter(1, order, within(advantage + value, steps))
 
 
 def potential_shaping(potentials: Tensor, gamma: float) -> Tensor:
@@ -179,7 +176,7 @@ def squeeze_order(mask: Tensor) -> Tensor:
 
 def squeeze(x: Tensor, mask: Tensor, order: Tensor) -> Tensor:
     """The masked-in entries moved to the left, 0 after them [B, T]."""
-    return keep(x, mask).gather(1, order)
+    return within(x, mask).gather(1, order)
 
 
 def shifted(x: Tensor, places: int) -> Tensor:

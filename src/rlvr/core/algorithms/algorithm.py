@@ -177,7 +177,7 @@ class Algorithm(Component, ABC):
                 "algorithm.mismatch_correction=truncate (which needs rollout.top_p=1.0, the whole vocabulary), or "
                 "algorithm.num_epochs=1 algorithm.num_minibatches=1."
             )
-        if self.mismatch_correction != "none" and (rollout.top_p < 1 or rollout.top_k > 0 or rollout.min_p > 0):
+        if self.mismatch_correction != "none" and rollout.truncates:
             raise ConfigError(
                 f"algorithm.mismatch_correction={self.mismatch_correction}: needs sampling from the whole vocabulary, "
                 f"not rollout.top_p={rollout.top_p}, top_k={rollout.top_k}, min_p={rollout.min_p}; set these to 1, 0 "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rlvr.core.algorithms.weights import keep
+from rlvr.core.algorithms.weights import within
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -107,7 +107,7 @@ def sequence_log_ratio(log_ratio: Tensor, mask: Tensor) -> Tensor:
 
     The mean, not the sum: at 0.01 per token, exp(mean) is 1.01 for any length, exp(sum) is 20 for 300 tokens.
     """
-    mean = keep(log_ratio, mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp(min=1)
+    mean = within(log_ratio, mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp(min=1)
     return mean.expand_as(log_ratio)
 
 
@@ -130,7 +130,7 @@ def mismatch_weight(log_weight: Tensor, mask: Tensor, correction: str) -> Tensor
     geometric_mask                      their geometric mean: the distance to the sampler, whatever the length
     """
     if correction.startswith("sequence"):
-        total = keep(log_weight, mask).sum(1, keepdim=True)
+        total = within(log_weight, mask).sum(1, keepdim=True)
         return total.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp().expand_as(log_weight)
     if correction.startswith("geometric"):
         return sequence_log_ratio(log_weight, mask).exp()
@@ -152,4 +152,4 @@ def mismatch_factor(weight: Tensor, correction: str, cap: float) -> Tensor:
     if correction.endswith("truncate"):
         return weight.clamp(max=cap)
     inside = weight <= cap
-    return keep(weight, inside & (weight * cap >= 1) if correction == "geometric_mask" else inside)
+    return within(weight, inside & (weight * cap >= 1) if correction == "geometric_mask" else inside)

@@ -1,7 +1,7 @@
 """The steps that all algorithms share: rewards in, advantages out; logprobs in, loss out.
 
-To add a term to the loss: its coefficient is a field of `Algorithm`, the term stands in `Objective.loss`, and
-`Objective.trainable` says whether it acts on tokens of advantage 0.
+To add a term to the loss: its coefficient is a field of `Algorithm`, named in `Objective.coefs`; the term stands in
+`Objective.loss` under the same name.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,8 @@ from rlvr.core.algorithms.losses import (
     mismatch_log_weight,
     mismatch_weight,
 )
-from rlvr.core.algorithms.weights import keep, longest_turn, loss_weights, sampled_tokens, trained_tokens
+from rlvr.core.algorithms.weights import longest_turn, loss_weights, sampled_tokens, trained_tokens, within
+from rlvr.core.policy import Predictions
 from rlvr.errors import UserError
 from rlvr.imports import described
 from rlvr.types import TokenBatch
@@ -68,73 +69,80 @@ class Objective:
         for name in self.algorithm.needs:
             required(batch, name)
         sampled, trained = sampled_tokens(batch), self.trained(batch)
-        rewards, num_tokens = keep(batch.rewards, batch.valid), longest_turn(batch.loss_mask, batch.episodes)
+        rewards, num_tokens = within(batch.rewards, batch.valid), longest_turn(batch.loss_mask, batch.episodes)
         rewards = self.algorithm.shaped_rewards(rewards, num_tokens, self.max_completion_tokens)
         penalties = torch.zeros_like(batch.behavior_logprobs)
         kl_coef = self.algorithm.kl_coef_in("reward")
         if kl_coef > 0:
             old, reference = required(batch, "old_logprobs"), required(batch, "reference_logprobs")
-            log_ratio, _ = bounded_log_ratio(keep(old, sampled), keep(reference, sampled))
+            log_ratio, _ = bounded_log_ratio(within(old, sampled), within(reference, sampled))
             penalties = kl_coef * kl_estimate(log_ratio, self.algorithm.kl_estimator)
         given = (penalties,) if batch.values is None else (penalties, batch.values)
         arguments = (replace(batch, rewards=rewards), penalties, trained)
         estimate = _checked(self.algorithm, "advantages", arguments, Estimate, trained, given)
-        returns = None if estimate.returns is None else keep(estimate.returns, trained)
-        return replace(batch, advantages=keep(estimate.advantages, trained), returns=returns)
+        returns = None if estimate.returns is None else within(estimate.returns, trained)
+        return replace(batch, advantages=within(estimate.advantages, trained), returns=returns)
 
-    def weights(self, minibatch: TokenBatch) -> Tensor:
+    def loss_weights(self, minibatch: TokenBatch) -> Tensor:
         """[B, T] loss weights of a whole minibatch, with its denominator; 0 outside the loss."""
         trained, episodes = self.trained(minibatch), minibatch.episodes
         weights = loss_weights(trained, episodes, self.algorithm.aggregation, self.max_completion_tokens)
         return weights.to(minibatch.rewards.dtype)
 
-    def trainable(self, batch: TokenBatch) -> Tensor:
+    @property
+    def coefs(self) -> dict[str, float]:
+        """Of the loss's terms beside the policy's, by name; of those that are on."""
+        algorithm = self.algorithm
+        coefs = {
+            "entropy": -algorithm.entropy_coef,
+            "kl": algorithm.kl_coef_in("loss"),
+            "value_loss": algorithm.value_coef if isinstance(algorithm, Critic) else 0.0,
+        }
+        return {name: coef for name, coef in coefs.items() if coef}
+
+    def has_gradient(self, batch: TokenBatch) -> Tensor:
         """[B] bool, rows that can move the gradient; the others need no forward pass.
 
         A term beside the policy loss acts on every token in the loss, whatever its advantage.
         """
-        algorithm, trained = self.algorithm, self.trained(batch)
-        critic = isinstance(algorithm, Critic) and algorithm.value_coef > 0
-        always = critic or algorithm.kl_coef_in("loss") > 0 or algorithm.entropy_coef > 0
-        return (trained if always else trained & (required(batch, "advantages") != 0)).any(1)
+        trained = self.trained(batch)
+        return (trained if self.coefs else trained & (required(batch, "advantages") != 0)).any(1)
 
-    def loss(
-        self, rows: TokenBatch, weights: Tensor, logprobs: Tensor, entropy: Tensor, values: Tensor | None
-    ) -> LossTerms:
+    def loss(self, rows: TokenBatch, weights: Tensor, predicted: Predictions) -> LossTerms:
         """sum over tokens of weight x (policy + kl_coef KL - entropy_coef entropy + value_coef value).
 
         `rows` [b, T] are any of a minibatch's, with their `weights`: adding up the parts gives the whole. Tokens of
         weight 0 are ignored. The mismatch factor multiplies the policy term alone; what it takes out of the loss
         stays in the denominator, and metrics show the mismatch weights before any cap. Gradient flows through
-        `logprobs`, `entropy` and `values` alone. Raises ValueError if the rows lack what a term needs.
+        what was `predicted` [b, T] alone. Raises ValueError if the rows lack what a term needs.
         """
         algorithm, mask = self.algorithm, weights > 0
-        current, entropy = keep(logprobs, mask).clamp(min=MIN_LOGPROB), keep(entropy, mask)
+        needs, predicted = algorithm.needs, predicted.map(lambda x: within(x, mask))
+        current = predicted.logprobs.clamp(min=MIN_LOGPROB)
         # with one update per batch the old policy is the current one
-        old = keep(required(rows, "old_logprobs"), mask) if "old_logprobs" in algorithm.needs else current
+        old = within(required(rows, "old_logprobs"), mask) if "old_logprobs" in needs else current
         log_ratio, extreme = bounded_log_ratio(current, old.detach())
-        log_weight, odd = mismatch_log_weight(old.detach(), keep(rows.behavior_logprobs, mask))
+        log_weight, odd = mismatch_log_weight(old.detach(), within(rows.behavior_logprobs, mask))
         clamped = extreme | odd
 
         # the loss of each token: the policy's, then the terms beside it
-        given = (log_ratio, current, keep(required(rows, "advantages"), mask))
+        given = (log_ratio, current, within(required(rows, "advantages"), mask))
         policy = _checked(algorithm, "surrogate", (*given, mask), Surrogate, mask, given)
         weight = mismatch_weight(log_weight, mask, algorithm.mismatch_correction)
         factor = mismatch_factor(weight, algorithm.mismatch_correction, algorithm.mismatch_cap)
         per_token = policy_loss = policy.loss * factor
-        beside: dict[str, Tensor] = {}
-        if algorithm.entropy_coef > 0:
-            per_token = per_token - algorithm.entropy_coef * entropy
-        if rows.reference_logprobs is not None:
-            to_reference, far = bounded_log_ratio(current, keep(rows.reference_logprobs, mask))
-            kl = kl_estimate(to_reference, algorithm.kl_estimator)
-            per_token, clamped = per_token + algorithm.kl_coef_in("loss") * kl, clamped | far
-            beside["reference_kl"] = kl_estimate(to_reference, "k3")
+        terms = {"entropy": predicted.entropy}
+        if "reference_logprobs" in needs:
+            to_reference, far = bounded_log_ratio(current, within(required(rows, "reference_logprobs"), mask))
+            terms["kl"], clamped = kl_estimate(to_reference, algorithm.kl_estimator), clamped | far
+            terms["reference_kl"] = kl_estimate(to_reference, "k3")
         if isinstance(algorithm, Critic):
-            assert values is not None, "the policy has no value head"
-            old_values, returns = keep(required(rows, "values"), mask), keep(required(rows, "returns"), mask)
-            beside["value_loss"] = algorithm.value_loss(keep(values, mask), old_values, returns)
-            per_token = per_token + algorithm.value_coef * beside["value_loss"]
+            assert predicted.values is not None, "the policy has no value head"
+            old_values, returns = within(required(rows, "values"), mask), within(required(rows, "returns"), mask)
+            terms["value_loss"] = algorithm.value_loss(predicted.values, old_values, returns)
+        for name, coef in self.coefs.items():
+            per_token = per_token + coef * terms[name]
+        terms.pop("kl", None)  # of all estimators, k3 is logged
 
         logged = {
             "ratio": policy.ratio,  # before any clip
@@ -146,12 +154,11 @@ class Objective:
             "mismatch_weight": weight,
             "mismatch_capped": (weight > algorithm.mismatch_cap) | (factor == 0),
             "policy_loss": policy_loss,
-            "entropy": entropy,
+            **terms,
             "tokens": torch.ones_like(weights),
-            **beside,
             "clamped_tokens": clamped,
         }
-        sums = {name: keep(x.detach().to(weights.dtype), mask).sum() for name, x in logged.items()}
+        sums = {name: within(x.detach().to(weights.dtype), mask).sum() for name, x in logged.items()}
         return LossTerms(loss=(weights * per_token).sum(), sums=sums)
 
     def trained(self, batch: TokenBatch) -> Tensor:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def keep(x: Tensor, mask: Tensor) -> Tensor:
+def within(x: Tensor, mask: Tensor) -> Tensor:
     """`x` where `mask`, else 0. Not a product: what `mask` leaves out may be inf or NaN."""
     return x.masked_fill(~mask, 0.0)
 

@@ -20,8 +20,7 @@ from transformers import Cache
 
 KV_DTYPE: torch.dtype | None = None
 """What keys and values are stored in; None: what the layer computes them in. Nothing else decides it: `Slots` converts
-what it stores, `Slots.read` what a layer attends to. Rounding that shows in logprobs makes `select.probe` refuse the
-cache, and `keys_values_bytes` of the memory plan counts the policy's dtype."""
+what it stores, `Slots.read` what a layer attends to."""
 
 Plane = tuple[int, int]
 """The keys of a layer, `(layer, 0)`, or its values, `(layer, 1)`."""
@@ -32,13 +31,13 @@ head_dim]`. A tensor for each layer would cost more to copy than the tokens of a
 
 
 class Slots:
-    """The buffers of all layers. With `keeps` they survive their batch at one address, as recorded steps need."""
+    """The buffers of all layers. With `fixed` they survive their batch at one address, as recorded steps need."""
 
-    def __init__(self, max_slots: int, *, keeps: bool = False):
+    def __init__(self, max_slots: int, *, fixed: bool = False):
         self.max_slots, self.num_slots, self.capacity = max_slots, 0, 0
         self.buffers: dict[Plane, Tensor] = {}
         self.generation = 0  # changes with the buffers
-        self._keeps = keeps
+        self._fixed = fixed
         # of this batch and of the last one, by plane and size: reused, because new memory costs page faults
         self._made: dict[tuple[Plane, int, int], Tensor] = {}
         self._aside: dict[tuple[Plane, int, int], Tensor] = {}
@@ -61,7 +60,7 @@ class Slots:
         The next ones get the shape they would have in a new process: it decides how a matrix product is cut, and so the
         last bit of a logprob, which must not depend on what ran before.
         """
-        if self._keeps and reuse:
+        if self._fixed and reuse:
             return
         self._aside, self._made = self._made if reuse else {}, {}
         self.generation += 1
@@ -81,7 +80,7 @@ class Slots:
         if made is None:
             # zeros: a masked column has weight 0, and 0 times the NaN of uninitialized memory would be NaN
             made = like.new_zeros(self.num_slots, like.shape[1], self.capacity, like.shape[3], dtype=KV_DTYPE)
-        if not self._keeps:
+        if not self._fixed:
             self._made[size] = made
         return made
 
@@ -128,9 +127,9 @@ class Append:
 class SlotCache(Cache):
     """Prompts and rows, filled by the model through `update`: `start_prompts` and `start_rows` say what it fills."""
 
-    def __init__(self, max_slots: int, *, keeps: bool = False):
+    def __init__(self, max_slots: int, *, fixed: bool = False):
         super().__init__(layers=[])
-        self.prefixes, self.rows = Slots(max_slots, keeps=keeps), Slots(max_slots, keeps=keeps)
+        self.prefixes, self.rows = Slots(max_slots, fixed=fixed), Slots(max_slots, fixed=fixed)
         self._plan: Append | int = 0
         self._columns: dict[int, Tensor] = {}  # kv_heads -> flat index of the columns to write, for one plan
 

@@ -128,7 +128,7 @@ class GraphedRunner(CachedRunner):
     """
 
     def __init__(self, model: PreTrainedModel, max_slots: int, *, recorder: CudaRecorder | None = None):
-        super().__init__(model, max_slots, keeps=True)
+        super().__init__(model, max_slots, fixed=True)
         self.graphs = Graphs(CudaRecorder() if recorder is None else recorder)
         self._recorded_for: tuple[int, int] | None = None  # generations of the buffers that recorded steps use
 

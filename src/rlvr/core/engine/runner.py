@@ -26,10 +26,10 @@ class CachedRunner:
     `engine_attention`.
     """
 
-    def __init__(self, model: PreTrainedModel, max_slots: int, *, keeps: bool = False):
+    def __init__(self, model: PreTrainedModel, max_slots: int, *, fixed: bool = False):
         self._model, self._device, self._max_slots = model, model.device, max_slots
         # on a GPU there are no page faults to save by a second set of buffers
-        self._cache = SlotCache(max_slots, keeps=keeps or model.device.type == "cuda")
+        self._cache = SlotCache(max_slots, fixed=fixed or model.device.type == "cuda")
         self._owners: list[int] = []  # a row's prefix, -1: none, all its tokens are in the row
         self._prefix_lengths: list[int] = []
         self._grouping: Grouping | None = None  # of the rows as they are; None once they have changed
@@ -37,19 +37,19 @@ class CachedRunner:
 
     def reset(self, *, reuse: bool = True) -> None:
         """All rows have left: go back to the state of a new runner; without `reuse` nothing written before survives."""
-        self.keep([])
+        self.select([])
         self._cache.rows.clear(reuse=reuse)
         self._cache.prefixes.clear(reuse=reuse)
 
-    def prefill(self, prompts: Sequence[Tokens], copies: Sequence[int]) -> Tensor:
-        """Start R = len(copies) rows in the next slots; the i-th gets `prompts[copies[i]]`.
+    def prefill(self, prompts: Sequence[Tokens], owners: Sequence[int]) -> Tensor:
+        """Start R = len(owners) rows in the next slots; the i-th has the prefix `prompts[owners[i]]`.
 
         One right-padded forward; what is to the right of a token cannot reach it.
         """
         ids, lengths = right_padded(prompts, self._device)
         first = len(self._prefix_lengths)
         self._prefix_lengths += [len(prompt) for prompt in prompts]
-        self._owners += [first + copy for copy in copies]
+        self._owners += [first + owner for owner in owners]
         self._grouping = None
         self._cache.prefixes.reserve(len(self._prefix_lengths), ids.shape[1])
         self._cache.rows.reserve(len(self._owners), 1)
@@ -61,7 +61,7 @@ class CachedRunner:
         self._cache.start_prompts(first)
         with _only_last(self._model, lengths - 1):
             logits = self._forward(ids, positions, mask)
-        return logits[torch.tensor(copies, device=self._device)]
+        return logits[torch.tensor(owners, device=self._device)]
 
     def extend(self, prompts: Sequence[Tokens], stored: Sequence[Stored]) -> Tensor:
         """Start a row for each prompt, whose first tokens are stored; only the rest goes through the model."""
@@ -85,7 +85,7 @@ class CachedRunner:
         self._cache.rows.reserve(len(ids), num_columns)
         return self._step(ids, positions, grouping, num_columns)
 
-    def keep(self, rows: Sequence[int]) -> None:
+    def select(self, rows: Sequence[int]) -> None:
         """All other rows leave; slot i gets what slot `rows[i]` holds."""
         moved = [(source, target) for target, source in enumerate(rows) if source != target]
         if moved:
@@ -214,10 +214,10 @@ class FullForwardRunner:
         """Forget all rows."""
         self._rows = []
 
-    def prefill(self, prompts: Sequence[Tokens], copies: Sequence[int]) -> Tensor:
-        """Score the prompts; the i-th new row gets `prompts[copies[i]]`."""
-        self._rows += [list(prompts[copy]) for copy in copies]
-        return self._forward(prompts)[torch.tensor(copies, device=self._model.device)]
+    def prefill(self, prompts: Sequence[Tokens], owners: Sequence[int]) -> Tensor:
+        """Score the prompts; the i-th new row gets `prompts[owners[i]]`."""
+        self._rows += [list(prompts[owner]) for owner in owners]
+        return self._forward(prompts)[torch.tensor(owners, device=self._model.device)]
 
     def extend(self, prompts: Sequence[Tokens], stored: Sequence[Stored]) -> Tensor:
         """Without a cache nothing is stored: score the prompts."""
@@ -229,7 +229,7 @@ class FullForwardRunner:
             row.append(token)
         return self._forward(self._rows)
 
-    def keep(self, rows: Sequence[int]) -> None:
+    def select(self, rows: Sequence[int]) -> None:
         """All other rows leave, as in `CachedRunner`."""
         self._rows = [self._rows[row] for row in rows]
 

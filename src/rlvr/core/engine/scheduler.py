@@ -75,7 +75,7 @@ class Scheduler:
         self.parked.pop(session, None)
 
     def new_weights(self, version: int) -> None:
-        """Forget every key and value; running rows are recomputed and go on under the new weights."""
+        """Forget every key and value; running rows are recomputed, each by itself, and go on under the new ones."""
         self.parked.clear()
         self._stale = bool(self.running)
         for request in self.running:
@@ -94,7 +94,7 @@ class Scheduler:
     def step(self) -> None:
         """Admit what fits, with the first token of each, then sample one token for every running row."""
         if self._stale:
-            self._runner.keep([])
+            self._runner.select([])
             for chunk in _chunks([request.cached_ids for request in self.running], len):
                 self._runner.prefill(chunk, range(len(chunk)))
             self._stale = False
@@ -126,8 +126,8 @@ class Scheduler:
             else:
                 fresh.setdefault(request.prompt_ids, []).append(request)
         for groups in _chunks(list(fresh.values()), lambda same: len(same[0].prompt_ids)):
-            copies = [i for i, same in enumerate(groups) for _ in same]
-            logits = self._runner.prefill([same[0].prompt_ids for same in groups], copies)
+            owners = [i for i, same in enumerate(groups) for _ in same]
+            logits = self._runner.prefill([same[0].prompt_ids for same in groups], owners)
             self._start([request for same in groups for request in same], logits)
         for chunk in _chunks(known, lambda item: len(item[0].prompt_ids) - len(item[1][0][1])):
             requests = [request for request, _ in chunk]
@@ -192,7 +192,7 @@ class Scheduler:
         movers = [row for row in range(num_left, len(self.running)) if row not in gone]
         for row, mover in zip(rows, movers, strict=False):  # of the rows that are free, as many are below num_left
             left[row] = mover
-        self._runner.keep(left)
+        self._runner.select(left)
         self.running = [self.running[row] for row in left]
         index = torch.tensor(left, dtype=torch.int64, device=self._device)
         self._last_ids, self._positions = self._last_ids[index], self._positions[index]

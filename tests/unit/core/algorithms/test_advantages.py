@@ -77,9 +77,9 @@ def test_groups_need_not_be_contiguous():
     assert advantages_of("dr_grpo", batch)[:, 0].tolist() == [0.5, -1.0, -0.5, 1.0]
 
 
-def test_the_rows_of_an_episode_need_not_stand_together():
-    batch = batch_of([[1]] * 4, [1.0, 0.0, 1.0, 0.0], episodes=torch.tensor([0, 1, 0, 2]), groups=torch.zeros(4).long())
-    expected = torch.tensor([2.0, -1.0, 2.0, -1.0], dtype=torch.float64) / 3
+def test_an_episode_of_two_rows_counts_once():
+    batch = batch_of([[1]] * 4, [1.0, 1.0, 0.0, 0.0], episodes=torch.tensor([0, 0, 1, 2]), groups=torch.zeros(4).long())
+    expected = torch.tensor([2.0, 2.0, -1.0, -1.0], dtype=torch.float64) / 3
     torch.testing.assert_close(advantages_of("dr_grpo", batch)[:, 0], expected)
 
 
@@ -107,11 +107,11 @@ def test_pitfall_14_truncation_is_the_flag_not_the_length():
     batch = batch_of(mask, [3.0, 0.0], truncated=torch.tensor([False, True]))
     for name in NAMES:
         keep, leave = algorithm(name, truncated="keep"), algorithm(name, truncated="mask")
-        assert keep.trainable(keep.advantages(batch)).tolist() == [True, True]
+        assert keep.has_gradient(keep.advantages(batch)).tolist() == [True, True]
         left = leave.advantages(batch)
-        assert leave.trainable(left).tolist() == [True, False] if name != "reinforce_pp" else [False, False]
-        assert (leave.weights(left)[0] > 0).all()
-        assert (leave.weights(left)[1] == 0).all()
+        assert leave.has_gradient(left).tolist() == [True, False] if name != "reinforce_pp" else [False, False]
+        assert (leave.loss_weights(left)[0] > 0).all()
+        assert (leave.loss_weights(left)[1] == 0).all()
         assert left.advantages is not None
         assert (left.advantages[1] == 0).all()
 

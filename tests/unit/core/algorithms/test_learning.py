@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from rlvr.core.policy import Predictions
 from rlvr.types import TokenBatch
 from tests.unit.core.algorithms.cases import NAMES, OWN_NAME, algorithm, batch_of, ragged_batch
 
@@ -52,7 +53,7 @@ def test_pitfall_17_the_loss_gradient_is_the_finite_difference(name: str, estima
     clip = {"clip_low": 0.02, "clip_high": 0.02} if name == "gspo" else {}  # its ratios are means, hence near 1
     chosen = algorithm(name, aggregation="sequence_mean", **terms, **clip)
     batch = chosen.advantages(batch)
-    weights, at_start = chosen.weights(batch), tiny_model(parameters, batch.ids)[0]
+    weights, at_start = chosen.loss_weights(batch), tiny_model(parameters, batch.ids)[0]
 
     def loss(now: list[Tensor]) -> tuple[Tensor, dict[str, float]]:
         logprobs, entropy, values = tiny_model(now, batch.ids)
@@ -64,7 +65,7 @@ def test_pitfall_17_the_loss_gradient_is_the_finite_difference(name: str, estima
                 old_logprobs=batch.old_logprobs + moved,
                 behavior_logprobs=batch.behavior_logprobs + moved,
             )
-        found = chosen.loss(rows, weights, logprobs, entropy, values)
+        found = chosen.loss(rows, weights, Predictions(logprobs, entropy, values))
         return found.loss, {key: x.item() for key, x in found.sums.items()}
 
     leaves = [x.clone().requires_grad_() for x in parameters]
@@ -107,7 +108,9 @@ def play(name: str, reward_of: str, seed: int, num_steps: int, learning_rate: fl
         batch = chosen.advantages(batch)
         for _ in range(2):
             logprobs = logits.log_softmax(0)[tokens][:, None].expand(16, 2)
-            terms = chosen.loss(batch, chosen.weights(batch), logprobs, torch.zeros(16, 2), critic.expand(16, 2))
+            terms = chosen.loss(
+                batch, chosen.loss_weights(batch), Predictions(logprobs, torch.zeros(16, 2), critic.expand(16, 2))
+            )
             gradients = torch.autograd.grad(terms.loss, [logits, critic], allow_unused=True)
             with torch.no_grad():
                 for parameter, gradient in zip((logits, critic), gradients, strict=True):

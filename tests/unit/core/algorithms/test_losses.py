@@ -19,6 +19,7 @@ from rlvr.core.algorithms.losses import (
     mismatch_weight,
     sequence_log_ratio,
 )
+from rlvr.core.policy import Predictions
 from tests.unit.core.algorithms.cases import algorithm, batch_of
 
 INF = float("inf")
@@ -119,7 +120,7 @@ def enumerated_loss_gradient(estimator: str, logits: Tensor) -> Tensor:
     batch = batch_of([[1]] * 4, [0.0] * 4, old_logprobs=now, behavior_logprobs=now)
     batch = replace(batch, reference_logprobs=REFERENCE[:, None], advantages=torch.zeros(4, 1).double())
     chosen = algorithm("grpo", kl_coef=1.0, kl_estimator=estimator, num_epochs=1)
-    chosen.loss(batch, now.exp(), logprobs, torch.zeros(4, 1).double(), None).loss.backward()
+    chosen.loss(batch, now.exp(), Predictions(logprobs, torch.zeros(4, 1).double())).loss.backward()
     assert logits.grad is not None
     return logits.grad
 
@@ -162,7 +163,7 @@ def test_pitfall_15_k1_in_the_reward_is_the_reverse_kl():
     batch = replace(batch, reference_logprobs=REFERENCE[:, None])
     chosen = algorithm("dr_grpo", kl_coef=1.0, kl_estimator="k1", kl_placement="reward", num_epochs=1)
     scored = chosen.advantages(batch)
-    chosen.loss(scored, now.exp(), logprobs, torch.zeros(4, 1).double(), None).loss.backward()
+    chosen.loss(scored, now.exp(), Predictions(logprobs, torch.zeros(4, 1).double())).loss.backward()
     torch.testing.assert_close(logits.grad, gradient_of("reverse", START))
 
 

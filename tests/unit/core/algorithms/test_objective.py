@@ -11,6 +11,7 @@ from rlvr.core.algorithms.advantages import Estimate
 from rlvr.core.algorithms.grpo import Grpo
 from rlvr.core.algorithms.losses import Surrogate
 from rlvr.core.algorithms.objective import LossTerms, Objective
+from rlvr.core.policy import Predictions
 from rlvr.errors import UserError
 from rlvr.types import TokenBatch
 from tests.unit.core.algorithms.cases import CORRECTIONS, MODES, NAMES, algorithm, batch_of, noisy, ragged_batch
@@ -31,7 +32,7 @@ def means(terms: LossTerms) -> dict[str, float]:
 def loss_of(chosen: Objective, scored: TokenBatch, logprobs: Tensor | None = None) -> LossTerms:
     """The loss of a batch that has advantages, without a critic, at its old logprobs unless others are given."""
     now = current(scored) if logprobs is None else logprobs
-    return chosen.loss(scored, chosen.weights(scored), now, torch.ones_like(now), None)
+    return chosen.loss(scored, chosen.loss_weights(scored), Predictions(now, torch.ones_like(now)))
 
 
 def current(batch: TokenBatch) -> Tensor:
@@ -47,7 +48,9 @@ def test_pitfall_21_nothing_differs_before_the_first_update(name: str, num_epoch
     batch = replace(batch, behavior_logprobs=current(batch).detach(), reference_logprobs=batch.old_logprobs)
     chosen = algorithm(name, **EVERY_TERM | {"mismatch_correction": "none"}, num_epochs=num_epochs)
     scored = chosen.advantages(batch)
-    terms = chosen.loss(scored, chosen.weights(scored), current(batch), torch.ones_like(current(batch)), batch.values)
+    terms = chosen.loss(
+        scored, chosen.loss_weights(scored), Predictions(current(batch), torch.ones_like(current(batch)), batch.values)
+    )
     found = means(terms)
     assert found["ratio"] == found["mismatch_weight"] == 1
     for key in ("clip_fraction", "clip_low", "clip_high", "approx_kl", "reference_kl", "mismatch_kl"):
@@ -62,7 +65,7 @@ def test_pitfall_22_after_an_update_the_ratio_is_not_one(name: str):
     batch = replace(batch, behavior_logprobs=batch.behavior_logprobs - 5.0)  # must not be taken for the old policy
     scored = chosen.advantages(batch)
     moved = current(batch).detach() + 0.1
-    terms = chosen.loss(scored, chosen.weights(scored), moved, torch.ones_like(moved), batch.values)
+    terms = chosen.loss(scored, chosen.loss_weights(scored), Predictions(moved, torch.ones_like(moved), batch.values))
     assert means(terms)["ratio"] == pytest.approx(1.105170918)
     assert means(terms)["approx_kl"] == pytest.approx(1.105170918 - 1.1)
 
@@ -88,7 +91,7 @@ def test_pitfall_16_extreme_logprobs_stay_finite_and_are_counted(name: str, esti
         chosen = algorithm(name, **EVERY_TERM | {"kl_estimator": estimator})
         scored = chosen.advantages(replace(batch, rewards=batch.rewards.float(), **tensors))
         values = torch.zeros(2, 3, requires_grad=True)
-        terms = chosen.loss(scored, chosen.weights(scored), logprobs, torch.ones(2, 3), values)
+        terms = chosen.loss(scored, chosen.loss_weights(scored), Predictions(logprobs, torch.ones(2, 3), values))
         terms.loss.backward()
         assert terms.loss.isfinite()
         assert logprobs.grad is not None
@@ -111,8 +114,8 @@ def test_pitfall_16_missing_behavior_logprobs_have_weight_one(correction: str):
         replace(batch, behavior_logprobs=torch.where(missing, batch.old_logprobs, batch.behavior_logprobs))
     )
     logprobs, entropy, _ = noisy(batch)
-    one = chosen.loss(gone, chosen.weights(gone), logprobs, entropy, None)
-    other = chosen.loss(same, chosen.weights(same), logprobs, entropy, None)
+    one = chosen.loss(gone, chosen.loss_weights(gone), Predictions(logprobs, entropy))
+    other = chosen.loss(same, chosen.loss_weights(same), Predictions(logprobs, entropy))
     assert one.loss.isfinite()
     assert torch.equal(one.loss, other.loss)
     assert one.sums["clamped_tokens"] == 2
@@ -131,13 +134,11 @@ def test_pitfall_16_clamped_tokens_are_counted_once() -> None:
     chosen = algorithm("grpo", kl_coef=0.1)
     logprobs = torch.full((1, 7), -1.0).double()
 
-    def clamped(rows: TokenBatch) -> float:
-        return chosen.loss(rows, chosen.weights(rows), logprobs, torch.ones(1, 7), None).sums["clamped_tokens"].item()
+    def clamped(chosen: Objective) -> float:
+        return loss_of(chosen, batch, logprobs).sums["clamped_tokens"].item()
 
-    assert clamped(batch) == 5
-    assert clamped(replace(batch, reference_logprobs=None)) == 4
-    assert clamped(replace(batch, behavior_logprobs=old)) == 3
-    assert clamped(replace(batch, behavior_logprobs=old, reference_logprobs=None)) == 2
+    assert clamped(chosen) == 5
+    assert clamped(algorithm("grpo")) == 4
 
 
 def test_pitfall_15_the_logged_kl_has_the_policy_on_top() -> None:
@@ -164,7 +165,7 @@ def test_a_nan_of_the_policy_reaches_the_loss():
 def test_pitfall_05_masked_positions_change_no_term(name: str, junk: float):
     batch, chosen = ragged_batch(), algorithm(name, **EVERY_TERM)
     scored = chosen.advantages(batch)
-    weights = chosen.weights(scored)
+    weights = chosen.loss_weights(scored)
     logprobs, entropy, values = noisy(batch)
 
     def spoil(x: Tensor | None) -> Tensor:
@@ -180,10 +181,10 @@ def test_pitfall_05_masked_positions_change_no_term(name: str, junk: float):
         values=spoil(scored.values),
         returns=None if scored.returns is None else spoil(scored.returns),
     )
-    clean = chosen.loss(scored, weights, logprobs, entropy, values)
+    clean = chosen.loss(scored, weights, Predictions(logprobs, entropy, values))
     clean.loss.backward()
     expected, logprobs.grad = logprobs.grad, None
-    dirty = chosen.loss(spoiled, weights, spoil(logprobs), spoil(entropy), spoil(values))
+    dirty = chosen.loss(spoiled, weights, Predictions(spoil(logprobs), spoil(entropy), spoil(values)))
     dirty.loss.backward()
     assert torch.equal(clean.loss, dirty.loss)
     assert expected is not None
@@ -254,7 +255,7 @@ def test_the_mismatch_weight_multiplies_the_policy_term_alone(correction: str, f
     terms = {"kl_coef": 0.5, "kl_estimator": "k1", "entropy_coef": 0.25}
     chosen = algorithm("grpo", mismatch_correction=correction, mismatch_cap=cap_of(correction), **terms)
     logprobs, entropy = current(batch), torch.ones(1, 2, dtype=torch.float64, requires_grad=True)
-    chosen.loss(batch, chosen.weights(batch), logprobs, entropy, None).loss.backward()
+    chosen.loss(batch, chosen.loss_weights(batch), Predictions(logprobs, entropy)).loss.backward()
     torch.testing.assert_close(logprobs.grad, 0.5 * (0.5 - torch.tensor([factors]).double()))
     torch.testing.assert_close(entropy.grad, torch.full((1, 2), -0.125).double())
 
@@ -264,16 +265,16 @@ def test_the_value_loss_has_the_weights_of_the_policy_loss(mode: str):
     batch, chosen = ragged_batch(), algorithm("ppo", aggregation=mode, value_clip=None, value_coef=0.3)
     scored = chosen.advantages(batch)
     logprobs, entropy, values = noisy(batch)
-    chosen.loss(scored, chosen.weights(scored), logprobs, entropy, values).loss.backward()
+    chosen.loss(scored, chosen.loss_weights(scored), Predictions(logprobs, entropy, values)).loss.backward()
     assert scored.returns is not None
-    torch.testing.assert_close(values.grad, chosen.weights(scored) * 0.3 * (values.detach() - scored.returns))
+    torch.testing.assert_close(values.grad, chosen.loss_weights(scored) * 0.3 * (values.detach() - scored.returns))
 
 
 def test_sums_are_over_trained_tokens_and_carry_no_gradient():
     batch, chosen = ragged_batch(), algorithm("ppo", **EVERY_TERM, truncated="mask")
     scored = chosen.advantages(batch)
     logprobs, entropy, values = noisy(batch)
-    terms = chosen.loss(scored, chosen.weights(scored), logprobs, entropy, values)
+    terms = chosen.loss(scored, chosen.loss_weights(scored), Predictions(logprobs, entropy, values))
     trained = batch.loss_mask & batch.valid[:, None] & ~batch.truncated[:, None]
     assert terms.sums["tokens"] == trained.sum()
     torch.testing.assert_close(terms.sums["entropy"], entropy.detach()[trained].sum())
@@ -294,12 +295,12 @@ def test_rows_that_can_move_the_gradient(overrides: dict[str, object], expected:
     groups, valid = torch.tensor([0, 0, 1, 1]), torch.tensor([True, True, True, False])
     batch = batch_of([[0, 1]] * 4, [1.0, 0.0, 1.0, 0.0], groups=groups, valid=valid)
     chosen = algorithm("grpo", **overrides)
-    assert chosen.trainable(chosen.advantages(batch)).tolist() == expected
+    assert chosen.has_gradient(chosen.advantages(batch)).tolist() == expected
     if expected[2]:
         return
     logprobs = current(batch)
     scored = chosen.advantages(batch)
-    chosen.loss(scored, chosen.weights(scored), logprobs, torch.ones(4, 2), None).loss.backward()
+    chosen.loss(scored, chosen.loss_weights(scored), Predictions(logprobs, torch.ones(4, 2))).loss.backward()
     assert logprobs.grad is not None
     assert (logprobs.grad[2:] == 0).all()
 
@@ -378,10 +379,10 @@ def test_an_own_surrogate_that_is_wrong_is_a_sentence(came: str):
     with pytest.raises(
         UserError, match=rf"^algorithm=mine:Mine: its method surrogate must return a Surro.*, not {came}"
     ):
-        mine.loss(batch, mine.weights(batch), logprobs, one, None)
+        mine.loss(batch, mine.loss_weights(batch), Predictions(logprobs, one))
 
 
 def test_a_policy_that_is_not_finite_is_not_the_surrogates_fault():
     batch, chosen = algorithm("grpo").advantages(ragged_batch()), algorithm("grpo")
     broken = current(batch).detach() * math.nan
-    assert not chosen.loss(batch, chosen.weights(batch), broken, torch.ones_like(broken), None).loss.isfinite()
+    assert not loss_of(chosen, batch, broken).loss.isfinite()

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from rlvr.core.algorithms.weights import longest_turn
+from rlvr.core.policy import Predictions
 from rlvr.types import TokenBatch
 from tests.unit.core.algorithms.cases import MODES, NAMES, algorithm, noisy, ragged_batch, take
 
@@ -25,7 +26,8 @@ def test_pitfall_11_weight_of_a_token_of_10_and_of_100(mode: str, short: float, 
     batch = ragged_batch()
     position = torch.arange(101)
     mask = (position >= 1) & (position <= torch.tensor([10, 100])[:, None])
-    weights = algorithm("grpo", aggregation=mode).weights(replace(take(batch, torch.tensor([0, 1])), loss_mask=mask))
+    two = replace(take(batch, torch.tensor([0, 1])), loss_mask=mask)
+    weights = algorithm("grpo", aggregation=mode).loss_weights(two)
     torch.testing.assert_close(weights[0, 1:11], torch.full((10,), short, dtype=torch.float64), rtol=1e-6, atol=0)
     torch.testing.assert_close(weights[1, 1:], torch.full((100,), long, dtype=torch.float64), rtol=1e-6, atol=0)
     assert weights[:, 0].sum() == 0
@@ -38,11 +40,11 @@ def gradients(name: str, mode: str, batch: TokenBatch, parts: list[list[int]], o
     logprobs, entropy, values = noisy(batch)
     shuffled = torch.tensor(order)
     batch = take(chosen.advantages(batch), shuffled)
-    weights = chosen.weights(batch)
+    weights = chosen.loss_weights(batch)
     total = torch.zeros(())
     for part in parts:
         rows, at = torch.tensor(part), shuffled[part]
-        terms = chosen.loss(take(batch, rows), weights[rows], logprobs[at], entropy[at], values[at])
+        terms = chosen.loss(take(batch, rows), weights[rows], Predictions(logprobs[at], entropy[at], values[at]))
         terms.loss.backward()
         total = total + terms.loss.detach()
     found = [logprobs.grad, entropy.grad] + ([values.grad] if name == "ppo" else [])
@@ -70,9 +72,9 @@ def test_pitfall_10_rows_outside_the_loss_count_nowhere(name: str, mode: str):
     chosen = algorithm(name, aggregation=mode, **EVERY_TERM)
     scored = chosen.advantages(batch)
     logprobs, entropy, values = noisy(batch)
-    full = chosen.loss(scored, chosen.weights(scored), logprobs, entropy, values)
+    full = chosen.loss(scored, chosen.loss_weights(scored), Predictions(logprobs, entropy, values))
     fewer, rows = take(scored, torch.tensor(kept)), torch.tensor(kept)
-    part = chosen.loss(fewer, chosen.weights(fewer), logprobs[rows], entropy[rows], values[rows])
+    part = chosen.loss(fewer, chosen.loss_weights(fewer), Predictions(logprobs[rows], entropy[rows], values[rows]))
     torch.testing.assert_close(full.loss, part.loss, rtol=1e-6, atol=0)
     assert full.sums.keys() == part.sums.keys()
     for key in full.sums:
@@ -85,10 +87,10 @@ def test_a_minibatch_without_a_trained_token_has_loss_zero(mode: str):
     batch, chosen = ragged_batch(), algorithm("grpo", aggregation=mode)
     batch = chosen.advantages(replace(batch, valid=torch.zeros_like(batch.valid)))
     logprobs, entropy, values = noisy(batch)
-    terms = chosen.loss(batch, chosen.weights(batch), logprobs, entropy, values)
+    terms = chosen.loss(batch, chosen.loss_weights(batch), Predictions(logprobs, entropy, values))
     assert terms.loss == 0
     assert terms.sums["tokens"] == 0
-    assert not chosen.trainable(batch).any()
+    assert not chosen.has_gradient(batch).any()
 
 
 def split_at_the_tool(batch: TokenBatch) -> TokenBatch:
@@ -110,8 +112,8 @@ def test_pitfall_07_two_rows_of_an_episode_count_as_one(name: str, mode: str):
     logprobs, entropy, values = noisy(whole)
     one = chosen.advantages(whole)
     two = chosen.advantages(split_at_the_tool(whole))
-    expected = chosen.loss(one, chosen.weights(one), logprobs, entropy, values)
-    found = chosen.loss(two, chosen.weights(two), logprobs[rows], entropy[rows], values[rows])
+    expected = chosen.loss(one, chosen.loss_weights(one), Predictions(logprobs, entropy, values))
+    found = chosen.loss(two, chosen.loss_weights(two), Predictions(logprobs[rows], entropy[rows], values[rows]))
     torch.testing.assert_close(found.loss, expected.loss, rtol=1e-6, atol=1e-12)
     assert found.sums["tokens"] == expected.sums["tokens"]
 

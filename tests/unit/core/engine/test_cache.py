@@ -2,6 +2,7 @@
 
 import asyncio
 
+import pytest
 import torch
 
 import rlvr.core.engine.cache as cache_module
@@ -84,12 +85,29 @@ def test_the_example_of_grouping_spreads_and_collects():
     assert torch.equal(grouping.collect(spread, 2), rows)
 
 
+class Forgetful(CachedRunner):
+    """Nobody sees a prompt's first token."""
+
+    def _mask(self, allowed, positions, key_positions):
+        return super()._mask(allowed.index_fill(3, torch.tensor(0), False), positions, key_positions)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("scale", [1.0, 0.2, 0.1])
+def test_a_wrong_cache_is_seen_where_logits_are_flat_too(dtype, scale):
+    model = tiny_model().eval().to(dtype).requires_grad_(False)
+    for matrix in (p for p in model.parameters() if p.dim() == 2):
+        matrix.mul_(scale)
+    with torch.inference_mode(), engine_attention(model):
+        assert probe(model, CachedRunner) is None
+        assert probe(model, Forgetful) is not None
+
+
 def test_the_dtype_of_keys_and_values_is_one_setting(monkeypatch):
     monkeypatch.setattr(cache_module, "KV_DTYPE", torch.bfloat16)
     model, request = tiny_model(), (prompt(9), sampling(3))
     with torch.inference_mode(), engine_attention(model):
-        assert probe(model.eval(), CachedRunner) is not None  # its rounding shows: float32 is compared to 1e-3
-    monkeypatch.setattr("rlvr.core.engine.select.probe", lambda *arguments: None)
+        assert probe(model.eval(), CachedRunner) is None  # its rounding is expected
     engine = LocalEngine(model, max_batch_size=4, max_context_tokens=64)
     ids = request[0]
 

@@ -20,9 +20,9 @@ class Scripted:
     def reset(self, *, reuse: bool = True) -> None:
         self.rows = []
 
-    def prefill(self, prompts, copies):
-        self.rows += [list(prompts[copy]) for copy in copies]
-        return self.decode(None, None, first=len(self.rows) - len(copies))
+    def prefill(self, prompts, owners):
+        self.rows += [list(prompts[owner]) for owner in owners]
+        return self.decode(None, None, first=len(self.rows) - len(owners))
 
     def decode(self, ids, lengths, first: int = 0):
         logits = torch.full((len(self.rows) - first, 50), -100.0)
@@ -30,7 +30,7 @@ class Scripted:
             logits[place, row.pop(0)] = 100.0
         return logits
 
-    def keep(self, rows) -> None:
+    def select(self, rows) -> None:
         self.kept.append(list(rows))
         self.rows = [self.rows[row] for row in rows]
 

@@ -3,8 +3,8 @@ from typing import Literal
 
 import pytest
 
-from rlvr.core.metrics import rollout_metrics
 from rlvr.tracking.metrics import undocumented
+from rlvr.tracking.rollout_metrics import rollout_metrics
 from rlvr.types import Episode, Group, Score, StopReason
 from tests.unit.core.test_batch import completion, episode, group
 

@@ -1,16 +1,12 @@
-"""A step's rollouts and its time, in numbers. Names are defined in docs/metrics.md."""
+"""A step's rollouts, in numbers. Names are defined in docs/metrics.md."""
 
 from __future__ import annotations
 
 import math
-import resource
-import sys
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, pstdev
 
+from rlvr.core.algorithms.advantages import is_dead_group
 from rlvr.types import Episode, Group, StopReason
 
 _SHARES_OF_CALLS = {  # what tool environments count, and the share of the calls that it is reported as
@@ -40,7 +36,7 @@ def rollout_metrics(groups: Sequence[Group], num_refilled: int) -> dict[str, flo
         "reward/within_group_std": _mean(spreads),
         "rollout/episodes": float(len(episodes)),
         "rollout/refilled_groups": float(num_refilled),
-        "rollout/zero_advantage_share": _mean(len(set(_rewards(g.episodes))) <= 1 for g in groups),
+        "rollout/zero_advantage_share": _mean(is_dead_group(_rewards(g.episodes)) for g in groups),
         "rollout/truncated_share": _mean(e.stop_reason is StopReason.LENGTH for e in episodes),
         "rollout/invalid_share": _mean(e.score.status == "invalid" for e in episodes),
         "rollout/error_share": _mean(e.score.status == "error" for e in episodes),
@@ -108,30 +104,3 @@ def _rewards(episodes: Iterable[Episode]) -> list[float]:
 def _mean(values: Iterable[float]) -> float:
     values = list(values)
     return fmean(values) if values else 0.0
-
-
-@dataclass
-class Clock:
-    """Seconds per stage of one step; each is entered once."""
-
-    start: float = field(default_factory=time.perf_counter)
-    stages: dict[str, float] = field(default_factory=dict)
-
-    @contextmanager
-    def __call__(self, stage: str) -> Iterator[None]:
-        """Count the block's time as `stage`."""
-        begin = time.perf_counter()
-        yield
-        self.stages[stage] = time.perf_counter() - begin
-
-    def metrics(self, num_sampled: int) -> dict[str, float]:
-        """`time/...` and `system/...`: all that depends on the clock and the machine."""
-        total = time.perf_counter() - self.start
-        shares = {f"time/{stage}_share": seconds / total for stage, seconds in self.stages.items()}
-        shares["time/other_share"] = max(0.0, 1 - sum(shares.values()))
-        kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024 if sys.platform == "darwin" else 1)
-        return shares | {
-            "time/step_s": total,
-            "time/tokens_per_s": num_sampled / total,
-            "system/peak_memory_mb": kilobytes / 1024,
-        }
