@@ -1,6 +1,5 @@
 """What no single section can check: components against the run, sections against each other, values without effect."""
 
-import ast
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache, partial
@@ -104,8 +103,8 @@ _compiled = cache(partial(compile, filename="only_if", mode="eval"))
 @cache
 def _names(condition: str) -> tuple[str, ...]:
     """The names that a condition begins an attribute with: `enabled and model.from_scratch` -> enabled, model."""
-    nodes = ast.walk(ast.parse(condition, mode="eval"))
-    return tuple({node.id: None for node in nodes if isinstance(node, ast.Name)})
+    words = re.findall(r"(?<![\w.'\"])([A-Za-z_]\w*)(?![\w]*['\"])", condition.partition("#")[0])
+    return tuple(dict.fromkeys(w for w in words if w not in ("and", "or", "not", "is", "in", "None", "True", "False")))
 
 
 WORDS = {  # what conditions ask for beside keys
