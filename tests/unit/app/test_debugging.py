@@ -28,4 +28,4 @@ def test_parts_that_are_zero_where_all_is_well_are_known_in_a_mix_too() -> None:
     for lines, found in (((*HF, "task=gsm8k", SHORT), {"short"}), ((*HF, "task=gsm8k"), set()), (MIX, {"short"})):
         config = load_config(lines)
         assert _console(config)._penalties == found
-        assert History(rows=[], folder=Path(), text="", settings=dumped(config)).penalties == found
+        assert History(rows=[], folder=Path(), text="", settings=dumped(config), notes=[]).penalties == found
