@@ -4,8 +4,6 @@ Nothing in a row is trusted. A file that is damaged is an error that names the p
 on. JSON is not read through Arrow, which wants one type in each column: FinQA's answers are numbers and `yes`.
 """
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io

@@ -1,7 +1,5 @@
 """Threads for tools and searches that block: a call that hangs costs its thread, never the event loop or the end."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable

@@ -9,8 +9,6 @@
 `rlvr.tasks.multihop` has the tools, `rlvr.rewards.multihop` the rewards.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass

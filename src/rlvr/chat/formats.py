@@ -3,8 +3,6 @@
 The formats of model families here read back what the family's chat template renders.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any

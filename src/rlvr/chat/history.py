@@ -9,8 +9,6 @@ Qwen3 shows its reasoning only until the user speaks again:
 The second prompt does not start with the first and its completion: it begins a new training row.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Reasoning in a completion: nothing within it is a tool call, and many templates drop it later."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

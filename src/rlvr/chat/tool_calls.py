@@ -1,7 +1,5 @@
 """Reading tool calls from model output. The output is untrusted: reading is bounded and nothing is evaluated."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The shape of a tool-call format, and the formats rlvr can teach: Hermes and Llama 3.1 JSON, words for tiny models."""
 
-from __future__ import annotations
-
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence

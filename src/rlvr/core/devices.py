@@ -1,7 +1,5 @@
 """What the heart has to know of the machine: the current device, exact products, memory that runs out."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext

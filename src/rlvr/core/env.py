@@ -1,7 +1,5 @@
 """What an environment is: it opens an episode, answers each completion, and scores the whole."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol

@@ -6,8 +6,6 @@ Two turns, 9 being the stop token and 2 3 the environment's reply with the heade
     turn 1   prompt 1 7 5 9 2 3    completion 6 9      starts with all of turn 0, then the reply
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from math import nan

@@ -1,7 +1,5 @@
 """Where rollouts and evaluations run: here and now, or in a thread of their own while the trainer works."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine

@@ -1,7 +1,5 @@
 """The training loop: sample, score, update, evaluate, record, save. `train` is all of it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol

@@ -4,8 +4,6 @@ Gradients are sums, never means: the weights of the loss carry the denominators 
 rows are. With one process everything here is what torch does. `rlvr.scale.fsdp` is the same for sharded weights.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 

@@ -12,8 +12,6 @@ step is trained on in that step and no later one, however long it takes. Replace
 their step finds out, with the newest weights; the trainer waits for them.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence

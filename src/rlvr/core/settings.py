@@ -1,7 +1,5 @@
 """Settings of sampling and of optimization."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator

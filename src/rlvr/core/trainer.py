@@ -3,8 +3,6 @@
 A new term of the loss is added in `Objective.loss`; what it needs of the model, in `policy.Predictions`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

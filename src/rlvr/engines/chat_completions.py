@@ -1,7 +1,5 @@
 """OpenAI's chat completions: our messages in their form, and validation of an untrusted answer."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import dataclass, replace

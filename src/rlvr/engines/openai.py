@@ -3,8 +3,6 @@
 Everything that comes back is untrusted: bounded in size here, validated by `chat_completions`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """The engines that `engine=...` can choose."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator

@@ -1,7 +1,5 @@
 """One prompt, one completion, one score."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from rlvr.core.env import Reply, to_attempt

@@ -4,8 +4,6 @@ assistant  search(query="Oslo")         ->  tool     "Oslo is the capital of Nor
 assistant  complete(answer="Norway")    ->  done: `complete` is a final tool
 """
 
-from __future__ import annotations
-
 import difflib
 import math
 from collections import Counter

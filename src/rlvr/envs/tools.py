@@ -15,8 +15,6 @@ await tool.call({"query": []}, state)            ToolResult(text="argument 'quer
 Arguments are read as pydantic does by default: `top_n="3"` is 3, and `query=3` is "3".
 """
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import json

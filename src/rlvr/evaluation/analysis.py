@@ -1,7 +1,5 @@
 """Scores with intervals, costs and paired comparisons of evaluation records, computed as by `rlvr eval`."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence

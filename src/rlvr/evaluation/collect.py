@@ -1,7 +1,5 @@
 """Find the records of evaluations in files and folders, and note what cannot be used."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Two evaluations of the same examples: their difference, its evidence and a sentence about it."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping, Sequence

@@ -4,8 +4,6 @@ The grade is the task's metric, which shares no code with the training reward: r
 progress. Examples, draws and resamples are fixed: two evaluations of the same weights agree.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Players of an example's episode: weights in this process, or an endpoint with messages instead of tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Settings of held-out evaluation while training."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Literal
 

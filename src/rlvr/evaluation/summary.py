@@ -1,7 +1,5 @@
 """From graded episodes to the metrics of docs/metrics.md, each with its 95 % interval."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """An analysis as text for a terminal, as Markdown, and as plain data."""
 
-from __future__ import annotations
-
 import math
 import re
 import textwrap

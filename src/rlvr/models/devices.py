@@ -1,7 +1,5 @@
 """The CPU or this process's GPU: choice, precision, memory."""
 
-from __future__ import annotations
-
 import os
 
 import torch

@@ -7,8 +7,6 @@
 Only safetensors and the text files of Hub format are copied: a pickle would run code where it is loaded.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -3,8 +3,6 @@
 One request asks the Hub before anything is loaded: transformers itself retries every file for 23 seconds.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Pretrained models: whole ones, adapters on top of one, and the critic."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from pathlib import Path

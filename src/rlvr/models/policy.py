@@ -1,7 +1,5 @@
 """A policy with its tokenizer, which is saved in Hub format, and perhaps with LoRA adapters."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Models from scratch: a Llama-architecture transformers model and a word-level or byte-level BPE tokenizer."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The curves of a page: their sections, points and meanings."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence

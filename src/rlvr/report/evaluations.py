@@ -4,8 +4,6 @@ A cell is one model on one task with one retriever and one set of settings; the 
 share their examples. The comment at the top of assets/evaluations.js describes the data.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The signals of docs/metrics.md as a table: what looks wrong, what is fine, and what only a person can judge."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Collection, Sequence

@@ -1,7 +1,5 @@
 """The metrics and settings in a run folder; damaged parts are named and left out."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass

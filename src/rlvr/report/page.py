@@ -4,8 +4,6 @@ The page fetches nothing and no data can run: scripts are allowed by their hash,
 occur) and the page's own code shows it as text only.
 """
 
-from __future__ import annotations
-
 import base64
 import gzip
 import hashlib

@@ -1,7 +1,5 @@
 """The page of one or more runs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from pathlib import Path

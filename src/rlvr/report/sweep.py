@@ -1,7 +1,5 @@
 """The runs of a sweep in a table: the last held-out score of each setting, with an interval over its runs."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence

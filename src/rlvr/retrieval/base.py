@@ -1,7 +1,5 @@
 """Records of retrieval: documents, a corpus, what a search finds."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path

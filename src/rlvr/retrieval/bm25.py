@@ -1,7 +1,5 @@
 """BM25 (Robertson and Zaragoza 2009) in Lucene's variant, computed by `bm25s` (arXiv:2407.03618)."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path

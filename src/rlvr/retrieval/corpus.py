@@ -8,8 +8,6 @@ The folder's name holds a hash of the file, so a changed corpus gets new indexes
     corpus-3f2a.../embeddings-c08f.../embeddings.npy  see `SemanticIndex`
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import mmap

@@ -1,7 +1,5 @@
 """Texts as vectors of a `sentence-transformers` model."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import logging

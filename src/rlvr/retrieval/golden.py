@@ -1,7 +1,5 @@
 """The oracle."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Search by words and by meaning at once."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """Search by meaning: cosines of passages' and queries' vectors."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from pathlib import Path

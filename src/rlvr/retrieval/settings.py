@@ -1,7 +1,5 @@
 """Settings that retrievers share: `task.retrieval.*`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Literal
 

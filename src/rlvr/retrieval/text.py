@@ -1,7 +1,5 @@
 """Words of a text, as BM25 counts them."""
 
-from __future__ import annotations
-
 import re
 import threading
 from collections.abc import Callable

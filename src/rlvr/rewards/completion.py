@@ -13,8 +13,6 @@ Everything else (true, null, objects, a list as the answer, an argument that doe
 says what is wrong, and the episode goes on. The tool and the rewards read with the same functions.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

@@ -5,8 +5,6 @@
 It names those of `OFFERED` that it uses, and returns one finite number, or None for a completion that it cannot read.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Self

@@ -3,8 +3,6 @@
 Shared by the task, which makes expressions and their gold answers, and the verifier, which checks written steps.
 """
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -14,8 +14,6 @@ no answer, and neither does a number after the solution block. A completion that
 number may be half a number. All of it takes time linear in the text.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Literal, NamedTuple

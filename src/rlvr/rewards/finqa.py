@@ -7,8 +7,6 @@ Execution says nothing about reasoning: `add(94, 0)` is right for a gold of 94, 
 `mode: program` pays for the gold's program only.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """Parts that grade the form of a completion, whatever its answer. Length and repetition cost: values in [-1, 0]."""
 
-from __future__ import annotations
-
 from typing import Self
 
 from pydantic import model_validator

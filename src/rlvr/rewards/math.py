@@ -1,7 +1,5 @@
 """Mathematical equivalence by math-verify, which can hang: see `math_worker.py`."""
 
-from __future__ import annotations
-
 from rlvr.registry import register
 from rlvr.rewards.base import AnswerPart, Grade
 from rlvr.types import Attempt

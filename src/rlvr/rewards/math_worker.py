@@ -4,8 +4,6 @@ math-verify's own time limits are off: they use `signal.alarm`, which works on a
 code. The sandbox's deadline can.
 """
 
-from __future__ import annotations
-
 import itertools
 import logging
 import re

@@ -4,8 +4,6 @@ They read answers where the rewards read them, with the same number reader, and 
 or tolerances: no reward setting can move them. A gold that cannot be read ends the evaluation.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import ClassVar

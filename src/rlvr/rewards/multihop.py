@@ -9,8 +9,6 @@ Every document that was read counts against precision, and so does every cited i
 everything is full recall and no full F1.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -31,8 +31,6 @@ takes `12.0 million` for a plain 12. Values are exact fractions: 0.1 + 0.2 is 0.
 cost time.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from contextlib import suppress

@@ -4,8 +4,6 @@ A prediction that cannot be read is `invalid`. A gold that cannot be read is a f
 example; it never equals anything.
 """
 
-from __future__ import annotations
-
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any, Self

@@ -1,7 +1,5 @@
 """reasoning_gym's own verifiers."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 from collections.abc import Callable, Mapping

@@ -9,8 +9,6 @@ Worked example, prompt `<boe> 4 0 1 + + =`, completion `4 1 + = 5 <eoe>`:
 The direct answer `5 <eoe>` is boxed too: there e = 8, and word 6 is the prompt's `=`.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise, repeat
 from typing import Any

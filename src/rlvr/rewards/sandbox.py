@@ -9,8 +9,6 @@ it. The root is a fresh interpreter: no runner has a copy of the trainer's memor
 `__main__` never runs twice (multiprocessing's forkserver would run it, and would not find what left its group).
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import ctypes

@@ -1,7 +1,5 @@
 """The section `reward` of a run."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Self
 

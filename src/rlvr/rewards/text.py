@@ -11,8 +11,6 @@ looks for holes:
 - the answer yes or no shares no words with another answer, as in HotpotQA: a sentence with a `yes` in it gets nothing.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import Literal

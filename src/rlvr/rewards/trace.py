@@ -5,8 +5,6 @@ turn 1   query   "" with id 12              document 12               a document
 turn 2   cite 7 (supporting)   cite 99 (ok False: supports nothing, or does not exist)   answer "Oslo" (right)
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache

@@ -4,8 +4,6 @@ A layer is gathered when it computes; its gradients are summed, each rank keepin
 Adapters and the critic are small: all ranks hold them whole, and their gradients go the way of `DataParallel`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext

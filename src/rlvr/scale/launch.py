@@ -1,7 +1,5 @@
 """Start and end of the processes that train together, as torchrun or accelerate starts them."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

@@ -3,8 +3,6 @@
 A tensor of n rows (dim 0) over W ranks is cut into pieces of ceil(n / W) rows; the last ranks have fewer, or none.
 """
 
-from __future__ import annotations
-
 from typing import cast
 
 import torch

@@ -9,8 +9,6 @@ index.json of two ranks, which hold 8 rows each of a [16, 4] tensor:
 {"tensors": {"parameters/x": {"shape": [16, 4], "dtype": "float32", "rows": [[0, 0, 8], [1, 8, 16]]}}}
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Data sets that are known only by the names of their columns: any JSON file, any data set of the Hub."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Callable, Iterator

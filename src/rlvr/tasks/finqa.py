@@ -7,8 +7,6 @@ The gold is `exe_ans`, the result of the gold program, and not the display text 
 and sometimes value. Rows of the Hub's copy (`question`, `final_result` beside the page, no program) are read too.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence

@@ -10,8 +10,6 @@ be arrays of token ids of anything with DLPack (NumPy, PyTorch, JAX, on the CPU)
 joined by spaces, and a word-level tokenizer made of the vocabulary gives back the same ids.
 """
 
-from __future__ import annotations
-
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """GSM8K, arXiv:2110.14168: `{"question": ..., "answer": "Natalia sold 48/2 = <<48/2=24>>24 clips ...\\n#### 72"}`."""
 
-from __future__ import annotations
-
 import re
 from typing import ClassVar
 

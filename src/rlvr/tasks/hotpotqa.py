@@ -10,8 +10,6 @@ of hops is that of the different supporting titles. In a corpus every passage wi
 for each title is enough.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable
 from typing import Annotated, Any, ClassVar
 

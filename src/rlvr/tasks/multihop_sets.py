@@ -6,8 +6,6 @@ Of each set: a Hub id with its configuration and a split; a folder and a split (
 them); one file; or `made`, see `made_rows`. Each may be a slice of its first rows, or of rows in the middle.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import re

@@ -1,7 +1,5 @@
 """What the multi-hop tasks share: MuSiQue, HotpotQA and 2WikiMultihopQA, searched with tools."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property

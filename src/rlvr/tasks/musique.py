@@ -8,8 +8,6 @@ A document's id is its `idx`; two paragraphs may have one title. The number of h
 paragraphs. In a corpus a passage supports if title and text are those of a supporting paragraph.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable
 from typing import Annotated, ClassVar
 

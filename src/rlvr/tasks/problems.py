@@ -1,7 +1,5 @@
 """Problems: rows of data that have been understood. And which of them are held out."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field

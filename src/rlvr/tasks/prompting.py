@@ -5,8 +5,6 @@ user    "{question}"                                                a question's
         "{documents}"                                               of tasks with documents: their ids and titles
 """
 
-from __future__ import annotations
-
 import string
 from collections.abc import Mapping, Sequence
 

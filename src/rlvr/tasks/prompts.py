@@ -1,7 +1,5 @@
 """The prompts that `prompt=...` can choose, and the markers that they ask for."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal

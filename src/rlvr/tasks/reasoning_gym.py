@@ -3,8 +3,6 @@
 Problems are drawn without end. A hash of the question says which tenth of them is held out, for every seed alike.
 """
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from collections.abc import Mapping

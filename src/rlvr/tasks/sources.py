@@ -4,8 +4,6 @@ Problem `index` of the training stream is a pure function of (data, seed, index)
 index.
 """
 
-from __future__ import annotations
-
 import random
 from abc import ABC, abstractmethod
 from collections import defaultdict

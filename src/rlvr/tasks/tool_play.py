@@ -1,7 +1,5 @@
 """Environments of tasks whose model calls tools, and demonstrations of what it should say."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -8,8 +8,6 @@ the library's rollout (a task of its own)             our episode
     a Response                             <-  future <-   step(what was said)
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import importlib

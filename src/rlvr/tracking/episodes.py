@@ -5,8 +5,6 @@ of the model's own begins further right than ours. What is not trained on stands
 colors; that is read off the mask of the row that was trained on, not off who wrote it.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -2,8 +2,6 @@
 `report` read. docs/evaluation.md describes every field.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace

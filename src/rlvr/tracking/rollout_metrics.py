@@ -1,7 +1,5 @@
 """A step's rollouts, in numbers. Names are defined in docs/metrics.md."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, pstdev

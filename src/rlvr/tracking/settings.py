@@ -1,7 +1,5 @@
 """What is shown and written, and which trackers a run is reported to."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 

@@ -1,7 +1,5 @@
 """Which layout of rows gives the numbers of the rows alone; found out at start, on the user's own model."""
 
-from __future__ import annotations
-
 import logging
 
 import torch

@@ -18,8 +18,6 @@ where `fixed` is what does not depend on the tokens (weights cast to bfloat16) a
 are recomputed (model.gradient_checkpointing) it is the input of every layer, and one layer twice.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Writes a run's numbers and rollouts into its folder and shows them."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Settings of the warm start."""
 
-from __future__ import annotations
-
 from typing import Literal, Self
 
 from pydantic import model_validator

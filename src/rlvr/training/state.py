@@ -1,7 +1,5 @@
 """What a checkpoint of a run holds, and the schedule it is written on."""
 
-from __future__ import annotations
-
 import math
 import random
 import re

@@ -11,8 +11,6 @@ A demonstration of several turns is one row, as in training; what tools reply st
 With `loss_on=all` all of it is, as in pretraining: a model without a language has to get one somewhere.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import accumulate, chain
 from typing import Any

@@ -6,8 +6,6 @@ KEY is a hash of everything that decides the weights: those before the warm star
 the settings, our code, the libraries' versions and the processor. CHECKSUM is that of the file.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """What every engine can do: sample completions from token ids, and take new weights."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol

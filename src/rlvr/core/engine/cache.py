@@ -8,8 +8,6 @@ transformers' own caches do not fit: DynamicCache has one length for all rows an
 layers, so it can be neither refilled row by row nor cut back.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

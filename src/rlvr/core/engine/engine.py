@@ -1,7 +1,5 @@
 """The local engine: an asynchronous front of the scheduler."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import warnings

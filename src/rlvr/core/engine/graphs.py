@@ -5,8 +5,6 @@ reads and writes fixed addresses: inputs are copied into its own tensors, all st
 change of any other address it uses needs `clear`.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence

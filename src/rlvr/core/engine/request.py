@@ -1,7 +1,5 @@
 """One call of `generate`: what was asked, and what has been sampled so far."""
 
-from __future__ import annotations
-
 from asyncio import CancelledError, Future
 from collections.abc import Hashable
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The model's forward for rows of different lengths: with a slot cache, or in full where that cannot serve."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 

@@ -3,8 +3,6 @@
 Waiting requests are admitted by priority, then in order; running ones advance by one token; finished ones leave.
 """
 
-from __future__ import annotations
-
 from bisect import insort
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence

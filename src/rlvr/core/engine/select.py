@@ -1,7 +1,5 @@
 """Choice of the runner: the fastest one that gives the logprobs of a plain forward."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

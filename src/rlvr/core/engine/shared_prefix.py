@@ -13,8 +13,6 @@ Juravsky et al. 2024, arXiv:2402.05099, with one softmax over both parts, as the
 The order of a row's keys is prefix columns, then suffix columns; both go into the mask by position.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager

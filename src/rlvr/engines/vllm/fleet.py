@@ -1,7 +1,5 @@
 """The servers of a run: choice of the next one, failures, pushes."""
 
-from __future__ import annotations
-
 import asyncio
 import fcntl
 import time

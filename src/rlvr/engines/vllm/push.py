@@ -3,8 +3,6 @@
 The trainer's logprobs after some fixed prompts are computed once a version and also serve servers that come back later.
 """
 
-from __future__ import annotations
-
 import random
 import threading
 from collections.abc import Callable, Mapping, Sequence

@@ -4,8 +4,6 @@ HTTP, or on GPUs NCCL or CUDA IPC.
 The other side is `extension/rlvr_vllm_extension.py`. NCCL and IPC never ran: there was no GPU.
 """
 
-from __future__ import annotations
-
 import base64
 import ctypes
 import fcntl

@@ -6,8 +6,6 @@ becomes a symbol; the prediction may use no others. The last steps of both, writ
 model is evaluated, and sympy is asked only where it can matter.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from rlvr.rewards.official import finqa_execute

@@ -12,8 +12,6 @@ Nothing is evaluated, and the work is bounded: numbers are floats, so `exp` over
 memory. The one thing that could grow is text: `greater` gives "yes" or "no", and `add` glues two of them together.
 """
 
-from __future__ import annotations
-
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence

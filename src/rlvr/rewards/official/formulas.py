@@ -9,8 +9,6 @@
    FinQA's gold programs stay far below; the official script would work on such a prediction for hours.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """GSM8K's official scoring: the first `#### N` as text."""
 
-from __future__ import annotations
-
 import re
 
 ANSWER = re.compile(r"#### (-?[0-9.,]+)")

@@ -1,7 +1,5 @@
 """HotpotQA's official scoring: answer, supporting facts, both together over a file. Used for 2WikiMultiHopQA, too."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """MuSiQue's official scoring: answer, support, and whole files with the sufficiency of twins."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 

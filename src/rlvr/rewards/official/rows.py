@@ -1,7 +1,5 @@
 """One row of `rlvr score`, checked and scored: `{"vid", "task", "prediction", "golds"}`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """The text normalization of SQuAD, which MuSiQue and HotpotQA share, and what both compute from it."""
 
-from __future__ import annotations
-
 import re
 import string
 from collections import Counter

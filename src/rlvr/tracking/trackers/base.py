@@ -10,8 +10,6 @@ The instance of the configuration holds settings only. Every run copies it, and 
 thread (`trackers.fanout`), where a tracker may block, print or raise.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import re

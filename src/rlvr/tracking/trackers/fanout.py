@@ -5,8 +5,6 @@ metrics.jsonl, so none is lost when the queue is full. `RUN/trackers/<label>.jso
 last step that was sent; `RUN/trackers/<label>.log` what the library printed.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import queue

@@ -1,7 +1,5 @@
 """MLflow: parameters, metrics, tags, artifacts, the model; a store on this machine, or a server."""
 
-from __future__ import annotations
-
 import getpass
 import json
 import os

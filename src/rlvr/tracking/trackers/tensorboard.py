@@ -1,7 +1,5 @@
 """TensorBoard: scalars, the configuration and completions as texts, the configuration as hyperparameters."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Weights & Biases: configuration, history, tables of completions, artifacts; offline without an account."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Sequence
