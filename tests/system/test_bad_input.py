@@ -104,7 +104,7 @@ def test_a_folder_with_other_files_is_left_alone(model: Path, tmp_path: Path, ca
 def test_a_path_below_a_file_cannot_be_written(model: Path, tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "file").write_text("precious")
     words = ["train", *SMALL, *pretrained(model), f"run_dir={tmp_path / 'file' / 'run'}"]
-    refused(once(*words), 1, [str(tmp_path / "file"), "part of the path is a file", "choose another folder"], capsys)
+    refused(once(*words), 1, [str(tmp_path / "file"), "Not a directory", "choose another folder"], capsys)
     assert (tmp_path / "file").read_text() == "precious"
 
 
@@ -184,7 +184,7 @@ def nothing(folder: Path, model: Path) -> None:
 
 
 MODELS: dict[str, tuple[Callable[[Path, Path], object], list[str]]] = {
-    "no tokenizer": (without_tokenizer, ["no tokenizer", "copy the tokenizer files"]),
+    "no tokenizer": (without_tokenizer, ["no tokenizer", "copy that of the base model"]),
     "no model": (nothing, ["no config.json", "Hub format"]),
     "damaged weights": (cut_weights, ["cannot be loaded"]),
     "nowhere": (lambda folder, model: None, ["is no folder here", "name a model folder or a Hub id"]),

@@ -64,7 +64,7 @@ def test_predict_asks_an_endpoint_too(tmp_path: Path, capsys: Capture) -> None:
     ("model", "sentence"),
     [
         ("openai:http://127.0.0.1:9/v1#policy", "does not answer"),
-        ("openai:URL#polcy", "has no model 'polcy': did you mean policy?"),
+        ("openai:URL#polcy", "has no model 'polcy': there are policy"),
         ("openai:URL", "an endpoint is written openai:ADDRESS#MODEL"),
     ],
 )

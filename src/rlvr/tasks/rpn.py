@@ -90,7 +90,8 @@ class Rpn(TaskSettings):
             raise wrong("modulus", "plain integers need a bound on results; set task.max_abs_value, e.g. 99")
         smallest, largest = self.bounds
         if self.operand_range[0] < smallest or self.operand_range[1] > largest:
-            raise wrong("operand_range", f"modulus or bound leave the numbers {smallest}..{largest}; narrow it")
+            limit = f"modulus={self.modulus}" if self.modulus else f"max_abs_value={self.max_abs_value}"
+            raise wrong("operand_range", f"task.{limit} leaves the numbers {smallest}..{largest}; narrow it")
         return self
 
     @property

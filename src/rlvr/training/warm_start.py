@@ -11,6 +11,7 @@ A demonstration of several turns is one row, as in training; what tools reply st
 With `loss_on=all` all of it is, as in pretraining: a model without a language has to get one somewhere.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from itertools import accumulate, chain
 from typing import Any
@@ -55,6 +56,10 @@ def warm_start(
         torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0)
         optimizer.step()
         if (step + 1) % PROGRESS_EVERY == 0 or step + 1 == settings.num_steps:
+            if not math.isfinite(loss):
+                raise UserError(
+                    f"the warm start's loss is not finite at step {step + 1}; lower warm_start.learning_rate"
+                )
             progress(step + 1, loss)
     optimizer.zero_grad()
     return True

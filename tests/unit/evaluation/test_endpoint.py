@@ -118,7 +118,7 @@ def test_a_malformed_call_is_told_to_the_model_and_counted() -> None:
 
     result, requests = run(task, clumsy, num_examples=1)
     assert result.records[0].diagnostics["malformed_calls"] == 1.0
-    assert "not JSON" in requests[1]["messages"][-1]["content"]
+    assert "no JSON" in requests[1]["messages"][-1]["content"]
     assert result.metrics["eval/musique/accuracy"] == 1.0
 
 

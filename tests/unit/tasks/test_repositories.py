@@ -70,7 +70,7 @@ def test_a_repository_on_disk_is_a_task(repository: Path, capfd: pytest.CaptureF
 def test_unknown_splits_and_subsets_are_errors_naming_the_known_ones(repository: Path) -> None:
     with pytest.raises(ConfigError, match=r"split dev: .*train.*test"):
         gsm8k(repository, eval_split="dev")
-    with pytest.raises(ConfigError, match=r"split test: has no configuration platonic .*main.*socratic"):
+    with pytest.raises(ConfigError, match=r"has no configuration platonic .*main.*socratic"):
         gsm8k(repository, subset="platonic")
     with pytest.raises(ConfigError, match=r"split test: has no configuration null .*main.*socratic"):
         gsm8k(repository, subset=None)

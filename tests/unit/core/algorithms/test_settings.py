@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from rlvr import registry
 from rlvr.core.algorithms import Algorithm, Critic, advantages, losses
+from rlvr.core.settings import RolloutSettings
 from rlvr.errors import ConfigError
 from rlvr.settings import dumped, validated
 from tests.unit.core.algorithms.cases import CORRECTIONS, MODES, NAMES, OWN_NAME, ROOT, algorithm
@@ -33,9 +34,8 @@ def functions_of(name: str) -> set[str]:
 
 def run(**rollout: Any) -> SimpleNamespace:
     """A run's sections, as far as an algorithm reads them."""
-    defaults = {"prompts_per_step": 4, "group_size": 4, "max_completion_tokens": 16, "max_staleness": 0}
-    sampler = {"top_p": 1.0, "top_k": 0, "min_p": 0.0}
-    return SimpleNamespace(rollout=SimpleNamespace(**defaults | sampler | rollout))
+    values = {"prompts_per_step": 4, "group_size": 4, "max_completion_tokens": 16, **rollout}
+    return SimpleNamespace(rollout=RolloutSettings(**values))
 
 
 def test_all_algorithms_are_found_without_loading_torch() -> None:
