@@ -61,5 +61,5 @@ def test_pitfall_29_every_completion_gets_its_own_finite_score_in_order() -> Non
         return [one.value for one in scores]
 
     assert asyncio.run(group(["0", "3", "1", "2"])) == [0.0, 3.0, 1.0, 2.0]
-    with pytest.raises(RewardError, match="reward 'broken' returned .*value=nan"):
+    with pytest.raises(RewardError, match=r"reward 'broken' returned .*value=nan"):
         asyncio.run(group(["0", "bad", "1"]))

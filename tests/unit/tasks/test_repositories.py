@@ -72,7 +72,7 @@ def test_unknown_splits_and_subsets_are_errors_naming_the_known_ones(repository:
         gsm8k(repository, eval_split="dev")
     with pytest.raises(ConfigError, match=r"has no configuration platonic .*main.*socratic"):
         gsm8k(repository, subset="platonic")
-    with pytest.raises(ConfigError, match=r"split test: has no configuration null .*main.*socratic"):
+    with pytest.raises(ConfigError, match=r"has no configuration null .*main.*socratic"):
         gsm8k(repository, subset=None)
 
 

@@ -226,9 +226,9 @@ def test_a_users_expression_is_checked() -> None:
         ("complexity_weights", {"complexity_weights": (1, 2)}, "one weight for each number of operators"),
         ("eval_complexity_weights", {"eval_complexity_weights": (1,)}, "one weight for each number of operators"),
         ("max_prompt_tokens", {"max_prompt_tokens": 8}, "3 operators need 9; raise it"),
-        ("operand_range", {"operand_range": (0, 7)}, "leave the numbers 0..6; narrow it"),
+        ("operand_range", {"operand_range": (0, 7)}, "leaves the numbers 0..6; narrow it"),
         ("modulus", {"modulus": None}, "plain integers need a bound on results; set task.max_abs_value"),
-        ("operand_range", {"modulus": None, "max_abs_value": 5}, "leave the numbers -5..5; narrow it"),
+        ("operand_range", {"modulus": None, "max_abs_value": 5}, "leaves the numbers -5..5; narrow it"),
     ],
 )
 def test_contradicting_settings_are_named_with_their_remedy(key: str, changes: dict[str, Any], remedy: str) -> None:
