@@ -142,6 +142,18 @@ def of_a_slow_search(stage: Stage) -> list[str]:
         return asyncio.run(run())
 
 
+def without_a_call(stage: Stage) -> list[str]:
+    """What is said to a turn that calls no tool."""
+
+    async def run() -> list[str]:
+        env = stage.task.env(stage.example())
+        await env.start()
+        reply = await env.step(Message(role="assistant", content="Let me think."))
+        return [message.content for message in reply.messages]
+
+    return asyncio.run(run())
+
+
 def potentials(stage: Stage) -> tuple[float, ...]:
     """What the advantages within an episode are shaped by: before a search and after one that found everything."""
     search = said(call("retrieve_documents", query=EVERYTHING))
@@ -228,6 +240,7 @@ def _of_task(name: str) -> list[DataCase]:
         case("max_top_n", 5, 1, num_found(top_n=20), "task.top_n=1"),
         case("tools", "[retrieve_documents,get_document,list_documents,complete]", NO_LIST, tool_names),
         case("max_turns", 10, 2, heard("town", num_turns=2)),
+        case("no_call", "end", "remind", without_a_call),
         case("tool_timeout_s", 120.0, 0.1, of_a_slow_search, *CORPUS),
         case("noise_rate", 1.0, 0.0, train_documents),
         case("eval_noise_rate", 1.0, 0.0, eval_documents),

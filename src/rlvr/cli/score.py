@@ -156,7 +156,8 @@ def _check(file: str, rows: Sequence[ScoredRow]) -> None:
 def _agrees(row: ScoredRow) -> bool:
     def same(found: object, expected: object) -> bool:
         if isinstance(found, float) and isinstance(expected, int | float):
-            return abs(found - expected) <= TOLERANCE or (math.isnan(found) and math.isnan(expected))
+            close = math.isclose(found, expected, rel_tol=0, abs_tol=TOLERANCE)  # infinities too
+            return close or (math.isnan(found) and math.isnan(expected))
         return type(found) is type(expected) and found == expected
 
     known = row.expected if isinstance(row.expected, dict) else {}
