@@ -236,7 +236,11 @@ def open_vllm(model: str, settings: VllmSettings, note: Callable[[str], None]) -
     weights = find_weights(model)
     check_head_size(build, weights, trust_remote_code="--trust-remote-code" in settings.arguments)
     names = settings.names or (model,)
-    log = settings.log or Path(tempfile.mkstemp(prefix="rlvr-vllm-", suffix=".log")[1])
+    log = settings.log
+    if log is None:
+        number, name = tempfile.mkstemp(prefix="rlvr-vllm-", suffix=".log")
+        os.close(number)
+        log = Path(name)
     with writing(log):
         file = log.open("wb")
     with file:

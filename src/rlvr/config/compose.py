@@ -5,6 +5,7 @@ brings the prompt and the reward that go with it. Defaults are those of the clas
 said: by our presets, by the user's files and on the command line.
 """
 
+import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -24,7 +25,7 @@ from yaml import YAMLError
 
 from rlvr import imports, registry
 from rlvr.config import checks, messages
-from rlvr.config.config import CHOICES, Config, all_keys, inner, owners
+from rlvr.config.config import CHOICES, SECTIONS, Config, all_keys, inner, owners
 from rlvr.config.messages import upgraded
 from rlvr.config.overrides import (
     FOLLOWS_TASK,
@@ -142,8 +143,9 @@ def _offer(source: Source, lines: Sequence[str]) -> None:
 def _offer_task(name: str, task: Any, source: Source) -> None:
     reward, prompt = task.reward, task.prompt
     for group, value in (("reward", reward), ("prompt", prompt)):
-        if ":" in name and isinstance(value, str) and ":" not in value and value not in source.options(group):
-            hint = suggestion(value, source.options(group))
+        known = isinstance(value, Mapping) or ":" in str(value) or value in source.options(group)
+        if ":" in name and not known:
+            hint = suggestion(str(value), source.options(group))
             raise ConfigError(f"task={name}: {task.__name__}.{group}={value}: there is no such {group}; {hint}")
     if not isinstance(reward, str):  # its own parts
         _store("reward", name, {"parts": plain(reward)})
@@ -184,6 +186,13 @@ def _explained(error: Exception, source: Source, lines: Sequence[str]) -> str:
             return (
                 f"{line}: {source.name} is a resolved configuration, whose choices are fixed; override values "
                 f"({key}.KEY=...), or choose on top of {place} in a file of your own."
+            )
+    for name, group in included_files(source.load(source.name)[0]):
+        if group in SECTIONS and group not in CHOICES:
+            instead = f"report_to: [{name}]" if group == "tracker" else "KEY: VALUE"
+            return (
+                f"{place}: {group}: {name} in a defaults list: {group} is a section, and nothing to choose; take the "
+                f"line out, and write {group}: {{{instead}}} below the list."
             )
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         group, _, name = str(error.missing_cfg_file).rpartition("/")
@@ -288,7 +297,10 @@ def _resolved(composed: DictConfig, *, is_run: bool) -> dict[str, Any]:
 
 def _defaults(settings: type[Settings]) -> dict[str, Any]:
     given = {name: field for name, field in settings.model_fields.items() if not field.is_required()}
-    return {name: plain(field.get_default(call_default_factory=True)) for name, field in given.items()}
+    values = {name: plain(field.get_default(call_default_factory=True)) for name, field in given.items()}
+    with imports.the_users_code(f"{settings.__name__}: a default that YAML cannot hold"):
+        json.dumps(values)
+    return values
 
 
 def _over(defaults: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -58,7 +59,7 @@ def find_spelling(key: str) -> Spelling | None:
 
 def upgraded(values: dict[str, Any]) -> dict[str, Any]:
     """A configuration of rlvr 0.1.0, where rewards had names and prompts had none, as one of today, in place."""
-    prompt, algorithm, reward = (values.get(name) or {} for name in ("prompt", "algorithm", "reward"))
+    prompt, algorithm, reward = (_section(values, name) for name in ("prompt", "algorithm", "reward"))
     if prompt:
         prompt.setdefault("name", "plain")
     if algorithm.get("train_on_tool_tokens") is False:
@@ -71,9 +72,15 @@ def upgraded(values: dict[str, Any]) -> dict[str, Any]:
             weights = weights if chosen == "combined" else {name: float(name == chosen) for name in weights}
             reward["parts"] = {name: {"type": f"rpn_{name}", "weight": weight} for name, weight in weights.items()}
     for section, key in (("task", "parts"), ("evaluation", "also")):
-        for bundle in ((values.get(section) or {}).get(key) or {}).values():
-            upgraded(bundle)
+        bundles = _section(_section(values, section), key)
+        for name in bundles:
+            upgraded(_section(bundles, name))
     return values
+
+
+def _section(values: dict[str, Any], name: str) -> dict[str, Any]:
+    found = values.get(name)
+    return found if isinstance(found, dict) else {}  # what is none gets its sentence later
 
 
 def shown(value: Any) -> str:
@@ -119,7 +126,7 @@ def _sentences(errors: Sequence[Any], settings: type[Any], prefix: str, chosen: 
             field = _located(error["loc"], settings, prefix)[1]
             meaning = f" ({field.description})" if field is not None and field.description else ""
             needs = " or ".join(map(_requirement, alike)).replace(" or be ", " or ")
-            yield f"{path}={shown(value)}: must {needs}{meaning}."
+            yield f"{path}={_quoted(value) if error['type'] in QUOTED else shown(value)}: must {needs}{meaning}."
 
 
 def _no_choice(path: str, value: Any, group: str, tag: str) -> str:
@@ -153,6 +160,17 @@ REQUIREMENTS = {
     **dict.fromkeys(("int_type", "int_from_float"), "be a whole number"),
     **dict.fromkeys(("tuple_type", "list_type"), "be a list, e.g. [1,3]"),
 }
+
+
+QUOTED = ("int_type", "float_type", "bool_type")
+
+
+def _quoted(value: Any) -> str:
+    """As `shown`; a text that looks like a number, `"3"`, as it was written."""
+    with suppress(ValueError, TypeError):
+        json.loads(value)
+        return f'"{value}"'
+    return shown(value)
 
 
 def _requirement(error: Any) -> str:

@@ -44,7 +44,7 @@ class Source:
 
     def options(self, group: str) -> list[str]:
         files = {file.stem for folder in self.folders for file in (folder / group).glob("*.yaml")}
-        return sorted(files | (set() if group == "reward" else set(registry.names(group))))
+        return sorted(files | set(registry.names(group) if group in GROUPS else ()))
 
     def load(self, name: str) -> tuple[dict[str, Any], bool]:
         """The values of a file `name`.yaml, and whether it is the user's."""
@@ -157,7 +157,7 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
 
 def _unreadable(line: str, error: HydraException) -> str:
     key, equals, value = line.partition("=")
-    if not (key and equals):
+    if not equals:
         return f"{line}: an override is written key=value, e.g. trainer.max_steps=5."
     named = re.sub(r"\[\w*\]", "", key)  # reward.reward_functions[0].params.correct_reward=5.0
     if named != key:
@@ -185,6 +185,8 @@ def check_overrides(parsed: list[Override], source: Source) -> list[Override]:
             problem = f"several values make a sweep; add --multirun, or write a list as {key}=[...]{text}"
         elif section.partition("/")[0] == "hydra":
             problem = "Hydra's own settings have no effect here; run_dir=... sets the run folder"
+        elif not key:
+            problem = "an override is written key=value, e.g. trainer.max_steps=5"
         elif key in seen and not deleted:
             problem = f"{key} was given before ({seen[key]}); give it once"
         elif last == "name" and section in GROUPS and not (deleted or override.is_delete()):
@@ -194,7 +196,8 @@ def check_overrides(parsed: list[Override], source: Source) -> list[Override]:
         if problem:
             raise ConfigError(f"{line}: {problem}.")
         seen[key] = line
-        if override.package is not None and key not in CHOICES:  # data_component@data=default, of other projects
+        is_group = override.package is not None or "/" in key  # data_component@data=default, of other projects
+        if key not in CHOICES and is_group and not source.options(key):
             raise ConfigError(messages.unknown_key(key, value, {}))
         if is_choice(override):
             _check_choice(key, value, source.options(key))

@@ -118,6 +118,13 @@ def patient_protocol(head_s: float) -> type[H11Protocol]:
             super().data_received(data)
             self.watch_head()
 
+        def send_400_response(self, msg: str) -> None:
+            """Of a body that is no HTTP: after an answer there is no second one."""
+            if self.cycle is not None and self.cycle.response_started:
+                self.transport.close()
+            else:
+                super().send_400_response(msg)
+
         def watch_head(self) -> None:
             """Start the clock with the connection or the last answer, stop it at the last byte of a head."""
             if self.conn.their_state is h11.IDLE:

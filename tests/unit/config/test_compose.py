@@ -102,6 +102,9 @@ ERRORS = {
     "+algorithm.target_kl=1": ["algorithm.target_kl=1: algorithm=grpo has no such key; algorithm=ppo has"],
     "algorithm.name=ppo": ["algorithm.name=ppo", "choose with algorithm=ppo"],
     "trainer.max_steps=0": ["trainer.max_steps=0", "greater than or equal to 1"],
+    'trainer.max_steps="5"': ['trainer.max_steps="5": must be a whole number'],
+    "=5": ["=5: an override is written key=value"],
+    "nothing/such=5": ["nothing/such=5: there is no key nothing/such"],
     "trainer.max_steps=many": ["trainer.max_steps=many", "whole number"],
     "trainer.keep_best=1": ["trainer.keep_best=1", "true or false"],
     "trainer.learning_rate=nan": ["trainer.learning_rate", "finite"],
@@ -145,6 +148,40 @@ def test_errors_of_where_the_configuration_comes_from(tmp_path: Path) -> None:
     (tmp_path / "based.yaml").write_text("defaults:\n  - rpm\n")
     based = "--config-name based: rpm in a defaults list: there is no such configuration; did you mean rpn?"
     assert message(config_name="based", config_dir=str(tmp_path)).startswith(based)
+    for line in ("tracker: wandb", "override tracker: wandb"):  # as in rlvr 0.1.0
+        (tmp_path / "tracked.yaml").write_text(f"defaults: [rpn, {{{line}}}]\n")
+        said = message(config_name="tracked", config_dir=str(tmp_path))
+        assert "tracker: wandb in a defaults list" in said
+        assert "write tracker: {report_to: [wandb]}" in said
+
+
+@pytest.mark.parametrize("text", ["prompt: plain", "algorithm: ppo", "task: [1]", "evaluation: {also: [gsm8k]}", ""])
+def test_a_file_without_a_defaults_list_is_told_what_it_lacks(text: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(text)
+    assert "model: has no default; say model=..." in message(config_name="mine", config_dir=str(tmp_path))
+
+
+OWN = """
+from pathlib import Path
+from rlvr.tasks.generator import ExamplesTask
+
+
+class Odd(ExamplesTask):
+    folder: Path = Path("data")
+
+    def examples(self):
+        yield "1 + 1", 2
+
+
+class Silent(Odd):
+    prompt = None
+"""
+
+
+def test_an_own_task_with_a_default_or_a_prompt_that_is_none(tmp_path: Path) -> None:
+    (tmp_path / "odd_tasks.py").write_text(OWN)
+    assert "Odd: a default that YAML cannot hold" in message("task=odd_tasks:Odd", config_dir=str(tmp_path))
+    assert "Silent.prompt=None: there is no such" in message("task=odd_tasks:Silent", config_dir=str(tmp_path))
 
 
 @pytest.mark.parametrize("name", CONFIGS)
