@@ -27,7 +27,7 @@ class Coder:
     def encode(self, text: str) -> tuple[int, ...]:
         """The ids of the text, without added special tokens. UserError if the tokenizer has no ids for it."""
         try:
-            return tuple(self._tokenizer.encode(text, add_special_tokens=False))
+            return tuple(self._tokenizer.encode(text, add_special_tokens=False, verbose=False))
         except Exception as error:  # tokenizers raises bare Exceptions; a word-level one does so for unknown words
             name = self._tokenizer.name_or_path
             raise UserError(f"the tokenizer {name!r} cannot encode {text[:200]!r}: use a model made for it.") from error

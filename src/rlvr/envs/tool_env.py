@@ -13,6 +13,7 @@ from dataclasses import replace
 from rlvr.core.env import Reply, to_attempt
 from rlvr.envs.single_turn import SingleTurnEnv
 from rlvr.envs.tools import Tool
+from rlvr.errors import UserError
 from rlvr.rewards.base import RewardError, Verifier, run_verifier
 from rlvr.rewards.trace import Trace
 from rlvr.types import Attempt, Example, Message, Score, ToolCall, ToolSchema, TraceStep, TurnText
@@ -52,6 +53,8 @@ class ToolEnv(SingleTurnEnv):
         self.max_turns: int | None = max_turns
         self.tools: tuple[ToolSchema, ...] = tuple(tool.schema for tool in tools)
         self._tools = {tool.name: tool for tool in tools}
+        if len(self._tools) < len(tools):
+            raise UserError(f"two of the tools {[tool.name for tool in tools]} have the same name: rename one.")
         self._last_turn = max_turns - 1
         self._potential, self._reminds = potential, reminds
         trace = getattr(state, "trace", None)

@@ -177,9 +177,11 @@ class ServiceRetriever(Retriever, ABC):
 
     def _parsed(self, text: str, kind: type[Answer]) -> Answer:
         try:
-            return kind.model_validate_json(text)
+            return kind.model_validate(json.loads(text))  # which, unlike pydantic's reader, takes half a surrogate pair
         except ValidationError as error:
             wrong = first_wrong(error)
+        except (ValueError, RecursionError):
+            wrong = "this is not JSON"
         raise self._error(f"answers with {_shown(text)} ({wrong}); is it the right one?")
 
     def _error(self, what: str) -> RetrievalError:

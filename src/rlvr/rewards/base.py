@@ -127,8 +127,8 @@ def checked(name: str, score: object) -> Score:
     if isinstance(score, Score) and score.status in STATES:
         failed = score.status == "error"
         numbers = [*score.parts.values(), *([] if failed else [score.value])]
-        finite = all(type(number) in (int, float) and math.isfinite(number) for number in numbers)
-        if finite and (not failed or math.isnan(score.value)):
+        are_numbers = all(isinstance(number, int | float) and not isinstance(number, bool) for number in numbers)
+        if are_numbers and all(map(math.isfinite, numbers)) and (not failed or math.isnan(score.value)):
             return score
     raise RewardError(
         f"reward {name!r} returned {score!r:.200}; it must be one Score with finite numbers (status 'error': NaN) and "

@@ -141,7 +141,11 @@ class Sandbox(contextlib.AbstractContextManager["Sandbox"]):
             for _ in range(3):
                 was_used = link is not None
                 if link is None:
-                    link, theirs = socket.socketpair()
+                    try:
+                        link, theirs = socket.socketpair()
+                    except OSError as error:  # too many open files
+                        result = CallResult(status="crash", message=described(error))
+                        break
                     with theirs:
                         self._tell_root(number, theirs)
                 result, is_last = _ask(link, request, self._timeout_s)

@@ -3,6 +3,7 @@
 import re
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -12,7 +13,7 @@ from pydantic import PlainValidator
 from rlvr.errors import ConfigError
 from rlvr.registry import register
 from rlvr.rewards.numbers import parse_answer
-from rlvr.rows import ENDINGS, DataError, FilledText, Row, ascii_text, check_file, clean, number_text, read_file
+from rlvr.rows import ENDINGS, Cell, DataError, FilledText, Row, ascii_text, check_file, clean, number_text, read_file
 from rlvr.settings import Text, setting
 from rlvr.tasks.dataset import NO_GOLD
 from rlvr.tasks.gsm8k import CALCULATION
@@ -41,9 +42,9 @@ class ColumnSettings(MetricSettings, RowSettings):
         name = f"{self.name}/{key.hex()}"
         if self.id_field is not None:
             given = row.get(self.id_field)
-            name = clean(str(given)) if isinstance(given, str | int) and not isinstance(given, bool) else ""
-            if not name:
+            if isinstance(given, bool) or not isinstance(given, str | int):
                 raise row.wrong(self.id_field, given, "must be a text or a whole number")
+            name = row.read(FilledText, self.id_field) if isinstance(given, str) else str(given)
         used = {self.question_field, self.answer_field, self.id_field, "aliases", "tags", "task"}
         others = {name: value for name, value in row.fields.items() if name not in used}  # a reward may want them
         aliases = {"aliases": golds[1:]} if golds[1:] else {}
@@ -53,16 +54,21 @@ class ColumnSettings(MetricSettings, RowSettings):
 
     def parser(self, key: str, seed: int) -> Callable[[Row], Problem | str]:
         """DataError if no row has the answer's field: a name that is wrong, not an answer that is missing."""
-        if all(self.answer_field not in row for row in self.rows(key)):
-            next(iter(self.rows(key))).get(self.answer_field)
-        return self.parse
+        is_known = cache(lambda: any(self.answer_field in row for row in self.rows(key)))
+
+        def parse(row: Row) -> Problem | str:
+            if self.answer_field not in row and not is_known():
+                row.get(self.answer_field)
+            return self.parse(row)
+
+        return parse
 
     def _worked(self, row: Row) -> tuple[str, Row]:
         r"""The working of an answer like GSM8K's, `48/2 = <<48/2=24>>24\n#### 24`, and the row with the gold alone."""
         text = row.fields.get(self.answer_field)
         if self.metric not in ("numeric", "math") or not isinstance(text, str) or "####" not in text:
             return "", row
-        working, _, gold = text.rpartition("####")
+        working, _, gold = row.read(Cell, self.answer_field).rpartition("####")
         return clean(CALCULATION.sub("", working)), Row(row.place, {**row.fields, self.answer_field: gold})
 
 

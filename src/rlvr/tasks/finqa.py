@@ -79,7 +79,8 @@ class Finqa(SplitSettings):
             )
         solution = program or ""
         if wants_program:  # the sentences that annotators found the numbers in
-            facts = list(page.gold_inds.values()) if isinstance(page.gold_inds, dict) else page.gold_inds or []
+            found = page.gold_inds
+            facts = found.values() if isinstance(found, dict) else found if isinstance(found, list) else ()
             solution = "\n".join(clean(fact) for fact in facts if isinstance(fact, str))
         steps = len(STEP.findall(program or ""))
         size = {0: (), 1: ("1_step",), 2: ("2_steps",)}.get(steps, ("3_or_more_steps",))

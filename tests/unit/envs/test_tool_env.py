@@ -247,3 +247,8 @@ def test_pitfall_38_an_env_is_single_use() -> None:
     play(env, said(content="Oslo"))
     with pytest.raises(RuntimeError, match="'e' is single-use"):
         play(env)
+
+
+def test_two_tools_of_one_name_are_an_error() -> None:
+    with pytest.raises(UserError, match="have the same name"):
+        make_env(tools=[*TOOLS, TOOLS[0]])

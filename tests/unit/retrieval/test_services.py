@@ -111,6 +111,8 @@ def test_search_takes_the_passages_of_the_service(server: Server) -> None:
     assert len({document.id for document in found}) == 3
     assert server.asked[0][0::2] == ("/search", {"query": "capital", "top_n": 3})
     assert search(server, top_n=1) == found[:1]
+    server.says(b'{"results": [{"text": "cut \\ud83d"}]}')
+    assert search(server)[0].text == "cut \ufffd"
 
 
 @pytest.mark.parametrize("ask", [rerank, search])

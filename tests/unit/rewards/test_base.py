@@ -2,6 +2,7 @@ import asyncio
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 
 from rlvr.rewards.base import RewardError, run_verifier
@@ -53,6 +54,10 @@ def run(result: object) -> Score:
 def test_pitfall_29_anything_but_one_finite_score_is_an_error_naming_the_reward(result: object) -> None:
     with pytest.raises(RewardError, match="reward 'mine' returned"):
         run(result)
+
+
+def test_a_number_of_numpy_is_a_number() -> None:
+    assert run(Score(value=np.mean([0.0, 1.0]), parts={"correct": np.float64(1)})).value == 0.5
 
 
 def test_pitfall_26_an_exception_is_an_error_and_not_a_wrong_answer() -> None:

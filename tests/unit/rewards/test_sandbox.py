@@ -1,6 +1,7 @@
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -203,6 +204,21 @@ def test_calls_under_way_come_back_when_the_pool_is_closed() -> None:
     assert [future.result(timeout=10).status for future in futures] == ["closed", "closed"]
     with pytest.raises(RuntimeError, match="closed"):
         pool.submit(bad_calls.echo, 1)
+
+
+def test_pitfall_26_a_call_without_a_file_left_to_open_fails_and_the_next_one_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse() -> None:
+        raise OSError(24, "Too many open files")
+
+    with make_pool() as pool:
+        with monkeypatch.context() as patch:
+            patch.setattr(socket, "socketpair", refuse)
+            result = pool.submit(bad_calls.echo, 1).result(timeout=10)
+        assert result.status == "crash"
+        assert "Too many open files" in result.message
+        assert pool.submit(bad_calls.echo, 1).result(timeout=60).value == 1
 
 
 def test_a_function_that_cannot_be_sent_is_named(pool: Sandbox) -> None:

@@ -5,7 +5,8 @@ import pyarrow.parquet
 import pytest
 
 from rlvr.errors import ConfigError
-from rlvr.rows import DataError
+from rlvr.rows import DataError, read_file
+from rlvr.tasks import readers
 from tests.unit.tasks.data_tasks import graded, ids, make, scored, solved, sums, write_jsonl
 
 
@@ -116,6 +117,22 @@ def test_an_answer_that_the_metric_cannot_grade_is_an_error_at_load_time(
     with pytest.raises(DataError) as error:
         make(jsonl(path))
     assert f"{path}, line 10: field 'answer' {said}" in str(error.value)
+
+
+@pytest.mark.parametrize("field", ["id", "question", "answer"])
+def test_a_text_that_is_too_long_is_an_error_that_names_its_field(tmp_path: Path, field: str) -> None:
+    row = {"id": "a", "question": "Q?", "answer": "1"} | {field: "x" * 2_000_000 + "#### 1"}
+    path = write_jsonl(tmp_path / "x.jsonl", [row])
+    with pytest.raises(DataError, match=f"field '{field}' must have 2,000,000 characters at most"):
+        make(jsonl(path, id_field="id"))
+
+
+def test_a_data_set_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_jsonl(tmp_path / "train.jsonl", sums(9))
+    files: list[Path] = []
+    monkeypatch.setattr(readers, "read_file", lambda path: (files.append(path), read_file(path))[1])
+    make(hub(tmp_path))
+    assert files == [tmp_path / "train.jsonl"]
 
 
 def test_rows_without_an_answer_are_left_out_and_noted(tmp_path: Path) -> None:

@@ -75,6 +75,8 @@ def test_with_programs_the_answer_is_the_program_and_the_facts_are_the_working()
     problem = parsed(row(qa={"gold_inds": {"table_1": "net sales of 2012 is 250 ;"}}), wants_program=True)
     assert (problem.answer, problem.solution) == ("subtract(250, 200)", "net sales of 2012 is 250 ;")
     assert problem.metadata["exe_ans"] == 0.25
+    for gold_inds in (None, 5, "net sales", []):
+        assert parsed(row(qa={"gold_inds": gold_inds}), wants_program=True).solution == ""
 
 
 def test_the_hubs_flat_rows_are_read_for_numbers_and_refused_for_programs() -> None:
