@@ -294,3 +294,6 @@ def test_multirun_trains_every_value(model: Path, tmp_path: Path, capsys: pytest
     assert one.final != two.final
     alone = run_train(tmp_path / "alone", *SMALL, *pretrained(model), "seed=2")
     check_equal(two, outcome(alone.folder))  # a run of a sweep is the run by itself
+    capsys.readouterr()
+    assert main(["train", "--multirun", *words]) == 1  # the folders are taken
+    assert "2 runs" not in capsys.readouterr().out  # numbers of earlier runs are no result

@@ -146,6 +146,8 @@ def restore(setup: Setup, checkpoints: CheckpointSchedule, metrics_file: Metrics
         checkpoint = load_checkpoint(latest, world)
         checkpoints.restore(checkpoint)
         step = checkpoint.step
+    elif setup.config.resume:
+        setup.console.note("no checkpoint was saved: the run starts again")
     if world.is_first:
         metrics_file.cut_back(step if step > 0 else -1)  # line 0 is written again: the loop starts with an evaluation
         cut_back(folder.rollouts, step)

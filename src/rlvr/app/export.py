@@ -89,7 +89,7 @@ def export(
     is_free = not (target.exists() or target.is_symlink()) or (target.is_dir() and not any(target.iterdir()))
     is_export = (target / MARK).is_file()
     if not is_free and not (is_export and overwrite):
-        remedy = "an export already; add --overwrite" if is_export else "something else already"
+        remedy = "an export already; add --overwrite" if is_export else "something else already: move it away"
         raise ConfigError(f"--output {target}: there is {remedy}, or choose another folder.")
     kind, base = _kind(source, options), options.base_model or _base(source)
     is_local = base is not None and (Path(base).is_absolute() or Path(base).is_dir() or base.startswith("."))

@@ -91,7 +91,8 @@ def weights_of(model: str) -> str:
         checkpoints = list_checkpoints(path / "checkpoints")
         if not checkpoints:
             raise UserError(
-                f"{path} has neither final/ nor a checkpoint yet: let the run go on, or use {path}/warm_start."
+                f"{path} has neither final/ nor a checkpoint yet: let the run go on"
+                + (f", or use {path}/warm_start." if (path / "warm_start").is_dir() else ".")
             )
         path = checkpoints[max(checkpoints)]
     if (path / "manifest.json").is_file():

@@ -213,8 +213,8 @@ def verify(path: Path, world: World = ALONE) -> int:
     damaged = next((name for name, sound in zip(files, is_sound, strict=True) if not sound), None)
     if damaged is not None or not files:
         raise UserError(
-            f"Checkpoint {path} is damaged: {damaged or MANIFEST} is missing or was changed; delete that folder to go "
-            "on from an earlier one."
+            f"Checkpoint {path} is damaged: {damaged or MANIFEST} is missing or was changed; delete that folder, and "
+            "the run goes on from an earlier one, or starts again."
         )
     return manifest["step"]
 

@@ -106,7 +106,7 @@ FILES = ["manifest.json", "state.json", "tensors.safetensors", "model/model.safe
 def test_a_missing_file_is_named_with_the_remedy(tmp_path: Path, name: str) -> None:
     path = save(tmp_path, 50)
     (path / name).unlink()
-    with pytest.raises(UserError, match=rf"{name} is missing or was changed; delete that folder to go on from"):
+    with pytest.raises(UserError, match=rf"{name} is missing or was changed; delete that folder, and the run"):
         load_checkpoint(path)
 
 
