@@ -74,7 +74,7 @@ def test_a_file_in_the_current_folder_hides_no_package(tmp_path: Path, monkeypat
     ("field", "sentence"),
     [
         ("other: 'Nowhere' = None", "algorithm=own_field:Own: its class raised PydanticUserError: `Own` is not fully"),
-        ("words: set = {'x'}", "algorithm.words: Value 'set' is not a supported primitive type"),
+        ("words: set = {'x'}", "Own: a default that YAML cannot hold raised TypeError"),
         ("share: float = setting(3.0, 'x', le=1)", "algorithm.share=3.0: must be less than or equal to 1"),
     ],
 )
