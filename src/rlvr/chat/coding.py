@@ -1,4 +1,4 @@
-"""Text to token ids and back."""
+"""Text to token ids and back: the Rust tokenizer without transformers' detours, where both give the same result."""
 
 from __future__ import annotations
 
@@ -15,19 +15,22 @@ _MAX_REMEMBERED = 256
 
 
 class Coder:
-    """Encodes and decodes with the tokenizer.
+    """Encodes and decodes with the tokenizer; transformers would look at every id in Python.
 
     Decoded texts are cached: verifier, metric and tool-call reader ask for the same ones.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self._tokenizer = tokenizer
+        self._backend = _backend(tokenizer)
         self._remembered = lru_cache(maxsize=_MAX_REMEMBERED)(self._decode)
 
     def encode(self, text: str) -> tuple[int, ...]:
         """The ids of the text, without added special tokens. UserError if the tokenizer has no ids for it."""
         try:
-            return tuple(self._tokenizer.encode(text, add_special_tokens=False, verbose=False))
+            if self._backend is None or self._backend.padding or self._backend.truncation:
+                return tuple(self._tokenizer.encode(text, add_special_tokens=False))
+            return tuple(self._backend.encode(text, add_special_tokens=False).ids)
         except Exception as error:  # tokenizers raises bare Exceptions; a word-level one does so for unknown words
             name = self._tokenizer.name_or_path
             raise UserError(f"the tokenizer {name!r} cannot encode {text[:200]!r}: use a model made for it.") from error
@@ -36,5 +39,23 @@ class Coder:
         """The text of the ids, special tokens included."""
         return self._remembered(tuple(ids))
 
-    def _decode(self, ids: tuple[int, ...]) -> Any:
-        return self._tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    def _decode(self, ids: tuple[int, ...]) -> str:
+        if self._backend is not None:
+            return self._backend.decode(ids, skip_special_tokens=False)
+        text = self._tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        assert isinstance(text, str)
+        return text
+
+
+def _backend(tokenizer: PreTrainedTokenizerBase) -> Any:
+    """The Rust tokenizer, if transformers would change nothing of its result."""
+    from transformers import PreTrainedTokenizerFast
+
+    kind = type(tokenizer)
+    own = ("encode", "_encode_plus", "decode", "_decode")
+    if not issubclass(kind, PreTrainedTokenizerFast) or tokenizer.split_special_tokens:
+        return None
+    if any(getattr(kind, name) is not getattr(PreTrainedTokenizerFast, name) for name in own):
+        return None
+    tokenizer.encode("", add_special_tokens=False)  # resets padding and truncation from the tokenizer's file
+    return tokenizer.backend_tokenizer

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import PreTrainedTokenizerFast
 
 from rlvr.chat.coding import Coder
 from rlvr.chat.rendering import Chat
@@ -26,6 +27,29 @@ def test_ids_and_text_are_those_of_transformers(text: str, pieces: list[str]) ->
     cut = ids[: len(ids) // 2]  # perhaps in the middle of a letter
     wanted = BYTES.decode(cut, skip_special_tokens=False, clean_up_tokenization_spaces=False)
     assert CODER.decode(cut) == CODER.decode(tuple(cut)) == wanted
+
+
+def test_padding_and_truncation_that_others_set_change_nothing() -> None:
+    tokenizer = byte_tokenizer()
+    tokenizer.backend_tokenizer.enable_truncation(2)
+    coder = Coder(tokenizer)
+    assert len(coder.encode("abc")) == 3
+    tokenizer(["abc", "a"], padding=True, truncation=True, max_length=2)
+    assert len(coder.encode("abc")) == 3
+    assert len(coder.encode("a")) == 1
+
+
+class Shouting(PreTrainedTokenizerFast):
+    """A tokenizer with a mind of its own."""
+
+    def _decode(self, *args, **kwargs) -> str:
+        return super()._decode(*args, **kwargs).upper()
+
+
+def test_a_tokenizer_with_a_way_of_its_own_is_asked() -> None:
+    shouting = Shouting(tokenizer_object=BYTES.backend_tokenizer)
+    coder = Coder(shouting)
+    assert coder.decode(coder.encode("abc")) == "ABC"
 
 
 def test_a_word_that_the_tokenizer_does_not_know_is_one_sentence() -> None:
