@@ -115,7 +115,8 @@ async def _take_turns(
         )
     while len(prompt_ids) < room:
         params = sampling(len(turns))
-        params = replace(params, max_tokens=min(params.max_tokens, room - len(prompt_ids)))
+        if params.max_tokens > (left := room - len(prompt_ids)):
+            params = replace(params, max_tokens=left)
         completion = await model.engine.generate(prompt_ids, params, session=session)
         turns.append(Turn(prompt_ids=prompt_ids, completion=completion))
         said.append(chat.parse(completion.token_ids, completion.stop_reason, env.tools))
