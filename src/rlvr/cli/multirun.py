@@ -113,7 +113,7 @@ def _run_all(jobs: Sequence[Job], configs: Sequence[Config]) -> int:
                 break
     print(_table(outcomes, num_jobs=len(jobs)))
     folders = [Path(folder) for *_, folder, status in outcomes if not status.startswith("failed")]
-    _, *rows = sweep_table([read_history(folder) for folder in folders]) if folders else [()]
+    rows = sweep_table([read_history(folder) for folder in folders])[1:] if folders else []
     if means := [f"{said}: {num} runs, {score}" for said, num, score, _ in rows if "(" in score]:
         print("\n".join(["", *means, f"all of them on one page: rlvr report {quote(str(folders[0].parent))}"]))
     return stop.exit_code or int(any(status != "done" for *_, status in outcomes))
