@@ -85,7 +85,7 @@ class Cell:
 
 
 def _word(name: str) -> str:
-    """A part of a file's name; what it cannot hold is told apart by a hash."""
+    """A part of a file's name; a hash distinguishes names with characters that it cannot hold."""
     plain = re.sub(r"[^A-Za-z0-9.-]+|_{2,}", "_", name).strip("._")[-60:]
     if plain == name:
         return plain
