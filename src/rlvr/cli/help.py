@@ -182,11 +182,7 @@ def page() -> str:
         if section == "reward":
             parts += [f"\nTypes of `{REWARD_PARTS}.{ANY_NAME}`:\n"]
             parts += [f"- `type: {name}`: {doc}" for name, doc in _components(section)]
-        own: dict[Line, list[str]] = {}
-        for name, row in _of_choices(section):
-            own.setdefault(row, []).append(name)
-        own = {row: of for row, of in own.items() if row not in common}
-        parts += ["\nKeys and defaults of some choices alone:\n", *_table(own, of=own)] if own else []
+        parts += _own_tables(section, common)
     project = ""
     for one in spellings():
         if one.project != project:
@@ -194,6 +190,29 @@ def page() -> str:
             parts += [f"\n## Their key -> ours: {project}\n", "| theirs | ours | note |", "|---|---|---|"]
         parts.append(f"| `{one.theirs}` | {', '.join(f'`{key}`' for key in one.ours) or 'none'} | {one.note} |")
     return "\n".join(parts) + "\n"
+
+
+def _own_tables(section: str, common: Sequence[Line]) -> Iterator[str]:
+    """The keys and defaults that only some choices have: of tasks a table each (one for those with the same keys), of
+    other sections one table."""
+    of_choice: dict[str, list[Line]] = {}
+    for name, row in _of_choices(section):
+        if row not in common:
+            of_choice.setdefault(name, []).append(row)
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for name, rows in of_choice.items():
+        keys_of = tuple(path for path, *_ in rows) if section == "task" else ()
+        groups.setdefault(keys_of, []).append(name)
+    for names in groups.values():
+        own: dict[Line, list[str]] = {}
+        for name in names:
+            for row in of_choice[name]:
+                own.setdefault(row, []).append(name)
+        if section == "task":
+            yield "\n### " + ", ".join(f"`task={name}`" for name in names) + "\n"
+        else:
+            yield "\nKeys and defaults of some choices alone:\n"
+        yield from _table(own, of=own if len(names) > 1 else None)
 
 
 def _table(rows: Iterable[Line], of: Mapping[Line, Sequence[str]] | None = None) -> list[str]:
