@@ -75,7 +75,7 @@ TREATMENTS = [
     # ----------------------------------------------------------------------------------- eval, predict, score, retrieve
     Treatment(
         pattern=r"rlvr (eval|predict) (?!.*(--retriever|where p\d|openai:|--help)).*",
-        pages=r"(?!docs/(two_hop|debugging)\.md).*",
+        pages=r"(?!docs/two_hop\.md).*",
         kind="plain",
     ),
     Treatment(pattern=r"rlvr (eval|predict) (?!.*--retriever).*where p\d.*", kind="plain", latest="two_hop"),

@@ -1,10 +1,11 @@
-"""Every block of docs/components.md and own_files.md is a file or a command, and all of them work as they stand."""
+"""Every block of docs/components.md and own_files.md is a file or a command that works, or runs in another test."""
 
 from __future__ import annotations
 
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,8 @@ from rlvr.cli.main import main
 from rlvr.config.compose import load_config
 from rlvr.errors import ConfigError
 from tests.system.harness import ENVIRONMENT, metrics
+from tests.system.test_own_components import OWN
+from tests.system.test_own_components import commands as commands_of
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "components.md"
@@ -28,7 +31,6 @@ REPORTED = {
     "A reward from a function": ["eval/jsonl/accuracy", "reward/correct", "reward/brief", "reward/close"],
     "A prompt and its markers": ["eval/jsonl/accuracy", "reward/correct", "reward/format", "reward/markers"],
     "One more set to evaluate": ["eval/jsonl/accuracy", "eval/harder/accuracy"],
-    "From Python": ["eval/jsonl/accuracy", "reward/custom"],
 }
 """What the last run of each section must have measured."""
 
@@ -39,8 +41,11 @@ CLASSES = {
     "A tracker": "my_tracker.py",
     "A retriever": "my_retriever.py",
 }
-"""Sections that show a file of examples/own; test_own_components.py runs the commands in its docstring."""
+"""Sections that link a file of examples/own; test_own_components.py runs the commands in its docstring."""
 COMMON = "What all have in common"
+SETTINGS = "my_settings.py"  # of examples/own, linked from that section
+LEAD = ""
+"""The block before the first section: a command of one of the sections."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +73,9 @@ BLOCKS = [block for page in PAGES for block in blocks(page.read_text())]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """All files of the page. Its modules are forgotten again."""
+    """All files of the pages and of examples/own. The modules are forgotten again."""
+    for file in (SETTINGS, *CLASSES.values()):
+        shutil.copy(OWN / file, tmp_path)
     for block in BLOCKS:
         if block.file:
             path = tmp_path / block.file
@@ -76,8 +83,8 @@ def folder(tmp_path: Path) -> Iterator[Path]:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(block.text)
     yield tmp_path
-    for block in BLOCKS:
-        sys.modules.pop(block.file.removesuffix(".py"), None)
+    for file in (SETTINGS, *CLASSES.values(), *(block.file for block in BLOCKS)):
+        sys.modules.pop(file.removesuffix(".py"), None)
 
 
 def run(command: str, folder: Path) -> str:
@@ -117,6 +124,7 @@ def test_what_all_components_have_in_common(
 ) -> None:
     monkeypatch.chdir(folder)
     *composed, tried = commands(COMMON)
+    assert f"](../examples/own/{SETTINGS})" in PAGE.read_text()
     for command in composed:
         run(command, folder)
     out = capsys.readouterr().out
@@ -138,12 +146,15 @@ def test_the_settings_of_the_page_are_checked(folder: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(("section", "file"), CLASSES.items())
-def test_a_class_is_shown_as_it_is_in_the_examples(section: str, file: str) -> None:
-    (block,) = [block for block in BLOCKS if block.section == section]
-    assert (block.file, block.text) == (file, (ROOT / "examples" / "own" / file).read_text())
+def test_a_class_is_linked_and_started_as_its_file_says(section: str, file: str) -> None:
+    assert f"](../examples/own/{file})" in PAGE.read_text()
+    on_the_page = [shlex.split(line)[1:] for line in commands(section)]
+    assert on_the_page == commands_of(file.removesuffix(".py"))
 
 
 def test_every_block_is_run_or_used() -> None:
-    assert {block.section for block in BLOCKS} == {COMMON, *CLASSES, *REPORTED}
+    assert {block.section for block in BLOCKS} == {LEAD, COMMON, *CLASSES, *REPORTED}
     for block in BLOCKS:
         assert bool(block.file) != (block.language == "bash"), block.text
+    later = {line for section in (COMMON, *CLASSES, *REPORTED) for line in commands(section)}
+    assert set(commands(LEAD)) <= later

@@ -96,6 +96,38 @@ def test_every_page_is_linked_from_the_readme() -> None:
     assert not missing, f"neither README.md nor docs/index.md links {', '.join(missing)}"
 
 
+def test_the_index_links_every_page_once() -> None:
+    index = ROOT / "docs/index.md"
+    linked = [(index.parent / target.partition("#")[0]).resolve() for _, target in links(index)]
+    for name, page in PAGES.items():
+        if name not in ("README.md", "docs/index.md"):
+            assert linked.count(page) == 1, f"docs/index.md links {name} {linked.count(page)} times, not once"
+
+
+GENERATED = ("docs/configuration.md", "docs/metrics.md", "docs/pitfalls.md")
+NO_COMMAND = ("docs/design.md", *GENERATED)
+
+
+@pytest.mark.parametrize("page", [name for name in PAGES if name.startswith("docs/") and name not in NO_COMMAND])
+def test_a_page_begins_with_the_command_that_answers_it(page: str) -> None:
+    lines = PAGES[page].read_text().splitlines()
+    code = [number for number, line in enumerate(lines) if line.startswith(("```", "    "))]
+    assert code, page
+    assert code[0] <= 8, f"{page}: the first code is in line {code[0] + 1}"
+
+
+@pytest.mark.parametrize("page", [name for name in PAGES if name not in GENERATED])
+def test_cells_of_tables_are_short(page: str) -> None:
+    text = PAGES[page].read_text()
+    for block in blocks(text):
+        text = text.replace(block.text, "")
+    for line in text.splitlines():
+        cells = re.split(r"(?<!\\)\|", line) if line.startswith("|") else []
+        for cell in cells:
+            shown = re.sub(r"\]\([^)]*\)", "]", cell).strip()
+            assert len(shown) <= 240, f"{page}: a cell of {len(shown)} characters: {shown[:60]}"
+
+
 @pytest.mark.parametrize("page", [name for name in PAGES if name not in OWN_TEST])
 def test_code_is_code(page: str) -> None:
     """Python parses and its imports of rlvr exist, YAML is YAML."""

@@ -142,7 +142,8 @@ def well(finished: Sequence[Finished]) -> None:
 
 
 def test_each_file_is_short_and_says_how_it_is_started() -> None:
-    assert [file.stem for file in FILES] == ["my_algorithm", "my_retriever", "my_reward", "my_shop", "my_tracker"]
+    names = ["my_algorithm", "my_retriever", "my_reward", "my_settings", "my_shop", "my_tracker"]
+    assert [file.stem for file in FILES] == names
     for file in FILES:
         assert len(file.read_text().splitlines()) <= 60, file
         assert commands(file.stem), file

@@ -13,7 +13,7 @@ from rlvr.retrieval.retriever import IndexRetriever, find_retriever
 from rlvr.retrieval.semantic import SemanticIndex
 
 MEANING = 1.5
-"""BM25 points that one standard deviation of the cosines is worth; docs/retrieval.md says how it was chosen."""
+"""BM25 points that one standard deviation of the cosines is worth; chosen in docs/benchmarks/retrieval.md."""
 SMALLEST_SPREAD = 1e-6
 
 
