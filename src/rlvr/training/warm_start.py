@@ -13,6 +13,7 @@ With `loss_on=all` all of it is, as in pretraining: a model without a language h
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import accumulate, chain
 from typing import Any
 
@@ -44,10 +45,18 @@ def warm_start(
     `microbatch_tokens`, padding included, go through one forward and backward pass: speed and memory, not the result.
     """
     optimizer = adamw(policy.parameters(), beta1=0.9, beta2=0.95, weight_decay=settings.weight_decay)
+    rate_of = partial(
+        learning_rate,
+        peak=settings.learning_rate,
+        warmup_steps=settings.warmup_steps,
+        final_share=settings.final_learning_rate_share,
+        schedule="linear",
+        max_steps=settings.num_steps,
+    )
     for step in range(settings.num_steps):
         if stopped():
             return False
-        rate = learning_rate(step, settings, schedule="linear", max_steps=settings.num_steps)
+        rate = rate_of(step)
         for group in optimizer.param_groups:
             group["lr"] = rate
         rows = _encode(policy, task, demonstrations(task, settings, step))
