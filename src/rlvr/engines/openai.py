@@ -1,6 +1,6 @@
-"""A model behind an endpoint for OpenAI's chat completions: messages in, a message out; for evaluation only.
+"""Client of an OpenAI chat-completions endpoint: messages in, a message out; for evaluation only.
 
-Everything that comes back is untrusted: bounded in size here, validated by `chat_completions`.
+Answers are untrusted: size-limited here, validated by `chat_completions`.
 """
 
 import asyncio
@@ -18,14 +18,14 @@ from rlvr.errors import UserError
 from rlvr.types import SamplingParams, ToolSchema
 
 PREFIX = "openai:"
-TIMEOUT_S = 300.0  # of one request; each retry has as long again
+TIMEOUT_S = 300.0  # of one request; each retry gets the same time
 CONNECT_TIMEOUT_S = 10.0
 MAX_BODY_BYTES = 16 << 20
 MAX_FAILURES_AT_START, MAX_FAILURES = 5, 50
-"""Failures in a row after which an endpoint is given up: before the first answer, and later."""
+"""Consecutive failures after which an endpoint is abandoned: before the first answer, and later."""
 
 _OPTIONAL = ("return_token_ids", "logprobs", "seed")
-"""Keys an endpoint may not know. One that a refusal names is left out from then on."""
+"""Keys an endpoint may not know. A key named in a refusal is left out from then on."""
 
 
 class _Model(BaseModel):
@@ -42,7 +42,7 @@ class Endpoint:
     def __init__(
         self, url: str, name: str, *, max_concurrent: int = 16, timeout_s: float = TIMEOUT_S, max_retries: int = 3
     ) -> None:
-        """Retried are a broken connection, a time-out, 408, 409, 429 and 5xx, after 0.5 s, 1 s, 2 s."""
+        """Retries a broken connection, a time-out, 408, 409, 429 and 5xx, after 0.5 s, 1 s, 2 s."""
         self.url, self.name = url, name
         self._max_concurrent, self._timeout_s, self._max_retries = max_concurrent, timeout_s, max_retries
         self._left_out: set[str] = set()
@@ -67,7 +67,7 @@ class Endpoint:
         """One completion of a conversation in OpenAI's form; `sampling.stop_ids` are ignored.
 
         Raises:
-            EndpointError: this request failed for good.
+            EndpointError: this request failed permanently.
             UserError: every request would fail: a refused key, an unknown model, an endpoint that never answered.
         """
         body: dict[str, Any] = {
@@ -82,7 +82,7 @@ class Endpoint:
         body |= {name: value for name in ("top_k", "min_p") if (value := getattr(sampling, name))}
         if tools:
             body["tools"] = [dict(tool) for tool in tools]
-        elif stop:  # with tools they would end calls, which the endpoint reads itself
+        elif stop:  # with tools they would cut calls, which the endpoint parses
             body["stop"] = list(stop)
         async with self._gate:
             try:
@@ -100,15 +100,15 @@ class Endpoint:
             return said
 
     async def close(self) -> None:
-        """Close the connections; the next request, in whatever loop, opens new ones."""
+        """Close the connections; the next request, in any event loop, opens new ones."""
         client, self._client = self._client, None
         self._gate = asyncio.Semaphore(self._max_concurrent)
         if client is not None:
             await client.close()
 
     async def check(self) -> None:
-        """Ask for the list of models. An endpoint without such a list passes. UserError if there is no answer, no model
-        of this name, or the key is refused.
+        """Request the list of models; an endpoint without one passes. UserError without an answer, for an unknown model
+        name, or for a refused key.
         """
         openai, client = _openai(), self._open()
         try:
@@ -184,7 +184,7 @@ class Endpoint:
         return bytes(found)
 
     def _refusal(self, error: Any) -> UserError:
-        """For a status that every request would get."""
+        """The error for a status that every request would get."""
         if error.status_code == 404:
             return UserError(
                 f"the endpoint {self.url} has no model {self.name!r} or no chat completions ({_told(error)}); an "
