@@ -1,4 +1,4 @@
-"""An analysis as text for a terminal, as Markdown, and as plain data."""
+"""An analysis as terminal text, Markdown, and plain data."""
 
 import math
 import re
@@ -19,9 +19,9 @@ TableRow = tuple[str, ...]
 MAX_SHOWN = 300  # characters of a prompt or completion shown of an example
 WIDTH = 100
 LONGEST_SCORE, LONGEST_WORD = len("100.0% (96.3 to 100.0)"), 12
-"""Number columns up to these widths are never folded."""
+"""Number columns up to these widths are not folded."""
 
-COLUMNS = 3  # of cells side by side on a terminal; more get another table
+COLUMNS = 3  # cells per terminal table
 
 
 def percent(interval: Interval | None) -> str:
@@ -31,7 +31,7 @@ def percent(interval: Interval | None) -> str:
 
 
 def number(name: str, value: float | None) -> str:
-    """A share in percent, a count without decimals, anything else with two."""
+    """A share in percent, a count without decimals, other numbers with two."""
     if value is None or not math.isfinite(value):
         return "-"
     if name.endswith("_share") or name == "valid_steps":
@@ -138,7 +138,7 @@ def _of_cells(cells: Sequence[Cell], markdown: bool) -> str:
 
 
 def table(head: TableRow, rows: Sequence[TableRow], *, markdown: bool) -> str:
-    """Aligned columns under their heads; long words are folded on a terminal only."""
+    """Aligned columns under their headers; long words are folded only for terminals."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -195,21 +195,21 @@ def _example(record: EvaluationRecord, said: Sequence[tuple[str, EvaluationRecor
 
 
 def _tail(text: str) -> str:
-    """The end, where answers are, on one line."""
+    """The end of the text, where the answer is, on one line."""
     line = " ".join(text.split())
     return line if len(line) <= MAX_SHOWN else f"...{line[-MAX_SHOWN:]}"
 
 
 def _safe(text: str, markdown: bool) -> str:
-    """Without control characters; in Markdown without markup."""
+    """Without control characters; for Markdown without markup."""
     plain = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
     return re.sub(r"([\\|<>`*\[\]])", r"\\\1", plain) if markdown else plain
 
 
 def plain(analysis: Analysis, *, clock: bool = True) -> list[dict[str, Any]]:
-    """A JSON object for each cell (`"kind": "cell"`) and each comparison; `clock=False` leaves seconds out.
+    """A JSON object per cell (`"kind": "cell"`) and per comparison; `clock=False` omits seconds.
 
-    Records are their examples' ids, NaN is null.
+    Records are given by their examples' ids, NaN is null.
     """
     found = []
     for cell in analysis.cells:
