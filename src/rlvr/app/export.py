@@ -96,7 +96,7 @@ def export(
     if kind == "adapter" and is_local:
         problem = f"the adapter is for {base}, a folder of this machine"
         if options.is_pushed:
-            raise UserError(f"{problem}, which nobody else has: add --base-model HUB_ID, or --merge.")
+            raise UserError(f"{problem}, which other machines do not have: add --base-model HUB_ID, or --merge.")
         note(f"{problem}: give its name on the Hub with --base-model, or --merge")
     existing = next(parent for parent in target.absolute().parents if parent.is_dir())
     temporary = existing / temporary_folder(target).name

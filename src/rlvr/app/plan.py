@@ -13,7 +13,7 @@ def plan(config: Config) -> list[str]:
     return [
         f"task: {config.task.label} ({config.task.origin})",
         f"model: {config.model.summary}",
-        f"reward: {parts or ('that of each task' if config.task.bundles else 'that of the environment')}",
+        f"reward: {parts or ('by task' if config.task.bundles else 'by the environment')}",
         f"training: {config.algorithm.name}, {steps}, learning rate {config.trainer.learning_rate:g}",
         *_staleness(config),
         "evaluation: none"

@@ -39,8 +39,8 @@ def fail_together(world: World) -> Iterator[None]:
             # `[/x/gloo/transport/tcp/pair.cc:537] Read error [::1]:4321: Connection reset by peer. This is ...`
             said = re.sub(r"^\[[^\]]*\] ", "", str(error).strip().splitlines()[0].split(". ")[0])
             raise UserError(
-                f"process {world.rank} of {world.size} has lost another one (killed, or out of memory?): look at what "
-                "was said before, and go on with the same command, its run_dir and "
+                f"process {world.rank} of {world.size} has lost another one (killed, or out of memory?): see the "
+                "earlier messages, and repeat the command with its run_dir and "
                 f"resume=true (torch says: {said})"
             ) from error
         raise

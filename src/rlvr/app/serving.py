@@ -50,7 +50,7 @@ def open_served(
         )
         context, most = settings.max_context_tokens or context_tokens(policy), context_tokens(policy)
         if context > most:
-            raise ConfigError(f"--max-context-tokens {context}: the model can do with {most}; ask for that or fewer.")
+            raise ConfigError(f"--max-context-tokens {context}: the model supports at most {most}; choose fewer.")
         engine = LocalEngine(policy.model, max_batch_size=settings.max_batch_size, max_context_tokens=context)
         served = Served(
             names=settings.names or (model,),

@@ -112,7 +112,7 @@ _ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
 
 
 def _as_json(text: str, *, python: bool = False) -> str:
-    """The JSON of values with bare keys, as Gemma 4 writes them, or of calls in Python, which nobody evaluates:
+    """The JSON of values with bare keys, as Gemma 4 writes them, or of Python-like calls (not evaluated):
 
     {query:<|"|>x<|"|>,top_n:3}     {"query":"x","top_n":3}
     [f(query='x', exact=True)]      [{"name":"f","arguments":{"query":"x", "exact":true}}]

@@ -67,7 +67,7 @@ class Chat:
         if self._template is None and {message.role for message in messages} != {"user"}:
             return "the tokenizer has no chat template: messages are joined line by line, their roles are not marked"
         if self._template and not self._template.can.system and any(message.role == "system" for message in messages):
-            return "the chat template takes no system message: its text stands before the first user message"
+            return "the chat template takes no system message: its text goes before the first user message"
         return None
 
     def encode_prompt(self, messages: Sequence[Message], tools: Tools = ()) -> tuple[int, ...]:

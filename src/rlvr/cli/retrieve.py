@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", metavar="H", help="address of --serve (default: 127.0.0.1, this machine only)")
     parser.add_argument("--port", metavar="P", type=port, help=f"of --serve; 0: any (default: {PORT})")
     parser.add_argument("--index-dir", metavar="D", help="folder of cached indexes (default: ~/.cache/rlvr/retrieval)")
-    parser.add_argument("--no-stem", action="store_true", help="bm25: take words as they are")
+    parser.add_argument("--no-stem", action="store_true", help="bm25: do not stem words")
     parser.add_argument("--keep-stop-words", action="store_true", help="bm25: also search for 'the', 'of', ...")
     parser.add_argument("--json", action="store_true", help="print JSON lines, and nothing else, on stdout")
 

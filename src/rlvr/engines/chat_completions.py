@@ -100,7 +100,7 @@ def read_answer(body: bytes) -> Said:
         raise EndpointError(f"what it answered is no chat completion ({first_problem(error)})") from error
     choice, usage = answer.choices[0], answer.usage or _Usage()
     if choice.finish_reason is None and choice.message == _Message():
-        raise EndpointError("what it answered says nothing, and not why it ended")
+        raise EndpointError("its answer has neither content nor a finish reason")
     token_ids = tuple(choice.token_ids or ())
     content = choice.logprobs.content if choice.logprobs else None
     logprobs = tuple(one.logprob for one in content or ())

@@ -156,7 +156,7 @@ def _described(name: str, function: Callable[..., object]) -> tuple[str, dict[st
     """A Google-style docstring's text before its sections, and its argument descriptions."""
     doc = inspect.getdoc(function) if getattr(function, "__doc__", None) else None
     if not doc or not name.isidentifier():
-        raise UserError(f"the tool {name!r} has no docstring or name: the model is told by them what a tool does.")
+        raise UserError(f"the tool {name!r} has no docstring or name: these tell the model what a tool does.")
     text, *sections = _SECTIONS.split(doc)
     described = dict(zip(sections[::2], sections[1::2], strict=True))
     notes: dict[str, str] = {}

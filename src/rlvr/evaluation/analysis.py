@@ -236,7 +236,7 @@ def _caveats(one: Cell, two: Cell, comparison: Comparison | None, conditions: tu
     if one.model != two.model and "" not in conditions and conditions[0] != conditions[1]:
         notes.append(
             f"{both} were not asked {one.task} in the same way (prompt, settings of the task, or "
-            "rollout.max_completion_tokens): their difference is not that of the models alone."
+            "rollout.max_completion_tokens): their difference is not due to the models alone."
         )
     if comparison.num_common < max(one.num_examples, two.num_examples):
         changed = f", and {comparison.num_changed:,} have other gold answers" if comparison.num_changed else ""

@@ -52,7 +52,7 @@ def score_name(name: str) -> str:
 
 
 def score_rows(cells: Sequence[Cell]) -> list[TableRow]:
-    """A row a score: its name, and its value with the interval for each cell."""
+    """A row per score: its name, and its value with interval for each cell."""
     counts = ("examples", *(f"{cell.num_examples:,}" for cell in cells))
     names = _names(*(cell.scores for cell in cells))
     return [counts, *((readable(n), *(percent(c.scores.get(n)) for c in cells)) for n in names if "part_" not in n)]
@@ -73,7 +73,7 @@ def _natural(tag: str) -> tuple[tuple[int, int, str], ...]:
 
 
 def _number_rows(cells: Sequence[Cell]) -> list[TableRow]:
-    """A row a number that is no score: shares of failures, parts of the reward, facts of the verifier."""
+    """A row per other number: failure shares, reward parts, verifier facts."""
     names = _names(*(cell.numbers for cell in cells))
     rows = [(readable(name), *(number(name, cell.numbers.get(name)) for cell in cells)) for name in names]
     for name in _names(*(cell.scores for cell in cells)):
@@ -84,12 +84,12 @@ def _number_rows(cells: Sequence[Cell]) -> list[TableRow]:
 
 
 def summary_rows(cells: Sequence[Cell], *, full: bool = True) -> tuple[TableRow, list[TableRow]]:
-    """The table of a benchmark: its head, and a row a cell. `full=False`: what fits on a terminal."""
+    """The table of a benchmark: header, and a row per cell. `full=False`: columns that fit a terminal."""
     sampled = [name for name in _names(*(cell.scores for cell in cells)) if "part_" not in name and name != "accuracy"]
     scores = ["accuracy", *(name for name in sampled if full or name == "sampled_accuracy")]
     shares = ("invalid_share", "truncated_share", "error_share") if full else ()
     more = ("completion tokens",) if full else ()
-    short = () if full else [name for name in sampled if name == "answer_f1"]  # its interval is in the Markdown
+    short = () if full else [name for name in sampled if name == "answer_f1"]  # Markdown has the interval
     head = ("model", "task", "retriever", "examples", *map(readable, [*scores, *short, *shares]), *more)
     return head, [
         (

@@ -234,7 +234,7 @@ class Combined(_DocumentPart):
 
     spec    (EM w + F1 w) / 2 + recall / 2                           with w = min(hops / 2, 1); range 0 to 1.5
     later   (hops / 2) (0.9 EM + F1 + recall + 0.4 precision + 0.6 citation recall + 0.1 form) / 4
-                                                                     range 0 to 2 with 4 hops; form pays with hops, too
+                                                                     range 0 to 2 with 4 hops; form also grows with hops
 
     Both use the better recall of found and cited documents, so that finding and citing everything costs nothing
     (`later`: except precision); w is 1 for 2, 3 and 4 hops alike. Dividing advantages by the group's standard deviation

@@ -114,7 +114,7 @@ def chat_choices(request: ChatRequest, served: Served) -> tuple[Answer, list[Cho
         raise invalid("top_logprobs", "it goes with logprobs: true.")
     limits = {request.max_tokens, request.max_completion_tokens} - {None}
     if len(limits) > 1:
-        raise invalid("max_tokens", "max_completion_tokens says another number; give one of them.")
+        raise invalid("max_tokens", "max_completion_tokens has another value; give one of them.")
     tools = () if request.tool_choice == "none" else to_tools(request.tools or ())
     messages = to_messages(request.messages)
     calls = [call for message in messages for call in message.tool_calls]

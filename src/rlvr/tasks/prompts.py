@@ -138,7 +138,7 @@ class Prompt(Component):
         if self.answer_in in PLACES and not (told or config.model.from_scratch or config.task.writes_prompts):
             yield (
                 "neither prompt.system nor prompt.user says where the answer goes, and it is read from "
-                f"prompt.answer_in={self.answer_in} alone: a model that was not trained to it gives no valid answer"
+                f"prompt.answer_in={self.answer_in} alone: a model not trained for this gives no valid answer"
             )
 
     @property

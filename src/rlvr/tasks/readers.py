@@ -118,7 +118,7 @@ class Split:
         return UserError(
             f"the Hub refuses access to the data set {self.path} with this token (or without one): check the name, "
             f"accept its conditions at https://huggingface.co/datasets/{self.path} if it has any, log in (hf auth "
-            f"login, or HF_TOKEN) as somebody who may read it, or {self._remedy}."
+            f"login, or HF_TOKEN) with an account that may read it, or {self._remedy}."
         )
 
     def _cached(self, reason: str) -> Dataset:

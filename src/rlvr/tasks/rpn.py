@@ -249,7 +249,7 @@ class RpnTask(Task):
         return None
 
     def _has_words(self, words: Sequence[str]) -> bool:
-        """True if every intermediate result is in the vocabulary, which a modulus takes care of."""
+        """Whether every intermediate result is in the vocabulary; always true with a modulus."""
         try:
             return self.arithmetic.modulus is not None or evaluate(words, self.arithmetic) is not None
         except ExpressionError:

@@ -250,7 +250,7 @@ def make_environment(env_id: str, env_args: Mapping[str, Any]) -> Any:
             f"task.env_args={arguments}: {env_id} cannot be made with them ({said}); change them."
         ) from error
     if not env.score_rollouts:
-        raise ConfigError(f"task.env_id={env_id}: gives no scores (score_rollouts=False), so nothing could be learnt.")
+        raise ConfigError(f"task.env_id={env_id}: gives no scores (score_rollouts=False), so there is no reward.")
     _watch(vf.Rubric)
     for part in (env, *getattr(env, "envs", ())):
         if hasattr(part, "error_formatter"):

@@ -103,7 +103,7 @@ class Objective:
     def has_gradient(self, batch: TokenBatch) -> Tensor:
         """[B] bool, rows that can change the gradient; the others need no forward pass.
 
-        With another term beside the policy loss, every token in the loss counts, whatever its advantage.
+        With another loss term, every token in the loss counts, even with advantage 0.
         """
         trained = self.trained(batch)
         return (trained if self.coefs else trained & (required(batch, "advantages") != 0)).any(1)
