@@ -350,7 +350,7 @@ def peak_memory(device: torch.device) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def start_anew(device: torch.device) -> None:
+def reset_memory(device: torch.device) -> None:
     """Free unreferenced memory, and reset the peak."""
     free()
     if device.type == "cuda":
@@ -360,7 +360,7 @@ def start_anew(device: torch.device) -> None:
 def measure(size: Size, device: torch.device, num_steps: int, trl_python: str, micro: int) -> list[str]:
     """The lines of the report."""
     flops, bandwidth = peak_flops(size, device), peak_bandwidth(size, device)
-    start_anew(device)  # the ceilings took gigabytes
+    reset_memory(device)  # the ceilings took gigabytes
     subject = Subject(size, device)
     for line in subject.plan.lines:
         print(line, file=sys.stderr)
@@ -381,7 +381,7 @@ def measure(size: Size, device: torch.device, num_steps: int, trl_python: str, m
     with tempfile.TemporaryDirectory() as folder:
         specification = for_trl(subject, Path(folder), num_steps, micro)
         del subject
-        start_anew(device)  # TRL needs the GPU's memory
+        reset_memory(device)  # TRL needs the GPU's memory
         theirs = trl_steps(trl_python, specification)
     tokens = size.num_rows * size.completion_tokens
     ours = {"generation": generation, "training": training, "step": generation + training}

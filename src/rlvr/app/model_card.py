@@ -78,7 +78,7 @@ def write_card(card: Card) -> str:
         config=card.config,
         version=__version__,
         metadata=_metadata(card, list(found.values())),
-        what=_what(card),
+        what=_summary(card),
         scores=[_row(one, before.get(key)) for key, one in found.items()],
         settings=_settings(card),
     )
@@ -147,7 +147,7 @@ def _row(one: EvalResult, before: EvalResult | None) -> tuple[str, ...]:
     return one.dataset_name, score_name(name), start, f"{one.metric_value:.1%}", interval, count
 
 
-def _what(card: Card) -> str:
+def _summary(card: Card) -> str:
     """`A LoRA adapter of 1,234 weights for some/base, trained on ...,`"""
     config, base = card.config, escaped(card.base_model or "")
     what = "LoRA adapter" if card.kind == "adapter" else "causal language model"

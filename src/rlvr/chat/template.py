@@ -194,7 +194,7 @@ class Template:
             if message.role == "assistant":
                 ids = {call.id: f"call{count + index:05d}" for index, call in enumerate(message.tool_calls)}
                 count += len(ids)
-                entry |= self._said(message, ids, tools)
+                entry |= self._message_dict(message, ids, tools)
             elif message.role == "tool":
                 entry["tool_call_id"] = ids.get(message.call_id, "call00000")
                 if message.name is not None:
@@ -204,7 +204,7 @@ class Template:
             entries.append(entry)
         return entries
 
-    def _said(self, message: Message, ids: Mapping[str | None, str], tools: Tools) -> dict[str, Any]:
+    def _message_dict(self, message: Message, ids: Mapping[str | None, str], tools: Tools) -> dict[str, Any]:
         calls, content = self.calls_in(message), message.content
         unsaid = () if calls else [call for call in message.tool_calls if call.problem is None]
         if unsaid:

@@ -119,7 +119,7 @@ class Endpoint:
             if getattr(error, "status_code", None) in (404, 405, 501):
                 return
             raise UserError(
-                f"the endpoint {self.url} does not answer ({_told(error)}): start it, or correct the address."
+                f"the endpoint {self.url} does not answer ({_error_text(error)}): start it, or correct the address."
             ) from error
         finally:
             await self.close()
@@ -143,11 +143,11 @@ class Endpoint:
                 return await self._read(create(model=self.name, messages=body["messages"], extra_body=sent))
             except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
                 if not self._adapts(str(error.message), sent):
-                    raise EndpointError(_told(error)) from error
+                    raise EndpointError(_error_text(error)) from error
             except (openai.AuthenticationError, openai.PermissionDeniedError, openai.NotFoundError) as error:
                 raise self._refusal(error) from error
             except openai.OpenAIError as error:
-                raise EndpointError(_told(error)) from error
+                raise EndpointError(_error_text(error)) from error
 
     def _adapts(self, refusal: str, sent: Mapping[str, Any]) -> bool:
         """Whether the refused key can be renamed or left out, from then on."""
@@ -187,10 +187,10 @@ class Endpoint:
         """The error for a status that every request would get."""
         if error.status_code == 404:
             return UserError(
-                f"the endpoint {self.url} has no model {self.name!r} or no chat completions ({_told(error)}); an "
+                f"the endpoint {self.url} has no model {self.name!r} or no chat completions ({_error_text(error)}); an "
                 "address usually ends with /v1."
             )
-        return UserError(f"the endpoint {self.url} refuses the key ({_told(error)}): set OPENAI_API_KEY.")
+        return UserError(f"the endpoint {self.url} refuses the key ({_error_text(error)}): set OPENAI_API_KEY.")
 
 
 def open_endpoint(model: str) -> Endpoint:
@@ -216,7 +216,7 @@ def _openai() -> Any:
     return openai
 
 
-def _told(error: Any) -> str:
+def _error_text(error: Any) -> str:
     status, body = getattr(error, "status_code", None), getattr(error, "body", None)
     message = body.get("message") if isinstance(body, dict) else None
     if status is not None:

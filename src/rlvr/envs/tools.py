@@ -95,7 +95,7 @@ class Tool:
             task = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and (task is None or task.cancelling()):
                 raise  # the episode itself is cancelled
-            return ToolResult(text=_told(error, named=not isinstance(error, ToolError)), failure="error")
+            return ToolResult(text=_error_text(error, named=not isinstance(error, ToolError)), failure="error")
 
 
 def make_tool(
@@ -245,7 +245,7 @@ def _text(value: object, max_chars: int) -> str:
     return _bounded(value, max_chars)
 
 
-def _told(error: BaseException, *, named: bool = True) -> str:
+def _error_text(error: BaseException, *, named: bool = True) -> str:
     """An exception as text: `KeyError: 'x'`."""
     name, text = type(error).__name__, ""
     with suppress(Exception):  # user code

@@ -42,7 +42,7 @@ class Answer(ABC):
         entries = []
         for choice in choices:
             text, calls = self._parsed(choice) if self.tools else (choice.text(self.chat), [])
-            entries.append(self._entry(choice, self._said(text, calls, whole=True), 0, called=bool(calls)))
+            entries.append(self._entry(choice, self._content(text, calls, whole=True), 0, called=bool(calls)))
         return self._head(self.kind) | {"choices": entries, "usage": usage(choices)}
 
     def chunk(self, choices: Sequence[Json], counts: Json | None = None) -> Json:
@@ -66,10 +66,10 @@ class Answer(ABC):
         if not (text or choice.stop_reason or (wants_tokens and len(choice.token_ids) > begin)):
             return None
         choice.told = len(choice.token_ids)
-        return self._entry(choice, self._said(text, calls, whole=False), begin, called=bool(calls))
+        return self._entry(choice, self._content(text, calls, whole=False), begin, called=bool(calls))
 
     @abstractmethod
-    def _said(self, text: str | None, calls: list[Json], *, whole: bool) -> Json:
+    def _content(self, text: str | None, calls: list[Json], *, whole: bool) -> Json:
         """Text and calls, of the whole choice or new in a stream."""
 
     @abstractmethod
@@ -119,7 +119,7 @@ class Answer(ABC):
 class TextAnswer(Answer):
     prefix, kind, chunk_kind = "cmpl", "text_completion", "text_completion"
 
-    def _said(self, text: str | None, calls: list[Json], *, whole: bool) -> Json:
+    def _content(self, text: str | None, calls: list[Json], *, whole: bool) -> Json:
         return {"text": text}
 
     def _logprobs(self, choice: Choice, drawn: Tokens, likely: Sequence[Tokens]) -> Json:
@@ -143,7 +143,7 @@ class ChatAnswer(Answer):
         delta = {"role": "assistant", "content": ""}
         return {"index": choice.index, "delta": delta, "logprobs": None, "finish_reason": None}
 
-    def _said(self, text: str | None, calls: list[Json], *, whole: bool) -> Json:
+    def _content(self, text: str | None, calls: list[Json], *, whole: bool) -> Json:
         if whole:
             message = {"role": "assistant", "content": text, "refusal": None}
             return {"message": message | ({"tool_calls": calls} if calls else {})}

@@ -142,7 +142,7 @@ class RpnTask(Task):
         for size in self._sizes:
             self._drawn(random.Random(size), size)
         if not self.eval_examples(1):
-            raise self._nothing("held-out expression")
+            raise self._impossible("held-out expression")
 
     def train_example(self, index: int) -> Example:
         return self._example(self._train_words(self._rng("train", index)))
@@ -222,10 +222,10 @@ class RpnTask(Task):
         """Words of a training expression. ConfigError if there is none of this size."""
         words = self._draw(rng, size, lambda text: not self.is_held_out(text))
         if words is None:
-            raise self._nothing(f"expression of {size} operators to train on")
+            raise self._impossible(f"expression of {size} operators to train on")
         return words
 
-    def _nothing(self, what: str) -> ConfigError:
+    def _impossible(self, what: str) -> ConfigError:
         names = ("held_out_share", "max_abs_value", "operand_range", "complexity_range")
         said = ", ".join(f"task.{name}={plain(getattr(self.settings, name))}" for name in names)
         return ConfigError(f"{said} leave no {what}: allow more operators or operands.")

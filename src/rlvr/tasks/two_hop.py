@@ -159,7 +159,7 @@ class TwoHopTask(Task):
                 raise ConfigError(f"the marker {mark!r} is not one word of its own: choose prompt.markers=words.")
         self._trained_chain(random.Random(0))
         if not self.eval_examples(1):
-            raise self._nothing("evaluate on")
+            raise self._impossible("evaluate on")
 
     def train_example(self, index: int) -> Example:
         seed = derive_seed(self._seed, "two_hop", "train", index)
@@ -263,7 +263,7 @@ class TwoHopTask(Task):
     def _trained_chain(self, rng: random.Random) -> Chain:
         chain = self._draw(rng, held_out=False)
         if chain is None:
-            raise self._nothing("train on")
+            raise self._impossible("train on")
         return chain
 
     def _draw(
@@ -275,6 +275,6 @@ class TwoHopTask(Task):
                 return chain
         return None
 
-    def _nothing(self, what: str) -> ConfigError:
+    def _impossible(self, what: str) -> ConfigError:
         share = self._settings.held_out_share
         return ConfigError(f"task.held_out_share={share} leaves no chain to {what}: change it, or make a larger world.")

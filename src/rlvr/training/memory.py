@@ -96,7 +96,7 @@ def plan_memory(
         if total(line) > available:
             raise ConfigError(
                 f"the run needs {size_text(total(line))} of memory and may use {size_text(available)}, even with one "
-                f"row of {line:,} tokens at a time ({_said(parts(line))}): lower rollout.max_completion_tokens, or set "
+                f"row of {line:,} tokens at a time ({_text(parts(line))}): lower rollout.max_completion_tokens, or set "
                 "model.gradient_checkpointing=true, or train adapters with model.lora.enabled=true."
             )
         most = line
@@ -117,11 +117,11 @@ def plan_memory(
         microbatch_tokens=tokens,
         max_batch_size=batch_size,
         samples_fewer=batch_size < demand.max_batch_size,
-        lines=(first + _said(parts(tokens)), *notes),
+        lines=(first + _text(parts(tokens)), *notes),
     )
 
 
-def _said(parts: Parts) -> str:
+def _text(parts: Parts) -> str:
     return ", ".join(f"{name} {size_text(size)}" for name, size in parts.items() if size)
 
 

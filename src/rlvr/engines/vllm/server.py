@@ -62,7 +62,7 @@ class _Model(BaseModel):
     parent: str | None = None
 
 
-class _Told(BaseModel):
+class _AdminAnswer(BaseModel):
     """Answers of administrative routes; each has one of these fields."""
 
     results: list[dict[str, Any]] = []
@@ -119,10 +119,10 @@ class Server:
         except (httpx2.HTTPError, httpx2.InvalidURL, UnicodeError) as error:
             raise _gone(error) from error
 
-    def _ask(self, path: str, body: Mapping[str, Any] | None = None, *, verb: str = "POST") -> _Told:
+    def _ask(self, path: str, body: Mapping[str, Any] | None = None, *, verb: str = "POST") -> _AdminAnswer:
         answer = self.call(path, body, verb=verb)
         try:
-            return _Told.model_validate_json(answer)
+            return _AdminAnswer.model_validate_json(answer)
         except ValidationError as error:
             raise ServerGoneError(f"what it answered cannot be read ({shown(answer)})") from error
 
