@@ -1,20 +1,20 @@
-"""What `rollout.max_staleness` makes of a step whose generation takes twice as long as its training.
+"""Effect of `rollout.max_staleness` on steps whose generation takes twice as long as training.
 
     OMP_WAIT_POLICY=PASSIVE OMP_NUM_THREADS=1 python benchmarks/async.py [--rounds 5] [--steps 12]
 
-Whole runs of `rlvr train --config-name rpn` with the local engine, slowed as if its tokens were sampled on other
-hardware: before each of its steps it awaits `asyncio.sleep`, so long that a batch takes `--slower` times as long as
-what the trainer does with it (scoring, updates, weights, records): twelve epochs, beside which the little that sampling
-itself computes on the same cores hardly counts. How long that is, is measured first, on a run that does not sleep. Two
-kinds of hardware: "step" sleeps the same for every step, however many completions run, as decoding does that waits for
-memory; "token" sleeps for each running completion, as decoding does that computes all the time: there nothing is won by
-sampling two batches side by side, and the third kind, "token, a quarter at a time", does not: its
-`engine.max_batch_size` is a quarter of a batch, so that the older batch is done first.
+Whole runs of `rlvr train --config-name rpn` with a local engine slowed as if it sampled on other hardware: before each
+of its steps it awaits `asyncio.sleep`, so long that a batch takes `--slower` times as long as the trainer's work on it
+(scoring, updates, weights, records). With twelve epochs the computation of sampling itself hardly counts. The duration
+is first measured on a run without sleep. There are three kinds: "step" sleeps equally for every step, like memory-bound
+decoding; "token" sleeps for each running completion, like compute-bound decoding, where sampling two batches
+concurrently gains nothing; "token, a quarter at a time" therefore sets `engine.max_batch_size` to a quarter of a batch,
+so that the older batch finishes first.
 
-Each round runs max_staleness 0, 1 and 2, beginning with another one each time. With 0 the stages take turns, so its
-steps say what each stage takes alone. Times are means over all steps of a run, the first ones too, in which nothing is
-ahead yet, without evaluation; then medians of the rounds. "ratio" is the median of the rounds' ratios to the slower
-stage alone in that round. A learning rate of almost 0 keeps the completions as long as they are.
+
+Each round runs max_staleness 0, 1 and 2, starting with another one each time. With 0 the stages alternate, so its steps
+show the time of each stage alone. Times are means over all steps of a run without evaluation, including the first ones,
+when no batch is ahead; then medians of the rounds. "ratio" is the median of the rounds' ratios to the slower stage
+alone. A learning rate near 0 keeps the completion lengths constant.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from rlvr.core.engine import LocalEngine
 BOUNDS = (0, 1, 2)
 PROMPTS, GROUP = 24, 8
 BATCH = PROMPTS * GROUP
-KINDS = {  # what sleeps, and how many completions run at the same time
+KINDS = {  # kind of sleep, and number of concurrent completions
     "step": ("step", BATCH),
     "token": ("token", BATCH),
     "token, a quarter at a time": ("token", BATCH // 4),
@@ -63,9 +63,9 @@ WARM_START = ("warm_start.num_steps=300", "warm_start.final_phase_steps=60", "wa
 
 
 class SlowEngine(LocalEngine):
-    """The local engine, which lets others run for a while before each step."""
+    """The local engine, with a sleep before each step."""
 
-    delays: ClassVar[dict[str, float]] = {"step": 0.0, "token": 0.0}  # seconds a step, and a step and completion
+    delays: ClassVar[dict[str, float]] = {"step": 0.0, "token": 0.0}  # seconds per step, and per step and completion
     counts: ClassVar[dict[str, int]] = {"step": 0, "token": 0}  # steps, and running completions of all steps
 
     async def _settle(self) -> None:
@@ -78,12 +78,12 @@ class SlowEngine(LocalEngine):
 
 @dataclass(frozen=True, kw_only=True)
 class Means:
-    """Over the steps of one run, seconds."""
+    """Means over the steps of one run, in seconds."""
 
     step: float
     waited: float  # for generation
     staleness: float
-    counts: dict[str, float]  # a step, see SlowEngine
+    counts: dict[str, float]  # per step, see SlowEngine
 
     @property
     def trained(self) -> float:
@@ -92,7 +92,7 @@ class Means:
 
     @property
     def slower(self) -> float:
-        """What the slower stage takes, where they take turns."""
+        """Seconds of the slower stage, if the stages alternate."""
         return max(self.waited, self.trained)
 
 
@@ -130,10 +130,9 @@ def table(kind: str, rounds: Sequence[dict[int, Means]]) -> list[str]:
 
 
 def main() -> None:
-    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=12, help="of each run")
+    parser.add_argument("--steps", type=int, default=12, help="steps per run")
     parser.add_argument("--slower", type=float, default=2.0, help="generation / training")
     arguments = parser.parse_args()
     with ExitStack() as stack:

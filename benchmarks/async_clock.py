@@ -1,11 +1,11 @@
-"""`benchmarks/async.py` in virtual time: no machine, no noise, the schedule of the product.
+"""`benchmarks/async.py` in virtual time: the product's schedule, independent of machine and noise.
 
     python benchmarks/async_clock.py
 
-192 completions a batch with a long tail, four to 64 tokens. A step of the engine takes as long as completions run in it
-("token"), or always the same ("step"); training takes half as long as sampling a batch alone. Waiting completions
-start when places are free, those of the older batch first, or, to compare, in the order in which they were asked for:
-that matters where an episode has several turns. Printed: seconds a step / those that sampling alone takes.
+192 completions per batch with a long tail, four to 64 tokens. The duration of an engine step is proportional to the
+running completions ("token") or constant ("step"); training takes half as long as sampling a batch alone. When places
+are free, waiting completions of the older batch start first, or, for comparison, in request order, which matters for
+episodes with several turns. Prints seconds per step / those of sampling alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rlvr.types import Example, Group
 
 T = TypeVar("T")
 BATCH, STEPS = 192, 30
-ROWS = (  # slowed by, completions at a time, turns of an episode, whether the older batch goes first
+ROWS = (  # slowed by, concurrent completions, turns of an episode, whether the older batch goes first
     *(("step", BATCH, 1, True), ("token", BATCH, 1, True), ("token", BATCH // 2, 1, True)),
     *(("token", BATCH // 4, 1, True), ("token", BATCH // 4, 3, False), ("token", BATCH // 4, 3, True)),
     *(("step", BATCH // 4, 3, False), ("step", BATCH // 4, 3, True)),
@@ -31,14 +31,14 @@ EXAMPLE = Example(id="", messages=(), answer="")
 
 
 class Clock:
-    """Source, engine and executor in one: completions take places of an engine whose steps move the clock."""
+    """Source, engine and executor in one: completions occupy places of an engine whose steps advance the clock."""
 
     def __init__(self, kind: str, slots: int, turns: int, older_first: bool) -> None:
         self._kind, self._slots, self._turns, self._older_first = kind, slots, turns, older_first
         self.settings = SimpleNamespace(prompts_per_step=BATCH)
         self.model = SimpleNamespace(engine=self)
         self._loop = asyncio.new_event_loop()
-        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []  # step, tokens, to be told
+        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []  # step, tokens, result
         self._running: list[tuple[int, asyncio.Future[None]]] = []
         self.now = 0.0
 
@@ -55,7 +55,7 @@ class Clock:
             await end
 
     def _step(self) -> bool:
-        """One step of the engine; False if it has nothing to do."""
+        """One step of the engine; False if it is idle."""
         free = self._slots - len(self._running)
         self._running += [(length, end) for _, length, end in self._waiting[:free]]
         del self._waiting[:free]
@@ -68,7 +68,7 @@ class Clock:
         return bool(self._running or self._waiting)
 
     def _settle(self) -> None:
-        """Let episodes hear of their ends, and ask for their next turns."""
+        """Let episodes notice their ends and request their next turns."""
 
         async def others() -> None:
             for _ in range(4):
@@ -77,7 +77,7 @@ class Clock:
         self._loop.run_until_complete(others())
 
     def work(self, seconds: float) -> None:
-        """The trainer's: the engine goes on beside it."""
+        """The trainer's work: the engine continues meanwhile."""
         end = self.now + seconds
         while self.now < end and self._step():
             pass
@@ -86,7 +86,7 @@ class Clock:
     # -------------------------------------------------------------------------------------------------- an executor
 
     def start(self, work: Coroutine[Any, Any, T]) -> Callable[[], T]:
-        """Begin the work; its result lets the clock run until it is there."""
+        """Begin the work; waiting for its result runs the clock."""
         task = self._loop.create_task(work)
         self._settle()
 
@@ -123,7 +123,7 @@ class Clock:
 
 
 def seconds_a_step(row: tuple[str, int, int, bool], bound: int, training: float) -> float:
-    """Mean over the steps of a run, the first one too."""
+    """Mean over all steps of a run."""
     clock: Any = Clock(*row)
     schedule = RolloutSchedule(source=clock, executor=clock, max_error_share=0.0, max_staleness=bound)
     with schedule:
@@ -135,7 +135,6 @@ def seconds_a_step(row: tuple[str, int, int, bool], bound: int, training: float)
 
 
 def main() -> None:
-    """Print the table."""
     print("| slowed by | at a time | turns | first | max_staleness=0 | 1 | 2 |\n|---|---|---|---|---|---|---|")
     for row in ROWS:
         kind, slots, turns, older_first = row

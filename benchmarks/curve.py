@@ -1,4 +1,4 @@
-"""Draw a run's held-out accuracy, with its 95 % interval, and its mean reward: the picture of the README.
+"""Draws a run's held-out accuracy with its 95 % interval, and its mean reward: the picture of the README.
 
 rlvr train run_dir=runs/readme && python benchmarks/curve.py runs/readme > docs/images/curve.svg
 """
@@ -15,7 +15,7 @@ ACCURACY, REWARD = "#1f6fb4", "#b0b0b0"
 
 
 def picture(rows: list[dict[str, float]], name: str) -> str:
-    """SVG of the lines of metrics.jsonl; `name` is the metric of the evaluations."""
+    """SVG from the rows of metrics.jsonl; `name` is the evaluation metric."""
     last = rows[-1]["step"]
 
     def points(values: Iterable[tuple[float, float]]) -> str:

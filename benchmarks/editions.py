@@ -1,10 +1,10 @@
-"""Two checkouts of rlvr against each other: what a run, a step, the engine, verifiers and environments take.
+"""Compares two checkouts of rlvr: times of a run, a step, the engine, verifiers and environments.
 
     git worktree add /tmp/before 0fe98d2
     OMP_WAIT_POLICY=PASSIVE OMP_NUM_THREADS=1 python benchmarks/editions.py /tmp/before . [--repeats 5] [--only train]
 
 Each round measures the first checkout, then the second, with one Python and its own scripts; figures are medians of the
-rounds. "ratio" says how much better the second one is: below 1 it is slower.
+rounds. "ratio" above 1 means that the second one is better.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ SHORT = ("warm_start.num_steps=200", "warm_start.final_phase_steps=50", "trainer
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """A command of a checkout, and how its figures are read: `{"engine, d128 + 64, tokens/s": 14582.0}`."""
+    """A command of a checkout, and the parser of its figures: `{"engine, d128 + 64, tokens/s": 14582.0}`."""
 
-    argv: tuple[str, ...]  # behind `python`
-    figures: Callable[[str, float, Path], Mapping[str, float]]  # of its output, its seconds and the folder it ran in
+    argv: tuple[str, ...]  # after `python`
+    figures: Callable[[str, float, Path], Mapping[str, float]]  # from its output, its seconds and its working folder
 
 
 def train(name: str, *overrides: str) -> Workload:
@@ -44,7 +44,7 @@ def train(name: str, *overrides: str) -> Workload:
 
 
 def table(script: str, unit: str, column: int, *options: str, cells: int = 1) -> Workload:
-    """A script that prints Markdown tables: the numbers of one column, by the first `cells` cells of their rows."""
+    """A script that prints Markdown tables: the numbers of a column, keyed by the first `cells` cells of their rows."""
 
     def figures(output: str, seconds: float, folder: Path) -> dict[str, float]:
         rows = [
@@ -79,7 +79,7 @@ def measure(checkout: Path, workload: Workload) -> Mapping[str, float]:
     script = workload.argv[0]
     argv = (str(checkout / script), *workload.argv[1:]) if script.endswith(".py") else workload.argv
     with tempfile.TemporaryDirectory() as folder:
-        # an empty cache: each round computes its warm start
+        # empty cache: each round computes its warm start
         variables = os.environ | {"PYTHONPATH": str(checkout / "src"), "XDG_CACHE_HOME": folder}
         start = time.perf_counter()
         done = subprocess.run([sys.executable, *argv], cwd=folder, env=variables, capture_output=True, text=True)
@@ -90,7 +90,6 @@ def measure(checkout: Path, workload: Workload) -> Mapping[str, float]:
 
 
 def main() -> None:
-    """Print the table."""
     parser = argparse.ArgumentParser(description="Time two checkouts of rlvr.")
     parser.add_argument("before", type=Path)
     parser.add_argument("after", type=Path)
@@ -103,7 +102,7 @@ def main() -> None:
         rounds = [[measure(checkout, WORKLOADS[name]) for checkout in checkouts] for _ in range(args.repeats)]
         for figure in rounds[0][0]:
             if not all(figure in found for of_round in rounds for found in of_round):
-                continue  # a row that only one of them prints
+                continue  # only one of them prints this row
             before, after = (statistics.median(of_round[side][figure] for of_round in rounds) for side in (0, 1))
             ratio = before / after if figure.endswith((", s", "s/step")) else after / before
             print(f"| {figure} | {before:,.4g} | {after:,.4g} | **{ratio:.2f}** |", flush=True)

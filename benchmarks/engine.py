@@ -1,10 +1,10 @@
-"""The local engine against `transformers.generate`: one process, turn about, the same numbers of tokens, one thread.
+"""The local engine against `transformers.generate`: one process, alternately, same numbers of tokens, one thread.
 
     OMP_WAIT_POLICY=PASSIVE OMP_NUM_THREADS=1 python benchmarks/engine.py [--repeats 9]
 
-Times are medians; "ratio" is generate / rlvr, "best" the same of the fastest repeats, which other load moves less.
-Groups of completions of one prompt are sampled at temperature 1 without stop tokens. `generate` gets its best case:
-prompts of one length, no padding, no stop token to look for, the default (dynamic) cache, inference mode.
+Times are medians; "ratio" is generate / rlvr, "best" the same for the fastest repeats, which other load affects less.
+Groups of completions are sampled at temperature 1 without stop tokens. `generate` gets its best case:
+prompts of one length, no padding, no stop token, the default (dynamic) cache, inference mode.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rlvr.types import Completion, SamplingParams
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One line of the table."""
+    """One row of the table."""
 
     hidden_size: int
     num_layers: int
@@ -68,7 +68,6 @@ def make_model(case: Case) -> LlamaForCausalLM:
 
 
 def seconds(call: Callable[[], object]) -> float:
-    """Wall clock of one call."""
     start = time.perf_counter()
     call()
     return time.perf_counter() - start
@@ -110,7 +109,6 @@ def measure(case: Case, repeats: int) -> tuple[list[float], list[float], int]:
 
 
 def main() -> None:
-    """Print the table."""
     parser = argparse.ArgumentParser(description="Time the local engine against transformers.generate.")
     parser.add_argument("--repeats", type=int, default=9)
     repeats = parser.parse_args().repeats

@@ -1,15 +1,15 @@
-"""How many episodes a second the environments play when the model costs nothing, beside verifiers 0.3.1.
+"""Episodes per second of the environments with an instant model, compared with verifiers 0.3.1.
 
     OMP_WAIT_POLICY=PASSIVE OMP_NUM_THREADS=1 python benchmarks/environments.py [--repeats 5] [--profile]
 
-Needs `verifiers==0.3.1` in the same virtual environment; without it only rlvr is measured. Both sides play the same
-episodes in turns within seconds of each other: questions that are answered at once, and questions where the model
-searches, reads a document and answers (three turns, two calls of tools). The model is a stub without any cost.
+Needs `verifiers==0.3.1` in the same virtual environment; without it only rlvr is measured. Both sides alternate on the
+same episodes: questions answered at once, and questions where the model searches, reads a document and answers (three
+turns, two tool calls). The model is a free stub.
 
-What is timed is not the same work, to the disadvantage of rlvr: its side goes through `run_episode` and the metric, so
-prompts are rendered by the chat template and encoded, completions decoded, calls parsed from text and their arguments
-checked, with a byte-level BPE tokenizer. In-process, verifiers is given finished messages with finished tool calls, and
-token ids that nobody computes. Two ways to run it are shown: `run_group`, and `rollout` with `rubric.score_group`.
+rlvr does more work per episode: `run_episode` and the metric render prompts with the chat template, encode them, decode
+completions, parse calls from text and validate their arguments, with a byte-level BPE tokenizer. In-process verifiers
+gets prepared messages with tool calls, and no token ids. Two APIs are measured: `run_group`, and `rollout` with
+`rubric.score_group`.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ TEMPLATE = r"""{#- what Qwen2.5's template writes for the messages below -#}
 
 @dataclass(frozen=True)
 class Question:
-    """A question, what the model says about it turn by turn, and its documents."""
+    """A question, the model's completions by turn, and its documents."""
 
     text: str
     answer: str
@@ -119,7 +119,7 @@ def make_question(index: int) -> Question:
 
 
 def call_text(name: str, arguments: Mapping[str, Any]) -> str:
-    """A call as Qwen writes it."""
+    """A call in Qwen's format."""
     body = json.dumps({"name": name, "arguments": arguments})
     return f"I need to find the architect first.\n<tool_call>\n{body}\n</tool_call>"
 
@@ -128,7 +128,7 @@ QUESTIONS = [make_question(index) for index in range(NUM_QUESTIONS)]
 
 
 def find(query: str, top_n: int, documents: Mapping[str, str]) -> str:
-    """Documents that share most words with the query."""
+    """Documents with the most words of the query."""
     words = set(query.lower().split())
     ranked = sorted(documents, key=lambda key: -len(words & set(documents[key].lower().split())))
     return "\n".join(f"[{key}] {documents[key]}" for key in ranked[:top_n])
@@ -157,7 +157,7 @@ def read(doc_id: str, state: Mapping[str, str]) -> str:
 
 
 class InstantEngine:
-    """An engine that gives prepared completions at once: the one whose number is the seed."""
+    """An engine that returns prepared completions at once; the seed is the index."""
 
     policy_version = 0
 
@@ -172,7 +172,6 @@ class InstantEngine:
         session: Hashable | None = None,
         on_token: OnToken | None = None,
     ) -> Completion:
-        """Whatever the prompt is."""
         return self._completions[sampling.seed]
 
     def release(self, session: Hashable) -> None:
@@ -202,7 +201,6 @@ class OurSide:
         self._engine = InstantEngine([to_completion(self.tokenizer, text) for text in said])
 
     def env(self, example: Example) -> SingleTurnEnv | ToolEnv:
-        """A fresh environment."""
         if not self.tools:
             return SingleTurnEnv(example, self._verifier)
         documents = example.metadata["documents"]
@@ -231,18 +229,17 @@ class OurSide:
         assert record.diagnostics.get("tool_errors", 0.0) == 0.0
 
     async def play(self, num_groups: int) -> None:
-        """Groups of episodes, all at once."""
+        """Play groups of episodes concurrently."""
         groups = [index % len(QUESTIONS) for index in range(num_groups)]
         await asyncio.gather(*(self.episode(index, member) for index in groups for member in range(GROUP_SIZE)))
 
 
 def varied(question: Question, member: int, num_turns: int) -> list[str]:
-    """What a member of the group says: no two say the same."""
+    """Completions of a group's member, all different."""
     return [f"Attempt {member} of many. {text}" for text in question.turns[-num_turns:]]
 
 
 def to_example(index: int, question: Question) -> Example:
-    """As a task makes it."""
     return Example(
         id=str(index),
         messages=(Message(role="system", content=SYSTEM), Message(role="user", content=question.text)),
@@ -252,7 +249,7 @@ def to_example(index: int, question: Question) -> Example:
 
 
 def to_completion(tokenizer: PreTrainedTokenizerBase, text: str) -> Completion:
-    """The text as sampled tokens, with its end."""
+    """The text as sampled tokens with the end token."""
     ids = tuple(tokenizer.encode(text + "<|im_end|>", add_special_tokens=False))
     return Completion(
         token_ids=ids,
@@ -264,7 +261,7 @@ def to_completion(tokenizer: PreTrainedTokenizerBase, text: str) -> Completion:
 
 
 def make_tokenizer() -> PreTrainedTokenizerBase:
-    """Byte-level BPE learnt from the questions, with Qwen2.5's chat format."""
+    """Byte-level BPE trained on the questions, with Qwen2.5's chat format."""
     texts = [text for q in QUESTIONS for text in (q.text, *q.turns, *q.documents.values())]
     texts += [json.dumps(tool.schema) for tool in make_tools(inline=True)]
     markers = ("<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>")
@@ -275,7 +272,7 @@ def make_tokenizer() -> PreTrainedTokenizerBase:
 
 
 def make_tools(*, inline: bool) -> tuple[Tool, ...]:
-    """On the event loop, or in threads."""
+    """Tools on the event loop, or in threads."""
     return tuple(make_tool(function, timeout_s=5.0, inline=inline) for function in (search, read))
 
 
@@ -284,7 +281,7 @@ def make_tools(*, inline: bool) -> tuple[Tool, ...]:
 
 @dataclass(frozen=True)
 class Row:
-    """One way to play one kind of episode: its name, its kind, what plays a number of groups, and its rates so far."""
+    """A way to play a kind of episode: name, kind, function, and rates so far."""
 
     name: str
     kind: str
@@ -293,7 +290,7 @@ class Row:
     cpu_rates: list[float] = field(default_factory=list)
 
     def measure(self, num_groups: int) -> None:
-        """One more rate, in episodes a second by the clock and of CPU time."""
+        """Measure another rate, in episodes per second of wall and CPU time."""
         start, cpu_start = time.perf_counter(), time.process_time()
         asyncio.run(self._play(num_groups))
         self.rates.append(num_groups * GROUP_SIZE / (time.perf_counter() - start))
@@ -304,7 +301,7 @@ class Row:
 
 
 def our_rows() -> list[Row]:
-    """What rlvr does."""
+    """rlvr's rows."""
     tokenizer = make_tokenizer()
     return [
         Row("rlvr", SINGLE, OurSide(tokenizer, (), 1).play),
@@ -314,9 +311,9 @@ def our_rows() -> list[Row]:
 
 
 def their_rows() -> list[Row]:
-    """What verifiers does, if it is installed."""
+    """verifiers' rows, if it is installed."""
     here = Path(__file__).parent
-    sys.path[:] = [folder for folder in sys.path if Path(folder).resolve() != here]  # `verifiers` is no script here
+    sys.path[:] = [folder for folder in sys.path if Path(folder).resolve() != here]  # not our script `verifiers`
     spec = spec_from_file_location("verifiers_side", here / "verifiers_side.py")
     assert spec is not None
     assert spec.loader is not None
@@ -333,8 +330,8 @@ def their_rows() -> list[Row]:
 
 
 def profile(row: Row, num_groups: int) -> None:
-    """Where the time goes."""
-    profiler = cProfile.Profile(time.process_time)  # other load does not move it
+    """Print a profile."""
+    profiler = cProfile.Profile(time.process_time)  # CPU time is independent of other load
     profiler.enable()
     row.measure(num_groups)
     profiler.disable()
@@ -342,7 +339,6 @@ def profile(row: Row, num_groups: int) -> None:
 
 
 def main() -> None:
-    """Print the table."""
     parser = argparse.ArgumentParser(description="Episodes a second with an instant model.")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--num-groups", type=int, default=100, help=f"of {GROUP_SIZE} episodes, for each measurement")

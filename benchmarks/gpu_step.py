@@ -1,18 +1,18 @@
-"""One step on one GPU: sampling and training of a 0.5B model, as shares of what the GPU can do, and against TRL.
+"""One step on one GPU: sampling and training of a 0.5B model, relative to the GPU's limits, and against TRL.
 
     python benchmarks/gpu_step.py                                    # on a GPU
-    python benchmarks/gpu_step.py --trl-python trl_venv/bin/python   # TRL 1.16 in an environment of its own, too
+    python benchmarks/gpu_step.py --trl-python trl_venv/bin/python   # also TRL 1.16, in its own environment
     python benchmarks/gpu_step.py --small                            # a tiny model, to try the script on a CPU
 
-The model has the architecture of Qwen2.5-0.5B and random weights, the tokenizer is one of bytes made here: nothing is
-downloaded. A step samples 64 prompts x 8 completions x 512 tokens (no end token: every completion has its full length)
-and makes one GRPO update on them with random rewards. Needed are torch, transformers, pydantic and PyYAML; without
-rlvr installed, PYTHONPATH=src.
+The model has the architecture of Qwen2.5-0.5B with random weights and a byte tokenizer: no downloads. A step samples 64
+prompts x 8 completions x 512 tokens (no end token: every completion has its full length) and makes one GRPO update with
+random rewards. Requires torch, transformers, pydantic and PyYAML; without rlvr installed, set PYTHONPATH=src.
 
-The ceilings are measured in the same run: a bfloat16 matrix product, and a copy. What a decode step has to read at
-least is every weight that it multiplies with once, each prompt's keys and values once a group, and every row's own.
-What training computes at least is 6 floating-point operations a weight and token, prompts counted once a group, and
-attention; recomputation is not counted.
+
+The ceilings are measured in the same run: a bfloat16 matrix product, and a copy. A decode step reads at least every
+weight in its products once, each prompt's keys and values once per group, and every row's own. Training computes at
+least 6 floating-point operations per weight and token, prompts counted once per group, and attention; recomputation is
+not counted.
 """
 
 from __future__ import annotations
@@ -89,19 +89,19 @@ TINY = QWEN | {
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """What a step has to do."""
+    """The size of a step."""
 
     model: dict[str, Any]
     num_prompts: int = 64
     group_size: int = 8
     prompt_tokens: int = 128
     completion_tokens: int = 512
-    matrix: int = 8192  # of the product that is timed
+    matrix: int = 8192  # size of the timed product
     copied: int = 1 << 32  # bytes
 
     @property
     def num_rows(self) -> int:
-        """Completions of a step."""
+        """Completions per step."""
         return self.num_prompts * self.group_size
 
 
@@ -121,7 +121,7 @@ class Step:
 
 
 def seconds(work: Callable[[], object], device: torch.device, repeats: int = 1) -> float:
-    """Of one call, everything that it has started included."""
+    """Seconds of one call, including work it started on the device."""
     _wait(device)
     begin = time.perf_counter()
     for _ in range(repeats):
@@ -136,14 +136,14 @@ def _wait(device: torch.device) -> None:
 
 
 def peak_flops(size: Size, device: torch.device) -> float:
-    """Floating-point operations a second of a bfloat16 product of random square matrices."""
+    """Floating-point operations per second of a bfloat16 product of random square matrices."""
     a, b = (torch.randn(size.matrix, size.matrix, device=device, dtype=torch.bfloat16) for _ in range(2))
     seconds(lambda: a @ b, device, repeats=3)
     return 2 * size.matrix**3 / seconds(lambda: a @ b, device, repeats=10)
 
 
 def peak_bandwidth(size: Size, device: torch.device) -> float:
-    """Bytes a second of a copy, read and written ones together."""
+    """Bytes per second of a copy, reads and writes added."""
     source = torch.ones(size.copied, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     seconds(lambda: target.copy_(source), device, repeats=3)
@@ -154,7 +154,7 @@ def peak_bandwidth(size: Size, device: torch.device) -> float:
 
 
 def make_tokenizer(size: Size) -> PreTrainedTokenizerFast:
-    """One token a byte, and an end token."""
+    """One token per byte, and an end token."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {letter: number for number, letter in enumerate(letters)} | {"<end>": len(letters)}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
@@ -164,7 +164,6 @@ def make_tokenizer(size: Size) -> PreTrainedTokenizerFast:
 
 
 def make_policy(size: Size, device: torch.device) -> HubPolicy:
-    """Random float32 weights."""
     torch.manual_seed(0)
     model = Qwen2ForCausalLM(Qwen2Config(**size.model)).eval()
     move(model, device)
@@ -172,7 +171,7 @@ def make_policy(size: Size, device: torch.device) -> HubPolicy:
 
 
 def make_prompts(size: Size) -> list[list[int]]:
-    """Random letters, which every tokenizer takes apart alike."""
+    """Random letters, which every tokenizer splits alike."""
     draw = random.Random(0)
     return [[draw.randrange(32, 96) for _ in range(size.prompt_tokens)] for _ in range(size.num_prompts)]
 
@@ -205,7 +204,7 @@ def to_batch(size: Size, prompts: list[list[int]], completions: list[Completion]
 
 
 class Subject:
-    """What is timed: the product's engine and trainer over one set of weights."""
+    """The timed object: the product's engine and trainer over one set of weights."""
 
     def __init__(self, size: Size, device: torch.device) -> None:
         self.size, self.device = size, device
@@ -231,7 +230,7 @@ class Subject:
         )
 
     def step(self, number: int) -> Step:
-        """Sample, update, forget what was cached of the old weights."""
+        """Sample, update, drop caches of the old weights."""
         requests = [
             (
                 prompt,
@@ -274,7 +273,7 @@ class Subject:
 
 
 def weights_in_products(policy: HubPolicy) -> int:
-    """Numbers that every token is multiplied with: all matrices, the head once, the embeddings' rows not."""
+    """Weights that every token is multiplied with: all matrices, the head once, not the embeddings."""
     return sum(p.numel() for name, p in policy.model.named_parameters() if p.dim() == 2 and "embed" not in name) + (
         int(policy.model.config.vocab_size) * int(policy.model.config.hidden_size)
         if policy.model.config.tie_word_embeddings
@@ -283,7 +282,7 @@ def weights_in_products(policy: HubPolicy) -> int:
 
 
 def decode_bytes(size: Size, policy: HubPolicy) -> float:
-    """Bytes that all decode steps of a batch read at least."""
+    """Minimum bytes read by all decode steps of a batch."""
     itemsize = policy.dtype.itemsize
     config = policy.model.config
     heads, width = int(config.num_key_value_heads), int(config.hidden_size) // int(config.num_attention_heads)
@@ -294,12 +293,12 @@ def decode_bytes(size: Size, policy: HubPolicy) -> float:
 
 
 def training_flops(size: Size, policy: HubPolicy) -> float:
-    """Operations of one forward and backward pass over the batch, prompts once a group."""
+    """Operations of one forward and backward pass over the batch, prompts once per group."""
     config = policy.model.config
     head = int(config.vocab_size) * int(config.hidden_size)
     predicted = size.num_rows * size.completion_tokens
     tokens = size.num_prompts * size.prompt_tokens + predicted
-    line = size.prompt_tokens + size.completion_tokens / 2  # keys that a sampled token sees, on average
+    line = size.prompt_tokens + size.completion_tokens / 2  # mean number of keys per sampled token
     attention = 12 * int(config.num_hidden_layers) * int(config.hidden_size) * predicted * line
     return 6 * (weights_in_products(policy) - head) * tokens + 6 * head * predicted + attention
 
@@ -308,7 +307,7 @@ def training_flops(size: Size, policy: HubPolicy) -> float:
 
 
 def trl_steps(python: str, specification: dict[str, Any]) -> dict[str, Any] | None:
-    """The same steps by TRL with transformers' generation; None where it is not installed."""
+    """The same steps by TRL with transformers' generation; None if it is not installed."""
     if python == "none" or subprocess.run([python, "-c", "import trl"], capture_output=True, check=False).returncode:
         return None
     script = str(Path(__file__).with_name("gpu_step_trl.py"))
@@ -321,7 +320,7 @@ def trl_steps(python: str, specification: dict[str, Any]) -> dict[str, Any] | No
 
 
 def for_trl(subject: Subject, folder: Path, num_steps: int, micro: int) -> dict[str, Any]:
-    """What TRL has to do, its model being in the folder."""
+    """Specification for TRL; saves the model in the folder."""
     subject.policy.save(folder / "model")
     return {
         "model": str(folder / "model"),
@@ -339,20 +338,20 @@ def for_trl(subject: Subject, folder: Path, num_steps: int, micro: int) -> dict[
 
 
 def machine(device: torch.device) -> str:
-    """What was measured on."""
+    """Description of the machine."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
     return f"{name}, torch {torch.__version__}, transformers {transformers.__version__}"
 
 
 def peak_memory(device: torch.device) -> int:
-    """Bytes, of the GPU, or of the process where there is none."""
+    """Bytes, of the GPU, or without one of the process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def start_anew(device: torch.device) -> None:
-    """Give back what nothing refers to, and forget how much was taken."""
+def reset_memory(device: torch.device) -> None:
+    """Free unreferenced memory, and reset the peak."""
     free()
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
@@ -361,7 +360,7 @@ def start_anew(device: torch.device) -> None:
 def measure(size: Size, device: torch.device, num_steps: int, trl_python: str, micro: int) -> list[str]:
     """The lines of the report."""
     flops, bandwidth = peak_flops(size, device), peak_bandwidth(size, device)
-    start_anew(device)  # the ceilings took gigabytes
+    reset_memory(device)  # the ceilings took gigabytes
     subject = Subject(size, device)
     for line in subject.plan.lines:
         print(line, file=sys.stderr)
@@ -382,7 +381,7 @@ def measure(size: Size, device: torch.device, num_steps: int, trl_python: str, m
     with tempfile.TemporaryDirectory() as folder:
         specification = for_trl(subject, Path(folder), num_steps, micro)
         del subject
-        start_anew(device)  # TRL needs the GPU's memory
+        reset_memory(device)  # TRL needs the GPU's memory
         theirs = trl_steps(trl_python, specification)
     tokens = size.num_rows * size.completion_tokens
     ours = {"generation": generation, "training": training, "step": generation + training}
@@ -408,12 +407,11 @@ def measure(size: Size, device: torch.device, num_steps: int, trl_python: str, m
 
 
 def main() -> None:
-    """Print the report."""
     parser = argparse.ArgumentParser(description="Time a step of rlvr on one GPU, against its ceilings and TRL.")
-    parser.add_argument("--small", action="store_true", help="a tiny model and batch, on a CPU too")
-    parser.add_argument("--steps", type=int, default=3, help="measured steps after one that is not (default: 3)")
+    parser.add_argument("--small", action="store_true", help="a tiny model and batch, also for a CPU")
+    parser.add_argument("--steps", type=int, default=3, help="measured steps after one warm-up step (default: 3)")
     parser.add_argument("--trl-python", default=sys.executable, help="python with trl==1.16.*; none: without TRL")
-    parser.add_argument("--trl-micro", type=int, default=16, help="rows of one pass of TRL (default: 16)")
+    parser.add_argument("--trl-micro", type=int, default=16, help="rows per pass of TRL (default: 16)")
     args = parser.parse_args()
     device = choose_device("auto")
     choose_products(device, "auto")

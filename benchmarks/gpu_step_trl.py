@@ -1,4 +1,4 @@
-"""TRL's half of `gpu_step.py`: reads a specification from standard input, prints one line of JSON."""
+"""TRL's side of `gpu_step.py`: reads a specification from standard input, prints one line of JSON."""
 
 # pyright: reportPrivateImportUsage=false, reportArgumentType=false, reportMissingImports=false
 
@@ -16,7 +16,7 @@ from typing import Any
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-OUTPUT = os.fdopen(os.dup(1), "w")  # what TRL prints goes to stderr
+OUTPUT = os.fdopen(os.dup(1), "w")  # TRL's output goes to stderr
 os.dup2(2, 1)
 
 import torch  # noqa: E402
@@ -27,7 +27,7 @@ from trl import GRPOConfig, GRPOTrainer  # noqa: E402
 
 
 class Measured(GRPOTrainer):
-    """Notes how much of a step is generation."""
+    """Measures the generation time of a step."""
 
     generation = 0.0
 
@@ -47,11 +47,11 @@ class Clock(TrainerCallback):
         self._begin = 0.0
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """A step: rollouts, then the update. Only the first of its passes begins it."""
+        """Start of a step (rollouts, then update); only its first pass counts."""
         self._begin = self._begin or now()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """One optimizer step is done, and the next begins with its rollouts."""
+        """End of an optimizer step; the next one begins with its rollouts."""
         assert self.trainer is not None
         end = now()
         self.steps.append((end - self._begin, self.trainer.generation))
@@ -59,19 +59,19 @@ class Clock(TrainerCallback):
 
 
 def now() -> float:
-    """Seconds, when all that the GPU was told to do is done."""
+    """Seconds, after all queued GPU work is done."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     return time.perf_counter()
 
 
 def reward(completion_ids: Sequence[Sequence[int]], **columns: Any) -> list[float]:
-    """As good as random."""
+    """A pseudorandom reward."""
     return [float(sum(ids) % 2) for ids in completion_ids]
 
 
 def main() -> None:
-    """Train, and say how long it took."""
+    """Train, and print the times."""
     spec = json.load(sys.stdin)
     rows = len(spec["prompts"]) * spec["group_size"]
     settings = GRPOConfig(

@@ -1,10 +1,9 @@
-"""The report of a run with 20,000 episodes of 64 tokens: how long it takes to write and to open, how large it is.
+"""Times the report of a run with 20,000 episodes of 64 tokens: writing, opening, size.
 
-The run folder is made by the writers that `rlvr train` uses, out of random words and numbers, which compress worse than
-what a model writes. Written: `rlvr.report` in this process, torch not loaded; CPU time is what the clock shows on a
-machine that does nothing else. Opened: Chromium without a window, from the disk, a new page each time, until curves are
-drawn (`curves`), or until the list of episodes is there, too, and all texts can be searched (`rollouts`). A filter
-answers when the next frame with the shorter list has been drawn.
+The writers of `rlvr train` make the run folder from random words and numbers, which compress worse than model output.
+Written: `rlvr.report` in this process, without torch; CPU time equals wall time on an idle machine. Opened: headless
+Chromium, from disk, a new page each time, until curves are drawn (`curves`), or until the list of episodes is shown and
+all texts are searchable (`rollouts`). Filter: until the next frame with the shorter list.
 
     python benchmarks/report.py --rounds 5
 """
@@ -31,7 +30,7 @@ from rlvr.tracking.rollouts import EpisodeRecord, RowRecord, TurnRecord, rollout
 PROMPT_TOKENS, COMPLETION_TOKENS, GROUP = 24, 40, 8
 TARGETS = {"written": "<= 20 s", "size": "<= 30 MB", "rollouts": "<= 3 s", "filter": "<= 200 ms"}
 
-FILTERS = (  # each is set, measured and taken back
+FILTERS = (  # each is set, measured and reset
     ("text", '[aria-label^="text"]', "tara"),
     ("text, two letters", '[aria-label^="text"]', "ta"),
     ("reward", '[aria-label="lowest reward"]', "0.5"),
@@ -48,13 +47,13 @@ SET = """([selector, value]) => new Promise((done) => {
 
 
 def words(count: int) -> list[str]:
-    """Different words of four syllables' letters: `bata`, `bate`, ..."""
+    """Different words of four letters: `bata`, `bate`, ..."""
     syllables = [a + b for a in "btkdgmnrslpf" for b in "aeiou"]
     return [first + second for first in syllables for second in syllables][:count]
 
 
 def make_run(folder: Path, num_episodes: int, num_steps: int, seed: int = 0) -> None:
-    """A finished run whose rollouts are spread over 100 of its steps."""
+    """Write a finished run whose rollouts are spread over 100 steps."""
     source, vocabulary = random.Random(seed), words(2000)
     folder.mkdir(parents=True)
     metrics = MetricsFile(folder / "metrics.jsonl")
@@ -125,7 +124,7 @@ def _episode(source: random.Random, vocabulary: Sequence[str], index: int) -> Ep
 
 
 def opened(browser: Browser, path: Path, tab: str, ready: str) -> tuple[Page, float]:
-    """A new page of the report, and the seconds until `ready` was in it."""
+    """A new page of the report, and the seconds until `ready` appears."""
     page = browser.new_context().new_page()
     start = time.perf_counter()
     page.goto(f"file://{path}#{tab}")
@@ -134,7 +133,7 @@ def opened(browser: Browser, path: Path, tab: str, ready: str) -> tuple[Page, fl
 
 
 def measure(folder: Path, rounds: int) -> dict[str, list[float]]:
-    """Seconds (size: bytes) of each thing, a value a round."""
+    """Seconds (size: bytes) of each quantity, one value per round."""
     found: dict[str, list[float]] = {}
     path = folder.resolve() / "report.html"
     with sync_playwright() as playwright:
@@ -164,7 +163,7 @@ def measure(folder: Path, rounds: int) -> dict[str, list[float]]:
 
 
 def table(found: dict[str, list[float]]) -> str:
-    """A line for each thing: median and largest over the rounds, and what was aimed at."""
+    """A row per quantity: median and maximum over the rounds, and the target."""
     lines = ["| | median | largest | target |", "|---|---|---|---|"]
     for name, values in found.items():
         scale, unit = (1e-6, "MB") if name == "size" else (1000, "ms") if max(values) < 0.5 else (1, "s")
@@ -176,7 +175,6 @@ def table(found: dict[str, list[float]]) -> str:
 
 
 def main() -> None:
-    """Make the run, measure, print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--episodes", type=int, default=20_000)
     parser.add_argument("--steps", type=int, default=500, help="lines of metrics.jsonl")

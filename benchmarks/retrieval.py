@@ -1,12 +1,12 @@
-"""What the retrievers find on the real data, and how fast BM25 is next to `bm25s` used directly.
+"""Recall of the retrievers on real data, and the speed of BM25 compared with direct use of `bm25s`.
 
     RLVR_DATA=data python benchmarks/retrieval.py [recall|speed ...] [--split dev|train] [--retrievers bm25,hybrid] \\
         [--index-dir D] [--sets musique,hotpotqa] [--repeats 9]
 
-`recall`: mean share of a question's supporting passages among the first 2, 5 and 10 found, and the share of questions
+`recall`: mean share of a question's supporting passages among the first 2, 5 and 10 results, and the share of questions
 with all of them among the first 5; the question is the query. Over the corpus, then within the question's own
-paragraphs (bm25 with stems and without stop words, as everywhere else unless it says plain).
-`speed`: queries/s over each corpus, batched, 100 hits a query, tokenizing included; direct use and ours take turns.
+paragraphs (bm25 with stems and without stop words, unless it says plain). `speed`: queries/s over each corpus, batched,
+100 hits per query, including tokenization; direct use and ours alternate.
 
 The first run of semantic or hybrid encodes the corpora: 2 to 10 minutes each on a CPU.
 """
@@ -45,12 +45,12 @@ class Question:
     text: str
     gold: frozenset[str]
     paragraphs: tuple[Document, ...]
-    is_complete: bool  # all gold is among the paragraphs
+    is_complete: bool  # whether the paragraphs contain all gold
 
 
 @dataclass(frozen=True, kw_only=True)
 class QuestionSet:
-    """Rows of one file, and the corpus for them."""
+    """Rows of one file, and their corpus."""
 
     name: str
     rows: str
@@ -95,13 +95,13 @@ def _question(row: dict[str, Any]) -> Question:
 
 
 def recall(found: Sequence[Document], question: Question, gold_is_text: bool, cut: int) -> float:
-    """Share of the gold among the first `cut` found."""
+    """Share of the gold among the first `cut` results."""
     first = {document.full if gold_is_text else document.title for document in found[:cut]}
     return len(question.gold & first) / len(question.gold)
 
 
 def cells(finds: Sequence[Sequence[Document]], asked: Sequence[Question], gold_is_text: bool, within: bool) -> str:
-    """`40.2 / 50.3 / 58.0 / 12.9`; without the last two within paragraphs."""
+    """`40.2 / 50.3 / 58.0 / 12.9`; within paragraphs without the last two."""
     pairs = list(zip(finds, asked, strict=True))
     means = [
         statistics.fmean(recall(found, question, gold_is_text, cut) for found, question in pairs)
@@ -113,7 +113,7 @@ def cells(finds: Sequence[Sequence[Document]], asked: Sequence[Question], gold_i
 
 
 def over_corpus(index: Index, asked: Sequence[Question]) -> list[list[Document]]:
-    """What is found for each question."""
+    """Search results for each question."""
     return [[document for document, _ in index.search(question.text, max(CUTS))] for question in asked]
 
 
@@ -123,14 +123,14 @@ def within_paragraphs(index: Callable[[Sequence[Document]], Index], asked: Seque
 
 
 def opened(name: str) -> IndexRetriever:
-    """A retriever of our own; plain is bm25 without stems, with stop words."""
+    """One of our retrievers; plain is bm25 without stems, with stop words."""
     retriever = open_retriever("bm25", PLAIN) if name == "plain" else open_retriever(name, STEMMED)
     assert isinstance(retriever, IndexRetriever)
     return retriever
 
 
 def with_stored(name: str, corpus: Corpus) -> Callable[[Sequence[Document]], Index]:
-    """A retriever's `index`, which takes the vectors of paragraphs from a corpus where that has them."""
+    """A retriever's `index` that reuses a corpus's vectors for paragraphs if available."""
     import numpy as np
 
     if name not in ("semantic", "hybrid"):
@@ -152,7 +152,6 @@ def with_stored(name: str, corpus: Corpus) -> Callable[[Sequence[Document]], Ind
 
 
 def recall_tables(args: argparse.Namespace) -> None:
-    """Print both tables."""
     names = args.retrievers.split(",")
     corpus_rows, own_rows = [], []
     for chosen in SETS:
@@ -175,7 +174,6 @@ def recall_tables(args: argparse.Namespace) -> None:
 
 
 def speed_table(args: argparse.Namespace) -> None:
-    """Print queries/s over each corpus."""
     rows = []
     for chosen in SETS:
         if chosen.name in args.sets.split(","):
@@ -189,7 +187,7 @@ def speed_table(args: argparse.Namespace) -> None:
 
 
 def _speeds(corpus: Corpus, name: str, asked: list[str], args: argparse.Namespace) -> list[str]:
-    """bm25s with its own choice of top-k (JAX where installed) and with numpy's, ours, ours to the faster of both."""
+    """bm25s with its default top-k (JAX if installed) and with numpy's, ours, ratio of ours to the faster of both."""
     import bm25s
     import Stemmer
 
@@ -239,7 +237,6 @@ def _print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def main() -> None:
-    """Print what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", default=["recall", "speed"], help="recall, speed; default: both")
     parser.add_argument("--data", type=Path, default=os.environ.get("RLVR_DATA", "data"))

@@ -1,9 +1,9 @@
-"""Run `rlvr train` with several seeds, one after another, and print what each reached as a Markdown table.
+"""Runs `rlvr train` with several seeds, one after another, and prints the results as a Markdown table.
 
     python benchmarks/rpn_seeds.py [--seeds 1-10] [--config-name rpn] [--keep runs/seeds] [KEY=VALUE ...]
 
-Seconds are those of the whole command: start, warm start, training, evaluations, saving. CPU seconds and peak memory
-are those of its process as the operating system counts them.
+Seconds include the whole command: start, warm start, training, evaluations, saving. CPU seconds and peak memory are the
+operating system's figures for the process.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ class SeedResult:
     """One run."""
 
     seed: int
-    evaluations: tuple[dict[str, Any], ...]  # the lines of metrics.jsonl that hold one
+    evaluations: tuple[dict[str, Any], ...]  # lines of metrics.jsonl with an evaluation
     wall_s: float
     cpu_s: float
     peak_mb: float
 
     @property
     def first_step_at_target(self) -> int | None:
-        """Of the first evaluation that reached it."""
+        """The step of the first evaluation that reached the target."""
         return next((line["step"] for line in self.evaluations if line[ACCURACY] >= TARGET), None)
 
     @property
     def reached(self) -> bool:
-        """At the end of the run, which is what counts."""
+        """Whether the last evaluation reached the target."""
         return self.evaluations[-1][ACCURACY] >= TARGET
 
 
 def run(seed: int, config_name: str, folder: Path, overrides: Sequence[str]) -> SeedResult:
-    """One `rlvr train`. SystemExit if it fails."""
+    """Run one `rlvr train`. SystemExit if it fails."""
     command = [sys.executable, "-m", "rlvr", "train", "--config-name", config_name, f"seed={seed}", f"run_dir={folder}"]
     with tempfile.TemporaryFile("w+") as log:
         begin = time.perf_counter()
@@ -76,7 +76,7 @@ def accuracy(line: dict[str, Any], name: str = ACCURACY) -> str:
 
 
 def row(result: SeedResult) -> str:
-    """A line of the table."""
+    """A table row."""
     first, last = result.evaluations[0], result.evaluations[-1]
     step = "-" if result.first_step_at_target is None else str(result.first_step_at_target)
     cells = [
@@ -93,7 +93,7 @@ def row(result: SeedResult) -> str:
 
 
 def summary(results: Sequence[SeedResult]) -> str:
-    """The last line: how many reached the target, and medians."""
+    """The last line: number of seeds that reached the target, and medians."""
 
     def median(values: Sequence[float]) -> float:
         return statistics.median(values)
@@ -116,8 +116,7 @@ def seeds_of(text: str) -> list[int]:
 
 
 def main() -> None:
-    """Print the table line by line."""
-    parser = argparse.ArgumentParser(description="Train with several seeds and print what each reached.")
+    parser = argparse.ArgumentParser(description="Train with several seeds and print the results.")
     parser.add_argument("--seeds", type=seeds_of, default=seeds_of("1-10"), help="1-10, or 1,4,7 (default: 1-10)")
     parser.add_argument("--config-name", default="rpn", help="configuration of every run (default: rpn)")
     parser.add_argument("--keep", type=Path, help="folder for the run folders (default: temporary)")

@@ -1,11 +1,11 @@
-"""`rlvr serve` against its own engine: the same requests, turn about, on the same machine.
+"""`rlvr serve` against its own engine: the same requests, alternately, on the same machine.
 
     OMP_WAIT_POLICY=PASSIVE OMP_NUM_THREADS=1 python benchmarks/serve.py [--rounds 7] [--clients 64] [--run runs/rpn]
 
-64 clients in a process of their own ask for 128 tokens each, all at once: once in whole answers, once streamed, once
-streamed by clients that go away in the middle. "engine" is the engine alone on the same prompts and seeds
-in another process that idles otherwise. Medians of the rounds; "ratio" is the median of engine seconds / seconds of the
-same round, "CPU" the same of processor seconds of all rounds, which other load on the machine moves less.
+64 clients in their own process request 128 tokens each, all at once: as whole answers, streamed, and streamed by
+clients that disconnect midway. "engine" is the engine alone on the same prompts and seeds in another, otherwise idle
+process. Medians of the rounds; "ratio" is the median of engine seconds / seconds of the same round, "CPU" the same for
+CPU seconds of all rounds, which other load affects less.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ WAIT_S = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class Answered:
-    """What one client got."""
+    """One client's result."""
 
     num_tokens: int
     seconds: float
 
 
 def make_model(folder: Path) -> Path:
-    """Two layers, 128 wide, 4,096 words: random weights, a tokenizer with bytes."""
+    """Two layers, width 128, 4,096 words: random weights, and a byte-level tokenizer."""
     texts = [f"What is {a} plus {b}? The answer is {a + b}." for a in range(40) for b in range(40)]
     tokenizer: PreTrainedTokenizerFast = build_bpe_tokenizer(texts, 400, ())
     torch.manual_seed(0)
@@ -68,7 +68,7 @@ def make_model(folder: Path) -> Path:
 
 
 def bodies(clients: int, num_words: int, new_tokens: int) -> list[dict[str, Any]]:
-    """One request for each client: prompts of token ids of different lengths, all of them new_tokens long answers."""
+    """One request per client: prompts of token ids with different lengths, answers of new_tokens each."""
     generator = torch.Generator().manual_seed(0)
     lengths = [PROMPT_TOKENS // 2 + (7 * client) % PROMPT_TOKENS // 2 for client in range(clients)]
     return [
@@ -88,7 +88,7 @@ def bodies(clients: int, num_words: int, new_tokens: int) -> list[dict[str, Any]
 
 @contextmanager
 def serving(model: str) -> Iterator[tuple[str, int]]:
-    """`rlvr serve` in a process of its own; its address and process id."""
+    """`rlvr serve` in its own process; its address and process id."""
     command = [sys.executable, "-m", "rlvr", "serve", model, "--port", "0", "--served-model-name", "m"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     assert server.stdout is not None
@@ -100,18 +100,18 @@ def serving(model: str) -> Iterator[tuple[str, int]]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Processor time that a process has used so far."""
+    """CPU time of a process so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 async def together(engine: LocalEngine, requests: Sequence[tuple[Sequence[int], SamplingParams]]) -> list[Completion]:
-    """Completions of all requests, in their order."""
+    """Completions of all requests, in order."""
     return await asyncio.gather(*(engine.generate(*request) for request in requests))
 
 
 def engine_loop(model: str) -> None:
-    """Reads lists of requests from stdin, writes seconds and the sum of the sampled ids."""
+    """Read lists of requests from stdin, write seconds and the sum of the sampled ids."""
     with open_served(model, ServeSettings()) as (served, _):
         for line in sys.stdin:
             requests = [
@@ -128,7 +128,7 @@ def engine_loop(model: str) -> None:
 
 
 class Engine:
-    """The engine alone, in a process of its own."""
+    """The engine alone, in its own process."""
 
     def __init__(self, model: str) -> None:
         command = [sys.executable, __file__, "--engine-of", model]
@@ -136,7 +136,7 @@ class Engine:
         self.pid = self._process.pid
 
     def seconds(self, requests: Sequence[dict[str, Any]]) -> tuple[float, list[list[int]]]:
-        """For all of the requests at once, and what was sampled."""
+        """Seconds for all requests at once, and the sampled ids."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(requests) + "\n")
@@ -163,22 +163,20 @@ class Client:
         self._open: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def get(self, path: str) -> tuple[int, bytes]:
-        """Status and body."""
         return await self._ask(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
 
     async def post(self, body: dict[str, Any]) -> tuple[int, bytes]:
-        """Status and body of the answer to a request for a completion."""
+        """Status and body of a completion request."""
         return await self._ask(self._posted(body))
 
     async def leave(self, body: dict[str, Any], after_bytes: int) -> None:
-        """Go away in the middle of a stream."""
+        """Disconnect during a stream."""
         reader, writer = await self._connection()
         writer.write(self._posted(body))
         await reader.readexactly(after_bytes)
         self.close()
 
     def close(self) -> None:
-        """Close the connection."""
         if self._open is not None:
             self._open[1].close()
             self._open = None
@@ -227,7 +225,7 @@ async def streamed(client: Client, body: dict[str, Any]) -> list[int]:
 
 
 async def crowd(url: str, requests: Sequence[dict[str, Any]], ask: Ask) -> tuple[float, list[float], list[list[int]]]:
-    """All clients at once: seconds in all, of each, and what each got."""
+    """All clients at once: total seconds, seconds of each, and their results."""
     clients = [Client(url) for _ in requests]
     for client in clients:
         await client.get("/health")
@@ -246,7 +244,7 @@ async def crowd(url: str, requests: Sequence[dict[str, Any]], ask: Ask) -> tuple
 
 
 async def health_while_busy(url: str, requests: Sequence[dict[str, Any]]) -> float:
-    """The longest wait for /health while the batch runs, in seconds."""
+    """The longest wait for /health during the batch, in seconds."""
     busy = asyncio.create_task(crowd(url, requests, whole))
     client, waits = Client(url), []
     while not busy.done():
@@ -260,7 +258,7 @@ async def health_while_busy(url: str, requests: Sequence[dict[str, Any]]) -> flo
 
 
 async def slot_after_leaving(url: str, requests: Sequence[dict[str, Any]]) -> float:
-    """Seconds until no completion runs after all clients have gone away in the middle of a stream."""
+    """Seconds until no completion runs after all clients have disconnected during a stream."""
     await asyncio.gather(*(Client(url).leave(body | {"stream": True}, 600) for body in requests))
     begin = time.perf_counter()
     client = Client(url)
@@ -275,7 +273,7 @@ async def slot_after_leaving(url: str, requests: Sequence[dict[str, Any]]) -> fl
 
 
 def measure(label: str, model: str, num_words: int, clients: int, new_tokens: int, rounds: int) -> str:
-    """A line of the table."""
+    """A table row."""
     requests = bodies(clients, num_words, new_tokens)
     engine = Engine(model)
     own: list[float] = []
@@ -315,11 +313,10 @@ def measure(label: str, model: str, num_words: int, clients: int, new_tokens: in
 
 
 def main() -> None:
-    """Print the table."""
     parser = argparse.ArgumentParser(description="Time rlvr serve against its own engine.")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--clients", type=int, default=64)
-    parser.add_argument("--run", help="a run of rpn to measure, too")
+    parser.add_argument("--run", help="also measure this rpn run")
     parser.add_argument("--engine-of", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.engine_of:

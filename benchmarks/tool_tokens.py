@@ -1,8 +1,8 @@
-"""`rlvr` with a bug put in on purpose (pitfall 5): what tools and templates wrote is trained on, too.
+"""`rlvr` with an intentional bug (pitfall 5): also trains on tokens of tools and templates.
 
     python benchmarks/tool_tokens.py train --config-name two_hop
 
-What it does to a run: docs/two_hop.md.
+docs/two_hop.md shows the effect.
 """
 
 from __future__ import annotations

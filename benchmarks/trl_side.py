@@ -1,13 +1,13 @@
-"""TRL's half of `vs_trl.py`. Runs in a virtual environment of its own, started by it; imports nothing of rlvr.
+"""TRL's side of `vs_trl.py`, which starts it in its own virtual environment; imports nothing of rlvr.
 
 One `GRPOTrainer` trains and pauses after every block of steps. Lines of JSON on stdin and stdout:
 
     in    {"model": ..., "prompts": ..., "case": ..., ...}      once, the specification
     out   {"ready": true, "versions": {...}}                    once, when the first step could begin
-    in    {"steps": 3}                                          do a block ({"steps": 0} ends the run)
-    out   {"steps": [{"wall": ..., "cpu": ..., ...}, ...]}      what it took, step by step
+    in    {"steps": 3}                                          run a block ({"steps": 0} ends the run)
+    out   {"steps": [{"wall": ..., "cpu": ..., ...}, ...]}      times of each step
 
-A step is timed from the end of the one before it (or the order to begin) to its own end: data loader, generation,
+A step is timed from the end of the previous one (or the start command) to its own end: data loader, generation,
 reward, update.
 """
 
@@ -23,12 +23,12 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-# before torch loads: threads that spin while they wait ruin every time on a shared machine
+# before torch loads: spinning threads distort all times on a shared machine
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-CHANNEL = os.fdopen(os.dup(1), "w", buffering=1)  # our own; what TRL prints goes to stderr
+CHANNEL = os.fdopen(os.dup(1), "w", buffering=1)  # our own channel; TRL's output goes to stderr
 os.dup2(2, 1)
 
 import torch  # noqa: E402
@@ -46,17 +46,17 @@ from trl import GRPOConfig, GRPOTrainer  # noqa: E402  # pyright: ignore[reportM
 
 
 def send(message: dict[str, Any]) -> None:
-    """One line out."""
+    """Write one line."""
     CHANNEL.write(json.dumps(message) + "\n")
 
 
 def receive() -> dict[str, Any]:
-    """One line in; the end of the input ends the run."""
+    """Read one line; end of input ends the run."""
     return json.loads(sys.stdin.readline() or '{"steps": 0}')
 
 
 class FixedLengths(LogitsProcessor):
-    """Row i of the batch ends, with the end token, after exactly `lengths[i]` tokens."""
+    """Row i of the batch ends with the end token after exactly `lengths[i]` tokens."""
 
     def __init__(self, lengths: Sequence[int], eos_id: int) -> None:
         self._eos_id = eos_id
@@ -66,7 +66,7 @@ class FixedLengths(LogitsProcessor):
         self._prompt_width = 0
 
     def begin(self, prompt_width: int) -> None:
-        """A new batch with prompts of this (padded) width."""
+        """Start a new batch with prompts of this (padded) width."""
         self._prompt_width = prompt_width
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
@@ -81,7 +81,7 @@ class FixedLengths(LogitsProcessor):
 
 
 def fix_lengths(model: Any, lengths: Sequence[int], eos_id: int) -> None:
-    """GRPOTrainer has no setting for a logits processor, so the model's own `generate` brings it along."""
+    """Add a logits processor to the model's `generate`: GRPOTrainer has no setting for it."""
     processor = FixedLengths(lengths, eos_id)
     generate = model.generate
 
@@ -93,7 +93,7 @@ def fix_lengths(model: Any, lengths: Sequence[int], eos_id: int) -> None:
 
 
 class Measured(GRPOTrainer):
-    """Notes how much of each step is generation, and how much is generation plus reward and preparation."""
+    """Measures the time of generation, and of generation plus reward and preparation."""
 
     generation = 0.0
     rollout = 0.0
@@ -112,7 +112,7 @@ class Measured(GRPOTrainer):
 
 
 class Reward:
-    """1 if the answer is right, by the rule of the case; counts what was sampled."""
+    """1 if the answer is right by the case's rule; counts the samples."""
 
     __name__ = "right"
 
@@ -121,7 +121,7 @@ class Reward:
         self.noted: dict[str, float] = {}
 
     def __call__(self, completion_ids: Sequence[Sequence[int]], answer: Sequence[str], **columns: Any) -> list[float]:
-        """Rewards of one batch, whose groups stand together."""
+        """Rewards of one batch, with adjacent groups."""
         rewards = [float(self._is_right(list(ids), self._ids[a])) for ids, a in zip(completion_ids, answer)]  # noqa: B905
         groups = [rewards[i : i + self._group_size] for i in range(0, len(rewards), self._group_size)]
         self.noted = {
@@ -139,7 +139,7 @@ class Reward:
 
 
 class Pause(TrainerCallback):
-    """Times the steps; after each block sends the times and waits for the order to go on."""
+    """Times the steps; after each block sends the times and waits for the next command."""
 
     def __init__(self, reward: Reward) -> None:
         self._reward = reward
@@ -149,7 +149,6 @@ class Pause(TrainerCallback):
         self._wall = self._cpu = 0.0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Everything is loaded."""
         versions = {"trl": trl.__version__, "transformers": transformers.__version__, "torch": torch.__version__}
         send({"ready": True, "versions": versions})
         self._wait(control)
@@ -188,7 +187,7 @@ class Pause(TrainerCallback):
 def settings_of(spec: dict[str, Any]) -> GRPOConfig:
     """The fastest settings found for a small model on a CPU: fp32, no gradient checkpointing, plain `generate`.
 
-    Gradients are accumulated over `micro` parts of the batch: as fast as one part or faster, with half the memory.
+    Gradients are accumulated over `micro` parts of the batch: at least as fast as one part, with half the memory.
     """
     return GRPOConfig(
         output_dir=spec["output"],
@@ -229,7 +228,7 @@ def settings_of(spec: dict[str, Any]) -> GRPOConfig:
 
 
 def main() -> None:
-    """Build the trainer that the specification asks for and let it run, block by block."""
+    """Build the trainer of the specification and run it block by block."""
     spec = receive()
     torch.set_num_threads(spec["threads"])
     tokenizer = AutoTokenizer.from_pretrained(spec["model"], padding_side="left")

@@ -1,9 +1,9 @@
-"""Run `rlvr train --config-name two_hop` with several seeds, as it is and with tool tokens in the loss.
+"""Runs `rlvr train --config-name two_hop` with several seeds, unchanged and with tool tokens in the loss.
 
     python benchmarks/two_hop.py [--seeds 0-4] [--keep runs/two_hop] [--svg docs/two_hop.svg] [KEY=VALUE ...]
 
-Prints a Markdown table line by line: held-out accuracy by step, calls of the tool per held-out episode, and seconds of
-the whole command (start, warm start, training, evaluations, saving; CPU seconds as the operating system counts them).
+Prints a Markdown table line by line: held-out accuracy by step, tool calls per held-out episode, and seconds of the
+whole command (start, warm start, training, evaluations, saving; CPU seconds by the operating system).
 `--svg` draws the curves of accuracy.
 """
 
@@ -42,7 +42,7 @@ class Run:
 
 
 def run(variant: str, seed: int, folder: Path, overrides: Sequence[str]) -> Run:
-    """One `rlvr train`. SystemExit if it fails."""
+    """Run one `rlvr train`. SystemExit if it fails."""
     words = ["train", "--config-name", "two_hop", f"seed={seed}", f"run_dir={folder}", *overrides]
     command = [sys.executable, *VARIANTS[variant], *words]
     with tempfile.TemporaryFile("w+") as log:
@@ -69,13 +69,13 @@ def run(variant: str, seed: int, folder: Path, overrides: Sequence[str]) -> Run:
 
 
 def header(steps: Sequence[int]) -> str:
-    """The first two lines of the table."""
+    """The header of the table."""
     cells = ["loss", "seed", *(f"step {step}" for step in steps), "calls", "reward, last 5 steps", "CPU s", "wall s"]
     return f"| {' | '.join(cells)} |\n|{'---|' * len(cells)}"
 
 
 def row(found: Run) -> str:
-    """A line of the table."""
+    """A table row."""
     cells = [
         found.variant,
         str(found.seed),
@@ -89,7 +89,7 @@ def row(found: Run) -> str:
 
 
 def summary(variant: str, runs: Sequence[Run]) -> str:
-    """How many seeds reached the target, and medians."""
+    """Number of seeds that reached the target, and medians."""
     last = [found.accuracy[-1] for found in runs]
     return (
         f"{variant}: {sum(value >= TARGET for value in last)} of {len(runs)} seeds end at {TARGET} or more; median "
@@ -100,7 +100,7 @@ def summary(variant: str, runs: Sequence[Run]) -> str:
 
 
 def svg(runs: Sequence[Run]) -> str:
-    """Accuracy by step, one line a run."""
+    """Accuracy by step, one line per run."""
     width, height, left, bottom = 640, 300, 50, 40
     last = max(max(found.steps) for found in runs)
 
@@ -143,7 +143,6 @@ def seeds_of(words: str) -> list[int]:
 
 
 def main() -> None:
-    """Print the table line by line."""
     parser = argparse.ArgumentParser(description="Train the two-hop task with and without tool tokens in the loss.")
     parser.add_argument("--seeds", type=seeds_of, default=seeds_of("0-4"), help="0-4, or 1,4,7 (default: 0-4)")
     parser.add_argument("--keep", type=Path, help="folder for the run folders (default: temporary)")

@@ -1,12 +1,12 @@
-"""How many answers a second the verifiers grade, and what answers that hang for ever cost.
+"""Grading speed of the verifiers, and the cost of answers that hang.
 
     OMP_WAIT_POLICY=PASSIVE OMP_NUM_THREADS=1 python benchmarks/verifiers.py [--repeats 5] [--num-workers 2] [--pebble]
 
-Three tables, medians of the repeats. Cheap verifiers, one after another through the same asynchronous interface as in
-training, per second of CPU time (which other load moves less). math-verify in the sandbox, per second. The sandbox
-with 5 % of the answers hanging, against 1.3 x (0.05 n deadline / workers + n / rate), the rate measured just before;
-answers hang in Python, in C, and with SIGTERM ignored and a forked child. Processes left behind are counted in /proc
-(Linux), and ended. `--pebble` adds pebble's ProcessPool, which must be installed, to the third table.
+Three tables, medians of the repeats. Cheap verifiers, sequentially through the asynchronous interface of training, per
+second of CPU time (which other load affects less). math-verify in the sandbox, per second. The sandbox with 5 % hanging
+answers, against 1.3 x (0.05 n deadline / workers + n / rate), with the rate measured just before; answers hang in
+Python, in C, and with SIGTERM ignored and a forked child. Remaining processes are counted in /proc (Linux) and killed.
+`--pebble` adds pebble's ProcessPool, which must be installed, to the third table.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ GSM8K_GOLD = "16 - 3 - 4 = 9\n#### 18"
 
 
 def attempt(gold: str, text: str, state: object = None) -> Attempt:
-    """One attempt, as the rollout hands it over."""
+    """One attempt, as in a rollout."""
     example = Example(id="e", messages=(Message(role="user", content="<boe> 4 0 1 + + ="),), answer=gold)
     return Attempt(
         example=example, completion=text, text=text, stop_reason=StopReason.STOP, num_tokens=100, state=state
@@ -74,12 +74,11 @@ def attempt(gold: str, text: str, state: object = None) -> Attempt:
 
 
 def solved(answer: str) -> str:
-    """A completion of the length that GSM8K's solutions have."""
+    """A completion as long as GSM8K's solutions."""
     return f"<start_working_out>{WORKING}<end_working_out><SOLUTION>{answer}</SOLUTION>"
 
 
 def cheap_verifiers() -> Iterator[tuple[str, Verifier, list[Attempt]]]:
-    """Name, verifier, attempts."""
     answers = ("18", "18.0", "$18", "1,080", "19", "-18", "18 eggs", "twelve", "", "yes", "12%", "3/4")
     attempts = [attempt("18", solved(answer)) for answer in answers]
     solution = AnswerFormat(answer_in="solution", markers=MARKERS)
@@ -98,7 +97,7 @@ def cheap_verifiers() -> Iterator[tuple[str, Verifier, list[Attempt]]]:
 
 
 def cheap_rate(verifier: Verifier, attempts: list[Attempt], num_answers: int) -> float:
-    """Answers a second of this process' own CPU time."""
+    """Answers per second of this process' CPU time."""
 
     async def run() -> float:
         start = time.process_time()
@@ -110,7 +109,7 @@ def cheap_rate(verifier: Verifier, attempts: list[Attempt], num_answers: int) ->
 
 
 def official_rate(num_answers: int) -> float:
-    """Answers a second of GSM8K's official scorer."""
+    """Answers per second of GSM8K's official scorer."""
     texts = [f"{WORKING}\n#### {answer}" for answer in ("18", "1,080", "19", "eighteen")]
     start = time.process_time()
     for index in range(num_answers):
@@ -119,7 +118,7 @@ def official_rate(num_answers: int) -> float:
 
 
 def math_attempts(num: int) -> list[Attempt]:
-    """Groups of eight answers to one gold: right, equivalent, wrong; a third of them never seen before."""
+    """Groups of eight answers to one gold: right, equivalent, wrong; a third of them are new."""
     draw = random.Random(0)
     made = []
     for index in range(num):
@@ -132,7 +131,7 @@ def math_attempts(num: int) -> list[Attempt]:
 
 
 def grade_all(part: PartRunner, attempts: list[Attempt]) -> tuple[float, int]:
-    """Seconds, and how many grades are not errors."""
+    """Seconds, and the number of grades without error."""
 
     async def run() -> tuple[float, int]:
         start = time.perf_counter()
@@ -143,7 +142,7 @@ def grade_all(part: PartRunner, attempts: list[Attempt]) -> tuple[float, int]:
 
 
 def grade(index: int, milliseconds: float) -> int:
-    """An answer that takes its time; every twentieth never comes."""
+    """An answer that takes this long; every twentieth hangs."""
     if index % 20 == 7:
         hang(index // 20 % 3)
     end = time.perf_counter() + milliseconds / 1000
@@ -153,7 +152,7 @@ def grade(index: int, milliseconds: float) -> int:
 
 
 def hang(kind: int) -> None:
-    """For ever: in Python; in C; refusing SIGTERM, with a child that does so too."""
+    """Hang: in Python; in C; ignoring SIGTERM, with a child that does too."""
     if kind == 1:
         re.match(r"(a|a)*$", "a" * 60 + "b")
     if kind == 2:
@@ -165,7 +164,7 @@ def hang(kind: int) -> None:
 
 @contextmanager
 def marked() -> Iterator[Callable[[], int]]:
-    """Gives a function that counts the processes started inside, and ends them."""
+    """Yields a function that counts and kills the processes started inside."""
     mark = uuid.uuid4().hex
     os.environ[MARK] = mark
     try:
@@ -188,7 +187,7 @@ def hanging(num: int, deadline_s: float, num_workers: int, milliseconds: float) 
 
 
 def end_all(mark: str) -> int:
-    """Kill what carries the mark, by process id; how many there were."""
+    """Kill processes with the mark, by process id; returns their number."""
     found = 0
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -201,7 +200,7 @@ def end_all(mark: str) -> int:
 def hanging_in_pebble(
     num: int, deadline_s: float, num_workers: int, milliseconds: float
 ) -> tuple[float, int, int, int]:
-    """The same with pebble, workers forked from a server that has imported nothing."""
+    """The same with pebble, workers forked from a server without imports."""
     import multiprocessing
 
     from pebble import ProcessPool  # pyright: ignore[reportMissingImports]
@@ -222,7 +221,7 @@ def hanging_in_pebble(
 
 
 def pool_rate(num: int, num_workers: int, milliseconds: float) -> float:
-    """Answers a second of the pool where nothing hangs."""
+    """Answers per second of the pool without hanging ones."""
     with Sandbox(num_workers=num_workers, timeout_s=60.0, max_memory_mb=1024) as pool:
         for _ in range(num_workers):
             pool.submit(grade, 0, 0.0).result()
@@ -278,8 +277,7 @@ def print_hanging(repeats: int, num_workers: int, with_pebble: bool) -> None:
 
 
 def main() -> None:
-    """Print the tables."""
-    parser = argparse.ArgumentParser(description="Answers a second of the verifiers, and what hanging answers cost.")
+    parser = argparse.ArgumentParser(description="Answers a second of the verifiers, and the cost of hanging answers.")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--num-workers", type=int, default=2)
     parser.add_argument("--pebble", action="store_true", help="compare with pebble's ProcessPool")

@@ -1,4 +1,4 @@
-"""The half of benchmarks/environments.py that verifiers 0.3.1 plays: in-process, its client an instant model."""
+"""The verifiers 0.3.1 side of benchmarks/environments.py: in-process, with an instant model as client."""
 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 
@@ -27,7 +27,7 @@ BOX = re.compile(r"\\boxed\{([^}]*)\}")
 
 
 class Question(Protocol):
-    """What is asked, and what the model says."""
+    """A question and the model's completions."""
 
     @property
     def text(self) -> str: ...
@@ -42,7 +42,7 @@ class Question(Protocol):
 
 
 class InstantClient(Client):
-    """Gives finished messages: the calls of the first turns, then the answer."""
+    """Returns prepared messages: the calls of the first turns, then the answer."""
 
     def __init__(self, questions: Sequence[Question], *, with_tools: bool) -> None:
         self.logger, self._config, self._client = logging.getLogger("instant"), None, None
@@ -63,17 +63,15 @@ class InstantClient(Client):
         """There is none."""
 
     async def to_native_tool(self, tool: Any) -> Any:
-        """As it is."""
         return tool
 
     async def to_native_prompt(self, messages: Any) -> Any:
-        """As they are."""
         return messages, {}
 
     async def get_native_response(
         self, prompt: Any, model: str, sampling_args: Any, tools: Any = None, **_: Any
     ) -> Any:
-        """The question and how many turns there were."""
+        """The question and the number of turns so far."""
         question = next(self._questions[message["content"]] for message in prompt if message["role"] == "user")
         return question, sum(message["role"] == "assistant" for message in prompt)
 
@@ -110,8 +108,8 @@ def reward(completion: Any, answer: str) -> float:
 def rows(
     questions: Sequence[Question], find: Callable[..., str], system: str, group_size: int, max_turns: int
 ) -> list[tuple[bool, str, Callable[[int], Awaitable[None]]]]:
-    """With tools or not, the name of the way, and what plays that many groups."""
-    documents = questions[0].documents  # a ToolEnv has no state of an episode: all of them search these
+    """Tuples of: with tools or not, name of the API, function that plays that many groups."""
+    documents = questions[0].documents  # a ToolEnv has no episode state: all episodes search these
 
     def search(query: str, top_n: int = 3) -> str:
         """Find documents about something.
@@ -144,7 +142,7 @@ def rows(
 
 
 def player(group: Any, env: Any, inputs: list[dict[str, Any]], client: Client, size: int) -> Any:
-    """Plays groups, all at once."""
+    """Plays groups concurrently."""
 
     async def play(num_groups: int) -> None:
         chosen = [inputs[index % len(inputs)] for index in range(num_groups)]
@@ -154,13 +152,13 @@ def player(group: Any, env: Any, inputs: list[dict[str, Any]], client: Client, s
 
 
 async def run_group(env: Any, inputs: list[dict[str, Any]], client: Client) -> None:
-    """The documented way."""
+    """The documented API."""
     outputs = await env.run_group(inputs, client, "policy", {"max_tokens": 64}, state_columns=["trajectory"])
     assert all(output["reward"] == 1.0 and output["error"] is None for output in outputs)
 
 
 async def rollout_and_score(env: Any, inputs: list[dict[str, Any]], client: Client) -> None:
-    """What `run_group` does, without writing the outputs."""
+    """`run_group` without writing the outputs."""
     states = await asyncio.gather(*(env.rollout(row, client, "policy", {"max_tokens": 64}) for row in inputs))
     await env.rubric.score_group(list(states))
     assert all(state["reward"] == 1.0 and state["error"] is None for state in states)

@@ -1,16 +1,16 @@
-"""vLLM beside the local engine: how long new weights take, and how fast each samples the same prompts.
+"""vLLM compared with the local engine: time of weight pushes, and sampling speed on the same prompts.
 
     OMP_WAIT_POLICY=PASSIVE python benchmarks/vllm_push.py --vllm-python vllm_venv/bin/python [--rounds 7]
 
-For each model a vLLM server is started by `rlvr serve --engine vllm`; 64 prompts of 16 to 32 tokens get 64 tokens each,
-once from the server and once from the local engine, turn about. "push" is a whole `load_weights`: files written,
-requests paused, tensors loaded and verified, caches forgotten, log-probabilities compared. "in flight" is the same
-while 64 completions are sampled; "lost" are those of them that did not come back whole. "gap" is the largest difference
-between a behavior logprob of vLLM and what the trainer's own forward pass says of the same token. Medians of the
-rounds; "ratio" is the median of local seconds / vLLM seconds of the same round.
+For each model `rlvr serve --engine vllm` starts a vLLM server; 64 prompts of 16 to 32 tokens get 64 tokens each,
+alternately from the server and from the local engine. "push" is a whole `load_weights`: write files, pause requests,
+load and verify tensors, drop caches, compare logprobs. "in flight" is the same during the sampling of 64 completions;
+"lost" counts incomplete ones among them. "gap" is the largest difference between vLLM's behavior logprobs and the
+trainer's forward pass. Medians of the rounds; "ratio" is the median of local seconds / vLLM seconds per round.
 
-The second table (alone with --pushes) is of a model of about 100 MB: whole pushes by files in a folder and by
-broadcast, turn about, and the bytes of the weights / seconds.
+
+The second table (alone with --pushes) is for a model of about 100 MB: whole pushes by files in a folder and by
+broadcast, alternately, and weight bytes / seconds.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ Sync = Literal["folder", "broadcast"]
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """A Qwen2 with heads of 64, which vLLM's CPU build can do."""
+    """A Qwen2 with head size 64, which vLLM's CPU build supports."""
 
     width: int
     num_layers: int
 
     def save(self, folder: Path) -> Path:
-        """Random weights and a tokenizer."""
+        """Save random weights and a tokenizer."""
         texts = [f"What is {a} plus {b}? The answer is {a + b}." for a in range(40) for b in range(40)]
         tokenizer: PreTrainedTokenizerFast = build_bpe_tokenizer(texts, 400, ())
         torch.manual_seed(0)
@@ -93,7 +93,7 @@ def serving(model: Path, python: str) -> Iterator[str]:
 
 
 def requests(round_: int) -> list[tuple[list[int], SamplingParams]]:
-    """Other prompts in each round, so that nothing is in a cache."""
+    """Different prompts in each round, to avoid cache hits."""
     generator = torch.Generator().manual_seed(round_)
     lengths = [16 + (7 * row) % 17 for row in range(PROMPTS)]
     return [
@@ -106,14 +106,14 @@ def requests(round_: int) -> list[tuple[list[int], SamplingParams]]:
 
 
 async def sample(engine: Engine, round_: int) -> tuple[float, list[Completion]]:
-    """Seconds for all prompts at once, and what was sampled."""
+    """Seconds for all prompts at once, and the completions."""
     begin = time.perf_counter()
     found = await asyncio.gather(*(engine.generate(prompt, sampling) for prompt, sampling in requests(round_)))
     return time.perf_counter() - begin, found
 
 
 async def push_in_flight(engine: VllmEngine, version: int) -> tuple[float, int]:
-    """Seconds of a push in the middle of a batch, and how many completions of it are not whole."""
+    """Seconds of a push during a batch, and the number of incomplete completions."""
     running = asyncio.create_task(sample(engine, 10_000 + version))
     await asyncio.sleep(0.3)
     assert not running.done(), "the batch was over before the push"
@@ -136,7 +136,7 @@ def gap(policy: HubPolicy, round_: int, found: Sequence[Completion]) -> float:
 
 
 def change(policy: HubPolicy, seed: int) -> None:
-    """Other weights, as after an update."""
+    """Change the weights, as an update does."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for weight in policy.model.parameters():
@@ -144,7 +144,7 @@ def change(policy: HubPolicy, seed: int) -> None:
 
 
 async def rounds_of(policy: HubPolicy, remote: VllmEngine, local: LocalEngine, rounds: int) -> list[str]:
-    """The cells of a line."""
+    """The cells of a row."""
     pushes, flights, theirs, ours, gaps = [], [], [], [], []
     lost = 0
     for number in range(rounds + 1):  # the first is warm-up
@@ -191,7 +191,7 @@ def engine_of(policy: HubPolicy, url: str, folder: Path, sync: Sync) -> VllmEngi
 
 
 def compare(size: Size, python: str, rounds: int) -> Iterator[str]:
-    """Lines of the table of pushes."""
+    """Rows of the table of pushes."""
     syncs: tuple[Sync, Sync] = ("folder", "broadcast")
     seconds: dict[str, list[float]] = {sync: [] for sync in syncs}
     with tempfile.TemporaryDirectory() as folder:
@@ -214,7 +214,7 @@ def compare(size: Size, python: str, rounds: int) -> Iterator[str]:
 
 
 def measure(size: Size, python: str, rounds: int) -> str:
-    """A line of the table."""
+    """A table row."""
     with tempfile.TemporaryDirectory() as folder:
         model = size.save(Path(folder) / "model")
         with serving(model, python) as url:
@@ -231,7 +231,6 @@ def measure(size: Size, python: str, rounds: int) -> str:
 
 
 def main() -> None:
-    """Print the table."""
     parser = argparse.ArgumentParser(
         description="Time pushes to a vLLM server, and its sampling beside the local engine."
     )

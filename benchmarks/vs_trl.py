@@ -1,19 +1,18 @@
-"""One training step of rlvr against one of TRL: same checkpoint, prompts, loss, precision and threads, turn about.
+"""One training step of rlvr against one of TRL: same checkpoint, prompts, loss, precision and threads, alternately.
 
     python3 -m venv trl_venv
     trl_venv/bin/pip install "torch>=2.8,<2.14" trl==1.16.0 transformers datasets accelerate
     OMP_WAIT_POLICY=PASSIVE OMP_NUM_THREADS=1 python benchmarks/vs_trl.py --trl-python trl_venv/bin/python
 
-rlvr's half is the product: its loop, rollout source, engine, algorithm and trainer. TRL's is `trl_side.py`, a process
-that stands still while rlvr's block of steps runs, and the other way round. Three cases, 16 prompts x 8 completions:
+rlvr's side is the product: loop, rollout source, engine, algorithm and trainer. TRL's is `trl_side.py`, a process that
+pauses while rlvr's block of steps runs, and vice versa. Four cases, 16 prompts x 8 completions:
 
     short    at most 8 new tokens; answers end with the end token
     long     64 tokens each, the end token suppressed
-    ragged   row i has a fixed length of its own; the 128 lengths are spread evenly over 4 .. 96
-    skewed   the same with evenly spread logarithms: most completions are short and a few long, as in real runs
+        ragged   each row has its own fixed length; the 128 lengths are spread evenly over 4 .. 96
+        skewed   the same with evenly spread logarithms: mostly short completions and a few long ones, as in real runs
 
-For rlvr lengths are set by each request's max_tokens; for TRL by min_new_tokens (long) and a logits processor (the
-other two).
+rlvr sets lengths by each request's max_tokens; TRL by min_new_tokens (long) and a logits processor (ragged, skewed).
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ OVERRIDES = (
     *("warm_start.final_phase_steps=0", "warm_start.worked_share=0.3"),
     *("warm_start.learning_rate=2e-3", "warm_start.final_learning_rate_share=1.0"),
     *("rollout.prompts_per_step=16", "rollout.group_size=8"),
-    # a small learning rate: all steps measure the policy of the checkpoint
+    # small learning rate: all steps measure the checkpoint's policy
     *("trainer.learning_rate=1e-5", "trainer.warmup_steps=0", "trainer.schedule=constant"),
 )
 NUM_PROMPTS, GROUP_SIZE = 16, 8
@@ -82,13 +81,13 @@ NUM_PROMPTS, GROUP_SIZE = 16, 8
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """What is generated. `lengths`: of each row of the batch, None where the end token decides."""
+    """Generation of a case. `lengths`: of each row of the batch, None if the end token decides."""
 
     name: str
     max_tokens: int
     lengths: tuple[int, ...] | None
     goal: float
-    block: int  # steps of one side before the other's turn
+    block: int  # steps per turn of a side
 
 
 def shuffled(lengths: Sequence[float]) -> tuple[int, ...]:
@@ -120,7 +119,6 @@ class FixedLengths:
 
     @property
     def policy_version(self) -> int:
-        """Of the engine inside."""
         return self._engine.policy_version
 
     async def generate(
@@ -131,7 +129,7 @@ class FixedLengths:
         session: Hashable | None = None,
         on_token: OnToken | None = None,
     ) -> Completion:
-        """Calls come in the order of the rows."""
+        """Calls arrive in row order."""
         length = self._lengths[self._calls % len(self._lengths)]
         self._calls += 1
         sampling = replace(sampling, max_tokens=length, stop_ids=frozenset())
@@ -151,7 +149,7 @@ class FixedLengths:
 
 
 class FirstWord:
-    """Reward of the cases with forced lengths: 1 if the first word is the answer, whatever follows."""
+    """Reward of the cases with forced lengths: 1 if the first word is the answer."""
 
     name = "first_word"
 
@@ -167,7 +165,6 @@ class FirstWordTask:
         self._task = task
 
     def train_example(self, index: int) -> Example:
-        """The same problem."""
         return self._task.train_example(index)
 
     def envs(self, example: Example, count: int) -> list[Env]:
@@ -176,7 +173,7 @@ class FirstWordTask:
 
 
 class Turns:
-    """The loop's recorder: times each step of rlvr, and after each block of them has TRL do as many."""
+    """The loop's recorder: times each step of rlvr, and after each block lets TRL run as many steps."""
 
     def __init__(self, case: Case, trl: TrlProcess) -> None:
         self._case, self._trl = case, trl
@@ -187,7 +184,7 @@ class Turns:
         self._wall = self._cpu = 0.0
 
     def log(self, step: int, metrics: dict[str, float]) -> None:
-        """The end of a step of rlvr; line 0 is the start."""
+        """End of a step of rlvr; line 0 is the start."""
         wall, cpu = time.perf_counter() - self._wall, time.process_time() - self._cpu
         if step:
             self.ours.append(self._times(wall, cpu, metrics))
@@ -196,12 +193,11 @@ class Turns:
         self._wall, self._cpu = time.perf_counter(), time.process_time()
 
     def rollouts(self, step: int, rollouts: SampledGroups, batch: TokenBatch) -> dict[str, float]:
-        """Keep them for counting, which happens off the clock's stages."""
+        """Keep the rollouts for counting outside the timed stages."""
         self._batch = batch
         return {}
 
     def non_finite(self, step: int, batch: TokenBatch, error: NonFiniteError) -> Exception:
-        """Nothing to keep."""
         return error
 
     def _times(self, wall: float, cpu: float, metrics: dict[str, float]) -> StepTimes:
@@ -226,19 +222,19 @@ class Turns:
 
 
 class NoCheckpoints:
-    """TRL's half saves none either."""
+    """No checkpoints, as on TRL's side."""
 
     def save_if_due(self, step: int, metrics: dict[str, float], *, now: bool) -> None:
         """Nothing."""
 
 
 def no_evaluation() -> dict[str, float]:
-    """TRL's half makes none either."""
+    """No evaluation, as on TRL's side."""
     return {}
 
 
 def make_run(case: Case, config: Config, task: Task, model_folder: Path, turns: Turns, max_steps: int) -> TrainingRun:
-    """The product's parts, put together as `rlvr.app` does."""
+    """Assemble the product's parts as `rlvr.app` does."""
     policy = load_for_inference(str(model_folder))
     model, tokenizer = policy.model, policy.tokenizer
     context = int(model.config.max_position_embeddings)
@@ -280,7 +276,7 @@ def make_run(case: Case, config: Config, task: Task, model_folder: Path, turns: 
 
 
 def make_checkpoint(config: Config, task: RpnTask, folder: Path) -> None:
-    """A warm-started model that both halves start from; kept if the folder has it already."""
+    """Warm-start a model for both sides; reuses one in the folder."""
     if (folder / "config.json").is_file():
         return
     assert task.vocabulary is not None
@@ -298,7 +294,7 @@ def make_checkpoint(config: Config, task: RpnTask, folder: Path) -> None:
 def trl_specification(
     case: Case, config: Config, task: Task, model_folder: Path, output: Path, max_steps: int
 ) -> dict[str, Any]:
-    """Everything TRL's half needs to know; prompts in the order in which rlvr's half meets them."""
+    """Specification for TRL's side; prompts in the order rlvr uses them."""
     examples = [task.train_example(index) for index in range(max_steps * NUM_PROMPTS)]
     return {
         "model": str(model_folder),
@@ -322,7 +318,7 @@ def trl_specification(
 
 
 def measure(case: Case, config: Config, task: Task, model_folder: Path, trl_python: str, rounds: int) -> CaseResult:
-    """Alternate blocks of steps; the first block of either half is not counted."""
+    """Alternate blocks of steps; each side's first block is not counted."""
     max_steps = (rounds + 1) * case.block
     with tempfile.TemporaryDirectory() as output:
         specification = trl_specification(case, config, task, model_folder, Path(output), max_steps)
@@ -341,7 +337,7 @@ def measure(case: Case, config: Config, task: Task, model_folder: Path, trl_pyth
 
 
 def measured(args: argparse.Namespace, folder: Path) -> Iterator[CaseResult]:
-    """The chosen cases, one after another."""
+    """The selected cases, one after another."""
     for case in (case for case in CASES if case.name in args.cases):
         chosen = [f"rollout.max_completion_tokens={case.max_tokens}", f"trainer.precision={args.precision}"]
         config = load_config([*OVERRIDES, *chosen, f"warm_start.num_steps={args.warm_start_steps}"])
@@ -352,7 +348,6 @@ def measured(args: argparse.Namespace, folder: Path) -> Iterator[CaseResult]:
 
 
 def main() -> None:
-    """Print the tables."""
     names = [case.name for case in CASES]
     parser = argparse.ArgumentParser(description="Time rlvr's training step against TRL's, turn about.")
     parser.add_argument("--trl-python", required=True, help="python of a virtual environment with trl==1.16.0")

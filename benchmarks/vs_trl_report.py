@@ -1,4 +1,4 @@
-"""What `vs_trl.py` counts with: the process of TRL's half, the times of a step, and the tables."""
+"""Helpers of `vs_trl.py`: the TRL process, step times, and tables."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ import transformers
 
 @dataclass(frozen=True, kw_only=True)
 class StepTimes:
-    """One step: seconds, and what was done in them."""
+    """Times and counts of one step."""
 
     wall: float
     cpu: float
     generation: float
-    scoring: float  # rlvr: advantages, old logprobs where needed; TRL: rewards, advantages, padding
+    scoring: float  # rlvr: advantages, old logprobs if needed; TRL: rewards, advantages, padding
     update: float
     tokens: float  # sampled
     reward: float
     dead_groups: float  # share of groups whose rewards are all equal
     memory_mb: float  # peak resident set of the process so far
-    trained_tokens: float = 0.0  # rlvr only: tokens in the lines that were trained on, shared prompts once
+    trained_tokens: float = 0.0  # rlvr only: tokens in trained lines, shared prompts counted once
 
 
 class TrlProcess:
-    """TRL's half, waiting for orders."""
+    """The TRL process, which waits for commands."""
 
     def __init__(self, python: str, specification: dict[str, Any]) -> None:
         script = Path(__file__).with_name("trl_side.py")
@@ -54,7 +54,7 @@ class TrlProcess:
         self.versions: dict[str, str] = self._receive()["versions"]
 
     def steps(self, number: int) -> list[StepTimes]:
-        """Let it do some steps."""
+        """Run some steps."""
         self._send({"steps": number})
         return [StepTimes(**step) for step in self._receive()["steps"]]
 
@@ -63,7 +63,7 @@ class TrlProcess:
 
     def __exit__(self, *exception: object) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.close()  # the end of its input ends the run
+        self._process.stdin.close()  # end of input ends the run
         try:
             self._process.wait(timeout=30)
         except subprocess.TimeoutExpired:
@@ -84,7 +84,7 @@ class TrlProcess:
 
 @dataclass(frozen=True, kw_only=True)
 class CaseResult:
-    """The counted steps of one case."""
+    """The measured steps of one case."""
 
     name: str
     goal: float
@@ -94,22 +94,22 @@ class CaseResult:
     num_parameters: int
 
     def ratio(self, field: str) -> float:
-        """TRL's median seconds a step / rlvr's: the ratio of steps/s."""
+        """TRL's median seconds per step / rlvr's."""
         return median(self.theirs, field) / median(self.ours, field)
 
 
 def median(steps: Sequence[StepTimes], field: str) -> float:
-    """Median over the steps of one of their numbers."""
+    """Median of a field over the steps."""
     return statistics.median(getattr(step, field) for step in steps)
 
 
 def mean(steps: Sequence[StepTimes], field: str) -> float:
-    """The same for the mean."""
+    """Mean of a field over the steps."""
     return statistics.fmean(getattr(step, field) for step in steps)
 
 
 def matmul_gflops(size: int = 2048, repeats: int = 5) -> float:
-    """The best of some square fp32 matrix products with the threads in use, 2 size^3 operations each."""
+    """Best of some square fp32 matrix products with the current threads, 2 size^3 operations each."""
     a, b = torch.randn(size, size), torch.randn(size, size)
     times = []
     for _ in range(repeats):
@@ -120,7 +120,7 @@ def matmul_gflops(size: int = 2048, repeats: int = 5) -> float:
 
 
 class Report:
-    """Collects results and prints them as Markdown."""
+    """Collects results and formats them as Markdown."""
 
     def __init__(self, *, threads: int, precision: str) -> None:
         self._threads, self._precision = threads, precision
@@ -128,7 +128,7 @@ class Report:
         self._peak = matmul_gflops()
 
     def add(self, result: CaseResult) -> None:
-        """One more case; the matmul peak is measured again, and the best counts."""
+        """Add a case and re-measure the matmul peak; the best one counts."""
         self._results.append(result)
         self._peak = max(self._peak, matmul_gflops())
 
@@ -191,7 +191,7 @@ class Report:
 
 
 def stages(steps: Sequence[StepTimes]) -> list[float]:
-    """Mean share of generation, scoring, update and the rest in a step."""
+    """Mean share of generation, scoring, update and other work in a step."""
     wall = mean(steps, "wall")
     parts = [mean(steps, name) / wall for name in ("generation", "scoring", "update")]
     return [*parts, max(0.0, 1 - sum(parts))]

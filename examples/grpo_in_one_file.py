@@ -1,11 +1,11 @@
-"""GRPO and PPO in one file, to be read from top to bottom: torch and transformers, nothing from rlvr.
+"""GRPO and PPO in one file, to read from top to bottom: torch and transformers, no rlvr.
 
     python examples/grpo_in_one_file.py                     watch a tiny model learn sums modulo 5 (a few seconds)
     python examples/grpo_in_one_file.py --algorithm ppo     the same with a critic instead of groups
 
-Everything is done in the plainest way: padded batches, one forward pass for each, loops where loops are clear.
-rlvr itself packs rows, shares prompts, skips rows without gradient and cuts batches into pieces. All of that is only
-speed: fed the recorded tokens and rewards of a run, `update` gives its losses, gradient norms and weights (replay.py).
+Everything is done in the simplest way: padded batches, one forward pass each, explicit loops. rlvr itself packs rows,
+shares prompts, skips rows without gradient and uses microbatches, only for speed: on the recorded tokens and rewards of
+a run, `update` gives the same losses, gradient norms and weights (replay.py).
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ import torch
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-# ------------------------------------------------------------------------------------------------- the two records
+# ------------------------------------------------------------------------------------------------- records
 
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """B completions with their prompts, padded on the right to T tokens. `prompt 1 7, completion 5 9` is
+    """B completions with their prompts, padded on the right to T tokens. Example: `prompt 1 7, completion 5 9`
 
     ids    1  7  5  9  0  0
-    mask   0  0  1  1  0  0      the tokens that were sampled: those are trained on
+    mask   0  0  1  1  0  0      sampled tokens, which are trained on
     """
 
     ids: Tensor  # [B, T]
     mask: Tensor  # [B, T] bool
     rewards: Tensor  # [B]
-    groups: Tensor  # [B] completions of the same prompt have the same number
+    groups: Tensor  # [B] same number for completions of one prompt
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What the update depends on; the defaults are those of the demonstration below."""
+    """Settings of the update; the defaults belong to the demonstration below."""
 
     algorithm: str = "grpo"
     learning_rate: float = 1e-3
@@ -54,7 +54,7 @@ class Settings:
     num_minibatches: int = 1
     seed: int = 0
     std_normalization: str = "sample"  # grpo
-    gamma: float = 1.0  # ppo, and all that follows
+    gamma: float = 1.0  # from here on: ppo
     gae_lambda: float = 1.0
     value_coef: float = 0.1
     value_clip: float | None = 0.2
@@ -63,7 +63,7 @@ class Settings:
 
 
 class Policy(nn.Module):
-    """A causal language model and a critic: one linear output on the model's last hidden state, zero at the start."""
+    """A causal language model and a critic: one linear output on the model's last hidden state, initially zero."""
 
     def __init__(self, model: Any, with_critic: bool) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class Policy(nn.Module):
     def forward(self, ids: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
         """Logprob of each token given those before it, and the critic's value before it: [B, T], 0 for the first.
 
-        Token t is predicted from the hidden state at t - 1. Padding is on the right, where no token looks.
+        The hidden state at t - 1 predicts token t. Padding is on the right, so no token attends to it.
         """
         hidden = self.model.model(input_ids=ids, use_cache=False).last_hidden_state[:, :-1]
         logits = self.model.lm_head(hidden) / temperature
@@ -89,20 +89,20 @@ class Policy(nn.Module):
 
 
 def group_advantages(batch: Batch, std_normalization: str) -> Tensor:
-    """GRPO: how much better than the other completions of the same prompt? (r - mean) / std, for all of its tokens."""
+    """GRPO: the reward relative to other completions of the same prompt, (r - mean) / std, for all of its tokens."""
     advantages = torch.zeros_like(batch.rewards)
     for group in batch.groups.unique():
         rows = batch.groups == group
         rewards = batch.rewards[rows]
         if (rewards == rewards[0]).all():
-            continue  # all alike: nothing to learn, and rounding noise must not be divided by a tiny std
+            continue  # equal rewards: nothing to learn; do not divide rounding noise by a tiny std
         std = rewards.std(correction=1 if std_normalization == "sample" else 0) + 1e-4
         advantages[rows] = (rewards - rewards.mean()) / (1.0 if std_normalization == "none" else std)
     return advantages[:, None] * batch.mask
 
 
 def critic_advantages(batch: Batch, values: Tensor, s: Settings) -> tuple[Tensor, Tensor]:
-    """PPO: how much better than the critic expected? Generalized advantages and the critic's targets, [B, T].
+    """PPO: the reward relative to the critic's expectation. Generalized advantages and the critic's targets, [B, T].
 
     delta_t = r_t + gamma V_{t+1} - V_t      A_t = delta_t + gamma lambda A_{t+1}      R_t = A_t + V_t
     """
@@ -124,7 +124,7 @@ def critic_advantages(batch: Batch, values: Tensor, s: Settings) -> tuple[Tensor
 
 
 def token_weights(mask: Tensor, aggregation: str) -> Tensor:
-    """What each token's loss counts, [B, T]: these choices are the length bias that the literature argues about."""
+    """Weight of each token's loss, [B, T]: these choices are the length bias discussed in the literature."""
     if aggregation == "token_mean":
         return mask / mask.sum()
     per_row = mask / mask.any(1).sum()
@@ -132,14 +132,14 @@ def token_weights(mask: Tensor, aggregation: str) -> Tensor:
 
 
 def policy_loss(log_ratio: Tensor, advantages: Tensor, s: Settings) -> Tensor:
-    """The clipped surrogate: no reward for moving a token's probability further than the clip range, [B, T]."""
+    """The clipped surrogate: no gain from moving a token's probability beyond the clip range, [B, T]."""
     ratio = log_ratio.exp()
     clipped = ratio.clamp(1 - s.clip_low, 1 + s.clip_high)
     return -torch.minimum(ratio * advantages, clipped * advantages)
 
 
 def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, s: Settings) -> Tensor:
-    """Half the critic's squared error, or that of its value kept near the old one if that is larger, [B, T]."""
+    """Half the critic's squared error, or that of its clipped value if larger, [B, T]."""
     error = (values - returns) ** 2
     if s.value_clip is not None:
         near_old = old_values + (values - old_values).clamp(-s.value_clip, s.value_clip)
@@ -172,14 +172,14 @@ def update(
         norms.append(nn.utils.clip_grad_norm_(policy.parameters(), s.max_grad_norm).item())
         optimizer.step()
         losses.append(loss.item())
-        kl = (log_ratio.exp() - 1 - log_ratio)[mask].mean().item()  # of old to current policy, before this step
+        kl = (log_ratio.exp() - 1 - log_ratio)[mask].mean().item()  # KL(old || current), before this step
         if s.target_kl is not None and kl > 1.5 * s.target_kl:
-            break  # the completions say too little about a policy this far away
+            break  # the policy is too far from the one that sampled
     return sum(losses) / len(losses), sum(norms) / len(norms)
 
 
 def minibatches(num_rows: int, s: Settings, step: int) -> Iterator[Tensor]:
-    """Every epoch visits each row once, in minibatches of a random order that is a function of seed, step and epoch."""
+    """Each epoch visits every row once, in random minibatches determined by seed, step and epoch."""
     for epoch in range(s.num_epochs):
         if s.num_minibatches == 1:
             yield torch.arange(num_rows)
@@ -192,7 +192,7 @@ def minibatches(num_rows: int, s: Settings, step: int) -> Iterator[Tensor]:
 
 # ------------------------------------------------------------------------------------- demonstration: sums modulo 5
 
-STOP, PLUS, EQUALS, MODULUS = 5, 6, 7, 5  # the digits 0..4 are the tokens 0..4; RPN: `3 4 + =` is answered `2 STOP`
+STOP, PLUS, EQUALS, MODULUS = 5, 6, 7, 5  # digits are tokens 0..4; RPN: the answer to `3 4 + =` is `2 STOP`
 
 
 @torch.no_grad()
@@ -216,7 +216,7 @@ def is_right(ids: Tensor) -> Tensor:
 
 
 def demonstrate(settings: Settings, num_steps: int = 100, group_size: int = 16) -> float:
-    """Train a model with random weights by reward alone; prints the curve and returns the final greedy accuracy."""
+    """Train a model from random weights by reward alone; prints the curve and returns the final greedy accuracy."""
     torch.manual_seed(settings.seed)
     shape = LlamaConfig(vocab_size=8, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2)
     shape.initializer_range = 0.1
@@ -238,11 +238,10 @@ def demonstrate(settings: Settings, num_steps: int = 100, group_size: int = 16) 
 
 
 def main() -> None:
-    """The command line."""
     parser = argparse.ArgumentParser(description="GRPO and PPO in one file.")
     parser.add_argument("--algorithm", choices=["grpo", "ppo"], default="grpo")
     algorithm = parser.parse_args().algorithm
-    times = 2 if algorithm == "ppo" else 1  # a critic pays when each batch is used more than once
+    times = 2 if algorithm == "ppo" else 1  # a critic needs several passes per batch to pay off
     demonstrate(Settings(algorithm=algorithm, num_epochs=times, num_minibatches=times))
 
 

@@ -1,4 +1,4 @@
-"""A training loop of your own with `rlvr.core` alone: a model with random weights learns sums modulo 5 in seconds.
+"""Your own training loop with `rlvr.core` alone: a model with random weights learns sums modulo 5 in seconds.
 
 python examples/loop_in_sixty_lines.py
 """
@@ -17,7 +17,7 @@ from rlvr.core.settings import TrainerSettings
 from rlvr.core.trainer import Trainer
 from rlvr.types import Episode, Example, Group, SamplingParams, Score, Turn
 
-STOP, PLUS, EQUALS = 5, 6, 7  # digits are the tokens 0..4; `3 4 + =` is answered `2 STOP`
+STOP, PLUS, EQUALS = 5, 6, 7  # digits are tokens 0..4; the answer to `3 4 + =` is `2 STOP`
 
 
 async def attempt(engine: LocalEngine, prompt: tuple[int, ...], number: int, seed: int) -> Episode:
@@ -31,15 +31,15 @@ async def attempt(engine: LocalEngine, prompt: tuple[int, ...], number: int, see
 
 
 async def attempts(engine: LocalEngine, prompt: tuple[int, ...], seed: int, group_size: int = 16) -> Group:
-    """The episodes of one sum, which are compared with each other."""
+    """The group of episodes for one sum."""
     episodes = await asyncio.gather(*(attempt(engine, prompt, i, seed + i) for i in range(group_size)))
     return Group(example=Example(id=str(prompt), messages=(), answer=""), episodes=tuple(episodes))
 
 
 async def sample(engine: LocalEngine, step: int) -> list[Group]:
-    """All 25 sums; what is awaited together is one batch of the engine."""
+    """All 25 sums; concurrent requests form one batch of the engine."""
     pairs = [(a, b) for a in range(5) for b in range(5)]
-    first = 1000 * step  # of the step's seeds
+    first = 1000 * step  # first seed of the step
     return await asyncio.gather(*(attempts(engine, (a, b, PLUS, EQUALS), first + 100 * a + 20 * b) for a, b in pairs))
 
 
@@ -53,8 +53,8 @@ trainer = Trainer(policy=Policy(model=model), objective=objective, settings=sett
 engine = LocalEngine(model, max_batch_size=400, max_context_tokens=6)
 for step in range(60):
     batch = to_batch(asyncio.run(sample(engine, step)))  # tokens, mask, rewards
-    batch = objective.advantages(trainer.score(batch))  # rewards -> an advantage for each token
+    batch = objective.advantages(trainer.score(batch))  # rewards -> an advantage per token
     metrics, batch = trainer.update(batch, step)  # one optimizer step
-    engine.load_weights(step + 1)  # they have changed: forget the keys and values of the old ones
+    engine.load_weights(step + 1)  # drop keys and values of the old weights
     if step % 10 == 9:
         print(f"step {step + 1}: reward {batch.rewards.mean():.2f}, loss {metrics['loss/total']:+.3f}")

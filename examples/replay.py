@@ -1,10 +1,10 @@
-"""Repeat the updates of a run of rlvr with grpo_in_one_file.py, and compare losses, gradient norms and weights.
+"""Repeat the updates of an rlvr run with grpo_in_one_file.py, and compare losses, gradient norms and weights.
 
     rlvr train trainer.max_steps=5 trainer.checkpoint_every=1 trainer.keep_last=5 \
         tracker.rollouts_every=1 tracker.rollouts_max_groups=null run_dir=RUN
     python examples/replay.py RUN
 
-The run starts from its `warm_start/` or a pretrained model and has to record everything, as above.
+The run must start from its `warm_start/` or a pretrained model and record everything, as above.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from transformers.utils.logging import disable_progress_bar
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """One update of ours beside the run's."""
+    """One repeated update next to the run's."""
 
     step: int
     loss: float
     run_loss: float
     grad_norm: float
     run_grad_norm: float
-    weight_difference: float  # largest over all weights; NaN if the run kept no checkpoint of the step
+    weight_difference: float  # largest difference of a weight; NaN without a checkpoint of the step
 
     @property
     def agrees(self) -> bool:
-        """Everything within 1e-5; weights that the run did not keep are not compared."""
+        """Whether all differences are within 1e-5; weights without a checkpoint are not compared."""
         same_numbers = abs(self.loss - self.run_loss) <= 1e-5 and abs(self.grad_norm - self.run_grad_norm) <= 1e-5
         return same_numbers and not self.weight_difference > 1e-5
 
 
 def replay(run: Path) -> Iterator[Comparison]:
-    """Repeat the run's updates from its first weights, on its recorded tokens and rewards."""
+    """Repeat the run's updates from its initial weights, on its recorded tokens and rewards."""
     config = yaml.safe_load((run / "config.yaml").read_text())
     settings = settings_of(config)
     start = run / "warm_start" if (run / "warm_start").is_dir() else config["model"]["name_or_path"]
@@ -67,7 +67,7 @@ def replay(run: Path) -> Iterator[Comparison]:
 
 
 def settings_of(config: dict[str, Any]) -> Settings:
-    """The run's settings; SystemExit if it uses something that grpo_in_one_file.py leaves out."""
+    """The run's settings; SystemExit if it uses a feature that grpo_in_one_file.py lacks."""
     algorithm, trainer, rollout, tracker = (config[key] for key in ("algorithm", "trainer", "rollout", "tracker"))
     left_out = [
         algorithm["name"] not in ("grpo", "ppo"),
@@ -87,7 +87,7 @@ def settings_of(config: dict[str, Any]) -> Settings:
 
 
 def read_batch(path: Path) -> Batch:
-    """One rollout file; episodes whose verifier failed have no reward and take no part."""
+    """Read one rollout file; episodes with verifier errors have no reward and are skipped."""
     with gzip.open(path, "rt", encoding="utf-8") as file:
         episodes = [episode for episode in map(json.loads, file) if episode["reward"] is not None]
     rows = [row for episode in episodes for row in episode["rows"]]
@@ -102,7 +102,7 @@ def read_batch(path: Path) -> Batch:
 
 
 def weight_difference(policy: Policy, checkpoint: Path) -> float:
-    """Largest absolute difference to the checkpoint's weights, the critic's included."""
+    """Largest absolute difference to the checkpoint's weights, including the critic's."""
     if not checkpoint.is_dir():
         return float("nan")
     theirs = AutoModelForCausalLM.from_pretrained(checkpoint / "model", dtype=torch.float32).state_dict()
@@ -114,7 +114,7 @@ def weight_difference(policy: Policy, checkpoint: Path) -> float:
 
 
 def main() -> int:
-    """The command line; exit status 1 if something differs."""
+    """Run the command line; exit status 1 on a difference."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, metavar="RUN")
     disable_progress_bar()

@@ -1,4 +1,4 @@
-"""Your own rows and your own reward: a model made on the spot learns to name the larger of two numbers, in seconds."""
+"""Your own rows and reward: a model made from scratch learns to name the larger of two numbers, in seconds."""
 
 import rlvr
 

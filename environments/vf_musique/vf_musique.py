@@ -3,9 +3,8 @@
     vf-install vf-musique -p environments
     vf-eval vf-musique -m MODEL -b URL -k VAR -n 20 -a '{"retriever": "hybrid"}'
 
-The library asks the model and keeps the conversation; everything else of an episode is `rlvr.app.musique`. So an
-episode is worth here, to the last digit, what rlvr's own training gives to it. Each rollout has an environment of
-rlvr's, with documents and notes of its own; it ends with the rollout.
+The library calls the model and keeps the conversation; the rest of an episode is `rlvr.app.musique`. So rewards equal
+those of rlvr's own training exactly. Each rollout has its own rlvr environment, with its own documents and notes.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ from rlvr.types import Example, Message, StopReason
 EPISODE, SCORE = "rlvr_episode", "rlvr_score"  # keys of a rollout's state
 
 Draw = Callable[[int | None], list[Example]]
-"""So many examples, or all."""
+"""Draws this many examples; None: all."""
 
 MEASURED = ("answer_em", "answer_f1", "tool_calls", "tool_errors", "malformed_calls", "unknown_tools")
-"""Diagnostics of rlvr's score that are metrics beside the parts of the reward."""
+"""Diagnostics of rlvr's score that become metrics, besides the reward parts."""
 
 
 def load_environment(
@@ -44,14 +43,14 @@ def load_environment(
     seed: int = 0,
     **task: Any,
 ) -> vf.Environment:
-    """The environment.
+    """Create the environment.
 
     Args:
         num_train_examples: -1: one pass over the data.
         num_eval_examples: -1: all.
         reward: A choice of rlvr's reward group: musique, musique_spec, musique_later.
-        settings: More of rlvr's settings, e.g. `["task.hops=[2]", "reward.parts.format.weight=0.1"]`.
-        seed: Of the order and the noise of the training set.
+        settings: More rlvr settings, e.g. `["task.hops=[2]", "reward.parts.format.weight=0.1"]`.
+        seed: Seed of the training set's order and noise.
         task: Settings of rlvr's task (`rlvr train --config-name musique --cfg job` shows them): retriever, noise_rate,
             eval_noise_rate, max_turns, top_n, train_sets, eval_sets, ...
 
@@ -72,12 +71,12 @@ def load_environment(
 
 
 class MusiqueEnv(vf.MultiTurnEnv):
-    """The library's loop around rlvr's environments. Built lazily: an evaluation never touches the training set."""
+    """The library's loop around rlvr's environments. Built lazily: an evaluation does not load the training set."""
 
     def __init__(
         self, game: Game, parts: Collection[str], *, num_train: int = -1, num_eval: int = -1, **more: Any
     ) -> None:
-        """`parts` are the names of the reward's parts."""
+        """`parts` are the names of the reward parts."""
         self.game = game
         self._examples: dict[str, Example] = {}
         metrics = [_metric(name) for name in dict.fromkeys([*parts, *MEASURED])]
@@ -109,7 +108,7 @@ class MusiqueEnv(vf.MultiTurnEnv):
         return examples
 
     def example(self, name: str) -> Example:
-        """The example with this id. A worker of the library's environment server has built no data set itself."""
+        """The example with this id. A worker of the library's environment server has not built a data set."""
         for draw in (self.game.held_out, self.game.training):
             if name not in self._examples:
                 self._drawn(draw, None)
@@ -121,7 +120,7 @@ class MusiqueEnv(vf.MultiTurnEnv):
         return state
 
     async def add_trajectory_step(self, state: vf.State, trajectory_step: vf.TrajectoryStep) -> None:
-        """Carry out what the model said, also in the last turn: `complete` counts there, and nothing else runs."""
+        """Execute the completion's calls, also in the last turn, where only `complete` runs."""
         await super().add_trajectory_step(state, trajectory_step)
         if trajectory_step["is_truncated"]:
             return  # an unfinished message cannot be answered
@@ -144,7 +143,7 @@ class MusiqueEnv(vf.MultiTurnEnv):
 
     @vf.cleanup
     async def score_episode(self, state: vf.State) -> None:
-        """rlvr's grade on the whole rollout. What cannot be scored is an error of the rollout, never a 0."""
+        """rlvr's score of the whole rollout. A scoring failure is an error of the rollout, never a 0."""
         if not state["trajectory"]:
             return
         score = await state[EPISODE].score([turn(step) for step in state["trajectory"]])
@@ -167,9 +166,9 @@ def _metric(name: str) -> Callable[..., float]:
 
 
 def said(completion: Sequence[Any]) -> Message:
-    """A completion of the library, one assistant's message of whatever shape, as rlvr's."""
+    """A completion of the library (one assistant message in any form) as rlvr's message."""
     (one,) = completion
-    (message,) = to_messages([one if hasattr(one, "get") else one.model_dump()])  # OpenAI's objects have no get
+    (message,) = to_messages([one if hasattr(one, "get") else one.model_dump()])  # OpenAI's objects have no `get`
     return message
 
 

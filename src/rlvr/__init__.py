@@ -10,7 +10,7 @@ __all__ = ["Run", "__version__", "evaluate", "train"]
 
 
 def __getattr__(name: str) -> Any:
-    """`rlvr.train` loads what it needs when it is first asked for: `import rlvr` stays light."""
+    """Import `rlvr.train` and the like on first use: `import rlvr` stays light."""
     if name in ("Run", "evaluate", "train"):
         from rlvr import api
 

@@ -1,4 +1,4 @@
-"""Errors that are the user's to correct: one sentence, no traceback."""
+"""Errors the user can correct: one sentence, no traceback."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -11,13 +11,13 @@ def nearest(word: str, names: Iterable[str], cutoff: float = 0.6) -> str | None:
 
 
 def suggestion(name: str, known: list[str]) -> str:
-    """`did you mean grpo?`, or all that there are."""
+    """`did you mean grpo?`, or the list of known names."""
     near = get_close_matches(name, known, n=1)
     return f"did you mean {near[0]}? (there are {', '.join(known)})" if near else f"there are {', '.join(known)}."
 
 
 class UserError(Exception):
-    """Something outside the program is wrong. The message names the thing, its value and the remedy."""
+    """A problem outside the program. The message names the object, its value and the remedy."""
 
     exit_code = 1
 
@@ -29,4 +29,4 @@ class ConfigError(UserError):
 
 
 class NonFiniteLogitsError(UserError, FloatingPointError):
-    """The model's output is NaN or infinite: nothing can be sampled from it."""
+    """The model's output is NaN or infinite, so no token can be sampled."""

@@ -1,4 +1,4 @@
-"""Modules of the user's own: found in the current folder, in `--config-dir`, or among installed packages."""
+"""User modules: found in the current folder, in `--config-dir`, or among installed packages."""
 
 import importlib
 import os
@@ -19,30 +19,31 @@ _FOREIGN = (
     f"{Path(rlvr.__file__).parent}/",
     *(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "purelib", "platlib")),
 )
-"""How the paths of files begin that are not the user's."""
+"""Path prefixes of files that are not the user's."""
 
-folders: list[str] = []  # where modules are found beside the current folder, see `look_in`
+folders: list[str] = []  # import folders besides the current one, see `look_in`
 
 
 def look_in(folder: str | None) -> None:
-    """Also find modules of the user's own in this folder, `--config-dir`."""
+    """Also import user modules from this folder (`--config-dir`)."""
     if folder is not None and (path := str(Path(folder).resolve())) not in folders:
         folders.append(path)
 
 
 def imported(what: str, path: str, kind: str, fits: Callable[[Any], bool]) -> Any:
-    """The object at `module:name`, a `kind` as `fits` tells. ConfigError that begins with `what`, `key=value`."""
+    """The object at `module:name`, checked by `fits`. ConfigError starts with `what`, e.g. `key=value`; `kind`
+    describes it."""
     module_name, _, name = path.partition(":")
     if module_name == "__main__" or "_lambda_" in name or "_locals_" in name:  # as `rlvr.train` names them
         raise ConfigError(
             f"{what}: is a {kind} that was given in Python, which no other program can import: give it again to "
             "rlvr.train or rlvr.evaluate, or put it into a module."
         )
-    # last, so that no file there hides a package; and for good, because methods of its classes import, too
+    # last, so that no file there hides a package; and not removed, because methods of its classes may import later
     sys.path.extend(folder for folder in [os.getcwd(), *folders] if folder not in sys.path)
     try:
         module = importlib.import_module(module_name)
-    except (Exception, SystemExit) as error:  # foreign code
+    except (Exception, SystemExit) as error:  # user code
         remedy = "correct it, install it, or start rlvr in the folder that contains it"
         if isinstance(error, ModuleNotFoundError) and (error.name or "").startswith("rlvr."):
             remedy = f"CHANGELOG.md says what {error.name} is called now"
@@ -59,7 +60,7 @@ def imported(what: str, path: str, kind: str, fits: Callable[[Any], bool]) -> An
 
 @contextmanager
 def the_users_code(what: str, passing: type[Exception] = UserError) -> Iterator[None]:
-    """ConfigError that begins with `what` for whatever the user's code in the block raises, but for our own errors."""
+    """Turn any exception of user code in the block into a ConfigError that starts with `what`; ours pass through."""
     try:
         yield
     except (UserError, passing):
@@ -69,9 +70,9 @@ def the_users_code(what: str, passing: type[Exception] = UserError) -> Iterator[
 
 
 def described(error: BaseException, own_only: bool = False) -> str:
-    """`KeyError: 'level' (my_rewards.py, line 12)`: the last line of the user's code, if there is any.
+    """`KeyError: 'level' (my_rewards.py, line 12)`, with the last line of user code.
 
-    If there is none it is the last line of all, or with `own_only` no line.
+    Without user code it is the last line of the traceback, or with `own_only` no line.
     """
     try:
         text = str(error)

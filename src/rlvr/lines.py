@@ -1,4 +1,4 @@
-r"""Python values as the override lines of a command.
+r"""Python values as command-line overrides.
 
 override_lines({"seed": 1, "task": "gsm8k", "trainer": {"max_steps": 5}, "prompt.user": "It's {question}"})
 -> ["seed=1", "task=gsm8k", "trainer.max_steps=5", r"prompt.user='It\'s {question}'"]
@@ -21,7 +21,7 @@ _NOT_PLAIN = ("true", "false", "null", "nan", "inf")  # words that Hydra reads a
 
 
 def override_lines(values: Mapping[str, Any]) -> list[str]:
-    """One line a value; a mapping is a section, whose `name` is its choice. Texts are taken literally, `${...}` too.
+    """One override per value; a mapping is a section, whose `name` is its choice. Text is literal, including `${...}`.
 
     ConfigError for a value that no configuration can hold.
     """
@@ -29,7 +29,7 @@ def override_lines(values: Mapping[str, Any]) -> list[str]:
 
 
 def resuming(folder: str | os.PathLike[str]) -> str:
-    """`run_dir=runs/x resume=true`, as a shell takes it."""
+    """`run_dir=runs/x resume=true`, quoted for a shell."""
     text = os.fspath(folder)
     plain = re.fullmatch(r"[\w./-]+", text, re.ASCII)
     return f"{shlex.quote(f'run_dir={text if plain else quoted(text)}')} resume=true"
@@ -43,7 +43,7 @@ def _lines(key: str, value: Any) -> list[str]:
 
 
 def _text(key: str, value: Any) -> str:
-    if getattr(value, "ndim", None) == 0:  # a number of NumPy, PyTorch or JAX
+    if getattr(value, "ndim", None) == 0:  # a NumPy, PyTorch or JAX scalar
         value = value.item()
     if isinstance(value, os.PathLike):
         value = os.fspath(value)
@@ -61,12 +61,12 @@ def _text(key: str, value: Any) -> str:
 
 
 def quoted(text: str) -> str:
-    r"""A text that Hydra and OmegaConf read back as it is; a plain word, such as the name of a choice, has no quotes.
+    r"""Quote a text so that Hydra and OmegaConf read it back unchanged; a plain word stays unquoted.
 
     `it's` -> `'it\'s'`   `\boxed{x}` -> `'\boxed{x}'`   `${x}` -> `'\${x}'`
     """
     if re.fullmatch(r"[A-Za-z_][\w./-]*", text, re.ASCII) and text.lower() not in _NOT_PLAIN:
         return text
     literal = re.sub(r"(\\*)\$\{", r"\1\1\\${", text)  # OmegaConf: no interpolation
-    escaped = re.sub(r"(\\*)'", r"\1\1\\'", literal)  # Hydra: backslashes count before a quote, and only there
+    escaped = re.sub(r"(\\*)'", r"\1\1\\'", literal)  # Hydra: backslashes only escape before a quote
     return "'" + re.sub(r"(\\+)\Z", r"\1\1", escaped) + "'"

@@ -3,8 +3,8 @@
     @register("algorithm", "grpo")
     class Grpo(ClippedRatio): ...
 
-A component is declared by its class alone. Ours are found in the package of their group; the user's by `module:Class`
-in the current folder, `--config-dir` or an installed package, which may also give them short names:
+A class declares a component completely. Ours are found in the package of their group; the user's by `module:Class` in
+the current folder, `--config-dir` or an installed package, which can also register short names:
 
     [project.entry-points."rlvr.components"]
     "algorithm.mine" = "my_algo:Reinforce"
@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from rlvr.errors import ConfigError, suggestion
 from rlvr.imports import imported
 
-PACKAGES = {  # group -> where ours are declared
+PACKAGES = {  # group -> package of our components
     "task": "rlvr.tasks",
     "reward": "rlvr.rewards",
     "prompt": "rlvr.tasks",
@@ -34,8 +34,8 @@ PACKAGES = {  # group -> where ours are declared
     "tracker": "rlvr.tracking.trackers",
     "metric": "rlvr.rewards",
 }
-WORDS = {"reward": "part of a reward"}  # a group's components in a sentence, where that is not the group's name
-KEYS = {  # what names one
+WORDS = {"reward": "part of a reward"}  # a component in a message, if not the group's name
+KEYS = {  # the key that names one
     "tracker": "tracker.report_to",
     "retriever": "task.retriever",
     "reward": "type",
@@ -47,9 +47,9 @@ _registered: dict[str, dict[str, type]] = {group: {} for group in PACKAGES}
 
 
 def register(group: str, *names: str) -> Callable[[Class], Class]:
-    """Make a class of ours the component `names` of a group; the first name is the one that is shown.
+    """Register our class as component `names` of a group; the first name is displayed.
 
-    A class of the user's is found by `module:Class` or an entry point, with or without this line above it.
+    User classes need no registration: `module:Class` or an entry point finds them.
     """
 
     def add(component: Class) -> Class:
@@ -63,17 +63,17 @@ def register(group: str, *names: str) -> Callable[[Class], Class]:
 
 
 def name_of(component: type) -> str:
-    """What a component is chosen by: its registered name, else `module:Class`."""
+    """The name that selects a component: its registered name, else `module:Class`."""
     return component.__dict__.get("registered_name") or f"{component.__module__}:{component.__qualname__}"
 
 
 def names(group: str) -> list[str]:
-    """All names of a group: ours, and those that installed packages add."""
+    """All names of a group: ours and those of installed packages."""
     return [*_ours(group), *_entry_points(group)]
 
 
 def every(group: str) -> dict[str, Any]:
-    """All components of a group by name, but for those of installed packages that cannot be imported."""
+    """All importable components of a group by name."""
     found = dict(_ours(group))
     for name in _entry_points(group):
         with suppress(ConfigError):
@@ -82,7 +82,7 @@ def every(group: str) -> dict[str, Any]:
 
 
 def find(group: str, name: str) -> Any:
-    """The class called `name`. ConfigError, one sentence, for a name, module or class that is none."""
+    """The class called `name`. ConfigError for an unknown name, module or class."""
     if name in _ours(group):
         return _ours(group)[name]
     what, base = f"{KEYS.get(group, group)}={name}", _base(group)
@@ -100,7 +100,7 @@ def find(group: str, name: str) -> Any:
 
 
 def _check_methods(what: str, component: type) -> None:
-    """ConfigError for a method that cannot be called with what the one that it replaces is called with."""
+    """ConfigError for a method whose parameters differ from those of the method it overrides."""
     for name, own in vars(component).items():
         replaced = next((vars(one)[name] for one in component.__mro__[1:] if name in vars(one)), None)
         if name.startswith("_") or not (isfunction(own) and isfunction(replaced)):
@@ -116,7 +116,7 @@ def _check_methods(what: str, component: type) -> None:
 
 @cache
 def _ours(group: str) -> dict[str, type]:
-    """Import the modules of the group's package that declare one of its components."""
+    """Import the modules of the group's package that declare its components."""
     folder = Path(importlib.import_module(PACKAGES[group]).__path__[0])
     for file in sorted([*folder.glob("*.py"), *folder.glob("*/__init__.py")]):
         if f'@register("{group}"' in file.read_text(encoding="utf-8"):
@@ -132,6 +132,6 @@ def _entry_points(group: str) -> dict[str, str]:
 
 
 def _base(group: str) -> type:
-    """The class that every component of a group inherits from: it declares `group = "task"` itself."""
+    """The base class of a group's components: it declares `group = "task"` itself."""
     component = next(iter(_ours(group).values()))
     return next(one for one in reversed(component.__mro__) if one.__dict__.get("group") == group)

@@ -1,7 +1,7 @@
-"""Rows of data files (`.jsonl`, `.json`, `.csv`, each also as `.gz`, and `.parquet`), and what is wrong with them.
+"""Rows of data files (`.jsonl`, `.json`, `.csv`, each also as `.gz`, and `.parquet`), with errors that name the place.
 
-Nothing in a row is trusted. A file that is damaged is an error that names the place: half a data set is never trained
-on. JSON is not read through Arrow, which wants one type in each column: FinQA's answers are numbers and `yes`.
+Rows are untrusted. A damaged file is an error: training never uses half a data set. JSON is not read through Arrow,
+which wants one type per column: FinQA's answers are numbers and `yes`.
 """
 
 import csv
@@ -26,15 +26,15 @@ MAX_FIELD_CHARS = 2_000_000
 SHOWN_CHARS = 60
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and newline
-_SURROGATE = re.compile("[\ud800-\udfff]")  # half a character, which no tokenizer can encode
+_SURROGATE = re.compile("[\ud800-\udfff]")  # lone surrogates: no tokenizer can encode them
 
 
 class DataError(UserError):
-    """Data that cannot be used: the sentence names the file, the row, the field and what is there."""
+    """Unusable data: the message names the file, the row, the field and its value."""
 
 
 def clean(text: str) -> str:
-    """Without control characters (tab and newline stay), halves of characters, and whitespace at both ends.
+    """Remove control characters (except tab and newline), lone surrogates, and surrounding whitespace.
 
     ValueError for more than `MAX_FIELD_CHARS` characters.
     """
@@ -50,7 +50,7 @@ def _filled(text: str) -> str:
 
 
 Cell = Annotated[str, AfterValidator(clean)]
-"""A text of a row, cleaned; it may be blank."""
+"""A cleaned text field; may be blank."""
 FilledText = Annotated[Cell, AfterValidator(_filled)]
 
 
@@ -70,7 +70,7 @@ class Row:
         return True
 
     def get(self, field: str) -> Any:
-        """The field; `qa.question` is field `question` of field `qa`. DataError if there is none."""
+        """The field; `qa.question` is field `question` of field `qa`. DataError if it is missing."""
         if field in self.fields:
             return self.fields[field]
         found: Any = self.fields
@@ -81,9 +81,9 @@ class Row:
         return found
 
     def read(self, shape: Any, field: str | None = None) -> Any:
-        """The row, or one field of it, as a type of pydantic: `row.read(FilledText, "question")`.
+        """The row, or one field, as a pydantic type: `row.read(FilledText, "question")`.
 
-        DataError that names the first thing that is wrong.
+        DataError for the first wrong field.
         """
         try:
             return _adapter(shape).validate_python(self.fields if field is None else self.get(field))
@@ -97,7 +97,7 @@ class Row:
             raise self.wrong(name, first["input"], said) from None
 
     def wrong(self, field: str, value: object, said: str) -> DataError:
-        """The error for a field that is not what it should be: `said` begins with "must"."""
+        """The error for a wrong field: `said` starts with "must"."""
         return DataError(f"{self.place}: field {ascii_text(field)!r} {said}, but is {shown(value)}.")
 
     def _missing(self, field: str) -> DataError:
@@ -109,7 +109,7 @@ _adapter = cache(TypeAdapter)
 
 
 def check_file(path: Path) -> None:
-    """ConfigError if there is no such file, or its name does not say what it is."""
+    """ConfigError if the file is missing or has an unknown ending."""
     if not path.is_file():
         raise ConfigError(f"there is no file {ascii_text(str(path))}: name one that exists.")
     if not path.name.endswith(ENDINGS):
@@ -120,14 +120,14 @@ def check_file(path: Path) -> None:
 def read_file(path: Path) -> Iterator[Row]:
     """The rows of a file; at least one.
 
-        .jsonl      one JSON object a line
-        .json       one JSON list of objects
-        .csv        the first line has the names of the fields; values are text
-        .parquet    a table
+            .jsonl      one JSON object per line
+            .json       one JSON list of objects
+            .csv        field names in the first line; values are text
+            .parquet    a table
 
     Raises:
         ConfigError: see `check_file`.
-        DataError: it is empty or damaged, or something else than objects is in it; names the row.
+            DataError: the file is empty, damaged, or has rows that are not objects; names the row.
     """
     check_file(path)
     name = place = ascii_text(str(path))
@@ -188,7 +188,7 @@ def number_text(value: float) -> str:
 
 
 def shown(value: object) -> str:
-    """A value for a sentence: its type and its beginning, in plain ASCII, so that it can do nothing to a terminal."""
+    """A value for a message: its type and start, in printable ASCII, so that it cannot control a terminal."""
     if value is None:
         return "null"
     if isinstance(value, str):
@@ -202,7 +202,7 @@ def shown(value: object) -> str:
 
 
 def ascii_text(text: str) -> str:
-    """The text with everything but printable ASCII escaped."""
+    """The text with all but printable ASCII escaped."""
     return text.encode("ascii", "backslashreplace").decode("ascii") if text.isprintable() else ascii(text)[1:-1]
 
 

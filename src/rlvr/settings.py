@@ -1,10 +1,10 @@
-"""Settings: frozen pydantic classes whose fields carry default, bounds, meaning, and when they have an effect.
+"""Settings: frozen pydantic classes whose fields carry default, bounds, description and condition.
 
     class Sampling(Settings):
         temperature: PositiveFloat = setting(1.0, "sampling temperature")
         top_k: NonNegativeInt = setting(0, "sample from the k likeliest tokens; 0: all", only_if="temperature > 0.1")
 
-A setting that has no default is written without one: `setting(description="...")`.
+A setting without a default: `setting(description="...")`.
 """
 
 import json
@@ -33,12 +33,12 @@ def setting(
     """A field of a `Settings` class.
 
     Args:
-        default: its value where none is set; a list or dict is copied.
-        description: what it means, in one line for `rlvr train --help-config`.
-        only_if: a Python expression over the fields beside it and the sections of the run, e.g. `"kl_coef > 0"` or
-            `"enabled and model.from_scratch"`. Where it is false, a value that the user said is an error.
-        debug: its value with `debug=true`; a number that is smaller already stays.
-        bounds: `ge`, `gt`, `le`, `lt`, `min_length`, `pattern`, ... as of `pydantic.Field`.
+            default: a list or dict is copied.
+            description: one line for `rlvr train --help-config`.
+            only_if: a Python expression over sibling fields and the sections of the run, e.g. `"kl_coef > 0"` or
+                `"enabled and model.from_scratch"`. If it is false, a value set by the user is an error.
+            debug: value with `debug=true`; a smaller number stays.
+            bounds: `ge`, `gt`, `le`, `lt`, `min_length`, `pattern`, ... of `pydantic.Field`.
     """
     return Field(default, description=description, json_schema_extra={"only_if": only_if, "debug": debug}, **bounds)
 
@@ -46,58 +46,58 @@ def setting(
 def wrong(key: str, remedy: str) -> PydanticCustomError:
     """The error of a check between fields: `raise wrong("top_n", "is more than max_top_n=5; lower it")`.
 
-    `key` is a field beside the check; the message gets its whole key and its value.
+    `key` is a sibling field of the check; the message shows its full key and its value.
     """
     return PydanticCustomError("wrong", "{remedy}", {"key": key, "remedy": remedy})
 
 
 class Settings(BaseModel):
-    """Part of a configuration: strict and frozen. Checks between its fields are `model_validator(mode="after")`."""
+    """A section of a configuration: strict and frozen. Checks between fields are `model_validator(mode="after")`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     flat_field: ClassVar[str] = ""
-    """A mapping among the fields whose entries are keys beside the others: `tracker.mlflow` of `backends["mlflow"]`."""
+    """A mapping field whose entries become keys of the section: `tracker.mlflow` for `backends["mlflow"]`."""
 
 
 class Component(Settings):
-    """Settings of something that is chosen by name: `task=gsm8k`, `task=my_shop:Shop`; see `rlvr.registry`."""
+    """Settings of a component chosen by name: `task=gsm8k`, `task=my_shop:Shop`; see `rlvr.registry`."""
 
     group: ClassVar[str]
     registered_name: ClassVar[str] = ""
-    only_if: ClassVar[str] = ""  # as of `setting`, for all of its fields
+    only_if: ClassVar[str] = ""  # as in `setting`, for all fields
 
     @property
     def name(self) -> str:
-        """What it is chosen by: `grpo`, `my_algo:Reinforce`."""
+        """The name that selects it: `grpo`, `my_algo:Reinforce`."""
         return registry.name_of(type(self))
 
     @property
     def label(self) -> str:
-        """The name as a word for metrics and folders: `grpo`, and `reinforce` for `my_algo:Reinforce`."""
+        """The name in metrics and folders: `grpo`, and `reinforce` for `my_algo:Reinforce`."""
         return label_of(self.name)
 
     def check_run(self, config: Any) -> None:
-        """Raise ConfigError for what the component cannot do in this run."""
+        """Raise ConfigError if the component does not work in this run."""
 
     def remarks(self, config: Any) -> Iterable[str]:
-        """What the user should know about the component in this run, in sentences."""
+        """Notes for the user about the component in this run, as sentences."""
         return ()
 
     def check_found(self, key: str) -> None:
-        """Raise ConfigError, before torch is loaded, for a file or function that it names and that is not there.
+        """Raise ConfigError, before torch is loaded, if a file or function it names is missing.
 
-        `key` is its own: `task`, `reward.parts.custom`.
+        `key` is the component's key: `task`, `reward.parts.custom`.
         """
 
 
 def label_of(name: str) -> str:
-    """The `label` of the component that is chosen by a name."""
+    """The `label` of a component name."""
     return name.rpartition(":")[2].rpartition(".")[2].lower() if ":" in name else name
 
 
 def dumped(settings: Settings) -> dict[str, Any]:
-    """Plain values, JSON-like; a chosen component begins with its `name` (a part of a reward with its `type`)."""
+    """Plain JSON-like values; a component starts with its `name` (a reward part with its `type`)."""
     tag = "type" if isinstance(settings, Component) and settings.group == "reward" else "name"
     return ({tag: settings.name} if isinstance(settings, Component) else {}) | _fields(settings)
 
@@ -109,7 +109,7 @@ def _fields(settings: Settings) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """A value as YAML and JSON have it."""
+    """The value as YAML and JSON represent it."""
     if isinstance(value, Settings):
         return dumped(value)
     if isinstance(value, Mapping):
@@ -118,9 +118,9 @@ def plain(value: Any) -> Any:
 
 
 def chosen(group: str) -> Any:
-    """The type of a field that holds a component of a group: `algorithm: Annotated[Algorithm, chosen("algorithm")]`.
+    """Field type for a component of a group: `algorithm: Annotated[Algorithm, chosen("algorithm")]`.
 
-    Its values say which: `{"name": "grpo", "clip_low": 0.1}`; parts of a reward `{"type": "numeric", "weight": 3.0}`.
+    The value names it: `{"name": "grpo", "clip_low": 0.1}`; for reward parts `{"type": "numeric", "weight": 3.0}`.
     """
     tag = "type" if group == "reward" else "name"
 
@@ -145,5 +145,5 @@ def chosen(group: str) -> Any:
 
 
 def validated(settings: type[Any], values: Mapping[str, Any]) -> Any:
-    """Strictly, but lists of YAML are tuples. Raises ValidationError."""
+    """Validate strictly, but accept lists for tuples. Raises ValidationError."""
     return settings.model_validate_json(json.dumps(values), strict=True)

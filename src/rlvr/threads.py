@@ -1,4 +1,4 @@
-"""Threads for tools and searches that block: a call that hangs costs its thread, never the event loop or the end."""
+"""Threads for blocking tools and searches: a hanging call costs its thread, not the event loop or the shutdown."""
 
 import asyncio
 import threading
@@ -11,34 +11,33 @@ from rlvr.errors import UserError
 T = TypeVar("T")
 
 QUICK_S = 0.05
-"""What answers within this time is waited for on the spot."""
+"""The event loop blocks for answers within this time."""
 
 
 class TimeIsUpError(Exception):
-    """A call took longer than it may. No TimeoutError: that is what the call itself may raise."""
+    """A call exceeded its time limit. Not TimeoutError, which the call itself may raise."""
 
 
 class CallThreads:
-    """Runs each call in a daemon thread that ends with it; at most `max_threads` at once, in the order they came.
+    """Runs each call in its own daemon thread; at most `max_threads` at once, in submission order.
 
-    A call that still runs after its time is written off with its thread, and another one may begin. Python cannot end a
-    thread: with `max_hanging` of them the next call is a UserError, which ends the run.
+    A call that exceeds its time is abandoned with its thread, and the next may start. Python cannot end a thread: at
+    `max_hanging` of them the next call is a UserError, which ends the run.
 
-    A quick call is waited for on the spot: nothing else goes on before it has answered. Which episodes the engine
-    computes together, and with it the last bit of a logprob, then does not depend on the clock. After three late
-    answers in a row calls are taken for slow, and everything goes on while they run.
+    The event loop blocks for quick calls, so the engine's batches, and the last bit of a logprob, do not depend on the
+    clock. After three late answers in a row, calls count as slow and no longer block the loop.
     """
 
     def __init__(self, *, max_threads: int = 4, max_hanging: int = 64) -> None:
         self._max_threads, self._max_hanging = max_threads, max_hanging
         self._hanging: set[threading.Thread] = set()
         self._late = 0  # answers in a row
-        self._places: dict[asyncio.AbstractEventLoop, asyncio.Semaphore] = {}  # which refers to its loop
+        self._places: dict[asyncio.AbstractEventLoop, asyncio.Semaphore] = {}  # a semaphore belongs to its loop
 
     async def run(self, name: str, call: Callable[[], T], timeout_s: float | None = None) -> T:
-        """What `call` returns or raises; TimeIsUpError after `timeout_s` seconds in a thread. `name` is for errors.
+        """The result of `call`; TimeIsUpError after `timeout_s` seconds in a thread. `name` is for errors.
 
-        Raises UserError, naming the tool, if too many calls hang already.
+        Raises UserError, naming the tool, if too many calls hang.
         """
         loop = asyncio.get_running_loop()
         for over in [one for one in self._places if one.is_closed()]:
@@ -73,7 +72,7 @@ def _work(call: Callable[[], object], loop: asyncio.AbstractEventLoop, outcome: 
     value, failure = None, None
     try:
         value = call()
-    except Exception as error:  # a tool's: the caller gets it
+    except Exception as error:  # raised by the tool; passed to the caller
         failure = error
     except BaseException as error:  # sys.exit() in a tool must not end the program
         failure = RuntimeError(f"{type(error).__name__}: {error}")

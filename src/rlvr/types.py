@@ -1,6 +1,6 @@
-"""The records that travel between the parts of rlvr. Frozen, plain, and free of torch at import time.
+"""The records shared by all parts of rlvr: frozen dataclasses, free of torch at import time.
 
-Arrays that sit beside tokens always have the same length as the tokens; a mask says which of them count.
+Arrays that go with tokens have the same length as the tokens; a mask says which tokens count.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ ToolSchema = Mapping[str, Any]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolCall:
-    """What the model wants called: `ToolCall(id="call_0", name="get_document", arguments={"doc_id": "3"})`.
+    """A tool call of the model: `ToolCall(id="call_0", name="get_document", arguments={"doc_id": "3"})`.
 
-    `problem` says, in words for the model, why what it wrote is no call (no JSON, no name, arguments that are no
-    object); name and arguments are then what could be read, or empty.
+    `problem` tells the model why its text is no valid call (invalid JSON, no name, arguments that are no object); name
+    and arguments then hold the readable part, or are empty.
     """
 
     id: str
@@ -37,7 +37,7 @@ class ToolCall:
 class Message:
     """`Message(role="user", content="<boe> 3 4 + =")`
 
-    An assistant's message may call tools; a tool's message names the tool and the call that it answers.
+    An assistant's message may call tools; a tool's message names the tool and the call it answers.
     """
 
     role: Literal["system", "user", "assistant", "tool"]
@@ -62,19 +62,18 @@ class StopReason(StrEnum):
 
     STOP = "stop"  # a stop token was sampled
     LENGTH = "length"  # max_tokens or the context ran out before a stop token
-    MAX_TURNS = "max_turns"  # the environment would have gone on
-    ABORTED = "aborted"  # the engine gave the request up
+    MAX_TURNS = "max_turns"  # the environment would have continued
+    ABORTED = "aborted"  # the engine dropped the request
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SamplingParams:
-    """How one completion is drawn. `temperature=0` is greedy; `top_k=0`, `top_p=1`, `min_p=0` truncate nothing.
+    """Sampling of one completion. `temperature=0` is greedy; `top_k=0`, `top_p=1`, `min_p=0` truncate nothing.
 
     `stop_ids` end the completion and are part of it. The draw is a function of `seed` and the token's position only,
-    so it does not depend on the batch the request sits in.
+    not of the batch.
 
-    `priority` changes no draw: of the requests that wait for a place in the local engine those with the smallest number
-    go first; among equals, those that came first.
+    `priority` changes no draw: the local engine admits waiting requests by smallest `priority`, then by arrival.
     """
 
     max_tokens: int
@@ -88,23 +87,23 @@ class SamplingParams:
 
     @property
     def truncates(self) -> bool:
-        """True when sampling leaves out part of the vocabulary."""
+        """Whether sampling truncates the vocabulary."""
         return self.temperature > 0 and (self.top_p < 1.0 or self.top_k > 0 or self.min_p > 0.0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Completion:
-    """What the engine sampled after a prompt.
+    """The engine's output for a prompt.
 
     `Completion(token_ids=(5, 12), behavior_logprobs=(-0.1, -0.02), sampling_logprobs=(-0.1, -0.02),
     stop_reason=StopReason.STOP, policy_version=3)`
 
     `behavior_logprobs[i]` is the log-probability of `token_ids[i]` under softmax(logits / temperature) over the whole
-    vocabulary; `sampling_logprobs[i]` the one under the truncated distribution that was really sampled from (the same
-    number where nothing is truncated). For greedy requests both are taken at temperature 1.
+    vocabulary; `sampling_logprobs[i]` that under the truncated distribution it was sampled from (equal without
+    truncation). For greedy requests both use temperature 1.
 
-    `policy_version` is that of the weights the first token was sampled with. Weights that were loaded while the
-    completion was sampled stand in `version_changes`: `((5, 4),)` says that tokens 5, 6, ... are of version 4.
+    `policy_version` is the version of the weights for the first token. `version_changes` lists weights loaded during
+    sampling: `((5, 4),)` means that tokens 5, 6, ... are of version 4.
     """
 
     token_ids: tuple[int, ...]
@@ -116,14 +115,14 @@ class Completion:
 
     @property
     def policy_versions(self) -> tuple[int, ...]:
-        """The version each token was sampled with."""
+        """The version of the weights for each token."""
         starts = ((0, self.policy_version), *self.version_changes, (len(self.token_ids), -1))
         return tuple(version for (start, version), (end, _) in pairwise(starts) for _ in range(start, end))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Turn:
-    """`prompt_ids` is everything the model saw before it sampled `completion` (earlier turns included)."""
+    """`prompt_ids` is everything the model saw before `completion`, earlier turns included."""
 
     prompt_ids: tuple[int, ...]
     completion: Completion
@@ -133,9 +132,9 @@ class Turn:
 class TurnText:
     """A turn as text: `TurnText(prompt="<boe> 3 4 + =", completion="7 <eoe>", text="7", ..., num_tokens=2)`.
 
-    `prompt` and `completion` have every special token; `text` lacks only the stop token that ended the completion. Of a
-    later turn `prompt` is only what came since the completion before it: the environment's reply, with the header of
-    the turn (all of a prompt that restarts). `calls` are the tools that the completion calls.
+    `prompt` and `completion` include all special tokens; `text` lacks only the final stop token. In later turns
+    `prompt` holds only what follows the previous completion: the environment's reply and the turn's header (the whole
+    prompt if it restarts). `calls` are the completion's tool calls.
     """
 
     prompt: str
@@ -148,14 +147,13 @@ class TurnText:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Attempt:
-    """What a reward or a metric sees: an example and an episode's completions.
+    """The input of rewards and metrics: an example and an episode's completions.
 
     `Attempt(example=..., completion="7 <eoe>", text="7", stop_reason=StopReason.STOP, num_tokens=2)`
 
-    `completion` has every special token; `text` lacks only the stop token that ended it. Of several turns they are the
-    last one's; `num_tokens` (sampled ones) and `calls` are of all `turns`. `state` is what the environment keeps of the
-    episode. `retrieved` and `cited` are document ids: those the model was shown and those it cites; empty for tasks
-    without documents.
+    `completion` includes all special tokens; `text` lacks only the final stop token. With several turns both come from
+    the last one; `num_tokens` (sampled) and `calls` cover all `turns`. `state` belongs to the environment. `retrieved`
+    and `cited` are ids of documents shown to the model and cited by it; empty for tasks without documents.
     """
 
     example: Example
@@ -168,8 +166,8 @@ class Attempt:
     retrieved: tuple[str, ...] = ()
     cited: tuple[str, ...] = ()
     state: Any = None
-    format: Any = None  # AnswerFormat: where the prompt asks for the answer
-    sandbox: Any = None  # rewards.sandbox.Sandbox: processes for code that can hang
+    format: Any = None  # AnswerFormat: the answer format the prompt asks for
+    sandbox: Any = None  # rewards.sandbox.Sandbox: runs code that can hang
 
     @property
     def prompt(self) -> str:
@@ -178,13 +176,13 @@ class Attempt:
 
     @property
     def answer(self) -> str | None:
-        """The answer, read from where the prompt asks for it; None if there is none. Without `format`: the text."""
+        """The answer in the format the prompt asks for; None if missing. Without `format`: the text."""
         if self.format is not None:
             return self.format.answer_of(self)
         return self.text.strip() or None if self.stop_reason is StopReason.STOP else None
 
     def with_format(self, answer_format: Any, sandbox: Any) -> Attempt:
-        """What `replace` would make of it with this `format` and `sandbox`, in half the time: it is done for each."""
+        """`replace(self, format=..., sandbox=...)` in half the time; called for every episode."""
         copy = object.__new__(Attempt)
         for name in self.__slots__:
             object.__setattr__(copy, name, getattr(self, name))
@@ -195,11 +193,11 @@ class Attempt:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TraceStep:
-    """One step of how an answer was reached, to be drawn: `TraceStep(kind="step", text="0 5 *", ok=True)`.
+    """One step of a reasoning trace, for display: `TraceStep(kind="step", text="0 5 *", ok=True)`.
 
-    The steps of an episode stand in the order in which they were made; documents follow the query that found them.
-    `step` is a line of a derivation, `cite` a document that was cited (`id`), `answer` what was answered. `ok` says
-    whether a step is right, a document supports the gold answer, an answer is correct; None where it is unknown.
+    Steps are in the order they were made; documents follow the query that found them. `step` is a line of a derivation,
+    `cite` a cited document (`id`), `answer` the answer. `ok` says whether a step is right, a document supports the gold
+    answer, or an answer is correct; None if unknown.
     """
 
     kind: Literal["query", "document", "cite", "answer", "step"]
@@ -211,15 +209,15 @@ class TraceStep:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Score:
-    """What a reward gives an episode: three states, never mixed up.
+    """The reward of an episode, with one of three statuses:
 
     - `scored`: `value` is the reward.
     - `invalid`: the completion could not be parsed; `value` is the reward for that (usually 0) and it is counted.
     - `error`: the verifier itself failed; `value` is NaN and the episode is left out of group mean, std and loss.
 
-    `potentials`, if there are any, has one number a turn: how far the episode was before it. Algorithms that give each
-    token its own return shape their rewards with them; no optimum moves (`core/algorithms/advantages.py`). `trace` is
-    for people: how the answer was reached.
+    `potentials` is empty or has one number per turn: the potential before it. Algorithms with token returns use them
+    for reward shaping, which keeps the optimal policy (`core/algorithms/advantages.py`). `trace` shows how the answer
+    was reached.
     """
 
     value: float
@@ -232,10 +230,10 @@ class Score:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GradedAnswer:
-    """What a metric says of an episode, apart from any reward: `GradedAnswer(answer="7", correct=True)`.
+    """A metric's verdict on an episode, independent of the reward: `GradedAnswer(answer="7", correct=True)`.
 
-    `answer` is None if the completion could not be parsed. `failure` says what kept the metric itself from grading:
-    such an episode is neither right nor wrong.
+    `answer` is None if the completion could not be parsed. `failure` says why the metric could not grade the episode,
+    which then counts as neither right nor wrong.
     """
 
     answer: str | None
@@ -260,7 +258,7 @@ class Episode:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Group:
-    """The episodes of one example that are compared with each other."""
+    """The episodes of one example; their rewards are compared."""
 
     example: Example
     episodes: tuple[Episode, ...]
@@ -268,9 +266,9 @@ class Group:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenBatch:
-    """Rows of tokens ready to be scored and trained on. B rows, T tokens, right-padded; shapes in brackets.
+    """Token rows to score and train on. B rows, T tokens, right-padded; shapes in brackets.
 
-    A row is an episode's whole token sequence (an episode whose template rewrote history gives several rows).
+    A row is an episode's whole token sequence; an episode with a rewritten history has several rows.
     For the episode `prompt=[1, 7] completion=[5, 9]`, with 9 the stop token:
 
         ids                1     7     5     9
@@ -285,11 +283,11 @@ class TokenBatch:
     behavior_logprobs: Tensor  # [B, T] float32, 0 where loss_mask is False
     rewards: Tensor  # [B] float32, the episode's reward (0 where not valid)
     groups: Tensor  # [B] int64, index of the row's group
-    episodes: Tensor  # [B] int64, index of the row's episode: rows of one episode stand together and share a reward
+    episodes: Tensor  # [B] int64, index of the row's episode: rows of one episode are adjacent and share a reward
     valid: Tensor  # [B] bool, False for verifier errors: out of group statistics and loss
     truncated: Tensor  # [B] bool, the episode stopped for length
     policy_versions: Tensor | None = None  # [B, T] int64, of the weights each token was sampled with; -1 elsewhere
-    potentials: Tensor | None = None  # [B, T] how far the episode was before each sampled token, 0 elsewhere
+    potentials: Tensor | None = None  # [B, T] potential before each sampled token, 0 elsewhere
     old_logprobs: Tensor | None = None  # [B, T] the policy before the update, recomputed by the trainer
     reference_logprobs: Tensor | None = None  # [B, T] the frozen reference
     values: Tensor | None = None  # [B, T] the critic's, before the update
@@ -297,7 +295,7 @@ class TokenBatch:
     returns: Tensor | None = None  # [B, T], targets of the critic
 
     def take(self, rows: Sequence[int] | Tensor) -> TokenBatch:
-        """The given rows of every array, in that order."""
+        """These rows of every array, in this order."""
         arrays = {name: getattr(self, name) for name in self.__dataclass_fields__}
         rows = list(rows) if isinstance(rows, tuple | range) else rows  # a tuple would index several dimensions
         return replace(self, **{name: array[rows] for name, array in arrays.items() if array is not None})

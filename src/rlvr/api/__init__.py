@@ -1,4 +1,4 @@
-"""The commands as functions: the same configuration, the same path, the same run folder.
+"""The commands as functions, with the same configurations and run folders.
 
 run = rlvr.train(model="Qwen/Qwen2.5-0.5B-Instruct", data=[{"question": "1 + 1?", "answer": "2"}, ...], reward=fn)
 run.metrics[-1]["eval/jsonl/accuracy"]

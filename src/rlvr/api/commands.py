@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A run folder and what came of it."""
+    """A run folder and its results."""
 
     folder: Path
     num_steps: int
     finished: bool
     functions: Mapping[str, Callable[..., Any]] = field(default_factory=dict, repr=False)
-    """Those that the run was given in Python, by the name that config.yaml has for them."""
+    """Functions given in Python, by their names in config.yaml."""
 
     @property
     def final(self) -> Path:
@@ -37,13 +37,13 @@ class Run:
 
     @property
     def metrics(self) -> list[dict[str, float]]:
-        """The lines of metrics.jsonl, one a step; line 0 is the evaluation before the first update."""
+        """The lines of metrics.jsonl, one per step; line 0 is the evaluation before the first update."""
         return read_metrics(self.folder / "metrics.jsonl")
 
     def rollouts(self, step: int | None = None) -> list[EpisodeRecord]:
-        """What was sampled at a step and how it was trained on, an episode each; None: the last step that was written.
+        """The recorded episodes of a step: samples and training data; None: the last recorded step.
 
-        Raises UserError if nothing was written at that step (`tracker.rollouts_every`).
+        Raises UserError if the step was not recorded (`tracker.rollouts_every`).
         """
         folder = self.folder / "rollouts"
         written = sorted(int(path.name[5:].partition(".")[0]) for path in folder.glob("step_*.jsonl.gz"))
@@ -66,24 +66,25 @@ def train(
 ) -> Run:
     """Run `rlvr train`.
 
-    To go on with a run, repeat the call with `run_dir` and `resume=True`; or leave out everything else, but for the
-    functions that the run was given, and the run's own configuration is taken. Ctrl-C finishes the step, saves, and
-    raises KeyboardInterrupt; a second one does not wait.
+    To resume a run, repeat the call with `run_dir` and `resume=True`; or pass only these and the run's Python functions
+    to use the run's own configuration. Ctrl-C finishes the step, saves, and raises KeyboardInterrupt; a second one does
+    not wait.
 
     Args:
         model: Folder or Hub id, `scratch` or `scratch_bpe`, or values as in `overrides`; None: the configuration's.
         data: Rows, a file of them, or a function that yields them (task=generator); None: the configuration's task.
             Rows are kept in `runs/data/`, so that the run can be resumed and repeated.
         eval_data: Held-out rows or a file of them; None: a tenth of `data`, chosen by hash.
-        reward: Your function (it runs in a killable process; prompt=plain unless another is chosen), a choice of the
-            group, values as in `overrides`, or None: what follows the task.
-        tools: Typed functions with docstrings that the model of a multi-hop task may call beside the task's own.
+            reward: Your function (it runs in a killable process; implies prompt=plain unless another is chosen), a
+            choice of the
+                group, values as in `overrides`, or None: the task's reward.
+            tools: Typed functions with docstrings that the model of a multi-hop task may call, besides the task's own.
         config_name: As `--config-name`; None: `gsm8k` with `data`, else `rpn`.
         config_dir: As `--config-dir`.
         overrides: Choices and values: `seed=1`, `algorithm="dapo"`, `trainer={"max_steps": 5}`,
             `algorithm={"name": "dapo", "clip_high": 0.3}`, `**{"trainer.max_steps": 5}`.
 
-    Raises UserError for everything that is the caller's to mend; its text is one sentence.
+    Raises UserError, one sentence, for errors that the caller can correct.
     """
     from rlvr.app.train import train as run_training
 
@@ -116,20 +117,20 @@ def evaluate(
     output: str | Path | None = None,
     **overrides: Any,
 ) -> dict[str, EvaluationResult]:
-    """Run `rlvr eval`: the result of each evaluation set by the task's name.
+    """Run `rlvr eval`: results by task name.
 
     Args:
         model: A run, a folder or Hub id, or an endpoint as `openai:http://127.0.0.1:8000/v1#NAME`.
-        task: The configuration or task to try it on; None: the run's own, or with `data` those rows.
-        data: Rows, or a file of them, all of which are held-out examples; a run's model is asked as in the run.
-        reward: As in `train`. A function that a run was given in Python is given here again, unless `model` is the
-            `Run` itself.
+            task: The configuration or task; None: the run's own, or with `data` those rows.
+            data: Held-out rows, or a file of them; a run's model is prompted as in the run.
+            reward: As in `train`. A Python function of the run must be passed again, unless `model` is the `Run`
+            itself.
         num_examples: None: `evaluation.num_examples`, or all of `data`.
         samples_per_example: None: `evaluation.samples_per_example`.
-        output: A file to keep the records in as they come; the same call goes on from there.
+            output: A file of the records, appended to during the evaluation; the same call resumes it.
         overrides: As in `train`.
 
-    Raises UserError for everything that is the caller's to mend; its text is one sentence.
+    Raises UserError, one sentence, for errors that the caller can correct.
     """
     from rlvr.app.evaluation import evaluate_into
     from rlvr.app.inference import open_inference
@@ -165,11 +166,11 @@ Stopped = Callable[[], bool]
 
 
 def in_a_thread(work: Callable[[Stopped], Result]) -> Result:
-    """`work(stopped)` in a thread of its own, and what it returns or raises.
+    """Call `work(stopped)` in its own thread; returns its result or raises its error.
 
-    A notebook has a running event loop in its thread, where no second one can start. And Ctrl-C reaches the waiting
-    thread, which asks the other one to end (`stopped`), waits for it, and raises KeyboardInterrupt. A second Ctrl-C
-    does not wait.
+    A notebook's thread already has a running event loop, and no second one can start there. Ctrl-C reaches the waiting
+    thread, which asks the other to end (`stopped`), waits for it, and raises KeyboardInterrupt. A second Ctrl-C does
+    not wait.
     """
     done: Future[Result] = Future()
     stop = threading.Event()

@@ -1,4 +1,4 @@
-"""From the arguments of a call to a configuration: rows in memory become files, functions import paths."""
+"""Converts call arguments to a configuration: rows become files, functions become import paths."""
 
 import hashlib
 import json
@@ -28,10 +28,10 @@ FOLDER = Path("runs") / "data"
 
 
 def data_file(data: Data | None, name: str) -> str | None:
-    """The absolute path of the file with the rows, None for None.
+    """The absolute path of the file with the rows; None for None.
 
-    Rows in memory are written to `runs/data/`, into a file named by their content: a run can be resumed and repeated,
-    and equal rows are one file. `name` is the argument that they came by, for errors.
+    In-memory rows are written to `runs/data/`, named by a content hash, so that a run can be resumed and repeated.
+    `name` is the argument's name, for errors.
     """
     if data is None:
         return None
@@ -60,7 +60,7 @@ def _line(row: object, place: str) -> str:
 
 
 def import_path(function: Callable[..., Any]) -> str:
-    """`my_rewards:shorter`; what no import would find, such as a lambda, has a name of the same form."""
+    """`my_rewards:shorter`; functions without import path, such as lambdas, get a similar name."""
     module = getattr(function, "__module__", None) or "given"
     name = getattr(function, "__qualname__", None) or type(function).__qualname__
     words = [re.sub(r"[^A-Za-z0-9_.]", "_", text) for text in (module, name)]  # `outer.<locals>.x`: `outer._locals_.x`
@@ -68,7 +68,7 @@ def import_path(function: Callable[..., Any]) -> str:
 
 
 RewardFunction = Callable[..., float | None]
-"""Called with those of prompt, completion, answer and metadata that it names; None: no answer could be read."""
+"""Takes any of the arguments prompt, completion, answer and metadata; returns None for an unreadable answer."""
 
 Values = Mapping[str, Any]
 Functions = dict[str, Callable[..., Any]]
@@ -86,7 +86,7 @@ class Call:
     values: Values = field(default_factory=dict)
 
     def chooses(self, *sections: str) -> bool:
-        """Whether the call chooses in one of the groups (none: in any), and does not only set values inside it."""
+        """Whether the call chooses in one of the groups (empty: in any), beyond setting values inside it."""
         if not sections and (self.data, self.eval_data) != (None, None):
             return True
         values = {"model": self.model, "reward": self.reward, **self.values}
@@ -99,7 +99,7 @@ class Call:
         return {import_path(one): one for one in given if callable(one)}
 
     def lines(self, own: Config | None = None) -> list[str]:
-        """The lines of the command that says the same. `own`: on top of a run's, whose choices are made already."""
+        """The equivalent command's overrides. `own`: on top of a run's configuration, whose choices are made."""
         values: dict[str, Any] = {}
         if isinstance(self.model, Mapping) or self.model in SCRATCH:
             values["model"] = self.model
@@ -123,7 +123,7 @@ class Call:
 
 
 def training(call: Call, config_name: str | None, config_dir: str | Path | None) -> Config:
-    """The configuration to train with; that of the run itself if the call goes on with one and chooses nothing."""
+    """The configuration to train with; the run's own if the call resumes one and chooses nothing."""
     run = Path(str(call.values.get("run_dir")))
     goes_on = call.values.get("resume") and (run / "config.yaml").is_file()
     if goes_on and config_name is None and config_dir is None and not call.chooses():
@@ -136,7 +136,7 @@ def training(call: Call, config_name: str | None, config_dir: str | Path | None)
 
 
 def _asked_plainly(call: Call, lines: list[str], load: Callable[[list[str]], Config]) -> Config:
-    """With prompt=plain where a function scores whole completions; a task with tools keeps its own prompt."""
+    """Choose prompt=plain if a function scores whole completions; a task with tools keeps its own prompt."""
     config = load(lines)
     is_plain = callable(call.reward) and not call.chooses("prompt")
     if not is_plain or config.task.has_tools or config.task.writes_prompts:
@@ -145,9 +145,7 @@ def _asked_plainly(call: Call, lines: list[str], load: Callable[[list[str]], Con
 
 
 def evaluation(call: Call, source: str, task: str | None) -> Config:
-    """The configuration to evaluate the model `source` with: as far as it can be that of its run, and with `call.data`
-    the held-out rows are those.
-    """
+    """The configuration to evaluate model `source`, based on its run's; `call.data` replaces the held-out rows."""
     root = run_of(Path(source)) if task is None else None
     if root is not None:
         own = _config_of(root)
@@ -160,10 +158,10 @@ def evaluation(call: Call, source: str, task: str | None) -> Config:
 
 
 def _on_rows(call: Call, root: Path, own: Config) -> Config:
-    """The configuration of the run in `root` with other rows to hold out; they are asked as the run asked its own."""
+    """The configuration of the run in `root` with other held-out rows, prompted as in the run."""
     assert isinstance(call.data, str)
     of_task = {key: value for key, value in call.values.items() if key.startswith("task.")}
-    if own.task.name == "jsonl":  # what it was trained on stays: examples to show come from there
+    if own.task.name == "jsonl":  # keep the training rows, for few-shot examples
         config = _of_run(root, Call(reward=call.reward, values=call.values), own)
         return _only(config, task=config.task.model_copy(update={"eval_path": call.data}))
     metric = {"task.metric": own.task.metric} if isinstance(own.task, MetricSettings) else {}
@@ -182,13 +180,13 @@ def _of_run(root: Path, call: Call, own: Config) -> Config:
 
 
 def _only(config: Config, **sections: Any) -> Config:
-    """With these sections, and nothing evaluated beside."""
+    """With these sections, and no additional evaluation."""
     evaluation = config.evaluation.model_copy(update={"also": {}})
     return config.model_copy(update={"evaluation": evaluation, **sections})
 
 
 def _custom_part(config: Config) -> str:
-    """The name of the reward's part that is a function of the user's."""
+    """The name of the reward part that is a user's function."""
     names = [name for name, part in config.reward.parts.items() if part.name == "custom"]
     if len(names) != 1:
         raise ConfigError(f"reward: the run's own reward has {len(names)} functions, not one; leave reward out.")

@@ -1,4 +1,4 @@
-"""The composition root: the only place that knows every component. A configuration comes in, a run comes out.
+"""The composition root: turns a configuration into a run. The only package that knows every component.
 
-`train.train` runs one, `inference.open_inference` tries a model; `sources` says what MODEL stands for in a command.
+`train.train` runs one, `inference.open_inference` opens a model for evaluation, `sources` resolves MODEL arguments.
 """

@@ -1,4 +1,4 @@
-"""The parts of a run, put together: what the loop calls, each made by one function here."""
+"""Assembles a run: one function per component of the loop."""
 
 import asyncio
 from collections.abc import Mapping
@@ -44,7 +44,7 @@ from rlvr.types import Episode, Example, GradedAnswer, Group
 
 
 def assemble(setup: Setup, policy: HubPolicy, trackers: Trackers) -> TrainingRun:
-    """Everything the loop calls, at the state of the last complete checkpoint if there is one."""
+    """All components of the loop, restored from the last complete checkpoint if there is one."""
     task, note = setup.tasks.own, setup.console.note
     chat, layout = make_chat(setup.config, policy, task), choose_layout(policy)
     memory = plan_run(setup.config, policy, chat, task, layout=layout, world=setup.world)
@@ -92,7 +92,7 @@ def assemble(setup: Setup, policy: HubPolicy, trackers: Trackers) -> TrainingRun
 
 
 def make_rollouts(setup: Setup, policy: HubPolicy, engine: Sampler, chat: Chat) -> RolloutSchedule:
-    """Groups of the run's task, beside the trainer where they may be stale."""
+    """The rollout schedule of the run's task, in a background thread if rollouts may be stale."""
     config, background = setup.config, setup.config.rollout.max_staleness > 0
     model = ChatModel(engine=engine, chat=chat, max_context_tokens=_context(policy, engine))
     return RolloutSchedule(
@@ -106,7 +106,7 @@ def make_rollouts(setup: Setup, policy: HubPolicy, engine: Sampler, chat: Chat) 
 
 
 def make_trainer(setup: Setup, policy: HubPolicy, objective: Objective, layout: Layout) -> Trainer:
-    """It cuts the policy's weights where they are sharded, so the engine is made before it."""
+    """The trainer; it may shard the policy's weights, so make the engine first."""
     settings, world = setup.config.trainer, setup.world
     bf16 = world.first(in_bf16(settings.precision, policy.model))
     return Trainer(
@@ -120,7 +120,7 @@ def make_trainer(setup: Setup, policy: HubPolicy, objective: Objective, layout: 
 
 
 def make_recorder(setup: Setup, chat: Chat, metrics_file: MetricsFile, trackers: Trackers) -> Recorder:
-    """Writes into the run folder on the first rank, nothing on the others."""
+    """Writes into the run folder on rank 0, nothing on other ranks."""
     task, root = setup.tasks.own, setup.folder.root
     if not setup.world.is_first:
         return SilentRecorder(folder=root)
@@ -136,7 +136,7 @@ def make_recorder(setup: Setup, chat: Chat, metrics_file: MetricsFile, trackers:
 
 
 def restore(setup: Setup, checkpoints: CheckpointSchedule, metrics_file: MetricsFile, engine: Engine) -> int:
-    """Go back to the last complete checkpoint, or to the start; numbers and rollouts written after it are cut off."""
+    """Restore the last complete checkpoint, or the start; later metrics and rollouts are cut off."""
     folder, world = setup.folder, setup.world
     latest = world.first(latest_checkpoint(folder.checkpoints) if world.is_first else None)
     if latest is None and folder.final.is_dir():
@@ -149,14 +149,14 @@ def restore(setup: Setup, checkpoints: CheckpointSchedule, metrics_file: Metrics
     elif setup.config.resume:
         setup.console.note("no checkpoint was saved: the run starts again")
     if world.is_first:
-        metrics_file.cut_back(step if step > 0 else -1)  # line 0 is written again: the loop starts with an evaluation
+        metrics_file.cut_back(step if step > 0 else -1)  # the loop writes line 0 again
         cut_back(folder.rollouts, step)
     engine.load_weights(step)
     return step
 
 
 def evaluate(setup: Setup, policy: HubPolicy, engine: Sampler, rollouts: RolloutSchedule) -> dict[str, float]:
-    """The metrics of all evaluation sets; those of a mix together under its own name."""
+    """Metrics of all evaluation sets; those of a mix are also combined under its name."""
     config, tasks, context = setup.config, setup.tasks, _context(policy, engine)
 
     def player(task: Task) -> LocalPlayer:
@@ -169,7 +169,7 @@ def evaluate(setup: Setup, policy: HubPolicy, engine: Sampler, rollouts: Rollout
 
 
 def _context(policy: HubPolicy, engine: Sampler) -> int:
-    return min(context_tokens(policy), engine.max_context_tokens)  # servers may have less room than the model
+    return min(context_tokens(policy), engine.max_context_tokens)  # a server's context may be shorter than the model's
 
 
 def episode_printer(config: Config, task: Task, chat: ChatCodec, console: Console) -> EpisodePrinter | None:
@@ -180,7 +180,7 @@ def episode_printer(config: Config, task: Task, chat: ChatCodec, console: Consol
     async def graded(example: Example, episode: Episode) -> GradedAnswer:
         try:
             return await task.grade(example, turn_texts(chat, episode.turns, task.env(example).tools))
-        except UserError as error:  # no metric has to be able to grade a training episode
+        except UserError as error:  # a metric need not support training episodes
             return GradedAnswer(answer=None, correct=False, failure=str(error))
 
     async def all_graded(group: Group) -> list[GradedAnswer]:
@@ -195,6 +195,6 @@ def episode_printer(config: Config, task: Task, chat: ChatCodec, console: Consol
 
 
 def _part_weights(config: Config, example: Example) -> Mapping[str, float]:
-    """What each part of the reward of an example's task counts."""
+    """The weights of the reward parts for an example's task."""
     bundle = config.task.bundles.get(str(example.metadata.get("task")), config)
     return {name: part.weight for name, part in bundle.reward.parts.items()}

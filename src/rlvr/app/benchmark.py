@@ -1,8 +1,8 @@
-"""Every model on every task, with every retriever where a task searches: measured once, kept, summed up in one table.
+"""Measures every model on every task, with every retriever for search tasks; resumable, with one summary table.
 
-DIR/benchmark.json                         the plan, and which file has the records of which cell
+DIR/benchmark.json                         the plan, and the record file of each cell
 DIR/records/<model>__<task>__<retriever>.jsonl
-DIR/summary.md, summary.csv, summary.json  the same table three times; nothing in them depends on the clock
+DIR/summary.md, summary.csv, summary.json  the same table in three formats, independent of the clock
 """
 
 import csv
@@ -42,15 +42,15 @@ from rlvr.tracking.evaluations import read_records
 from rlvr.tracking.files import write_atomically, writing
 
 NONE = "-"
-"""The retriever of a task that searches nothing."""
+"""The retriever of a task without search."""
 
 
 class Plan(BaseModel):
     """`Plan(models=("runs/a", "openai:http://127.0.0.1:8000/v1#b"), tasks=("rpn", "musique"), retrievers=("bm25",))`
 
-    A task is a configuration, a task, or the folder of a run, whose own task and settings are meant. None of
-    `num_examples` and `samples_per_example`: what each task's configuration says. `changes` are overrides of every
-    task's settings, as in `--set`; `config_dir` is where configurations and modules are found beside ours.
+    A task is a configuration, a task name, or a run folder (that run's task and settings). None for `num_examples` and
+    `samples_per_example` means the value of each task's configuration. `changes` are overrides for every task, as in
+    `--set`; `config_dir` is an additional folder of configurations and modules.
     """
 
     model_config = ConfigDict(frozen=True, populate_by_name=True)
@@ -66,17 +66,17 @@ class Plan(BaseModel):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cell:
-    """One measurement of a plan; `own_task` is the task's own name, e.g. `rpn` in the configuration `rpn_small`."""
+    """One measurement of a plan; `own_task` is the task's name, e.g. `rpn` for the configuration `rpn_small`."""
 
     model: str
     task: str
     own_task: str
-    retriever: str  # `-` where nothing is searched
+    retriever: str  # `-` without search
     config: Config
 
     @property
     def file(self) -> str:
-        """Where its records are, under the benchmark's folder."""
+        """Its record file, relative to the benchmark's folder."""
         return f"records/{_word(self.model)}__{_word(self.task)}__{_word(self.retriever)}.jsonl"
 
     @property
@@ -85,7 +85,7 @@ class Cell:
 
 
 def _word(name: str) -> str:
-    """A part of a file's name; a hash distinguishes names with characters that it cannot hold."""
+    """A part of a file name; a hash distinguishes names with special characters."""
     plain = re.sub(r"[^A-Za-z0-9.-]+|_{2,}", "_", name).strip("._")[-60:]
     if plain == name:
         return plain
@@ -93,7 +93,7 @@ def _word(name: str) -> str:
 
 
 def make_cells(plan: Plan) -> tuple[Cell, ...]:
-    """The cells, task by task. ConfigError for a name or a setting that does not fit."""
+    """The cells, task by task. ConfigError for a wrong name or setting."""
     for retriever in plan.retrievers:
         find_retriever(retriever, RetrievalSettings())
     configs = {task: _config(plan, task, None) for task in plan.tasks}
@@ -117,7 +117,7 @@ def make_cells(plan: Plan) -> tuple[Cell, ...]:
 
 
 def _config(plan: Plan, task: str, retriever: str | None) -> Config:
-    """A task's settings, the same ones for every model."""
+    """A task's settings, the same for every model."""
     counts = {"num_examples": plan.num_examples, "samples_per_example": plan.samples_per_example}
     lines = [f"evaluation.{name}={value}" for name, value in counts.items() if value is not None]
     if retriever is not None:
@@ -126,11 +126,11 @@ def _config(plan: Plan, task: str, retriever: str | None) -> Config:
 
 
 def join(folder: Path, asked: Plan) -> Plan:
-    """The plan of a folder with what is asked now added to it; just what is asked if the folder has none. The tasks'
-    own retrievers are spelled out, so that adding one later adds to them.
+    """The folder's plan extended by `asked`; `asked` alone for a new folder. The tasks' own retrievers are written out,
+    so that later retrievers are added to them.
 
-    Models, tasks and retrievers can be added, and both counts can grow: what is measured already stays valid.
-    ConfigError for another setting, a smaller count, or nothing to measure.
+    Models, tasks and retrievers can be added, and both counts can grow: existing measurements stay valid. ConfigError
+    for another setting, a smaller count, or an empty plan.
     """
     known = _read_plan(folder)
     if known is None and not (asked.models and asked.tasks):
@@ -188,10 +188,10 @@ def write_plan(folder: Path, plan: Plan, cells: Iterable[Cell]) -> None:
 
 
 Show = Callable[[str], None]
-"""Called with a line for the user."""
+"""Prints a line for the user."""
 
 Bar = Callable[[str], AbstractContextManager[Progress]]
-"""Shows the progress of one cell, called by its name."""
+"""Shows the progress of the cell with this name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,7 +201,7 @@ class Benchmark:
     failed: tuple[Cell, ...]
 
     def table(self, *, markdown: bool = False) -> str:
-        """A row a cell in the order of the plan, and a sentence for each difference; all columns in Markdown."""
+        """A row per cell in plan order, and a sentence per difference; all columns in Markdown."""
         measured = () if self.analysis is None else self.analysis.cells
         head, rows = summary_rows(measured, full=markdown)
         placed = [(self._place(cell), row) for cell, row in zip(measured, rows, strict=True)]
@@ -213,14 +213,14 @@ class Benchmark:
         return f"{text}\n{differences(self.analysis.comparisons, markdown=markdown)}"
 
     def lines(self) -> list[dict[str, Any]]:
-        """A dictionary a cell or comparison, and `"kind": "failed"`; without anything of the clock."""
+        """A dictionary per cell or comparison, and `"kind": "failed"`; independent of the clock."""
         lines = [] if self.analysis is None else plain(self.analysis, clock=False)
         failed = [{"kind": "failed", "model": c.model, "task": c.task, "retriever": c.retriever} for c in self.failed]
         return lines + failed
 
     def _place(self, found: FoundCell) -> int:
-        """The number of the plan's cell that fits best. A task of several sets gives several cells for one of the plan,
-        and only some of them may search."""
+        """Index of the best-matching plan cell. A task with several evaluation sets has several result cells per plan
+        cell, and only some of them search."""
         fitting = [
             (cell.task != found.task, cell.retriever != (found.retriever or NONE), number)
             for number, cell in enumerate(self.cells)
@@ -230,13 +230,13 @@ class Benchmark:
 
 
 def benchmark(folder: Path, asked: Plan, *, show: Show, bar: Bar) -> Benchmark:
-    """Measure what `folder` lacks of its plan and of what is asked now, and write the summary.
+    """Run the missing measurements of `folder`'s plan extended by `asked`, and write the summary.
 
-    A model is loaded once. Killed at any moment, the next call goes on with the episode that was lost. A cell that
-    fails does not stop the others. UserError, before anything is measured, for a name or a setting that is wrong.
+    Each model is loaded once. After a kill, the next call continues with the interrupted episode. A failing cell does
+    not stop the others. UserError for a wrong name or setting, before any measurement.
     """
     names = (model if model.startswith(PREFIX) else model.rstrip("/") or model for model in asked.models)
-    models = tuple(dict.fromkeys(names))  # `runs/a` and `runs/a/` are one
+    models = tuple(dict.fromkeys(names))  # `runs/a` and `runs/a/` are the same
     plan = join(folder, asked.model_copy(update={"models": models}))
     cells = make_cells(plan)
     for model in plan.models:
@@ -251,7 +251,7 @@ def benchmark(folder: Path, asked: Plan, *, show: Show, bar: Bar) -> Benchmark:
 
 
 def _check_model(model: str) -> None:
-    """UserError unless it is there and whole, as far as can be seen without loading it; an endpoint has to answer."""
+    """UserError unless the model exists and looks complete without loading it; an endpoint must answer."""
     if model.startswith(PREFIX):
         open_endpoint(model)
         return
@@ -262,12 +262,12 @@ def _check_model(model: str) -> None:
 
 
 def _measure_model(folder: Path, model: str, cells: Mapping[str, Cell], show: Show, bar: Bar) -> list[Cell]:
-    """Measure the cells, by what is shown of each; those that failed. The weights go at the end of the call."""
+    """Measure the cells; returns those that failed. The weights are freed at the end of the call."""
     failed: list[Cell] = []
 
     @contextmanager
     def survived(*lost: Cell) -> Iterator[None]:
-        """Models, data, services and endpoints fail in many ways, and hours of other cells must not be lost."""
+        """Report a failed cell and continue: hours of other cells must not be lost."""
         try:
             yield
         except Exception as error:
@@ -297,7 +297,7 @@ def _measure(path: Path, loaded: Loaded, cell: Cell, show: Show, bar: Bar) -> No
 
 
 def _check_records(path: Path, inference: Inference, show: Show) -> None:
-    """Put a file aside that holds no record at all. UserError if its records are of other weights or settings."""
+    """Set aside a file without any record. UserError if its records come from other weights or settings."""
     if not path.exists():
         return
     records, problems = read_records(path)
@@ -315,7 +315,7 @@ def _check_records(path: Path, inference: Inference, show: Show) -> None:
 
 
 def _summarize(folder: Path, cells: tuple[Cell, ...], failed: Sequence[Cell], show: Show) -> Benchmark:
-    """Write summary.md, summary.csv and summary.json; the numbers are those of the cells that did not fail."""
+    """Write summary.md, summary.csv and summary.json of the cells that did not fail."""
     done = {(folder / cell.file).resolve() for cell in cells if cell not in failed}
     analysis = analyze(collect([folder], only=done, tokens=False).records) if done else None
     for note in analysis.notes if analysis else ():
@@ -332,7 +332,7 @@ def _summarize(folder: Path, cells: tuple[Cell, ...], failed: Sequence[Cell], sh
 
 
 def _csv(analysis: Analysis | None) -> str:
-    """A line a cell; scores with their interval, shares and means under the names of docs/metrics.md."""
+    """A line per cell; metric names as in docs/metrics.md, scores with their interval."""
     rows = []
     for cell in () if analysis is None else analysis.cells:
         row: dict[str, object] = {"model": cell.model, "task": cell.task, "retriever": cell.retriever or NONE}

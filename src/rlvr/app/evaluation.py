@@ -1,4 +1,4 @@
-"""All evaluation sets of a configuration, one after another."""
+"""Evaluates all evaluation sets of a configuration."""
 
 import asyncio
 import hashlib
@@ -32,9 +32,9 @@ def evaluate_all(
     run: Callable[[Coroutine[Any, Any, dict[str, Records]]], dict[str, Records]],
     world: World = ALONE,
 ) -> dict[str, EvaluationResult]:
-    """The result of each task by its name, while training: nothing is kept, and the result is the same on all ranks.
+    """Results by task name, during training: nothing is saved, and all ranks get the same results.
 
-    `run` gives the result of what asks the engine: each rank plays its share there, and they meet here.
+    `run` executes the coroutine: each rank plays its share, and the ranks gather the records.
     """
 
     async def play() -> dict[str, Records]:
@@ -55,12 +55,11 @@ def evaluate_into(
     on_progress: Progress | None = None,
     on_note: Callable[[str], None] = lambda line: None,
 ) -> dict[str, EvaluationResult]:
-    """The result of each set by its task's name.
+    """Results by task name.
 
-    With a path the records are kept there as they come, in `<path>.partial`, and the finished file is whole and in
-    order. A second call with the same settings goes on where the first one was killed; `on_note` gets a sentence for
-    each line of the first that is damaged, and what it held is measured again. UserError if the file holds an
-    evaluation with other settings, or cannot be written.
+    With a path, records are appended to `<path>.partial`, and the finished file is complete and ordered. A second call
+    with the same settings resumes an interrupted one; `on_note` gets a sentence for each damaged line, which is
+    measured again. UserError if the file holds an evaluation with other settings, or cannot be written.
     """
     config, tasks, found = inference.config, inference.tasks.eval_sets, dict[str, Records]()
     origins = {task.name: origin_of(inference, task, split) for task in tasks}
@@ -79,12 +78,12 @@ def evaluate_into(
 
 
 def _draws(config: Config, player: Player) -> tuple[SamplingParams, range]:
-    """How samples are drawn, and their numbers; 0 is the greedy one."""
+    """Sampling parameters and sample numbers; sample 0 is greedy."""
     return config.rollout.params(player.stop_ids), range(config.evaluation.samples_per_example + 1)
 
 
 def origin_of(inference: Inference, task: Task, split: str) -> Origin:
-    """Where the records of a task's evaluation come from."""
+    """Origin of the records of a task's evaluation: model, data and settings."""
     config = inference.config
     bundle = config.bundles.get(task.name, config)
     settings = {

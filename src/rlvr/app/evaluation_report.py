@@ -1,4 +1,4 @@
-"""From records of evaluations to their page: read, analyze, write."""
+"""Writes the HTML report of evaluation records."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -16,9 +16,9 @@ from rlvr.report.page import Limits, Report, finite, write_report
 def write_evaluation_report(
     sources: Sequence[Path], output: Path | None = None, limits: Limits | None = None
 ) -> Report:
-    """Write the page of files or folders of records; by default `report.html` in the first folder, `F.html` for a file.
+    """Write the report of record files or folders; by default `report.html` in the first folder, `F.html` for a file.
 
-    A benchmark's folder gives its models and tasks the names in its plan. UserError if there are no records.
+    A benchmark folder's models and tasks are named as in its plan. UserError if there are no records.
     """
     collected = collect(sources)
     analysis = analyze(collected.records)
@@ -52,7 +52,7 @@ def _fields(record: Any, *names: str) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """As JSON: an interval is `[value, low, high]`, numbers are short, and what is not finite is null."""
+    """As JSON: an interval is `[value, low, high]`, numbers are rounded, non-finite ones are null."""
     if isinstance(value, Interval):
         return [finite(value.value), finite(value.low), finite(value.high)]
     if isinstance(value, Cost):

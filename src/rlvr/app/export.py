@@ -1,4 +1,4 @@
-"""`rlvr export`: the model of a run as a folder for others, with a card that says what it is and how good."""
+"""`rlvr export`: a run's model as a Hub folder with a model card."""
 
 import json
 import re
@@ -35,7 +35,7 @@ class Source:
     root: Path  # the run
     config: Config
     weights: Path  # a folder in Hub format, with a whole model or an adapter
-    step: int  # how many updates they have seen
+    step: int  # number of updates of these weights
     is_final: bool
 
 
@@ -47,14 +47,14 @@ class Options:
     license: str | None = None
     num_samples: int | None = None
     is_pushed: bool = False
-    name: str  # of the model, as the card and its snippets load it: a folder or a repository
+    name: str  # folder or repository that the card's snippets load
     title: str  # of the card
 
 
 def find_source(run: str) -> Source:
-    """The weights that `runs/x`, `runs/x/final`, `runs/x/warm_start` or a checkpoint's folder stands for.
+    """The weights of `runs/x`, `runs/x/final`, `runs/x/warm_start` or a checkpoint folder.
 
-    Of a run without `final/` it is the newest checkpoint. Raises UserError if there is no run, or nothing saved in it.
+    Without `final/` a run gives its newest checkpoint. Raises UserError if there is no run, or nothing saved in it.
     """
     path = Path(run)
     root = run_of(path)
@@ -82,9 +82,9 @@ def _metrics(folder: RunFolder) -> dict[int, dict[str, float]]:
 def export(
     source: Source, options: Options, target: Path, *, overwrite: bool, dry_run: bool, note: Callable[[str], None]
 ) -> tuple[str, dict[str, int]]:
-    """Write the folder `target`, which is whole or absent at any moment; the kind of model in it (whole, adapter or
-    merged), and its files with their sizes. A dry run leaves nothing. UserError for an option with nothing to work on,
-    weights that are damaged or that nobody else could load, and a `target` that holds something else.
+    """Write the folder `target` atomically; returns the kind of model (whole, adapter or merged) and its files with
+    sizes. A dry run writes nothing. UserError for an option without effect, for damaged weights or weights that only
+    this machine can load, and for a `target` with other contents.
     """
     is_free = not (target.exists() or target.is_symlink()) or (target.is_dir() and not any(target.iterdir()))
     is_export = (target / MARK).is_file()
@@ -96,7 +96,7 @@ def export(
     if kind == "adapter" and is_local:
         problem = f"the adapter is for {base}, a folder of this machine"
         if options.is_pushed:
-            raise UserError(f"{problem}, which nobody else has: add --base-model HUB_ID, or --merge.")
+            raise UserError(f"{problem}, which other machines do not have: add --base-model HUB_ID, or --merge.")
         note(f"{problem}: give its name on the Hub with --base-model, or --merge")
     existing = next(parent for parent in target.absolute().parents if parent.is_dir())
     temporary = existing / temporary_folder(target).name
@@ -123,7 +123,7 @@ def export(
 
 
 def _kind(source: Source, options: Options) -> str:
-    """`whole`, `adapter` or `merged`; ConfigError for an option that would have no effect."""
+    """`whole`, `adapter` or `merged`; ConfigError for an option without effect."""
     if files.is_adapter(source.weights):
         if options.dtype is not None and not options.merge:
             raise ConfigError(f"--dtype {options.dtype}: the adapter stays in float32; add --merge, or leave this out.")
@@ -135,7 +135,7 @@ def _kind(source: Source, options: Options) -> str:
 
 
 def _write_texts(source: Source, options: Options, folder: Path, *, kind: str, base: str | None) -> None:
-    """Settings, mark and card. `base`: the Hub's name of the model that training started from."""
+    """Write configuration, marker file and card. `base`: Hub id of the model that training started from."""
     config, missing = _portable(source.config)
     (folder / SETTINGS).write_text(to_run_yaml(config), encoding="utf-8")
     mark = {"format": FORMAT, "rlvr_version": __version__, "kind": kind, "step": source.step}
@@ -172,9 +172,9 @@ def _base(source: Source) -> str | None:
 
 
 def _portable(config: Config) -> tuple[Config, list[str]]:
-    """The settings without this machine's folders, and the keys that are to be filled in.
+    """The configuration without this machine's folders, and the keys to fill in.
 
-    `/home/ann/models/x` becomes `FOLDER/x`: the name of a home folder is nobody's business, and is of no use elsewhere.
+    `/home/ann/models/x` becomes `FOLDER/x`: home folders are private, and useless elsewhere.
     """
     missing: list[str] = []
 
@@ -200,7 +200,7 @@ def _samples(source: Source) -> list[Sample]:
         path = rollouts_path(folder, step)
         if not path.is_file():
             continue
-        with suppress(UserError):  # a damaged file of rollouts is no reason to keep the weights back
+        with suppress(UserError):  # a damaged rollout file must not block the export
             episodes = [episode for episode in read_rollouts(path) if episode.sample_index == 0]
             return [Sample(step=step, texts=_texts(episode), reward=episode.reward) for episode in episodes]
     return []
@@ -213,7 +213,7 @@ def _texts(episode: EpisodeRecord) -> tuple[tuple[str, str], ...]:
 
 
 def _messages(config: Config, folder: Path) -> list[dict[str, str]]:
-    """The prompt of the run around a question of the reader's own; none for a model without a chat template."""
+    """The run's prompt with a placeholder question; empty for a model without a chat template."""
     model, tokenizer = (_json(folder / name) for name in ("config.json", "tokenizer_config.json"))
     if not (tokenizer.get("chat_template") or (folder / "chat_template.jinja").is_file()):
         return []
@@ -231,7 +231,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def check_repository(name: str) -> None:
-    """ConfigError unless `name` is an owner and a name, as the Hub takes them."""
+    """ConfigError unless `name` is owner/name, as the Hub requires."""
     from huggingface_hub.utils import HFValidationError, validate_repo_id
 
     with suppress(HFValidationError):
@@ -242,7 +242,7 @@ def check_repository(name: str) -> None:
 
 
 def check_token() -> None:
-    """UserError without a token, or offline: found out before anything is merged."""
+    """UserError without a token or offline; checked before merging."""
     from huggingface_hub import constants, get_token
 
     if constants.HF_HUB_OFFLINE:
@@ -252,7 +252,7 @@ def check_token() -> None:
 
 
 def push(folder: Path, files: Iterable[str], repository: str, *, public: bool, message: str) -> str:
-    """Upload exactly these files of the folder in one commit; the address of the repository, made if need be.
+    """Upload exactly these files of the folder in one commit, creating the repository if needed; returns its address.
 
     Raises UserError if the Hub cannot be reached or refuses.
     """
@@ -263,7 +263,7 @@ def push(folder: Path, files: Iterable[str], repository: str, *, public: bool, m
     try:
         url = api.create_repo(repository, private=not public, exist_ok=True)
         api.create_commit(str(url.repo_id), operations, commit_message=message)
-    except Exception as error:  # of the network; its classes have no common base over versions of the client
+    except Exception as error:  # network errors have no common base class across client versions
         said = " ".join((getattr(error, "server_message", None) or str(error) or type(error).__name__).split())[:300]
         raise UserError(
             f"the Hub at {constants.ENDPOINT} did not take {repository}: check the network and what your token may "

@@ -1,4 +1,4 @@
-"""A model of any kind, ready to be tried on a task."""
+"""Opens any kind of model for evaluation on a task."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -20,7 +20,7 @@ from rlvr.tasks.base import Task
 from rlvr.tasks.settings import Functions, Reads
 
 MARKS_OF = "llama"
-"""The type whose markers prompts for an endpoint have with prompt.markers=auto: they are text to any model."""
+"""Model family whose markers endpoint prompts use with prompt.markers=auto: they are plain text to any model."""
 UNKNOWN = (
     "the endpoint's model is not known here: no example is left out for the length of its prompt, and "
     "prompt.markers=auto means those of Llama"
@@ -29,11 +29,11 @@ UNKNOWN = (
 
 @dataclass(frozen=True, kw_only=True)
 class Loaded:
-    """A model, loaded once for any number of tasks: weights in this process, or an endpoint."""
+    """A model, loaded once for several tasks: weights in this process, or an endpoint."""
 
-    source: str  # the folder or Hub id that the weights came from, or the endpoint
+    source: str  # folder or Hub id of the weights, or the endpoint
     model: HubPolicy | Endpoint
-    fingerprint: str  # of everything that decides what is sampled; of an endpoint its address and name
+    fingerprint: str  # of everything that affects sampling; for an endpoint its address and name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class Inference:
 
     @property
     def notes(self) -> list[str]:
-        """What loading the data found, and what is unusual about how prompts are rendered."""
+        """Notes about the data and about unusual prompt rendering."""
         model = self.loaded.model
         if isinstance(model, Endpoint):
             return [*self.tasks.notes, UNKNOWN]
@@ -64,11 +64,11 @@ class Inference:
 
 @contextmanager
 def open_model(model: str, settings: PretrainedModel | None = None, device: str = "auto") -> Iterator[Loaded]:
-    """A run folder, checkpoint, model folder or Hub id with its weights loaded, or an endpoint that answers.
+    """Open a run folder, checkpoint, model folder or Hub id with its weights loaded, or an endpoint that answers.
 
-    `openai:http://127.0.0.1:8000/v1#NAME` is a model behind the chat completions of an endpoint. `settings` say how
-    the weights under an adapter are kept; whole models are float32. `device` is what `trainer.device` may be.
-    UserError if there is no such model, it is damaged, or the endpoint does not answer.
+    `openai:http://127.0.0.1:8000/v1#NAME` is an OpenAI-compatible endpoint. `settings` set the dtype and quantization
+    under an adapter; whole models are float32. `device` is as `trainer.device`. UserError if the model is missing or
+    damaged, or the endpoint does not answer.
     """
     if model.startswith(PREFIX):
         endpoint = open_endpoint(model)
@@ -83,9 +83,9 @@ def open_model(model: str, settings: PretrainedModel | None = None, device: str 
 def open_inference(
     model: str | Loaded, config: Config, functions: Functions | None = None, *, reads: Reads = "all"
 ) -> Iterator[Inference]:
-    """A model, named or loaded already, ready to be tried on the configuration's tasks. Processes of verifiers end with
-    the block. `reads` says how much of the tasks' data is needed: training data are large, and a user's own question
-    needs none at all. UserError as of `open_model`, and for what the tasks' data lack.
+    """Prepare a model, by name or already loaded, for the configuration's tasks. Verifier processes end with the block.
+    `reads` limits the data to load: training data are large, and a user's own question needs none. UserError as for
+    `open_model`, and for missing data.
     """
     with ExitStack() as stack:
         if isinstance(model, str):

@@ -1,4 +1,4 @@
-"""The memory plan of a run, from its configuration."""
+"""The memory plan of a run."""
 
 from functools import partial
 
@@ -22,14 +22,14 @@ from rlvr.training.memory import (
 )
 
 EXAMPLES = 16
-"""Whose prompts are measured."""
+"""Number of examples whose prompts are measured."""
 
 
 def plan_run(config: Config, policy: HubPolicy, chat: Chat, task: Task, *, layout: Layout, world: World) -> MemoryPlan:
-    """What each process of the run will use. ConfigError if it cannot fit the GPU."""
+    """Memory use of each process of the run. ConfigError if it cannot fit the GPU."""
     rollout, trainer, engine = config.rollout, config.trainer, config.engine
     prompts = [task.train_example(index).messages for index in range(EXAMPLES)]
-    # an environment that begins by itself has no prompt to measure
+    # an environment that starts the dialogue has no prompt to measure
     longest = max((len(chat.encode_prompt(messages)) for messages in prompts if messages), default=0)
     line_tokens = min(context_tokens(policy), longest + config.task.num_turns * rollout.max_completion_tokens)
     num_rows = rollout.prompts_per_step * rollout.group_size
@@ -49,13 +49,13 @@ def plan_run(config: Config, policy: HubPolicy, chat: Chat, task: Task, *, layou
         has_copy=local is not None and (is_stale or sharded),
         num_shards=world.size if sharded else 1,
     )
-    # what waits in the CPU's memory is not compared with the GPU's
+    # with cpu_offload the GPU's memory is not compared
     available = None if trainer.cpu_offload else available_memory(policy.model.device)
     return plan_memory(policy, demand, setting=trainer.microbatch_tokens, available=available)
 
 
 def fitted(config: Config, plan: MemoryPlan, world: World) -> Config:
-    """The configuration with the numbers of the plan, which are the same on every rank."""
+    """The configuration with the plan's numbers, the same on every rank."""
     tokens = min(world.gather(plan.microbatch_tokens))
     config = config.model_copy(update={"trainer": config.trainer.model_copy(update={"microbatch_tokens": tokens})})
     if not plan.samples_fewer or not config.engine.in_process:

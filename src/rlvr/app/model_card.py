@@ -1,7 +1,7 @@
-"""The README.md of an exported model, model_card.md.jinja: scores, use, training, how to repeat it, samples.
+"""The README.md of an exported model (model_card.md.jinja): scores, use, training, reproduction, samples.
 
-Every number was measured by the run at the exported step; without one the card says so. Untrusted texts (model output,
-settings, names) are escaped or inside code fences that they cannot close.
+The run measured every number at the exported step; without one the card says so. Untrusted text (model output,
+settings, names) is escaped or inside code fences it cannot close.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SHOWN = (
     *("algorithm.clip_low", "algorithm.clip_high", "algorithm.kl_coef", "algorithm.aggregation"),
     *("algorithm.num_epochs", "algorithm.num_minibatches"),
 )
-"""The settings in the table, beside the task's own."""
+"""Settings in the table, besides the task's own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,12 +57,12 @@ class Card:
     base_model: str | None  # its Hub id; None: from scratch, or a local folder
     license: str | None
     num_parameters: int
-    before: Mapping[str, float]  # the run's metrics at step 0
-    after: Mapping[str, float]  # and at `step`
+    before: Mapping[str, float]  # metrics at step 0
+    after: Mapping[str, float]  # metrics at `step`
     samples: Sequence[Sample]
-    prompt: str | None  # a whole prompt as text, for models without a chat template
+    prompt: str | None  # full prompt text, for models without a chat template
     messages: Sequence[Mapping[str, str]]  # a prompt for models with one
-    missing: Sequence[str]  # settings that name something on the machine of the run
+    missing: Sequence[str]  # settings that refer to the machine of the run
 
 
 def write_card(card: Card) -> str:
@@ -78,14 +78,14 @@ def write_card(card: Card) -> str:
         config=card.config,
         version=__version__,
         metadata=_metadata(card, list(found.values())),
-        what=_what(card),
+        what=_summary(card),
         scores=[_row(one, before.get(key)) for key, one in found.items()],
         settings=_settings(card),
     )
 
 
 def _metadata(card: Card, results: Sequence[EvalResult]) -> str:
-    """The YAML that the Hub reads, with the headline score of each evaluated set for `model-index`."""
+    """The YAML header for the Hub, with each evaluated set's headline score for `model-index`."""
     from huggingface_hub import ModelCardData
 
     for one in results:
@@ -104,7 +104,7 @@ def _metadata(card: Card, results: Sequence[EvalResult]) -> str:
 
 
 def _hub_id(config: Config, name: str) -> str:
-    """Where the Hub has the data of a task; empty for tasks that make their examples."""
+    """Hub id of a task's data; empty for tasks that generate examples."""
     if (bundle := config.bundles.get(name)) is None:
         return ""
     path = getattr(bundle.task, "path", "")
@@ -112,7 +112,7 @@ def _hub_id(config: Config, name: str) -> str:
 
 
 def scores(metrics: Mapping[str, float]) -> list[EvalResult]:
-    """All finite numbers with an interval, by task: `eval/rpn/accuracy` with `..._low` and `..._high`."""
+    """All finite metrics with an interval, by task: `eval/rpn/accuracy` with `..._low` and `..._high`."""
     from huggingface_hub import EvalResult
 
     found = []
@@ -142,12 +142,12 @@ def _row(one: EvalResult, before: EvalResult | None) -> tuple[str, ...]:
     assert one.metric_args is not None
     assert one.dataset_args is not None
     name, interval = one.metric_type, " to ".join(f"{bound:.1%}" for bound in one.metric_args.values())
-    count = "" if name.startswith("accuracy_") else str(one.dataset_args["num_examples"])  # a tag has its own number
+    count = "" if name.startswith("accuracy_") else str(one.dataset_args["num_examples"])  # tags have other counts
     start = f"{before.metric_value:.1%}" if before else ""
     return one.dataset_name, score_name(name), start, f"{one.metric_value:.1%}", interval, count
 
 
-def _what(card: Card) -> str:
+def _summary(card: Card) -> str:
     """`A LoRA adapter of 1,234 weights for some/base, trained on ...,`"""
     config, base = card.config, escaped(card.base_model or "")
     what = "LoRA adapter" if card.kind == "adapter" else "causal language model"
@@ -162,7 +162,7 @@ def _what(card: Card) -> str:
 
 
 def _settings(card: Card) -> dict[str, str]:
-    """The main settings by their keys, without those that are off."""
+    """The main settings by key, without disabled ones."""
     values = dict(leaf_values(dumped(card.config)))
     off = ("model.lora",) if not card.config.model.adapted else ()
     off += ("warm_start",) if not (card.config.model.from_scratch and card.config.warm_start.enabled) else ()

@@ -1,10 +1,10 @@
-"""MuSiQue's questions, tools and scores for programs that have a loop of their own.
+"""MuSiQue's questions, tools and scores for programs with their own episode loop.
 
     game = open_game(["task.retriever=golden"])          # the settings of `rlvr train --config-name musique`
     example = game.held_out(100)[0]
-    notes = game.begin(example)                          # of this episode alone
+    notes = game.begin(example)                          # state of one episode
     result = await game.tools["retrieve_documents"].call({"query": "Lyon"}, notes)
-    score = await game.score(example, notes, calls)      # what our own training would give to these calls
+    score = await game.score(example, notes, calls)      # the reward of our training
 
 `rlvr.tasks.multihop` has the tools, `rlvr.rewards.multihop` the rewards.
 """
@@ -23,19 +23,19 @@ from rlvr.tasks.multihop import MultiHopEnvs, Notes
 from rlvr.types import Attempt, Example, GradedAnswer, Score, StopReason, ToolCall
 
 FAMILY = "qwen2"
-"""Whose markers `prompt.markers=auto` takes: no model is loaded here."""
+"""Model family for `prompt.markers=auto`: no model is loaded."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Game:
-    """Questions, the tools to answer them with, and what an episode is worth."""
+    """Questions, the tools to answer them, and the score of an episode."""
 
     task: DatasetTask
     environments: MultiHopEnvs
 
     @property
     def tools(self) -> Mapping[str, Tool]:
-        """By name. They keep nothing of an episode: the notes come with each call."""
+        """By name. Stateless: each call takes the episode's notes."""
         return {tool.name: tool for tool in self.environments.toolbox}
 
     def held_out(self, num: int | None = None) -> list[Example]:
@@ -59,8 +59,8 @@ class Game:
     ) -> Score:
         """The reward of an episode, from its state after all its calls.
 
-        `calls` are those of all turns, in order, those that went wrong included; `text` is that of the last turn. Where
-        it ended for length (`is_cut_off`) its calls were not carried out.
+        `calls` are those of all turns in order, failed ones included; `text` is that of the last turn. `is_cut_off`: it
+        ended for length, so its calls were not executed.
         """
         return await run_verifier(self.task.verifier, _attempt(example, notes, calls, text, is_cut_off))
 
@@ -71,14 +71,14 @@ class Game:
 
 
 def open_game(overrides: Sequence[str] = (), *, config_name: str = "musique", seed: int = 0) -> Game:
-    """The task of a configuration with `overrides` as on the command line: `["task.retriever=hybrid"]`.
+    """The task of a configuration with command-line `overrides`: `["task.retriever=hybrid"]`.
 
     Also for hotpotqa and wiki2. Raises ConfigError or UserError as `rlvr train` would.
     """
     config = load_task_config(config_name, overrides)
     if not config.task.has_documents:
         raise ConfigError(f"config_name={config_name}: is task={config.task.name}; choose musique, hotpotqa or wiki2.")
-    # the processes of verifiers start when a part of the reward needs one, and end with the program
+    # verifier processes start when a reward part needs one, and end with the program
     opener = TaskOpener(config=config, family=FAMILY, functions={}, stack=ExitStack())
     task = opener.open(config, config.task.label, seed)
     assert isinstance(task, DatasetTask)

@@ -1,4 +1,4 @@
-"""What a run is about to do, in a few lines: shown before anything is loaded."""
+"""A summary of the run in a few lines, printed before anything is loaded."""
 
 from rlvr.config import Config
 
@@ -13,7 +13,7 @@ def plan(config: Config) -> list[str]:
     return [
         f"task: {config.task.label} ({config.task.origin})",
         f"model: {config.model.summary}",
-        f"reward: {parts or ('that of each task' if config.task.bundles else 'that of the environment')}",
+        f"reward: {parts or ('by task' if config.task.bundles else 'by the environment')}",
         f"training: {config.algorithm.name}, {steps}, learning rate {config.trainer.learning_rate:g}",
         *_staleness(config),
         "evaluation: none"
@@ -24,7 +24,7 @@ def plan(config: Config) -> list[str]:
 
 
 def _staleness(config: Config) -> list[str]:
-    """What is sampled while the trainer works, and what corrects for its age."""
+    """The sampling mode and its off-policy correction."""
     limit, correction = config.rollout.max_staleness, config.algorithm.mismatch_correction
     if limit == 0:
         return []

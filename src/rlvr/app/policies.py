@@ -1,4 +1,4 @@
-"""The policy that is trained, made from scratch and warm-started or loaded, and the engine that samples from it."""
+"""The trained policy (from scratch with a warm start, or loaded) and the engine that samples from it."""
 
 import copy
 import os
@@ -33,15 +33,15 @@ from rlvr.training.warm_start import warm_start
 from rlvr.training.warm_start_cache import content_key, keep, restore
 
 ONE_THREAD_BELOW = 500_000
-"""Parameters below which one thread beats two: in prototypes two were 1.5x slower at 150k and 1.5x faster at 900k."""
+"""One thread is faster below this parameter count: two were 1.5x slower at 150k and 1.5x faster at 900k."""
 
 Sampler = LocalEngine | VllmEngine
 Stopped = Callable[[], bool]
 
 
 def check_engine(config: Config, policy: HubPolicy | None = None) -> None:
-    """UserError if the engine is elsewhere and not there, does not fit the policy, or its folder cannot be written:
-    asked before a warm start is made for nothing."""
+    """UserError if a remote engine is unreachable or does not fit the policy, or its folder is not writable. Called
+    before the warm start."""
     engine = config.engine
     if isinstance(engine, VllmEngineSettings):
         if engine.weights_dir is not None:
@@ -59,9 +59,8 @@ def make_engine(
     on_note: Callable[[str], None] = lambda text: None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Sampler:
-    """The engine that samples for training: over the policy's own weights, or over a copy of them where it samples
-    while they change, or where no process holds all of them (fsdp2: make it before the trainer cuts them), or on
-    servers elsewhere. `folder` is the run's."""
+    """The engine that samples for training: on the policy's own weights; on a copy if sampling overlaps training or
+    weights are sharded (fsdp2: call before the trainer shards them); or on remote servers. `folder` is the run's."""
     engine, context = config.engine, context_tokens(policy)
     if isinstance(engine, VllmEngineSettings):
         weights_dir = folder / "weights" if engine.weights_dir is None else Path(engine.weights_dir) / folder.name
@@ -89,10 +88,10 @@ class Setup:
 
 
 def scratch_policy(setup: Setup, stopped: Stopped) -> HubPolicy | None:
-    """The model made from scratch, after its warm start; None if that was stopped, which leaves nothing to save.
+    """The model made from scratch, after its warm start; None if stopped.
 
-    Leaves out of the tasks what does not fit into the model's context: it is not demonstrated either. Every rank makes
-    the same steps; the first one writes.
+    Removes examples that do not fit the model's context, also from demonstrations. Every rank makes the same steps;
+    rank 0 writes.
     """
     config, folder, world = setup.config, setup.folder, setup.world
     if world.first(folder.warm_start.is_dir()):
@@ -113,7 +112,7 @@ def scratch_policy(setup: Setup, stopped: Stopped) -> HubPolicy | None:
 
 
 def _warmed(setup: Setup, policy: HubPolicy, stopped: Stopped) -> bool:
-    """Make the warm start, or take it from an earlier run; False if that was stopped."""
+    """Run the warm start, or load it from the cache; False if stopped."""
     settings, task, world, console = setup.config.warm_start, setup.tasks.own, setup.world, setup.console
     microbatch_tokens = cpu_tokens(setup.config.trainer.microbatch_tokens)
     key = content_key(policy, task, settings, microbatch_tokens) if settings.cache and world.is_first else None
@@ -156,8 +155,8 @@ def _random(config: Config, task: Task) -> tuple[PreTrainedModel, PreTrainedToke
 
 
 def set_threads(config: Config, policy: HubPolicy, world: World = ALONE) -> None:
-    """Let torch compute with trainer.num_threads; where that is null, with one for a small model, else with all cores,
-    shared by the ranks on this machine and, where the local engine samples beside the trainer, by these two."""
+    """Set torch's threads to trainer.num_threads; for null one for a small model, else all cores, divided by the ranks
+    on this machine and between trainer and concurrent local engine."""
     beside = config.rollout.max_staleness > 0 and config.engine.in_process
     sharing = world.local_size * (2 if beside else 1)
     automatic = 1 if policy.num_weights < ONE_THREAD_BELOW else max(1, (os.cpu_count() or 1) // sharing)
@@ -165,7 +164,7 @@ def set_threads(config: Config, policy: HubPolicy, world: World = ALONE) -> None
 
 
 def save_atomically(save: Callable[[Path], None], final: Path, *, writes: bool = True) -> None:
-    """Let `save` fill a new folder that then takes the place of `final`. Only one of several ranks `writes`."""
+    """Let `save` fill a new folder, then rename it to `final`. Only the rank with `writes` does."""
     temporary = temporary_folder(final)
     with writing(final):
         try:

@@ -1,4 +1,4 @@
-"""Ranks: logging on the first, a common stop flag, and error propagation."""
+"""Ranks: logging on rank 0, a common stop flag, and error propagation."""
 
 import atexit
 import re
@@ -14,19 +14,19 @@ from rlvr.core.world import World
 from rlvr.errors import ConfigError, UserError
 
 PATIENCE_S = 120.0
-"""Seconds a rank waits for the one that failed first to close its trackers and to report."""
+"""Seconds that other ranks wait for the failed one to close its trackers and report."""
 
 LOST = re.compile("gloo|NCCL|[Cc]onnection|Broken pipe|[Tt]imed out")
-"""In torch's errors when another process does not answer any more."""
+"""Matches torch's errors when another process no longer answers."""
 
 
 @contextmanager
 def fail_together(world: World) -> Iterator[None]:
     """Fail all ranks together; report the error once.
 
-    The rank that fails first raises its error; its connections close, so the others fail where they wait for it and
-    leave with SystemExit, in silence, once it has reported: a launcher that sees one process end kills the others. A
-    rank that was killed reports nothing: then the first that misses it does.
+    The rank that fails first raises its error. Its connections close, so the others fail in a collective; they wait for
+    its report (a launcher kills all processes when one ends), then exit silently. A killed rank reports nothing; the
+    first rank that misses it does.
     """
     try:
         yield
@@ -39,15 +39,16 @@ def fail_together(world: World) -> Iterator[None]:
             # `[/x/gloo/transport/tcp/pair.cc:537] Read error [::1]:4321: Connection reset by peer. This is ...`
             said = re.sub(r"^\[[^\]]*\] ", "", str(error).strip().splitlines()[0].split(". ")[0])
             raise UserError(
-                f"process {world.rank} of {world.size} has lost another one (killed, or out of memory?): look at what "
-                "was said before, and go on with the same command, its run_dir and "
+                f"process {world.rank} of {world.size} has lost another one (killed, or out of memory?): see the "
+                "earlier messages, and repeat the command with its run_dir and "
                 f"resume=true (torch says: {said})"
             ) from error
         raise
 
 
 def _fails_first() -> bool:
-    """Whether this rank fails first, by a count in the launcher's store; if not, wait until the first has reported."""
+    """Whether this rank failed first, by a counter in the launcher's store; other ranks wait for the first one's
+    report."""
     from torch.distributed.distributed_c10d import _get_default_store
 
     try:
@@ -55,9 +56,9 @@ def _fails_first() -> bool:
         if store.add("rlvr/failed", 1) == 1:
             atexit.register(_report_done, store)
             return True
-    except (RuntimeError, ValueError):  # the store has gone with the process that held it
+    except (RuntimeError, ValueError):  # the process with the store is gone
         return True
-    with suppress(RuntimeError):  # that process has gone without a word, or takes too long
+    with suppress(RuntimeError):  # killed before its report, or too slow
         store.wait(["rlvr/said"], timedelta(seconds=PATIENCE_S))
     return False
 
@@ -73,14 +74,14 @@ def quiet(config: Config) -> Config:
 
 
 def note_of_rank(config: Config, world: World, note: Callable[[str], None]) -> Callable[[str], None]:
-    """What a rank alone knows: the first one's by its `note`, others' on stderr with their numbers."""
+    """Notes of this rank: rank 0 uses `note`, others print to stderr with their rank."""
     if world.is_first or config.tracker.console == "none":
         return note
     return lambda text: print(f"process {world.rank}: {text}", file=sys.stderr, flush=True)
 
 
 def any_stopped(stopped: Callable[[], bool], world: World, note: Callable[[str], None]) -> Callable[[], bool]:
-    """Whether any rank was asked to stop; to be asked on all of them at the same points."""
+    """Whether any rank was asked to stop; collective."""
     if world.size == 1:
         return stopped
 
@@ -94,7 +95,7 @@ def any_stopped(stopped: Callable[[], bool], world: World, note: Callable[[str],
 
 
 def check_shares(config: Config, world: World) -> None:
-    """ConfigError if prompts cannot be dealt out evenly: some processes would wait for the others in every step."""
+    """ConfigError if prompts do not split evenly: some ranks would wait in every step."""
     prompts = config.rollout.prompts_per_step
     if prompts % world.size:
         below = prompts // world.size * world.size
@@ -106,7 +107,7 @@ def check_shares(config: Config, world: World) -> None:
 
 
 def shared_folder(root: Path | None, world: World) -> Path:
-    """The first rank's run folder, on every rank. UserError if a machine does not see it."""
+    """Rank 0's run folder, on every rank. UserError if a machine does not see it."""
     found = Path(world.first(root and str(root)) or "")
     unseen = [rank for rank, seen in enumerate(world.gather(found.is_dir())) if not seen]
     if unseen:

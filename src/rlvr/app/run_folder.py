@@ -1,4 +1,4 @@
-"""The folder of a run: its paths, its lock, and which settings may change on resume."""
+"""The run folder: paths, lock, and settings that may change on resume."""
 
 import fcntl
 import os
@@ -23,7 +23,7 @@ from rlvr.tracking.files import write_atomically, writing
 from rlvr.training.checkpoint import clean_leftovers, list_checkpoints
 
 LOCK = ".lock"
-_EARLY = (LOCK, ".config.yaml.tmp-")  # all there is when a run is killed before it began
+_EARLY = (LOCK, ".config.yaml.tmp-")  # the only files of a run killed during startup
 
 
 class RunFolder:
@@ -31,19 +31,19 @@ class RunFolder:
         self.root = root
         self.config = root / "config.yaml"  # the resolved configuration; repeating it makes a new run
         self.metrics = root / "metrics.jsonl"  # one JSON object for each step
-        self.rollouts = root / "rollouts"  # sampled texts with their rewards, a file for each step that is written
-        self.checkpoints = root / "checkpoints"  # one folder for each checkpoint: all that a resumed run needs
+        self.rollouts = root / "rollouts"  # sampled texts with rewards, one file per recorded step
+        self.checkpoints = root / "checkpoints"  # one folder per checkpoint
         self.warm_start = root / "warm_start"  # the model made from scratch after its warm start
-        self.final = root / "final"  # the model, or adapter, of the end, in Hub format
+        self.final = root / "final"  # the final model or adapter, in Hub format
 
 
 @contextmanager
 def open_run_folder(config: Config, *, runs: Path = Path("runs"), now: datetime | None = None) -> Iterator[RunFolder]:
-    """Create the folder of a new run, or take over the one to resume; locked for the block, its `config.yaml` written.
+    """Create the folder of a new run, or open the one to resume; locked for the block, with `config.yaml` written.
 
-    Without `run_dir` the folder is `runs/<name>-<time>`. `runs/latest` points to the newest one, wherever it is.
-    ConfigError if a run is already there, there is none to resume, or a setting differs from the run's own; UserError
-    if another process writes to the folder, or it cannot be written.
+    Without `run_dir` the folder is `runs/<name>-<time>`. `runs/latest` links to the newest one. ConfigError if the
+    folder already holds a run, there is none to resume, or a setting differs from the run's own; UserError if another
+    process writes to the folder, or it is not writable.
     """
     if config.run_dir is None:
         root = _default_root(config.name, runs, now or datetime.now())
@@ -69,20 +69,20 @@ def open_run_folder(config: Config, *, runs: Path = Path("runs"), now: datetime 
 
 
 def _default_root(name: str, runs: Path, now: datetime) -> Path:
-    """`runs/rpn-20260131-235900`, with `-2`, `-3` ... for further runs of the same second."""
+    """`runs/rpn-20260131-235900`, with `-2`, `-3` ... for further runs in the same second."""
     root = first = runs / f"{name}-{now:%Y%m%d-%H%M%S}"
     numbers = count(2)
     with writing(root):
         runs.mkdir(parents=True, exist_ok=True)
         while True:
-            with suppress(FileExistsError):  # made here, so that two processes never share one
+            with suppress(FileExistsError):  # created here, so that two processes never share it
                 root.mkdir()
                 return root
             root = Path(f"{first}-{next(numbers)}")
 
 
 def _point_latest(runs: Path, root: Path) -> None:
-    """Let `runs/latest` point to the newest run: a convenience, so a file system without links is no error."""
+    """Link `runs/latest` to the newest run; best effort, as some file systems have no links."""
     temporary = runs / f".latest.tmp-{os.getpid()}"
     with suppress(OSError):
         temporary.symlink_to(os.path.relpath(root.resolve(), runs.resolve()))  # root may be runs/latest itself
@@ -91,7 +91,7 @@ def _point_latest(runs: Path, root: Path) -> None:
 
 
 def _lock(root: Path) -> IO[bytes]:
-    """Hold the folder's lock. The system frees it when the process ends, however it ends."""
+    """Lock the folder. The system releases the lock when the process ends."""
     path = root / LOCK
     with writing(path):
         file = path.open("a+b")
@@ -105,7 +105,7 @@ def _lock(root: Path) -> IO[bytes]:
             f"run_dir={root} is being written by another process (pid {owner}): wait for it or choose another run_dir."
         ) from error
     except OSError:
-        return file  # a file system without locks, as some network ones: the run goes on unguarded
+        return file  # no lock support, as on some network file systems: continue without
     file.truncate(0)
     file.write(f"{os.getpid()}\n".encode())
     file.flush()
@@ -116,7 +116,7 @@ def read_config(folder: RunFolder) -> Config:
     """The configuration that a run was started with. UserError if its config.yaml is missing or damaged."""
     try:
         return read_yaml(folder.config.read_text(encoding="utf-8"))
-    except ConfigError as error:  # which says what to do
+    except ConfigError as error:
         raise ConfigError(f"{folder.config}: {error}") from error
     except (OSError, ValueError, YAMLError, OmegaConfBaseException) as error:
         raise UserError(
@@ -124,9 +124,8 @@ def read_config(folder: RunFolder) -> Config:
         ) from error
 
 
-# What may change on resume: where things are shown and kept, and what computes them in which portions (which changes
-# numbers in their last digits only, and is what a run that ended for lack of memory or of a server has to change).
-# Everything else changes numbers.
+# Settings that may change on resume: display and storage, device, parallelism and microbatching. The latter change only
+# the last digits, and a run that ran out of memory or lost a server must change them.
 _FREE_SECTIONS = ("tracker.", "engine.")
 _FREE = {
     "run_dir", "resume", "name", "trainer.checkpoint_every", "trainer.keep_last", "trainer.keep_best",
@@ -137,9 +136,9 @@ _FREE = {
 
 
 def changed_settings(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
-    """The settings that would make the resumed run differ from the uninterrupted one, with old and new value.
+    """Settings that would make the resumed run differ from an uninterrupted one, with old and new value.
 
-    `trainer.max_steps` may change where the learning rate does not depend on it.
+    `trainer.max_steps` may change if the learning rate does not depend on it.
     """
     before, after = ({k: v for k, v in leaf_values(dumped(config)) if v != {}} for config in (old, new))
     free = {*_FREE, "trainer.max_steps"} if old.trainer.schedule == "constant" else _FREE
@@ -148,7 +147,7 @@ def changed_settings(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
 
 
 def _check_resumes(folder: RunFolder, new: Config) -> None:
-    """ConfigError unless the run can go on with these settings."""
+    """ConfigError unless the run can resume with these settings."""
     old, root = read_config(folder), folder.root
     if changed := changed_settings(old, new):
         # a swapped choice of a group explains all the other differences

@@ -1,4 +1,4 @@
-"""A model of any kind behind an endpoint: with the words and the format of tool calls that its run taught it."""
+"""Opens a model for `rlvr serve`, with its run's prompt markers and tool format."""
 
 import os
 from collections.abc import Iterator
@@ -21,19 +21,19 @@ from rlvr.types import Message
 
 @dataclass(frozen=True, kw_only=True)
 class ServeSettings:
-    names: tuple[str, ...] = ()  # what requests call it; none: as MODEL was given
+    names: tuple[str, ...] = ()  # model names in requests; empty: MODEL
     max_batch_size: int = 64
     max_queue: int = 512
-    max_context_tokens: int | None = None  # None: what the model can
-    tool_format: str | None = None  # None: that of the run, or of the chat template
+    max_context_tokens: int | None = None  # None: the model's limit
+    tool_format: str | None = None  # None: the run's, or the chat template's
 
 
 @contextmanager
 def open_served(
     model: str, settings: ServeSettings, config_dir: str | None = None
 ) -> Iterator[tuple[Served, list[str]]]:
-    """A run folder, checkpoint, model folder or Hub id ready to be served, and what is unusual about it. UserError if
-    there is no such model, it is damaged, or it is an endpoint already."""
+    """Load a run folder, checkpoint, model folder or Hub id for serving, with notes for the user. UserError if the
+    model is missing or damaged, or is an endpoint already."""
     servable(model)
     config = own_config(model, config_dir=config_dir)
     with open_model(model, config.model.pretrained if config else None) as loaded:
@@ -50,7 +50,7 @@ def open_served(
         )
         context, most = settings.max_context_tokens or context_tokens(policy), context_tokens(policy)
         if context > most:
-            raise ConfigError(f"--max-context-tokens {context}: the model can do with {most}; ask for that or fewer.")
+            raise ConfigError(f"--max-context-tokens {context}: the model supports at most {most}; choose fewer.")
         engine = LocalEngine(policy.model, max_batch_size=settings.max_batch_size, max_context_tokens=context)
         served = Served(
             names=settings.names or (model,),

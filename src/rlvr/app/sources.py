@@ -1,5 +1,4 @@
-"""What MODEL stands for in a command: which run it belongs to, which weights are meant, and the settings to try it
-with. Nothing heavy is loaded before these are known to be right."""
+"""Resolves MODEL arguments: run folder, weights, and evaluation settings. Checks them before loading anything heavy."""
 
 import re
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ from rlvr.errors import UserError, nearest
 
 
 def own_config(model: str, overrides: Sequence[str] = (), config_dir: str | None = None) -> Config | None:
-    """The settings of the run that the model belongs to, if it belongs to one; nothing is reported to its trackers."""
+    """The settings of the model's run, if it has one; nothing is reported to its trackers."""
     root = None if model.startswith(PREFIX) else run_of(Path(model))
     imports.look_in(config_dir)
     return root and load_config([*overrides, NO_TRACKER], config_name="config", config_dir=str(root))
@@ -22,8 +21,9 @@ def own_config(model: str, overrides: Sequence[str] = (), config_dir: str | None
 def inference_config(
     model: str, overrides: Sequence[str], *, task: str | None = None, config_dir: str | None = None
 ) -> Config:
-    """The settings to try a model with: those of the configuration, or of the task, called `task`; without it those of
-    the run that the model belongs to. A `task` that the run evaluates beside its own is asked as the run does.
+    """Settings to evaluate a model: those of the configuration or task `task`, else those of the model's run.
+
+    For a `task` that the run evaluates through `evaluation.also`, its settings apply.
 
     Raises:
         UserError: the model belongs to no run, and `task` is None.
@@ -45,7 +45,7 @@ def _refuse(model: str) -> Config:
 
 
 def _near(path: Path) -> str:
-    """` (did you mean runs/latest?)`, where a folder beside has nearly this name."""
+    """` (did you mean runs/latest?)`, if a sibling folder has a similar name."""
     folder = path.parent
     names = [one.name for one in folder.iterdir() if one.is_dir()] if folder.is_dir() else []
     near = nearest(path.name, names)
@@ -53,8 +53,8 @@ def _near(path: Path) -> str:
 
 
 def with_absolute_model(config: Config) -> Config:
-    """The folder that `model.name_or_path` stands for (of a run its `final/`), by its full name: `runs/latest` and
-    relative paths mean something else at a resume."""
+    """Make `model.name_or_path` absolute (for a run its `final/`): `runs/latest` and relative paths would change on
+    resume."""
     model = config.model.pretrained
     if model is None or not Path(model.name_or_path).is_dir():
         return config
@@ -63,14 +63,14 @@ def with_absolute_model(config: Config) -> Config:
 
 
 def servable(model: str) -> str:
-    """The weights to serve, as `weights_of`. UserError for an endpoint too."""
+    """The weights to serve, as `weights_of`. UserError also for an endpoint."""
     if model.startswith(PREFIX):
         raise UserError(f"{model} is an endpoint already: name a folder or a Hub id to serve.")
     return weights_of(model)
 
 
 def run_of(path: Path) -> Path | None:
-    """The run folder that `runs/x`, `runs/x/final`, `runs/x/warm_start` or `runs/x/checkpoints/step_000010` is in."""
+    """The run folder of `runs/x`, `runs/x/final`, `runs/x/warm_start` or `runs/x/checkpoints/step_000010`."""
     path = path.absolute()
     inside = re.compile(r"|final|warm_start|checkpoints/[^/]+(/model)?")
     roots = [root for root in (path, *path.parents[:3]) if (root / "config.yaml").is_file()]

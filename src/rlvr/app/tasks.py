@@ -1,4 +1,4 @@
-"""The tasks of a run: its own, and those that are evaluated beside it; and the chat of the model with each."""
+"""The tasks of a run, for training and evaluation, and the model's chat codec for each."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -29,18 +29,18 @@ class Tasks:
 
     @property
     def notes(self) -> list[str]:
-        """What loading found: sizes, overlap, examples left out."""
+        """Notes of loading: sizes, overlap, excluded examples."""
         return [*self.own.notes, *(f"{task.name}: {note}" for task in self.also for note in task.notes)]
 
     def check_training(self) -> None:
-        """UserError if a task that is trained on has nothing to train on."""
+        """UserError if a training task has no training data."""
         for part in self.own.eval_sets():
             part.train_example(0)
 
     def fit(self, config: Config, policy: HubPolicy) -> None:
-        """Leave out examples whose prompt would leave too little room for a whole completion.
+        """Exclude examples whose prompt leaves too little room for a whole completion.
 
-        ConfigError if there is no room for any prompt.
+        ConfigError if no prompt has room.
         """
         context, max_completion_tokens = context_tokens(policy), config.rollout.max_completion_tokens
         if max_completion_tokens >= context:
@@ -62,20 +62,20 @@ def context_tokens(policy: HubPolicy) -> int:
 
 
 def make_chat(config: Config, policy: HubPolicy, task: Task) -> Chat:
-    """The chat of the policy with a task: the run's own, a part of a mix, or one of `evaluation.also`."""
+    """The policy's chat codec for a task: the run's own, a part of a mix, or one of `evaluation.also`."""
     bundle = config.bundles.get(task.name)
     tool_format = own_tool_format(config) if bundle is None else bundle.prompt.tool_format
     return Chat(policy.tokenizer, task.stop_words, model=policy.model, tool_format=tool_format)
 
 
 def own_tool_format(config: Config) -> str:
-    """`prompt.tool_format` of the tasks with tools that are trained on, which share one."""
+    """The common `prompt.tool_format` of the training tasks with tools."""
     return next((bundle.prompt.tool_format for bundle in config.trained.values() if bundle.task.has_tools), "auto")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskOpener:
-    """Opens tasks of a configuration; the processes of their verifiers end with `stack`."""
+    """Opens tasks of a configuration; their verifier processes end with `stack`."""
 
     config: Config
     family: str | None  # of the model, for prompt.markers=auto
@@ -100,7 +100,7 @@ class TaskOpener:
             sandbox=sandbox,
             functions=self.functions,
             open=self.open,
-            reads="all" if prompt.few_shot else self.reads,  # shown examples are training ones
+            reads="all" if prompt.few_shot else self.reads,  # few-shot examples come from training data
         )
         is_ours = type(bundle.task).__module__.startswith("rlvr.")
         try:
@@ -114,8 +114,8 @@ class TaskOpener:
 
 @contextmanager
 def open_tasks(config: Config, family: str | None, functions: Functions, *, reads: Reads = "all") -> Iterator[Tasks]:
-    """The tasks of a configuration, with as much of their data as `reads` says; the processes of their verifiers end
-    with the block."""
+    """Open the tasks of a configuration, loading the data that `reads` selects; verifier processes end with the
+    block."""
     with ExitStack() as stack:
         opener = TaskOpener(config=config, family=family, functions=functions, stack=stack, reads=reads)
         also = tuple(opener.open(bundle, name, config.seed) for name, bundle in config.evaluation.also.items())

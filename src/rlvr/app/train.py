@@ -1,4 +1,4 @@
-"""From a configuration to a finished run."""
+"""Runs `rlvr train`."""
 
 import shutil
 from collections.abc import Iterator
@@ -41,8 +41,8 @@ class TrainResult:
 def train(config: Config, stopped: Stopped = lambda: False, functions: Functions | None = None) -> TrainResult:
     """Run `rlvr train`: warm start, RL, evaluations, checkpoints, `final/`. Asks `stopped()` after every step.
 
-    `functions` are those that the configuration names but no other process could import. Raises UserError for
-    everything that the user can correct: nothing is written, and runs/latest is not moved, before all is checked.
+    `functions` are objects given in Python that other processes cannot import. Raises UserError for errors the user can
+    correct; everything is checked before anything is written and before runs/latest moves.
     """
     with ExitStack() as stack:
         with errors_once():
@@ -88,7 +88,7 @@ def train(config: Config, stopped: Stopped = lambda: False, functions: Functions
 
 
 def _train(setup: Setup, policy: HubPolicy, trackers: Trackers, stopped: Stopped) -> int:
-    """The loop with a policy, then `final/` and the report; how many steps the run has made."""
+    """Run the loop, then write `final/` and the report; returns the number of steps made."""
     config, folder, console, world = setup.config, setup.folder, setup.console, setup.world
     for note in setup.tasks.notes:
         console.note(note)
@@ -97,7 +97,7 @@ def _train(setup: Setup, policy: HubPolicy, trackers: Trackers, stopped: Stopped
     run = assemble(setup, policy, trackers)
     trackers.begin(run.start_step + 1 if run.start_step else 0)
     if run.start_step < run.max_steps and world.is_first:
-        shutil.rmtree(folder.final, ignore_errors=True)  # of an earlier end: it is not this run's result any more
+        shutil.rmtree(folder.final, ignore_errors=True)  # of an earlier end of this run
     console.stage("training", run.max_steps, done=run.start_step)
     num_steps = run_loop(run, stopped)
     if config.debug:
@@ -107,7 +107,7 @@ def _train(setup: Setup, policy: HubPolicy, trackers: Trackers, stopped: Stopped
         save_atomically(partial(policy.save_final, writes=world.is_first), folder.final, writes=world.is_first)
     if world.is_first:
         _write_report(folder, console)
-    trackers.end("finished" if finished else "killed")  # after all that writes into the folder
+    trackers.end("finished" if finished else "killed")  # after the last write into the folder
     return num_steps
 
 
@@ -119,7 +119,7 @@ def _open_folder(config: Config, world: World) -> Iterator[RunFolder]:
 
 
 def _write_report(folder: RunFolder, console: Console) -> None:
-    """`report.html` in the run folder. What goes wrong with it is one line on the console: the run itself is done."""
+    """Write `report.html` into the run folder. A failure is one line on the console: the run itself succeeded."""
     try:
         from rlvr.report.run import write_run_report
 

@@ -29,14 +29,14 @@ from rlvr.tracking.files import writing
 
 PYTHON_VARIABLE = "RLVR_VLLM_PYTHON"
 LAUNCHER = Path(rlvr.engines.__file__).parent / "vllm" / "extension" / "rlvr_vllm_launch.py"
-"""Beside our worker extension, for vLLM's Python."""
+"""Path of our vLLM worker extension, for vLLM's Python."""
 OWN_OPTIONS = (
     *("--model", "--served-model-name", "--host", "--port", "--api-key", "--uds", "--ssl-keyfile", "--ssl-certfile"),
     *("--logprobs-mode", "--worker-extension-cls", "--weight-transfer-config", "--no-enable-scale-out"),
 )
-"""vLLM options that the user may not give after --."""
+"""vLLM options the user may not pass after --."""
 TOOL_PARSERS = {"hermes": "hermes", "llama": "llama3_json", "xml": "qwen3_coder"}
-"""Our tool formats, by vLLM's names: without a parser it refuses requests with tools."""
+"""vLLM's names of our tool formats: without a parser it refuses requests with tools."""
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Allowed values of --max-lora-rank."""
 POLL_S, TELL_S, PROBE_S = 0.25, 10.0, 60.0
@@ -47,13 +47,13 @@ TAIL_LINES = 25
 class VllmSettings:
     host: str = "127.0.0.1"
     port: int  # a free one
-    names: tuple[str, ...] = ()  # of the model in requests; none: as MODEL was given
+    names: tuple[str, ...] = ()  # model names in requests; empty: MODEL
     python: str | None = None  # None: RLVR_VLLM_PYTHON, else this environment
     max_batch_size: int | None = None  # None: vLLM's own choice
-    max_context_tokens: int | None = None  # None: what the model can
+    max_context_tokens: int | None = None  # None: the model's limit
     api_key: str | None = None
     arguments: tuple[str, ...] = ()  # for vLLM, unchanged
-    log: Path | None = None  # None: a temporary file, removed after a good end
+    log: Path | None = None  # None: a temporary file, removed on success
     shutdown_s: float = 30.0
 
     @property
@@ -67,7 +67,7 @@ class Build:
     python: str
     version: str | None
     cpu: bool
-    head_sizes: list[int] | None  # of attention on a CPU; None: unknown, or no CPU build
+    head_sizes: list[int] | None  # supported by CPU attention; None: unknown, or no CPU build
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,12 +75,12 @@ class Weights:
     model: str  # folder or Hub id of a whole model
     adapter: Path | None = None  # on top of it
     tokenizer: str | None = None  # None: the model's
-    tool_parser: str | None = None  # vLLM's, of the format that the model calls tools in; None: none is known
+    tool_parser: str | None = None  # vLLM's name of the model's tool format; None: unknown
     notes: tuple[str, ...] = ()
 
 
 class VllmDiedError(UserError):
-    """vLLM ended unasked."""
+    """vLLM exited unexpectedly."""
 
     def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
         status = process.returncode
@@ -101,7 +101,7 @@ class VllmServer:
 
 
 def find_vllm(python: str | None, environment: Mapping[str, str] = os.environ) -> Build:
-    """The vLLM of this Python, else of the one in RLVR_VLLM_PYTHON, else of this environment. ConfigError for none."""
+    """The vLLM of this Python, else of RLVR_VLLM_PYTHON, else of this environment. ConfigError if missing."""
     by = "--vllm-python" if python else PYTHON_VARIABLE
     python = python or environment.get(PYTHON_VARIABLE)
     where, python = (f"{by} {python}", python) if python else ("this environment", sys.executable)
@@ -119,7 +119,7 @@ def find_vllm(python: str | None, environment: Mapping[str, str] = os.environ) -
 
 
 def find_weights(model: str) -> Weights:
-    """Of a run folder, checkpoint, model folder or Hub id; with an adapter also the model under it."""
+    """Weights of a run folder, checkpoint, model folder or Hub id; with an adapter also its base model."""
     source, config = servable(model), own_config(model)
     if not locate(source).is_adapter:
         return Weights(model=source, tool_parser=_tool_parser(config, source))
@@ -137,20 +137,20 @@ def find_weights(model: str) -> Weights:
 
 
 def _tool_parser(config: Config | None, tokenizer: str) -> str | None:
-    """vLLM's name of the format that a model calls tools in: that of its run, or of its chat template."""
+    """vLLM's name of the model's tool format: its run's, or its chat template's."""
     from transformers import AutoTokenizer
 
     tool_format = own_tool_format(config) if config is not None else "auto"
     try:
         loaded = AutoTokenizer.from_pretrained(tokenizer)
         return TOOL_PARSERS.get(Template(loaded, tool_format).format.name) if loaded.chat_template else None
-    except Exception:  # foreign code, on files that may be damaged: vLLM reports it
+    except Exception:  # transformers on possibly damaged files: vLLM reports it
         return None
 
 
 def check_head_size(build: Build, weights: Weights, *, trust_remote_code: bool = False) -> None:
-    """UserError for a head size the CPU build lacks: its server would start, and die at the first request. A build for
-    GPUs checks this itself."""
+    """UserError for a head size the CPU build lacks: its server would start, then die at the first request. GPU builds
+    check this themselves."""
     if build.head_sizes is None:
         return
     from transformers import AutoConfig
@@ -169,7 +169,7 @@ def check_head_size(build: Build, weights: Weights, *, trust_remote_code: bool =
 
 
 def check_arguments(arguments: Sequence[str], ours: Sequence[str] = OWN_OPTIONS) -> None:
-    """ConfigError for an argument after -- that would override ours; vLLM reads _ as - and takes prefixes."""
+    """ConfigError for an argument after -- that overrides ours; vLLM reads _ as - and accepts prefixes."""
     for word in arguments:
         name = word.partition("=")[0].replace("_", "-")
         clash = next((one for one in ours if len(name) > 3 and one.startswith(name)), None)
@@ -185,11 +185,11 @@ def command_line(build: Build, weights: Weights, names: Sequence[str], settings:
     options = [
         *("--model", weights.model, "--served-model-name", *served),
         *("--host", settings.host, "--port", str(settings.port)),
-        *("--logprobs-mode", "processed_logprobs"),  # of the distribution that is sampled from
+        *("--logprobs-mode", "processed_logprobs"),  # of the sampling distribution
         *("--worker-extension-cls", "rlvr_vllm_extension.RlvrExtension"),
         *("--weight-transfer-config", json.dumps({"backend": "rlvr"})),
         *("--middleware", "rlvr_vllm_launch.RequireKey"),
-        "--enable-scale-out",  # the route of engine=vllm: token ids in and out, versions of the weights
+        "--enable-scale-out",  # route of engine=vllm: token ids in and out, weight versions
     ]
     if weights.tokenizer is not None:
         options += ["--tokenizer", weights.tokenizer]
@@ -203,7 +203,7 @@ def command_line(build: Build, weights: Weights, names: Sequence[str], settings:
     for option, limit in settings.limits.items():
         options += [option, str(limit)]
     if build.cpu:
-        # numbers as the trainer's; nothing compiled; vLLM 0.32 dies of a request with a seed whose prompt is cut
+        # the trainer's precision; no compilation; vLLM 0.32 crashes on a seeded request whose prompt is cut
         defaults = (["--dtype", "float32"], ["--enforce-eager"], ["--no-enable-chunked-prefill"])
         said = {name.replace("--no-", "--") for name in given}
         options += [word for words in defaults if words[0].replace("--no-", "--") not in said for word in words]
@@ -211,7 +211,7 @@ def command_line(build: Build, weights: Weights, names: Sequence[str], settings:
 
 
 def variables(build: Build, weights: Weights, settings: VllmSettings, environment: Mapping[str, str]) -> dict[str, str]:
-    """Environment of the server: the user's, except for what our routes need."""
+    """Environment of the server: the user's, plus what our routes need."""
     path = os.pathsep.join(filter(None, (str(LAUNCHER.parent), environment.get("PYTHONPATH"))))
     ours = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", "PYTHONPATH": path}
     if settings.api_key is not None:
@@ -226,10 +226,10 @@ def variables(build: Build, weights: Weights, settings: VllmSettings, environmen
 
 @contextmanager
 def open_vllm(model: str, settings: VllmSettings, note: Callable[[str], None]) -> Iterator[VllmServer]:
-    """A healthy vLLM server with the model; it ends with the block, with all processes that it started.
+    """A healthy vLLM server with the model; it and all its processes end with the block.
 
-    `note` gets the path of the log, progress while loading, and the end of the log of a server that died. UserError
-    for what is not there, or cannot be served; VllmDiedError if it ended while loading.
+    `note` gets the log's path, loading progress, and the end of the log if the server dies. UserError if something is
+    missing or cannot be served; VllmDiedError if it exits while loading.
     """
     check_arguments(settings.arguments, (*OWN_OPTIONS, *settings.limits))
     build = find_vllm(settings.python)
@@ -286,17 +286,17 @@ def _wait_until_healthy(server: VllmServer, settings: VllmSettings, note: Callab
 def _is_healthy(url: str) -> bool:
     try:
         return httpx2.get(url, timeout=5, trust_env=False).status_code == 200
-    except (httpx2.HTTPError, httpx2.InvalidURL):  # what vLLM thinks of the host is in its log
+    except (httpx2.HTTPError, httpx2.InvalidURL):  # vLLM logs problems with the host
         return False
 
 
 def _end(process: subprocess.Popen[bytes], shutdown_s: float) -> None:
-    """End the server and its other processes, which would stay, with their memory, if only the first were killed."""
+    """Kill the server's whole process group: its children would survive it and keep their memory."""
     try:
         process.terminate()
         with suppress(subprocess.TimeoutExpired):
             process.wait(timeout=shutdown_s)
-    finally:  # after a second Ctrl-C too
+    finally:  # also after a second Ctrl-C
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()

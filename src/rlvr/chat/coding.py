@@ -1,4 +1,4 @@
-"""Text to token ids and back: the Rust tokenizer without transformers' detours, where both give the same result."""
+"""Text to token ids and back, by the Rust tokenizer directly where transformers would not change the result."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _MAX_REMEMBERED = 256
 
 
 class Coder:
-    """Encodes and decodes with the tokenizer; transformers would look at every id in Python.
+    """Encodes and decodes with the tokenizer, without transformers' Python loop over ids.
 
-    Decoded texts are cached: verifier, metric and tool-call reader ask for the same ones.
+    Decoded texts are cached: verifier, metric and tool-call parser decode the same ones.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -26,12 +26,12 @@ class Coder:
         self._remembered = lru_cache(maxsize=_MAX_REMEMBERED)(self._decode)
 
     def encode(self, text: str) -> tuple[int, ...]:
-        """The ids of the text, without added special tokens. UserError if the tokenizer has no ids for it."""
+        """The text's ids, without added special tokens. UserError if the tokenizer cannot encode it."""
         try:
             if self._backend is None or self._backend.padding or self._backend.truncation:
                 return tuple(self._tokenizer.encode(text, add_special_tokens=False))
             return tuple(self._backend.encode(text, add_special_tokens=False).ids)
-        except Exception as error:  # tokenizers raises bare Exceptions; a word-level one does so for unknown words
+        except Exception as error:  # tokenizers raises bare Exceptions, e.g. for unknown words of a word-level one
             name = self._tokenizer.name_or_path
             raise UserError(f"the tokenizer {name!r} cannot encode {text[:200]!r}: use a model made for it.") from error
 
@@ -48,7 +48,7 @@ class Coder:
 
 
 def _backend(tokenizer: PreTrainedTokenizerBase) -> Any:
-    """The Rust tokenizer, if transformers would change nothing of its result."""
+    """The Rust tokenizer, if transformers would not change its result."""
     from transformers import PreTrainedTokenizerFast
 
     kind = type(tokenizer)

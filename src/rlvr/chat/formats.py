@@ -1,6 +1,6 @@
-"""Every tool-call format by its name. `prompt.tool_format` offers four; `auto` knows all.
+"""All tool-call formats by name. `prompt.tool_format` offers four; `auto` knows all.
 
-The formats of model families here read back what the family's chat template renders.
+The formats of model families parse what the family's chat template renders.
 """
 
 import re
@@ -14,12 +14,12 @@ from rlvr.types import Message, ToolCall
 
 
 class _Tagged(Marked):
-    """Named parameters between tags, their text bare: only the tool's schema tells 3 from "3"."""
+    """Named parameters between tags with bare text: only the tool's schema distinguishes 3 from "3"."""
 
     header: re.Pattern[str]  # its group is the tool's name
     opening: re.Pattern[str]  # of a parameter; its group is the key
     closing: str
-    strips: bool = False  # one line break on either side of a value is not part of it
+    strips: bool = False  # strip one line break on either side of a value
     example: str
     written: str
     written_parameter: str
@@ -103,7 +103,7 @@ class DeepSeek(Marked):
         return f"function{self._separator}{call.name}\n```json\n{to_json(call.arguments)}\n```"
 
 
-_TOKEN = re.compile(  # a string without an end goes on to the end of the text: to look for it once more costs a square
+_TOKEN = re.compile(  # an unterminated string takes the rest: searching again would be quadratic
     r"""<\|"\|>(.*?)<\|"\|>|'((?:[^'\\]|\\.?)*+)'?|"((?:[^"\\]|\\.?)*+)"?|(?<![\w.-])([A-Za-z_][\w.-]*+)\s*+([:=(]?)|\)""",
     re.DOTALL,
 )
@@ -112,7 +112,7 @@ _ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
 
 
 def _as_json(text: str, *, python: bool = False) -> str:
-    """The JSON of values with bare keys, as Gemma 4 writes them, or of calls in Python, which nobody evaluates:
+    """The JSON of values with bare keys, as Gemma 4 writes them, or of Python-like calls (not evaluated):
 
     {query:<|"|>x<|"|>,top_n:3}     {"query":"x","top_n":3}
     [f(query='x', exact=True)]      [{"name":"f","arguments":{"query":"x", "exact":true}}]
@@ -213,7 +213,7 @@ class Mistral(ToolFormat):
     open, _args = "[TOOL_CALLS]", "[ARGS]"
 
     def read(self, text: str, into: Reading, *, finished: bool, tools: Tools) -> None:
-        """Everything behind the first mark is calls; if that was cut off, it is text."""
+        """Everything after the first mark is calls; a cut-off turn is text."""
         before, mark, rest = text.partition(self.open)
         into.text.append(before)
         if not mark:
@@ -241,7 +241,7 @@ def _listed(value: Any) -> Found:
     return [named(call) for call in (value if isinstance(value, list) else [value])]
 
 
-# the format of a template is the first one that reads its call: Llama takes any JSON, and so is the last one
+# a template's format is the first that parses its call; Llama accepts any JSON, so it comes last
 _KINDS = (Hermes, Words, Taught, Xml, Glm, Atem, Harmony, DeepSeek, Gemma, Lfm, Mistral, Llama)
 FORMATS: Mapping[str, ToolFormat] = {kind.name: kind() for kind in _KINDS}
 

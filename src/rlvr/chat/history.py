@@ -1,12 +1,12 @@
-"""How a template continues a conversation: what follows a completion, and what of it is dropped from later prompts.
+"""How a template continues a conversation: the tokens after a completion, and text it drops from later prompts.
 
-Qwen3 shows its reasoning only until the user speaks again:
+Qwen3 shows its reasoning only until the next user message:
 
     prompt of turn 1      user x  assistant
     completion            <think>t</think> y
     the template then     user x  assistant y  user z  assistant
 
-The second prompt does not start with the first and its completion: it begins a new training row.
+The second prompt does not extend the first prompt and completion, so it starts a new training row.
 """
 
 from collections.abc import Sequence
@@ -21,10 +21,10 @@ _MAX_KNOWN = 10_000
 
 
 def behind(template: Template, said: Message, reply: Sequence[Message], *, header: bool = True) -> str:
-    """What the template renders behind the content of `said`: the end of the turn, the reply, the next header.
+    """The text rendered after the content of `said`: end of turn, reply, next header.
 
-    Calls of `said` that the template gets as such stay calls (without them it may refuse a tool message), with other
-    arguments; the result then starts with what closes the call.
+    Native calls of `said` stay calls (the template may refuse a tool message without them) with dummy arguments; the
+    result then starts with the end of the call.
     """
     place = PLACE
     while any(place in message.content for message in reply):
@@ -37,17 +37,16 @@ def behind(template: Template, said: Message, reply: Sequence[Message], *, heade
 
 
 class History:
-    """Finds out, by rendering, which replies make the template rewrite earlier turns."""
+    """Renders conversations to find replies that make the template rewrite earlier turns."""
 
     def __init__(self, template: Template) -> None:
         self._template = template
         self._known: dict[tuple[object, ...], bool] = {}
 
     def rewritten(self, conversation: Sequence[Message], reply: Sequence[Message], tools: Tools = ()) -> bool:
-        """True if the template's next prompt does not extend the last prompt and its completion.
+        """Whether the template's next prompt does not extend the last prompt and its completion.
 
-        The question is answered for a skeleton of the conversation, since templates also trim spaces, which does not
-        count.
+        Checked on a skeleton of the conversation, because templates also trim spaces, which does not count.
         """
         skeleton = [self._dummy(index, message) for index, message in enumerate([*conversation, *reply])]
         shapes = ((m.role, m.content, tuple(call.problem is None for call in m.tool_calls)) for m in skeleton)
@@ -62,7 +61,7 @@ class History:
         before = self._template.tried(skeleton[: length - 1], header=True, tools=tools)
         after = self._template.tried(skeleton, tools=tools)
         if before is None or after is None:
-            return False  # the template refuses the conversation: it is rendered piece by piece
+            return False  # the template refuses the conversation; it is rendered piece by piece
         before, after = _dense(before), _dense(after)
         said = skeleton[length - 1]
         empty = _dense(self._template.marks.open + self._template.marks.close)  # reasoning without words
@@ -72,7 +71,7 @@ class History:
         return lost_empty or not after.startswith(before) or any(word not in after for word in words)
 
     def _dummy(self, index: int, message: Message) -> Message:
-        """A message of the same shape, in a few words that can be searched for."""
+        """A message of the same shape with short searchable text."""
         if message.role != "assistant":
             return replace(message, content="x", call_id=None)
         marks = self._template.marks

@@ -1,4 +1,4 @@
-"""Reasoning in a completion: nothing within it is a tool call, and many templates drop it later."""
+"""Reasoning in a completion: it holds no tool calls, and many templates drop it later."""
 
 import re
 from collections.abc import Iterator
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Marks:
-    """How a family marks reasoning."""
+    """A model family's marks of reasoning."""
 
     open: str = "<think>"
     close: str = "</think>"
-    noise: str | None = None  # a regular expression: marks around the answer, which no template takes back as content
+    noise: str | None = None  # regex of marks around the answer that templates do not accept
 
 
 THINK = Marks()
@@ -29,7 +29,7 @@ ATEM = Marks(
 
 
 def marks_of(template: str) -> Marks:
-    """The marks that a chat template names."""
+    """The marks used by a chat template."""
     for marks, word in ((HARMONY, "<|channel|>analysis"), (GEMMA, "<|channel>"), (ATEM, "to=self<|message|>")):
         if word in template:
             return marks
@@ -37,15 +37,15 @@ def marks_of(template: str) -> Marks:
 
 
 def pieces(text: str, marks: Marks = THINK, *, opened: bool = False) -> Iterator[tuple[str, bool]]:
-    """The text cut into (piece, is reasoning), nothing lost; reasoning holds its marks.
+    """Split the text into (piece, is reasoning) without loss; reasoning includes its marks.
 
         "<think>a</think>b"  ->  ("<think>a</think>", True), ("b", False)
 
-    A closing tag without an opening one ends reasoning that the prompt has opened (DeepSeek-R1); with `opened` it is
-    known to have. Reasoning that does not end goes on to the end of the text.
+    A closing tag without an opening one ends reasoning that the prompt opened (DeepSeek-R1); `opened` says that it did.
+    Unclosed reasoning extends to the end of the text.
     """
     start = text.find(marks.open)
-    first_close = text.find(marks.close) if marks == THINK else -1  # other marks also close what is no reasoning
+    first_close = text.find(marks.close) if marks == THINK else -1  # other marks also close other channels
     if opened or (first_close >= 0 and not 0 <= start < first_close):
         start = 0
     position = 0
@@ -62,7 +62,7 @@ def pieces(text: str, marks: Marks = THINK, *, opened: bool = False) -> Iterator
 
 
 def split(text: str, marks: Marks, *, opened: bool = False) -> tuple[str | None, str]:
-    """The reasoning without its marks (None if there is none), and the text beside it."""
+    """The reasoning without marks (None if there is none), and the other text."""
     thoughts: list[str] = []
     said: list[str] = []
     for piece, is_reasoning in pieces(text, marks, opened=opened):

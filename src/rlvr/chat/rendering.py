@@ -1,11 +1,11 @@
-"""Messages to token ids and back: the only place where text becomes tokens.
+"""Messages to token ids and back; the only module that tokenizes text.
 
-Append-only: a prompt is rendered once; what follows a completion is encoded separately and appended to the sampled ids.
-Sampled ids are never decoded and encoded again.
+Append-only: a prompt is rendered once; text after a completion is encoded separately and appended to the sampled ids,
+which are never decoded and re-encoded.
 
     encode_prompt(user "<boe> 3 4 + =")        [1, 10, 11, 4, 3]
     ... the engine samples                     [14, 2]                 "7 <eoe>"
-    encode_reply(next messages)                [...]                   the next prompt is all three, in this order
+    encode_reply(next messages)                [...]                   the next prompt concatenates all three
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rlvr.types import Message, StopReason
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-_MAX_PROMPTS = 64  # first prompts that are cached
+_MAX_PROMPTS = 64  # cached first prompts
 _CALL_END = "<|eom_id|>"  # Llama 3.1 may end a call with it; its template knows it but renders another end
 _ANSWER = Message(role="assistant", content="")
 _USER_REPLY = (Message(role="user", content="x"),)
@@ -33,11 +33,10 @@ _TOOL_REPLY = (Message(role="tool", content="x", name="probe", call_id="call_0")
 
 
 class Chat:
-    """Renders with the tokenizer's chat template where it has one, else as plain text.
+    """Renders with the tokenizer's chat template, or as plain text without one.
 
-    `stop_ids` end a completion: every end token that the tokenizer, the model's config or its generation config names
-    (base models list another one than their tokenizer), the one with which the template ends an answer or a tool call,
-    and the task's stop words.
+    `stop_ids` are all end tokens of the tokenizer, the model's config and its generation config (which differ for base
+    models), the tokens with which the template ends an answer or a tool call, and the task's stop words.
     """
 
     def __init__(
@@ -64,18 +63,18 @@ class Chat:
         self.stop_ids: frozenset[int] = frozenset(words | end_ids(tokenizer, model) | turn_ends)
 
     def note(self, messages: Sequence[Message]) -> str | None:
-        """What a user should know about how a prompt like this is rendered, if it is unusual."""
+        """A note for the user if the prompt's rendering is unusual."""
         if self._template is None and {message.role for message in messages} != {"user"}:
             return "the tokenizer has no chat template: messages are joined line by line, their roles are not marked"
         if self._template and not self._template.can.system and any(message.role == "system" for message in messages):
-            return "the chat template takes no system message: its text stands before the first user message"
+            return "the chat template takes no system message: its text goes before the first user message"
         return None
 
     def encode_prompt(self, messages: Sequence[Message], tools: Tools = ()) -> tuple[int, ...]:
-        """The first prompt, up to where the model speaks. In plain text a taught format is not explained."""
+        """The first prompt, up to the completion. Plain text has no explanation of a taught tool format."""
         if any(message.tool_calls for message in messages):
             return self._encode_prompt(messages, tools)
-        # the episodes of a group share a prompt; schemas cannot be hashed, and stay alive as long as their ids
+        # a group's episodes share the prompt; schemas are not hashable, so they are cached by identity and kept alive
         key = (*messages, *map(id, tools))
         if key not in self._prompts:
             self._prompts[key] = (tuple(tools), self._encode_prompt(messages, tools))
@@ -91,7 +90,7 @@ class Chat:
         return self.encode_text(self._plain(messages, tools))
 
     def encode_text(self, text: str) -> tuple[int, ...]:
-        """A text to be continued: without a template, behind the beginning token that the tokenizer adds."""
+        """A text to continue: without a template, after the tokenizer's beginning token."""
         ids = self._coder.encode(text)
         bos: Any = self._tokenizer.bos_token_id
         if bos is None or ids[:1] == (bos,) or self._tokenizer.encode("", add_special_tokens=True)[:1] != [bos]:
@@ -108,8 +107,8 @@ class Chat:
     ) -> tuple[int, ...]:
         """Prompt and completion unchanged, then the reply and the header of the next completion.
 
-        `conversation` is everything said so far, with the completion as its last message. Where the template rewrites
-        some of it because of the reply, the whole conversation is rendered again from its messages.
+        `conversation` is every message so far, ending with the completion. If the template rewrites history because of
+        the reply, the whole conversation is rendered again.
         """
         if self._history and self._history.rewritten(conversation, reply, tools):
             return self._encode_prompt([*conversation, *reply], tools)
@@ -117,13 +116,13 @@ class Chat:
         return prompt_ids + completion_ids + self.encode_reply(reply, last_id=completion_ids[-1], said=said)
 
     def parse(self, completion_ids: Sequence[int], stop_reason: StopReason, tools: Tools = ()) -> Message:
-        """The assistant's message in a completion: its text without the stop token and without calls of `tools`.
+        """The assistant's message of a completion: its text without the stop token and without calls of `tools`.
 
-        Without tools, and within reasoning, nothing is a call. A malformed call stays in the text and has a `problem`;
-        a call that was cut off by a limit is only text.
+        Without tools, and within reasoning, no call is parsed. A malformed call stays in the text and has a `problem`;
+        a call cut off by a limit is plain text.
         """
         finished = stop_reason is StopReason.STOP
-        keeps_stop = tools and finished and completion_ids[-1] == self._call_end  # it is a part of the call
+        keeps_stop = tools and finished and completion_ids[-1] == self._call_end  # it is part of the call
         text = self.decode(completion_ids[:-1] if finished and not keeps_stop else completion_ids)
         if not tools:
             return Message(role="assistant", content=text)
@@ -133,17 +132,16 @@ class Chat:
     def encode_reply(
         self, messages: Sequence[Message], *, last_id: int | None = None, said: Message | None = None
     ) -> tuple[int, ...]:
-        """What follows a completion: the end of its turn, the messages, the header of the next turn.
+        """The tokens after a completion: end of turn, messages, header of the next turn.
 
-        `last_id` is the last token of the completion: the template's end of turn is left out if it is that token (None:
-        it is), which was sampled. `said` is the completion as a message: behind calls some templates continue
-        differently.
+        `last_id` is the completion's last token (None: the end of turn): a sampled end of turn is not repeated. `said`
+        is the completion as a message: after calls, some templates continue differently.
         """
         if self._template is None:
             return self._coder.encode(self._plain(messages, ()))
         said = said or _ANSWER
         ids = self._coder.encode(behind(self._template, said, messages))
-        if self._template.calls_in(said):  # what closes the call was sampled
+        if self._template.calls_in(said):  # the end of the call was sampled
             ids = ids[next((index for index, token in enumerate(ids) if token in self.stop_ids), 0) :]
         ended = ids[:1] and ids[0] in self.stop_ids | self._closing and last_id in (None, ids[0])
         ended = ended or (ids[:1] and {ids[0], last_id} <= self._closing)
@@ -160,17 +158,17 @@ class Chat:
         return "\n".join(lines)
 
     def _turn_ends(self, template: Template) -> tuple[set[int], frozenset[int]]:
-        """The special tokens that end an answer or a call, and those that the template has behind an answer.
+        """The special tokens that end an answer or a call, and those that the template puts after an answer.
 
-        GPT-OSS has two of the latter, behind the last answer and behind earlier ones. GLM has none: there the header of
-        the next message is the end.
+        GPT-OSS has two of the latter, after the last answer and after earlier ones. GLM has none: the header of the
+        next message ends the answer.
         """
         words = self._tokenizer.added_tokens_decoder.items()
         special = {token for token, word in words if word.special}
         call_ends = {token for token, word in words if word.content == _CALL_END and _CALL_END in template.source}
 
         def first(said: Message, reply: Sequence[Message]) -> set[int]:
-            """The token that follows `said`, if it is a special one."""
+            """The token after `said`, if it is a special one."""
             if template.tried([QUESTION, said, *reply]) is None:
                 return set()
             text = behind(template, said, reply, header=False)
@@ -187,7 +185,7 @@ class Chat:
 
 
 def end_ids(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel | None) -> set[int]:
-    """Every end-of-sequence id that tokenizer, config and generation config name: each one, several or none."""
+    """All end-of-sequence ids of tokenizer, config and generation config."""
     named: list[Any] = [tokenizer.eos_token_id]
     if model is not None:
         named.append(model.config.get_text_config().eos_token_id)

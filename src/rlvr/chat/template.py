@@ -1,4 +1,4 @@
-"""A tokenizer's chat template: its abilities are found by trying, and what it cannot render is put another way."""
+"""A tokenizer's chat template: abilities are probed, and content it cannot render is expressed otherwise."""
 
 from __future__ import annotations
 
@@ -39,24 +39,24 @@ def call_of(text: str) -> Message:
 class Abilities:
     """What a chat template can render; assumed until a probe fails."""
 
-    parts: bool = False  # it reads content as a list of parts (image models)
-    system: bool = True  # it shows a system message
-    tools: bool = True  # it shows tools
-    arguments: Literal["object", "text"] | None = "object"  # the form of a call's arguments; None: it shows no calls
-    many_calls: bool = True  # it shows several calls of one message
-    tool_role: bool = True  # it shows tool messages
-    needs_call: bool = False  # ... only behind a message with a call
-    fields: bool = False  # it reads reasoning from a field of its own, not from the content
-    opened: bool = False  # its header of a completion begins the reasoning
+    parts: bool = False  # content is a list of parts (image models)
+    system: bool = True  # system messages
+    tools: bool = True  # tool descriptions
+    arguments: Literal["object", "text"] | None = "object"  # form of a call's arguments; None: no calls
+    many_calls: bool = True  # several calls per message
+    tool_role: bool = True  # tool messages
+    needs_call: bool = False  # ... only after a message with a call
+    fields: bool = False  # reasoning is in a separate field, not in the content
+    opened: bool = False  # the header of a completion opens reasoning
 
 
 class Template:
     """Renders messages.
 
-    - A system message that the template refuses or leaves out (Gemma 2, Mistral) goes before the first user message.
-    - Tools that it does not show are described in the system message.
-    - Tool calls that it does not show, or not in the chosen format, are text in the content.
-    - Tool messages that it does not show are user messages.
+    - A system message that the template refuses or drops (Gemma 2, Mistral) goes before the first user message.
+    - Tools that the template does not render are described in the system message.
+    - Tool calls that it does not render, or not in the chosen format, become text in the content.
+    - Tool messages that it does not render become user messages.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, tool_format: str) -> None:
@@ -72,7 +72,7 @@ class Template:
         native = self._native_format()
         without = FORMATS["lfm" if "<|tool_list_start|>" in self.source else "hermes"]
         self.format = FORMATS[tool_format] if tool_format != "auto" else (native or without)
-        self.native = native is self.format  # calls go to the template as such; otherwise they are text
+        self.native = native is self.format  # the template renders calls itself; otherwise they are text
         self._describes = self.can.tools and (self.native or tool_format == "auto")
         self._probe_replies()
 
@@ -111,17 +111,17 @@ class Template:
         self.can.arguments = None
 
     def _native_format(self) -> ToolFormat | None:
-        """The format that reads back the call which the template has rendered."""
+        """The format that parses the call as the template renders it."""
         if self.can.arguments is None:
             return None
         call = call_of(PLACE)
         text = self.tried([QUESTION, call]) or ""
         said = text[_shared(text, self.tried([QUESTION], header=True) or "") :].strip()
         special = [word.content for word in self._tokenizer.added_tokens_decoder.values()]
-        while True:  # special tokens end the turn, but may also end the call
+        while True:  # special tokens may end the turn or the call
             for tool_format in FORMATS.values():
                 read = read_message(said, self.marks, tool_format, [PROBE])
-                whole = tool_format.name != "llama" or not read.content  # it finds a call in other formats
+                whole = tool_format.name != "llama" or not read.content  # it finds calls in other formats too
                 if read.tool_calls == call.tool_calls and whole:
                     return tool_format
             ends = [word for word in special if word and said.endswith(word)]
@@ -168,9 +168,9 @@ class Template:
         return text
 
     def _harmless(self, message: Message) -> Message:
-        """A tool's message without special tokens: no document may end its turn and speak for the model.
+        """A tool's message without special tokens: a document must not end its turn and speak for the model.
 
-        `<|im_end|>` in it becomes `< |im_end|>`, which is only text.
+        `<|im_end|>` becomes `< |im_end|>`, which is only text.
         """
         if message.role != "tool" or self._spelled is None:
             return message
@@ -178,14 +178,14 @@ class Template:
         return replace(message, content=text)
 
     def calls_in(self, message: Message) -> tuple[ToolCall, ...]:
-        """The calls of a message that the template gets as such; none if they are text."""
+        """The calls of a message that the template renders itself; none if they are text."""
         calls = tuple(call for call in message.tool_calls if call.problem is None)
         if not calls and self.can.needs_call:
             calls = tuple(replace(call, name=call.name or "unknown") for call in message.tool_calls)
         return () if not self.native or (len(calls) > 1 and not self.can.many_calls) else calls
 
     def _dicts(self, messages: Sequence[Message], tools: Tools) -> list[dict[str, Any]]:
-        """The messages in OpenAI's form. Ids of calls are numbered consecutively: Mistral's have nine characters."""
+        """The messages in OpenAI's form. Call ids are numbered consecutively, with nine characters as in Mistral's."""
         entries: list[dict[str, Any]] = []
         ids: dict[str | None, str] = {}
         count = 0
@@ -194,7 +194,7 @@ class Template:
             if message.role == "assistant":
                 ids = {call.id: f"call{count + index:05d}" for index, call in enumerate(message.tool_calls)}
                 count += len(ids)
-                entry |= self._said(message, ids, tools)
+                entry |= self._message_dict(message, ids, tools)
             elif message.role == "tool":
                 entry["tool_call_id"] = ids.get(message.call_id, "call00000")
                 if message.name is not None:
@@ -204,7 +204,7 @@ class Template:
             entries.append(entry)
         return entries
 
-    def _said(self, message: Message, ids: Mapping[str | None, str], tools: Tools) -> dict[str, Any]:
+    def _message_dict(self, message: Message, ids: Mapping[str | None, str], tools: Tools) -> dict[str, Any]:
         calls, content = self.calls_in(message), message.content
         unsaid = () if calls else [call for call in message.tool_calls if call.problem is None]
         if unsaid:
@@ -222,7 +222,7 @@ class Template:
             thoughts, said = split(content, marks)
             said = said if said.strip() else ""
             if thoughts is not None and calls and marks == HARMONY and said:
-                thoughts, said = f"{thoughts}\n{said}", ""  # GPT-OSS takes only one of them beside a call
+                thoughts, said = f"{thoughts}\n{said}", ""  # GPT-OSS accepts only one of them with a call
             return {"content": said} | (
                 {} if thoughts is None else {"reasoning_content": thoughts, "thinking": thoughts}
             )
@@ -237,14 +237,14 @@ def _shared(first: str, second: str) -> int:
 
 
 def _special_words(tokenizer: PreTrainedTokenizerBase) -> re.Pattern[str] | None:
-    """Matches every special token of the tokenizer in a text; None if it has none that text could spell."""
+    """Matches every special token in a text; None if text cannot spell any."""
     words = {str(word) for word in tokenizer.added_tokens_decoder.values() if word.special and len(str(word)) > 1}
     longest_first = sorted(words, key=lambda word: (-len(word), word))
     return re.compile("|".join(map(re.escape, longest_first))) if words else None
 
 
 def described(messages: Sequence[Message], tool_format: ToolFormat, tools: Tools) -> list[Message]:
-    """The tools in the system message, which is added where there is none."""
+    """Add the tools to the system message, which is created if missing."""
     text = tool_format.describe(tools)
     if messages and messages[0].role == "system":
         return [replace(messages[0], content=f"{messages[0].content}\n\n{text}"), *messages[1:]]
@@ -252,7 +252,7 @@ def described(messages: Sequence[Message], tool_format: ToolFormat, tools: Tools
 
 
 def _said_by_the_user(messages: Sequence[Message], tool_format: ToolFormat) -> list[Message]:
-    """Tool messages as one user message, together with what the user says next."""
+    """Tool messages as one user message, merged with the next user message."""
     made: list[Message] = []
     behind_a_tool = False
     for message in messages:

@@ -1,4 +1,4 @@
-"""Reading tool calls from model output. The output is untrusted: reading is bounded and nothing is evaluated."""
+"""Parses tool calls in model output. The output is untrusted: parsing is bounded and evaluates nothing."""
 
 import json
 import math
@@ -9,12 +9,12 @@ from typing import Any
 
 from rlvr.types import ToolCall, ToolSchema
 
-MAX_CALLS = 64  # calls read in one turn; what follows them is one malformed call
+MAX_CALLS = 64  # calls read in one turn; the rest is one malformed call
 MAX_CALL_CHARS = 100_000  # a longer call is malformed
-MAX_DEPTH = 32  # arguments nested deeper are malformed: later readers may be recursive
+MAX_DEPTH = 32  # deeper arguments are malformed: later parsers may be recursive
 
 Tools = Sequence[ToolSchema]
-Found = Sequence[tuple[object, object]]  # names and arguments of calls, unchecked; the latter may be the text of JSON
+Found = Sequence[tuple[object, object]]  # unchecked names and arguments of calls; arguments may be JSON text
 to_json = partial(json.dumps, ensure_ascii=False)
 
 
@@ -28,7 +28,7 @@ class Reading:
         return len(self.calls) > MAX_CALLS
 
     def add(self, raw: str, read: Callable[[], Found]) -> None:
-        """Add the calls that `read` finds in `raw`; one with a problem if it raises BadCallError, and `raw` as text."""
+        """Add the calls that `read` parses; a call with a problem and the text `raw` if it raises BadCallError."""
         try:
             if len(raw) > MAX_CALL_CHARS:
                 raise BadCallError("it is too long")
@@ -61,14 +61,14 @@ class Reading:
 
 
 class BadCallError(ValueError):
-    """Why a text is no call or no usable JSON, in a few words."""
+    """Short reason why a text is no call or no valid JSON."""
 
 
 def decode_json(text: str, start: int = 0) -> tuple[Any, int]:
-    """The JSON value at `start` and the position behind it. BadCallError for bad syntax and unsafe values.
+    """The JSON value at `start` and its end position. BadCallError for bad syntax and unsafe values.
 
-    Unsafe: NaN and infinities, duplicate keys, halves of surrogate pairs (they can be neither encoded nor printed),
-    nesting deeper than MAX_DEPTH.
+    Unsafe: NaN and infinities, duplicate keys, lone surrogates (they can be neither encoded nor printed), nesting
+    deeper than MAX_DEPTH.
     """
     try:
         value, end = _DECODER.raw_decode(text, start)
@@ -79,13 +79,13 @@ def decode_json(text: str, start: int = 0) -> tuple[Any, int]:
         raise BadCallError("it is nested too deep") from None
     except json.JSONDecodeError as error:
         raise BadCallError(f"it is no JSON ({error.msg} at character {error.pos - start})") from None
-    except ValueError as error:  # from the hooks, half a surrogate pair, a number with thousands of digits
+    except ValueError as error:  # from the hooks, a lone surrogate, or a number with thousands of digits
         raise BadCallError(f"it is no JSON ({str(error)[:200]})") from None
     return value, end
 
 
 def load_json(text: str) -> Any:
-    """The JSON value that is the whole text, except for spaces around it."""
+    """The JSON value of the whole text, surrounding spaces ignored."""
     text = text.strip()
     if len(text) > MAX_CALL_CHARS:
         raise BadCallError("it is too long")
@@ -122,7 +122,7 @@ def _too_deep(value: Any) -> bool:
 
 
 def schema_of(name: str, tools: Tools) -> Mapping[str, Any] | None:
-    """The parameters of the tool, `{"city": {"type": "string"}, ...}` in their order; None if there is no such tool."""
+    """The tool's parameters in order, `{"city": {"type": "string"}, ...}`; None for an unknown tool."""
     for tool in tools:
         function = tool.get("function", tool)
         if function.get("name") == name:
@@ -131,9 +131,9 @@ def schema_of(name: str, tools: Tools) -> Mapping[str, Any] | None:
 
 
 def as_written(text: str, schema: Mapping[str, Any]) -> Any:
-    """The value of bare text for a parameter of this JSON schema: `3` is a number only where one is asked for.
+    """The value of bare text for a parameter with this JSON schema: `3` is a number only if one is required.
 
-    Text that is no value of the asked type stays text; the validation of the arguments reports it.
+    Text that does not fit the schema stays text; argument validation reports it.
     """
     kinds = _kinds(schema)
     if not kinds:
@@ -147,7 +147,7 @@ def as_written(text: str, schema: Mapping[str, Any]) -> Any:
     return text if "string" in kinds and _KINDS[type(value)] not in kinds else value
 
 
-_PYTHON = {"True": "true", "False": "false", "None": "null"}  # Qwen3.5's template prints them so
+_PYTHON = {"True": "true", "False": "false", "None": "null"}  # Qwen3.5's template prints these
 _KINDS = {bool: "boolean", int: "integer", float: "number", list: "array", dict: "object", type(None): "null"}
 
 

@@ -1,4 +1,5 @@
-"""The shape of a tool-call format, and the formats rlvr can teach: Hermes and Llama 3.1 JSON, words for tiny models."""
+"""The interface of a tool-call format, and the formats rlvr can teach: Hermes and Llama 3.1 JSON, words for tiny
+models."""
 
 import re
 from abc import ABC, abstractmethod
@@ -20,28 +21,28 @@ from rlvr.chat.tool_calls import (
 )
 from rlvr.types import ToolCall
 
-MAX_TRIES = 100  # JSON objects of a turn that are looked at
+MAX_TRIES = 100  # JSON objects examined per turn
 
 
 class ToolFormat(ABC):
     name: str  # the name in `prompt.tool_format`
-    open = close = ""  # the marks around a call, where it has any
+    open = close = ""  # the marks around a call, if any
     is_taught = False
-    """Whether demonstrations alone explain it: plain prompts, without a chat template, say nothing of the tools."""
+    """Whether demonstrations alone teach it: plain prompts, without a chat template, do not describe the tools."""
 
     @abstractmethod
     def read(self, text: str, into: Reading, *, finished: bool, tools: Tools) -> None:
-        """Read the calls in `text`, which holds no reasoning, and the text beside them.
+        """Parse the calls in `text`, which holds no reasoning, and the other text.
 
-        `finished`: the model ended the turn itself. If not, an incomplete call is only text.
+        `finished`: the model ended the turn itself. If not, an incomplete call is plain text.
         """
 
     @abstractmethod
     def write(self, calls: Sequence[ToolCall], tools: Tools) -> str:
-        """The calls as the family's template writes them; `read` gives the same ones back."""
+        """The calls as the family's template renders them; the inverse of `read`."""
 
     def describe(self, tools: Tools) -> str:
-        """What a system message says about the tools and how to call them."""
+        """System message about the tools and the call format."""
         example = ToolCall(id="call_0", name="function_name", arguments={"parameter": "value"})
         return (
             "# Tools\n\nYou may call one or more functions to assist with the user query. You are provided with "
@@ -51,7 +52,7 @@ class ToolFormat(ABC):
 
 
 class Marked(ToolFormat):
-    outer: tuple[str, str] = ("", "")  # marks before the first and behind the last call
+    outer: tuple[str, str] = ("", "")  # marks before the first and after the last call
     between = "\n"
 
     def read(self, text: str, into: Reading, *, finished: bool, tools: Tools) -> None:
@@ -72,12 +73,12 @@ class Marked(ToolFormat):
         into.text.append(text[position:])
 
     def _end(self, text: str, start: int) -> int:
-        """Where the closing mark of the call at `start` is; -1 if it has none."""
+        """Position of the closing mark of the call at `start`; -1 if missing."""
         return text.find(self.close, start + len(self.open))
 
     @abstractmethod
     def calls(self, body: str, tools: Tools) -> Found:
-        """What is called between the marks; BadCallError if it is no call."""
+        """The calls between the marks; BadCallError if there is none."""
 
     def write(self, calls: Sequence[ToolCall], tools: Tools) -> str:
         written = [f"{self.open}{self.write_call(call, tools)}{self.close}" for call in calls]
@@ -94,7 +95,7 @@ class Hermes(Marked):
     name, open, close = "hermes", "<tool_call>", "</tool_call>"
 
     def _end(self, text: str, start: int) -> int:
-        """Tags within JSON strings are text: the JSON is read first, then its closing tag."""
+        """Parse the JSON before its closing tag: tags within JSON strings are text."""
         start += len(self.open)
         with suppress(BadCallError):
             _, start = decode_json(text, _behind(_WITHIN_TAGS, text, start))
@@ -120,9 +121,9 @@ class Hermes(Marked):
 
 
 class Llama(ToolFormat):
-    """`{"name": "search", "parameters": {"query": "x"}}`, optionally behind `<|python_tag|>`: Llama 3.1.
+    """`{"name": "search", "parameters": {"query": "x"}}`, optionally after `<|python_tag|>`: Llama 3.1.
 
-    Text may surround it, and a code fence; other JSON is text. Several calls may follow each other.
+    Text and a code fence may surround it; other JSON is text. Several calls may follow each other.
     """
 
     name = "llama"
@@ -172,22 +173,22 @@ class Llama(ToolFormat):
 
 
 class Taught(Hermes):
-    """As `hermes`, for models made from scratch, whose short context needs no explanation that they cannot read."""
+    """As `hermes`, without descriptions: for models made from scratch, which cannot read them."""
 
     name, is_taught = "taught", True
 
 
 class Words(Marked):
-    """`<call> search alice </call>`: the words are the tool's arguments in their order, the last one takes the rest.
+    """`<call> search alice </call>`: words are arguments in the tool's order; the last one takes the rest.
 
-    For models that know a few dozen words, and no punctuation. A word is a number where the tool wants one.
+    For models with a few dozen words and no punctuation. A word is a number if the schema requires one.
     """
 
     name, open, close, between = "words", "<call>", "</call>", " "
     is_taught = True
 
     def calls(self, body: str, tools: Tools) -> Found:
-        """One word to each parameter in order, the rest to the last."""
+        """One word per parameter in order, the rest to the last."""
         name, *words = body.split() or [""]
         parameters = schema_of(name, tools)
         if name == self.open or (words and parameters == {}):
@@ -202,7 +203,7 @@ class Words(Marked):
         return [(name, arguments)]
 
     def write_call(self, call: ToolCall, tools: Tools) -> str:
-        """Arguments in the order of the tool's parameters; those behind a missing one cannot be written."""
+        """Arguments in parameter order; those after a missing one cannot be written."""
         words = [call.name]
         for key in schema_of(call.name, tools) or call.arguments:
             if key not in call.arguments:
@@ -229,7 +230,7 @@ def _schemas(tools: Tools) -> str:
 
 
 def named(value: Any) -> tuple[object, object]:
-    """Name and arguments out of `{"name": ..., "arguments": ...}`; Llama calls the latter `parameters`."""
+    """Name and arguments of `{"name": ..., "arguments": ...}`; Llama uses the key `parameters`."""
     if not isinstance(value, dict):
         raise BadCallError('it must be a JSON object with the keys "name" and "arguments"')
     return value.get("name"), value.get("arguments", value.get("parameters"))
@@ -255,6 +256,6 @@ _WITHIN_TAGS = re.compile(r"\s*+(?:```(?:json)?\s*+)?")
 
 
 def _behind(pattern: re.Pattern[str], text: str, position: int) -> int:
-    """Where what matches at the position ends; all patterns match nothing, too."""
+    """End of the match at the position; every pattern matches the empty string."""
     found = pattern.match(text, position)
     return found.end() if found else position

@@ -1,4 +1,4 @@
-"""`rlvr analyze`: what the records of evaluations say, and which differences are real."""
+"""`rlvr analyze`: compares evaluation records and tests the differences."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from rlvr.evaluation.analysis import Analysis
 
 HELP = "compare evaluations: tables, intervals, differences"
-DESCRIPTION = """Read the records that `rlvr eval --output`, `predict` and `benchmark` wrote: scores with their 95 %
-intervals, by kind of example, what they cost, and for every two models on the same examples how large the difference
-is and whether chance would explain it (paired bootstrap, McNemar's test; docs/comparing.md)."""
+DESCRIPTION = """Compare the records written by `rlvr eval --output`, `predict` and `benchmark`: scores with 95 %
+intervals, by kind of example, cost, and for each pair of models on the same examples the size of the difference and
+its significance (paired bootstrap, McNemar's test; docs/comparing.md)."""
 EXAMPLE = """examples:
   rlvr analyze results/                             every record under the folder
   rlvr analyze before.jsonl after.jsonl             two evaluations
@@ -28,10 +28,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("paths", nargs="+", metavar="DIR_OR_FILE", help="folders, searched for *.jsonl, or files")
     parser.add_argument("--baseline", metavar="MODEL", help="compare every other model with this one only")
     parser.add_argument(
-        "--examples", type=at_least(0), default=2, metavar="N", help="examples to show of each sort (default: 2)"
+        "--examples", type=at_least(0), default=2, metavar="N", help="examples to show of each kind (default: 2)"
     )
     parser.add_argument("--output", metavar="F.md", help="also write the tables as Markdown")
-    parser.add_argument("--json", action="store_true", help="print JSON lines: a cell or a comparison each")
+    parser.add_argument("--json", action="store_true", help="print one JSON line per cell and comparison")
 
 
 def run(args: argparse.Namespace) -> int:

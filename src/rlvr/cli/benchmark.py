@@ -8,28 +8,28 @@ from pathlib import Path
 from rlvr.cli.model_arguments import MODEL_HELP, add_config_dir, add_counts, add_set, check_used, hush, note, progress
 from rlvr.errors import ConfigError
 
-HELP = "measure many models on many tasks"
-DESCRIPTION = """Measure every model on every task, with every retriever where a task searches documents. Each model is
-loaded once. Everything is kept in DIR: after a kill the same command goes on where it was, a cell that failed is tried
-again, and models, tasks and retrievers can be added. DIR/summary.md, .csv and .json hold the table."""
+HELP = "evaluate many models on many tasks"
+DESCRIPTION = """Evaluate every model on every task, with every retriever for search tasks. Each model is loaded once.
+All results are kept in DIR: after a kill the same command resumes and retries failed cells; models, tasks and
+retrievers can be added. DIR/summary.md, .csv and .json hold the table."""
 EXAMPLE = """examples:
   rlvr benchmark --models runs/a,runs/b --tasks rpn --output-dir results
   rlvr benchmark --models runs/a,Qwen/Qwen3-0.6B --tasks gsm8k,musique --retrievers bm25,hybrid \\
       --num-examples 500 --samples-per-example 4 --output-dir results
   rlvr benchmark --models openai:http://127.0.0.1:8000/v1#b --output-dir results   another model, same tasks
-  rlvr benchmark --output-dir results                                              go on
+  rlvr benchmark --output-dir results                                              resume
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     names = {"--models": f"each a {MODEL_HELP}", "--tasks": "configurations or tasks", "--retrievers": "ways to search"}
     for option, what in names.items():
-        parser.add_argument(option, type=_names, default=(), metavar="A,B", help=f"{what}, with commas between")
-    parser.add_argument("--output-dir", required=True, metavar="DIR", help="where everything is kept")
+        parser.add_argument(option, type=_names, default=(), metavar="A,B", help=f"{what}, separated by commas")
+    parser.add_argument("--output-dir", required=True, metavar="DIR", help="folder of all results")
     add_config_dir(parser)
     add_counts(parser)
     add_set(parser, "a setting of every task")
-    parser.add_argument("--json", action="store_true", help="print JSON lines: a cell or a comparison each")
+    parser.add_argument("--json", action="store_true", help="print one JSON line per cell and comparison")
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""`rlvr eval`: held-out accuracy of a model, with its interval."""
+"""`rlvr eval`: held-out accuracy of a model with its interval."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from rlvr.cli.model_arguments import add_counts, add_model_arguments, at_least, 
 if TYPE_CHECKING:
     from rlvr.tracking.evaluations import EvaluationRecord
 
-HELP = "measure a model"
-DESCRIPTION = """Measure a model on held-out examples: greedy accuracy and, with samples, avg@k, pass@k and maj@k.
-Every score comes with its 95 % interval. The grade is the task's metric, not the training reward."""
+HELP = "evaluate a model"
+DESCRIPTION = """Evaluate a model on held-out examples: greedy accuracy and, with samples, avg@k, pass@k and maj@k.
+Every score has a 95 % interval. The grade is the task's metric, not the training reward."""
 EXAMPLE = """examples:
   rlvr eval runs/latest                                   greedy accuracy on the run's own task
-  rlvr eval runs/latest --samples-per-example 8           sampled accuracy, pass@k and maj@8 too
+  rlvr eval runs/latest --samples-per-example 8           also sampled accuracy, pass@k and maj@8
   rlvr eval runs/latest/warm_start --num-examples 1000    the model before RL
   rlvr eval some/folder --task rpn --json                 any model, as one JSON line
-  rlvr eval some/folder --task musique --retriever hybrid   with another way to search
+  rlvr eval some/folder --task musique --retriever hybrid   with another retriever
   rlvr eval openai:http://127.0.0.1:8000/v1#NAME --task gsm8k   a model behind an endpoint (key: OPENAI_API_KEY)
   rlvr eval runs/latest --output F.jsonl --verbose 5      keep every completion; show 5 that failed
 """
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const=SHOWN_FAILURES,
         metavar="N",
-        help=f"print N of the episodes that were not right on stderr (default: {SHOWN_FAILURES})",
+        help=f"print N incorrect episodes on stderr (default: {SHOWN_FAILURES})",
     )
 
 
@@ -64,9 +64,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def failures(records: Sequence[EvaluationRecord], limit: int) -> str:
-    """The first `limit` episodes that were not right, greedy ones first: what was asked, said, expected, and why.
+    """The first `limit` incorrect episodes, greedy ones first: prompt, completion, gold answer, reason.
 
-    Whatever the model wrote is shown, never interpreted, and cut where it is long.
+    Model output is escaped, and cut if long.
     """
     from rlvr.cli.predict import by_turn
 
@@ -77,7 +77,7 @@ def failures(records: Sequence[EvaluationRecord], limit: int) -> str:
 
 
 def table(source: str, task: str, split: str, metrics: Mapping[str, float]) -> str:
-    """The metrics for a reader: scores in percent with their interval, everything else, then what is told by kind."""
+    """The metrics as text: scores in percent with interval, other metrics, then scores by kind of example."""
     from rlvr.evaluation.tables import number, score_name
 
     values = {name.removeprefix(f"eval/{task}/"): value for name, value in metrics.items()}
@@ -96,7 +96,7 @@ def table(source: str, task: str, split: str, metrics: Mapping[str, float]) -> s
     of_kinds = {f"{name}_{kind}" for name in rows for kind in kinds}
     plain = {name: value for name, value in values.items() if name not in of_kinds}
     lines += [f"{score_name(name):32}{number(name, value):>8}" for name, value in plain.items()]
-    if rows:  # a column for each kind of example: `part citation   0.40   0.25`
+    if rows:  # one column per kind of example: `part citation   0.40   0.25`
         width = max(6, *(len(score_name(kind)) for kind in kinds))
         lines += ["", f"{'':32}" + "  ".join(score_name(kind).rjust(width) for kind in kinds)]
         for name, row in rows.items():

@@ -1,4 +1,4 @@
-"""`rlvr export`: the model of a run as a Hub folder with a model card."""
+"""`rlvr export`: a run's model as a Hub folder with a model card."""
 
 import argparse
 import json
@@ -8,14 +8,14 @@ from rlvr import imports
 from rlvr.cli.model_arguments import add_config_dir, at_least, hush, note
 from rlvr.errors import ConfigError
 
-HELP = "Hub folder of a model"
-DESCRIPTION = """Make a folder in Hub format of a run's model: safetensors weights, tokenizer, the run's settings, and
-a model card with its scores and their intervals. transformers loads it without rlvr. The model of a run with LoRA is an
-adapter; --merge adds it to its base model. With --push the folder goes to the Hub, into a private repository."""
+HELP = "export a model for the Hub"
+DESCRIPTION = """Export a run's model in Hub format: safetensors weights, tokenizer, the run's configuration, and a
+model card with scores and intervals. transformers loads it without rlvr. A LoRA run exports its adapter; --merge merges
+it into the base model. --push uploads the folder to the Hub, into a private repository."""
 EXAMPLE = """examples:
   rlvr export runs/latest                                        into runs/latest/export
   rlvr export runs/latest/checkpoints/step_000050 --output best  one checkpoint
-  rlvr export runs/latest --merge --dtype bfloat16               LoRA added to its base model
+  rlvr export runs/latest --merge --dtype bfloat16               LoRA merged into its base model
   rlvr export runs/latest --push ann/rpn-grpo --dry-run          what would go to the Hub, and where
 """
 
@@ -25,22 +25,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config_dir(parser)
     parser.add_argument("--output", metavar="FOLDER", help="folder to make (default: RUN/export)")
     parser.add_argument("--overwrite", action="store_true", help="replace an earlier export")
-    parser.add_argument("--merge", action="store_true", help="add the LoRA adapter to its base model, in float32")
+    parser.add_argument("--merge", action="store_true", help="merge the LoRA adapter into its base model, in float32")
     parser.add_argument(
         "--dtype",
         choices=["float32", "bfloat16", "float16"],
-        help="numbers of the weights (default: as in the run; merged: float32)",
+        help="dtype of the weights (default: as in the run; merged: float32)",
     )
-    parser.add_argument("--base-model", metavar="HUB_ID", help="the Hub's name of the model that training started from")
+    parser.add_argument("--base-model", metavar="HUB_ID", help="Hub id of the model that training started from")
     parser.add_argument("--license", metavar="ID", help="license of the weights, e.g. apache-2.0 (default: left open)")
     parser.add_argument(
         "--samples",
         type=at_least(0),
         metavar="N",
-        help="training completions to show in the card (default: 1 where the task makes its examples, else 0)",
+        help="training completions to show in the card (default: 1 if the task generates its examples, else 0)",
     )
     parser.add_argument("--push", metavar="REPO", help="upload to owner/name on the Hub; private unless --public")
-    parser.add_argument("--public", action="store_true", help="a repository that --push makes can be seen by everybody")
+    parser.add_argument("--public", action="store_true", help="make the repository created by --push public")
     parser.add_argument("--dry-run", action="store_true", help="only list files and sizes; write and upload nothing")
     parser.add_argument("--json", action="store_true", help="print one JSON line on stdout")
 
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     source = find_source(args.run_folder)
     if not source.is_final:
         note(f"no final model: {source.weights} (step {source.step}) is exported")
-    run_folder = Path(args.run_folder)  # runs/latest/export, as the user wrote the run
+    run_folder = Path(args.run_folder)  # keep runs/latest as the user wrote it
     inside = (run_folder if run_folder.absolute() == source.root else source.root) / "export"
     target = Path(args.output or inside)
     name = args.push or _relative(target)
@@ -97,6 +97,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _relative(path: Path) -> str:
-    """The path as seen from here; elsewhere its last part: the card is for others, who lack this machine's folders."""
+    """The path relative to here; elsewhere only its last part: readers of the card lack this machine's folders."""
     path = path.absolute()
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else path.name

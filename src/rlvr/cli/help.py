@@ -1,4 +1,4 @@
-"""Every key in words: `rlvr train --help-config [KEY]`, and docs/configuration.md (`python -m rlvr.cli.help`)."""
+"""Help for every key: `rlvr train --help-config [KEY]`, and docs/configuration.md (`python -m rlvr.cli.help`)."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,13 +23,13 @@ NAMED = {group: (group, group) for group in CHOICES} | {
     "tracker.report_to": ("tracker", "tracker.{label}"),
     "task.retriever": ("retriever", "task.retrieval.own"),
 }
-"""Keys that name a component -> its group, and where its settings stand."""
+"""Keys that name a component -> its group, and the prefix of its settings."""
 
 
 def help_lines(key: str, config_dir: str | None = None) -> str:
-    """Type, default, bounds and meaning of a key, of all keys of a section or choice (`algorithm=ppo`,
-    `task=my_shop:Shop`, `reward.parts=numeric`, `tracker.report_to=my_tracker:Csv`), or of all sections. ConfigError if
-    there is none."""
+    """Type, default, bounds and description of a key, of the keys of a section or choice (`algorithm=ppo`,
+    `task=my_shop:Shop`, `reward.parts=numeric`, `tracker.report_to=my_tracker:Csv`), or of all sections. ConfigError
+    for an unknown key."""
     imports.look_in(config_dir)
     place, equals, choice = key.partition("=")
     if not key:
@@ -51,7 +51,7 @@ def help_lines(key: str, config_dir: str | None = None) -> str:
 
 
 Line = tuple[str, str, str, str]
-"""Key, type, default, meaning."""
+"""Key, type, default, description."""
 
 
 def _base(section: str) -> type[Settings]:
@@ -73,7 +73,7 @@ def _section_help(section: str) -> str:
 
 
 def _choices(section: str) -> list[tuple[str, str]]:
-    """What can be chosen, each with its meaning."""
+    """The choices of a section with their descriptions."""
     if section == "reward":
         return [(file.stem, _comment(file)) for file in sorted((CONF / section).glob("*.yaml"))]
     return _components(section) if section in CHOICES else []
@@ -107,7 +107,7 @@ def _all_rows() -> Iterator[Line]:
 
 
 def _of_choices(section: str) -> Iterator[tuple[str, Line]]:
-    """The names of a section's choices, each with all its keys."""
+    """Names of a section's choices, each with its keys."""
     prefix = f"{REWARD_PARTS}.{ANY_NAME}" if section == "reward" else section
     for name, one in registry.every(section).items() if section in CHOICES else ():
         yield from ((name, row) for row in _rows(one, prefix))
@@ -130,7 +130,7 @@ def _comment(file: Path) -> str:
 
 
 def _type(annotation: Any, metadata: Iterable[Any] = ()) -> str:
-    """A type in words: `int >= 1 or null`, `chain | tree`."""
+    """A type as text: `int >= 1 or null`, `chain | tree`."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         more = [m for extra in arguments[1:] for m in (extra.metadata if isinstance(extra, FieldInfo) else [extra])]
@@ -216,7 +216,7 @@ def _own_tables(section: str, common: Sequence[Line]) -> Iterator[str]:
 
 
 def _table(rows: Iterable[Line], of: Mapping[Line, Sequence[str]] | None = None) -> list[str]:
-    """Rows of Markdown; `of`: the choices that have a row."""
+    """Markdown rows; `of`: the choices that have a row."""
     head = ["key", *(["of"] if of else []), "type", "default", "what it does"]
     lines = [head, ["---"] * len(head)]
     for row in rows:

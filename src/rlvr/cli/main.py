@@ -1,4 +1,4 @@
-"""The command `rlvr`: parse, run one command, turn errors into one sentence and an exit status.
+"""The command `rlvr`: parses arguments, runs one command, turns errors into one sentence and an exit status.
 
 Exit status: 0 done, 1 failed, 2 wrong usage or setting, 130 Ctrl-C, 143 SIGTERM (both after saving).
 """
@@ -23,7 +23,7 @@ EXAMPLE = """example:
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse with one-line errors; long options are never guessed from a prefix."""
+    """argparse with one-line errors and no prefix matching of long options."""
 
     def __init__(self, **options: object) -> None:
         options |= {"allow_abbrev": False, "formatter_class": argparse.RawDescriptionHelpFormatter}
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # Whoever read stdout has gone (`rlvr ... | head`); keep the interpreter from complaining at exit.
+        # the reader of stdout is gone (`rlvr ... | head`); avoid an error at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except (UserError, OSError, MemoryError) as error:
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def program() -> NoReturn:
-    """`rlvr` as a process of its own: a tracker that hangs does not keep it, nor does what its library does at exit."""
+    """`rlvr` as its own process: exits without waiting for hanging trackers or their libraries."""
     code = main()
     if any(thread.name.startswith("tracker ") for thread in threading.enumerate()):
         if sys.stderr is not None:
@@ -71,7 +71,7 @@ def _run(argv: list[str]) -> int:
     parser, commands = _parsers()
     if argv and not argv[0].startswith("-") and argv[0] not in commands:
         parser.error(f"there is no command {argv[0]}; {suggestion(argv[0], list(commands)).rstrip('.')}")
-    # what follows -- of `serve` is for another program; argparse would take it apart
+    # for `serve`, arguments after -- belong to another program; argparse would split them
     end = argv.index("--") if argv[:1] == ["serve"] and "--" in argv else len(argv)
     args, rest = parser.parse_known_args(argv[:end])
     if argv[end + 1 :]:
@@ -79,7 +79,7 @@ def _run(argv: list[str]) -> int:
     if args.command is None:
         parser.print_help(sys.stderr)
         return 2
-    # argparse fills a list of positionals once; overrides may come before and after options.
+    # argparse fills a list of positionals once, but overrides may come before and after options
     dashed = [word for word in rest if word.startswith("-")]
     if rest and (dashed or not hasattr(args, "overrides")):
         word = (dashed or rest)[0]
@@ -95,7 +95,7 @@ def _run(argv: list[str]) -> int:
 
 
 def _flag_hint(word: str, parser: Parser, command: str) -> str:
-    """What somebody means who writes `--learning-rate 1e-5` as for another program."""
+    """A hint for options of other programs, such as `--learning-rate 1e-5`."""
     flag = word.partition("=")[0]
     if command == "train":
         from rlvr.config.messages import find_spelling
@@ -109,7 +109,8 @@ def _flag_hint(word: str, parser: Parser, command: str) -> str:
 
 
 def _parsers() -> tuple[Parser, dict[str, Parser]]:
-    """The parser and its commands. A module loads nothing heavy before its `run`, which gives the exit status."""
+    """The parser and its commands. A command's module loads nothing heavy before its `run`, which returns the
+    status."""
     from rlvr.cli import analyze, benchmark, export, predict, report, retrieve, score, serve, train
     from rlvr.cli import eval as eval_command
 

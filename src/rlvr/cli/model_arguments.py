@@ -1,4 +1,4 @@
-"""What commands share: options, the model that they name with its settings, and notes and progress on stderr."""
+"""Shared by commands: model options, the model with its settings, notes and progress on stderr."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 MODEL_HELP = "run folder, checkpoint folder, model folder, Hub id, or an endpoint: openai:ADDRESS#NAME"
 SPLITS = {"test": "test", "validation": "test", "train": "train"}
-"""`validation` says the same as `test`: a task has one held-out set, and its settings say which file or split it is."""
+"""`validation` means `test`: a task has one held-out set; its settings select the file or split."""
 ENDPOINT = "openai:"
 OF_TRAINING = (
     "algorithm", "warm_start", "trainer", "engine", "tracker", "name", "run_dir", "resume", "debug",
     "rollout.prompts_per_step", "rollout.group_size", "rollout.max_staleness",
     "evaluation.every", "evaluation.headline",
 )  # fmt: skip
-"""Settings, and sections of them, that nothing but `rlvr train` reads; see `OF_BOTH`."""
+"""Settings and sections that only `rlvr train` reads; see `OF_BOTH`."""
 OF_BOTH = ("trainer.device", "trainer.precision", "trainer.num_threads", "engine.max_batch_size")
 
 
@@ -48,7 +48,7 @@ def add_counts(parser: argparse.ArgumentParser) -> None:
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
-    """MODEL, and what says on what, how, and where to it is tried."""
+    """Add MODEL and the options of its evaluation."""
     parser.add_argument("model", metavar="MODEL", help=MODEL_HELP)
     parser.add_argument(
         "--task",
@@ -60,14 +60,13 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--retriever",
         metavar="R",
-        help="how tasks that search do it: bm25, semantic[/MODEL], hybrid, golden, rerank or search",
+        help="retriever of search tasks: bm25, semantic[/MODEL], hybrid, golden, rerank or search",
     )
     add_set(parser)
     parser.add_argument(
         "--output",
         metavar="FILE",
-        help="also write what the model said, one JSON line a completion, as it comes; the same command goes on from "
-        "there",
+        help="also write every completion as a JSON line as soon as it is finished; the same command resumes it",
     )
     parser.add_argument("--json", action="store_true", help="print JSON lines on stdout")
     parser.add_argument(
@@ -82,7 +81,7 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check_used(lines: Sequence[str]) -> None:
-    """ConfigError for a --set that would have no effect."""
+    """ConfigError for a --set without effect."""
     for line in lines:
         key = line.lstrip("+~").partition("=")[0]
         if key not in OF_BOTH and any(f"{key}.".startswith(f"{name}.") for name in OF_TRAINING):
@@ -98,11 +97,11 @@ def opened(
     sampled: Callable[[Config], bool],
     own_words: bool = False,
 ) -> Iterator[Inference]:
-    """The model that the arguments name, with the settings that `lines` change. torch loads here, after the arguments
-    were found to make sense. `samples` is the option that has something sampled, and `sampled` tells whether it has.
-    With `own_words` the user asks and no data are read; training data are read only for their own split.
+    """Open the model of the arguments with the settings in `lines`. Loads torch only after checking the arguments.
+    `samples` is the option that enables sampling, `sampled` tells whether it is enabled. With `own_words` the prompts
+    are the user's, and no data are read; training data are read only for their own split.
 
-    SIGTERM ends the block as Ctrl-C does, and then the command with status 143.
+    SIGTERM ends the block as Ctrl-C does, and the command exits with 143.
     """
     from rlvr.tracking.evaluations import check_writable
 
@@ -127,12 +126,12 @@ def opened(
             yield inference
         except (KeyboardInterrupt, SystemExit):
             if args.output:
-                note(f"rlvr: what is done is kept in {args.output}.partial: the same command goes on from there")
+                note(f"rlvr: what is done is kept in {args.output}.partial: the same command resumes from there")
             raise
 
 
 def hush() -> None:
-    """Let libraries show no bars and log no failures: these are told once, in a sentence."""
+    """Silence progress bars and failure logs of libraries: we report failures once."""
     import logging
 
     from transformers.utils.logging import disable_progress_bar
@@ -142,7 +141,7 @@ def hush() -> None:
 
 
 def settings_of(args: argparse.Namespace, changes: Sequence[str]) -> Config:
-    """The settings to try the model with."""
+    """The settings to evaluate the model with."""
     from rlvr.app.sources import inference_config
     from rlvr.lines import override_lines
 
@@ -151,14 +150,14 @@ def settings_of(args: argparse.Namespace, changes: Sequence[str]) -> Config:
 
 
 def _split(text: str) -> str:
-    """An argparse type: a name of `SPLITS`, as the records call it."""
+    """An argparse type: a name of `SPLITS`, as in the records."""
     if text not in SPLITS:
         raise argparse.ArgumentTypeError(f"there is no split {text}; {suggestion(text, list(SPLITS))}")
     return SPLITS[text]
 
 
 def at_least(least: int) -> Callable[[str], int]:
-    """An argparse type: a whole number."""
+    """An argparse type: an integer of at least `least`."""
 
     def parse(text: str) -> int:
         if not text.isdecimal() or int(text) < least:
@@ -176,13 +175,13 @@ def port(text: str) -> int:
 
 
 def note(line: str) -> None:
-    """What a user should know beside the result; names out of files and from endpoints are shown, never interpreted."""
+    """Print a note on stderr, with control characters escaped."""
     print(shown(line), file=sys.stderr, flush=True)
 
 
 @contextmanager
 def progress(label: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on stderr while the block runs, if stderr is a terminal; gives `on_progress(done, total)`."""
+    """Progress bar on stderr, if it is a terminal; gives `on_progress(done, total)`."""
     from rich.console import Console
     from rich.progress import Progress
 

@@ -1,4 +1,4 @@
-"""`rlvr train --multirun`: the runs of a sweep, one after another, and a table of how they ended."""
+"""`rlvr train --multirun`: runs a sweep sequentially and prints a table of the results."""
 
 import argparse
 import sys
@@ -56,7 +56,7 @@ def expand(overrides: Sequence[str]) -> list[Job]:
 
 
 def folder_names(jobs: Sequence[Job]) -> list[str]:
-    """`seed-1_algorithm-ppo`, or plain numbers where such a name would be too long, odd or not unique."""
+    """`seed-1_algorithm-ppo`, or plain numbers if such names would be too long, odd or ambiguous."""
     names = ["_".join(job.swept).replace("=", "-") for job in jobs]
     plain = all(0 < len(name) <= MAX_FOLDER_LENGTH and not set(name) & set("/\\:,'\"{}[]$ ") for name in names)
     return names if plain and len(set(names)) == len(names) else [str(number) for number in range(len(jobs))]
@@ -69,7 +69,7 @@ def run_sweep(args: argparse.Namespace) -> int:
     configs = [load_config(job.overrides, config_name=args.config_name, config_dir=args.config_dir) for job in jobs]
     parent = configs[0].run_dir or f"runs/{configs[0].name}-sweep-{time.strftime('%Y%m%d-%H%M%S')}"
     folders = [Path(parent, name) for name in folder_names(jobs)]
-    if configs[0].resume:  # as the runs of a sweep were called in 0.1.0
+    if configs[0].resume:  # names of sweep runs in 0.1.0
         before = [Path(parent, ",".join(job.swept)) for job in jobs]
         folders = [old if old.is_dir() else new for old, new in zip(before, folders, strict=True)]
     configs = [_placed(c, folder) for c, folder in zip(configs, folders, strict=True)]
@@ -80,8 +80,8 @@ def run_sweep(args: argparse.Namespace) -> int:
 
 
 def _placed(config: Config, folder: Path) -> Config:
-    """In its folder. Runs of a sweep that were never started begin now, and trackers show them together, unless the
-    user has named a group."""
+    """The configuration in its folder. Unstarted runs of a resumed sweep start fresh; trackers group the runs, unless
+    the user has set a group."""
     tracker = config.tracker
     if tracker.report_to and tracker.group is None:
         tracker = tracker.model_copy(update={"group": folder.absolute().parent.name})

@@ -1,4 +1,4 @@
-"""`rlvr predict`: what a model answers to one prompt, a file of prompts, or a task's held-out examples."""
+"""`rlvr predict`: a model's answers to one prompt, a file of prompts, or a task's held-out examples."""
 
 from __future__ import annotations
 
@@ -25,11 +25,10 @@ if TYPE_CHECKING:
     from rlvr.types import Completion, Example, SamplingParams
 
 BATCH_SIZE = 256
-HELP = "let a model answer"
-DESCRIPTION = """Let a model answer: one prompt (on a terminal token by token as it is sampled), a file of prompts,
-or examples of a task (JSON lines). Greedily, or with --num-samples K sampled answers each. Episodes with tools are
-printed turn by turn: what the model said and called, what came back, the answer, and whether it is right; --json gives
-these as JSON lines, too."""
+HELP = "sample answers from a model"
+DESCRIPTION = """Answer one prompt (on a terminal token by token as it is sampled), a file of prompts, or examples of a
+task (JSON lines). Greedy, or with --num-samples K sampled answers per prompt. Episodes with tools are printed turn by
+turn: completion, tool calls, tool replies, answer, and whether it is right; --json gives these as JSON lines."""
 EXAMPLE = """examples:
   rlvr predict runs/latest --prompt "3 4 + 5 *"                      steps, answer, and whether it is right
   rlvr predict runs/latest --input sums.jsonl --output answers.jsonl   lines like {"prompt": "3 4 + 5 *"}
@@ -43,18 +42,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_arguments(parser)
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--prompt", metavar="TEXT", help='one problem, e.g. "3 4 + 5 *"')
-    what.add_argument("--input", metavar="F.jsonl", help='JSON lines with a "prompt" or "question" each')
+    what.add_argument("--input", metavar="F.jsonl", help='JSON lines with a "prompt" or "question"')
     what.add_argument(
         "--num-examples", type=at_least(1), metavar="N", help="examples of the split (with --task: default 10)"
     )
     parser.add_argument(
-        "--num-samples", type=at_least(1), metavar="K", help="K sampled answers to each prompt (default: a greedy one)"
+        "--num-samples", type=at_least(1), metavar="K", help="K sampled answers per prompt (default: one greedy answer)"
     )
     parser.add_argument(
         "--batch-size",
         type=at_least(1),
         metavar="N",
-        help=f"episodes that run at the same time (default: {BATCH_SIZE})",
+        help=f"concurrent episodes (default: {BATCH_SIZE})",
     )
 
 
@@ -64,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
             'rlvr predict: nothing to predict; add --prompt "3 4 + 5 *", --input F.jsonl, --num-examples N or --task T.'
         )
     if args.input and args.output and Path(args.input).resolve() == Path(args.output).resolve():
-        raise ConfigError(f"--output {args.output}: is the --input too; choose another file.")
+        raise ConfigError(f"--output {args.output}: is also the --input; choose another file.")
     prompts = [args.prompt] if args.prompt is not None else _read_prompts(args.input) if args.input else None
     is_sampled = args.num_samples is not None
     with opened(
@@ -72,14 +71,14 @@ def run(args: argparse.Namespace) -> int:
     ) as inference:
         examples = _examples(args, inference, prompts)
         one = args.prompt is not None and args.num_samples in (None, 1) and not args.json and not args.output
-        live = one and sys.stdout.isatty() and inference.engine is not None  # written while it is sampled
+        live = one and sys.stdout.isatty() and inference.engine is not None  # print tokens as they are sampled
         records = _predict(args, inference, examples, live=live)
         _print(args, records, rpn=inference.tasks.own.name == "rpn", live=live)
     return 0
 
 
 def _print(args: argparse.Namespace, records: Sequence[EvaluationRecord], *, rpn: bool, live: bool) -> None:
-    """The records on stdout; of one whose words are there already only the grade."""
+    """Print the records; for an already streamed one only the grade."""
     if args.output and (args.prompt is None and not args.json):
         return
     if live:
@@ -104,7 +103,7 @@ def _examples(args: argparse.Namespace, inference: Inference, prompts: Sequence[
 
 
 def _read_prompts(path: str) -> list[str]:
-    """The prompts of a file of JSON lines; empty lines are skipped."""
+    """The prompts of a JSON-lines file; empty lines are skipped."""
     prompts = []
     for number, line in enumerate(Path(path).read_text(encoding="utf-8", errors="replace").split("\n"), start=1):
         if not line.strip():
@@ -122,7 +121,7 @@ def _read_prompts(path: str) -> list[str]:
 def _predict(
     args: argparse.Namespace, inference: Inference, examples: Sequence[Example], *, live: bool
 ) -> Sequence[EvaluationRecord]:
-    """The records of all answers, kept in --output as they come; what is there already is not asked again."""
+    """All records, appended to --output as they finish; existing ones are not repeated."""
     from rlvr.app.evaluation import origin_of
     from rlvr.evaluation.evaluate import Session, check_answered, play_set
     from rlvr.evaluation.records import RecordFile
@@ -150,7 +149,7 @@ def _predict(
 
 
 def _live_player(inference: Inference, example: Example) -> Player:
-    """A player that writes on stdout what is sampled, as it comes."""
+    """A player that streams sampled text to stdout."""
     from rlvr.evaluation.players import LocalPlayer
 
     player = inference.player(inference.tasks.own)
@@ -160,7 +159,7 @@ def _live_player(inference: Inference, example: Example) -> Player:
         sys.stdout.write(example.metadata["expression"] + "\n= ")
 
     def write(text: str) -> None:
-        if is_rpn:  # a line a step
+        if is_rpn:  # one line per step
             text = text.replace(" =", "\n=").replace("<eoe>", "")
         sys.stdout.write(text)
         sys.stdout.flush()
@@ -169,17 +168,14 @@ def _live_player(inference: Inference, example: Example) -> Player:
 
 
 class StreamedEngine:
-    """An engine that writes what it samples, and between two turns what came back, as it goes.
-
-    What the model says is shown, never interpreted: control characters are spelled out.
-    """
+    """An engine that writes sampled tokens, and replies between turns, as they come. Control characters are escaped."""
 
     def __init__(self, engine: Engine, chat: ChatCodec, write: Callable[[str], None]) -> None:
         self._engine, self._chat, self._write = engine, chat, write
-        self._known = 0  # tokens of the episode that have been shown or asked
+        self._known = 0  # tokens of the episode already shown or part of a prompt
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._engine, name)  # all else is the engine's
+        return getattr(self._engine, name)  # delegate everything else
 
     async def generate(
         self,
@@ -189,7 +185,7 @@ class StreamedEngine:
         session: Hashable | None = None,
         on_token: OnToken | None = None,
     ) -> Completion:
-        """As the engine's, written token by token; no half of a character is."""
+        """Sample with the engine and write token by token, never half a character."""
         from rlvr.serve.sampling import Transcript
 
         if self._known:
@@ -232,7 +228,7 @@ def _last_words(record: EvaluationRecord) -> str:
 
 
 def by_turn(record: EvaluationRecord) -> str:
-    """An episode with tools: what was said and called, what came back, then the grade."""
+    """An episode with tools: completions, calls and replies, then the grade."""
     from rlvr.tracking.episodes import turn_lines, visible
 
     lines = ["".join(text for text, _ in line).rstrip() for line in turn_lines(record.turns, record.prompt)]

@@ -1,4 +1,4 @@
-"""`rlvr report`: what a run did, as one HTML file."""
+"""`rlvr report`: a run or evaluation as one HTML file."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from rlvr.errors import UserError
 if TYPE_CHECKING:
     from rlvr.report.page import Report
 
-HELP = "look at a run"
-DESCRIPTION = """Write ONE self-contained HTML file that opens by double click, offline.
-Of a run: curves, health signals, every recorded rollout by turn and token. `rlvr train` writes it at its
-end; call this to see a run that is still running. Of evaluations and benchmarks: scores with intervals, differences,
-each example with two models side by side."""
+HELP = "write the HTML report of a run"
+DESCRIPTION = """Write one self-contained HTML file that opens offline in a browser. For a run: curves, health metrics,
+and every recorded rollout by turn and token. `rlvr train` writes it at the end; call this during a run. For evaluations
+and benchmarks: scores with intervals, differences, and each example with two models side by side."""
 EXAMPLE = """examples:
   rlvr report runs/latest                            writes runs/latest/report.html
   rlvr report runs/a runs/b --output both.html       curves of both in the same charts
@@ -34,14 +33,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--output", metavar="F.html", help="default: report.html in the folder")
     parser.add_argument(
-        "--max-episodes", type=at_least(1), default=20_000, metavar="N", help="of more, a sample (default: %(default)s)"
+        "--max-episodes",
+        type=at_least(1),
+        default=20_000,
+        metavar="N",
+        help="more episodes are sampled (default: %(default)s)",
     )
     parser.add_argument(
         "--max-mb",
         type=at_least(1),
         default=30,
         metavar="MB",
-        help="of the file; of more, a sample (default: %(default)s)",
+        help="largest file; episodes are sampled to fit (default: %(default)s)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON line about the file")
 

@@ -1,4 +1,4 @@
-"""`rlvr retrieve`: look at what a retriever finds, or serve it."""
+"""`rlvr retrieve`: shows a retriever's results, or serves it."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from rlvr.retrieval.settings import RetrievalSettings
 
 HELP = "search a corpus, or serve it"
-DESCRIPTION = """Search a corpus, or offer it to other programs.
-CORPUS is a file of passages: one JSON object a line (.jsonl) or a JSON list (.json), either also as .gz, with "text"
-and perhaps "title" and "id". Its indexes are made once and kept; a changed file gets new ones."""
+DESCRIPTION = """Search a corpus, or serve it to other programs.
+CORPUS is a file of passages: one JSON object per line (.jsonl) or a JSON list (.json), optionally .gz, with "text" and
+optional "title" and "id". Its indexes are cached and rebuilt when the file changes."""
 EXAMPLE = """examples:
-  rlvr retrieve corpus.jsonl.gz --query "Where was Marie Curie born?"     what bm25, semantic and hybrid find
+  rlvr retrieve corpus.jsonl.gz --query "Where was Marie Curie born?"     results of bm25, semantic and hybrid
   rlvr retrieve corpus.jsonl.gz --query "Marie Curie" --retriever bm25 --top-n 10 --json
   rlvr retrieve corpus.jsonl.gz --serve --retriever hybrid --port 8931    POST /search and /rerank, docs/retrieval.md
 """
@@ -36,7 +36,7 @@ TOP_N, PORT = 5, 8931
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("corpus", metavar="CORPUS", help=".jsonl, .jsonl.gz, .json or .json.gz")
     action = parser.add_mutually_exclusive_group(required=True)
-    action.add_argument("--query", metavar="TEXT", help="print what is found for it")
+    action.add_argument("--query", metavar="TEXT", help="print the passages found")
     action.add_argument("--serve", action="store_true", help="answer requests on this machine until Ctrl-C")
     parser.add_argument(
         "--retriever",
@@ -49,9 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--top-n", metavar="N", type=at_least(1), help=f"passages to print (default: {TOP_N})")
     parser.add_argument("--host", metavar="H", help="address of --serve (default: 127.0.0.1, this machine only)")
     parser.add_argument("--port", metavar="P", type=port, help=f"of --serve; 0: any (default: {PORT})")
-    parser.add_argument("--index-dir", metavar="D", help="where indexes are kept (default: ~/.cache/rlvr/retrieval)")
-    parser.add_argument("--no-stem", action="store_true", help="bm25: take words as they are")
-    parser.add_argument("--keep-stop-words", action="store_true", help="bm25: search for 'the', 'of', ... too")
+    parser.add_argument("--index-dir", metavar="D", help="folder of cached indexes (default: ~/.cache/rlvr/retrieval)")
+    parser.add_argument("--no-stem", action="store_true", help="bm25: do not stem words")
+    parser.add_argument("--keep-stop-words", action="store_true", help="bm25: also search for 'the', 'of', ...")
     parser.add_argument("--json", action="store_true", help="print JSON lines, and nothing else, on stdout")
 
 
@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _own(lines: Sequence[str], retriever: str | None) -> dict[str, Any]:
-    """The settings of one's own retriever, of which `--set` says some."""
+    """The settings of the user's own retriever, with `--set` applied."""
     if not lines:
         return {}
     from rlvr.config.overrides import parse_overrides
@@ -105,7 +105,7 @@ def _own(lines: Sequence[str], retriever: str | None) -> dict[str, Any]:
 
 
 def _local_names() -> list[str]:
-    """Of the retrievers that search any corpus, each once; bm25 first, which needs nothing."""
+    """Retrievers for any corpus, each once; bm25 first, which has no dependencies."""
     names: dict[type, str] = {}
     for name, component in registry.every("retriever").items():
         if component.is_local:
@@ -141,7 +141,7 @@ def _print_found(name: str, retriever: Retriever, args: argparse.Namespace) -> N
 
 
 def _shown(line: Mapping[str, Any]) -> str:
-    """What was found, for a reader, in two lines."""
+    """A result in two lines of text."""
     text, name, title = (shown(" ".join(line[key].split())) for key in ("text", "id", "title"))
     text = text if len(text) <= SHOWN_CHARS else text[: SHOWN_CHARS - 3] + "..."
     return f"  {line['rank']:2}  {line['score']:8.4f}  {name}  {title}\n{' ' * 16}{text}"

@@ -1,4 +1,4 @@
-"""`rlvr score`: predictions by the official scorers."""
+"""`rlvr score`: scores predictions with the official scorers."""
 
 import argparse
 import gzip
@@ -15,11 +15,11 @@ from rlvr.errors import UserError
 
 HELP = "score predictions officially"
 DESCRIPTION = """Score predictions exactly as the official evaluators of GSM8K, FinQA, MuSiQue and HotpotQA do.
-FILE has one JSON object a line, {"vid", "task", "prediction", "golds"}; docs/scoring.md says what each task takes.
+FILE has one JSON object per line, {"vid", "task", "prediction", "golds"}; docs/scoring.md says what each task takes.
 Other fields are ignored."""
 EXAMPLE = """examples:
   rlvr score predictions.jsonl                 a table: count, mean and 95 % interval by task and metric
-  rlvr score predictions.jsonl.gz --json       one JSON line a row, and a last one {"summary": ...}
+  rlvr score predictions.jsonl.gz --json       one JSON line per row, then {"summary": ...}
   rlvr score vectors.jsonl --check             compare with the field "expected"; exit status 1 if a row differs
 """
 FIELDS = ("vid", "task", "prediction", "golds")
@@ -29,7 +29,7 @@ TOLERANCE = 1e-6  # of --check; the metrics are rounded to 6 digits
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScoredRow:
-    """One row of the file with what the official scorer says; `expected` is None where the row has none."""
+    """One row of the file with its official score; `expected` is None if the row has none."""
 
     vid: Any
     task: str
@@ -44,7 +44,7 @@ class ScoredRow:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help=".jsonl or .jsonl.gz")
     parser.add_argument("--json", action="store_true", help="print JSON lines, and nothing else, on stdout")
-    parser.add_argument("--output", metavar="F", help="also write one JSON line a row, without the summary")
+    parser.add_argument("--output", metavar="F", help="also write one JSON line per row, without the summary")
     parser.add_argument("--check", action="store_true", help='compare with the field "expected" of the rows')
 
 
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
 def summarize(rows: Sequence[ScoredRow]) -> dict[str, dict[str, float]]:
     """`{"gsm8k": {"num_rows": 2, "correct": 0.5, "correct_low": 0.09, "correct_high": 0.91}}`, in the file's order.
 
-    Intervals of 95 %: Wilson's for a share of rows, else bootstrapped over rows; none over whole files.
+    95 % intervals: Wilson's for a share of rows, else bootstrapped over rows; none for whole-file metrics.
     """
     from rlvr.evaluation.intervals import bootstrap, wilson
     from rlvr.rewards.official.rows import FILE_TASKS
@@ -89,7 +89,7 @@ def summarize(rows: Sequence[ScoredRow]) -> dict[str, dict[str, float]]:
 
 
 def table(file: str, summary: Mapping[str, Mapping[str, float]]) -> str:
-    """The summary for a reader."""
+    """The summary as text."""
     lines = [f"{file}, official scores", f"{'':32}{'mean':>8}   95 % interval"]
     for task, values in summary.items():
         lines.append(f"{task}, {values['num_rows']} row{'s' * (values['num_rows'] != 1)}")
@@ -102,7 +102,7 @@ def table(file: str, summary: Mapping[str, Mapping[str, float]]) -> str:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Line numbers from 1 and the lines that are not blank."""
+    """Line numbers from 1, and the non-blank lines."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             for number, line in enumerate(file, start=1):
@@ -139,10 +139,10 @@ def _write(target: Path, rows: Sequence[ScoredRow]) -> None:
 
 
 def _check(file: str, rows: Sequence[ScoredRow]) -> None:
-    """UserError if no row has `expected`, or one differs."""
+    """UserError if no row has `expected`, or a row differs."""
     checked = [row for row in rows if row.expected is not None]
     if not checked:
-        raise UserError(f"{file} has no row with a field 'expected'; leave --check away.")
+        raise UserError(f"{file} has no row with a field 'expected'; leave --check out.")
     differing = [row for row in checked if not _agrees(row)]
     if differing:
         first = differing[0]
@@ -156,7 +156,7 @@ def _check(file: str, rows: Sequence[ScoredRow]) -> None:
 def _agrees(row: ScoredRow) -> bool:
     def same(found: object, expected: object) -> bool:
         if isinstance(found, float) and isinstance(expected, int | float):
-            close = math.isclose(found, expected, rel_tol=0, abs_tol=TOLERANCE)  # infinities too
+            close = math.isclose(found, expected, rel_tol=0, abs_tol=TOLERANCE)  # also for infinities
             return close or (math.isnan(found) and math.isnan(expected))
         return type(found) is type(expected) and found == expected
 

@@ -9,25 +9,25 @@ from rlvr.cli.signals import ended_by_sigterm
 from rlvr.errors import ConfigError, suggestion
 
 HELP = "serve a model to any client"
-DESCRIPTION = """Serve a model: OpenAI's /v1/chat/completions, /v1/completions and /v1/models; /health and /metrics too.
-Requests of all clients are batched together. Only this machine can connect, unless --host says otherwise.
-The address is printed on stdout, once it accepts connections.
-With --engine vllm the server is vLLM's own, as `rlvr train engine=vllm` needs it; what follows -- goes to vLLM."""
+DESCRIPTION = """Serve a model: OpenAI's /v1/chat/completions, /v1/completions and /v1/models, plus /health and
+/metrics. Requests of all clients are batched together. Only this machine can connect, unless --host says otherwise. The
+address is printed on stdout once the server accepts connections. With --engine vllm the server is vLLM's own, as `rlvr
+train engine=vllm` needs it; arguments after -- go to vLLM."""
 EXAMPLE = """examples:
   rlvr serve runs/latest                                  http://127.0.0.1:8000/v1, until Ctrl-C
   rlvr serve runs/latest --port 0 --served-model-name rpn   any free port
   RLVR_API_KEY=... rlvr serve some/folder --host 0.0.0.0  for other machines, with a key
-  rlvr serve runs/latest --engine vllm -- --tensor-parallel-size 2   vLLM, with arguments of its own
-  rlvr eval openai:http://127.0.0.1:8000/v1#runs/latest --task rpn   measure it through the endpoint
+  rlvr serve runs/latest --engine vllm -- --tensor-parallel-size 2   vLLM, with its own arguments
+  rlvr eval openai:http://127.0.0.1:8000/v1#runs/latest --task rpn   evaluate it through the endpoint
 """
 KEY_VARIABLE = "RLVR_API_KEY"
 NUMBERS = {
-    "max_batch_size": (64, "completions that are sampled at the same time"),
-    "max_queue": (512, "completions that wait; more are refused with 429"),
-    "max_context_tokens": (None, "of prompt and completion together (default: what the model can)"),
+    "max_batch_size": (64, "completions sampled at the same time"),
+    "max_queue": (512, "waiting completions; more are refused with 429"),
+    "max_context_tokens": (None, "of prompt and completion together (default: the model's limit)"),
     "max_body_mib": (4, "size of a request"),
-    "request_timeout": (600, "seconds until a request is given up"),
-    "shutdown_timeout": (30, "seconds that running requests have to finish when the server ends"),
+    "request_timeout": (600, "time limit of a request in seconds"),
+    "shutdown_timeout": (30, "seconds for running requests to finish at shutdown"),
 }
 ONLY_WITH = {
     "local": ("max_queue", "max_body_mib", "request_timeout", "tool_format", "config_dir"),
@@ -39,26 +39,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help=MODEL_HELP)
     parser.add_argument("--host", metavar="H", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     parser.add_argument("--port", metavar="P", type=port, default=8000, help="0: any free one (default: 8000)")
-    parser.add_argument("--api-key", metavar="K", help=f"what clients must send (default: ${KEY_VARIABLE}, else none)")
+    parser.add_argument("--api-key", metavar="K", help=f"clients must send it (default: ${KEY_VARIABLE}, else none)")
     parser.add_argument(
         "--served-model-name",
         metavar="NAME",
         action="append",
         default=[],
-        help="what requests call the model; may be repeated (default: MODEL)",
+        help="model name in requests; may be repeated (default: MODEL)",
     )
-    parser.add_argument("--tool-format", metavar="F", help="how tools are called (default: the run's way)")
+    parser.add_argument("--tool-format", metavar="F", help="tool call format (default: the run's)")
     add_config_dir(parser)
     for key, (default, what) in NUMBERS.items():
         told = what if default is None else f"{what} (default: {default})"
         parser.add_argument(f"--{key.replace('_', '-')}", metavar="N", type=at_least(1), help=told)
     parser.add_argument(
-        "--engine", choices=("local", "vllm"), default="local", help="what samples: this program, or vLLM's own server"
+        "--engine", choices=("local", "vllm"), default="local", help="local: this program; vllm: vLLM's own server"
     )
     parser.add_argument(
         "--vllm-python",
         metavar="PYTHON",
-        help="the Python of the environment that has vLLM (default: $RLVR_VLLM_PYTHON, else this one)",
+        help="Python of the environment with vLLM (default: $RLVR_VLLM_PYTHON, else this one)",
     )
     parser.add_argument("--log", metavar="FILE", help="vLLM's log (default: a file whose name is printed)")
     parser.set_defaults(passed_on=[])
@@ -91,7 +91,7 @@ def _check_engine(args: argparse.Namespace) -> None:
     vllm = args.engine == "vllm"
     for name in ONLY_WITH["local" if vllm else "vllm"]:
         if (value := getattr(args, name)) is not None:
-            remedy = "what vLLM itself can is told it after --" if vllm else "add --engine vllm, or leave it out"
+            remedy = "pass vLLM's own options after --" if vllm else "add --engine vllm, or leave it out"
             option = f"--{name.replace('_', '-')}"
             raise ConfigError(f"{option} {value}: has no effect with --engine {args.engine}; {remedy}.")
     if args.passed_on and not vllm:
@@ -99,7 +99,7 @@ def _check_engine(args: argparse.Namespace) -> None:
 
 
 def _serve_vllm(args: argparse.Namespace, key: str | None) -> None:
-    """vLLM until it is stopped, or dies."""
+    """Run vLLM until it is stopped or dies."""
     from pathlib import Path
 
     from rlvr.app.vllm_server import VllmSettings, open_vllm

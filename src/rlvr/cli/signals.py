@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM, of which the first asks a run to stop after its step, and errors as one sentence."""
+"""Ctrl-C and SIGTERM (the first one asks a run to stop after its step), and errors as one sentence."""
 
 import signal
 import sys
@@ -14,7 +14,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @dataclass(kw_only=True)
 class StopFlag:
-    """`requested` is the number of the signal that asked to stop. The handler writes it, the loop polls `stopped`."""
+    """`requested` is the signal number of a stop request, written by the handler; the loop polls `stopped`."""
 
     requested: int | None = None
 
@@ -24,13 +24,13 @@ class StopFlag:
 
     @property
     def exit_code(self) -> int:
-        """What a shell reports for a command that a signal ended: 130 for Ctrl-C, 143 for SIGTERM; 0 without one."""
+        """The shell's status for a command ended by a signal: 130 for Ctrl-C, 143 for SIGTERM; 0 without a signal."""
         return 0 if self.requested is None else 128 + self.requested
 
 
 @contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """Within the block SIGTERM raises SystemExit with 143: whatever is open is closed, as with Ctrl-C."""
+    """Within the block SIGTERM raises SystemExit(143), so that resources are closed as with Ctrl-C."""
 
     def handle(number: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
@@ -46,8 +46,8 @@ def ended_by_sigterm() -> Iterator[None]:
 def stop_on_signals(*, quiet: bool = False) -> Iterator[StopFlag]:
     """Within the block, the first signal sets the flag; the second raises SystemExit with its exit code.
 
-    `quiet`: one of several processes that get the signal; the run itself says once that it stops. Signals are ignored
-    after the block: a launcher ends the others as soon as one has ended, and must not cut off what they say last.
+    `quiet`: another process of the run reports the stop. Signals stay ignored after the block: a launcher signals all
+    processes when one ends, and must not cut off their last output.
     """
     flag = StopFlag()
 
@@ -69,7 +69,7 @@ def stop_on_signals(*, quiet: bool = False) -> Iterator[StopFlag]:
 
 
 def sentence(error: UserError | OSError | MemoryError) -> str:
-    """One line, control characters spelled out: a UserError as it is, `runs/x: no space left on device.`"""
+    """One line, control characters escaped: a UserError unchanged, or `runs/x: no space left on device.`"""
     text = str(error)
     if isinstance(error, MemoryError):
         text = "out of memory; make the model, the vocabulary or the batch smaller."
@@ -80,5 +80,5 @@ def sentence(error: UserError | OSError | MemoryError) -> str:
 
 
 def shown(text: str) -> str:
-    """The text with its control characters spelled out, lines kept: `\\x1b[2J` reaches no terminal."""
+    """The text with control characters escaped, except line ends: no `\\x1b[2J` reaches a terminal."""
     return "".join(char if char.isprintable() or char in "\n\t" else ascii(char)[1:-1] for char in text)

@@ -1,4 +1,4 @@
-"""`rlvr train`: compose a configuration and train, once or for every point of a sweep."""
+"""`rlvr train`: composes a configuration and trains, once or for every point of a sweep."""
 
 from __future__ import annotations
 
@@ -20,16 +20,14 @@ if TYPE_CHECKING:
     from rlvr.config import Config
 
 HELP = "train a model"
-DESCRIPTION = (
-    """Train a model as a configuration says. Without arguments: the configuration `rpn`, arithmetic on this machine."""
-)
+DESCRIPTION = """Train a model from a configuration. The default configuration is `rpn`, arithmetic on this machine."""
 EXAMPLE = """examples:
   rlvr train                                            the default, about a minute
   rlvr train --config-name rpn_ppo seed=3               another configuration, another seed
-  rlvr train algorithm=dapo trainer.max_steps=60        another choice of a group, another value
+  rlvr train algorithm=dapo trainer.max_steps=60        another algorithm, another value
   rlvr train --cfg job                                  print the resolved configuration and stop
   rlvr train --multirun seed=1..10 run_dir=runs/seeds   ten runs, one after another
-  rlvr train run_dir=runs/x resume=true                 go on from the last checkpoint
+  rlvr train run_dir=runs/x resume=true                 resume from the last checkpoint
   rlvr train --config-dir runs/x --config-name config   repeat a run
 """
 
@@ -38,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--config-name",
         metavar="NAME",
-        help="configuration to start from (default: rpn; with resume=true that of the run)",
+        help="configuration to start from (default: rpn; with resume=true the run's own)",
     )
     add_config_dir(parser)
     parser.add_argument(
@@ -71,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
         return run_sweep(args)
     with errors_once():
         config = _config(args.overrides, args.config_name, args.config_dir)
-        if not args.cfg:  # here, too: the libraries that training needs take seconds to load
+        if not args.cfg:  # fail fast, before importing torch
             check_resumes(config)
             check_launch(config.trainer.strategy, config.trainer.world_size)
             for bundle in config.bundles.values():
@@ -90,11 +88,11 @@ def run(args: argparse.Namespace) -> int:
         result = train(config, stop.stopped)
         if result.is_first:
             sys.stdout.write(summary(result, config.task.label, config.evaluation.headline))
-    return 0 if result.finished else stop.exit_code or 143  # another process got the signal: torchrun sends SIGTERM
+    return 0 if result.finished else stop.exit_code or 143  # another rank got the signal: torchrun sends SIGTERM
 
 
 def summary(result: TrainResult, task: str, headline: str) -> str:
-    """What a run came to, in a few lines; `headline` is `accuracy`, or a part of the reward."""
+    """The results of a run in a few lines; `headline` is `accuracy`, or a reward part."""
     lines = []
     name = f"eval/{task}/{headline}"
     if name in result.metrics:
@@ -116,7 +114,7 @@ def summary(result: TrainResult, task: str, headline: str) -> str:
 
 
 def _config(overrides: Sequence[str], name: str | None, folder: str | None) -> Config:
-    """Compose. A run that goes on is its own configuration, unless the command names one or chooses in a group."""
+    """Compose the configuration. A resumed run keeps its own, unless the command names one or chooses in a group."""
     from rlvr.config.compose import DEFAULT_CONFIG, load_config
     from rlvr.config.config import CHOICES
     from rlvr.config.overrides import parse_overrides
@@ -129,13 +127,13 @@ def _config(overrides: Sequence[str], name: str | None, folder: str | None) -> C
     choices = {key: value for key, value in values.items() if key in CHOICES and isinstance(value, str)}
     if not run or not Path(run, "config.yaml").is_file():
         return load_config(overrides, config_name=DEFAULT_CONFIG, config_dir=folder)
-    if choices.keys() - {"engine"}:  # the whole command of a run of the default configuration again
+    if choices.keys() - {"engine"}:  # a repeated command of the default configuration
         try:
             return load_config(overrides, config_name=DEFAULT_CONFIG, config_dir=folder)
         except ConfigError as error:
             raise ConfigError(f"{error} (The run in {run} goes on with its own choices if none is given.)") from None
     imports.look_in(folder)
-    if engine := choices.get("engine"):  # a run's own file has nothing to choose from: the section is replaced
+    if engine := choices.get("engine"):  # a run's file is resolved and has no choices: replace the section
         old = dumped(load_config([], config_name="config", config_dir=run).engine)
         rest = [line for line in overrides if line.lstrip("+") != f"engine={engine}"]
         overrides = [*(f"~engine.{key}" for key in old), f"engine.name={engine}", *rest]

@@ -1,4 +1,4 @@
-"""Composing and checking configurations; knows no component by name."""
+"""Composition and checks of configurations; knows no component by name."""
 
 from rlvr.config.config import Config
 

@@ -1,4 +1,4 @@
-"""What no single section can check: components against the run, sections against each other, values without effect."""
+"""Checks across sections: components against the run, sections against each other, values without effect."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -15,7 +15,7 @@ from rlvr.settings import Component, Settings
 
 
 def checked(config: Config, said: Said) -> Config:
-    """The configuration with notes. ConfigError for the first contradiction, and for all values without effect."""
+    """The configuration with notes. ConfigError for the first contradiction, or for all values without effect."""
     config, notes = _with_headline(config, said)
     notes += _check_one(config, "", said)
     _check_sections(config)
@@ -33,7 +33,7 @@ def checked(config: Config, said: Said) -> Config:
 
 
 def _with_headline(config: Config, said: Said) -> tuple[Config, list[str]]:
-    """A preset's headline that is a part of the reward goes where that reward goes."""
+    """Drop a preset's headline metric if its reward part was replaced."""
     name = _part_of(config.evaluation.headline)
     if name in ("accuracy", *config.reward.parts) or "evaluation.headline" in said:
         return config, []
@@ -47,7 +47,7 @@ def _part_of(headline: str) -> str:
 
 
 def _check_one(config: Config, prefix: str, said: Said) -> Iterator[str]:
-    """Check a run with one task, or a task inside of it; yields notes."""
+    """Check a run with one task, or a task of it; yields notes."""
     sections = ("task", "reward", "prompt") if prefix else SECTIONS
     inside = [item for name in sections for item in walk(getattr(config, name), name)]
     inside = [(path, settings) for path, settings in inside if not path.startswith(("task.parts.", "evaluation.also."))]
@@ -72,7 +72,7 @@ def _check_one(config: Config, prefix: str, said: Said) -> Iterator[str]:
 
 
 def idle(path: str, settings: Settings, config: Config) -> Iterator[tuple[str, Any, str]]:
-    """Key, value and unfulfilled condition of each value that differs from its default and has no effect."""
+    """Key, value and unmet condition of each non-default value without effect."""
     for name, field in type(settings).model_fields.items():
         extra = field.json_schema_extra
         condition = str(extra.get("only_if") or "") if isinstance(extra, Mapping) else ""
@@ -87,7 +87,7 @@ def idle(path: str, settings: Settings, config: Config) -> Iterator[tuple[str, A
 
 
 def _holds(condition: str, key: str, settings: Settings, config: Config) -> bool:
-    """Evaluate an `only_if` over the attributes beside it and the sections of the run."""
+    """Evaluate an `only_if` over sibling fields and the sections of the run."""
     own = type(settings).model_fields
     with the_users_code(f"{key}: only_if={condition!r} of its class"):
         found: dict[str, Any] = {"run": config}
@@ -102,12 +102,12 @@ _compiled = cache(partial(compile, filename="only_if", mode="eval"))
 
 @cache
 def _names(condition: str) -> tuple[str, ...]:
-    """The names that a condition begins an attribute with: `enabled and model.from_scratch` -> enabled, model."""
+    """The attribute names in a condition: `enabled and model.from_scratch` -> enabled, model."""
     words = re.findall(r"(?<![\w.'\"])([A-Za-z_]\w*)(?![\w]*['\"])", condition.partition("#")[0])
     return tuple(dict.fromkeys(w for w in words if w not in ("and", "or", "not", "is", "in", "None", "True", "False")))
 
 
-WORDS = {  # what conditions ask for beside keys
+WORDS = {  # conditions that are more than keys
     "uses_sandbox or task.metric_uses_sandbox": "a part or a metric that runs in a process of its own",
     "not task.writes_prompts": "a task that does not write its prompts itself",
     "task.shows_calls": "a task whose examples can be shown",
@@ -126,7 +126,7 @@ WORDS = {  # what conditions ask for beside keys
 
 
 def in_words(condition: str) -> str:
-    """A condition as a reader would say it, with values as YAML has them; a comment in it is what is said instead."""
+    """A condition as text, with values as in YAML; a comment in the condition replaces it."""
     if "#" in condition:
         return condition.partition("#")[2].strip()
     for code, words in WORDS.items():
@@ -142,7 +142,7 @@ def _with_whole_keys(condition: str, path: str, settings: Settings) -> str:
 
 
 def check_resumes(c: Config) -> None:
-    """ConfigError if this one run is to go on and there is none; a sweep's `run_dir` is the folder of its runs."""
+    """ConfigError if a single run should resume but there is none; a sweep's `run_dir` is the folder of its runs."""
     if c.resume and not (Path(str(c.run_dir)) / "config.yaml").is_file():
         raise ConfigError(
             f"run_dir={c.run_dir}: holds no run to resume (no config.yaml); remove resume=true to start one."
@@ -150,7 +150,7 @@ def check_resumes(c: Config) -> None:
 
 
 def _check_sections(c: Config) -> None:
-    """ConfigError for sections that contradict each other."""
+    """ConfigError for contradicting sections."""
     headline, warm = c.evaluation.headline, c.warm_start
     if (name := _part_of(headline)) != "accuracy" and name not in c.reward.parts:
         raise ConfigError(

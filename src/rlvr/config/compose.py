@@ -1,8 +1,8 @@
 """From a command line to a `Config`: Hydra composes the choices and values, the settings classes check them.
 
-The registry offers every component to Hydra's ConfigStore as a choice that holds nothing but its name; a task also
-brings the prompt and the reward that go with it. Defaults are those of the classes. So what Hydra composes is what was
-said: by our presets, by the user's files and on the command line.
+Every component in the registry is a ConfigStore choice that holds only its name; a task also brings its prompt and
+reward. Defaults live in the classes. So Hydra composes only explicit values: from our presets, the user's files and
+the command line.
 """
 
 import json
@@ -44,9 +44,9 @@ from rlvr.settings import Settings, dumped, plain, validated
 from rlvr.tasks.settings import TaskBundle
 
 DEFAULT_CONFIG = "rpn"
-DATA_CONFIG = "gsm8k"  # what a task without a configuration of its own starts from
+DATA_CONFIG = "gsm8k"  # the base of a task without its own configuration
 NO_TRACKER = "~tracker"
-"""For what reports nothing, so that a tracker of the user's own need not be there any more."""
+"""Overrides that disable reporting, so that the user's own tracker need not be importable."""
 
 
 def load_config(
@@ -56,7 +56,7 @@ def load_config(
     config_dir: str | None = None,
     option: str = "--config-name",
 ) -> Config:
-    """Compose, check and freeze a configuration. Raises ConfigError: key, value and remedy of all that is wrong."""
+    """Compose, check and freeze a configuration. Raises ConfigError with key, value and remedy of every error."""
     if config_dir is not None:
         if not Path(config_dir).is_dir():
             raise ConfigError(f"--config-dir {config_dir}: there is no such folder.")
@@ -80,7 +80,7 @@ def load_config(
 def load_task_config(
     name: str, overrides: Sequence[str], *, config_dir: str | None = None, option: str = "--task"
 ) -> Config:
-    """The configuration `name`, that of a run folder, or the one of the GSM8K run with the task `name` in its place."""
+    """The configuration `name`, that of a run folder, or the GSM8K configuration with task `name`."""
     if (Path(name) / "config.yaml").is_file():
         return load_config([*overrides, NO_TRACKER], config_name="config", config_dir=name, option=option)
     source = Source(name=name, folder=config_dir, option=option)
@@ -90,27 +90,27 @@ def load_task_config(
 
 
 def to_yaml(config: Config) -> str:
-    """The resolved configuration; it can be read back with `--config-dir` and `--config-name`."""
+    """The resolved configuration; can be read back with `--config-dir` and `--config-name`."""
     return OmegaConf.to_yaml(OmegaConf.create(_literal(dumped(config))))
 
 
 def to_run_yaml(config: Config) -> str:
-    """`config.yaml` of a run folder: repeating it makes a new run, so it neither names this folder nor resumes."""
+    """`config.yaml` of a run folder, without `run_dir` and `resume`: repeating it starts a new run."""
     return to_yaml(config.model_copy(update={"run_dir": None, "resume": False}))
 
 
 def read_yaml(text: str) -> Config:
-    """What `to_run_yaml` wrote, also that of rlvr 0.1.0; the rules of a run are not checked again."""
+    """Read the output of `to_run_yaml`, also from rlvr 0.1.0, without repeating the checks across sections."""
     return read_values(_plain_values(OmegaConf.create(text)))
 
 
 def read_values(values: dict[str, Any]) -> Config:
-    """Resolved values, as `dumped` gives them."""
+    """Resolved values, as returned by `dumped`."""
     return _validated(upgraded(values))
 
 
 def _literal(value: Any) -> Any:
-    """Escape `${` in texts: no interpolation is left in a resolved configuration."""
+    """Escape `${` in texts: a resolved configuration has no interpolations."""
     if isinstance(value, dict):
         return {key: _literal(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -127,11 +127,11 @@ def _plain_values(composed: Any, *, resolve: bool = True) -> dict[str, Any]:
 
 
 def _offer(source: Source, lines: Sequence[str]) -> None:
-    """Store a choice for every component of the registry, and for each `module:Class` that lines or files name."""
+    """Store a choice for each registered component, and for each `module:Class` in override lines or files."""
     choices = [(group, name) for group in GROUPS for name in registry.every(group)]
     choices += [(m[1], m[2]) for line in lines if (m := re.fullmatch(r"\+?(\w+)=([\w.]+:[\w.]+)", line))]
     for file in Path(source.folder).glob("*.yaml") if source.folder else ():
-        with suppress(ConfigError):  # of another file than the one that is asked for, which Hydra reads itself
+        with suppress(ConfigError):  # errors in other files; Hydra reports those of the requested one
             choices += [(group, name) for name, group in included_files(source.load(file.stem)[0]) if ":" in name]
     for group, name in choices:
         if group == "task":
@@ -161,7 +161,7 @@ def _store(group: str, name: str, node: dict[str, Any]) -> None:
 
 
 def _hydra(source: Source, config_name: str | None, lines: Sequence[str]) -> tuple[DictConfig, dict[str, str]]:
-    """What Hydra composes, and the choice of each group."""
+    """Hydra's composition, and the choice of each group."""
     _offer(source, lines)
     first, *then = sorted(source.folders, key=lambda one: not (one / f"{config_name}.yaml").is_file())
     path = ",".join(f"'file://{folder.resolve()}'" for folder in then)
@@ -179,7 +179,7 @@ def _hydra(source: Source, config_name: str | None, lines: Sequence[str]) -> tup
 
 
 def _explained(error: Exception, source: Source, lines: Sequence[str]) -> str:
-    """A group choice on a configuration that is already resolved, or a broken file."""
+    """The message for a group choice on a resolved configuration, or for a broken file."""
     place = f"{source.option} {source.name}"
     for line in lines:
         if f"Could not override '{(key := line.partition('=')[0])}'" in str(error):
@@ -204,11 +204,11 @@ def _explained(error: Exception, source: Source, lines: Sequence[str]) -> str:
 
 
 def _compose(source: Source, parsed: Sequence[Override], said: Said) -> tuple[dict[str, Any], list[str]]:
-    """The composed and resolved values, not yet validated, and notes on what was left out."""
+    """The composed and resolved values, not yet validated, with notes on dropped values."""
     lines = [_added(override) for override in parsed]
     composed, chosen = _hydra(source, source.name, lines)
     missing = [group for group in FOLLOWS_TASK if "task" in chosen and group not in chosen]
-    if missing:  # a file of the user's own in the group `task`, which names no reward and no prompt
+    if missing:  # a user file in group `task` without reward and prompt
         task = registry.find("task", str(composed.task.name))
         lines += [f"+{group}={getattr(task, group)}" for group in missing]
         composed, chosen = _hydra(source, source.name, lines)
@@ -219,13 +219,13 @@ def _compose(source: Source, parsed: Sequence[Override], said: Said) -> tuple[di
 
 
 def _added(override: Override) -> str:
-    """A value is forced in, known or not: the settings classes know which keys there are."""
+    """Force the override in, known key or not: the settings classes check keys."""
     line = override.input_line or ""
     return line if is_choice(override) or override.is_delete() else f"++{line.lstrip('+')}"
 
 
 def _check_pinned(chosen: Mapping[str, str], given: Collection[str], source: Source) -> None:
-    """A reward or prompt that a file pins for another task would score or ask the wrong thing."""
+    """ConfigError for a reward or prompt that a file pins for another task."""
     task = chosen["task"]
     for group in FOLLOWS_TASK:
         follows = getattr(registry.find("task", task), group) if task in registry.names("task") else None
@@ -237,9 +237,9 @@ def _check_pinned(chosen: Mapping[str, str], given: Collection[str], source: Sou
 
 
 def _leave_out_replaced(composed: DictConfig, chosen: Mapping[str, str], said: Said, source: Source) -> list[str]:
-    """`--config-name gsm8k model=scratch_bpe`: what a preset says of its own choice goes with that choice.
+    """Drop values for replaced choices: `--config-name gsm8k model=scratch_bpe` drops the preset's model values.
 
-    So does, with a note, what the user's file says of a choice that the command line replaces.
+    Values of the user's file are dropped with a note.
     """
     notes = []
     preset = source.preset_choices()
@@ -264,7 +264,7 @@ def _leave_out_replaced(composed: DictConfig, chosen: Mapping[str, str], said: S
 
 
 def _is_of_another(leaf: str, choice: str, fresh: DictConfig, said: Said) -> bool:
-    """Whether other choices have this key, or this part of a reward, and `choice` has not."""
+    """Whether the key, or the reward part, belongs to other choices but not to `choice`."""
     group, part = leaf.partition(".")[0], ".".join(leaf.split(".")[:3])
     if group == "reward":
         is_part = part.startswith("reward.parts.")
@@ -274,14 +274,14 @@ def _is_of_another(leaf: str, choice: str, fresh: DictConfig, said: Said) -> boo
 
 
 def _compose_bundle(lines: Sequence[str], source: Source) -> Mapping[str, Any]:
-    """The values of a task with the reward and the prompt that follow it, of the same folders as the configuration."""
+    """The values of a task with its reward and prompt, from the same folders as the configuration."""
     parsed = check_overrides(parse_overrides(lines), source)
     choices = [f"+{one.input_line}" if one.key_or_group == "task" else _added(one) for one in parsed]
     return _resolved(_hydra(source, None, choices)[0], is_run=False)
 
 
 def _resolved(composed: DictConfig, *, is_run: bool) -> dict[str, Any]:
-    """Plain values over the defaults, so that `${rollout.group_size}` finds values that were not set."""
+    """Plain values over the defaults, so that `${rollout.group_size}` also finds unset values."""
     values = _plain_values(composed, resolve=False)
     values = upgraded(values) if is_run else values
     chosen = {group: registry.find(group, name) for group, name in _chosen(values).items()} | {"reward": RewardSettings}
@@ -304,7 +304,7 @@ def _defaults(settings: type[Settings]) -> dict[str, Any]:
 
 
 def _over(defaults: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
-    """Sections are merged, and anything else is replaced."""
+    """Merge sections, replace anything else."""
     merged = dict(defaults)
     for key, value in values.items():
         below = merged.get(key)
@@ -313,7 +313,7 @@ def _over(defaults: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _shrink(values: dict[str, Any], fields: Mapping[str, FieldInfo], given: Collection[str]) -> None:
-    """What `debug=true` makes of a run: seconds long, every rollout written; `given`, what is said beside it, stays."""
+    """Apply `debug=true` (a run of seconds, every rollout written), except to keys in `given`."""
     for key, field in fields.items():
         section, _, name = key.partition(".")
         small: Any = field.json_schema_extra.get("debug", ...) if isinstance(field.json_schema_extra, dict) else ...
@@ -332,7 +332,7 @@ def _chosen(values: Mapping[str, Any]) -> dict[str, str]:
 
 def _validated(values: dict[str, Any]) -> Config:
     chosen = _chosen(values)
-    if isinstance(name := values.get("name"), str) and ":" in name:  # ${task.name} of a task of the user's own
+    if isinstance(name := values.get("name"), str) and ":" in name:  # ${task.name} of the user's own task
         values["name"] = name.rpartition(":")[2].lower()
     try:
         config: Config = validated(Config, values)
@@ -349,7 +349,7 @@ PARTS = ("task", *FOLLOWS_TASK)
 
 
 def _expand(values: dict[str, Any], fields: Mapping[str, FieldInfo], source: Source) -> frozenset[str]:
-    """Write each field that names tasks out in full, in place; the keys that the lists `set` of the user's say.
+    """Expand each field that names tasks, in place; returns the keys that the user's `set` lists give.
 
     [finqa]                                          -> {finqa: {task: ..., reward: ..., prompt: ...}}
     {gsm8k: 2, finqa: 1}                             -> {gsm8k: {weight: 2, task: ...}, finqa: {weight: 1, task: ...}}
@@ -376,9 +376,9 @@ def _expand(values: dict[str, Any], fields: Mapping[str, FieldInfo], source: Sou
 
 
 def _entry(key: str, name: str, entry: Any, source: Source, weighted: bool) -> tuple[dict[str, Any], list[str]]:
-    """The task, reward and prompt of an entry in full, and its `set`."""
+    """Task, reward and prompt of an entry in full, and its `set`."""
     if isinstance(entry, dict) and isinstance(entry.get("task"), dict):
-        return entry, []  # of a resolved configuration
+        return entry, []  # already resolved
     if isinstance(entry, int | float) and weighted:
         entry = {"weight": entry}
     entry = dict(entry or {}) if isinstance(entry, dict | None) else {"set": entry}

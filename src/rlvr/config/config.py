@@ -1,4 +1,4 @@
-"""A whole run as frozen settings: its sections, each declared beside the code that it configures."""
+"""The configuration of a run: frozen sections, each declared beside its code."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Config(Settings):
     )
     seed: NonNegativeInt = setting(0, "the one seed; every other is derived from it")
     run_dir: Text | None = setting(None, "run folder; null: runs/<name>-<time>; runs/latest points to the newest run")
-    resume: bool = setting(False, "go on from the last complete checkpoint in run_dir")
-    debug: bool = setting(False, "few examples and steps, every rollout written, every episode printed by turn")
+    resume: bool = setting(False, "resume from the last complete checkpoint in run_dir")
+    debug: bool = setting(False, "few examples and steps; write every rollout, print every episode by turn")
     task: Annotated[TaskSettings, chosen("task")]
     model: Annotated[Model, chosen("model")]
     warm_start: WarmStartSettings = WarmStartSettings()
@@ -57,12 +57,12 @@ class Config(Settings):
 
     @property
     def set_name(self) -> str:
-        """What the metrics of its task are called: its label, or its name beside another task."""
+        """Name of its task in metrics: its label, or its name next to another task."""
         return self._set_name or self.task.label
 
     @property
     def trained(self) -> Mapping[str, Config | TaskBundle]:
-        """What is trained on, by task: the parts of a mix, or the run's own task, reward and prompt."""
+        """Training tasks by name: the parts of a mix, or the run's own task, reward and prompt."""
         return self.task.bundles or {self.set_name: self}
 
     @property
@@ -70,7 +70,7 @@ class Config(Settings):
         return {**self.trained, **self.evaluation.also}
 
     def with_bundle(self, bundle: TaskBundle, *, is_trained: bool = True, name: str | None = None) -> Config:
-        """The run as if `bundle`, called `name`, were its only task."""
+        """The run with `bundle`, called `name`, as its only task."""
         evaluation = self.evaluation.model_copy(update={"also": {}})
         sections = {"task": bundle.task, "reward": bundle.reward, "prompt": bundle.prompt, "evaluation": evaluation}
         alone = self.model_copy(update=sections)
@@ -80,11 +80,11 @@ class Config(Settings):
 
 SECTIONS = tuple(name for name in Config.model_fields if name not in ("name", "seed", "run_dir", "resume", "debug"))
 CHOICES = ("task", "model", "reward", "prompt", "algorithm", "engine")
-"""Sections that `section=choice` chooses."""
+"""Sections chosen by `section=choice`."""
 
 
 ANY_NAME = "<name>"
-"""Stands for a name of the user's own: reward.parts.<name>.weight"""
+"""Placeholder for a user-chosen name: reward.parts.<name>.weight"""
 
 
 def inner(annotation: Any) -> tuple[type[Settings] | None, bool]:
@@ -100,7 +100,7 @@ def inner(annotation: Any) -> tuple[type[Settings] | None, bool]:
 
 
 def keys(settings: type[Settings], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
-    """`("trainer.max_steps", FieldInfo(...))` for every value in a class; a component or a task inside is a value."""
+    """`("trainer.max_steps", FieldInfo(...))` for each value of a class; nested components and tasks are values."""
     for name, field in settings.model_fields.items():
         found, is_mapping = inner(field.annotation)
         path = f"{prefix}{name}"
@@ -123,7 +123,7 @@ def all_keys(chosen: Mapping[str, str]) -> dict[str, FieldInfo]:
 
 
 def owners(key: str) -> list[str]:
-    """The choices that have a key which others lack: `["algorithm=ppo"]` for `algorithm.target_kl`,
+    """Choices that have a key which others lack: `["algorithm=ppo"]` for `algorithm.target_kl`,
     `["type=length"]` for `reward.parts.short.free_tokens`."""
     section, _, rest = key.partition(".")
     every = registry.every(section) if section in CHOICES else {}
@@ -132,24 +132,24 @@ def owners(key: str) -> list[str]:
         have = [f"type={name}" for name, one in every.items() if last in one.model_fields]
         return have if len(have) < len(every) else []
 
-    def has(path: str, field: FieldInfo) -> bool:  # also a section, `lora`, and what is inside of a mapping
+    def has(path: str, field: FieldInfo) -> bool:  # also sections (`lora`) and values inside mappings
         return f"{path}.".startswith(f"{rest}.") or (rest.startswith(f"{path}.") and "Mapping" in str(field.annotation))
 
     return [f"{section}={name}" for name, one in every.items() if any(has(*item) for item in keys(one))]
 
 
 def matches(pattern: str, path: str) -> bool:
-    """Whether `path` is `pattern` with names of the user's own filled in."""
+    """Whether `path` matches `pattern` with user-chosen names filled in."""
     wanted, given = pattern.split("."), path.split(".")
     return len(wanted) == len(given) and all(w in (ANY_NAME, g) for w, g in zip(wanted, given, strict=True))
 
 
 def walk(value: Any, path: str = "") -> Iterator[tuple[str, Settings]]:
-    """Every settings object inside one, itself first, with its dotted path."""
+    """Every settings object inside `value`, itself first, with its dotted path."""
     if isinstance(value, Settings):
         yield path, value
         items: dict[str, Any] = {name: getattr(value, name) for name in type(value).model_fields}
-        items |= items.pop(value.flat_field, {})  # whose entries stand beside the other keys
+        items |= items.pop(value.flat_field, {})  # its entries are sibling keys
     else:
         items = dict(value) if isinstance(value, Mapping) else {}
     for name, item in items.items():

@@ -1,4 +1,4 @@
-"""Sentences for wrong settings: each names the key, its value, and the remedy. All that is wrong is said at once."""
+"""Messages for wrong settings: each names key, value and remedy. All errors are reported at once."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,17 +18,18 @@ from rlvr.errors import nearest
 
 @dataclass(frozen=True, kw_only=True)
 class Spelling:
-    """`theirs` is a last component or a dotted key; `ours` are keys of rlvr; `note` says how they differ."""
+    """A foreign key: `theirs` is a last component or a dotted key, `ours` are rlvr's keys, `note` says how they
+    differ."""
 
     project: str
     theirs: str
     ours: tuple[str, ...]
     note: str
-    inside: bool  # so it is for every key inside `theirs`
+    inside: bool  # applies to every key inside `theirs`
 
     @property
     def translated(self) -> str:
-        """What to say to somebody who used it."""
+        """The message for a user of the foreign key."""
         if not self.ours:
             return f"is not a setting here; {self.note}."
         return f"the key is called {' and '.join(self.ours)} here{f' ({self.note})' if self.note else ''}."
@@ -36,7 +37,7 @@ class Spelling:
 
 @cache
 def spellings() -> tuple[Spelling, ...]:
-    """All of them, in the order of the table, where `# ` begins a project; the more special ones come first."""
+    """All spellings in table order (`# ` starts a project); specific ones first."""
     found, project = [], ""
     for line in (Path(__file__).parent / "spellings.tsv").read_text(encoding="utf-8").splitlines():
         theirs, ours, note = [*line.split("\t"), "", ""][:3]
@@ -49,7 +50,7 @@ def spellings() -> tuple[Spelling, ...]:
 
 
 def find_spelling(key: str) -> Spelling | None:
-    """The entry for a whole foreign key, for its last component, or for what it is inside of."""
+    """The entry for a whole foreign key, its last component, or its parent."""
     table = {one.theirs: one for one in reversed(spellings())}
     parts = key.split(".")
     tails = [".".join(parts[start:]) for start in range(len(parts))]
@@ -58,7 +59,7 @@ def find_spelling(key: str) -> Spelling | None:
 
 
 def upgraded(values: dict[str, Any]) -> dict[str, Any]:
-    """A configuration of rlvr 0.1.0, where rewards had names and prompts had none, as one of today, in place."""
+    """Update a configuration of rlvr 0.1.0 (rewards had names, prompts had none) in place."""
     prompt, algorithm, reward = (_section(values, name) for name in ("prompt", "algorithm", "reward"))
     if prompt:
         prompt.setdefault("name", "plain")
@@ -80,25 +81,25 @@ def upgraded(values: dict[str, Any]) -> dict[str, Any]:
 
 def _section(values: dict[str, Any], name: str) -> dict[str, Any]:
     found = values.get(name)
-    return found if isinstance(found, dict) else {}  # what is none gets its sentence later
+    return found if isinstance(found, dict) else {}  # validation reports anything else
 
 
 def shown(value: Any) -> str:
-    """A value as a user would write it: `null`, `true`, `[1,2]`, `grpo`; cut where it is long."""
+    """A value as a user would write it: `null`, `true`, `[1,2]`, `grpo`; long ones are cut."""
     text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), default=str)
     return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 def invalid(error: ValidationError, chosen: Mapping[str, str]) -> str:
-    """All that is wrong, a sentence each; `chosen` is the choice of each section."""
+    """All errors, one sentence each; `chosen` is the choice of each section."""
     found = list(dict.fromkeys(_sentences(error.errors(), Config, "", chosen)))
     return found[0] if len(found) == 1 else f"{len(found)} settings are wrong. " + " ".join(found)
 
 
 def _sentences(errors: Sequence[Any], settings: type[Any], prefix: str, chosen: Mapping[str, str]) -> Iterator[str]:
-    """pydantic's errors, those inside of chosen components too, located by the keys that users write."""
+    """pydantic's errors, including those inside components, located by the keys that users write."""
     located: dict[str, list[Any]] = {}
-    for error in errors:  # a union says of each of its types that the value is another one
+    for error in errors:  # a union reports an error per type
         located.setdefault(_located(error["loc"], settings, prefix)[0], []).append(error)
     for path, alike in located.items():
         error, context, value = alike[0], alike[0].get("ctx", {}), alike[0]["input"]
@@ -113,7 +114,7 @@ def _sentences(errors: Sequence[Any], settings: type[Any], prefix: str, chosen: 
                 yield f"{path}{'.' if path else ''}{key}={shown(found)}: {one['ctx']['remedy']}."
         elif error["type"] == "extra_forbidden":
             near = nearest(str(error["loc"][0]), settings.model_fields) if len(error["loc"]) == 1 else None
-            while isinstance(value, Mapping) and value:  # a section that there is not: `train.weight_decay`
+            while isinstance(value, Mapping) and value:  # an unknown section: `train.weight_decay`
                 name, value = next(iter(value.items()))
                 path = f"{path}.{name}"
             yield unknown_key(path, value, chosen, near and f"{prefix}{near}")
@@ -122,7 +123,7 @@ def _sentences(errors: Sequence[Any], settings: type[Any], prefix: str, chosen: 
         elif error["type"] == "no_choice":
             yield _no_choice(path, value, **context)
         elif error["type"] != "too_short" or not any(one["loc"][:-1] == error["loc"] for one in errors):
-            # of a list with wrong items pydantic counts the right ones only
+            # for a list with wrong items, pydantic counts only the right ones
             field = _located(error["loc"], settings, prefix)[1]
             meaning = f" ({field.description})" if field is not None and field.description else ""
             needs = " or ".join(map(_requirement, alike)).replace(" or be ", " or ")
@@ -137,7 +138,7 @@ def _no_choice(path: str, value: Any, group: str, tag: str) -> str:
 
 
 def _located(location: Sequence[int | str], settings: type[Any] | None, prefix: str) -> tuple[str, FieldInfo | None]:
-    """`("lora", "r")` -> `model.lora.r` and its field; what pydantic adds for the types of a union is left out."""
+    """`("lora", "r")` -> `model.lora.r` and its field, without pydantic's union type names."""
     text, field, is_mapping = prefix.rstrip("."), None, False
     for part in location:
         if settings is None and field is not None and not is_mapping and not isinstance(part, int):
@@ -166,7 +167,7 @@ QUOTED = ("int_type", "float_type", "bool_type")
 
 
 def _quoted(value: Any) -> str:
-    """As `shown`; a text that looks like a number, `"3"`, as it was written."""
+    """As `shown`, but text that looks like a number keeps its quotes: `"3"`."""
     with suppress(ValueError, TypeError):
         json.loads(value)
         return f'"{value}"'
@@ -174,7 +175,7 @@ def _quoted(value: Any) -> str:
 
 
 def _requirement(error: Any) -> str:
-    """What must be, for one of the types that the value may have."""
+    """The requirement of one of the value's types."""
     kind, context = error["type"], error.get("ctx", {})
     if kind == "string_pattern_mismatch":
         return "begin with http:// or https://" if context["pattern"] == "^https?://" else "have the right form"
@@ -189,7 +190,7 @@ def _requirement(error: Any) -> str:
 
 
 def unknown_key(key: str, value: object, chosen: Mapping[str, str], near: str | None = None) -> str:
-    """What is wrong with a key that there is not. `chosen`: the choice of each section; `near`: a key like it."""
+    """The message for an unknown key. `chosen`: the choice of each section; `near`: a similar key."""
     written = f"{key}={shown(value)}"
     section = key.partition(".")[0]
     if have := owners(key):
@@ -209,7 +210,7 @@ def unknown_key(key: str, value: object, chosen: Mapping[str, str], near: str | 
 
 
 def _nearest_key(key: str, known: Sequence[str]) -> str | None:
-    """The nearest key of the nearest section; for a key without section the nearest anywhere."""
+    """The nearest key of the nearest section; for a key without section the nearest of all."""
     section, _, rest = key.partition(".")
     if not rest:
         anywhere = {path.rpartition(".")[2]: path for path in reversed(known)}

@@ -1,4 +1,4 @@
-"""What a user says, in files and in lines such as `trainer.max_steps=5`: read in Hydra's grammar, and what is wrong."""
+"""User overrides, in files and as `trainer.max_steps=5`: parsed with Hydra's grammar and checked."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from rlvr.config import messages
 from rlvr.config.config import CHOICES, SECTIONS
 from rlvr.errors import ConfigError, suggestion
 
-GROUPS = tuple(group for group in CHOICES if group != "reward")  # whose choices are components
+GROUPS = tuple(group for group in CHOICES if group != "reward")  # groups whose choices are components
 FOLLOWS_TASK = ("reward", "prompt")
 CONF = Path(__file__).parents[1] / "conf"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """A configuration by name, in a folder of the user's or among ours; `option` is what named it, for errors."""
+    """A configuration by name, from a user folder or ours; `option` names it in errors."""
 
     name: str
     folder: str | None
@@ -35,7 +35,7 @@ class Source:
 
     @property
     def folders(self) -> list[Path]:
-        """The user's own, then ours."""
+        """The user's folders, then ours."""
         return [*([Path(self.folder)] if self.folder else []), CONF]
 
     @property
@@ -47,7 +47,7 @@ class Source:
         return sorted(files | set(registry.names(group) if group in GROUPS else ()))
 
     def load(self, name: str) -> tuple[dict[str, Any], bool]:
-        """The values of a file `name`.yaml, and whether it is the user's."""
+        """The values of `name`.yaml, and whether it is the user's."""
         file = next((path for folder in self.folders if (path := folder / f"{name}.yaml").is_file()), None)
         try:
             found = None if file is None else OmegaConf.to_container(OmegaConf.load(file), resolve=False)
@@ -59,7 +59,7 @@ class Source:
     def files(
         self, name: str, group: str = "", seen: tuple[str, ...] = ()
     ) -> Iterator[tuple[str, dict[str, Any], bool]]:
-        """The file `name` after all that it includes: its group, its values, whether it is the user's."""
+        """The file `name` after its includes: group, values, whether it is the user's."""
         values, is_own = self.load(name)
         if name in seen or not values:
             return
@@ -68,12 +68,12 @@ class Source:
         yield group, values, is_own
 
     def preset_choices(self) -> dict[str, str]:
-        """What our files, among those that it is made of, choose: `{"task": "rpn", "algorithm": "ppo", ...}`."""
+        """Choices in our files of this configuration: `{"task": "rpn", "algorithm": "ppo", ...}`."""
         ours = [values for group, values, is_own in self.files(self.name) if not (group or is_own)]
         return {group: name for values in ours for name, group in included_files(values) if group}
 
     def own_values(self) -> dict[str, Any]:
-        """The dotted keys and values of the user's files that it is made of."""
+        """Dotted keys and values of the user's files of this configuration."""
         said = {}
         for group, values, is_own in self.files(self.name):
             own = {key: value for key, value in values.items() if key != "defaults"} if is_own else {}
@@ -82,7 +82,7 @@ class Source:
 
 
 def included_files(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Of a defaults list `[rpn, {override task: jsonl}]`: `("rpn", "")`, `("jsonl", "task")`."""
+    """From a defaults list `[rpn, {override task: jsonl}]`: `("rpn", "")`, `("jsonl", "task")`."""
     for entry in values.get("defaults") or ():
         if isinstance(entry, Mapping):
             yield from ((str(value), str(key).removeprefix("override ").strip("/")) for key, value in entry.items())
@@ -91,7 +91,7 @@ def included_files(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def leaf_values(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The dotted keys of nested values, and these: `{"trainer": {"max_steps": 3}}` has `("trainer.max_steps", 3)`."""
+    """Dotted keys and values of nested values: `{"trainer": {"max_steps": 3}}` gives `("trainer.max_steps", 3)`."""
     if isinstance(value, Mapping) and value:
         for name, item in value.items():
             yield from leaf_values(item, f"{prefix}.{name}" if prefix else str(name))
@@ -106,17 +106,17 @@ def is_choice(override: Override) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Said:
-    """The dotted keys that the user gave a value."""
+    """The dotted keys set by the user."""
 
     line: frozenset[str]  # on the command line
-    chosen: frozenset[str]  # groups that the command line chooses in
-    file: frozenset[str]  # in files of their own
-    is_resolved: bool  # the file is a run's, which says every key
-    beside_debug: frozenset[str]  # what stands where debug=true stands
+    chosen: frozenset[str]  # groups chosen on the command line
+    file: frozenset[str]  # in the user's files
+    is_resolved: bool  # the file is a run's and sets every key
+    beside_debug: frozenset[str]  # keys set in the same place as debug=true
 
     @classmethod
     def of(cls, parsed: Sequence[Override], source: Source) -> Said:
-        """What overrides and the user's files say."""
+        """Collect the keys of overrides and of the user's files."""
         values = {one.key_or_group: None if one.is_delete() else one.value() for one in parsed if not is_choice(one)}
         line = frozenset(key for name, value in values.items() for key, _ in leaf_values(value, name))
         own = source.own_values()
@@ -135,7 +135,7 @@ class Said:
         return any(_covers(key, path) for key in self.line)
 
     def changed(self, path: str) -> bool:
-        """Whether the command line says it, or chooses in its section."""
+        """Whether the command line sets it, or chooses in its section."""
         return self.on_line(path) or path.partition(".")[0] in self.chosen
 
 
@@ -144,7 +144,7 @@ def _covers(said: str, path: str) -> bool:
 
 
 def parse_overrides(overrides: Sequence[str]) -> list[Override]:
-    """Hydra's override grammar; a line it cannot read is a ConfigError."""
+    """Parse with Hydra's override grammar; ConfigError for an invalid line."""
     parser = OverridesParser.create()
     parsed = []
     for line in overrides:
@@ -167,13 +167,13 @@ def _unreadable(line: str, error: HydraException) -> str:
 
 
 def inclusive_range(line: str) -> str:
-    """`seed=1..10` in Hydra's grammar: `seed=range(1,11)`; every other line as it is."""
+    """`seed=1..10` becomes `seed=range(1,11)`; other lines are unchanged."""
     match = re.fullmatch(r"([\w./@+]+)=(\d+)\.\.(\d+)", line)
     return f"{match[1]}=range({match[2]},{int(match[3]) + 1})" if match else line
 
 
 def check_overrides(parsed: list[Override], source: Source) -> list[Override]:
-    """The same. ConfigError for what Hydra would say at length, or not at all."""
+    """Return the overrides. ConfigError for those that Hydra rejects with a long message, or silently accepts."""
     seen: dict[str, str] = {}
     for override in parsed:
         key, line, value = override.key_or_group, override.input_line or "", override.value()

@@ -78,8 +78,8 @@ def attention_mask(
 def _additive(allowed: Tensor, dtype: torch.dtype) -> Tensor:
     columns = allowed.shape[-1]
     if allowed.device.type != "cpu":
-        # torch's attention on a GPU needs rows aligned to 8 numbers; of any other mask every layer would make a copy
-        # and keep it for the backward pass
+        # GPU attention needs rows aligned to 8 numbers; otherwise every layer copies the mask and keeps the copy for
+        # backward
         allowed = torch.nn.functional.pad(allowed, (0, -columns % 8))
     zero = torch.zeros((), dtype=dtype, device=allowed.device)
     return torch.where(allowed, zero, torch.finfo(dtype).min)[..., :columns]

@@ -1,4 +1,4 @@
-"""Episodes to token rows: what was sampled is what is trained on, id for id, and never too old."""
+"""Episodes to token rows, without re-tokenization; the staleness bound."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class TokenRow:
     potentials: tuple[float, ...] = ()
 
     def extended(self, turn: Turn, potential: float) -> TokenRow:
-        """The row with the turn's new prompt tokens (mask 0) and its completion (mask 1) behind it."""
+        """The row extended by the turn's new prompt tokens (mask 0) and its completion (mask 1)."""
         fresh = turn.prompt_ids[len(self.ids) :]
         sampled = turn.completion.token_ids
         return TokenRow(
@@ -36,8 +36,8 @@ class TokenRow:
 def episode_rows(episode: Episode) -> Iterator[TokenRow]:
     """Merge turns into as few rows as the tokens allow.
 
-    Turns (P1 C1), (P1 C1 R1 C2), (Q C3): the second prompt extends the first turn, so they share the row
-    P1 C1 R1 C2 with mask 0 1 0 1; the third starts over (a template rewrote history), so it is a row of its own.
+    Turns (P1 C1), (P1 C1 R1 C2), (Q C3): the second prompt extends the first turn, so both share the row P1 C1 R1 C2
+    with mask 0 1 0 1. The third does not (a template rewrote history), so it starts a new row.
     """
     potentials = episode.score.potentials or (0.0,) * len(episode.turns)
     row = TokenRow()
@@ -51,7 +51,7 @@ def episode_rows(episode: Episode) -> Iterator[TokenRow]:
 
 
 def to_batch(groups: Sequence[Group]) -> TokenBatch:
-    """Rows of all episodes in order, right-padded with id 0. An episode's reward stands on each of its rows."""
+    """Rows of all episodes in order, right-padded with id 0. Each row carries its episode's reward."""
     numbered = [(index, episode) for index, group in enumerate(groups) for episode in group.episodes]
     owners = [(row, n) for n, (_, episode) in enumerate(numbered) for row in episode_rows(episode)]
     rows, numbers = [row for row, _ in owners], [n for _, n in owners]
@@ -81,14 +81,13 @@ def to_batch(groups: Sequence[Group]) -> TokenBatch:
 
 
 def check_staleness(batch: TokenBatch, step: int, max_staleness: int) -> dict[str, float]:
-    """The ages of the sampled tokens, as metrics; nothing where all of them have to be 0.
+    """Staleness metrics of the sampled tokens; empty if `max_staleness` is 0.
 
-    The age of a token is the number of updates between the weights that sampled it and those that it is trained on,
-    which `step` updates have made. With versions `3 3 4` a batch of step 4 has ages `1 1 0`.
+    The age of a token is the number of updates between the weights that sampled it and the current ones, after `step`
+    updates. With versions `3 3 4` a batch of step 4 has ages `1 1 0`.
 
     Raises:
-        RuntimeError: a token is older than `max_staleness`, or of weights that do not exist yet. That is a bug: the
-            bound is a matter of which batch is issued when, and no setting of the user can break it.
+        RuntimeError: a token is older than `max_staleness` or from a future version: a bug in the rollout schedule.
     """
     assert batch.policy_versions is not None
     versions = batch.policy_versions[batch.loss_mask]

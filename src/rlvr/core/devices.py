@@ -1,4 +1,4 @@
-"""What the heart has to know of the machine: the current device, exact products, memory that runs out."""
+"""Device helpers: current device, exact matrix products, out-of-memory errors."""
 
 import gc
 from collections.abc import Iterator
@@ -17,13 +17,13 @@ OUT_OF_MEMORY = (
 
 
 def current(device: torch.device) -> AbstractContextManager[object]:
-    """The device as the current one of the calling thread; `choose_device` sets it in its own thread only."""
+    """Make `device` current in the calling thread; `choose_device` does so only in its own thread."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 @contextmanager
 def exact_products() -> Iterator[None]:
-    """Without TF32, to compare numbers with those of a plain forward pass."""
+    """Disable TF32, to compare with a plain forward pass."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:
@@ -33,14 +33,12 @@ def exact_products() -> Iterator[None]:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an allocation failed, on any device."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(saying in str(error).lower() for saying in OUT_OF_MEMORY)
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message, or its type."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
@@ -52,5 +50,5 @@ def free() -> None:
 
 
 def has_flash_attention(model: PreTrainedModel) -> bool:
-    """Whether the model's attention is flash-attn's, which needs 16-bit numbers and takes no mask."""
+    """Whether the model uses flash-attn, which needs 16-bit weights and takes no mask."""
     return str(model.config.get_text_config()._attn_implementation).startswith("flash")

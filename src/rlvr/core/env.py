@@ -1,4 +1,4 @@
-"""What an environment is: it opens an episode, answers each completion, and scores the whole."""
+"""The environment protocol: start an episode, answer each completion, score the episode."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from rlvr.types import Attempt, Example, Message, Score, ToolSchema, TurnText
 class Reply:
     """The environment's answer to a completion: messages for the next turn, or `done`.
 
-    With `restarts` the messages are the whole conversation from now on: a new prompt, which extends nothing.
+    With `restarts` the messages replace the conversation: the next prompt extends nothing.
     """
 
     messages: tuple[Message, ...]
@@ -35,16 +35,16 @@ def to_attempt(example: Example, turns: Sequence[TurnText], state: object | None
 
 
 class Env(Protocol):
-    """One episode of one example. Single use: there is no reset, so nothing leaks from one episode to the next."""
+    """One episode of one example. Single use, no reset: no state leaks between episodes."""
 
     @property
     def max_turns(self) -> int | None:
-        """Completions it takes at most, None if not known. After the last one the engine keeps nothing."""
+        """Maximum number of completions; None if unknown. The engine drops its cache after the last one."""
         ...
 
     @property
     def tools(self) -> tuple[ToolSchema, ...]:
-        """What the model may call; part of the first prompt."""
+        """Tools the model may call; part of the first prompt."""
         ...
 
     async def start(self) -> tuple[Message, ...]:
@@ -52,9 +52,9 @@ class Env(Protocol):
         ...
 
     async def step(self, said: Message) -> Reply:
-        """What happens after a completion, given as the assistant's message with its tool calls."""
+        """The reply to a completion, given as the assistant's message with its tool calls."""
         ...
 
     async def score(self, turns: Sequence[TurnText]) -> Score:
-        """The grade on the whole episode; called once, at its end, also when it was truncated."""
+        """The score of the whole episode; called once, at its end, also if it was truncated."""
         ...

@@ -1,6 +1,6 @@
-"""One episode, token-in token-out: a prompt is only ever extended, never rendered again, never decoded and re-encoded.
+"""One episode, token-in token-out: a prompt is only extended, never re-rendered, never decoded and re-encoded.
 
-Two turns, 9 being the stop token and 2 3 the environment's reply with the header of the next completion:
+Two turns; 9 is the stop token, 2 3 the environment's reply with the header of the next completion:
 
     turn 0   prompt 1 7            completion 5 9
     turn 1   prompt 1 7 5 9 2 3    completion 6 9      starts with all of turn 0, then the reply
@@ -17,19 +17,17 @@ from rlvr.errors import UserError
 from rlvr.types import Episode, Example, Message, SamplingParams, Score, StopReason, ToolSchema, Turn
 
 Sampling = Callable[[int], SamplingParams]
-"""turn -> how to draw that turn's completion"""
+"""turn -> sampling parameters of its completion"""
 
 
 class ChatCodec(Protocol):
-    """What an episode needs of the chat layer: messages to token ids and back."""
+    """The chat layer as episodes use it: messages to token ids and back."""
 
     @property
-    def stop_ids(self) -> frozenset[int]:
-        """The tokens that end a completion."""
-        ...
+    def stop_ids(self) -> frozenset[int]: ...
 
     def encode_prompt(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()) -> tuple[int, ...]:
-        """The token ids of a first prompt, tools and the header of the first completion included."""
+        """Token ids of the first prompt, with the tools and the header of the first completion."""
         ...
 
     def next_prompt(
@@ -40,27 +38,27 @@ class ChatCodec(Protocol):
         reply: Sequence[Message],
         tools: Sequence[ToolSchema] = (),
     ) -> tuple[int, ...]:
-        """The prompt of the next turn: prompt and completion, extended by the reply and the header of the next one.
+        """The next prompt: prompt and completion, extended by the reply and the next header.
 
-        `conversation` is everything said so far, the completion as its last message. Only where the template would
-        take back some of it, as Qwen3's does with earlier thinking, is it rendered again.
+        `conversation` is every message so far, ending with the completion. It is rendered again only where the template
+        rewrites history, as Qwen3's does with earlier thinking.
         """
         ...
 
     def parse(
         self, completion_ids: Sequence[int], stop_reason: StopReason, tools: Sequence[ToolSchema] = ()
     ) -> Message:
-        """The assistant's message in a completion: its text without the stop token, and which of `tools` it calls."""
+        """The assistant's message of a completion: text without the stop token, and its calls of `tools`."""
         ...
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of `ids`, special tokens kept."""
+        """Text of `ids` with special tokens."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChatModel:
-    """A model as episodes see it: messages are encoded by `chat`, token ids are continued by `engine`."""
+    """Chat codec (messages to token ids) and engine (token ids to completions)."""
 
     engine: Engine
     chat: ChatCodec
@@ -70,24 +68,23 @@ class ChatModel:
 async def run_episode(
     example: Example, env: Env, model: ChatModel, sampling: Sampling, *, sample_index: int, seed: int
 ) -> Episode:
-    """Let the policy and `env` take turns until one of them ends the episode, then have it scored.
+    """Alternate policy and `env` until the episode ends, then score it.
 
-    `sampling(turn).max_tokens` is cut to what the context still holds. `seed` is only recorded; the draws use the
-    seeds of `sampling`. A verifier that raises gives a score with status "error", never an exception.
+    `sampling(turn).max_tokens` is cut to the remaining context. `seed` is only recorded; draws use the seeds of
+    `sampling`. A verifier exception becomes a score with status "error".
 
     Raises:
         UserError: the first prompt leaves no room for a completion.
     """
-    # equal to nothing else: episodes of one example never share an engine session. None where one turn is all there is:
-    # the engine would keep its keys and values for a next turn that never comes
+    # a unique key: episodes never share an engine session. None for one turn: no later turn reuses its cache
     session = None if env.max_turns == 1 else object()
     try:
         turns, said, stop_reason = await _take_turns(example, env, model, sampling, session)
     finally:
         if session is not None:
-            model.engine.release(session)  # before scoring: a slow verifier holds no place in the engine's batch
+            model.engine.release(session)  # before scoring: a slow verifier must not hold cache
     score = await _score(env, turn_texts(model.chat, turns, env.tools, said))
-    if stop_reason == StopReason.ABORTED:  # ended all the same, for what the environment holds and for its group
+    if stop_reason == StopReason.ABORTED:  # scored anyway: the environment cleans up in `score`
         score = _error("the engine gave the request up")
     return Episode(
         example_id=example.id,
@@ -102,7 +99,6 @@ async def run_episode(
 async def _take_turns(
     example: Example, env: Env, model: ChatModel, sampling: Sampling, session: Hashable | None
 ) -> tuple[list[Turn], list[Message], StopReason]:
-    """The turns, the message in each, and why they ended."""
     turns: list[Turn] = []
     said: list[Message] = []
     chat, room = model.chat, model.max_context_tokens
@@ -143,10 +139,10 @@ def turn_texts(
     tools: Sequence[ToolSchema] = (),
     said: Sequence[Message] | None = None,
 ) -> list[TurnText]:
-    """The turns as text, special tokens kept, for verifiers and metrics.
+    """The turns as text with special tokens, for verifiers and metrics.
 
-    `tools` are the environment's; `said` are the messages in the completions, None: not parsed yet. Each token is
-    decoded with the turn that brought it: decoding whole prompts would be quadratic.
+    `tools` are the environment's; `said` are the parsed completions, None: parse them here. Each turn decodes only its
+    new tokens: decoding whole prompts would be quadratic.
     """
     texts: list[TurnText] = []
     known: tuple[int, ...] = ()
@@ -172,8 +168,8 @@ async def _score(env: Env, texts: Sequence[TurnText]) -> Score:
     try:
         return await env.score(texts)
     except UserError:
-        raise  # a verifier that breaks its contract would poison every group
-    except Exception as error:  # verifiers run foreign code; what they raise is counted and left out of the loss
+        raise  # a verifier that breaks its contract corrupts every group
+    except Exception as error:  # verifiers run user code; failures are counted and left out of the loss
         return _error(f"{type(error).__name__}: {error}")
 
 

@@ -1,4 +1,4 @@
-"""Where rollouts and evaluations run: here and now, or in a thread of their own while the trainer works."""
+"""Executors of rollouts and evaluations: the calling thread, or a background thread for asynchronous training."""
 
 import asyncio
 import threading
@@ -12,32 +12,31 @@ import torch
 T = TypeVar("T")
 
 PATIENCE_S = 2.0
-"""Seconds to wait for the rollout thread on a hard stop: it may be in a push that waits for a server."""
+"""Seconds to wait for the rollout thread on a hard stop; it may block in a weight push to a server."""
 
 
 def patience(kind: type[BaseException] | None) -> float | None:
-    """Seconds to wait at the end of a block that was left with this; None: as long as it takes."""
+    """Seconds to wait when a block ends with this exception type; None: no limit."""
     return None if kind is None or issubclass(kind, Exception) else PATIENCE_S
 
 
 class Executor:
-    """Everything in the calling thread and on one event loop; started work runs when its result is asked for."""
+    """Runs everything in the calling thread; started work runs when its result is requested."""
 
     def __init__(self) -> None:
         self._runner = asyncio.Runner()
 
     def start(self, work: Coroutine[Any, Any, T]) -> Callable[[], T]:
-        """Begin the work, if that is possible; call what comes back for its result, which waits for it."""
+        """Start the work if possible; the returned function waits for its result."""
         return lambda: self._runner.run(work)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of the work."""
         return self.start(work)()
 
     def call(self, function: Callable[[], T], *, patience_s: float | None = None) -> T:
-        """Call a function where the coroutines run, between two of their steps.
+        """Call a function on the event loop's thread, between two steps of its coroutines.
 
-        TimeoutError if that does not happen within `patience_s` (None: wait as long as it takes).
+        Raises TimeoutError after `patience_s` (None: no limit).
         """
         return function()
 
@@ -49,15 +48,15 @@ class Executor:
 
 
 class Background(Executor):
-    """A thread with an event loop: what is started runs while the caller does something else.
+    """A thread with an event loop: started work runs while the caller continues.
 
-    Errors of the work, SystemExit too, are raised where its result is asked for; the loop goes on until the block ends.
-    Then everything that still runs is cancelled. A block left by SystemExit or KeyboardInterrupt waits `PATIENCE_S` for
-    that at most: the thread ends with the process.
+    Errors of the work, including SystemExit, are raised where its result is requested. When the block ends, running
+    work is cancelled; after SystemExit or KeyboardInterrupt at most `PATIENCE_S` is spent on that (the thread is a
+    daemon).
     """
 
     def __init__(self, *, num_threads: int) -> None:
-        """`num_threads` is what torch computes with in that thread."""
+        """`num_threads`: torch threads of the event-loop thread."""
         self._num_threads = num_threads
         self._thread = threading.Thread(target=self._serve, name="rollouts", daemon=True)
         self._ready: Future[asyncio.AbstractEventLoop] = Future()
@@ -73,7 +72,7 @@ class Background(Executor):
         return asyncio.run_coroutine_threadsafe(call(), self._ready.result()).result(patience_s)
 
     def __enter__(self) -> Self:
-        torch.get_num_threads()  # a thread that never asked gets the number that any other one has set last
+        torch.get_num_threads()  # fixes this thread's number: an unread one follows other threads' settings
         self._thread.start()
         return self
 
@@ -82,9 +81,9 @@ class Background(Executor):
         self._thread.join(patience(kind))
 
     def _serve(self) -> None:
-        torch.set_num_threads(self._num_threads)  # of this thread: OpenMP keeps the number for each
+        torch.set_num_threads(self._num_threads)  # per thread in OpenMP
         with asyncio.Runner() as runner:
             self._ready.set_result(runner.get_loop())
             while not self._over.is_set():
-                with suppress(SystemExit, KeyboardInterrupt):  # of a task: they stop a loop beside ending the task
+                with suppress(SystemExit, KeyboardInterrupt):  # raised in a task, they also stop the loop
                     runner.run(self._over.wait())

@@ -1,4 +1,4 @@
-"""The training loop: sample, score, update, evaluate, record, save. `train` is all of it."""
+"""The training loop: sample, score, update, evaluate, record, save."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,20 +6,20 @@ from typing import Protocol
 
 from rlvr.core.algorithms.objective import Objective
 from rlvr.core.batch import check_staleness, to_batch
+from rlvr.core.clock import Clock
 from rlvr.core.rollout import RolloutSchedule, SampledGroups
-from rlvr.core.sums import Clock
 from rlvr.core.trainer import NonFiniteError, Trainer
 from rlvr.types import TokenBatch
 
 
 class Recorder(Protocol):
-    """Where numbers and rollouts go."""
+    """Destination of metrics and rollouts."""
 
     def log(self, step: int, metrics: dict[str, float]) -> None:
-        """One line of metrics.jsonl, and the console."""
+        """Write one line of metrics.jsonl and of the console."""
 
     def rollouts(self, step: int, rollouts: SampledGroups, batch: TokenBatch) -> dict[str, float]:
-        """One rollout file, on the steps that write one; returns numbers to log with the update's."""
+        """Write a rollout file if one is due; returns metrics to log with the update's."""
         ...
 
     def non_finite(self, step: int, batch: TokenBatch, error: NonFiniteError) -> Exception:
@@ -28,15 +28,13 @@ class Recorder(Protocol):
 
 
 class Checkpoints(Protocol):
-    """When and where checkpoints are written."""
-
     def save_if_due(self, step: int, metrics: dict[str, float], *, now: bool) -> None:
-        """Save after `step` updates if the schedule says so, or `now`."""
+        """Save after `step` updates if the schedule is due or `now` is set."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingRun:
-    """Everything the loop calls. `start_step` updates are already made."""
+    """Components of the loop. `start_step` updates are already made."""
 
     start_step: int
     max_steps: int
@@ -50,9 +48,9 @@ class TrainingRun:
 
 
 def train(run: TrainingRun, stopped: Callable[[], bool]) -> int:
-    """Train until max_steps or until `stopped()`, which is asked after each step; returns the number of updates made.
+    """Train until max_steps or until `stopped()`, checked after each step; returns the number of updates made.
 
-    Line `step` of the metrics tells of update number `step`, so line 0 holds the evaluation before the first one.
+    Line `step` of the metrics describes update `step`; line 0 holds the evaluation before the first update.
     """
     with run.rollouts as rollouts:
         if run.start_step == 0:
@@ -77,7 +75,7 @@ def train(run: TrainingRun, stopped: Callable[[], bool]) -> int:
             metrics |= ages | _evaluate(run, step + 1, clock)
             metrics |= run.recorder.rollouts(step + 1, sampled, batch)
             run.recorder.log(step + 1, metrics | clock.metrics(num_sampled=int(batch.loss_mask.sum())))
-            stopping = stopped()  # asked once: a signal that comes while saving stops after the next step, saved too
+            stopping = stopped()  # read once: a signal during saving stops after the next step
             run.checkpoints.save_if_due(step + 1, metrics, now=stopping or step + 1 == run.max_steps)
             if stopping:
                 return step + 1
@@ -85,7 +83,7 @@ def train(run: TrainingRun, stopped: Callable[[], bool]) -> int:
 
 
 def _evaluate(run: TrainingRun, step: int, clock: Clock) -> dict[str, float]:
-    """Metrics of the evaluation after `step` updates; empty where none is due."""
+    """Metrics of the evaluation after `step` updates; empty if none is due."""
     every = run.evaluate_every
     if every is None or (step % every and step != run.max_steps):
         return {}

@@ -1,7 +1,7 @@
-"""Rows of a batch laid out without padding, so that no forward pass is spent on nothing.
+"""Lays out the rows of a batch without padding.
 
-The rows of a group share their prompt. It is laid out once, and each row's tail follows it; a tail sees the prompt and
-itself, never another tail. Two rows `[p q a b]` and `[p q c]` become one line of 5 tokens:
+The rows of a group share their prompt. It is laid out once, followed by each row's tail; a tail attends to the prompt
+and itself, not to other tails. Two rows `[p q a b]` and `[p q c]` become one line of 5 tokens:
 
     ids        p  q  a  b  c
     positions  0  1  2  3  2
@@ -29,18 +29,18 @@ from rlvr.types import TokenBatch
 T = TypeVar("T")
 
 Layout = Literal["shared", "packed", "rows"]
-"""shared: as above; packed: several rows a line, prompts not shared; rows: one right-padded row a line, for models that
-do not take a mask of ours."""
+"""shared: as above; packed: several rows per line, prompts not shared; rows: one right-padded row per line, for models
+that do not accept our attention mask."""
 
 MIN_LINE_TOKENS = 128
-"""Lines are at least this long where the batch fills them: short lines waste less attention, long ones less filling."""
+"""Minimum line length where the batch fills it: short lines waste less attention, long ones less padding."""
 
 
 @dataclass(kw_only=True)
 class Packing:
     """How rows are cut into forward passes: `Packing(layout="shared", max_tokens=2048)`.
 
-    No gradient depends on it, so running out of memory halves `max_tokens` and repeats the pass.
+    The gradient does not depend on it, so out of memory halves `max_tokens` and repeats the pass.
     """
 
     layout: Layout = "shared"
@@ -48,10 +48,10 @@ class Packing:
     note: Callable[[str], None] = logging.getLogger(__name__).warning
 
     def until_it_fits(self, attempt: Callable[[], T], *, longest: int, repeatable: bool = True) -> T:
-        """`attempt()`, repeated from its beginning with half the tokens each time that memory runs out.
+        """`attempt()`, repeated with half the tokens after each out-of-memory error.
 
-        `longest` is the longest row in tokens: UserError if a single line does not fit, or where other ranks wait in
-        the same pass (`repeatable=False`).
+        `longest` is the longest row in tokens. Raises UserError if a single line does not fit, or if other ranks wait
+        in the same pass (`repeatable=False`).
         """
         while True:
             try:
@@ -60,7 +60,7 @@ class Packing:
                 if not is_out_of_memory(error):
                     raise
                 reason = first_line(error)
-            # out here the error is gone, and with it the frames that held the tensors of the failed pass
+            # outside `except`: the traceback no longer holds the tensors of the failed pass
             free()
             tokens, half = self.max_tokens, max(MIN_LINE_TOKENS, self.max_tokens // 2)
             said = f"out of memory at {tokens:,} tokens per microbatch"
@@ -69,7 +69,7 @@ class Packing:
                     f"{said} ({reason}), where other processes wait in the same pass: go on with resume=true "
                     f"trainer.microbatch_tokens={half}"
                 )
-            # finer than a line, or than what all ranks agree to cut lines to, is no cut
+            # no smaller cut is possible: a line is never cut
             if tokens <= max(longest, MIN_LINE_TOKENS):
                 raise UserError(
                     f"a line of {longest:,} tokens does not fit into memory, even alone ({reason}): lower "
@@ -82,11 +82,11 @@ class Packing:
 
 @dataclass(frozen=True)
 class Microbatch:
-    """R lines of L tokens, and for each of its N predicted tokens where it came from. Shapes in brackets."""
+    """R lines of L tokens with the source of each of their N predicted tokens. Shapes in brackets."""
 
     ids: Tensor  # [R, L] int64
     positions: Tensor  # [R, L] int64
-    segments: Tensor  # [R, L] int64, -1 for filling
+    segments: Tensor  # [R, L] int64, -1 for padding
     parents: Tensor  # [R, L] int64
     predictors: Tensor  # [N] index into the R * L flattened tokens whose hidden state predicts the token
     rows: Tensor  # [N] row of the predicted token in the batch that was packed
@@ -97,7 +97,7 @@ class Microbatch:
     def allowed(self) -> Tensor | None:
         """[R, L, L] bool: query may see key; None for plain causal rows.
 
-        Filling sees itself only, so that no softmax is empty.
+        Padding attends to itself, so that no softmax is empty.
         """
         if self.layout == "rows":
             return None
@@ -109,7 +109,6 @@ class Microbatch:
         return (same & causal & (query >= 0)) | itself
 
     def to(self, device: torch.device) -> Microbatch:
-        """The same on another device."""
         names = (name for name in self.__dataclass_fields__ if name != "layout")
         return replace(self, **{name: getattr(self, name).to(device) for name in names})
 
@@ -117,11 +116,11 @@ class Microbatch:
 def microbatches(
     batch: TokenBatch, chosen: Sequence[int], packing: Packing, world: World = ALONE, *, in_lockstep: bool = False
 ) -> Iterator[Microbatch]:
-    """Lay out this rank's share of the chosen rows in microbatches of at most packing.max_tokens tokens (at least one
-    line each).
+    """Lay out this rank's share of the chosen rows in microbatches of at most packing.max_tokens tokens, at least one
+    line.
 
-    Every rank gets whole units, about as many tokens as the others; which ones is a function of the arguments. With
-    `in_lockstep` it also gets as many microbatches: the missing ones are empty.
+    Ranks get whole units with about equal token counts, determined by the arguments alone. With `in_lockstep` all ranks
+    get the same number of microbatches; missing ones are empty.
     """
     if not chosen:
         return
@@ -134,7 +133,7 @@ def microbatches(
         for rank, share in enumerate(shares)
         if in_lockstep or rank == world.rank
     }
-    # one token that nothing is predicted from: a pass over it takes part in what the ranks do together, no more
+    # a token without a prediction: the rank takes part in collectives and adds nothing
     empty = [[[_Row(number=0, ids=[0], mask=[False], prompt_length=1, group=0)]]]
     missing = max(map(len, plans.values())) - len(plans[world.rank])
     for lines in plans[world.rank] + [empty] * missing:
@@ -142,7 +141,7 @@ def microbatches(
 
 
 class _Row(NamedTuple):
-    """A row as plain lists, which cost less than tensors to take apart."""
+    """A row as plain lists: cheaper to cut than tensors."""
 
     number: int  # in the batch
     ids: list[int]  # without padding
@@ -152,7 +151,7 @@ class _Row(NamedTuple):
 
 
 _Unit = list[_Row]
-"""Rows whose tails follow one copy of their prompt: the smallest thing that is not cut."""
+"""Rows that share one copy of their prompt; never cut."""
 
 
 def _rows(batch: TokenBatch, chosen: Sequence[int]) -> list[_Row]:
@@ -163,7 +162,7 @@ def _rows(batch: TokenBatch, chosen: Sequence[int]) -> list[_Row]:
 
 
 def _units(rows: Sequence[_Row], line_tokens: int) -> list[_Unit]:
-    """The tails of rows with one prompt over as few copies of it as units of at most line_tokens (or one row) allow."""
+    """Groups rows with the same prompt into units of at most line_tokens (or one row), with few prompt copies."""
     same_prompt: dict[tuple[int, ...], list[_Row]] = {}
     for row in rows:
         same_prompt.setdefault((row.group, *row.ids[: row.prompt_length]), []).append(row)
@@ -186,7 +185,7 @@ def _lines(units: Sequence[_Unit], line_tokens: int, layout: Layout) -> list[lis
 
 
 def _budgeted(lines: Sequence[list[_Unit]], max_tokens: int) -> Iterator[list[list[_Unit]]]:
-    """Consecutive lines whose rectangle, number x longest, stays within the budget."""
+    """Consecutive lines whose padded size (number x longest) stays within the budget."""
     part: list[list[_Unit]] = []
     longest = 0
     for line in lines:
@@ -203,7 +202,7 @@ def _budgeted(lines: Sequence[list[_Unit]], max_tokens: int) -> Iterator[list[li
 def first_fit(sizes: Sequence[int], capacity: int) -> list[list[int]]:
     """Indices of `sizes` in bins of `capacity`, each size in the first bin with room, largest first; ties in order.
 
-    A size above the capacity gets a bin of its own. `first_fit([3, 5, 2], 5)` is `[[1], [0, 2]]`.
+    An item above the capacity gets its own bin. `first_fit([3, 5, 2], 5)` is `[[1], [0, 2]]`.
     """
     bins: list[list[int]] = []
     room: list[int] = []
@@ -218,8 +217,8 @@ def first_fit(sizes: Sequence[int], capacity: int) -> list[list[int]]:
 
 
 def share_out(sizes: Sequence[int], num_shares: int) -> list[list[int]]:
-    """Indices of `sizes` in shares of about equal sums: largest first, each to the share that has least, ties to the
-    first of them. `share_out([3, 5, 2, 1], 2)` is `[[1, 3], [0, 2]]`; within a share they keep their order."""
+    """Indices of `sizes` in shares of about equal sums: largest first, each to the smallest share, ties to the first.
+    `share_out([3, 5, 2, 1], 2)` is `[[1, 3], [0, 2]]`; indices within a share are sorted."""
     shares: list[list[int]] = [[] for _ in range(num_shares)]
     sums = [0] * num_shares
     for index in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
@@ -230,13 +229,13 @@ def share_out(sizes: Sequence[int], num_shares: int) -> list[list[int]]:
 
 
 def _stack(lines: Sequence[list[_Unit]], layout: Layout) -> Microbatch:
-    """Lines as tensors: of each unit the prompt, then the tails of its rows."""
+    """Lines as tensors: for each unit its prompt, then the tails of its rows."""
     length = max(sum(map(_num_tokens, line)) for line in lines)
     laid = ids, positions, segments, parents = [], [], [], []  # R * L places, line after line
     about = predictors, rows, columns, targets = [], [], [], []  # N predicted tokens
 
     def lay(part: list[int], first: int, segment: int, parent: int) -> int:
-        """The part's first place."""
+        """Append the part; returns its offset."""
         ids.extend(part)
         positions.extend(range(first, first + len(part)))
         segments.extend([segment] * len(part))

@@ -1,7 +1,6 @@
-"""What ranks do together in an update: start alike, sum gradients, clip. Each rank holds all weights (DDP).
+"""Data parallelism (DDP): equal initial weights, summed gradients, clipping. `rlvr.scale.fsdp` shards the weights.
 
-Gradients are sums, never means: the weights of the loss carry the denominators of the whole minibatch, wherever its
-rows are. With one process everything here is what torch does. `rlvr.scale.fsdp` is the same for sharded weights.
+Gradients are summed, not averaged: the loss weights carry the denominator of the whole minibatch.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,35 +13,33 @@ from rlvr.core.policy import Policy
 from rlvr.core.world import ALONE, World
 
 BUCKET_NUMBERS = 1 << 24
-"""Gradients are summed in pieces of this many numbers (64 MiB): few messages, little memory."""
+"""Gradients are reduced in pieces of this many numbers (64 MiB): few messages, little memory."""
 
 
 class DataParallel:
-    """`DataParallel(world, bf16=True)`: products in bfloat16 (autocast), weights and sums in float32."""
+    """`DataParallel(world, bf16=True)`: bfloat16 autocast, float32 weights and gradients."""
 
-    in_lockstep = False  # whether every rank has to make as many passes as the others
+    in_lockstep = False  # whether all ranks must make the same number of passes
 
     def __init__(self, world: World = ALONE, *, bf16: bool = False) -> None:
         self.world, self.bf16 = world, bf16
 
     def start_alike(self, policy: Policy) -> None:
-        """Give every rank the first one's trained weights: machines may differ in the last bit of a warm start."""
+        """Broadcast rank 0's trained weights: machines may differ in the last bit of a warm start."""
         for parameter in policy.parameters():
             self.world.copy_first(parameter.detach())
 
     def shard(self, policy: Policy) -> None:
-        """Cut the model's weights over the ranks; before an optimizer gets its parameters."""
+        """Shard the model's weights; call before an optimizer gets its parameters."""
 
     def go_on_in(self, bf16: bool) -> None:
-        """Compute in the precision that a run was begun in."""
+        """Set the precision the run started with."""
         self.bf16 = bf16
 
     def autocast(self, device: torch.device) -> AbstractContextManager[object]:
-        """Around a forward pass."""
         return torch.autocast(device.type, dtype=torch.bfloat16, enabled=self.bf16)
 
     def sum_gradients(self, policy: Policy) -> None:
-        """Sum the gradients over the ranks, in place."""
         if self.world.size == 1:
             return
         for bucket in _buckets(p.grad for p in self.replicated(policy) if p.grad is not None):
@@ -51,30 +48,30 @@ class DataParallel:
                 gradient.copy_(total.view_as(gradient))
 
     def clip(self, policy: Policy, max_norm: float) -> float:
-        """Scale the gradient to at most `max_norm`; returns its norm before that, over all ranks."""
+        """Clip the gradient to norm `max_norm`; returns its norm before clipping, over all ranks."""
         return torch.nn.utils.clip_grad_norm_(list(policy.parameters()), max_norm).item()
 
     def weight_sample(self, policy: Policy, per_tensor: int = 4096) -> Tensor:
-        """The first `per_tensor` weights of every trained tensor, as far as this rank answers for them."""
+        """The first `per_tensor` weights of every trained tensor that this rank owns."""
         return torch.cat([self.first_weights(p, per_tensor) for p in policy.parameters()])
 
     def changed_share(self, before: Tensor, after: Tensor) -> float:
-        """Share of the weights in all ranks' samples that differ."""
+        """Share of the sampled weights, over all ranks, that differ."""
         counts = torch.tensor([int((before != after).sum()), before.numel()])
         changed, total = self.world.add(counts).float()
         return (changed / total).item()
 
     def replicated(self, policy: Policy) -> list[nn.Parameter]:
-        """The trained parameters that every rank holds whole."""
+        """Trained parameters that every rank holds in full."""
         return list(policy.parameters())
 
     def first_weights(self, parameter: nn.Parameter, count: int) -> Tensor:
-        """[up to count] float32 on the CPU; of what all ranks hold, rank 0 has them and the others none."""
+        """[up to count] float32 on the CPU; for replicated weights, empty except on rank 0."""
         return parameter.detach().flatten()[: count if self.world.is_first else 0].float().cpu()
 
 
 def _buckets(tensors: Iterable[Tensor]) -> Iterator[list[Tensor]]:
-    """Consecutive tensors of together at most BUCKET_NUMBERS numbers (at least one tensor each)."""
+    """Consecutive tensors with at most BUCKET_NUMBERS numbers together, at least one tensor each."""
     bucket: list[Tensor] = []
     size = 0
     for tensor in tensors:

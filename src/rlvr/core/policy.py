@@ -19,40 +19,38 @@ from rlvr.core.packing import Microbatch
 T = TypeVar("T")
 
 LOGITS_PER_CHUNK = 1 << 24
-"""Logits held at once (64 MiB in fp32); longer selections are computed chunk by chunk and recomputed in backward."""
+"""Logits held at once (64 MiB in fp32); longer selections are chunked, and recomputed in backward."""
 
 GPU_LOGITS_PER_CHUNK = 1 << 27
-"""The same on a GPU (512 MiB): all of a head's weights are read, and their gradients written, for every chunk."""
+"""The same on a GPU (512 MiB): each chunk reads all weights of the head and writes their gradients."""
 
 
 GATHERED = "_rlvr_gathered"
-"""Attribute of a model whose weights are sharded: calls a function while they are gathered (`rlvr.scale.fsdp`)."""
+"""Attribute of a sharded model: a function that calls another with the weights gathered (`rlvr.scale.fsdp`)."""
 
 
 def logits_per_chunk(device: torch.device) -> int:
-    """Logits held at once on this device."""
     return GPU_LOGITS_PER_CHUNK if device.type == "cuda" else LOGITS_PER_CHUNK
 
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """What is trained. The model is always in eval mode: dropout would add noise to the ratio."""
+    """The trained model. It stays in eval mode: dropout would add noise to the ratio."""
 
     model: PreTrainedModel
     value_head: nn.Linear | None = None
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """The trained parameters, the model's first, tied ones once; the critic's are `value_head.*`."""
+        """Trained parameters, tied ones once; the critic's are named `value_head.*`."""
         yield from ((name, p) for name, p in self.model.named_parameters() if p.requires_grad)
         if self.value_head is not None:
             yield from self.value_head.named_parameters(prefix="value_head")
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """As `named_parameters`, without the names."""
         yield from (parameter for _, parameter in self.named_parameters())
 
     def run(self, function: Callable[..., T], *arguments: Any) -> T:
-        """`function(*arguments)`, which calls `hidden` and `logits`, with the weights of a sharded model gathered.
+        """`function(*arguments)` with the weights of a sharded model gathered, as `hidden` and `logits` need them.
 
         Collective if the model is sharded. Tensors in a returned tuple have a gradient.
         """
@@ -60,18 +58,18 @@ class Policy:
         return function(*arguments) if gathered is None else gathered(function, *arguments)
 
     def hidden(self, ids: Tensor, positions: Tensor | None = None, allowed: Tensor | None = None) -> Tensor:
-        """Last hidden states [R, L, D] of ids [R, L]; for a sharded model inside `run` only.
+        """Last hidden states [R, L, D] of ids [R, L]; for a sharded model only inside `run`.
 
         `positions` [R, L] and `allowed` [R, L, L] (query q sees key k if allowed[r, q, k]) lay out packed lines;
-        without them every row is one right-padded sequence.
+        without them each row is one right-padded sequence.
         """
-        layout: dict[str, Any] = {}  # plain rows pass nothing: not every architecture takes these arguments
+        layout: dict[str, Any] = {}  # empty for plain rows: not every architecture accepts these arguments
         if allowed is not None and positions is not None:
             device = ids.device.type
             dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else self.dtype
             mask = attention_mask(self.model.config, allowed[:, None], positions, positions, dtype)
             layout = {"position_ids": positions, "attention_mask": mask}
-        # use_cache=False: with a cache transformers takes packed lines for one growing sequence
+        # use_cache=False: with a cache transformers treats packed lines as one growing sequence
         return self.model.base_model(input_ids=ids, use_cache=False, **layout).last_hidden_state
 
     @property
@@ -93,7 +91,7 @@ class Policy:
     def predict(
         self, hidden: Tensor, targets: Tensor, temperature: float, *, entropy_grad: bool = False
     ) -> Predictions:
-        """Of targets [N] under softmax(logits / temperature) after hidden [N, D], without values."""
+        """Predictions for targets [N] under softmax(logits / temperature) after hidden [N, D], without values."""
         chunk = max(1, logits_per_chunk(hidden.device) // int(self.model.config.vocab_size))
         if len(targets) <= chunk:
             return self._predict(hidden, targets, temperature, entropy_grad)
@@ -112,31 +110,30 @@ class Policy:
         return Predictions(logprobs=chosen, entropy=-(source.exp() * source).sum(-1))
 
     def freeze(self) -> Callable[[], AbstractContextManager[Self]]:
-        """The policy as it is now, for later: `with frozen() as reference:`; use it inside the block only.
+        """A frozen copy of the current policy: `with frozen() as reference:`; use it inside the block only.
 
-        Freeze a model before it is sharded, and shard its copy separately.
+        Freeze before sharding, and shard the copy separately.
         """
         frozen = replace(self, model=copy.deepcopy(self.model).requires_grad_(False), value_head=None)
         return lambda: nullcontext(frozen)
 
 
 class Predictions(NamedTuple):
-    """What a forward pass says about tokens, fp32: the N predicted ones of a microbatch, or rows [b, T] of them."""
+    """fp32 outputs of a forward pass: for the N predicted tokens of a microbatch, or for rows [b, T]."""
 
     logprobs: Tensor
     entropy: Tensor  # of the distribution the token was drawn from
     values: Tensor | None = None  # the critic's estimate before the token was drawn
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Predictions:
-        """`function` of each tensor."""
         logprobs, entropy, values = self
         return Predictions(function(logprobs), function(entropy), None if values is None else function(values))
 
 
 def forward(policy: Policy, microbatch: Microbatch, temperature: float, entropy_grad: bool = False) -> Predictions:
-    """One pass over the packed lines; head and critic run on the predicting positions only. Called by `Policy.run`.
+    """One pass over packed lines; head and critic run on the predicting positions only. Called by `Policy.run`.
 
-    Here is the border between the batch, which stays on the CPU with all that algorithms see, and the model's device.
+    Microbatch and result are on the CPU, like the batch; only this function moves tensors to the model's device.
     """
     home, microbatch = microbatch.ids.device, microbatch.to(policy.model.device)
     allowed = microbatch.allowed()
@@ -144,17 +141,16 @@ def forward(policy: Policy, microbatch: Microbatch, temperature: float, entropy_
     hidden = policy.hidden(microbatch.ids, positions, allowed)
     before = hidden.flatten(0, 1).index_select(0, microbatch.predictors)  # [N, D]
     found = policy.predict(before, microbatch.targets, temperature, entropy_grad=entropy_grad)
-    with torch.autocast(before.device.type, enabled=False):  # the critic's targets are too fine for bf16
+    with torch.autocast(before.device.type, enabled=False):  # bf16 is too coarse for the critic's targets
         values = None if policy.value_head is None else policy.value_head(before.float())[:, 0]
-    # copies: on a view of another tensor FSDP's hooks could get lost
+    # clone: FSDP's hooks can be lost on views
     return found._replace(values=values).map(lambda x: x.to(home).clone())
 
 
 @contextmanager
 def _without_cast_cache() -> Iterator[None]:
-    """Autocast without its cached bfloat16 copy of each weight: its gradients would be summed over the chunks in
-    bfloat16, where small terms are lost after a thousand. With a copy per chunk they are summed in float32.
-    """
+    """Autocast without its cached bfloat16 weights: with the cache, gradients of all chunks are summed in bfloat16 and
+    lose small terms; with one copy per chunk they are summed in float32."""
     before = torch.is_autocast_cache_enabled()
     torch.set_autocast_cache_enabled(False)
     try:

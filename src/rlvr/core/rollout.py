@@ -1,15 +1,14 @@
-"""Which rollouts are sampled when: batches are issued in order, delivered in order, and never too old.
+"""Rollout scheduling: batches are issued and delivered in order, with bounded staleness.
 
-With `max_staleness=1` the batch of step 5 is issued when step 4 is about to wait for its own, after 4 updates. Its
-tokens are of version 4 or, where new weights came in between, 5; step 5 trains after 5 updates: at most 1 old.
+With `max_staleness=1` the batch of step 5 is issued when step 4 starts to wait for its batch, after 4 updates. Its
+tokens have version 4, or 5 after new weights arrive; step 5 trains after 5 updates: staleness is at most 1.
 
     step         3                   4                   5
     trainer      wait 3 | train      wait 4 | train      wait 5 | train
     rollouts     batch 4 .........   batch 5 .........   batch 6 ......
 
-Delivery in the order of issue is what keeps the bound: a batch that is issued with versions up to k updates behind its
-step is trained on in that step and no later one, however long it takes. Replacements of dead groups are begun when
-their step finds out, with the newest weights; the trainer waits for them.
+In-order delivery keeps the bound: a batch issued up to k updates before its step is trained on in that step, however
+long it takes. Replacements of dead groups are sampled within their step with the newest weights; the trainer waits.
 """
 
 import asyncio
@@ -33,7 +32,7 @@ T = TypeVar("T")
 
 
 class Examples(Protocol):
-    """What rollouts need of a task."""
+    """The part of a task that rollouts use."""
 
     def train_example(self, index: int) -> Example:
         """Example `index` of the endless, seeded training stream."""
@@ -46,7 +45,7 @@ class Examples(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutSource:
-    """Samples groups. It has no state: a group is a function of the policy, the run's seed and the prompt's index."""
+    """Samples groups. Stateless: a group is a function of the policy, the run seed and the prompt index."""
 
     task: Examples
     model: ChatModel
@@ -54,9 +53,10 @@ class RolloutSource:
     seed: int
 
     async def sample(self, indices: Sequence[int], *, step: int) -> list[Group]:
-        """The groups of these examples of the training stream, in their order.
+        """The groups of these examples of the training stream, in order.
 
-        What earlier steps still wait for goes first, later turns and replacements too; evaluations (0) before all.
+        Engine priority is the step: earlier steps first, with their later turns and replacements; evaluations (0)
+        before all.
         """
         return await asyncio.gather(*(self._sample_group(index, step) for index in indices))
 
@@ -77,7 +77,7 @@ class RolloutSource:
 
 @dataclass(frozen=True, kw_only=True)
 class SampledGroups:
-    """One step's groups in issue order, and how many were replaced on the way."""
+    """One step's groups in issue order, and the number of replaced groups."""
 
     groups: tuple[Group, ...]
     num_refilled: int
@@ -85,22 +85,22 @@ class SampledGroups:
 
 @dataclass(kw_only=True)
 class RolloutSchedule:
-    """Issues, delivers and, with `advance`, tells the engine of new weights.
+    """Issues and delivers batches; `advance` passes new weights to the engine.
 
-    Every rank samples its share of each batch and gets the whole; no rank waits for another while it samples. The state
-    is which prompts come next: after a resume the batches that were under way are sampled again, with the same seeds
-    and, where some of their tokens came from older weights, other tokens.
+    Every rank samples its share of each batch and gets the whole batch; ranks do not wait for each other while
+    sampling. The state is the list of next prompts. After a resume, batches in flight are sampled again with the same
+    seeds; tokens differ if older weights had sampled them.
     """
 
     source: RolloutSource
     executor: Executor
-    max_error_share: float  # more verifier errors than this in a step stop the run: rewards cannot be trusted
+    max_error_share: float  # a larger share of verifier errors in a step stops the run
     refills: int | None = None  # rounds in which groups of equal rewards are replaced, then dropped; None keeps them
     max_staleness: int = 0
     world: World = ALONE
-    _cursor: int = field(default=0, init=False)  # index of the next prompt that no batch has
-    _again: deque[range] = field(default_factory=deque, init=False)  # batches that were issued before a resume
-    # the batch of the next step, the one after it, ...: its prompts, and how to wait for this rank's groups
+    _cursor: int = field(default=0, init=False)  # index of the next unissued prompt
+    _again: deque[range] = field(default_factory=deque, init=False)  # batches in flight before a resume
+    # prompts of the next steps, and functions that wait for this rank's groups
     _issued: deque[tuple[range, Callable[[], list[Group]]]] = field(default_factory=deque, init=False)
 
     def __enter__(self) -> Self:
@@ -115,10 +115,9 @@ class RolloutSchedule:
             self.executor.__exit__(kind, *rest)
 
     def next_batch(self, step: int, *, last: int | None = None) -> SampledGroups:
-        """The groups of `step`, which counts the updates made; no batch of step `last` or later is begun.
+        """The groups of `step` (updates made so far); does not issue batches of step `last` or later.
 
-        Dead groups are replaced in place while rounds are left, then dropped. Raises UserError when verifiers fail too
-        often.
+        Dead groups are replaced in place for `refills` rounds, then dropped. Raises UserError above `max_error_share`.
         """
         ahead = self.max_staleness if last is None else min(self.max_staleness, last - 1 - step)
         while len(self._issued) <= ahead:
@@ -128,11 +127,11 @@ class RolloutSchedule:
         return self._finish(self.world.join(wait()), step)
 
     def advance(self, version: int) -> None:
-        """The policy has new weights: the engine samples with them from the next token on."""
+        """Load the new weights into the engine; the next token uses them."""
         self.executor.call(lambda: self.source.model.engine.load_weights(version))
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of something else that asks the engine, as evaluation does."""
+        """Run other engine work, such as an evaluation."""
         return self.executor.run(work)
 
     def _take(self, count: int) -> range:
@@ -162,12 +161,12 @@ class RolloutSchedule:
         return self.refills is not None and is_dead_group([e.score.value for e in group.episodes])
 
     def state(self) -> dict[str, Any]:
-        """Which prompts come next, for a checkpoint."""
+        """The next prompts, for a checkpoint."""
         under_way = [*(indices for indices, _ in self._issued), *self._again]
         return {"cursor": self._cursor, "under_way": [[indices.start, indices.stop] for indices in under_way]}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on as `state` says; before the first batch."""
+        """Continue from `state`; call before the first batch."""
         self._cursor = state["cursor"]
         self._again = deque(range(start, stop) for start, stop in state["under_way"])
 

@@ -17,8 +17,8 @@ class RolloutSettings(Settings):
     group_size: PositiveInt = setting(8, "completions of one example, compared with each other", debug=4, le=10**5)
     max_staleness: NonNegativeInt = setting(
         0,
-        "updates that the weights which sampled a token may be behind those that train on it; 0: sampling and training "
-        "take turns, k: the next k batches are sampled while the trainer works",
+        "most updates between the weights that sample a token and those that train on it; 0: sampling and training "
+        "alternate, k: the next k batches are sampled while the trainer works",
     )
     max_completion_tokens: PositiveInt = setting(24, "longest completion; longer ones are truncated")
     temperature: PositiveFloat = setting(1.0, "sampling temperature; the trainer's logprobs use it too")
@@ -34,7 +34,7 @@ class RolloutSettings(Settings):
         return self.top_p < 1 or self.top_k > 0 or self.min_p > 0
 
     def params(self, stop_ids: frozenset[int]) -> SamplingParams:
-        """Of every draw, but for its seed."""
+        """Sampling parameters of a draw; the seed is set later."""
         return SamplingParams(
             max_tokens=self.max_completion_tokens,
             stop_ids=stop_ids,
@@ -47,7 +47,7 @@ class RolloutSettings(Settings):
 
 
 class TrainerSettings(Settings):
-    """Optimization, precision, checkpoints."""
+    """Optimization, precision and checkpoints."""
 
     max_steps: PositiveInt = setting(60, "steps of the run: rollouts, then update", debug=3, le=10**9)
     learning_rate: PositiveFloat | Literal["auto"] = setting(
@@ -81,18 +81,18 @@ class TrainerSettings(Settings):
     )
     num_threads: Annotated[int, Field(ge=1, le=1024)] | None = setting(
         None,
-        "CPU threads, of the trainer and of the local engine beside it (rollout.max_staleness > 0) each; null: one for "
+        "CPU threads of the trainer, and of the concurrent local engine (rollout.max_staleness > 0); null: one for "
         "models under 500k parameters, else all cores, shared by both",
     )
     strategy: Literal["single", "ddp", "fsdp2"] = setting(
         "single", "single: one process; ddp: every process holds the model; fsdp2: each holds a part of it"
     )
     world_size: PositiveInt | None = setting(
-        None, "processes that must be there, or the run is refused; null: as many as the launcher started"
+        None, "required number of processes; null: as many as the launcher started"
     )
     cpu_offload: bool = setting(
         False,
-        "fsdp2 on GPUs: weights, gradients and moments wait in the CPU's memory; slower",
+        "fsdp2 on GPUs: keep weights, gradients and moments in CPU memory; slower",
         only_if="strategy == 'fsdp2'",
     )
     checkpoint_every: PositiveInt | None = setting(10, "steps between checkpoints; null: only at the end")
@@ -106,7 +106,7 @@ class TrainerSettings(Settings):
         return check_warm_up(self, self.max_steps, "trainer.max_steps")
 
     def fitted(self, model: Any) -> Self:
-        """With what `auto` and shares stand for in a run with this model."""
+        """Settings with `auto` and shares resolved for a run with this model."""
         values: dict[str, Any] = {}
         if isinstance(self.warmup_steps, float):
             values["warmup_steps"] = round(self.warmup_steps * self.max_steps)
@@ -122,5 +122,5 @@ def check_warm_up(section: Any, steps: int, limit: str) -> Any:
 
 
 def cpu_tokens(setting: int | Literal["auto"]) -> int:
-    """`trainer.microbatch_tokens` on a CPU: there more than 2048 is not faster, and takes more memory."""
+    """`trainer.microbatch_tokens` on a CPU: more than 2048 is not faster there, and uses more memory."""
     return 2048 if setting == "auto" else setting

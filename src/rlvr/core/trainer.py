@@ -1,11 +1,12 @@
-"""Scores a batch and updates the policy on it. The algorithm says what the loss is, this file takes its gradient.
+"""Scores a batch and updates the policy on it.
 
-A new term of the loss is added in `Objective.loss`; what it needs of the model, in `policy.Predictions`.
+To add a loss term, edit `Objective.loss`; for a new model output, `policy.Predictions`.
 """
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -22,10 +23,7 @@ from rlvr.types import TokenBatch
 
 
 class NonFiniteError(Exception):
-    """Loss or gradient is NaN or infinite; `rows` are the rows of the batch whose microbatch it came from.
-
-    Raised on all ranks alike.
-    """
+    """Loss or gradient is NaN or infinite, raised on all ranks; `rows` are the batch rows of the microbatch."""
 
     def __init__(self, what: str, rows: Sequence[int]) -> None:
         super().__init__(f"{what} is not finite")
@@ -35,10 +33,9 @@ class NonFiniteError(Exception):
 class Trainer:
     """Owns the optimizer, the frozen reference and the random order of minibatches.
 
-    The gradient of a minibatch is the same however it is cut into microbatches: token weights carry the global
-    denominator, and microbatch losses are added up. So it is the same on any number of ranks: each holds the whole
-    batch, makes the passes over its share of the rows, and gets the sums of what all found. `score` and `update` must
-    be called on all of them, with the same batch.
+    The gradient of a minibatch does not depend on its microbatches or ranks: token weights carry the global
+    denominator, and microbatch losses are summed. Every rank holds the whole batch, runs the passes of its share and
+    gets the sums. `score` and `update` are collective: call them on all ranks with the same batch.
     """
 
     def __init__(
@@ -54,12 +51,12 @@ class Trainer:
         if settings.learning_rate == "auto" or isinstance(settings.warmup_steps, float):
             raise ValueError("learning_rate and warmup_steps must be numbers: see TrainerSettings.fitted")
         if parallel is None and (settings.strategy != "single" or settings.precision == "bf16"):
-            raise ValueError("strategy and precision are those of `parallel`: see rlvr.scale.fsdp.make_parallel")
+            raise ValueError("strategy and precision belong to `parallel`: see rlvr.scale.fsdp.make_parallel")
         self.policy, self.objective, self.algorithm = policy, objective, objective.algorithm
         self.packing = packing or Packing(max_tokens=cpu_tokens(settings.microbatch_tokens))
         self.parallel = parallel or DataParallel()
         self.parallel.start_alike(policy)
-        # before the model is sharded: a part of it could not be copied
+        # copy before sharding: a shard cannot be copied
         self.reference = policy.freeze() if "reference_logprobs" in self.algorithm.needs else None
         self.parallel.shard(policy)
         if self.reference is not None:
@@ -67,16 +64,24 @@ class Trainer:
                 self.parallel.shard(reference)
         self.optimizer = adamw(policy.parameters(), settings.adam_beta1, settings.adam_beta2, settings.weight_decay)
         self._world, self._settings, self._seed = self.parallel.world, settings, seed
+        self._rate = partial(
+            learning_rate,
+            peak=settings.learning_rate,
+            warmup_steps=settings.warmup_steps,
+            final_share=settings.final_learning_rate_share,
+            schedule=settings.schedule,
+            max_steps=settings.max_steps,
+        )
 
     @property
     def precision(self) -> str:
-        """In words: what the weights that are frozen are, and what products are computed in."""
+        """Description for the user: precision of frozen weights and of products."""
         if self.parallel.bf16:
             return "bf16" if self.parallel.in_lockstep else "bf16 autocast"
         return "float32" if self.policy.dtype == torch.float32 else "bfloat16, its adapters in float32,"
 
     def score(self, batch: TokenBatch) -> TokenBatch:
-        """Fill in what the algorithm needs before the update: old logprobs, reference logprobs, values."""
+        """Add what the algorithm needs: old logprobs, reference logprobs, values."""
         if not self.algorithm.needs.isdisjoint(("old_logprobs", "values")):
             old_logprobs, values = self._score(self.policy, batch)
             batch = replace(batch, old_logprobs=old_logprobs, values=values)
@@ -111,17 +116,16 @@ class Trainer:
             with self.parallel.autocast(policy.model.device):
                 predicted = policy.run(forward, policy, microbatch, temperature, entropy_grad)
             yield microbatch, predicted
-            del predicted  # with its graph, before the next pass
+            del predicted  # frees its graph before the next pass
 
     def update(self, batch: TokenBatch, step: int) -> tuple[dict[str, float], TokenBatch]:
         """All optimizer steps on one batch of rollouts.
 
-        Returns `loss/...` and `policy/...` metrics, and the batch with old_logprobs: where the algorithm needed no
-        pass for them they are those of the update's own pass, NaN in rows that could not move the gradient.
-        Raises NonFiniteError before any weight is touched by a non-finite gradient.
+        Returns `loss/...` and `policy/...` metrics and the batch with old_logprobs. Without a scoring pass these come
+        from the update's own pass, NaN in rows that could not move the gradient. Raises NonFiniteError before a
+        non-finite gradient changes a weight.
         """
-        schedule, max_steps = self._settings.schedule, self._settings.max_steps
-        rate = learning_rate(step, self._settings, schedule=schedule, max_steps=max_steps)
+        rate = self._rate(step)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         sums, seen = Sums(), torch.full_like(batch.behavior_logprobs, math.nan)
@@ -136,15 +140,15 @@ class Trainer:
         metrics |= {"policy/learning_rate": rate, "policy/changed_weight_share": changed}
         metrics["system/microbatch_tokens"] = float(min(self._world.gather(self.packing.max_tokens)))
         if batch.old_logprobs is None:
-            known = self._world.add((~seen.isnan()).int()) > 0  # each rank has seen some places
+            known = self._world.add((~seen.isnan()).int()) > 0  # each rank has some of the logprobs
             seen = torch.where(known, self._world.add(seen.nan_to_num(0.0)), math.nan)
             batch = replace(batch, old_logprobs=seen)
         return metrics, batch
 
     def _minibatches(self, batch: TokenBatch, step: int) -> Iterator[list[int]]:
-        """Row numbers of each optimizer step: every epoch visits each row once, in an order drawn from the run seed.
+        """Row numbers of each optimizer step: every epoch visits each row once, in an order derived from the run seed.
 
-        The rows of an episode stay together, in order: the rows of a group share their prompt.
+        The rows of an episode stay together, in order, as they share a prompt.
         """
         count = self.algorithm.num_minibatches
         names, episode_of_row = torch.unique(batch.episodes, return_inverse=True)
@@ -159,14 +163,14 @@ class Trainer:
                     yield torch.nonzero(torch.isin(episode_of_row, part))[:, 0].tolist()
 
     def _update_minibatch(self, batch: TokenBatch, rows: Sequence[int], seen: Tensor) -> Sums:
-        """One optimizer step on some rows; what it reports. Logprobs before it are noted in `seen` [B, T]."""
+        """One optimizer step on some rows; writes their logprobs before it into `seen` [B, T]."""
         minibatch, weights = batch.take(rows), torch.zeros_like(batch.behavior_logprobs)
         weights[rows] = self.objective.loss_weights(minibatch)  # [B, T], 0 outside of the minibatch and of the loss
         chosen = [row for row, has in zip(rows, self.objective.has_gradient(minibatch).tolist(), strict=True) if has]
 
         def own_share() -> tuple[Sums, list[int]]:
-            """The gradient of this rank's rows, from zero; what the loss reported, and the rows where it was not
-            finite. Every pass is made: other ranks may wait for this one in it."""
+            """Compute this rank's gradient from zero; returns loss sums and the rows with a non-finite loss. Makes
+            every pass, even after a non-finite loss: other ranks may wait in it."""
             for parameter in self.policy.parameters():
                 parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.zero_()
             sums, bad = Sums(), list[int]()
@@ -198,7 +202,7 @@ class Trainer:
         if not len(microbatch.targets):  # a share without rows
             predicted.logprobs.sum().backward()
             return []
-        # rows are never cut: all their tokens are here
+        # rows are never cut: the microbatch holds all their tokens
         present, local = torch.unique(microbatch.rows, return_inverse=True)
         place, weights = (local, microbatch.columns), weights[present]
         predicted = predicted.map(lambda x: scatter(x, place, weights.shape))
@@ -209,5 +213,5 @@ class Trainer:
 
 
 def scatter(flat: Tensor, place: tuple[Tensor, Tensor], shape: torch.Size) -> Tensor:
-    """Put N values at their (row, token) places of a [B, T] array, zeros elsewhere; differentiable."""
+    """Put N values at their (row, token) positions of a zero [B, T] array; differentiable."""
     return torch.zeros(shape, dtype=flat.dtype, device=flat.device).index_put(place, flat)

@@ -1,7 +1,7 @@
 """Rank, world size and collectives of the processes that train together.
 
-A run of one process is a world of size 1, where every method returns what it was given: no other file asks how many
-there are. All ranks call the methods in the same order, from one thread. `rlvr.scale.launch` opens larger worlds.
+With one process (size 1) every method returns its argument, so callers need no special case. All ranks call the methods
+in the same order, from one thread. `rlvr.scale.launch` creates larger worlds.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class World:
 
     @property
     def is_first(self) -> bool:
-        """Whether this rank is the one that writes and talks."""
+        """Whether this rank writes files and logs."""
         return self.rank == 0
 
     def share(self, items: Sequence[T]) -> Sequence[T]:
@@ -37,7 +37,7 @@ class World:
         return items[self.rank :: self.size]
 
     def gather(self, item: T) -> list[T]:
-        """Every rank's item, in the order of the ranks, on every rank."""
+        """Every rank's item, ordered by rank, on every rank."""
         if self.size == 1:
             return [item]
         import torch.distributed as dist
@@ -47,19 +47,19 @@ class World:
         return found
 
     def join(self, items: Sequence[T]) -> list[T]:
-        """The inverse of `share`: what each rank made of its share, in the order of the whole."""
+        """The inverse of `share`: all ranks' results in the original order."""
         parts = self.gather(list(items))
         total = sum(map(len, parts))
         return [parts[index % self.size][index // self.size] for index in range(total)]
 
     def first(self, item: T) -> T:
-        """The first rank's item, on every rank."""
+        """Rank 0's item, on every rank."""
         return self.gather(item)[0]
 
     def attempt(self, function: Callable[[], T]) -> list[T]:
-        """What each rank's `function` returned, as `gather`. A UserError of any rank is raised on all, the first one's.
+        """Results of `function` from all ranks, as `gather`. A UserError on any rank is raised on all of them.
 
-        For what may fail on one machine alone, as a full disk: the others would fail of what it left undone.
+        For work that can fail on one machine alone, such as writing to a full disk.
         """
         try:
             answer: T | UserError = function()
@@ -72,11 +72,11 @@ class World:
         return cast(list[T], answers)
 
     def any(self, flag: bool) -> bool:
-        """Whether it is true on any rank."""
+        """Whether the flag is set on any rank."""
         return any(self.gather(flag))
 
     def add(self, tensor: Tensor) -> Tensor:
-        """Sum over the ranks, in place."""
+        """Sum over ranks, in place."""
         if self.size > 1:
             import torch.distributed as dist
 
@@ -84,7 +84,7 @@ class World:
         return tensor
 
     def copy_first(self, tensor: Tensor) -> Tensor:
-        """Take the first rank's numbers, in place."""
+        """Broadcast rank 0's tensor, in place."""
         if self.size > 1:
             import torch.distributed as dist
 

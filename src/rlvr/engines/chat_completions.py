@@ -1,4 +1,4 @@
-"""OpenAI's chat completions: our messages in their form, and validation of an untrusted answer."""
+"""OpenAI's chat-completions format: our messages in their form, and validation of untrusted answers."""
 
 import json
 import math
@@ -12,12 +12,12 @@ from rlvr.types import Message, StopReason
 
 
 class EndpointError(Exception):
-    """A request failed for good."""
+    """A request failed permanently."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Said:
-    """An answer. `token_ids` and `logprobs` are empty where the endpoint does not send them."""
+    """An answer. `token_ids` and `logprobs` are empty if the endpoint does not send them."""
 
     message: Message
     token_ids: tuple[int, ...]
@@ -71,7 +71,7 @@ class _Choice(BaseModel):
 
 
 Count = Annotated[int, AfterValidator(lambda told: told if 0 <= told < 1 << 32 else 0)]
-"""0 for what no conversation has."""
+"""Token cost of a conversation without entry."""
 
 
 class _Usage(BaseModel):
@@ -100,14 +100,14 @@ def read_answer(body: bytes) -> Said:
         raise EndpointError(f"what it answered is no chat completion ({first_problem(error)})") from error
     choice, usage = answer.choices[0], answer.usage or _Usage()
     if choice.finish_reason is None and choice.message == _Message():
-        raise EndpointError("what it answered says nothing, and not why it ended")
+        raise EndpointError("its answer has neither content nor a finish reason")
     token_ids = tuple(choice.token_ids or ())
     content = choice.logprobs.content if choice.logprobs else None
     logprobs = tuple(one.logprob for one in content or ())
     if (token_ids and len(logprobs) != len(token_ids)) or not all(map(math.isfinite, logprobs)):
-        logprobs = ()  # of other tokens than these
+        logprobs = ()  # for other tokens than these
     reading, given = Reading(), choice.message.tool_calls or []
-    for call in given:  # one whose arguments are not JSON has a problem, and is sent back without them
+    for call in given:  # a call with invalid JSON arguments has a problem and is sent back without them
         reading.add("", lambda said=call.function: [(said.name, said.arguments)])
     ids = [call.id or f"call_{index}" for index, call in enumerate(given)]
     calls = tuple(replace(call, id=name) for call, name in zip(reading.calls, ids, strict=False))

@@ -1,6 +1,6 @@
-"""A model behind an endpoint for OpenAI's chat completions: messages in, a message out; for evaluation only.
+"""Client of an OpenAI chat-completions endpoint: messages in, a message out; for evaluation only.
 
-Everything that comes back is untrusted: bounded in size here, validated by `chat_completions`.
+Answers are untrusted: size-limited here, validated by `chat_completions`.
 """
 
 import asyncio
@@ -18,14 +18,14 @@ from rlvr.errors import UserError
 from rlvr.types import SamplingParams, ToolSchema
 
 PREFIX = "openai:"
-TIMEOUT_S = 300.0  # of one request; each retry has as long again
+TIMEOUT_S = 300.0  # of one request; each retry gets the same time
 CONNECT_TIMEOUT_S = 10.0
 MAX_BODY_BYTES = 16 << 20
 MAX_FAILURES_AT_START, MAX_FAILURES = 5, 50
-"""Failures in a row after which an endpoint is given up: before the first answer, and later."""
+"""Consecutive failures after which an endpoint is abandoned: before the first answer, and later."""
 
 _OPTIONAL = ("return_token_ids", "logprobs", "seed")
-"""Keys an endpoint may not know. One that a refusal names is left out from then on."""
+"""Keys an endpoint may not know. A key named in a refusal is left out from then on."""
 
 
 class _Model(BaseModel):
@@ -42,7 +42,7 @@ class Endpoint:
     def __init__(
         self, url: str, name: str, *, max_concurrent: int = 16, timeout_s: float = TIMEOUT_S, max_retries: int = 3
     ) -> None:
-        """Retried are a broken connection, a time-out, 408, 409, 429 and 5xx, after 0.5 s, 1 s, 2 s."""
+        """Retries a broken connection, a time-out, 408, 409, 429 and 5xx, after 0.5 s, 1 s, 2 s."""
         self.url, self.name = url, name
         self._max_concurrent, self._timeout_s, self._max_retries = max_concurrent, timeout_s, max_retries
         self._left_out: set[str] = set()
@@ -67,7 +67,7 @@ class Endpoint:
         """One completion of a conversation in OpenAI's form; `sampling.stop_ids` are ignored.
 
         Raises:
-            EndpointError: this request failed for good.
+            EndpointError: this request failed permanently.
             UserError: every request would fail: a refused key, an unknown model, an endpoint that never answered.
         """
         body: dict[str, Any] = {
@@ -82,7 +82,7 @@ class Endpoint:
         body |= {name: value for name in ("top_k", "min_p") if (value := getattr(sampling, name))}
         if tools:
             body["tools"] = [dict(tool) for tool in tools]
-        elif stop:  # with tools they would end calls, which the endpoint reads itself
+        elif stop:  # with tools they would cut calls, which the endpoint parses
             body["stop"] = list(stop)
         async with self._gate:
             try:
@@ -100,15 +100,15 @@ class Endpoint:
             return said
 
     async def close(self) -> None:
-        """Close the connections; the next request, in whatever loop, opens new ones."""
+        """Close the connections; the next request, in any event loop, opens new ones."""
         client, self._client = self._client, None
         self._gate = asyncio.Semaphore(self._max_concurrent)
         if client is not None:
             await client.close()
 
     async def check(self) -> None:
-        """Ask for the list of models. An endpoint without such a list passes. UserError if there is no answer, no model
-        of this name, or the key is refused.
+        """Request the list of models; an endpoint without one passes. UserError without an answer, for an unknown model
+        name, or for a refused key.
         """
         openai, client = _openai(), self._open()
         try:
@@ -119,7 +119,7 @@ class Endpoint:
             if getattr(error, "status_code", None) in (404, 405, 501):
                 return
             raise UserError(
-                f"the endpoint {self.url} does not answer ({_told(error)}): start it, or correct the address."
+                f"the endpoint {self.url} does not answer ({_error_text(error)}): start it, or correct the address."
             ) from error
         finally:
             await self.close()
@@ -143,11 +143,11 @@ class Endpoint:
                 return await self._read(create(model=self.name, messages=body["messages"], extra_body=sent))
             except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
                 if not self._adapts(str(error.message), sent):
-                    raise EndpointError(_told(error)) from error
+                    raise EndpointError(_error_text(error)) from error
             except (openai.AuthenticationError, openai.PermissionDeniedError, openai.NotFoundError) as error:
                 raise self._refusal(error) from error
             except openai.OpenAIError as error:
-                raise EndpointError(_told(error)) from error
+                raise EndpointError(_error_text(error)) from error
 
     def _adapts(self, refusal: str, sent: Mapping[str, Any]) -> bool:
         """Whether the refused key can be renamed or left out, from then on."""
@@ -184,13 +184,13 @@ class Endpoint:
         return bytes(found)
 
     def _refusal(self, error: Any) -> UserError:
-        """For a status that every request would get."""
+        """The error for a status that every request would get."""
         if error.status_code == 404:
             return UserError(
-                f"the endpoint {self.url} has no model {self.name!r} or no chat completions ({_told(error)}); an "
+                f"the endpoint {self.url} has no model {self.name!r} or no chat completions ({_error_text(error)}); an "
                 "address usually ends with /v1."
             )
-        return UserError(f"the endpoint {self.url} refuses the key ({_told(error)}): set OPENAI_API_KEY.")
+        return UserError(f"the endpoint {self.url} refuses the key ({_error_text(error)}): set OPENAI_API_KEY.")
 
 
 def open_endpoint(model: str) -> Endpoint:
@@ -216,7 +216,7 @@ def _openai() -> Any:
     return openai
 
 
-def _told(error: Any) -> str:
+def _error_text(error: Any) -> str:
     status, body = getattr(error, "status_code", None), getattr(error, "body", None)
     message = body.get("message") if isinstance(body, dict) else None
     if status is not None:

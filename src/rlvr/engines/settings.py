@@ -1,4 +1,4 @@
-"""The engines that `engine=...` can choose."""
+"""The choices of `engine=...`."""
 
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -8,7 +8,7 @@ from rlvr.errors import ConfigError
 from rlvr.registry import register
 from rlvr.settings import Component, NonNegativeInt, PositiveFloat, PositiveInt, Text, setting, wrong
 
-MAX_WAIT_S = 604_800.0  # a week: sockets cannot wait for ever
+MAX_WAIT_S = 604_800.0  # one week: sockets cannot wait forever
 LEAST_TEMPERATURE = 0.01  # vLLM 0.32: `vllm.sampling_params._MAX_TEMP`
 
 
@@ -17,7 +17,7 @@ class EngineSettings(Component):
 
     group: ClassVar[str] = "engine"
     in_process: ClassVar[bool] = False
-    max_batch_size: PositiveInt = setting(256, "completions decoded at the same time; more wait their turn")
+    max_batch_size: PositiveInt = setting(256, "completions decoded at the same time; the rest wait")
 
 
 @register("engine", "local")
@@ -26,45 +26,45 @@ class LocalEngineSettings(EngineSettings):
 
     in_process: ClassVar[bool] = True
     max_batch_size: Annotated[int, Field(ge=1, le=65_536)] = setting(
-        256, "completions decoded at the same time; more wait their turn"
+        256, "completions decoded at the same time; the rest wait"
     )
 
 
 @register("engine", "vllm")
 class VllmEngineSettings(EngineSettings):
-    """Servers of vLLM, which get the policy's weights after every update (docs/vllm.md)."""
+    """vLLM servers, which get the policy's weights after every update (docs/vllm.md)."""
 
     urls: Annotated[tuple[Annotated[str, Field(pattern=r"^https?://", max_length=500)], ...], Field(min_length=1)] = (
         setting(("http://127.0.0.1:8000",), "addresses of the servers; the least busy one gets the next completion")
     )
     sync: Literal["folder", "adapter", "broadcast"] = setting(
         "folder",
-        "folder: all weights go to the servers as files, adapters added to what is under them; adapter: only the "
-        "adapter, in the place of the last one (needs model.lora.enabled and servers with --enable-lora); broadcast: "
-        "all weights over the network, for servers that share no folder with the trainer",
+        "folder: all weights go to the servers as files, adapters merged; adapter: only the adapter, replacing the "
+        "last one (needs model.lora.enabled and servers with --enable-lora); broadcast: all "
+        "weights over the network, for servers that share no folder with the trainer",
     )
     broadcast_host: Annotated[str, Field(min_length=1, max_length=255)] | None = setting(
         None,
-        "address of the trainer's machine by whose interface NCCL sends weights; null: NCCL's own choice",
+        "address of the trainer's network interface for NCCL; null: NCCL's own choice",
         only_if="sync == 'broadcast'",
     )
     weights_dir: Text | None = setting(
         None,
-        "folder for these files, which servers read under the same name; null: weights/ in the run folder",
+        "folder of the weight files, readable by servers under the same path; null: weights/ in the run folder",
         only_if="sync != 'broadcast'",
     )
     timeout_s: Annotated[float, Field(gt=0, le=MAX_WAIT_S)] = setting(
         600.0,
-        "read timeout: a request or a push of weights whose answer is silent for longer has failed, however long all "
-        "of it takes; a server's first ones are slow",
+        "read timeout: a request or weight push fails after this silence, however long all of it takes; a server's "
+        "first requests are slow",
     )
     wait_s: Annotated[float, Field(ge=0, le=MAX_WAIT_S)] = setting(
-        600.0, "how long to wait for a server to come back when none is left; then the run ends, to be resumed"
+        600.0, "how long to wait for a server when none is left; then the run ends and can be resumed"
     )
     max_retries: NonNegativeInt = setting(5, "further attempts for a completion, with the same seed")
     max_logprob_gap: PositiveFloat | None = setting(
         None,
-        "largest difference between a server's logprobs and the trainer's, compared after every push; null: 1e-4 where "
+        "largest difference between a server's logprobs and the trainer's, checked after every push; null: 1e-4 if "
         "both compute in float32, else 0.25",
     )
 
@@ -75,7 +75,7 @@ class VllmEngineSettings(EngineSettings):
         return self
 
     def check_run(self, config: Any) -> None:
-        if config.rollout.temperature < LEAST_TEMPERATURE:  # vLLM would sample at this one, and the trainer not
+        if config.rollout.temperature < LEAST_TEMPERATURE:  # vLLM would clamp it, the trainer not
             raise ConfigError(
                 f"rollout.temperature={config.rollout.temperature}: vLLM needs at least {LEAST_TEMPERATURE}."
             )

@@ -8,10 +8,10 @@ from rlvr.types import Example, Message, Score, ToolSchema, TurnText
 
 
 class SingleTurnEnv:
-    """Ends after one completion, which the verifier scores against the example's answer.
+    """Ends after one completion, scored against the example's answer.
 
-    The verifier sees the text of the example's messages, not the rendered prompt: a chat template's markers are no
-    part of the problem. `state` goes to it as `attempt.state`.
+    The verifier sees the text of the example's messages, without a chat template's markers. `state` is passed to it as
+    `attempt.state`.
     """
 
     max_turns: int | None = 1

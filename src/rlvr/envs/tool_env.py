@@ -1,4 +1,4 @@
-"""An environment in which the model calls tools until it answers.
+"""An environment with tools: the model calls tools until it answers.
 
 assistant  search(query="Oslo")         ->  tool     "Oslo is the capital of Norway."
 assistant  complete(answer="Norway")    ->  done: `complete` is a final tool
@@ -19,23 +19,22 @@ from rlvr.rewards.trace import Trace
 from rlvr.types import Attempt, Example, Message, Score, ToolCall, ToolSchema, TraceStep, TurnText
 
 MAX_CALLS_PER_TURN = 32
-"""More calls in one turn are not executed: what they return could not be read anyway."""
+"""Calls beyond this number in one turn are not executed: their results would exceed the context anyway."""
 
 COUNTED = ("tool_calls", "tool_errors", "malformed_calls", "unknown_tools", "invalid_arguments", "tool_timeouts")
 _FAILURES = {"arguments": "invalid_arguments", "timeout": "tool_timeouts"}
 
 
 class ToolEnv(SingleTurnEnv):
-    """Ends with a successful call of a final tool, with a turn that calls nothing, or after `max_turns` turns.
+    """Ends with a successful call of a final tool, with a turn without calls, or after `max_turns` turns.
 
-    With `reminds` a turn that calls nothing is answered by the user instead, and counted: call a tool or `complete`.
+    With `reminds` a turn without calls gets a user message (call a tool or `complete`) instead, and is counted.
 
-    The calls of a turn run one after another. What goes wrong with a call is said to the model in a tool's message and
-    counted in `Score.diagnostics`; nothing of it ends the episode. In the last turn only final tools are executed:
-    nobody would read what the others return. `state` belongs to this episode alone; tools get it, and the verifier as
-    `attempt.state`. `potential` tells how far the state is; its value before each turn goes into `Score.potentials`.
-    A `Trace` called `trace` in the state, where the tools note what they do, is told the turn; it goes into
-    `Score.trace`.
+    The calls of a turn run sequentially. Errors of a call go to the model as a tool message and are counted in
+    `Score.diagnostics`; they do not end the episode. In the last turn only final tools are executed, as no later turn
+    reads other results. `state` belongs to this episode; tools get it, and the verifier as `attempt.state`.
+    `potential(state)` before each turn goes into `Score.potentials`. If the state has a `Trace` called `trace`, it is
+    told the turn and goes into `Score.trace`.
     """
 
     def __init__(
@@ -89,7 +88,7 @@ class ToolEnv(SingleTurnEnv):
         return Reply(messages=tuple(replies), done=False)
 
     async def score(self, turns: Sequence[TurnText]) -> Score:
-        """The verifier's grade on turns and state, with what was counted."""
+        """The verifier's score of turns and state, with the error counts."""
         attempt = to_attempt(self._example, turns, self._state)
         score = await run_verifier(self._verifier, attempt)
         counted = {"turns": float(len(turns)), **{name: float(self._counts[name]) for name in COUNTED}}
@@ -102,7 +101,7 @@ class ToolEnv(SingleTurnEnv):
         )
 
     async def _ending(self, attempt: Attempt) -> tuple[TraceStep, ...]:
-        """What the trace ends with, behind what the verifier noted."""
+        """Final trace steps, after those of the verifier."""
         return ()
 
     async def _call(self, call: ToolCall, is_last: bool, index: int) -> tuple[str, bool]:

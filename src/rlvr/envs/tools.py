@@ -1,4 +1,4 @@
-"""Typed Python functions with docstrings become tools: JSON schema, checked arguments, a time limit.
+"""Makes tools of typed Python functions with docstrings: JSON schema, validated arguments, time limit.
 
 def search(query: str, state: Notes, top_n: int = 3) -> str:
     '''Find passages.
@@ -12,7 +12,7 @@ tool = make_tool(search, timeout_s=5.0)
 await tool.call({"query": "Oslo"}, state)        ToolResult(text="...", failure=None)
 await tool.call({"query": []}, state)            ToolResult(text="argument 'query' ...", failure="arguments")
 
-Arguments are read as pydantic does by default: `top_n="3"` is 3, and `query=3` is "3".
+Arguments are validated in pydantic's lax mode: `top_n="3"` is 3, and `query=3` is "3".
 """
 
 import asyncio
@@ -43,12 +43,12 @@ _SECTIONS = re.compile(r"^(Args|Arguments|Returns|Yields|Raises|Example|Examples
 
 
 class ToolError(Exception):
-    """A tool raises it to say something to the model: its text is the tool's answer."""
+    """Raised by a tool: its text is the tool's answer to the model."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolResult:
-    """A tool's answer, and why it is none: wrong arguments, a time-out, or an exception."""
+    """A tool's answer, and its failure: wrong arguments, a time-out, or an exception."""
 
     text: str
     failure: Literal["arguments", "timeout", "error"] | None = None
@@ -56,7 +56,7 @@ class ToolResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Tool:
-    """A function that the model may call. It knows nothing of an episode: the state comes with each call."""
+    """A function that the model may call. Stateless: the episode's state comes with each call."""
 
     name: str
     schema: ToolSchema
@@ -66,7 +66,7 @@ class Tool:
     run: Callable[[dict[str, Any], object], Awaitable[str]]
 
     def checked(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments as the function takes them. Raises ValueError with what is wrong, in words for the model."""
+        """The validated arguments. Raises ValueError with a message for the model."""
         try:
             return self.arguments.validate_json(json.dumps(arguments))
         except ValidationError as error:
@@ -77,9 +77,9 @@ class Tool:
             raise ValueError("the arguments are no JSON object") from None
 
     async def call(self, arguments: Mapping[str, Any], state: object) -> ToolResult:
-        """The answer in words for the model; never raises for anything that the model wrote.
+        """The answer for the model; never raises for model output.
 
-        Raises UserError if the tool does: the model can do nothing about it.
+        Raises UserError if the tool does: the model cannot correct it.
         """
         try:
             checked = self.checked(arguments)
@@ -91,11 +91,11 @@ class Tool:
             raise
         except TimeIsUpError:
             return ToolResult(text=f"it took more than {self.timeout_s:g} s and was given up", failure="timeout")
-        except (Exception, SystemExit, asyncio.CancelledError) as error:  # foreign code: the model reads what happened
+        except (Exception, SystemExit, asyncio.CancelledError) as error:  # user code: the model gets the error as text
             task = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and (task is None or task.cancelling()):
-                raise  # the episode itself is given up
-            return ToolResult(text=_told(error, named=not isinstance(error, ToolError)), failure="error")
+                raise  # the episode itself is cancelled
+            return ToolResult(text=_error_text(error, named=not isinstance(error, ToolError)), failure="error")
 
 
 def make_tool(
@@ -107,18 +107,19 @@ def make_tool(
     max_output_chars: int = 20_000,
     threads: CallThreads | None = None,
 ) -> Tool:
-    """The tool of a typed function with a Google-style docstring. A parameter `state` is given the episode's state.
+    """The tool of a typed function with a Google-style docstring. A parameter `state` receives the episode's state.
 
-    A successful call of a `final` tool ends the episode. What is returned and is no text is written as JSON, nothing at
-    all as "done"; of more than `max_output_chars` characters the rest is cut. How it runs:
+    A successful call of a `final` tool ends the episode. A result that is no text becomes JSON, None becomes "done";
+    text beyond `max_output_chars` characters is cut. Execution:
 
     - An asynchronous function runs on the event loop, and is cancelled after `timeout_s` seconds. It must not block.
-    - Any other one runs in a thread of `threads` (if not given, of its own), and is left alone there when its time is
-      up: should it ever go on, it may still change the state.
-    - With `inline=True` the event loop calls it by itself, which saves the change of threads, about 60 microseconds. No
-      time limit is kept then: only for functions that look something up in memory and can never wait.
+    - Any other one runs in a thread of `threads` (default: its own) and is abandoned there after its time; it may still
+      change the state later.
+    - With `inline=True` the event loop calls it directly, which saves about 60 microseconds. There is no time limit:
+    only
+      for in-memory lookups that cannot block.
 
-    UserError for a function without a docstring, or with a parameter that has no type that JSON can write.
+    UserError for a function without a docstring, or with a parameter type that JSON cannot express.
     """
     name = getattr(function, "__name__", "")
     description, notes = _described(name, function)
@@ -138,7 +139,7 @@ def make_tool(
 
 
 def load_tool(path: str, *, timeout_s: float) -> Tool:
-    """The tool of a function in a module of the user's own, `my_tools:calculator`. ConfigError if it cannot be one."""
+    """The tool of a function in a user module, `my_tools:calculator`. ConfigError if it cannot be one."""
     said = f"task.tools={path}"
     try:
         return make_tool(imports.imported(said, path, "function", inspect.isfunction), timeout_s=timeout_s)
@@ -152,10 +153,10 @@ def load_tool(path: str, *, timeout_s: float) -> Tool:
 
 
 def _described(name: str, function: Callable[..., object]) -> tuple[str, dict[str, str]]:
-    """A Google-style docstring's text before its sections, and what it says of each argument."""
+    """A Google-style docstring's text before its sections, and its argument descriptions."""
     doc = inspect.getdoc(function) if getattr(function, "__doc__", None) else None
     if not doc or not name.isidentifier():
-        raise UserError(f"the tool {name!r} has no docstring or name: the model is told by them what a tool does.")
+        raise UserError(f"the tool {name!r} has no docstring or name: these tell the model what a tool does.")
     text, *sections = _SECTIONS.split(doc)
     described = dict(zip(sections[::2], sections[1::2], strict=True))
     notes: dict[str, str] = {}
@@ -172,7 +173,7 @@ def _described(name: str, function: Callable[..., object]) -> tuple[str, dict[st
 
 
 class _Untitled(GenerateJsonSchema):
-    """Without a `title` for every field: it repeats the name, and the model reads every token."""
+    """Omits the `title` of each field: it repeats the name and costs tokens."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
@@ -184,7 +185,7 @@ class _Untitled(GenerateJsonSchema):
 def _parameters(
     name: str, function: Callable[..., object], notes: Mapping[str, str]
 ) -> tuple[TypeAdapter[dict[str, Any]], dict[str, Any], bool]:
-    """What checks the arguments, their JSON schema, and whether the state is wanted."""
+    """Validator of the arguments, their JSON schema, and whether the function takes the state."""
     try:
         hints = typing.get_type_hints(function, include_extras=True)
     except NameError as error:
@@ -217,7 +218,7 @@ def _parameters(
 
 
 async def _within(call: Callable[[], Awaitable[object]], timeout_s: float) -> object:
-    """The call's result. One that is out of time is cancelled, and not waited for if it does not care."""
+    """The call's result. After the time limit the call is cancelled, without waiting for its end."""
     task = asyncio.ensure_future(_no_exit(call))
     try:
         await asyncio.wait({task}, timeout=timeout_s)
@@ -234,7 +235,7 @@ async def _within(call: Callable[[], Awaitable[object]], timeout_s: float) -> ob
 async def _no_exit(call: Callable[[], Awaitable[object]]) -> object:
     try:
         return await call()
-    except SystemExit as error:  # out of a task it would end the event loop
+    except SystemExit as error:  # raised in a task, it would end the event loop
         raise RuntimeError(f"SystemExit: {error}") from error
 
 
@@ -244,16 +245,16 @@ def _text(value: object, max_chars: int) -> str:
     return _bounded(value, max_chars)
 
 
-def _told(error: BaseException, *, named: bool = True) -> str:
-    """An exception in words: `KeyError: 'x'`."""
+def _error_text(error: BaseException, *, named: bool = True) -> str:
+    """An exception as text: `KeyError: 'x'`."""
     name, text = type(error).__name__, ""
-    with suppress(Exception):  # foreign code again
+    with suppress(Exception):  # user code
         text = str(error)
     return _bounded(f"{name}: {text}" if named and text else text or name, MAX_ERROR_CHARS)
 
 
 def _bounded(text: str, max_chars: int) -> str:
-    """Text that any tokenizer can encode, cut with a remark."""
+    """Text that any tokenizer can encode, cut with a note."""
     if len(text) > max_chars:
         text = f"{text[:max_chars]}\n[cut after {max_chars:,} of {len(text):,} characters]"
     return text if text.isascii() else text.encode("utf-8", "replace").decode()

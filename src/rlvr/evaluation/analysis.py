@@ -1,4 +1,4 @@
-"""Scores with intervals, costs and paired comparisons of evaluation records, computed as by `rlvr eval`."""
+"""Scores with intervals, costs and paired comparisons of evaluation records, as computed by `rlvr eval`."""
 
 import math
 from collections import Counter, defaultdict
@@ -17,7 +17,7 @@ from rlvr.types import StopReason
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kind:
-    """The examples with one tag, graded greedily: `Kind(tag="2_hops", num_examples=120, accuracy=Interval(...))`."""
+    """The greedily graded examples with one tag: `Kind(tag="2_hops", num_examples=120, accuracy=Interval(...))`."""
 
     tag: str
     num_examples: int
@@ -27,14 +27,14 @@ class Kind:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cost:
-    """Means over all episodes, greedy and sampled. `seconds` is wall time beside concurrent episodes."""
+    """Means over all episodes, greedy and sampled. `seconds` is wall time with concurrent episodes."""
 
     prompt_tokens: float
     completion_tokens: float
     turns: float
     tool_calls: float
     seconds: float
-    tokens_per_right: float  # tokens read and written by all episodes per right answer; NaN without one
+    tokens_per_right: float  # prompt and completion tokens of all episodes per right answer; NaN without one
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,20 +47,20 @@ class Cell:
     split: str
     retriever: str | None
     settings: str
-    variant: str  # `#3f2a1b`, the settings in short, where the model has several on this task; else empty
+    variant: str  # `#3f2a1b`, a short hash of the settings if the model has several on this task
     num_examples: int  # graded greedily
     samples_per_example: int
-    scores: Mapping[str, Interval]  # accuracy, if anything was graded greedily, then the sampled ones
-    numbers: Mapping[str, float]  # everything else that `eval` prints
+    scores: Mapping[str, Interval]  # accuracy, if there are greedy grades, then the sampled ones
+    numbers: Mapping[str, float]  # the other metrics of `eval`
     kinds: tuple[Kind, ...]
     cost: Cost
-    best: tuple[EvaluationRecord, ...]  # right greedy completions of the highest reward
-    worst: tuple[EvaluationRecord, ...]  # wrong ones of the lowest
+    best: tuple[EvaluationRecord, ...]  # right greedy completions with the highest reward
+    worst: tuple[EvaluationRecord, ...]  # wrong ones with the lowest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Analysis:
-    """Cells in the order of their first records, and the comparisons of every comparable pair."""
+    """Cells in the order of their first records, and all comparisons."""
 
     cells: tuple[Cell, ...]
     comparisons: tuple[Comparison, ...]
@@ -77,9 +77,9 @@ class Analysis:
 def analyze(records: Iterable[EvaluationRecord], *, baseline: str | None = None, num_shown: int = 3) -> Analysis:
     """Group the records by task, split, model, retriever and settings; summarize and compare the groups.
 
-    A measurement that appears twice counts once; completions of a user's own prompts without a known answer do not
-    count. Compared are models with the same retriever, and retrievers of the same model; with `baseline` only the other
-    models with that one. ConfigError if there is no record of `baseline`.
+    Duplicate measurements count once; completions of a user's prompts without a known answer do not count. Compares
+    models with the same retriever, and retrievers of the same model; with `baseline` only that model with the others.
+    ConfigError if there is no record of `baseline`.
     """
     groups, notes = _group(records)
     firsts = [of_one[0] for of_one in groups]
@@ -93,7 +93,7 @@ def analyze(records: Iterable[EvaluationRecord], *, baseline: str | None = None,
         cells.append(_cell(of_one, f"#{one.settings[:6]}" if several else "", num_shown))
     found: list[Comparison] = []
     for (one, first), (two, second) in combinations(zip(cells, groups, strict=True), 2):
-        if two.model == baseline != one.model:  # the baseline comes first
+        if two.model == baseline != one.model:  # put the baseline first
             one, first, two, second = two, second, one, first
         if not _comparable(one, two, baseline):
             continue
@@ -109,7 +109,7 @@ def analyze(records: Iterable[EvaluationRecord], *, baseline: str | None = None,
 
 
 def _group(records: Iterable[EvaluationRecord]) -> tuple[list[list[EvaluationRecord]], list[str]]:
-    """The records of each group, and notes about duplicated, ungradable and incomplete ones."""
+    """The records of each group, and notes about duplicate, ungradable and incomplete ones."""
     groups: dict[tuple[str, ...], dict[tuple[str, int], EvaluationRecord]] = {}
     num_twice = num_different = num_unknown = 0
     for record in records:
@@ -142,7 +142,7 @@ def _group(records: Iterable[EvaluationRecord]) -> tuple[list[list[EvaluationRec
 def _with_all_samples(records: list[EvaluationRecord]) -> list[EvaluationRecord]:
     """The greedy records and the first k samples of each example with at least k; k keeps the most samples.
 
-    An evaluation that is interrupted while it grows from 4 samples to 8 has 4 of most examples and 8 of a few.
+    An evaluation interrupted while growing from 4 to 8 samples has 4 of most examples and 8 of a few.
     """
     samples = samples_by_example(sorted(records, key=lambda record: record.sample_index))
     counts = Counter(map(len, samples.values()))
@@ -212,7 +212,7 @@ def _cost(records: Sequence[EvaluationRecord]) -> Cost:
 
 
 def _num_calls(record: EvaluationRecord) -> float:
-    """The calls that ran, as the environment counts them: those of a completion that was cut off did not."""
+    """Executed calls, as counted by the environment: calls of a cut-off completion were not executed."""
     counted = record.diagnostics.get("tool_calls")
     if isinstance(counted, int | float):
         return counted
@@ -220,7 +220,7 @@ def _num_calls(record: EvaluationRecord) -> float:
 
 
 def _comparable(one: Cell, two: Cell, baseline: str | None) -> bool:
-    """Whether they have the same examples and differ in one thing: the model, the retriever or the settings."""
+    """Whether they have the same examples and differ in one thing: model, retriever or settings."""
     is_same_model, is_same_retriever = one.model == two.model, one.retriever == two.retriever
     if baseline is not None and (one.model != baseline or is_same_model or not is_same_retriever):
         return False
@@ -228,7 +228,7 @@ def _comparable(one: Cell, two: Cell, baseline: str | None) -> bool:
 
 
 def _caveats(one: Cell, two: Cell, comparison: Comparison | None, conditions: tuple[str, str]) -> list[str]:
-    """What a reader of the comparison has to know; records of other programs may have no `conditions`."""
+    """Caveats of a comparison; records of other programs may have no `conditions`."""
     both = f"{one.name} and {two.name}"
     if comparison is None:
         return [f"{both} have no example of {one.task} in common that was graded greedily."]
@@ -236,7 +236,7 @@ def _caveats(one: Cell, two: Cell, comparison: Comparison | None, conditions: tu
     if one.model != two.model and "" not in conditions and conditions[0] != conditions[1]:
         notes.append(
             f"{both} were not asked {one.task} in the same way (prompt, settings of the task, or "
-            "rollout.max_completion_tokens): their difference is not that of the models alone."
+            "rollout.max_completion_tokens): their difference is not due to the models alone."
         )
     if comparison.num_common < max(one.num_examples, two.num_examples):
         changed = f", and {comparison.num_changed:,} have other gold answers" if comparison.num_changed else ""

@@ -1,4 +1,4 @@
-"""Find the records of evaluations in files and folders, and note what cannot be used."""
+"""Finds evaluation records in files and folders, and notes unusable ones."""
 
 import json
 from collections.abc import Container, Iterator, Sequence
@@ -9,7 +9,7 @@ from rlvr.errors import UserError
 from rlvr.tracking.evaluations import EvaluationRecord, read_records
 from rlvr.tracking.jsonl import few
 
-PLAN = "benchmark.json"  # in a benchmark's folder: what is measured, and the file of its records
+PLAN = "benchmark.json"  # in a benchmark's folder: its cells and their record files
 MAX_PLAN_BYTES = 10 << 20
 MAX_PROBLEMS = 3  # damaged lines named per file; more are counted
 
@@ -19,7 +19,7 @@ Names = tuple[str, str, str]  # a benchmark's names for the model and task of a 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Collected:
-    """Records in the order of their files, the files, and a sentence for everything left out."""
+    """Records in file order, the files, and a sentence for everything excluded."""
 
     records: tuple[EvaluationRecord, ...]
     files: tuple[Path, ...]
@@ -27,9 +27,9 @@ class Collected:
 
 
 def collect(paths: Sequence[Path], *, only: Container[Path] | None = None, tokens: bool = True) -> Collected:
-    """All records of files, and of the `*.jsonl` and `*.jsonl.partial` inside folders. UserError if there are none.
+    """All records of files, and of `*.jsonl` and `*.jsonl.partial` inside folders. UserError if there are none.
 
-    A benchmark's folder gives its records in the order of its plan, with the plan's names for model and task. `only`:
+    Records of a benchmark's folder are in the order of its plan, with the plan's names for model and task. `only`:
     resolved paths of the files to read. `tokens=False` drops token ids and logprobs, which take most of the memory.
     """
     records: list[EvaluationRecord] = []
@@ -46,7 +46,7 @@ def collect(paths: Sequence[Path], *, only: Container[Path] | None = None, token
             used.append(file)
             if file.suffix == ".partial":
                 notes.append(f"{file} is of an evaluation that has not ended: what ends early is in it first.")
-        if names is not None:  # `rpn_small` for the task `rpn` of that configuration; `mix/gsm8k` for a set of several
+        if names is not None:  # `rpn_small` for task `rpn`; `mix/gsm8k` for one set of several
             model, task, own = names
             found = [replace(r, model=model, task=task if r.task == own else f"{task}/{r.task}") for r in found]
         records += found
@@ -60,7 +60,7 @@ def collect(paths: Sequence[Path], *, only: Container[Path] | None = None, token
 
 
 def _files(paths: Sequence[Path], notes: list[str]) -> Iterator[tuple[Path, Names | None]]:
-    """Each file, with its names in a plan."""
+    """Each file with its names in a plan."""
     for path in paths:
         if path.is_file():
             yield path, None
@@ -69,7 +69,7 @@ def _files(paths: Sequence[Path], notes: list[str]) -> Iterator[tuple[Path, Name
             yield from planned
             known = {file for file, _ in planned}
             found = sorted([*_visible(path, "*.jsonl"), *_visible(path, "*.jsonl.partial")])
-            # metrics.jsonl: of a run
+            # e.g. metrics.jsonl of a run
             yield from ((file, None) for file in found if file not in known and file.name != "metrics.jsonl")
         else:
             raise UserError(f"there is no file or folder {path}.")
@@ -82,7 +82,7 @@ def _visible(folder: Path, pattern: str) -> list[Path]:
 
 
 def _of_plan(plan: Path, notes: list[str]) -> Iterator[tuple[Path, Names]]:
-    """The existing files of a benchmark, finished or begun."""
+    """The existing record files of a benchmark, complete or partial."""
     try:
         with plan.open("rb") as file:
             cells = json.loads(file.read(MAX_PLAN_BYTES))["cells"]

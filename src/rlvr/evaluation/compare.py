@@ -1,4 +1,4 @@
-"""Two evaluations of the same examples: their difference, its evidence and a sentence about it."""
+"""Comparison of two evaluations on the same examples: difference, significance and a summary sentence."""
 
 import math
 import re
@@ -12,12 +12,12 @@ from rlvr.tracking.evaluations import EvaluationRecord
 
 ALPHA = 0.05  # significance level of a difference, for the adjusted p-value
 HEADLINE = re.compile(r".+_recall|(?:answer|citation)_f1")
-"""Of the scores beside accuracy, those that the sentence names."""
+"""Scores other than accuracy that the sentence reports."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """`second` against `first` on the examples that both were graded on, greedily.
+    """`second` against `first` on the examples with a greedy grade in both.
 
     `Comparison(task="rpn", split="test", first="runs/a", second="runs/b", num_common=500,
     difference=Interval(value=0.032, low=0.004, high=0.061), only_first=("3 4 +", ...), only_second=(...),
@@ -35,10 +35,10 @@ class Comparison:
     p_value: float  # McNemar's exact test
     adjusted_p_value: float = math.nan  # Holm's correction for all `num_comparisons`
     num_comparisons: int = 1
-    scores: Mapping[str, Interval] = field(default_factory=dict)  # differences of F1, recall, ..., where both have one
-    sampled: Interval | None = None  # difference of the sampled accuracies, where all samples of an example were graded
-    num_changed: int = 0  # examples whose gold answers differ, left out
-    disagreeing: tuple[tuple[EvaluationRecord, EvaluationRecord], ...] = ()  # some that only one gets right
+    scores: Mapping[str, Interval] = field(default_factory=dict)  # differences of F1, recall, ..., if both have one
+    sampled: Interval | None = None  # difference of the sampled accuracies, of examples with all samples graded
+    num_changed: int = 0  # examples whose gold answers differ, excluded
+    disagreeing: tuple[tuple[EvaluationRecord, EvaluationRecord], ...] = ()  # examples that only one gets right
 
     @property
     def is_real(self) -> bool:
@@ -47,7 +47,7 @@ class Comparison:
 
     @property
     def sentence(self) -> str:
-        """Which one is better, by how much, and the evidence."""
+        """The better model, the difference and its evidence."""
         where = f"on {self.task}" + (f" ({self.split})" if self.split != "test" else "")
         sign = -1 if self.is_real and self.difference.value < 0 else 1
         evidence = f"McNemar p {_p(self.p_value)}"
@@ -86,7 +86,7 @@ def compare(
     names: tuple[str, str],
     num_shown: int = 3,
 ) -> Comparison | None:
-    """The comparison of two evaluations of one task; None if no example was graded greedily in both."""
+    """Compare two evaluations of one task; None if no example has a greedy grade in both."""
     one, two = graded_greedily(first), graded_greedily(second)
     shared = [example for example in one if example in two]
     changed = {example for example in shared if one[example].expected != two[example].expected}
@@ -116,7 +116,7 @@ def compare(
 
 
 def _scores(pairs: Sequence[tuple[EvaluationRecord, EvaluationRecord]]) -> dict[str, Interval]:
-    """The paired differences of the verifier's scores, each on the pairs where both records have it."""
+    """Paired differences of the verifier's scores, over pairs where both records have the score."""
     found = {}
     for name in dict.fromkeys(name for one, _ in pairs for name in one.diagnostics if SCORE.fullmatch(name)):
         both = [values for pair in pairs if len(values := fact_values(pair, name)) == 2]

@@ -1,7 +1,7 @@
 """Held-out evaluation: greedy accuracy, and with k samples per example avg@k, pass@k and maj@k, with intervals.
 
 The grade is the task's metric, which shares no code with the training reward: reward hacking must not look like
-progress. Examples, draws and resamples are fixed: two evaluations of the same weights agree.
+progress. Examples, draws and resamples are fixed, so repeated evaluations of the same weights agree.
 """
 
 import asyncio
@@ -24,28 +24,29 @@ from rlvr.types import Example, GradedAnswer, SamplingParams
 SAMPLING_SEED = 0
 """Evaluation draws do not depend on the run's seed, so runs with different seeds can be compared."""
 
-MAX_FAILURE_SHARE = 0.2  # largest share of completions that the metric may fail on
-UNNAMED = Origin()  # of records that are not written, e.g. during training
+MAX_FAILURE_SHARE = 0.2  # most completions on which the metric may fail
+UNNAMED = Origin()  # for records that are not saved, e.g. during training
 Progress = Callable[[int, int], None]  # called after each episode with (episodes done, episodes in total)
 Records = tuple[EvaluationRecord, ...]  # the samples of each example, example by example
 
 
 @dataclass(frozen=True, kw_only=True)
 class Session:
-    """How an evaluation is kept and shown. Records in `file` of the same gold answer are reused; new ones go there."""
+    """Storage and progress of an evaluation. Records in `file` with the same gold answer are reused; new ones are
+    added."""
 
     origin: Origin = UNNAMED
     file: RecordFile | None = None
     on_progress: Progress | None = None
-    max_running: int | None = None  # episodes at the same time; None: all, which the engine batches
+    max_running: int | None = None  # concurrent episodes; None: all
 
 
 UNKEPT = Session()
 
 
 def examples_of(task: Task, num: int, split: str = "test") -> list[Example]:
-    """The first `num` examples that are held out, or with `split="train"` the first distinct ones of training; fewer if
-    there are no more (in 20 x num draws). ConfigError if there is none."""
+    """The first `num` held-out examples, or with `split="train"` the first distinct training ones; fewer if 20 x num
+    draws give no more. ConfigError if there is none."""
     if split == "train":
         drawn = (task.train_example(index) for index in range(20 * num))
         examples: dict[str, Example] = {}
@@ -67,7 +68,7 @@ async def play_set(
 ) -> Records:
     """The graded samples of each example: sample 0 is greedy, 1, 2, ... are drawn with `sampling`.
 
-    The seed of a draw is a function of (`SAMPLING_SEED`, example id, sample, turn). The player is closed at the end.
+    The seed of a draw is a function of (`SAMPLING_SEED`, example id, sample, turn). Closes the player at the end.
     """
     file, origin, num, num_done = session.file, session.origin, len(examples) * len(samples), 0
     done = file.known(origin.settings) if file else {}
@@ -106,14 +107,14 @@ def greedy(params: SamplingParams) -> SamplingParams:
 async def grade(
     task: Task, example: Example, episode: Played, sample: int, *, origin: Origin = UNNAMED, start: float | None = None
 ) -> EvaluationRecord:
-    """The record of a played episode; `start` is the `time.perf_counter()` at its begin."""
+    """The record of a played episode; `start` is `time.perf_counter()` at its start."""
     turns = episode.texts
     if episode.failure is None:
         grade = await task.grade(example, turns)
     else:
         grade = GradedAnswer(answer=None, correct=False, failure=episode.failure)
     return EvaluationRecord(
-        **{name: getattr(origin, name) for name in Origin.__slots__},  # asdict copies deeply: a sixth of an episode
+        **{name: getattr(origin, name) for name in Origin.__slots__},  # asdict deep-copies: a sixth of the time
         example_id=example.id,
         sample_index=sample,
         prompt=turns[0].prompt if turns else "\n".join(message.content for message in example.messages),
@@ -139,7 +140,7 @@ def conclude(task_name: str, records: Records, *, world: World = ALONE) -> Evalu
 
     UserError if the metric failed on more than `MAX_FAILURE_SHARE` of the completions.
     """
-    if world.size > 1:  # examples were dealt out, each with all its samples
+    if world.size > 1:  # each rank has all samples of its examples
         size = max((record.sample_index for record in records), default=0) + 1
         by_example = [records[start : start + size] for start in range(0, len(records), size)]
         records = tuple(chain.from_iterable(world.join(by_example)))

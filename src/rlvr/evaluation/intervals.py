@@ -1,4 +1,4 @@
-"""95 % confidence intervals, and whether chance would explain the difference of two models on the same examples."""
+"""95 % confidence intervals, and significance tests for two models on the same examples."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 CONFIDENCE = 0.95
 
 SEED = 0  # of all resampling, so that the same records give the same intervals
-_FEW = 32  # up to this many distinct values multinomial counts are faster than drawing every example
+_FEW = 32  # with few distinct values, multinomial counts are faster than drawing examples
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,7 +26,7 @@ class Interval:
 
 
 def wilson(num_correct: int, num_examples: int) -> Interval:
-    """Wilson's score interval of a proportion (JASA 1927); unlike the normal one it is right near 0 and 1."""
+    """Wilson's score interval of a proportion (JASA 1927); correct near 0 and 1, unlike the normal one."""
     from scipy.stats import binomtest
 
     interval = binomtest(num_correct, num_examples).proportion_ci(CONFIDENCE, method="wilson")
@@ -36,10 +36,10 @@ def wilson(num_correct: int, num_examples: int) -> Interval:
 def bootstrap(per_example: ArrayLike, *, seed: int = SEED, num_resamples: int = 2000) -> Interval:
     """Percentile bootstrap of the mean of `per_example` [N], one value per example in [0, 1].
 
-    Examples are drawn, not samples: samples of one example are correlated, and treating them as independent makes
+    Resamples examples, not samples: samples of one example are correlated, and treating them as independent makes
     intervals too narrow. With 200 examples the coverage is 93 to 96 %; with 50 and a rate under 5 % or over 95 % only
-    about 80 %, because the few exceptions may be missing. If every value is 0, or every one is 1, resampling would give
-    an interval without width; Wilson's interval over the examples is returned instead.
+    about 80 %, because rare outcomes may be missing. If all values are 0, or all are 1, the bootstrap interval would
+    have no width; Wilson's interval is returned instead.
     """
     import numpy as np
 
@@ -55,7 +55,7 @@ def _percentiles(values: NDArray[np.float64], num_resamples: int, seed: int) -> 
 
     rng = np.random.default_rng(seed)
     distinct, counts = np.unique(values, return_counts=True)
-    if len(distinct) <= _FEW:  # the same distribution: how often each value is drawn is multinomial
+    if len(distinct) <= _FEW:  # same distribution: counts of the values are multinomial
         means = rng.multinomial(len(values), counts / len(values), num_resamples) @ distinct / len(values)
     else:
         means = np.array([values[rng.integers(0, len(values), len(values))].mean() for _ in range(num_resamples)])
@@ -66,9 +66,9 @@ def _percentiles(values: NDArray[np.float64], num_resamples: int, seed: int) -> 
 def paired_bootstrap(first: ArrayLike, second: ArrayLike, *, seed: int = SEED, num_resamples: int = 5000) -> Interval:
     """Percentile bootstrap of mean(second) - mean(first); both [N], one value in [0, 1] for each common example.
 
-    Examples are drawn with both of their values: difficulty is shared, and drawing the models apart would make the
-    interval too wide. If all differences are equal, resampling would give an interval without width; it then reaches as
-    far as Wilson's for an event never seen in N examples. ValueError for different lengths, or none.
+    Resamples examples with both values: the models share each example's difficulty, and separate resampling would make
+    the interval too wide. If all differences are equal, the half-width is that of Wilson's interval for an event never
+    seen in N examples. ValueError for different lengths, or none.
     """
     import numpy as np
 
@@ -83,8 +83,8 @@ def paired_bootstrap(first: ArrayLike, second: ArrayLike, *, seed: int = SEED, n
 def mcnemar(only_first: int, only_second: int) -> float:
     """Exact two-sided p-value of McNemar's test (Psychometrika 1947).
 
-    Of two equally good models each is equally likely to be the one that gets a discordant example right: a fair coin,
-    thrown `only_first + only_second` times.
+    Under the null hypothesis each model is equally likely to be the right one on a discordant example: a binomial test
+    with `only_first + only_second` trials.
     """
     from scipy.stats import binomtest
 
@@ -95,8 +95,8 @@ def mcnemar(only_first: int, only_second: int) -> float:
 def holm(p_values: Sequence[float]) -> tuple[float, ...]:
     """Holm's adjusted p-values (Scandinavian Journal of Statistics 1979), in the given order.
 
-    Rejecting where the adjusted value is below 0.05 keeps the chance of any false rejection at 5 %, whatever the
-    dependence of the tests.
+    Rejecting at adjusted values below 0.05 keeps the probability of any false rejection at 5 %, for any dependence of
+    the tests.
     """
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""Players of an example's episode: weights in this process, or an endpoint with messages instead of tokens."""
+"""Players of episodes: with weights in this process, or an endpoint (messages instead of tokens)."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,20 +15,20 @@ from rlvr.tracking.evaluations import GradedTurn
 from rlvr.tracking.rollouts import call_records, reply_ids
 from rlvr.types import Episode, Example, Score, StopReason, ToolSchema
 
-MAX_REPLY_CHARS = 10_000  # of a reply in a record; the model saw all of it
+MAX_REPLY_CHARS = 10_000  # of a reply in a record; the model sees the full text
 
 
 @dataclass(frozen=True, kw_only=True)
 class Played:
-    """An episode for metric and record: `texts` are graded, `turns` are recorded."""
+    """An episode for metric and record: `texts` are graded, `turns` recorded."""
 
     texts: Sequence[TurnText]
     turns: tuple[GradedTurn, ...]
     score: Score
     stop_reason: StopReason
-    num_prompt_tokens: int  # those that no earlier turn had read or written
+    num_prompt_tokens: int  # not counting tokens of earlier turns
     num_completion_tokens: int
-    failure: str | None = None  # why there is nothing to grade: an endpoint that failed
+    failure: str | None = None  # an endpoint failure: nothing to grade
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,17 +44,17 @@ class LocalPlayer:
         return self.chat.stop_ids
 
     async def play(self, example: Example, env: Env, sampling: Sampling, *, sample_index: int, seed: int) -> Played:
-        """The episode as training plays it. UserError if the prompt leaves no room for a completion."""
+        """Play the episode as in training. UserError if the prompt leaves no room for a completion."""
         model = ChatModel(engine=self.engine, chat=self.chat, max_context_tokens=self.max_context_tokens)
         episode = await run_episode(example, env, model, sampling, sample_index=sample_index, seed=seed)
         return played(self.chat, episode, env.tools)
 
     async def close(self) -> None:
-        """There is none."""
+        """Nothing to close."""
 
 
 def played(chat: ChatCodec, episode: Episode, tools: Sequence[ToolSchema]) -> Played:
-    """An episode of tokens as text; `tools` are the environment's."""
+    """A token episode as text; `tools` are the environment's."""
     texts = turn_texts(chat, episode.turns, tools)
     completions = [turn.completion for turn in episode.turns]
     replies = [reply_ids(turn, following) for turn, following in pairwise(episode.turns)]
@@ -72,9 +72,7 @@ def played(chat: ChatCodec, episode: Episode, tools: Sequence[ToolSchema]) -> Pl
 def graded_turns(
     texts: Sequence[TurnText], sampled: Iterable[tuple[tuple[int, ...], tuple[float, ...]]], replies: Sequence[str]
 ) -> tuple[GradedTurn, ...]:
-    """The turns to record; `sampled` has (token ids, logprobs) of each turn, `replies` what came back after all but
-    the last.
-    """
+    """Turns for the record; `sampled` has (token ids, logprobs) per turn, `replies` the replies to all but the last."""
     return tuple(
         GradedTurn(
             completion=text.completion,
@@ -89,10 +87,10 @@ def graded_turns(
 
 @dataclass(frozen=True, kw_only=True)
 class EndpointPlayer:
-    """Plays like `run_episode`, but the endpoint renders the conversation and parses the tool calls.
+    """Plays like `run_episode`, but the endpoint renders the conversation and parses tool calls.
 
-    `stop_words` are the task's, sent as stop sequences. An endpoint omits them from its text; the last one is appended
-    to a completion that stopped by itself, because the task's metric looks for it.
+    `stop_words` of the task are sent as stop sequences. Endpoints omit them from the text, so the last one is appended
+    to a completion that stopped by itself: the task's metric looks for it.
     """
 
     endpoint: Endpoint
@@ -100,7 +98,7 @@ class EndpointPlayer:
     stop_ids: frozenset[int] = frozenset()
 
     async def play(self, example: Example, env: Env, sampling: Sampling, *, sample_index: int, seed: int) -> Played:
-        """A request that fails for good ends the episode with a `failure`."""
+        """A permanently failed request ends the episode with a `failure`."""
         prompts: list[str] = []  # what each turn added
         answers: list[Said] = []
         failure, num_read, known = None, 0, 0
@@ -160,7 +158,7 @@ async def _score(env: Env, texts: Sequence[TurnText]) -> Score:
         return await env.score(texts)
     except UserError:
         raise  # a verifier that breaks its contract
-    except Exception as error:  # verifiers run foreign code
+    except Exception as error:  # verifiers run user code
         return _error(f"{type(error).__name__}: {error}")
 
 
@@ -169,4 +167,4 @@ def _error(message: str) -> Score:
 
 
 Player = LocalPlayer | EndpointPlayer
-"""Plays episodes; concurrent calls run together. `stop_ids`: tokens that end a completion; an endpoint has none."""
+"""Plays episodes; concurrent calls are batched. `stop_ids`: tokens that end a completion; empty for an endpoint."""

@@ -1,9 +1,9 @@
-"""A file of records that grows while an evaluation runs, and that a later evaluation resumes from.
+"""Record files of evaluations: appended to while an evaluation runs, and resumable.
 
-F.jsonl.partial    one line per episode, appended as it ends: a kill loses at most the line being written
+F.jsonl.partial    one line per episode, appended when it ends: a kill loses at most one line
 F.jsonl            all records, in order, written at the end; then the partial file is deleted
 
-While one process writes, a second one is refused.
+A file has one writer at a time; a second process is refused.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from rlvr.tracking.jsonl import to_line
 
 
 class RecordFile:
-    """The records at `path`, those of an earlier run included; locked for this process inside a `with` block.
+    """The records at `path`, including those of an earlier run; locked for this process inside a `with` block.
 
-    `problems` names the unreadable lines of an earlier run; what they held, and what failed, is measured again.
+    `problems` names unreadable lines of an earlier run; these episodes, and failed ones, are measured again.
     """
 
     def __init__(self, path: Path, settings: Collection[str]) -> None:
-        """`settings` are those of this run's records. UserError: the file has records of other settings, or none at
-        all, or another process writes it."""
-        self.path = path.resolve()  # the file behind a link, not the link, is replaced
+        """`settings` are those of this run's records. UserError if the file has records of other settings or none, or
+        another process writes it."""
+        self.path = path.resolve()  # replace the target of a link, not the link
         self.partial = self.path.with_name(self.path.name + ".partial")
         self.problems: list[str] = []
         self._kept: dict[tuple[str, str, int], EvaluationRecord] = {}
@@ -55,7 +55,7 @@ class RecordFile:
         for record in [*whole, *started]:
             if record.failure is None or self._kept.get(record.key, record).failure is not None:
                 self._kept[record.key] = record
-        if more:  # the last line may be torn: the next one starts on a line of its own
+        if more:  # the last line may be incomplete: start a new one
             self._write(b"\n")
 
     def known(self, settings: str) -> dict[tuple[str, int], EvaluationRecord]:
@@ -69,11 +69,11 @@ class RecordFile:
 
     def _write(self, line: bytes) -> None:
         with writing(self.partial), self.partial.open("ab", buffering=0) as file:
-            while line:  # a full disk takes a part of it first, and the next attempt raises
+            while line:  # a full disk accepts a part first, and the next attempt raises
                 line = line[file.write(line) :]
 
     def finish(self, records: Sequence[EvaluationRecord]) -> None:
-        """Write the whole file: `records` in their order, then the others of earlier runs, failures included."""
+        """Write the complete file: `records` in order, then the others of earlier runs, failures included."""
         keys = {record.key for record in records}
         others = [record for key, record in self._kept.items() if key not in keys]
         write_jsonl(str(self.path), [*records, *others])
@@ -84,7 +84,7 @@ class RecordFile:
 
     def __exit__(self, *reason: object) -> None:
         begun = os.fstat(self._lock.fileno())
-        if begun.st_nlink and not begun.st_size:  # it is still there, and empty
+        if begun.st_nlink and not begun.st_size:  # it still exists and is empty
             self.partial.unlink()
         self._lock.close()
 
@@ -103,7 +103,7 @@ def _locked(partial: Path, name: Path) -> IO[bytes]:
                 f"{name} is being written by another process: wait for it, or choose another one."
             ) from error
         except OSError:
-            return file  # a file system without locks, like some network ones
+            return file  # no lock support, as on some network file systems
         if os.fstat(file.fileno()).st_nlink:
             return file
-        file.close()  # another process ended at this moment and removed it
+        file.close()  # another process has just removed it

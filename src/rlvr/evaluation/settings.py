@@ -8,15 +8,15 @@ from pydantic import Field
 from rlvr.settings import NonNegativeInt, PositiveInt, Settings, setting
 from rlvr.tasks.settings import TaskBundle
 
-ALL_EXAMPLES = 10**9  # more held-out examples than anybody has
+ALL_EXAMPLES = 10**9  # more than any held-out set
 
 
 class EvaluationSettings(Settings):
-    """Held-out evaluation while training; the first one is made before the first update."""
+    """Held-out evaluation during training; the first one precedes the first update."""
 
     every: PositiveInt | None = setting(
         10,
-        "steps between evaluations; the last step is always evaluated; null: no evaluation at all",
+        "steps between evaluations; the last step is always evaluated; null: no evaluation",
         debug=1,
     )
     num_examples: PositiveInt | Literal["all"] = setting(
@@ -29,8 +29,8 @@ class EvaluationSettings(Settings):
     )
     headline: Annotated[str, Field(pattern=r"^(accuracy|sampled_accuracy|(sampled_)?part_.+)$")] = setting(
         "accuracy",
-        "the number of eval/<task>/ that the console shows and the best checkpoint is best at: accuracy, "
-        "sampled_accuracy, part_<name> or sampled_part_<name> of a part of the reward",
+        "the metric of eval/<task>/ for the console and for the best checkpoint: accuracy, "
+        "sampled_accuracy, part_<name> or sampled_part_<name> of a reward part",
         only_if="every is not None",
     )
     also: Mapping[str, TaskBundle] = setting(

@@ -1,4 +1,4 @@
-"""From graded episodes to the metrics of docs/metrics.md, each with its 95 % interval."""
+"""Computes the metrics of docs/metrics.md from graded episodes, with 95 % intervals."""
 
 import math
 import re
@@ -21,7 +21,7 @@ class EvaluationResult:
 
 
 def samples_by_example(records: Sequence[EvaluationRecord]) -> dict[str, list[EvaluationRecord]]:
-    """The drawn samples, without the greedy one, of each example."""
+    """The sampled (not greedy) records of each example."""
     samples: dict[str, list[EvaluationRecord]] = {}
     for record in records:
         if record.sample_index > 0:
@@ -30,25 +30,25 @@ def samples_by_example(records: Sequence[EvaluationRecord]) -> dict[str, list[Ev
 
 
 def graded_samples(records: Sequence[EvaluationRecord]) -> dict[str, list[EvaluationRecord]]:
-    """`samples_by_example` of the examples whose samples were all graded."""
+    """`samples_by_example` of the examples with all samples graded."""
     samples = samples_by_example(records)
     return {example: of_one for example, of_one in samples.items() if all(one.failure is None for one in of_one)}
 
 
 def graded_greedily(records: Sequence[EvaluationRecord]) -> dict[str, EvaluationRecord]:
-    """The greedy completions that the metric could grade, by example."""
+    """The graded greedy records, by example."""
     return {one.example_id: one for one in records if one.sample_index == 0 and one.failure is None}
 
 
 SCORE = re.compile(r".+_(?:em|f1|recall|precision)")
-"""Facts of a verifier that are scores: each has an interval, and a paired difference between two models."""
+"""Verifier facts that are scores: reported with intervals and paired differences."""
 
 Measured = dict[tuple[str, str], Interval | float]
-"""Values by name and tag: `("accuracy", "")` of all examples, `("accuracy", "2_hops")` of those with the tag."""
+"""Values by name and tag: `("accuracy", "")` for all examples, `("accuracy", "2_hops")` for those with the tag."""
 
 
 def summarize(task_name: str, records: Sequence[EvaluationRecord]) -> dict[str, float]:
-    """All metrics of an evaluation by their names; see `measure`."""
+    """All metrics of an evaluation by name; see `measure`."""
     metrics: dict[str, float] = {}
     for (name, tag), value in measure(records).items():
         metrics |= _named(f"eval/{task_name}/{name}_{tag}" if tag else f"eval/{task_name}/{name}", value)
@@ -62,11 +62,11 @@ def _named(name: str, value: Interval | float) -> dict[str, float]:
 
 
 def measure(records: Sequence[EvaluationRecord]) -> Measured:
-    """All numbers of an evaluation.
+    """All metrics of an evaluation.
 
-    Completions that could not be graded count in `error_share` only: a greedy one is left out of every other metric,
-    a sample takes its example out of the sampled ones. Without a graded greedy completion, or sample, there are no
-    metrics of that kind.
+    Ungraded completions count in `error_share` only: an ungraded greedy one is excluded from all other metrics, an
+    ungraded sample excludes its example from the sampled ones. Without a graded greedy completion, or sample, the
+    metrics of that kind are missing.
     """
     greedy = [record for record in records if record.sample_index == 0]
     graded = [record for record in greedy if record.failure is None]
@@ -82,7 +82,7 @@ def measure(records: Sequence[EvaluationRecord]) -> Measured:
 
 
 def _greedy(graded: Sequence[EvaluationRecord]) -> Measured:
-    """Accuracy, behavior, parts and facts, in all and by tag."""
+    """Accuracy, behavior, parts and facts, overall and by tag."""
     tags = sorted({tag for record in graded for tag in record.tags})
     tagged = {"": graded} | {tag: [record for record in graded if tag in record.tags] for tag in tags}
     found: Measured = {}
@@ -104,7 +104,7 @@ def _greedy(graded: Sequence[EvaluationRecord]) -> Measured:
         if not tag:
             values = {name: fact_values(graded, name) for name in numbers if SCORE.fullmatch(name)}
             found |= {(name, ""): bootstrap(of_all) for name, of_all in values.items() if of_all}
-        numbers, tools = {}, {}  # those of all examples have no tag
+        numbers, tools = {}, {}  # only for all examples, without tag
     return found
 
 
@@ -131,8 +131,8 @@ def _sampled(samples: Sequence[Sequence[EvaluationRecord]]) -> dict[str, Interva
 def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
     """Unbiased estimate of the probability that at least one of k samples is correct, arXiv:2107.03374 equation 1.
 
-    1 - C(n - c, k) / C(n, k): the share of the k-subsets of the n samples that hold a correct one. Averaging
-    1 - (1 - c/n)^k instead is biased downward. ValueError for k > n or impossible counts.
+    1 - C(n - c, k) / C(n, k): the share of k-subsets of the n samples with a correct one. Averaging 1 - (1 - c/n)^k
+    instead is biased downward. ValueError for k > n or impossible counts.
     """
     if not 0 <= num_correct <= num_samples or not 1 <= k <= num_samples:
         raise ValueError(f"pass@{k} is undefined for {num_correct} right ones of {num_samples} samples")
@@ -142,11 +142,11 @@ def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
 def majority_vote(
     answers: Sequence[str | None], correct: Sequence[bool], worth: Sequence[float] | None = None
 ) -> float:
-    """1.0 if the most frequent answer is correct, shared among ties: 0.5 when a right and a wrong one tie.
+    """1.0 if the most frequent answer is correct, averaged over ties: 0.5 when a right and a wrong one tie.
 
-    Votes count together for answers of the same normalized text and grade: `The Beatles` and `beatles.` are one.
-    An answer of None could not be parsed and has no vote; without any vote the result is 0. With `worth`, the mean
-    worth (e.g. F1) of those who cast the winning votes.
+    Answers with the same normalized text and grade count together: `The Beatles` and `beatles.` are one. An answer of
+    None (not parsed) has no vote; without votes the result is 0. With `worth`, the mean worth (e.g. F1) of the winning
+    votes.
     """
     classes: dict[tuple[str, bool], list[float]] = {}
     for answer, is_right, value in zip(answers, correct, correct if worth is None else worth, strict=True):
@@ -158,7 +158,7 @@ def majority_vote(
 
 
 def powers_of_two(limit: int) -> list[int]:
-    """`powers_of_two(10) == [1, 2, 4, 8]`: the k of pass@k worth a column."""
+    """`powers_of_two(10) == [1, 2, 4, 8]`: the k of reported pass@k."""
     return [1 << i for i in range(limit.bit_length()) if 1 << i <= limit]
 
 
@@ -168,7 +168,7 @@ def fact_values(records: Iterable[EvaluationRecord], name: str) -> list[float]:
 
 
 def _parts(records: Sequence[EvaluationRecord]) -> dict[str, list[float]]:
-    """The values of each part of the reward, by name, where the verifier gave one."""
+    """The values of each reward part by name, where the verifier gave one."""
     names = sorted({name for record in records for name in record.parts})
     return {name: [record.parts[name] for record in records if name in record.parts] for name in names}
 
@@ -176,7 +176,7 @@ def _parts(records: Sequence[EvaluationRecord]) -> dict[str, list[float]]:
 def combine(task_name: str, parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """The headline of several tasks: the unweighted mean of their accuracies.
 
-    The tasks are independent, so a half-width of the interval is the root of the summed squares of theirs, over n.
+    The tasks are independent, so the half-width of the interval is the root of the summed squares of theirs, over n.
     """
     found = [{name.rpartition("/")[2]: value for name, value in part.items()} for part in parts]
     mean = _mean([part["accuracy"] for part in found])

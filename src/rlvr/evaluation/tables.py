@@ -1,4 +1,4 @@
-"""An analysis as text for a terminal, as Markdown, and as plain data."""
+"""An analysis as terminal text, Markdown, and plain data."""
 
 import math
 import re
@@ -19,9 +19,9 @@ TableRow = tuple[str, ...]
 MAX_SHOWN = 300  # characters of a prompt or completion shown of an example
 WIDTH = 100
 LONGEST_SCORE, LONGEST_WORD = len("100.0% (96.3 to 100.0)"), 12
-"""Number columns up to these widths are never folded."""
+"""Number columns up to these widths are not folded."""
 
-COLUMNS = 3  # of cells side by side on a terminal; more get another table
+COLUMNS = 3  # cells per terminal table
 
 
 def percent(interval: Interval | None) -> str:
@@ -31,7 +31,7 @@ def percent(interval: Interval | None) -> str:
 
 
 def number(name: str, value: float | None) -> str:
-    """A share in percent, a count without decimals, anything else with two."""
+    """A share in percent, a count without decimals, other numbers with two."""
     if value is None or not math.isfinite(value):
         return "-"
     if name.endswith("_share") or name == "valid_steps":
@@ -52,7 +52,7 @@ def score_name(name: str) -> str:
 
 
 def score_rows(cells: Sequence[Cell]) -> list[TableRow]:
-    """A row a score: its name, and its value with the interval for each cell."""
+    """A row per score: its name, and its value with interval for each cell."""
     counts = ("examples", *(f"{cell.num_examples:,}" for cell in cells))
     names = _names(*(cell.scores for cell in cells))
     return [counts, *((readable(n), *(percent(c.scores.get(n)) for c in cells)) for n in names if "part_" not in n)]
@@ -73,7 +73,7 @@ def _natural(tag: str) -> tuple[tuple[int, int, str], ...]:
 
 
 def _number_rows(cells: Sequence[Cell]) -> list[TableRow]:
-    """A row a number that is no score: shares of failures, parts of the reward, facts of the verifier."""
+    """A row per other number: failure shares, reward parts, verifier facts."""
     names = _names(*(cell.numbers for cell in cells))
     rows = [(readable(name), *(number(name, cell.numbers.get(name)) for cell in cells)) for name in names]
     for name in _names(*(cell.scores for cell in cells)):
@@ -84,12 +84,12 @@ def _number_rows(cells: Sequence[Cell]) -> list[TableRow]:
 
 
 def summary_rows(cells: Sequence[Cell], *, full: bool = True) -> tuple[TableRow, list[TableRow]]:
-    """The table of a benchmark: its head, and a row a cell. `full=False`: what fits on a terminal."""
+    """The table of a benchmark: header, and a row per cell. `full=False`: columns that fit a terminal."""
     sampled = [name for name in _names(*(cell.scores for cell in cells)) if "part_" not in name and name != "accuracy"]
     scores = ["accuracy", *(name for name in sampled if full or name == "sampled_accuracy")]
     shares = ("invalid_share", "truncated_share", "error_share") if full else ()
     more = ("completion tokens",) if full else ()
-    short = () if full else [name for name in sampled if name == "answer_f1"]  # its interval is in the Markdown
+    short = () if full else [name for name in sampled if name == "answer_f1"]  # Markdown has the interval
     head = ("model", "task", "retriever", "examples", *map(readable, [*scores, *short, *shares]), *more)
     return head, [
         (
@@ -138,7 +138,7 @@ def _of_cells(cells: Sequence[Cell], markdown: bool) -> str:
 
 
 def table(head: TableRow, rows: Sequence[TableRow], *, markdown: bool) -> str:
-    """Aligned columns under their heads; long words are folded on a terminal only."""
+    """Aligned columns under their headers; long words are folded only for terminals."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -195,21 +195,21 @@ def _example(record: EvaluationRecord, said: Sequence[tuple[str, EvaluationRecor
 
 
 def _tail(text: str) -> str:
-    """The end, where answers are, on one line."""
+    """The end of the text, where the answer is, on one line."""
     line = " ".join(text.split())
     return line if len(line) <= MAX_SHOWN else f"...{line[-MAX_SHOWN:]}"
 
 
 def _safe(text: str, markdown: bool) -> str:
-    """Without control characters; in Markdown without markup."""
+    """Without control characters; for Markdown without markup."""
     plain = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
     return re.sub(r"([\\|<>`*\[\]])", r"\\\1", plain) if markdown else plain
 
 
 def plain(analysis: Analysis, *, clock: bool = True) -> list[dict[str, Any]]:
-    """A JSON object for each cell (`"kind": "cell"`) and each comparison; `clock=False` leaves seconds out.
+    """A JSON object per cell (`"kind": "cell"`) and per comparison; `clock=False` omits seconds.
 
-    Records are their examples' ids, NaN is null.
+    Records are given by their examples' ids, NaN is null.
     """
     found = []
     for cell in analysis.cells:

@@ -1,1 +1,1 @@
-"""Policies: built from scratch or loaded, always transformers models."""
+"""Policies, from scratch or pretrained; always transformers models."""

@@ -2,9 +2,9 @@
 
     W x  ->  W x + (alpha / r) B A x          A: [r, in] random, B: [out, r] zero at the start; W never changes
 
-peft replaces the model's layers, so the class, `base_model`, the engine and `save_pretrained` (which then writes the
-adapter alone) stay the same. Nothing is merged into W during training: in bf16 a merge and its undoing do not cancel.
-`merge` is for a temporary copy of the model.
+peft replaces the model's layers, so the class, `base_model`, the engine and `save_pretrained` (which then writes only
+the adapter) stay the same. Adapters are not merged into W during training: in bf16, merging and unmerging do not
+cancel. `merge` is for a temporary copy of the model.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _NAME = "default"  # peft's name for the only adapter of a model
 
 
 def add_adapters(model: PreTrainedModel, lora: LoraSettings, *, base: str, seed: int) -> None:
-    """Put an untrained adapter on every layer that `lora.target_modules` names, and freeze everything else.
+    """Add an untrained adapter to every layer in `lora.target_modules`, and freeze everything else.
 
-    `base` is written into the saved adapter as the name of its base model. The weights are float32 and a function of
-    the seed. ConfigError if a name matches no layer.
+    `base` is saved as the name of the adapter's base model. The weights are float32 and a function of the seed.
+    ConfigError if a name matches no layer.
     """
     from peft import LoraConfig
 
@@ -79,8 +79,8 @@ def _insert(model: PreTrainedModel, settings: Any, base: str) -> None:
 def _targets(model: PreTrainedModel, names: tuple[str, ...]) -> list[str]:
     """peft's `target_modules`; ConfigError for a name that matches no linear layer.
 
-    `all-linear` is not peft's, which includes routers and experts: a trained router sends a token elsewhere than the
-    sampler did (pitfall 35).
+    `all-linear` differs from peft's, which includes routers and experts: a trained router could route a token
+    differently from the sampler (pitfall 35).
     """
     from transformers.pytorch_utils import Conv1D
 
@@ -101,7 +101,7 @@ def _targets(model: PreTrainedModel, names: tuple[str, ...]) -> list[str]:
 
 
 def saved_settings(folder: Path) -> dict[str, Any]:
-    """adapter_config.json. UserError if it is damaged or describes anything but plain LoRA."""
+    """Read adapter_config.json. UserError if it is damaged or not plain LoRA."""
     try:
         settings = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -116,7 +116,7 @@ def saved_settings(folder: Path) -> dict[str, Any]:
 
 
 def check_same(folder: Path, lora: LoraSettings) -> None:
-    """ConfigError unless the adapter that training continues has the form that the settings ask for."""
+    """ConfigError unless the adapter to continue has the form in the settings."""
     saved = saved_settings(folder)
     has = {"r": saved["r"], "alpha": saved["lora_alpha"]}
     if isinstance(targets := saved["target_modules"], list) and lora.target_modules != (ALL_LINEAR,):
@@ -129,11 +129,11 @@ def check_same(folder: Path, lora: LoraSettings) -> None:
 
 
 def load_adapters(model: PreTrainedModel, folder: Path) -> None:
-    """Copy saved adapter weights into the model's own tensors. UserError unless names and shapes match."""
+    """Copy saved adapter weights into the model's tensors. UserError unless names and shapes match."""
     own = adapter_weights(model)
     try:
         saved = load_file(folder / WEIGHTS)
-    except Exception as error:  # safetensors has its own kinds for damaged files
+    except Exception as error:  # safetensors has its own exceptions for damaged files
         raise UserError(f"the adapter {str(folder)!r} cannot be read ({WEIGHTS}: {error}): copy it again") from error
     wanted = {_saved_name(name): weight for name, weight in own.items()}
     odd = sorted(saved.keys() ^ wanted.keys())
@@ -149,7 +149,8 @@ def load_adapters(model: PreTrainedModel, folder: Path) -> None:
 
 
 def write_adapters(model: PreTrainedModel, folder: Path) -> None:
-    """Write what `load_adapters` and peft read; unlike `save_pretrained` it does not ask the Hub for the base."""
+    """Write the files that `load_adapters` and peft read; unlike `save_pretrained`, makes no Hub request for the
+    base."""
     weights = {_saved_name(name): weight.detach().cpu() for name, weight in adapter_weights(model).items()}
     save_file(weights, folder / WEIGHTS)
     model.peft_config[_NAME].save_pretrained(str(folder))
@@ -168,7 +169,7 @@ def adapter_weights(model: PreTrainedModel) -> dict[str, nn.Parameter]:
 
 
 def lora_layers(model: PreTrainedModel) -> dict[str, Any]:
-    """peft's layers in the places of the model's own, by their names."""
+    """peft's layers by name."""
     from peft.tuners.lora import LoraLayer
 
     return {name: module for name, module in model.named_modules() if isinstance(module, LoraLayer)}
@@ -185,7 +186,7 @@ def without_adapters(model: PreTrainedModel) -> Iterator[None]:
 
 @contextmanager
 def other_adapters(model: PreTrainedModel, weights: dict[str, Tensor]) -> Iterator[None]:
-    """The model with other adapter weights, e.g. those that training started from."""
+    """The model with other adapter weights, e.g. the initial ones."""
     own = adapter_weights(model)
     current = {name: weight.data for name, weight in own.items()}
     for name, weight in own.items():
@@ -198,9 +199,9 @@ def other_adapters(model: PreTrainedModel, weights: dict[str, Tensor]) -> Iterat
 
 
 def merge(model: PreTrainedModel) -> None:
-    """Add the adapters to the weights under them, in float32, and remove them. For a copy of the model.
+    """Add the adapters to their base weights in float32, and remove them. For a copy of the model.
 
-    ValueError if the weights are not float32: bf16 would round most of an adapter away.
+    ValueError if the weights are not float32: bf16 would lose most of an adapter to rounding.
     """
     for name, layer in lora_layers(model).items():
         plain = layer.get_base_layer()

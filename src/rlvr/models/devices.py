@@ -1,4 +1,4 @@
-"""The CPU or this process's GPU: choice, precision, memory."""
+"""The CPU or this process's GPU: selection, precision, memory."""
 
 import os
 
@@ -14,7 +14,7 @@ earlier prototype lost 2x at 64. Both on a CPU with bf16 instructions."""
 
 
 def choose_device(wanted: str) -> torch.device:
-    """The device of `trainer.device`, set as torch's current one; GPU number LOCAL_RANK. ConfigError without it."""
+    """The device of `trainer.device`, set as torch's current device; GPU number LOCAL_RANK. ConfigError without it."""
     if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     number, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
@@ -34,7 +34,7 @@ def move(model: nn.Module, device: torch.device) -> None:
 
 def choose_products(device: torch.device, precision: str) -> None:
     """Let a GPU multiply float32 matrices in TF32 (10 bits of mantissa, bfloat16 has 7) unless `trainer.precision` is
-    fp32: the local engine samples with float32 weights, and large batches are bound by these products.
+    fp32: the local engine samples with float32 weights, and these products bound its speed in large batches.
     """
     if device.type == "cuda":
         torch.set_float32_matmul_precision("highest" if precision == "fp32" else "high")
@@ -45,10 +45,10 @@ def in_bf16(precision: str, model: PreTrainedModel) -> bool:
 
 
 def bf16_pays(model: PreTrainedModel) -> bool:
-    """Whether autocast to bf16 makes an update of this model faster on this device."""
+    """Whether bf16 autocast makes an update of this model faster on this device."""
     if model.device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    # newer than the oldest torch we support; without it a CPU's bf16 instructions cannot be told
+    # newer than our oldest supported torch; without it a CPU's bf16 support is unknown
     capabilities = getattr(torch.cpu, "get_capabilities", dict)()
     wide = model.config.get_text_config().hidden_size >= BF16_PAYS_FROM_WIDTH
     return wide and bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))

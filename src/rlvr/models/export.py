@@ -1,10 +1,10 @@
-"""A trained model as a folder to publish: whole, as an adapter, or with its adapter merged.
+"""Writes a trained model as a folder to publish: whole, as an adapter, or with its adapter merged.
 
-    whole      model.safetensors  config.json  generation_config.json  tokenizer...      as the run wrote them
+    whole      model.safetensors  config.json  generation_config.json  tokenizer...      as written by the run
     adapter    adapter_model.safetensors  adapter_config.json  tokenizer...              for peft
-    merged     like whole: a base model loaded again in float32, plus the adapter, then cast
+    merged     like whole: base model in float32 plus adapter, then cast
 
-Only safetensors and the text files of Hub format are copied: a pickle would run code where it is loaded.
+Copies only safetensors and text files of the Hub format: loading a pickle would run code.
 """
 
 import json
@@ -23,7 +23,7 @@ from rlvr.models.settings import PretrainedModel
 Dtype = Literal["float32", "bfloat16", "float16"]
 
 FILES = ("*.safetensors", "*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt")
-"""The files of a model folder in Hub format."""
+"""File patterns of a model folder in Hub format."""
 
 
 def is_adapter(folder: Path) -> bool:
@@ -31,7 +31,7 @@ def is_adapter(folder: Path) -> bool:
 
 
 def copy_files(source: Path, target: Path, *, code: bool = False) -> None:
-    """Copy the files of a model folder; `code`: Python files of a custom model too. UserError for damaged weights."""
+    """Copy the files of a model folder; `code`: also Python files of a custom model. UserError for damaged weights."""
     patterns = (*FILES, "*.py") if code else FILES
     chosen = sorted({path for pattern in patterns for path in source.glob(pattern) if path.is_file()})
     check_weights(source, [path for path in chosen if path.suffix == ".safetensors"])
@@ -40,10 +40,10 @@ def copy_files(source: Path, target: Path, *, code: bool = False) -> None:
 
 
 def write_loaded(source: Path, settings: PretrainedModel | None, target: Path, *, merge: bool, dtype: Dtype) -> None:
-    """Load a model folder and write it with its adapter merged, or its weights cast, or both.
+    """Load a model folder and write it with its adapter merged or its weights cast.
 
-    `settings` say how the base under an adapter was stored in training. The merge is computed in float32; only its
-    result is cast. UserError as in `load_for_inference`.
+    `settings` tell the dtype and quantization of the base in training. The merge is computed in float32, then cast.
+    UserError as in `load_for_inference`.
     """
     policy = load_for_inference(str(source), settings)
     if merge:

@@ -19,10 +19,10 @@ _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def fingerprint(policy: HubPolicy) -> str:
-    """16 hexadecimal digits over weights, configuration, tokenizer and chat template, wherever they were loaded from.
+    """16 hex digits over weights, configuration, tokenizer and chat template, independent of their location.
 
-    Of each tensor: name, dtype, shape, the sum of its bits as integers (any changed number changes it, the order of
-    summation does not) and some numbers in order. Takes a second per billion numbers.
+    For each tensor: name, dtype, shape, the integer sum of its bits (any change alters it, the order of summation does
+    not) and some numbers in order. Takes one second per billion numbers.
     """
     digest = hashlib.blake2b(digest_size=8)
     for name, tensor in sorted(policy.model.named_parameters()):

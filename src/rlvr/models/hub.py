@@ -1,6 +1,6 @@
-"""Find a model in a folder, on the Hub or in the local cache.
+"""Locates a model in a folder, on the Hub or in the local cache.
 
-One request asks the Hub before anything is loaded: transformers itself retries every file for 23 seconds.
+One request probes the Hub before loading: transformers itself retries every file for 23 seconds.
 """
 
 import logging
@@ -22,7 +22,7 @@ class Located:
 
     name: str
     offline: bool
-    is_adapter: bool  # LoRA weights for another model, which adapter_config.json names
+    is_adapter: bool  # LoRA weights for the model named in adapter_config.json
 
     def adapter_folder(self) -> Path | None:
         if not self.is_adapter or Path(self.name).is_dir():
@@ -37,7 +37,7 @@ class Located:
 
 
 def locate(name: str) -> Located:
-    """Look for a model folder or Hub id. UserError, within PROBE_TIMEOUT_S, if there is none or the Hub refuses."""
+    """Locate a model folder or Hub id. UserError, within PROBE_TIMEOUT_S, if there is none or the Hub refuses."""
     folder = Path(name)
     if folder.is_dir():
         found = [file for file in (MODEL, ADAPTER) if (folder / file).is_file()]
@@ -53,11 +53,13 @@ def locate(name: str) -> Located:
             return Located(name=name, offline=False, is_adapter=file == ADAPTER)
         except EntryNotFoundError as error:
             problem = error
-        except Exception as error:  # transport errors have no common base class over versions of the client
+        except Exception as error:  # transport errors have no common base class across client versions
             problem = error
             break
     status = _status(problem)
-    if isinstance(problem, ValueError) or (status is not None and status < 500):  # no reason to use the cache
+    if isinstance(problem, ValueError) or (
+        status is not None and status < 500
+    ):  # not a network problem: do not use the cache
         raise sentence(name, problem) from problem
     cached = [file for file in (MODEL, ADAPTER) if isinstance(try_to_load_from_cache(name, file), str)]
     if not cached:
@@ -97,5 +99,5 @@ def sentence(name: str, error: BaseException) -> UserError:
 
 
 def from_hub(error: BaseException) -> bool:
-    """Whether an error of transformers has one of the Hub's behind it."""
+    """Whether an error of transformers was caused by one of the Hub."""
     return any(type(link).__module__.startswith(("huggingface_hub", "httpx", "httpcore")) for link in _chain(error))

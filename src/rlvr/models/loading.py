@@ -1,4 +1,4 @@
-"""Pretrained models: whole ones, adapters on top of one, and the critic."""
+"""Loads pretrained models, adapters and the critic."""
 
 from dataclasses import replace
 from functools import partial
@@ -22,11 +22,11 @@ CPU = torch.device("cpu")
 
 
 def load_policy(settings: PretrainedModel, *, seed: int, device: torch.device = CPU) -> HubPolicy:
-    """The policy that training starts from: everything float32 and trained, or a frozen model with trained adapters.
+    """The initial policy: a float32 model, trained in full, or a frozen model with trained adapters.
 
-    Training goes on with the adapter in a folder if `lora.enabled`; otherwise it is merged into its model in float32.
-    Fresh adapters are a function of the seed. UserError if there is no such model, ConfigError for settings that do not
-    fit it or this machine.
+    With `lora.enabled`, training continues an adapter folder; otherwise the adapter is merged in float32. Fresh
+    adapters are a function of the seed. UserError for a missing model, ConfigError for settings that do not fit it or
+    this machine.
     """
     lora = settings.lora
     located = locate(settings.name_or_path)
@@ -55,11 +55,11 @@ def load_policy(settings: PretrainedModel, *, seed: int, device: torch.device = 
 
 
 def load_for_inference(name: str, settings: PretrainedModel | None = None, device: torch.device = CPU) -> HubPolicy:
-    """A model folder, adapter folder or Hub id, to sample from.
+    """A model folder, adapter folder or Hub id, for sampling.
 
-    An adapter gets the model it was trained on, stored as in `settings`, those of its run: what is measured is what was
-    trained. Whole models are float32: near 0.02 the spacing of bf16 is 1.2e-4, and an update of 1e-6 would be rounded
-    away. Errors as in `load_policy`.
+    An adapter's base is loaded as in its run's `settings`, so evaluation sees the trained model. Whole models are
+    float32: near 0.02 the spacing of bf16 is 1.2e-4, and an update of 1e-6 would be rounded away. Errors as in
+    `load_policy`.
     """
     settings = settings or PretrainedModel(name_or_path=name, dtype="float32")
     located = locate(name)
@@ -106,7 +106,7 @@ def _load_model(settings: PretrainedModel, device: torch.device, located: Locate
     options: dict[str, Any] = {"config": config, "dtype": dtype, "attn_implementation": settings.attn_implementation}
     saved = _saved_bits(config, settings)
     if settings.bits is not None:
-        # quantized where it will be; without a map a quantized model would go to the GPU
+        # quantize on the target device; without a map a quantized model goes to the GPU
         options["device_map"] = {"": str(device)}
         if saved is None:
             options["quantization_config"] = settings_for(settings.bits, dtype)
@@ -114,8 +114,8 @@ def _load_model(settings: PretrainedModel, device: torch.device, located: Locate
     if settings.bits is not None:
         make_exact(model)
     for parameter in model.parameters():
-        # out of the mapped file into aligned memory: where a matrix begins decides the last bit of a product, and a
-        # resumed process must not differ from the one that made these weights
+        # copy from the mapped file to aligned memory: alignment decides the last bit of a product, and a resumed
+        # process must not differ from the one that wrote these weights
         if not is_quantized(parameter):
             parameter.data = parameter.data.clone()
     if settings.bits is None:
@@ -124,7 +124,7 @@ def _load_model(settings: PretrainedModel, device: torch.device, located: Locate
 
 
 def _load_float32(settings: PretrainedModel, device: torch.device) -> PreTrainedModel:
-    """The weights as training saw them, rounded and quantized, in float32 on the CPU."""
+    """The weights as used in training, rounded and quantized, in float32 on the CPU."""
     model = _load_model(settings, device if settings.bits else CPU, locate(settings.name_or_path))
     return dequantized(model) if settings.bits else model.float()
 
@@ -133,7 +133,7 @@ def _from_pretrained(kind: Any, settings: PretrainedModel, located: Located, **o
     name, code = settings.name_or_path, settings.trust_remote_code
     try:
         return kind.from_pretrained(name, trust_remote_code=code, local_files_only=located.offline, **options)
-    except Exception as error:  # safetensors raises its own kinds for damaged files
+    except Exception as error:  # safetensors has its own exceptions for damaged files
         if not located.offline and from_hub(error):
             raise sentence(name, error) from error
         reason = str(error).strip().partition("\n")[0]
@@ -141,9 +141,9 @@ def _from_pretrained(kind: Any, settings: PretrainedModel, located: Located, **o
 
 
 def _saved_bits(config: Any, settings: PretrainedModel) -> int | None:
-    """4 or 8 for a checkpoint that was quantized before it was saved, None for plain weights.
+    """4 or 8 for a checkpoint saved in quantized form, None for plain weights.
 
-    UserError if it was quantized otherwise than the settings ask for.
+    UserError if its quantization differs from the settings.
     """
     saved = getattr(config, "quantization_config", None)
     if saved is None:
@@ -163,7 +163,7 @@ def _lasting(name: str) -> str:
 
 
 def value_head(hidden_size: int) -> nn.Linear:
-    """The critic: one linear output on the policy's trunk, zero at the start."""
+    """The critic: one linear output on the policy's trunk, initially zero."""
     head = nn.Linear(hidden_size, 1)
     nn.init.zeros_(head.weight)
     nn.init.zeros_(head.bias)

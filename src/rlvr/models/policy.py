@@ -1,4 +1,4 @@
-"""A policy with its tokenizer, which is saved in Hub format, and perhaps with LoRA adapters."""
+"""A policy with its tokenizer, saved in Hub format, optionally with LoRA adapters."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -26,12 +26,12 @@ from rlvr.models.quantization import num_weights
 from rlvr.scale.sharding import copy_into, is_sharded, whole
 
 logging.disable_progress_bar()  # rlvr shows its own progress
-getLogger("bitsandbytes").setLevel(ERROR)  # imported with every adapter, it tells that an optional package is missing
+getLogger("bitsandbytes").setLevel(ERROR)  # imported with every adapter; warns of a missing optional package
 
 
 @dataclass(frozen=True, kw_only=True)
 class Adapters:
-    fresh_base: Callable[[], PreTrainedModel]  # loads the model under them again, in float32
+    fresh_base: Callable[[], PreTrainedModel]  # reloads the base model in float32
     merge_final: bool
     note: str  # for the user: rank, layers, dtype of the frozen weights
 
@@ -42,15 +42,15 @@ class HubPolicy(Policy):
     adapters: Adapters | None = None  # None: the whole model is trained
 
     def trained_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Name and whole value of the model's trained tensors, tied ones once; collective if the model is sharded."""
+        """Name and full value of the trained tensors, tied ones once; collective if the model is sharded."""
         yield from ((name, whole(p)) for name, p in self.model.named_parameters() if p.requires_grad)
 
     def full_state(self) -> Iterator[tuple[str, Tensor]]:
-        """Name and whole value of all tensors of a model folder, tied ones once; collective if the model is sharded."""
+        """Name and full value of all tensors of a model folder, tied ones once; collective if the model is sharded."""
         yield from ((name, whole(weight)) for name, weight in self._tensors())
 
     def _tensors(self) -> Iterator[tuple[str, Tensor]]:
-        kept = self.model.state_dict().keys()  # without the buffers that are computed from the configuration
+        kept = self.model.state_dict().keys()  # without buffers computed from the configuration
         named = chain(self.model.named_parameters(), self.model.named_buffers())
         yield from ((name, weight) for name, weight in named if name in kept)
 
@@ -67,7 +67,7 @@ class HubPolicy(Policy):
         return f"trainable: {trained:,} of {total:,} parameters ({trained / total:.2%}): {self.adapters.note}"
 
     def save(self, folder: Path, *, writes: bool = True) -> None:
-        """Write model, or adapter, and tokenizer in Hub format, without the value head, for transformers and peft.
+        """Write model or adapter, and tokenizer, in Hub format for transformers and peft, without the value head.
 
         Collective if the model is sharded; only one rank `writes`.
         """
@@ -85,10 +85,10 @@ class HubPolicy(Policy):
             self.merged().save(folder)
 
     def merged(self) -> Self:
-        """The same policy with its adapters merged, in float32.
+        """The policy with its adapters merged, in float32.
 
-        They are added to a fresh copy of the model, never in place: unmerging in bf16 does not restore the weights, and
-        the base of the policy would drift (pitfall 32).
+        Merges into a fresh copy of the model, not in place: unmerging in bf16 does not restore the weights, and the
+        base would drift (pitfall 32).
         """
         assert self.adapters is not None, "there is nothing to merge"
         merged = self.adapters.fresh_base()
@@ -107,11 +107,11 @@ class HubPolicy(Policy):
 
     def freeze(self) -> Callable[[], AbstractContextManager[Self]]:
         """See `Policy.freeze`. With adapters the model is not copied: the reference is the same model with the adapters
-        off, or with those that training started from."""
+        disabled, or with the initial ones."""
         if self.adapters is None:
             return super().freeze()
         start = {name: weight.detach().clone() for name, weight in adapter_weights(self.model).items()}
-        if not any(weight.any() for name, weight in start.items() if ".lora_B." in name):  # they have no effect yet
+        if not any(weight.any() for name, weight in start.items() if ".lora_B." in name):  # they have no effect
             return lambda: self._with(without_adapters(self.model))
         return lambda: self._with(other_adapters(self.model, start))
 
@@ -122,7 +122,7 @@ class HubPolicy(Policy):
 
 
 def check_trainable(policy: HubPolicy) -> None:
-    """RuntimeError unless exactly the adapters, or everything, is trained, in float32."""
+    """RuntimeError unless exactly the adapters, or all weights, are trained, in float32."""
     parameters = dict(policy.model.named_parameters())
     expected = parameters if policy.adapters is None else adapter_weights(policy.model)
     wrong = [

@@ -1,10 +1,10 @@
-"""Weights stored in 4 or 8 bits by bitsandbytes, computed with in the dtype of the model.
+"""4- or 8-bit weights by bitsandbytes, with computation in the dtype of the model.
 
-Two paths of the library are switched off, because they would make the sampler and the trainer different models:
+Two paths of the library are disabled, because they would make sampler and trainer different models:
 
 - 4 bits on a CPU with bf16 instructions: an eval-mode forward without gradients repacks the weights in place for a
-  bf16 kernel without backward, and no gradient passes that layer afterwards (widths off a multiple of 64 crash).
-- 8 bits in eval mode: activations are rounded to 8 bits too, in float16; in training mode on a CPU they are not.
+  bf16 kernel without backward; afterwards no gradient passes that layer (widths off a multiple of 64 crash).
+- 8 bits in eval mode: activations are also rounded to 8 bits, in float16; in training mode on a CPU they are not.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def settings_for(bits: Literal[4, 8], dtype: torch.dtype) -> Any:
 
     if bits == 4:
         return BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype)
-    # a threshold looks for outlier columns over the whole batch: a row's result would depend on its neighbors
+    # a threshold finds outlier columns over the whole batch: a row's result would depend on its neighbors
     return BitsAndBytesConfig(load_in_8bit=True, llm_int8_threshold=0.0)
 
 
@@ -52,7 +52,7 @@ def make_exact(model: PreTrainedModel) -> None:
 
 
 def _dequantized_forward(layer: Any, x: Tensor) -> Tensor:
-    """The product with dequantized weights; backward dequantizes them again instead of keeping them."""
+    """The product with dequantized weights; backward dequantizes again instead of keeping them."""
     from bitsandbytes.autograd._functions import MatMul8bitFp
 
     if layer.weight.CB is not None:
@@ -64,9 +64,10 @@ def _dequantized_forward(layer: Any, x: Tensor) -> Tensor:
 
 
 def dequantized(model: PreTrainedModel) -> PreTrainedModel:
-    """The model itself in float32 on the CPU.
+    """The same model in float32 on the CPU.
 
-    Layer by layer: transformers' `dequantize` keeps all of them on the GPU, which may have room for the 4 bits only.
+    Converts layer by layer: transformers' `dequantize` keeps all layers on the GPU, which may only fit the 4-bit
+    weights.
     """
     from bitsandbytes.nn.modules import Linear4bit, Linear8bitLt
     from transformers.integrations.bitsandbytes import dequantize_bnb_weight

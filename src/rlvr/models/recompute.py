@@ -1,7 +1,7 @@
-"""Gradient checkpointing for a model that is always in eval mode.
+"""Gradient checkpointing for a model in eval mode.
 
-transformers checkpoints a layer in training mode only, and silently not here. The same layers are wrapped one by one,
-wherever gradients are on: a backward pass over L layers holds L inputs and the activations of one layer.
+transformers checkpoints layers in training mode only, without a warning. We wrap the same layers whenever gradients are
+enabled: backward over L layers holds L inputs and the activations of one layer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def recompute_in_backward(model: PreTrainedModel) -> None:
-    """Wrap the layers. ConfigError if the architecture supports no recomputation."""
+    """Wrap the layers. ConfigError if the architecture does not support recomputation."""
     from transformers.modeling_layers import GradientCheckpointingLayer
 
     layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
@@ -54,5 +54,5 @@ def keeping_activations(model: nn.Module) -> Iterator[None]:
 def _forward(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     if not torch.is_grad_enabled():
         return forward(*args, **kwargs)
-    # eval mode draws no random numbers
+    # eval mode uses no random numbers
     return checkpoint(forward, *args, use_reentrant=False, preserve_rng_state=False, **kwargs)

@@ -1,4 +1,4 @@
-"""Models from scratch: a Llama-architecture transformers model and a word-level or byte-level BPE tokenizer."""
+"""Models from scratch: a Llama-architecture model and a word-level or byte-level BPE tokenizer."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -18,14 +18,14 @@ from rlvr.seeding import derive_seed
 
 PAD, BOS, EOS = "<pad>", "<boe>", "<eoe>"
 BPE_EOS = "<eos>"
-MIN_PAIR_COUNT = 2  # a rarer pair of tokens is not merged: its token would never be trained
+MIN_PAIR_COUNT = 2  # rarer pairs are not merged: their tokens would hardly be trained
 
 
 def build_tokenizer(vocabulary: Sequence[str]) -> PreTrainedTokenizerFast:
-    """One token per word, ids in the order of `vocabulary`, which holds `<pad>`, `<boe>` and `<eoe>`.
+    """One token per word, ids in the order of `vocabulary`, which contains `<pad>`, `<boe>` and `<eoe>`.
 
-    `"<boe> 3 4 + ="` has five tokens; encoding adds none, decoding joins words with single spaces and keeps special
-    tokens by default, so text and ids are a round trip.
+    `"<boe> 3 4 + ="` has five tokens. Encoding adds none; decoding joins words with single spaces and keeps special
+    tokens by default, so that text and ids round-trip.
     """
     missing = [word for word in (PAD, BOS, EOS) if word not in vocabulary]
     if missing or len(set(vocabulary)) != len(vocabulary):
@@ -39,12 +39,12 @@ def build_tokenizer(vocabulary: Sequence[str]) -> PreTrainedTokenizerFast:
 
 
 def build_bpe_tokenizer(texts: Iterable[str], vocabulary_size: int, markers: Sequence[str]) -> PreTrainedTokenizerFast:
-    """Byte-level BPE learnt from `texts`, deterministically: any text can be encoded, and is an exact round trip.
+    """Byte-level BPE trained on `texts`, deterministic: any text can be encoded and round-trips exactly.
 
-    `<pad>` is id 0, `<eos>` id 1; the markers come last, one token each. At most `vocabulary_size` tokens in all, fewer
-    if the texts have no more pairs to merge; merges are not learnt from markers. `decode(skip_special_tokens=True)`
-    keeps the markers: they are part of an answer. ConfigError if the vocabulary cannot hold the 256 bytes, `<pad>`,
-    `<eos>` and the markers.
+    `<pad>` is id 0, `<eos>` id 1; the markers come last, one token each, and take no part in merges. Has at most
+    `vocabulary_size` tokens, fewer if the texts have no more pairs. `decode(skip_special_tokens=True)` keeps the
+    markers: they are part of an answer. ConfigError if the vocabulary cannot hold the 256 bytes, `<pad>`, `<eos>` and
+    the markers.
     """
     smallest = 256 + 2 + len(markers)
     if vocabulary_size < smallest:
@@ -87,7 +87,7 @@ def build_model(settings: ScratchModel, tokenizer: PreTrainedTokenizerFast, seed
         **ids,
     )
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-        torch.default_generator.manual_seed(derive_seed(seed, "model"))  # torch.manual_seed would reseed GPUs too
+        torch.default_generator.manual_seed(derive_seed(seed, "model"))  # torch.manual_seed would also reseed GPUs
         model = LlamaForCausalLM(config)
         if bpe is not None:
             torch.nn.init.normal_(model.model.embed_tokens.weight, std=bpe.embedding_init_std)

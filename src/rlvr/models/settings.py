@@ -1,4 +1,4 @@
-"""The models that `model=...` can choose."""
+"""The choices of `model=...`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rlvr.errors import ConfigError
 from rlvr.registry import register
 from rlvr.settings import Component, PositiveFloat, PositiveInt, Settings, Text, setting, wrong
 
-# Fields whose default differs between the models that are made from scratch.
+# Fields with different defaults for the models made from scratch.
 HiddenSize = Annotated[int, setting(description="width of the residual stream", ge=1)]
 NumLayers = Annotated[int, setting(description="decoder blocks", ge=1)]
 IntermediateSize = Annotated[int, setting(description="width of the gated MLP", ge=1)]
@@ -20,11 +20,11 @@ ContextTokens = Annotated[int, setting(description="context; holds the longest p
 
 
 class Model(Component):
-    """A model, made from scratch or pretrained."""
+    """A model, from scratch or pretrained."""
 
     group: ClassVar[str] = "model"
     from_scratch: ClassVar[bool] = False
-    tokens_are_words: ClassVar[bool] = False  # its tokenizer has one token for each word of the task's vocabulary
+    tokens_are_words: ClassVar[bool] = False  # the tokenizer has one token per word of the task's vocabulary
 
     @property
     def pretrained(self) -> PretrainedModel | None:
@@ -43,11 +43,11 @@ class Model(Component):
         return None
 
     def fitted(self, config: Any) -> Self:
-        """With what `auto` stands for in a run."""
+        """The settings with `auto` resolved for a run."""
         return self
 
     def family(self) -> str | None:
-        """`model_type` of the model to come."""
+        """`model_type` of the model, for prompt.markers=auto."""
         return "llama"
 
 
@@ -75,7 +75,7 @@ class ScratchModel(Model):
 
     @model_validator(mode="after")
     def _heads_fit(self) -> Self:
-        """Rotary embeddings turn pairs of dimensions, so a head has an even number of them."""
+        """A head needs an even width: rotary embeddings turn pairs of dimensions."""
         if self.hidden_size % (self.num_heads if self.head_dim else 2 * self.num_heads):
             raise wrong(
                 "num_heads",
@@ -112,9 +112,9 @@ class ScratchBpeModel(ScratchModel):
 
 
 class LoraSettings(Settings):
-    """Low-rank adapters, arXiv:2106.09685, by peft. Their dropout is 0: it would make a ratio out of noise."""
+    """Low-rank adapters, arXiv:2106.09685, by peft. No dropout: it would add noise to the ratio."""
 
-    enabled: bool = setting(False, "train adapters and leave the model's own weights as they are")
+    enabled: bool = setting(False, "train adapters and freeze the model's own weights")
     r: PositiveInt = setting(16, "rank", only_if="enabled")
     alpha: PositiveInt = setting(32, "the adapter's output is scaled by alpha / r", only_if="enabled")
     target_modules: tuple[str, ...] = setting(
@@ -135,7 +135,7 @@ class PretrainedModel(Model):
     trust_remote_code: bool = setting(False, "run code that comes with the model")
     dtype: Literal["auto", "float32", "bfloat16"] = setting(
         "auto",
-        "numbers of the weights; what is trained is float32 always, so bfloat16 needs adapters; auto: bfloat16 with "
+        "dtype of the weights; trained weights are always float32, so bfloat16 needs adapters; auto: bfloat16 with "
         "adapters, else float32",
     )
     attn_implementation: Literal["sdpa", "eager", "flash_attention_2"] = setting(

@@ -1,4 +1,4 @@
-"""The curves of a page: their sections, points and meanings."""
+"""The charts of a page: sections, points and descriptions."""
 
 import math
 import re
@@ -10,8 +10,8 @@ from rlvr.tracking.metrics import describe
 
 Numbers = Mapping[str, float]
 
-MAX_POINTS = 2000  # per run; a chart is some hundred pixels wide
-_SECTIONS = (  # title, whether it is open at first, pattern of its names; the first match counts
+MAX_POINTS = 2000  # per run; a chart is a few hundred pixels wide
+_SECTIONS = (  # title, initially open, name pattern; the first match counts
     (
         "Held-out accuracy and reward",
         True,
@@ -32,9 +32,9 @@ _SECTIONS = (  # title, whether it is open at first, pattern of its names; the f
 
 
 def sections(runs: Sequence[Sequence[Numbers]]) -> list[dict[str, Any]]:
-    """`{"title", "open", "names": [..], "still": [..]}` with at least one curve; `still` never change in any run.
+    """`{"title", "open", "names": [..], "still": [..]}` per non-empty section; `still` are constant in all runs.
 
-    `x_low` and `x_high` are the band of an `x`, not curves. The first section is always drawn: a flat accuracy is news.
+    `x_low` and `x_high` are the band of `x`, not curves. The first section is always drawn: a flat accuracy is news.
     """
     names = sorted({name for rows in runs for row in rows for name in row} - {"step"})
     left = [name for name in names if band_of(name) not in names]
@@ -53,7 +53,7 @@ def sections(runs: Sequence[Sequence[Numbers]]) -> list[dict[str, Any]]:
 
 
 def band_of(name: str) -> str | None:
-    """`eval/rpn/accuracy` for `eval/rpn/accuracy_low`; None for any other name."""
+    """`eval/rpn/accuracy` for `eval/rpn/accuracy_low`; None for other names."""
     found = re.fullmatch(r"(.+)_(?:low|high)", name)
     return found[1] if found else None
 
@@ -63,9 +63,9 @@ def _is_still(rows: Sequence[Numbers], name: str) -> bool:
 
 
 def series(rows: Sequence[Numbers]) -> dict[str, Any]:
-    """`{"steps": [..], "series": {name: [..]}}` with None for a missing value.
+    """`{"steps": [..], "series": {name: [..]}}` with None for missing values.
 
-    Of a long run every n-th step is kept, and every evaluated one.
+    Long runs keep every n-th step, and every evaluated one.
     """
     every = max(1, math.ceil(len(rows) / MAX_POINTS))
     kept = [

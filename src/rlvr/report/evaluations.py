@@ -1,7 +1,7 @@
-"""Records of evaluations as data of a page: tables of scores, a list of examples to filter, and the texts of each.
+"""Evaluation records as page data: score tables, a filterable list of examples, and their texts.
 
-A cell is one model on one task with one retriever and one set of settings; the cells of a set, one task and split,
-share their examples. The comment at the top of assets/evaluations.js describes the data.
+A cell is one model on one task with one retriever and one set of settings; the cells of a set (one task and split)
+share examples. The comment at the top of assets/evaluations.js describes the data.
 """
 
 import hashlib
@@ -20,14 +20,14 @@ CellKey = tuple[str, str, str, str, str]  # task, split, model, retriever ("" fo
 ROWS_OF_A_CHUNK = 50
 MAX_PROMPT_CHARS, MAX_COMPLETION_CHARS, MAX_REPLY_CHARS, MAX_ANSWER_CHARS = 8_000, 20_000, 6_000, 2_000
 MAX_LISTED_CHARS = 160  # of answers, in the list of examples
-MAX_SEARCHED_CHARS = 400  # of the ends of a prompt and a last completion, for the text filter
+MAX_SEARCHED_CHARS = 400  # searchable end of a prompt and of the last completion
 MAX_TOKENS = 4_000  # per completion, with their logprobs
 MAX_NOTES = 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Row:
-    """One example and its records by the cell's number, greedy ones first."""
+    """One example and its records by cell number, greedy ones first."""
 
     set_index: int
     example_id: str
@@ -50,8 +50,8 @@ def evaluation_pages(
 ) -> Page:
     """The page of some records; `kind` is "evaluations" or "benchmark".
 
-    `analyzed` has of each cell `name`, `scores`, `kinds`, `numbers`, `cost`, as far as they are known. Beyond the
-    limits only answers and grades are embedded.
+    `analyzed` maps cells to known `name`, `scores`, `kinds`, `numbers`, `cost`. Beyond the limits only answers and
+    grades are embedded.
     """
     cells, rows = _group(records)
     chunk_of, chunks, ids = _pack_texts(rows, limits or Limits())
@@ -64,7 +64,7 @@ def evaluation_pages(
             "Where models disagree comes first (--max-episodes, --max-mb)."
         )
     chunks["examples"] = pack([_listed(row, place) for row, place in zip(rows, chunk_of, strict=True)])
-    # of models that are folders here; other tokens are shown by their ids
+    # for models with a local folder; other tokens are shown by id
     chunks["tokens"] = pack({name: token_texts(Path(name), used)[0] for name, used in sorted(ids.items()) if used})
     sets = _sets(cells, rows, comparisons)
     main = {
@@ -106,7 +106,7 @@ def _sets(
 
 
 def _group(records: Iterable[EvaluationRecord]) -> tuple[list[CellKey], list[_Row]]:
-    """The cells in the order of their first records, and the examples, by set, in the order of theirs."""
+    """The cells in the order of their first records, and the examples by set, in the same order."""
     cells: dict[CellKey, int] = {}
     sets: dict[tuple[str, str], int] = {}
     rows: dict[tuple[int, str], _Row] = {}
@@ -145,7 +145,7 @@ def _cell(cell: CellKey, rows: Sequence[_Row], number: int) -> dict[str, Any]:
 
 
 def _listed(row: _Row, place: int | None) -> dict[str, Any]:
-    """An example's line in the list; `place` is the chunk of its texts, None if they are left out."""
+    """An example's row in the list; `place` is the chunk of its texts, None if they are excluded."""
     first = row.first
     texts = [first.prompt, *(of_one[0].turns[-1].completion for of_one in row.records.values() if of_one[0].turns)]
     return {
@@ -162,7 +162,7 @@ def _listed(row: _Row, place: int | None) -> dict[str, Any]:
 def _result(records: Sequence[EvaluationRecord]) -> list[Any]:
     """Grade (1, 0, None if not graded), answer, stop reason, reward, tokens; number of right samples, of samples.
 
-    All but the last two are of the greedy completion, or of the first sample without one.
+    All but the last two describe the greedy completion, or the first sample without one.
     """
     one, sampled = records[0], [record for record in records if record.sample_index > 0]
     return [
@@ -179,7 +179,7 @@ def _result(records: Sequence[EvaluationRecord]) -> list[Any]:
 def _pack_texts(rows: Sequence[_Row], limits: Limits) -> tuple[list[int | None], dict[str, bytes], dict[str, set[int]]]:
     """The chunk of each row, the chunks, and the token ids of each model in them.
 
-    Rows go in until a limit is reached: first those where cells disagree, otherwise in a fixed pseudorandom order.
+    Rows are packed up to the limits: first those where cells disagree, then in a fixed pseudorandom order.
     """
     hashes = [hashlib.blake2b(row.example_id.encode(errors="replace"), digest_size=8).digest() for row in rows]
     agree = [len({of_one[0].correct for of_one in row.records.values()}) < 2 for row in rows]

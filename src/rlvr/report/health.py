@@ -1,4 +1,4 @@
-"""The signals of docs/metrics.md as a table: what looks wrong, what is fine, and what only a person can judge."""
+"""The health table of docs/metrics.md: wrong, fine, and judged by a person."""
 
 import math
 import re
@@ -10,7 +10,7 @@ from rlvr.report.page import finite
 from rlvr.tracking.health import WINDOW, Metrics, checked, hints, solved
 from rlvr.tracking.metrics import describe
 
-MAX_LOOKS_BACK = 20  # earlier steps at which the hints are evaluated again
+MAX_LOOKS_BACK = 20  # earlier steps at which hints are re-evaluated
 
 # Signals with a bound in docs/metrics.md and no hint: a notice if all of the last values are beyond it.
 _NOTICES: tuple[tuple[str, Callable[[float], bool]], ...] = (
@@ -28,20 +28,20 @@ _NOTICES: tuple[tuple[str, Callable[[float], bool]], ...] = (
     (r"eval/[^/]+/truncated_share", lambda x: x > 0.05),
     (r"time/evaluation_share", lambda x: x > 0.5),
     (r"time/other_share", lambda x: x > 0.2),
-    (r"loss/.*|reward/mean", lambda x: False),  # no bound, but NaN is a notice
+    (r"loss/.*|reward/mean", lambda x: False),  # no bound, only NaN is reported
 )
 _SOLVED_IS_FINE = ("reward/std", "policy/trained_tokens")
 
-# Only a person can judge a loss or reward curve; with a critic equal rewards in a group are no fault.
+# A person must judge a loss or reward curve; with a critic, equal rewards in a group are no problem.
 _NEVER_FINE = r"loss/.*|reward/(mean|within_group_std)"
 
 
 def health(history: Sequence[Metrics], penalties: Collection[str] = ()) -> list[dict[str, Any]]:
-    """A row for each signal, the wrong ones first, then by name.
+    """A row per signal, wrong ones first, then by name.
 
-    `state` is `wrong` (a hint says so, in `texts`), `notice` (beyond what docs/metrics.md calls normal), `fine`
-    (checked) or `look` (no rule, or too few steps: `bad` says when it is bad); `value` the last number; `past`
-    sentences about hints that were true at an earlier step only.
+    `state` is `wrong` (a hint in `texts`), `notice` (outside the normal range of docs/metrics.md), `fine` (checked) or
+    `look` (no rule, or too few steps: `bad` says when it is bad); `value` is the last number; `past` are sentences
+    about hints of earlier steps only.
     """
     current = hints(history, penalties=penalties)
     now: dict[str, list[str]] = {}
@@ -50,9 +50,9 @@ def health(history: Sequence[Metrics], penalties: Collection[str] = ()) -> list[
     past = _past(history, penalties, {hint.key for hint in current})
     names = {name for row in history for name in row} - {"step"}
     rows = [_row(history, name, now.pop(name, []), past.get(name, [])) for name in sorted(names) if _is_signal(name)]
-    if sum("reward/mean" in row for row in history) < WINDOW:  # too early for hints, whatever the numbers are
+    if sum("reward/mean" in row for row in history) < WINDOW:  # too early for hints
         rows = [row | {"state": "look"} if row["state"] == "fine" else row for row in rows]
-    rows += [_row(history, name, texts, []) for name, texts in now.items()]  # hints about names that are no signal
+    rows += [_row(history, name, texts, []) for name, texts in now.items()]  # hints about other names
     order = ("wrong", "notice", "fine", "look")
     return sorted(rows, key=lambda row: (order.index(row["state"]), row["metric"]))
 
@@ -83,7 +83,7 @@ def _row(history: Sequence[Metrics], name: str, texts: list[str], past: list[str
 
 
 def _notice(name: str, values: Sequence[float], wrong: Callable[[float], bool], bad: str) -> str | None:
-    """A sentence if all of the last values are beyond what is normal, or the very last one is not finite."""
+    """A sentence if all of the last values are outside the normal range, or the last one is not finite."""
     if values and not math.isfinite(values[-1]):
         return f"{name} is not a number in the last step: something overflowed or was divided by 0."
     if len(values) >= 2 and all(math.isfinite(value) and wrong(value) for value in values):
@@ -103,12 +103,12 @@ def _metric_of(key: str) -> str:
 
 
 def _past(history: Sequence[Metrics], penalties: Collection[str], now: Collection[str]) -> dict[str, list[str]]:
-    """Hints of earlier steps that are gone by now (whose keys are not in `now`), with their first and last steps."""
+    """Hints of earlier steps that are no longer in `now`, with their first and last steps."""
     evaluated = [number for number, row in enumerate(history) if any(name.startswith("eval/") for name in row)]
     seen: dict[str, list[int]] = {}
     every = max(1, math.ceil(len(history) / MAX_LOOKS_BACK))
     for end in range(WINDOW, len(history), every):
-        # all evaluations and the last steps are all that hints look at
+        # hints use only evaluations and the last steps
         kept = [history[number] for number in evaluated if number < end - WINDOW] + list(history[end - WINDOW : end])
         for hint in hints(kept, penalties=penalties):
             seen.setdefault(hint.key, []).append(int(history[end - 1]["step"]))

@@ -1,4 +1,4 @@
-"""The metrics and settings in a run folder; damaged parts are named and left out."""
+"""Reads the metrics and settings of a run folder; damaged parts are reported and skipped."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -15,11 +15,11 @@ from rlvr.tracking.jsonl import few, metrics_row
 
 @dataclass(frozen=True, kw_only=True)
 class History:
-    """A run: one mapping, with `step`, for each line of metrics.jsonl (NaN where it was not finite), and settings."""
+    """A run: one mapping, with `step`, per line of metrics.jsonl (NaN for non-finite numbers), and its settings."""
 
     folder: Path
     rows: list[dict[str, float]]
-    settings: Mapping[str, Any]  # of config.yaml, as far as it can be read
+    settings: Mapping[str, Any]  # from config.yaml, if readable
     text: str  # of config.yaml
     notes: list[str]
 
@@ -40,7 +40,7 @@ class History:
 
     @property
     def penalties(self) -> frozenset[str]:
-        """The parts of the reward that are 0 where all is well; none are known of a run of another version."""
+        """Reward parts that are normally 0; none are known for a run of another version."""
         with suppress(ConfigError, AttributeError, KeyError, TypeError):
             bundles = [self.settings, *(self.setting("task.parts") or {}).values()]
             parts = [item for bundle in bundles for item in bundle["reward"].get("parts", {}).items()]
@@ -53,22 +53,22 @@ def is_run(folder: Path) -> bool:
 
 
 def read_history(folder: Path) -> History:
-    """Read what can be read of a run folder; `notes` has a sentence for everything else."""
+    """Read a run folder as far as possible; `notes` has a sentence for everything else."""
     config, metrics = folder / "config.yaml", folder / "metrics.jsonl"
     notes = [f"There is no {path}." for path in (config, metrics) if not path.is_file()]
     text = config.read_text(encoding="utf-8", errors="replace") if config.is_file() else ""
     settings: dict[str, Any] = {}
     try:
         settings |= cast(Any, OmegaConf.to_container(OmegaConf.create(text)))
-    except Exception as error:  # of YAML, of OmegaConf, of a text that is no mapping
+    except Exception as error:  # from YAML, from OmegaConf, or because the text is no mapping
         notes.append(f"{config} is damaged ({str(error).partition(chr(10))[0]}): it is shown, but not used.")
     rows: dict[float, dict[str, float]] = {}
     damaged = []
-    lines = metrics.read_bytes().split(b"\n")[:-1] if metrics.is_file() else []  # the last one is being written
+    lines = metrics.read_bytes().split(b"\n")[:-1] if metrics.is_file() else []  # the last one may be incomplete
     for number, line in enumerate(lines, start=1):
         try:
             row = metrics_row(line)
-            rows[row["step"]] = row  # of a repeated step the last one
+            rows[row["step"]] = row  # the last line of a repeated step counts
         except ValueError as error:
             damaged.append(f"{metrics}, line {number}, is damaged and left out ({error}).")
     ordered = [rows[step] for step in sorted(rows)]

@@ -1,7 +1,7 @@
-"""One HTML file with everything inside: assets/ as text, data as gzip in base64.
+"""One self-contained HTML file: assets/ as text, data as gzip in base64.
 
-The page fetches nothing and no data can run: scripts are allowed by their hash, data is in blocks of base64 (no `<` can
-occur) and the page's own code shows it as text only.
+The page loads nothing and executes no data: scripts are allowed by hash, data is base64 (no `<` can occur), and the
+page's code shows it as text only.
 """
 
 import base64
@@ -18,14 +18,14 @@ from typing import Any
 
 from rlvr.tracking.files import write_atomically, writing
 
-SHELL_BYTES = 200_000  # of a page without its data
+SHELL_BYTES = 200_000  # size of a page without data
 
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """A page's data. `main` (see the top of assets/app.js) is read at once, `chunks` (by `pack`) when they are needed.
+    """A page's data. `main` (see the top of assets/app.js) is read at once, `chunks` (made by `pack`) on demand.
 
-    The texts of `kept` of `total` episodes are in it; `notes` name what is damaged or left out.
+    It holds the texts of `kept` of `total` episodes; `notes` name damaged or excluded parts.
     """
 
     title: str
@@ -43,14 +43,14 @@ class Limits:
 
     @property
     def max_packed_bytes(self) -> float:
-        """Of all chunks, beside the page's own files."""
+        """Size limit of all chunks, without the page's own files."""
         return max(0.0, self.max_mb * 1e6 - SHELL_BYTES) * 3 / 4  # base64 makes 4 bytes of 3
 
 
 def pack(value: Any) -> bytes:
     """A JSON value of finite numbers in gzip; equal values give equal bytes."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    # a lone surrogate in a decoded text must not lose the page
+    # a lone surrogate in a decoded text must not break the page
     return gzip.compress(text.encode("utf-8", errors="backslashreplace"), compresslevel=4, mtime=0)
 
 
@@ -82,7 +82,7 @@ def render(page: Page) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """A written page: its size in bytes, the episodes in it and left out, sentences about what is damaged."""
+    """A written page: size in bytes, numbers of embedded and excluded episodes, notes on damaged parts."""
 
     path: Path
     size: int
@@ -92,9 +92,9 @@ class Report:
 
 
 def write_report(page: Page, source: Path, output: Path | None = None) -> Report:
-    """Write a page, whole or not at all; by default `report.html` in the folder `source`, `F.html` beside `F.jsonl`.
+    """Write a page atomically; by default `report.html` in the folder `source`, `F.html` beside `F.jsonl`.
 
-    UserError if that is not possible.
+    UserError if it cannot be written.
     """
     path = output or (source / "report.html" if source.is_dir() else source.with_suffix(".html"))
     data = render(page).encode("utf-8", errors="backslashreplace")

@@ -1,7 +1,7 @@
-"""A run's rollout files as chunks of a page: an index to filter by, texts to search in, and the tokens of each episode.
+"""A run's rollout files as page chunks: an index for filters, searchable texts, and the tokens of each episode.
 
-assets/rollouts.js describes the chunks. Logprobs are kept to 0.0001 and their differences to 0.000001, so that a ratio
-of 1.00001 differs from 1.
+assets/rollouts.js describes the chunks. Logprobs are rounded to 0.0001 and their differences to 0.000001, so that a
+ratio of 1.00001 differs from 1.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from rlvr.report.page import finite, pack
 from rlvr.tracking.jsonl import few
 from rlvr.tracking.rollouts import EpisodeRecord, Numbers, RowRecord, episode_from, rollout_lines
 
-CHUNK_TOKENS = 20_000  # of one chunk of details; opening an episode unpacks one
-CHUNK_CHARACTERS = 1_000_000  # of one chunk of texts
+CHUNK_TOKENS = 20_000  # per detail chunk; opening an episode unpacks one
+CHUNK_CHARACTERS = 1_000_000  # per text chunk
 
 
 class RolloutFile(NamedTuple):
-    """The rollouts of one step of one run, by the run's number on the page."""
+    """The rollouts of one step of a run; `run` is its number on the page."""
 
     run: int
     step: int
@@ -33,15 +33,15 @@ class RolloutFile(NamedTuple):
 
 
 def rollout_files(folder: Path, run: int) -> list[RolloutFile]:
-    """The rollout files of a run in the order of their steps."""
+    """The rollout files of a run by step."""
     found = [(re.fullmatch(r"step_(\d{6,})\.jsonl\.gz", path.name), path) for path in folder.glob("step_*")]
     return sorted(RolloutFile(run, int(name[1]), path) for name, path in found if name)
 
 
 def pack_rollouts(files: Sequence[RolloutFile], max_episodes: int) -> PackedRollouts:
-    """At most `max_episodes`, equally many of each file, evenly spread over its lines.
+    """Pack at most `max_episodes`, equally many per file, evenly spread over its lines.
 
-    Unreadable files and damaged lines are named and left out.
+    Unreadable files and damaged lines are reported and skipped.
     """
     packed = PackedRollouts()
     counts = []
@@ -77,16 +77,16 @@ def quotas(counts: Sequence[int], limit: int) -> list[int]:
 
 
 def spread(count: int, quota: int) -> list[int]:
-    """`quota` numbers below `count`, evenly spread: `spread(8, 4)` is `[0, 2, 4, 6]`."""
+    """`quota` evenly spread numbers below `count`: `spread(8, 4)` is `[0, 2, 4, 6]`."""
     return [place * count // quota for place in range(quota)]
 
 
 class PackedRollouts:
     def __init__(self) -> None:
         self.chunks: dict[str, bytes] = {"index": b""}
-        self.ids: defaultdict[int, set[int]] = defaultdict(set)  # of all tokens in the chunks, by run
+        self.ids: defaultdict[int, set[int]] = defaultdict(set)  # token ids in the chunks, by run
         self.kept = 0  # episodes in the chunks
-        self.total = 0  # lines of all readable files, without the damaged ones that were met
+        self.total = 0  # lines of all readable files, without damaged ones
         self.notes: list[str] = []
         self._names: dict[str, dict[Any, int]] = {name: {} for name in ("example", "answer", "stop", "status")}
         self._columns: defaultdict[str, list[Any]] = defaultdict(list)
@@ -115,7 +115,7 @@ class PackedRollouts:
             "status": record.score_status,
         }
         for name, value in row.items():
-            known = self._names.get(name)  # texts by their numbers
+            known = self._names.get(name)  # texts are referenced by number
             self._columns[name].append(value if known is None else known.setdefault(value, len(known)))
         prompt = record.turns[0].prompt
         texts = [text for turn in record.turns for text in (turn.completion, turn.reply)]
@@ -159,7 +159,7 @@ class PackedRollouts:
 
 def _detail(record: EpisodeRecord) -> dict[str, Any]:
     return {
-        "seed": str(record.seed),  # beyond what a number of JavaScript can hold
+        "seed": str(record.seed),  # too large for a JavaScript number
         "version": record.policy_version,
         "parts": {name: finite(value) for name, value in record.reward_parts.items()},
         "diagnostics": {
@@ -175,14 +175,14 @@ def _detail(record: EpisodeRecord) -> dict[str, Any]:
 
 
 def shallow_dict(record: Any) -> dict[str, Any]:
-    """A dataclass by the names of its fields, without the copies of `asdict`."""
+    """A dataclass as a mapping, without the copies of `asdict`."""
     return {item.name: getattr(record, item.name) for item in fields(record)}
 
 
 def _row(row: RowRecord) -> dict[str, Any]:
-    """Tokens of a row. `runs`: the lengths of the runs of equal mask, 0 first: `[0, 0, 1, 1, 1, 0]` is `[2, 3, 1]`.
+    """Tokens of a row. `runs`: lengths of the runs of equal mask, 0 first: `[0, 0, 1, 1, 1, 0]` is `[2, 3, 1]`.
 
-    The other lists have an entry for each token with mask 1, or are one number for all of them.
+    The other lists have an entry per token with mask 1, or are one number for all of them.
     """
     runs = [sum(1 for _ in stretch) for _, stretch in groupby(map(bool, row.loss_mask))]
     if row.loss_mask and row.loss_mask[0]:
@@ -207,7 +207,7 @@ def _scaled(values: Numbers, scale: float) -> Numbers:
 def token_texts(folder: Path, ids: Iterable[int]) -> tuple[dict[int, str], str]:
     """The text of each token inside a sequence, spaces included, by the tokenizer of a run or model folder.
 
-    Without one, nothing and a sentence that says so; all tokenizers of a run are the same.
+    Without one, an empty mapping and a sentence; all tokenizers of a run are the same.
     """
     from tokenizers import Tokenizer
 
@@ -220,7 +220,7 @@ def token_texts(folder: Path, ids: Iterable[int]) -> tuple[dict[int, str], str]:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exceptions
         return {}, f"{path} cannot be read ({str(error)[:200]}): tokens are shown by their ids."
-    # a damaged record may hold any number as an id; the library takes those of 32 bits
+    # a damaged record may hold any id; the library accepts 32 bits
     return {number: _token_text(tokenizer, number) if 0 <= number < 2**32 else "" for number in sorted(ids)}, ""
 
 
@@ -229,6 +229,6 @@ def _token_text(tokenizer: Any, number: int) -> str:
     piece = tokenizer.id_to_token(number)
     if piece is None:
         return ""
-    if not text or "\ufffd" in text:  # a part of a character: its bytes as the vocabulary spells them
+    if not text or "\ufffd" in text:  # part of a character: show the vocabulary's spelling of its bytes
         return piece
     return f" {text}" if piece.startswith("\u2581") and not text.startswith(" ") else text

@@ -1,4 +1,4 @@
-"""The page of one or more runs."""
+"""The report of one or more runs."""
 
 import math
 from collections.abc import Sequence
@@ -14,8 +14,8 @@ from rlvr.report.sweep import runs_of, sweep_table
 
 
 def write_run_report(folders: Sequence[Path], output: Path | None = None, limits: Limits | None = None) -> Report:
-    """Write the page of runs, finished or not; by default `report.html` in the first folder. A folder of runs, such as
-    a sweep's, stands for all of them. UserError: one of them is no run folder, or the page cannot be written."""
+    """Write the report of runs, finished or not; by default `report.html` in the first folder. A folder of runs, such
+    as a sweep's, stands for all of them. UserError for a folder without a run, or if the page cannot be written."""
     found = {folder: runs_of(folder) for folder in folders}
     for folder, inside in found.items():
         if not inside:
@@ -26,7 +26,7 @@ def write_run_report(folders: Sequence[Path], output: Path | None = None, limits
 
 
 def run_page(folders: Sequence[Path], limits: Limits, *, is_sweep: bool = False) -> Page:
-    """Read run folders, running, finished or damaged, into one page; that of a sweep has a table of the scores."""
+    """Read run folders (running, finished or damaged) into one page; a sweep's page has a table of scores."""
     histories = [read_history(folder) for folder in folders]
     rollouts = _rollouts(folders, limits)
     notes = [note for history in histories for note in history.notes] + rollouts.notes
@@ -41,7 +41,7 @@ def run_page(folders: Sequence[Path], limits: Limits, *, is_sweep: bool = False)
             f"{rollouts.kept:,} in this page are a sample over all steps (--max-episodes, --max-mb)."
         )
     rows = [history.rows for history in histories]
-    names = [history.name for history in histories]  # with their parents where two are alike
+    names = [history.name for history in histories]  # with their parents if two are equal
     labels = [one.name if names.count(one.name) == 1 else str(one.folder) for one in histories]
     main = {
         "kind": "run",
@@ -67,7 +67,7 @@ def run_page(folders: Sequence[Path], limits: Limits, *, is_sweep: bool = False)
 
 
 def _rollouts(folders: Sequence[Path], limits: Limits) -> PackedRollouts:
-    """As many episodes as both limits allow; packed again with fewer if they are too large."""
+    """As many episodes as both limits allow; repacked with fewer if too large."""
     files = [file for run, folder in enumerate(folders) for file in rollout_files(folder / "rollouts", run)]
     budget = limits.max_packed_bytes
     packed = pack_rollouts(files, limits.max_episodes)

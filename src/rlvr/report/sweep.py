@@ -1,4 +1,4 @@
-"""The runs of a sweep in a table: the last held-out score of each setting, with an interval over its runs."""
+"""Table of a sweep's runs: the last held-out score of each setting, with an interval over its runs."""
 
 import math
 import re
@@ -10,11 +10,11 @@ from typing import Any
 from rlvr.report.history import History, is_run
 
 NOT_COMPARED = ("seed", "name", "run_dir", "resume", "debug")
-"""Settings that do not make another experiment; `tracker` does not either."""
+"""Settings that do not distinguish experiments, besides `tracker`."""
 
 
 def runs_of(folder: Path) -> list[Path]:
-    """The folder if it is a run, else the runs directly inside, `seed-2` before `seed-10`; none if there are none."""
+    """The folder if it is a run, else the runs directly inside, `seed-2` before `seed-10`."""
     if is_run(folder):
         return [folder]
     inside = [path for path in folder.iterdir() if is_run(path) and not path.is_symlink()] if folder.is_dir() else []
@@ -22,7 +22,7 @@ def runs_of(folder: Path) -> list[Path]:
 
 
 def sweep_table(histories: Sequence[History]) -> list[list[str]]:
-    """A head, and a row for each combination of settings: what differs, runs, mean score with interval, all scores."""
+    """A header, and a row per combination of settings: differences, runs, mean score with interval, all scores."""
     settings = [dict(_leaves(history.settings)) for history in histories]
     keys = dict.fromkeys(key for one in settings for key in one)
     keys = [key for key in keys if any(one.get(key) != settings[0].get(key) for one in settings)]
@@ -41,7 +41,7 @@ def last_score(history: History) -> float:
 
 
 def mean_score(scores: Sequence[float]) -> str:
-    """`0.512 (0.401 to 0.623)`: the mean over runs and Student's t interval, which a single run does not have."""
+    """`0.512 (0.401 to 0.623)`: mean over runs and Student's t interval, omitted for a single run."""
     found = [score for score in scores if math.isfinite(score)]
     if len(found) < 2:
         return _text(found[0] if found else math.nan)

@@ -1,1 +1,1 @@
-"""Searching documents: BM25, embeddings, both, an oracle, and services."""
+"""Document retrieval: BM25, embeddings, hybrid, an oracle, and services."""

@@ -1,4 +1,4 @@
-"""Records of retrieval: documents, a corpus, what a search finds."""
+"""Records of retrieval: documents, a corpus, search results."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -11,11 +11,11 @@ from rlvr.errors import UserError
 
 
 class RetrievalError(UserError):
-    """A service stays down, or a search gives what cannot be used: the run ends, it does not go on with reward 0."""
+    """A service stays down, or a search result is unusable: the run ends instead of continuing with reward 0."""
 
 
 class NoAnswerError(RetrievalError):
-    """A service did not answer one search: a tool tells the model so, and the run goes on."""
+    """A service did not answer one search: the tool tells the model, and the run continues."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,7 +28,7 @@ class Document:
 
     @property
     def full(self) -> str:
-        """What is indexed: `"Lyon\\nLyon is a city in France."`"""
+        """The indexed text: `"Lyon\\nLyon is a city in France."`"""
         return f"{self.title}\n{self.text}"
 
 
@@ -41,21 +41,21 @@ class Corpus:
 
 
 def first_wrong(error: ValidationError) -> str:
-    """`results.0.index: Input should be a valid integer`, of what another program sent."""
+    """`results.0.index: Input should be a valid integer`, for an answer of another program."""
     first = error.errors(include_url=False, include_input=False)[0]
     return f"{'.'.join(map(str, first['loc'])) or 'body'}: {first['msg']}"
 
 
 class Found(NamedTuple):
-    """A document, and how well it fits: comparable within one answer only."""
+    """A document and its score, comparable within one answer only."""
 
     document: Document
     score: float
 
 
 Search = Callable[[str, int], Awaitable[list[Document]]]
-"""The search of one episode: a query and `top_n` -> at most that many documents, best first.
+"""The search of one episode: (query, `top_n`) -> at most `top_n` documents, best first.
 
-What other episodes do never changes what it finds. Raises `NoAnswerError` where a service does not answer,
-`RetrievalError` where it stays down.
+Results do not depend on other episodes. Raises `NoAnswerError` if a service does not answer, `RetrievalError` if it
+stays down.
 """

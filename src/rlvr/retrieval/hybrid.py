@@ -1,4 +1,4 @@
-"""Search by words and by meaning at once."""
+"""Hybrid search: BM25 plus embeddings."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -13,7 +13,7 @@ from rlvr.retrieval.retriever import IndexRetriever, find_retriever
 from rlvr.retrieval.semantic import SemanticIndex
 
 MEANING = 1.5
-"""BM25 points that one standard deviation of the cosines is worth; chosen in docs/benchmarks/retrieval.md."""
+"""BM25 points per standard deviation of the cosines; chosen in docs/benchmarks/retrieval.md."""
 SMALLEST_SPREAD = 1e-6
 
 
@@ -30,11 +30,11 @@ def fuse(by_words: Scores, by_meaning: Scores) -> Scores:
     """BM25 scores [N] plus `MEANING` times the standardized cosines [N].
 
     After Wang, Zhuang and Zuccon, ICTIR 2021, who interpolate BM25 with a dense retriever: ranks (reciprocal rank
-    fusion) forget by how much one document fits better than the next. BM25 stays as it is, since its size says how
-    telling the query's words are: a rare name weighs more than a few common words, and between those the meaning
-    decides. Cosines are standardized over the documents that are searched, as models differ in how they spread them.
+    fusion) lose by how much one document fits better than the next. BM25 keeps its scale, which says how informative
+    the query's words are: a rare name outweighs a few common words; among common words the cosine decides. Cosines are
+    standardized over the searched documents, as models spread them differently.
 
-    `fuse([3, 2, 0], [0.1, 0.5, 0.6])` is about [0.9, 2.7, 1.4]: best is the second one, which both find good.
+    `fuse([3, 2, 0], [0.1, 0.5, 0.6])` is about [0.9, 2.7, 1.4]: best is the second one, which both rate highly.
     """
     if not len(by_meaning):
         return by_meaning

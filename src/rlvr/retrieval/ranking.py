@@ -1,4 +1,4 @@
-"""Scores of documents, and the best of them in one order whatever the machine: by score, then by index."""
+"""Document scores, and the best ones in a machine-independent order: by score, then by index."""
 
 import math
 from abc import ABC, abstractmethod
@@ -13,7 +13,7 @@ Scores = npt.NDArray[np.float32]
 
 
 class Index(ABC):
-    """Documents that can be searched. Read-only once made, so any number of threads may search at once."""
+    """A searchable set of documents. Read-only, so any number of threads may search at once."""
 
     floor: float = -math.inf  # a document with this score is no hit
 
@@ -22,7 +22,7 @@ class Index(ABC):
 
     @abstractmethod
     def scores(self, query: str) -> Scores:
-        """[N], of a query as `Retriever.search` gets it."""
+        """[N], for a query as in `Retriever.search`."""
 
     def search(self, query: str, top_n: int) -> list[Found]:
         """At most `top_n` hits, best first; equal scores by index."""
@@ -31,7 +31,7 @@ class Index(ABC):
 
 
 def best(scores: Scores, top_n: int, above: float = -math.inf) -> npt.NDArray[np.int64]:
-    """The indices of the `top_n` best of scores [N] that are greater than `above`; equal ones by index.
+    """Indices of the `top_n` best scores [N] greater than `above`; ties by index.
 
     `best([0.1, 0.7, -inf, 0.7], 3)` is [1, 3, 0].
     """
@@ -39,6 +39,6 @@ def best(scores: Scores, top_n: int, above: float = -math.inf) -> npt.NDArray[np
     values = scores[found]
     if 0 < top_n < len(found):
         place = len(found) - top_n
-        kept = values >= np.partition(values, place)[place]  # all that equal the last one: the index decides below
+        kept = values >= np.partition(values, place)[place]  # includes all ties with the last one; sorted below
         found, values = found[kept], values[kept]
     return found[np.argsort(-values, kind="stable")[: max(top_n, 0)]]

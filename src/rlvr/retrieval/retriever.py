@@ -1,4 +1,4 @@
-"""What a retriever is, and retrievers by name: `open_retriever("semantic/BAAI/bge-small-en-v1.5", settings)`."""
+"""The retriever interface, and retrievers by name: `open_retriever("semantic/BAAI/bge-small-en-v1.5", settings)`."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ KEPT_INDEXES = 512
 
 
 class Retriever(Component, ABC):
-    """Finds documents among those of a question, or in a corpus that all questions share.
+    """Finds documents among those of a question, or in a corpus shared by all questions.
 
-    A retriever of your own needs `search`. Its fields are its settings, `task.retrieval.own.*`; what it needs while it
-    runs is kept in private attributes (`_client: Any = None`), which `load` sets.
+    Your own retriever needs `search`. Its fields are its settings, `task.retrieval.own.*`; runtime state goes into
+    private attributes (`_client: Any = None`), set by `load`.
     """
 
     group: ClassVar[str] = "retriever"
-    takes_model: ClassVar[bool] = False  # whether its name may carry an argument: `semantic/MODEL`
+    takes_model: ClassVar[bool] = False  # whether its name takes an argument: `semantic/MODEL`
     uses: ClassVar[frozenset[str]] = frozenset()
-    """The fields of `RetrievalSettings` that it reads, beside scope, corpus, index_dir and own."""
+    """The fields of `RetrievalSettings` it reads, besides scope, corpus, index_dir and own."""
     is_local: ClassVar[bool] = True
-    """Whether it searches the documents that it is given, any: the oracle and the services do not."""
+    """Whether it searches any given documents: the oracle and the services do not."""
     is_instant: ClassVar[bool] = False
-    """Whether a search of a question's own documents takes a millisecond at most, and so needs no thread."""
+    """Whether searching a question's own documents takes at most a millisecond and needs no thread."""
     gives_all: ClassVar[bool] = False
-    """Whether it gives all that it finds, at most `task.max_top_n`, whatever `task.top_n` says."""
+    """Whether it returns all its results, at most `task.max_top_n`, regardless of `task.top_n`."""
 
     _retrieval: RetrievalSettings = PrivateAttr(default_factory=RetrievalSettings)
     _model: str | None = None
@@ -63,7 +63,7 @@ class Retriever(Component, ABC):
         return self._corpus
 
     def check(self, tool_timeout_s: float = math.inf) -> None:
-        """Raise ConfigError for settings that it cannot work with. The calls of its tool are given up after a time."""
+        """Raise ConfigError for settings it does not support. `tool_timeout_s` limits the calls of its tool."""
         if self.retrieval.scope == "corpus" and self.retrieval.corpus is None:
             raise ConfigError(
                 f"task.retrieval.scope=corpus: needs a file of passages with task.retriever={self.name}; set "
@@ -71,13 +71,13 @@ class Retriever(Component, ABC):
             )
 
     def load(self) -> None:
-        """Load its model, or look for its service, before the first search."""
+        """Load its model, or check its service, before the first search."""
 
     def open(self) -> Self:
-        """Make it ready to search: models are loaded, and a corpus is indexed.
+        """Prepare for searches: load models, index a corpus.
 
         Raises:
-            ConfigError: no such model, corpus or address, or settings that do not go together.
+            ConfigError: missing model, corpus or address, or conflicting settings.
             DataError: the corpus or its stored index is damaged.
         """
         self.check()
@@ -100,16 +100,16 @@ class Retriever(Component, ABC):
     def search(
         self, query: str, documents: Sequence[Document], top_n: int
     ) -> Sequence[Document | Found] | Awaitable[Sequence[Document | Found]]:
-        """At most `top_n` (1 or more) of the documents, best first, perhaps with scores.
+        """At most `top_n` (1 or more) of the documents, best first, optionally with scores.
 
         The query has a word and at most `text.MAX_QUERY_CHARS`. Several threads may search at once; an asynchronous
-        method runs on the event loop. An exception ends the run: it must not turn into episodes that find nothing.
+        method runs on the event loop. An exception ends the run: it must not become episodes without results.
         """
 
     def over(self, documents: Sequence[Document], supporting: Collection[str]) -> Search:
         """A search for one question: over its own documents, or with scope=corpus over the corpus.
 
-        `supporting` are the ids of the documents that hold the answer; only the oracle looks at them.
+        `supporting` are the ids of the documents with the answer; only the oracle uses them.
         """
         searched = tuple(documents) if self._corpus is None else self._corpus.documents
 
@@ -119,9 +119,9 @@ class Retriever(Component, ABC):
         return search
 
     async def ranked(self, query: str, documents: Sequence[Document], top_n: int) -> list[Found]:
-        """What a search finds, with scores: 1, 1/2, 1/3, ... where the retriever gives none.
+        """Search results with scores: 1, 1/2, 1/3, ... if the retriever gives none.
 
-        Raises RetrievalError if it fails, or gives anything else than documents.
+        Raises RetrievalError if the search fails, or returns anything but documents.
         """
         query = readable(query[:MAX_QUERY_CHARS])
         if top_n < 1 or not WORD.search(query):
@@ -136,7 +136,7 @@ class Retriever(Component, ABC):
             found = list(found) if isinstance(found, Iterable) and not isinstance(found, str | dict) else found
         except UserError:
             raise
-        except Exception as error:  # foreign code
+        except Exception as error:  # user code
             said = ascii_text(described(error, own_only=True))
             raise RetrievalError(f"task.retriever={self.name}: its search failed ({said}).") from error
         if not self._fits(found, documents):
@@ -148,7 +148,7 @@ class Retriever(Component, ABC):
         return ranked[:top_n]
 
     def _fits(self, found: Any, documents: Sequence[Document]) -> bool:
-        """Whether a search gave documents, and which may be. Our own indexes give `Found`: these are not looked up."""
+        """Whether a search returned allowed documents. The `Found` of our own indexes are not checked."""
         if not isinstance(found, list):
             return False
         if not all(isinstance(one.document if isinstance(one, Found) else one, Document) for one in found):
@@ -166,7 +166,7 @@ class Retriever(Component, ABC):
 
 
 class IndexRetriever(Retriever, ABC):
-    """A retriever that indexes documents before it searches. The last `KEPT_INDEXES` questions' indexes are kept."""
+    """A retriever that indexes documents before it searches. Keeps the indexes of the last `KEPT_INDEXES` questions."""
 
     _corpus_index: Index | None = None
 
@@ -175,20 +175,20 @@ class IndexRetriever(Retriever, ABC):
         """An index over a few documents, in memory."""
 
     def corpus_index(self, corpus: Corpus) -> Index:
-        """An index over a corpus; one that takes long is stored in the corpus's folder, and read from there."""
+        """An index over a corpus; a slow one is stored in the corpus's folder and reused."""
         return self.index(corpus.documents)
 
     def search(self, query: str, documents: Sequence[Document], top_n: int) -> list[Found]:
         if self._corpus is not None and documents is self._corpus.documents:
             assert self._corpus_index is not None
             return self._corpus_index.search(query, top_n)
-        # those of a question are a tuple, and come again; those of a request to our server do not
+        # a question's documents are a tuple and recur; those of a request to our server do not
         index = self.kept_index(documents) if isinstance(documents, tuple) else self.index(documents)
         return index.search(query, top_n)
 
     @cached_property
     def kept_index(self) -> Any:
-        """`index`, which remembers. Two threads may make the same one twice."""
+        """`index` with a cache. Two threads may build the same index twice."""
         return lru_cache(KEPT_INDEXES)(self.index)
 
     def _open_corpus(self, corpus: Corpus) -> None:
@@ -196,9 +196,9 @@ class IndexRetriever(Retriever, ABC):
 
 
 def find_retriever(name: str, retrieval: RetrievalSettings) -> Retriever:
-    """The retriever `name` with its settings, nothing loaded: `bm25`, `semantic/MODEL`, `my_search:Elastic`.
+    """The retriever `name` with its settings, without loading: `bm25`, `semantic/MODEL`, `my_search:Elastic`.
 
-    Raises ConfigError for a name that is none, and for wrong `task.retrieval.own`.
+    Raises ConfigError for an unknown name and for wrong `task.retrieval.own`.
     """
     kind, slash, model = name.partition("/")
     component = registry.find("retriever", kind)

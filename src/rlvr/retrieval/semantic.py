@@ -1,4 +1,4 @@
-"""Search by meaning: cosines of passages' and queries' vectors."""
+"""Semantic search: cosines of passage and query embeddings."""
 
 import sys
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from rlvr.retrieval.retriever import IndexRetriever
 
 
 class SemanticIndex(Index):
-    """Documents with their vectors. Every document is a hit of every query."""
+    """Documents with their vectors. Every document is a hit for every query."""
 
     def __init__(self, documents: Sequence[Document], *, vectors: Vectors, encoder: Encoder) -> None:
         super().__init__(documents)
@@ -41,7 +41,7 @@ class Semantic(IndexRetriever):
         return SemanticIndex(documents, vectors=vectors, encoder=self._encoder)
 
     def corpus_index(self, corpus: Corpus) -> SemanticIndex:
-        """Minutes for ten thousand passages on a CPU, once."""
+        """Takes minutes for ten thousand passages on a CPU, once."""
         folder = corpus.folder / f"embeddings-{self._encoder.fingerprint}"
 
         def encode(draft: Path) -> None:

@@ -1,4 +1,4 @@
-"""A retriever as a service: the two requests that `services` makes, on the loopback interface.
+"""Serves a retriever: the two requests that `services` makes.
 
 POST /rerank {"query", "documents": [text or {"title", "text"}][, "top_n", "return_documents", "model"]}
 POST /search {"query"[, "top_n"]}
@@ -60,10 +60,10 @@ class _Search(_Body):
 
 
 def serve(name: str, retriever: Retriever, host: str, port: int) -> None:
-    """Answer requests until Ctrl-C or SIGTERM; requests under way are finished, for `SHUTDOWN_S` at most.
+    """Answer requests until Ctrl-C or SIGTERM; running requests get at most `SHUTDOWN_S` to finish.
 
-    `name` is the retriever's, which a request may give as "model"; `retriever` is open, with scope=corpus. Port 0: any
-    free one; the address is printed on stderr. UserError if the port is taken; after the signal KeyboardInterrupt, or
+    `name` is the retriever's, accepted as "model" in requests; `retriever` is open, with scope=corpus. Port 0: any free
+    one; the address is printed on stderr. UserError if the port is taken; after the signal KeyboardInterrupt, or
     SystemExit with status 143.
     """
     assert retriever.corpus is not None
@@ -86,7 +86,7 @@ def serve(name: str, retriever: Retriever, host: str, port: int) -> None:
     except OSError as error:
         raise UserError(f"--host {host} --port {port} cannot be used ({error.strerror}); choose another one.") from None
     with listening:
-        # uvicorn raises the signal again when it is done: SIGINT becomes KeyboardInterrupt, SIGTERM this.
+        # uvicorn raises the signal again at its end: SIGINT becomes KeyboardInterrupt, SIGTERM this
         before = signal.signal(signal.SIGTERM, leave)
         address = f"http://{host}:{listening.getsockname()[1]}"
         print(f"rlvr: {name} over {num_passages:,} passages at {address}; Ctrl-C stops it", file=sys.stderr, flush=True)
@@ -102,7 +102,7 @@ def check_installed() -> None:
 
 
 def make_app(name: str, retriever: Retriever) -> Starlette:
-    """The application; see `serve`. A body that is too large or of another form is refused."""
+    """The application; see `serve`. Refuses bodies that are too large or invalid."""
     from starlette.applications import Starlette
     from starlette.exceptions import HTTPException
     from starlette.requests import ClientDisconnect
@@ -113,7 +113,7 @@ def make_app(name: str, retriever: Retriever) -> Starlette:
     passages = retriever.corpus.documents
 
     async def rerank(request: Request) -> JSONResponse:
-        """All documents in order, also those that fit in nothing (with the score 0)."""
+        """All documents in order, including those without a match (score 0)."""
         body = _Rerank.model_validate_json(await _read(request))
         if body.model not in (None, "", name):
             raise HTTPException(400, f"model: this service has {name} only")

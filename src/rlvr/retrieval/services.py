@@ -1,13 +1,13 @@
-"""Services over HTTP: `rerank` orders a question's own documents, `search` has documents of its own.
+"""Services over HTTP: `rerank` orders a question's own documents, `search` has its own documents.
 
     POST /rerank {"query", "documents": [text], "top_n", "return_documents": false[, "model"]}
         -> {"results": [{"index": 2, "relevance_score": 0.93}, ...]}
     POST /search {"query", "top_n"} -> {"results": [{"id", "title", "text"[, "score"]}, ...]}
 
-A request that fails for a reason that may pass (no connection, no answer in time, status 408, 429 or 5xx) is made
-again after a pause; then the search has failed, and the model is told (`NoAnswerError`). More failures than
-`max_error_share` of the last 50 searches, and any other failure, end the run with `RetrievalError`: a service that is
-down must not turn into episodes without documents, and so into reward 0.
+A request with a transient failure (no connection, time-out, status 408, 429 or 5xx) is retried after a pause; then the
+search has failed, and the model is told (`NoAnswerError`). More failures than `max_error_share` of the last 50
+searches, and any other failure, end the run with `RetrievalError`: a service that is down must not become episodes
+without documents, and so reward 0.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ class _Ranks(_Answer):
 
 
 class _Passage(_Answer):
-    """`{"id", "title", "text"}`, or the same under "document"; "body" stands for "text", an id may be missing.
+    """`{"id", "title", "text"}`, or the same under "document"; "body" is accepted for "text", and the id is optional.
 
-    A passage or document that is only a text is that text.
+    A passage or document may also be a plain text.
     """
 
     id: Any = None
@@ -93,15 +93,15 @@ Answer = TypeVar("Answer", bound=_Answer)
 
 
 class ServiceRetriever(Retriever, ABC):
-    """Asks a service, at `task.retrieval.<name>_url`. May be used from several event loops."""
+    """Client of a service at `task.retrieval.<name>_url`. Supports several event loops."""
 
     is_local: ClassVar[bool] = False
     uses: ClassVar[frozenset[str]] = frozenset({"api_key_var", "timeout_s", "max_retries", "max_error_share"})
-    address_var: ClassVar[str]  # the variable with the service's address, where no setting has it
+    address_var: ClassVar[str]  # environment variable of the service's address, if no setting has it
     _url: str = ""
     _headers: Mapping[str, str] = PrivateAttr(default_factory=dict)
     _failed: deque[bool] = PrivateAttr(default_factory=lambda: deque(maxlen=WATCHED_SEARCHES))
-    """Of the last searches, which of them had no answer."""
+    """Whether each of the last searches failed."""
     _connections: Any = PrivateAttr(default_factory=weakref.WeakKeyDictionary)
 
     def check(self, tool_timeout_s: float = math.inf) -> None:
@@ -126,18 +126,18 @@ class ServiceRetriever(Retriever, ABC):
         self._headers = {"Content-Type": "application/json"} | _authorization(self.retrieval.api_key_var)
 
     async def post(self, body: Mapping[str, Any], kind: type[Answer]) -> Answer:
-        """The service's answer to `body`. NoAnswerError if there is none after `max_retries` further requests."""
+        """The service's answer to `body`. NoAnswerError if there is none after `max_retries` retries."""
         client, gate, _ = await self._connection()
         tries, problem = self.retrieval.max_retries + 1, ""
-        async with gate:  # also between the requests: else those who wait would be in turn before the last
+        async with gate:  # held between retries too, so that waiting searches do not overtake
             for attempt in range(tries):
                 await asyncio.sleep(_pause_s(attempt - 1) if attempt else 0)
                 try:
-                    async with asyncio.timeout(self.retrieval.timeout_s):  # httpx's own limits are for each read
+                    async with asyncio.timeout(self.retrieval.timeout_s):  # httpx's own limits are per read
                         status, text = await self._exchange(client, body)
                 except RetrievalError:
                     raise
-                except Exception as error:  # of no one base class; a tool would tell the model
+                except Exception as error:  # no common base class; uncaught, the tool would tell the model
                     late = f"nothing within {self.retrieval.timeout_s:g} s"
                     problem = late if isinstance(error, TimeoutError) else _shown(str(error) or type(error).__name__)
                     continue
@@ -158,7 +158,7 @@ class ServiceRetriever(Retriever, ABC):
         raise NoAnswerError(f"the service at {self._url} {said}; see that it runs.")
 
     async def _exchange(self, client: AsyncClient, body: Mapping[str, Any]) -> tuple[int, str]:
-        content = json.dumps(body).encode()  # escapes what UTF-8 cannot hold
+        content = json.dumps(body).encode()  # escapes lone surrogates
         async with client.stream("POST", self._url, content=content, headers=self._headers) as answer:
             data = b""
             async for block in answer.aiter_bytes():
@@ -168,7 +168,8 @@ class ServiceRetriever(Retriever, ABC):
             return answer.status_code, data.decode("utf-8-sig", "replace")
 
     async def _connection(self) -> tuple[AsyncClient, asyncio.Semaphore, AsyncIterator[AsyncClient]]:
-        """Of this event loop. The gate, not the pool, makes requests wait, so that waiting is no time-out."""
+        """Client and gate of this event loop. Requests wait at the gate, not in the pool, so that waiting is no
+        time-out."""
         loop = asyncio.get_running_loop()
         if loop not in self._connections:
             opened = _opened(self._url)
@@ -177,7 +178,7 @@ class ServiceRetriever(Retriever, ABC):
 
     def _parsed(self, text: str, kind: type[Answer]) -> Answer:
         try:
-            return kind.model_validate(json.loads(text))  # which, unlike pydantic's reader, takes half a surrogate pair
+            return kind.model_validate(json.loads(text))  # unlike pydantic's parser, accepts lone surrogates
         except ValidationError as error:
             wrong = first_wrong(error)
         except (ValueError, RecursionError):
@@ -220,7 +221,7 @@ class Rerank(ServiceRetriever):
 
 @register("retriever", "search")
 class SearchService(ServiceRetriever):
-    """A service that has documents of its own."""
+    """A service with its own documents."""
 
     uses: ClassVar[frozenset[str]] = ServiceRetriever.uses | {"search_url"}
     address_var: ClassVar[str] = "WIKI_SEARCH_API_URL"
@@ -243,10 +244,10 @@ class SearchService(ServiceRetriever):
 
 
 async def _opened(url: str) -> AsyncIterator[AsyncClient]:
-    """A client, which the event loop closes at its end. Nothing is awaited before it is there."""
+    """A client, closed at the end of the event loop. Creation awaits nothing."""
     from httpx2 import AsyncClient, Limits
 
-    verify = url.startswith("https:")  # else the system's certificates are read for nothing
+    verify = url.startswith("https:")  # otherwise the system's certificates are not needed
     async with AsyncClient(verify=verify, timeout=None, limits=Limits(max_connections=MAX_CONCURRENT)) as client:
         yield client
 
@@ -256,7 +257,7 @@ def _pause_s(number: int) -> float:
 
 
 def _check_address(key: str, url: str) -> None:
-    """ConfigError for what is no address, and for a password in one: it would stand in logs."""
+    """ConfigError for an invalid address, and for a password in one, which would appear in logs."""
     with suppress(ValidationError):
         parts = _URL.validate_python(url)
         if not (parts.username or parts.password or parts.query or parts.fragment) and _is_plain(url) and parts.port:
@@ -284,5 +285,5 @@ def _is_plain(text: str) -> bool:
 
 
 def _shown(text: str) -> str:
-    """Foreign text, short, in one line and without control characters."""
+    """Foreign text, cut, on one line and without control characters."""
     return ascii(text[:200])

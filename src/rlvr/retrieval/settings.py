@@ -1,4 +1,4 @@
-"""Settings that retrievers share: `task.retrieval.*`."""
+"""Settings shared by retrievers: `task.retrieval.*`."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -7,16 +7,16 @@ from rlvr.settings import NonNegativeInt, PositiveFloat, PositiveInt, Settings, 
 
 
 def _read_by(retrievers: str, name: str, default: Any, description: str) -> Any:
-    """A field that only some retrievers read, see `Retriever.uses`."""
+    """A field for some retrievers only, see `Retriever.uses`."""
     only_if = f"task.reads('{name}')  # task.retriever={retrievers.replace(' and ', ' or ')}"
     return setting(default, f"{retrievers}: {description}", only_if=only_if)
 
 
 class RetrievalSettings(Settings):
-    """How documents are searched. A retriever's `uses` names the fields that it reads."""
+    """Document search. A retriever's `uses` names the fields it reads."""
 
     scope: Literal["paragraphs", "corpus"] = setting(
-        "paragraphs", "paragraphs: the question's own; corpus: all passages of corpus"
+        "paragraphs", "paragraphs: the question's own; corpus: all passages of the corpus"
     )
     corpus: Text | None = setting(
         None,
@@ -40,15 +40,15 @@ class RetrievalSettings(Settings):
         "rerank and search", "api_key_var", None, "name of the variable with the key; null: no key"
     )
     service_model: Text | None = _read_by(
-        "rerank", "service_model", None, "model that the service is asked for; null: its own choice"
+        "rerank", "service_model", None, "model requested from the service; null: its own choice"
     )
     timeout_s: PositiveFloat = _read_by("rerank and search", "timeout_s", 10.0, "time limit of a request")
-    max_retries: NonNegativeInt = _read_by("rerank and search", "max_retries", 3, "requests after the first failed one")
+    max_retries: NonNegativeInt = _read_by("rerank and search", "max_retries", 3, "retries of a failed request")
     max_error_share: Share = _read_by(
         "rerank and search",
         "max_error_share",
         0.1,
-        "the model is told of a search without an answer; more than this share of the last 50 end the run",
+        "the model is told of an unanswered search; more than this share of the last 50 end the run",
     )
     max_document_chars: PositiveInt = _read_by("rerank", "max_document_chars", 8_000, "longer documents are cut")
-    own: Mapping[str, Any] = setting({}, "a retriever of your own (module:Class): its fields")
+    own: Mapping[str, Any] = setting({}, "fields of your own retriever (module:Class)")

@@ -1,4 +1,4 @@
-"""Words of a text, as BM25 counts them."""
+"""Splits text into words for BM25."""
 
 import re
 import threading
@@ -8,7 +8,7 @@ from functools import lru_cache
 from rlvr.retrieval.settings import RetrievalSettings
 
 WORD = re.compile(r"\b\w\w+\b")
-"""Words of two characters and more, of any script; what bm25s and scikit-learn take by default."""
+"""Words of two characters and more, in any script; the default of bm25s and scikit-learn."""
 _LUCENE = (
     "a an and are as at be but by for if in into is it no not of on or such that the their then there these they this "
     "to was will with"
@@ -20,12 +20,12 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def readable(text: str) -> str:
-    """What JSON can hold and UTF-8 cannot (half a UTF-16 pair) becomes U+FFFD: tokenizers and answers fail at it."""
+    """Replace lone surrogates, which JSON allows but UTF-8 does not, by U+FFFD."""
     return _SURROGATE.sub("\ufffd", text)
 
 
 def words(text: str, settings: RetrievalSettings) -> list[str]:
-    """Lower-cased words in order, not yet stemmed: "The Bay of Bengal" -> ["bay", "bengal"] without stop words."""
+    """Lower-cased words in order, unstemmed: "The Bay of Bengal" -> ["bay", "bengal"] without stop words."""
     found = WORD.findall(text.lower())
     return [word for word in found if word not in STOP_WORDS] if settings.remove_stop_words else found
 
@@ -33,7 +33,7 @@ def words(text: str, settings: RetrievalSettings) -> list[str]:
 def make_stemmer(settings: RetrievalSettings) -> Callable[[str], str]:
     """A function from a lower-cased word to its Snowball stem ("cities" -> "citi"), or to itself without stemming.
 
-    Any number of threads may call it; the last `CACHED_WORDS` are kept, which makes it several times as fast.
+    Thread-safe; caches the last `CACHED_WORDS`, which makes it several times faster.
     """
     if not settings.stem:
         return lambda word: word

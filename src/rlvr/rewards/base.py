@@ -1,4 +1,4 @@
-"""Parts of a reward, verifiers, and the contract that every score meets."""
+"""Reward parts, verifiers, and the checks that every score must pass."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STATES: tuple[str, ...] = get_args(Status)
 
 
 class RewardError(UserError):
-    """A verifier returned something that is not one finite score: a bug in the verifier, which ends the run."""
+    """A verifier returned an invalid score: a bug in the verifier, which ends the run."""
 
 
 class Verifier(Protocol):
@@ -27,16 +27,16 @@ class Verifier(Protocol):
     def name(self) -> str: ...
 
     async def verify(self, attempt: Attempt) -> Score:
-        """The score; it must not raise for any completion, and must not block."""
+        """The score; must not raise for any completion, and must not block."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Grade:
-    """What one part of a reward found, before weights: `Grade(value=1.0)`, `Grade(value=0.0, status="invalid")`.
+    """The unweighted result of a reward part: `Grade(value=1.0)`, `Grade(value=0.0, status="invalid")`.
 
-    The states are those of `Score`. `error`: the part itself failed, `value` is NaN, and `message` says why in words
-    that can be counted (`timed out after 5 s`); `bad_data`: the example is at fault.
+    The statuses are those of `Score`. `error`: the part itself failed, `value` is NaN, and `message` is a countable
+    reason (`timed out after 5 s`); `bad_data`: the example is at fault.
     """
 
     value: float
@@ -53,7 +53,7 @@ INVALID = Grade(value=0.0, status="invalid")
 
 
 class Part(Component, ABC):
-    """One named, weighted part of a reward: its fields are the settings, `grade` grades.
+    """A named, weighted part of a reward: its fields are the settings, `grade` grades.
 
         @register("reward", "hops")
         class Hops(Part):
@@ -63,13 +63,14 @@ class Part(Component, ABC):
                 return Grade(value=float(attempt.state.hops))
 
     Class attributes:
-        in_process: `grade` never blocks and runs in this process. Else it runs in a process that is killed after
-            reward.timeout_s, on a copy of the attempt without `state`.
-        is_penalty: 0 where all is well.
-        needs_markers: reads the markers around reasoning and solution.
-        needs_metadata: scores only examples with the metadata of a certain task.
-        preload: modules that process imports before it grades; the deadline starts after that.
-        scores, instead: in words, which tasks it `suits`, and what to use for others.
+            in_process: `grade` never blocks and runs in this process. Otherwise it runs in a process that is killed
+            after
+                reward.timeout_s, on a copy of the attempt without `state`.
+            is_penalty: normally 0.
+            needs_markers: reads the markers around reasoning and solution.
+            needs_metadata: only scores examples with the metadata of a certain task.
+            preload: modules imported in the worker process before it grades; the deadline starts afterwards.
+            scores, instead: descriptions of the tasks it `suits`, and of the parts for other tasks.
     """
 
     group = "reward"
@@ -85,14 +86,14 @@ class Part(Component, ABC):
 
     @abstractmethod
     def grade(self, attempt: Attempt) -> Any:
-        """A `Grade`, one finite number, or None for a completion that it cannot read; may be asynchronous.
+        """A `Grade`, one finite number, or None for an unreadable completion; may be asynchronous.
 
-        What it raises is counted as an error of the part, and the episode is left out of group and loss.
+        An exception counts as an error of the part, and the episode is left out of group and loss.
         """
 
     @property
     def reads_metadata(self) -> bool:
-        """If False, another process gets the example without its metadata, which may be large."""
+        """If False, the worker process gets the example without its metadata, which may be large."""
         return True
 
     def suits(self, task: Any) -> bool:
@@ -116,13 +117,13 @@ class AnswerPart(Part):
     in_process = True
 
     wrong_value: AtMostRight = setting(0.0, "value of a wrong answer; a right one has 1")
-    invalid_value: AtMostRight = setting(0.0, "value where no answer can be read, which is counted as invalid")
+    invalid_value: AtMostRight = setting(0.0, "value of an unreadable answer, which counts as invalid")
 
 
 def checked(name: str, score: object) -> Score:
-    """`score` itself if it is one finite grade (NaN for `error`), else RewardError naming the reward.
+    """Return `score` if it is one valid grade (NaN for `error`), else raise RewardError naming the reward.
 
-    A list, a bare number, NaN or infinity would otherwise be broadcast over a group or poison its mean in silence.
+    Otherwise a list, a bare number, NaN or infinity would silently be broadcast over a group or corrupt its mean.
     """
     if isinstance(score, Score) and score.status in STATES:
         failed = score.status == "error"
@@ -137,11 +138,11 @@ def checked(name: str, score: object) -> Score:
 
 
 async def run_verifier(verifier: Verifier, attempt: Attempt) -> Score:
-    """The checked score; an exception of the verifier is `error` (left out of the group), never a wrong answer."""
+    """The checked score; an exception of the verifier becomes `error` (left out of the group), not a wrong answer."""
     try:
         score = await verifier.verify(attempt)
     except RewardError:
-        raise  # a broken contract is the verifier's, not the completion's
+        raise  # a bug in the verifier, not a bad completion
     except Exception as error:
         return Score(value=math.nan, status="error", diagnostics={"error": f"{type(error).__name__}: {error}"[:500]})
     return checked(verifier.name, score)

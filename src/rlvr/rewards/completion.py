@@ -1,16 +1,16 @@
-"""What a call of the tool `complete` says: reasoning, final answer, cited documents.
+"""Parses calls of the tool `complete`: reasoning, final answer, cited documents.
 
     complete(reasoning="...", final_answer="Oslo", cited_doc_ids=["3", "12"])
 
-Models write numbers where texts belong and one text where a list belongs. That is read, and counted as a fault of form:
+Models write numbers instead of texts, and one text instead of a list. This is accepted, but counts as a format error:
 
     final_answer=1984            "1984"
     cited_doc_ids=[3, 12]        "3", "12"
     cited_doc_ids="12"           "12": never the documents 1 and 2
     cited_doc_ids="3, 12"        "3", "12"
 
-Everything else (true, null, objects, a list as the answer, an argument that does not exist) is no completion: the tool
-says what is wrong, and the episode goes on. The tool and the rewards read with the same functions.
+Everything else (true, null, objects, a list as the answer, an unknown argument) is rejected: the tool reports the
+problem, and the episode continues. Tool and rewards use the same functions.
 """
 
 import contextlib
@@ -34,7 +34,8 @@ ARGUMENTS = ("reasoning", "final_answer", "cited_doc_ids")
 class FinalAnswer:
     """`FinalAnswer(reasoning="...", answer="Oslo", cited=("3", "12"), form=1.0)`
 
-    `cited` has no id twice. `form` is the share of reasoning, answer and citations that are there as they should be.
+    `cited` has no duplicates. `form` is the share of reasoning, answer and citations that are present with the right
+    type.
     """
 
     reasoning: str
@@ -44,7 +45,7 @@ class FinalAnswer:
 
 
 def as_text(value: Any) -> str:
-    """A text or a number as text, `1984.0` as `1984`; ValueError for anything else."""
+    """A text or a number as text, `1984.0` as `1984`; ValueError for other values."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
@@ -54,7 +55,7 @@ def as_text(value: Any) -> str:
 
 
 def as_ids(value: Any) -> list[str]:
-    """Ids as texts, stripped and without blank ones; ValueError for what is no text, number or list of these."""
+    """Ids as stripped, non-blank texts; ValueError for anything but a text, a number or a list of these."""
     if isinstance(value, str):
         value = _listed(value)
     elif isinstance(value, int | float):
@@ -77,7 +78,7 @@ class _Arguments(BaseModel):
 
 
 def read_completion(arguments: Mapping[str, Any]) -> FinalAnswer | None:
-    """What the arguments say; None where the tool would refuse them. Only the answer has to be there."""
+    """The parsed arguments; None if the tool would reject them. Only the answer is required."""
     try:
         read = _Arguments.model_validate(arguments)
     except ValidationError:
@@ -99,7 +100,7 @@ def completion_of(attempt: Attempt) -> FinalAnswer | None:
 
 
 def _listed(text: str) -> list[Any]:
-    """`"3, 12"` -> 3 and 12; `'["3", "12"]'`, a list inside a text, likewise; `"12"` is one id."""
+    """`"3, 12"` -> 3 and 12; also `'["3", "12"]'`, a list inside a text; `"12"` is one id."""
     stripped = text.strip()
     if stripped.startswith("[") and stripped.endswith("]"):
         with contextlib.suppress(ValueError, RecursionError):

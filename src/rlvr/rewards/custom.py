@@ -1,8 +1,8 @@
-"""The user's own function as a part of a reward.
+"""The user's own function as a reward part.
 
     def my_reward(completion: str, answer: str, **settings) -> float | None
 
-It names those of `OFFERED` that it uses, and returns one finite number, or None for a completion that it cannot read.
+It takes any names of `OFFERED`, and returns one finite number, or None for an unreadable completion.
 """
 
 import inspect
@@ -28,23 +28,23 @@ OFFERED: Mapping[str, Callable[[Attempt], Any]] = {
     "retrieved": lambda attempt: list(attempt.retrieved),
     "cited": lambda attempt: list(attempt.cited),
 }
-"""What a function is called with. `completion` is the last turn's text, `turns` are the texts of all turns."""
+"""Arguments offered to a function. `completion` is the last turn's text, `turns` are the texts of all turns."""
 
 
 @register("reward", "custom")
 class Custom(Part):
     """Your own function, in a killable process."""
 
-    function: ImportPath = setting(description=f"module:function, called with those of {', '.join(OFFERED)} it names")
+    function: ImportPath = setting(description=f"module:function, takes any of {', '.join(OFFERED)}")
     settings: dict[str, bool | int | float | str | None] = setting({}, "more keyword arguments of the function")
 
     _function: Callable[..., Any] | None = PrivateAttr(None)
     _names: frozenset[str] = PrivateAttr(frozenset())
 
     def bound(self, key: str, functions: Mapping[str, Callable[..., Any]]) -> Self:
-        """The part with its function: one of `functions`, which no import would find, or an imported one.
+        """The part with its function: one of `functions`, without import path, or an imported one.
 
-        ConfigError, which begins with `key`, if there is none that can be called; UserError if it cannot be sent.
+        ConfigError, which starts with `key`, if it is missing or not callable; UserError if it cannot be pickled.
         """
         from rlvr.rewards.sandbox import packed
 
@@ -68,7 +68,7 @@ class Custom(Part):
 
 
 def accepted_names(function: Callable[..., Any], settings: Mapping[str, Any], what: str) -> frozenset[str]:
-    """Which of `OFFERED` the function takes; ConfigError if it needs more, or if a setting would not reach it."""
+    """The names of `OFFERED` the function takes; ConfigError if it needs more, or does not accept a setting."""
     try:
         if inspect.iscoroutinefunction(function) or inspect.isclass(function):
             raise TypeError("it is a class, or asynchronous")
@@ -80,7 +80,7 @@ def accepted_names(function: Callable[..., Any], settings: Mapping[str, Any], wh
     if not names:
         raise ConfigError(f"{what}: takes none of {', '.join(OFFERED)}; name at least completion as a parameter.")
     try:
-        signature.bind(**dict.fromkeys(names), **settings)  # TypeError also for a setting with the name of one
+        signature.bind(**dict.fromkeys(names), **settings)  # also a TypeError for a setting named like one
     except TypeError as error:
         raise ConfigError(
             f"{what}: cannot be called ({error}); it gets its settings, and by name those of {', '.join(OFFERED)}."

@@ -1,6 +1,6 @@
-"""Arithmetic in reverse Polish notation, on words: `4 0 1 + +` reduces to `4 1 +`, then to `5`.
+"""Arithmetic in reverse Polish notation on words: `4 0 1 + +` reduces to `4 1 +`, then to `5`.
 
-Shared by the task, which makes expressions and their gold answers, and the verifier, which checks written steps.
+Shared by the task, which generates expressions and gold answers, and the verifier, which checks written steps.
 """
 
 import operator
@@ -21,10 +21,10 @@ class ExpressionError(UserError, ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Arithmetic:
-    """Which words are operands and operators, and how they combine.
+    """Operands, operators and their rules.
 
     `Arithmetic(operators=("+", "-"), smallest=0, largest=6, modulus=7)`: operands are the words 0..6, `3 5 +` is 1.
-    With `modulus=None` results are plain integers, and those outside smallest..largest have no word.
+    With `modulus=None` results are plain integers; those outside smallest..largest have no word.
     """
 
     operators: tuple[str, ...]
@@ -34,7 +34,7 @@ class Arithmetic:
 
     @cached_property
     def values(self) -> Mapping[str, int]:
-        """The integer of every operand word, and of no other: `05`, `+5` and, modulo 7, `7` are not operands."""
+        """The integer of each operand word; `05`, `+5` and, modulo 7, `7` are no operands."""
         return {str(value): value for value in range(self.smallest, self.largest + 1)}
 
     @cached_property
@@ -42,13 +42,13 @@ class Arithmetic:
         return {word: APPLY[word] for word in self.operators}
 
     def combine(self, left: int, right: int, operation: str) -> int:
-        """`left right operation`, reduced modulo `modulus` where there is one."""
+        """`left right operation`, reduced modulo `modulus` if set."""
         value = self.functions[operation](left, right)
         return value if self.modulus is None else value % self.modulus
 
 
 def parse(text: str, arithmetic: Arithmetic) -> tuple[str, ...]:
-    """The words of a valid expression; ExpressionError with the reason for any other text."""
+    """The words of a valid expression; ExpressionError with the reason for other text."""
     words = tuple(text.split())
     evaluate(words, arithmetic)
     return words
@@ -83,8 +83,8 @@ def evaluate(words: Sequence[str], arithmetic: Arithmetic) -> int:
 def reduce_once(words: Sequence[str], arithmetic: Arithmetic) -> list[str]:
     """One pass: every `operand operand operator`, left to right, becomes its result; results are not chained.
 
-    Modulo 13, `1 2 + 3 4 + *` becomes `3 7 *`, and `4 0 1 + +` becomes `4 1 +`: the `+` that could now be applied
-    waits for the next pass. Words that are in no such triple are copied, so any text is safe.
+    Modulo 13, `1 2 + 3 4 + *` becomes `3 7 *`, and `4 0 1 + +` becomes `4 1 +`: the remaining `+` waits for the next
+    pass. Words outside such triples are copied, so any text is safe.
     """
     values, functions = arithmetic.values, arithmetic.functions
     reduced: list[str] = []

@@ -1,17 +1,18 @@
-"""Where the answer is in a completion: the same places for rewards and metrics, training and evaluation.
+"""Extracts the answer from a completion, in the same way for rewards and metrics, training and evaluation.
 
     answer_in   the answer is
-    solution    in the one solution block:   <start_working_out>...<end_working_out><SOLUTION>18</SOLUTION>
-    hash        what follows `####` on the last line, as in GSM8K's own solutions:   ... #### 18
-    boxed       in the one `\\boxed{...}`, braces balanced; text may follow, but no other box
-    whole       the whole text
-    complete    the argument `final_answer` of the tool `complete`, whose call may be in any turn
-    equals      the one word between the last `=`, which may end the prompt, and the first `<eoe>`, or, of models that
+        solution    inside the single solution block:   <start_working_out>...<end_working_out><SOLUTION>18</SOLUTION>
+        hash        after `####` on the last line, as in GSM8K's own solutions:   ... #### 18
+        boxed       inside the single `\\boxed{...}`, braces balanced; text may follow, but no other box
+        whole       the whole text
+        complete    the argument `final_answer` of a call of the tool `complete`, in any turn
+        equals      the single word between the last `=`, possibly the prompt's, and the first `<eoe>` (the end, for
+        models
                 do not have that word, the end:   4 1 + = 5 <eoe>
 
-Nothing is guessed: a block that is not closed, two solution blocks, two boxes (even of one answer) or two `####` give
-no answer, and neither does a number after the solution block. A completion that was cut off has no answer: its last
-number may be half a number. All of it takes time linear in the text.
+Extraction is strict: an unclosed block, two solution blocks, two boxes (even with one answer), two `####`, or a number
+after the solution block give no answer. A cut-off completion has no answer: its last number may be incomplete.
+Extraction takes linear time.
 """
 
 import re
@@ -25,14 +26,14 @@ from rlvr.types import Attempt, StopReason
 HASH = "####"
 EQUALS, END = "=", "<eoe>"
 _BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])")
-_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # an escaped one is no brace
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # escaped braces do not count
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Markers:
-    """The marks around the reasoning and around the solution: `<think>`, `</think>`, `<answer>`, `</answer>`.
+    """The tags around the reasoning and around the solution: `<think>`, `</think>`, `<answer>`, `</answer>`.
 
-    ConfigError if one is blank or part of another: their occurrences could not be told apart.
+    ConfigError if one is blank or contained in another: their occurrences would be ambiguous.
     """
 
     reasoning_start: str
@@ -55,7 +56,7 @@ class Markers:
 
 
 class Blocks(NamedTuple):
-    """A completion cut at its markers: before <r> reasoning </r> between <s> solution </s> after.
+    """A completion split at its markers: before <r> reasoning </r> between <s> solution </s> after.
 
     Without reasoning markers `reasoning` is None and everything up to the solution is `before`.
     """
@@ -69,7 +70,7 @@ class Blocks(NamedTuple):
 
 def find_blocks(text: str, markers: Markers) -> Blocks | None:
     """The blocks of `text`; None unless the solution markers occur exactly once, the reasoning markers both once or
-    not at all, and all of them in order."""
+    not at all, and all in order."""
     has_reasoning = markers.reasoning_start in text or markers.reasoning_end in text
     found = markers.in_order if has_reasoning else markers.in_order[2:]
     if any(text.count(marker) != 1 for marker in found):
@@ -104,8 +105,8 @@ class AnswerFormat:
         return self.markers
 
     def answer_of(self, attempt: Attempt) -> str | None:
-        """The answer, stripped and not blank, or None if it is not where it should be or the completion was cut off."""
-        if self.answer_in == "equals" and END in attempt.completion.split():  # which says that it was not cut off
+        """The answer, stripped and not blank; None if it is not at its place or the completion was cut off."""
+        if self.answer_in == "equals" and END in attempt.completion.split():  # END shows that it was not cut off
             return after_equals(attempt.prompt, attempt.completion)
         if attempt.stop_reason is not StopReason.STOP:
             return None
@@ -117,7 +118,7 @@ class AnswerFormat:
         return self.extract(attempt.text)
 
     def extract(self, text: str) -> str | None:
-        """The answer in the text of a completion; None for `complete` and `equals`, which need more than that text."""
+        """The answer in a completion's text; None for `complete` and `equals`, which need more than the text."""
         if self.answer_in == "solution":
             return _in_solution(text, self.required_markers())
         if self.answer_in == "hash":
@@ -127,7 +128,8 @@ class AnswerFormat:
         return text.strip() or None if self.answer_in == "whole" else None
 
     def is_exact(self, text: str) -> bool:
-        """True for a text in this format and nothing else: with `solution`, both blocks and only whitespace around."""
+        """Whether the text is in this format and nothing else: for `solution`, both blocks with only whitespace
+        around."""
         if self.answer_in == "solution":
             blocks = find_blocks(text, self.required_markers())
             if blocks is None or not blocks.reasoning:

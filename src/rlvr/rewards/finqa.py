@@ -1,10 +1,10 @@
 """FinQA answers that are programs: `subtract(5829, 5735), divide(#0, 5735)`, run by the official rules.
 
-Punctuation is repaired, for reward and metric alike: `subtract(5829,5735)`, a step on each line, a period or comma at
-the end. `rlvr score` repairs nothing.
+Rewards and metrics repair punctuation: `subtract(5829,5735)`, one step per line, a period or comma at the end. `rlvr
+score` does not.
 
-Execution says nothing about reasoning: `add(94, 0)` is right for a gold of 94, as in the official scorer.
-`mode: program` pays for the gold's program only.
+Execution accuracy ignores the reasoning: `add(94, 0)` is right for a gold of 94, as in the official scorer.
+`mode: program` requires the gold's program.
 """
 
 import math
@@ -17,13 +17,13 @@ from rlvr.rewards.official.finqa import ProgramError, execute, is_correct_result
 from rlvr.settings import setting
 from rlvr.types import Attempt, Example
 
-NOTHING = "n/a"  # what a program without a step gives
+NOTHING = "n/a"  # result of a program without steps
 FOR_EXECUTION = ("table", "exe_ans")
 MAX_PROGRAM_CHARS = 2_000  # the longest gold has 120
 
 
 def readable_program(program: str, example: Example) -> tuple[str, float | str] | None:
-    """The program in the spelling that has a result, and the result: as it is, else with its punctuation repaired."""
+    """The program in an executable spelling (repaired if needed) and its result."""
     if len(program) > MAX_PROGRAM_CHARS:
         return None
     for spelled in dict.fromkeys((program, _repaired(program))):
@@ -52,9 +52,9 @@ def missing_metadata(example: Example, needed: Sequence[str] = FOR_EXECUTION) ->
 
 @register("reward", "finqa_program")
 class FinqaProgram(AnswerPart):
-    """1 for a right program of FinQA's language; one that is malformed or cannot be executed is invalid.
+    """1 for a right program of FinQA's language; a malformed or failing one is invalid.
 
-    The example's metadata has `table`, `exe_ans` and, for mode=program, `program`; without them the grade is `error`.
+    The example's metadata has `table`, `exe_ans` and, for mode=program, `program`; otherwise the grade is `error`.
     """
 
     needs_metadata = True
@@ -62,7 +62,7 @@ class FinqaProgram(AnswerPart):
     instead = "finqa_numeric or numeric"
 
     mode: Literal["execution", "program"] = setting(
-        "execution", "execution: its result is right; program: it is equivalent to the gold program"
+        "execution", "execution: right result; program: equivalent to the gold program"
     )
 
     def grade(self, attempt: Attempt) -> Grade:

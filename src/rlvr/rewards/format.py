@@ -1,4 +1,4 @@
-"""Parts that grade the form of a completion, whatever its answer. Length and repetition cost: values in [-1, 0]."""
+"""Parts that grade the form of a completion. Length and repetition penalties have values in [-1, 0]."""
 
 from typing import Self
 
@@ -12,7 +12,7 @@ from rlvr.types import Attempt, StopReason
 
 @register("reward", "format_exact")
 class FormatExact(Part):
-    """1 if the completion is one reasoning block, one solution block and nothing else; 0 also where it was cut off."""
+    """1 if the completion is one reasoning block and one solution block and nothing else; 0 if cut off."""
 
     in_process = True
     needs_markers = True
@@ -24,15 +24,15 @@ class FormatExact(Part):
 
 @register("reward", "format_approximate")
 class FormatApproximate(Part):
-    """A quarter for each of the four markers that occurs exactly once, after those before it.
+    """A quarter for each of the four markers that occurs exactly once and in order.
 
-    Range [-penalty, 1]; `</s><s></r><r>` earns the first marker only.
+    Range [-penalty, 1]; `</s><s></r><r>` earns only the first marker.
     """
 
     in_process = True
     needs_markers = True
 
-    penalty: NonNegativeFloat = setting(1.0, "a quarter of it is subtracted for each marker that does not")
+    penalty: NonNegativeFloat = setting(1.0, "a quarter of it is subtracted for each missing marker")
 
     def grade(self, attempt: Attempt) -> Grade:
         text, num_paid, end = attempt.text, 0, -1
@@ -71,13 +71,13 @@ class LengthPenalty(Part):
 class RepetitionPenalty(Part):
     """Minus the share of word n-grams that repeat an earlier one; 0 for fewer than ngram_size words.
 
-    `a b a b a` has the 2-grams ab ba ab ba: two of four occurred before, -0.5. Words are separated by whitespace.
+    `a b a b a` has the 2-grams ab ba ab ba: two of four are repeated, -0.5. Words are separated by whitespace.
     """
 
     in_process = True
     is_penalty = True
 
-    ngram_size: PositiveInt = setting(description="words of an n-gram")
+    ngram_size: PositiveInt = setting(description="words per n-gram")
 
     def grade(self, attempt: Attempt) -> Grade:
         words = attempt.text.split()

@@ -12,10 +12,10 @@ class MathEqual(AnswerPart):
     """1 for an equivalent expression, by math-verify, in a killable process.
 
     Equal are `\\frac{1}{2}`, `0.5` and `1/2`; `2\\sqrt{2}` and `\\sqrt{8}`; floats to 6 decimals; `x=5` and `5`;
-    `12\\%` both to `0.12` and to `12` (math-verify's choice). Words of three letters and more are compared as words:
-    `yes` is not the product of y, e and s. An answer that says more than math-verify reads is invalid: `x=6=5`, `6=5`,
-    `7 \\approx 8`, `3\\text{ thousand}`. An answer above 1,000 characters is invalid. A gold that cannot be parsed,
-    or is longer, is an error.
+    `12\\%` and both `0.12` and `12` (math-verify's choice). Words of three letters and more are compared as words:
+    `yes` is not the product of y, e and s. An answer that math-verify reads only in part is invalid: `x=6=5`, `6=5`, `7
+    \\approx 8`, `3\\text{ thousand}`. An answer above 1,000 characters is invalid; a longer or unparsable gold is an
+    error.
     """
 
     in_process = False

@@ -1,6 +1,6 @@
-"""What `MathEqual` compares with; importing it loads math-verify and sympy.
+"""Comparison of `MathEqual` in the worker process; importing it loads math-verify and sympy.
 
-math-verify's own time limits are off: they use `signal.alarm`, which works on a main thread only and cannot stop C
+math-verify's own time limits are disabled: they use `signal.alarm`, which only works in a main thread and cannot stop C
 code. The sandbox's deadline can.
 """
 
@@ -26,7 +26,7 @@ _PERCENT = re.compile(r"(.*?)\s*\\?%")
 _ESCAPED = re.compile(r"\\.")
 _OPERATIONS = (sympy.Add, sympy.Mul, sympy.Pow)
 _MAX_NODES, _MAX_EXPONENT = 60, 20
-_AT, _STEP = sympy.Rational(7351, 5000), sympy.Rational(4177, 10000)  # positive, and on no special value
+_AT, _STEP = sympy.Rational(7351, 5000), sympy.Rational(4177, 10000)  # positive, and no special values
 
 
 @lru_cache(maxsize=4096)
@@ -38,7 +38,7 @@ def compare(gold: str, answer: str) -> Comparison:
         answers = _parsed_answer(answer)
     except MemoryError:
         raise
-    except Exception:  # foreign code: it fails on some texts that are no expression
+    except Exception:  # math-verify fails on some texts that are no expression
         answers = []
     if not answers:
         return "no answer"
@@ -49,8 +49,8 @@ def compare(gold: str, answer: str) -> Comparison:
 
 
 def differ_in_value(gold: object, answer: object) -> bool:
-    """True only if two formulas of + - x / and powers differ by more than rounding at a point: then math-verify says so
-    too, after a search for a simplification that takes a hundred times as long.
+    """True only if two formulas of + - x / and powers differ numerically at a point: math-verify would then agree,
+    after a search for a simplification that takes a hundred times as long.
     """
     if not (isinstance(gold, sympy.Expr) and isinstance(answer, sympy.Expr)):
         return False
@@ -74,22 +74,23 @@ def _is_arithmetic(expression: sympy.Expr) -> bool:
 
 @lru_cache(maxsize=1024)
 def _parsed_answer(answer: str) -> list[Any]:
-    """The expression that an answer is, as a list of at most one; sets and tuples are one expression."""
+    """The answer's expression, as a list of at most one; sets and tuples are one expression."""
     latex = as_latex(answer)
     return [] if latex is None else _parsed(latex)
 
 
 def _parsed(text: str) -> list[Any]:
-    # without fallback: a text that is not understood must not equal another such text
+    # no fallback: two unparsable texts must not be equal
     found = parse(text, fallback_mode="no_fallback", parsing_timeout=cast(int, None), raise_on_error=True)
-    return [expression for expression in found if not expression.has(sympy.zoo, sympy.nan)]  # 1/0 is no value
+    return [expression for expression in found if not expression.has(sympy.zoo, sympy.nan)]  # exclude 1/0
 
 
 def as_latex(answer: str) -> str | None:
-    """The answer as math-verify recognizes one, or None if it is not one expression.
+    """The answer in a form that math-verify recognizes, or None if it is not one expression.
 
     `1/2` -> `\\boxed{1/2}`, `$x$` -> `\\boxed{x}`, `12\\%` -> `$12$%`, `yes` -> `\\boxed{\\text{yes}}`;
-    `5} and \\boxed{7`, `$5$ or $7$`, two boxes, and what math-verify would read in part only -> None: `x=6=5`, `6=5`,
+    `5} and \\boxed{7`, `$5$ or $7$`, two boxes, and answers that math-verify would read only in part -> None: `x=6=5`,
+    `6=5`,
     `7 \\approx 8`, `3\\text{ thousand}`.
     """
     body = " ".join(answer.split())
@@ -97,7 +98,7 @@ def as_latex(answer: str) -> str | None:
         body = body[1:-1].strip()
     box = _BOX.fullmatch(body)
     body = (box[1] if box else body).removeprefix("$").strip()
-    plain = _ESCAPED.sub("", body)  # what is left has no escaped characters
+    plain = _ESCAPED.sub("", body)  # without escaped characters
     depths = [0, *itertools.accumulate((character == "{") - (character == "}") for character in plain)]
     is_balanced = min(depths) == depths[-1] == 0
     if not body or "$" in plain or "\\boxed" in body or not is_balanced or _is_read_in_part(body):
@@ -109,7 +110,7 @@ def as_latex(answer: str) -> str | None:
 
 
 def _is_read_in_part(body: str) -> bool:
-    """True for a second or a false claim beside the one that math-verify takes."""
+    """True for a second or a false claim in addition to the one that math-verify reads."""
     if _ROUGHLY.search(body):
         return True
     for equation in body.split(","):
@@ -119,5 +120,5 @@ def _is_read_in_part(body: str) -> bool:
     return any(not COUNT_WORDS.isdisjoint(text.lower().split()) for text in _TEXT.findall(body))
 
 
-logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its time limits are off
-compare("\\frac{1}{2}", "0.5")  # builds the parser's tables once, before workers are forked
+logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its time limits are disabled
+compare("\\frac{1}{2}", "0.5")  # builds the parser's tables before workers are forked

@@ -1,7 +1,7 @@
-"""The metrics of data tasks: is the answer right? Apart from every reward.
+"""Metrics of data tasks: is the answer right? Independent of the reward.
 
-They read answers where the rewards read them, with the same number reader, and know none of a reward's weights, credits
-or tolerances: no reward setting can move them. A gold that cannot be read ends the evaluation.
+They extract answers and parse numbers as rewards do, but use no weights, credits or tolerances: no reward setting can
+change them. An unreadable gold ends the evaluation.
 """
 
 from abc import ABC, abstractmethod
@@ -35,7 +35,7 @@ class Metric(Component, ABC):
 
     @abstractmethod
     async def grade(self, attempt: Attempt) -> GradedAnswer:
-        """What was answered, in the form that votes are cast for, and whether it is right. A missing answer never is.
+        """The normalized answer, for majority votes, and whether it is right. A missing answer is wrong.
 
         UserError if the example is at fault.
         """
@@ -43,7 +43,7 @@ class Metric(Component, ABC):
 
 @register("metric", "numeric")
 class NumericMetric(Metric):
-    """Right if the number equals the gold exactly (`18.0`, `$18`, `18 eggs`), or yes and no agree. Votes: `18`."""
+    """Right if the number equals the gold exactly (`18.0`, `$18`, `18 eggs`), or yes/no agree. Votes: `18`."""
 
     is_same: ClassVar[Callable[[Answer, Answer], bool]] = staticmethod(same_answer)
 
@@ -58,9 +58,10 @@ class NumericMetric(Metric):
 
 
 class FinqaMetric(NumericMetric):
-    """Right if the number is `exe_ans`, or it rounded to the 3 or more digits that the answer shows; or yes/no agree.
+    """Right if the number is `exe_ans`, or `exe_ans` rounded to the 3 or more digits of the answer; or yes/no agree.
 
-    0.34719, 34.7% and 34.72% are right for 0.34719; 35% and 34.8% are not. The official scorer (`rlvr score`) wants all
+    0.34719, 34.7% and 34.72% are right for 0.34719; 35% and 34.8% are not. The official scorer (`rlvr score`) requires
+    all
     5 decimals.
     """
 
@@ -68,7 +69,7 @@ class FinqaMetric(NumericMetric):
 
 
 class FinqaProgramMetric(Metric):
-    """Official execution accuracy of a program. Votes are cast for results: `0.01639`."""
+    """Official execution accuracy of a program. Votes are for results: `0.01639`."""
 
     async def grade(self, attempt: Attempt) -> GradedAnswer:
         example, program = attempt.example, attempt.answer
@@ -95,7 +96,7 @@ class TextMetric(Metric):
 
 @register("metric", "exact")
 class ExactMetric(Metric):
-    """Right if the answer is the gold, character for character, but for whitespace at both ends."""
+    """Right if the answer equals the gold, except for surrounding whitespace."""
 
     async def grade(self, attempt: Attempt) -> GradedAnswer:
         text = attempt.answer
@@ -103,9 +104,9 @@ class ExactMetric(Metric):
 
 
 class PartMetric(Metric):
-    """Right where a part of a reward, with its default settings, finds the full value 1.
+    """Right if a reward part with default settings gives the full value 1.
 
-    An answer that the part fails on is neither right nor wrong: the grade names the failure.
+    If the part fails, the answer is neither right nor wrong, and the grade names the failure.
     """
 
     uses_sandbox = True
@@ -126,12 +127,12 @@ class PartMetric(Metric):
 
 @register("metric", "math")
 class MathMetric(PartMetric):
-    """Right if the expression is equivalent to the gold, by math-verify. Votes: the expression as it is written."""
+    """Right if the expression is equivalent to the gold, by math-verify. Votes: the expression as written."""
 
     runner = PartRunner("math", MathEqual())
 
 
 class ReasoningGymMetric(PartMetric):
-    """Right where reasoning_gym's own verifier gives the full value."""
+    """Right if reasoning_gym's own verifier gives the full value."""
 
     runner = PartRunner("reasoning_gym", ReasoningGym())

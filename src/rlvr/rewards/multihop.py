@@ -1,12 +1,12 @@
-"""Rewards of questions over several documents: the answer, what was found, what was cited.
+"""Rewards of multi-hop QA: the answer, the documents found, the documents cited.
 
     supporting documents 3 and 12; found 3, 5, 7; cited 3, 12, 99 (which does not exist)
 
     found    precision 1/3   recall 1/2   F1 2/5
     cited    precision 2/3   recall 1     F1 4/5
 
-Every document that was read counts against precision, and so does every cited id, real or not: finding or citing
-everything is full recall and no full F1.
+Every retrieved document counts against precision, and so does every cited id, existing or not: finding or citing
+everything gives full recall but not full F1.
 """
 
 import math
@@ -51,10 +51,10 @@ class AnswerScores(NamedTuple):
 
 @dataclass(kw_only=True)
 class QaState:
-    """What an episode keeps: `support` has what each supporting document supports, by id (of two that support the same,
-    one is enough; `num_support` different things in all), `retrieved` the ids that the model was shown, in order.
+    """State of an episode: `support` maps each supporting document's id to the fact it supports (one document per fact
+    is enough; `num_support` facts in all), `retrieved` has the ids shown to the model, in order.
 
-    `rules` say whose official scorer grades the answer, `scope`, part of the diagnostics' names, where was searched.
+    `rules` names the official scorer of the answer; `scope` (what is searched) is part of the diagnostics' names.
     """
 
     support: dict[str, str]
@@ -66,7 +66,7 @@ class QaState:
     trace: Trace = field(default_factory=Trace)
 
     def title(self, name: str) -> str:
-        """What the document with this id is called; empty if there is none."""
+        """The title of the document with this id; empty if there is none."""
         return ""
 
     def shares(self, ids: Iterable[str]) -> Shares:
@@ -83,7 +83,7 @@ class QaState:
 
 
 def official_scores(rules: Rules, answer: str, golds: Sequence[str]) -> AnswerScores:
-    """The official scorer's exact match and F1, each the best over the golds. HotpotQA's rules serve 2Wiki, too."""
+    """The official scorer's exact match and F1, each the best over the golds. HotpotQA's rules also apply to 2Wiki."""
     if rules == "musique":
         return AnswerScores(**musique.answer_scores(answer, golds))
     each = [hotpotqa.answer_scores(answer, gold) for gold in golds]
@@ -91,9 +91,9 @@ def official_scores(rules: Rules, answer: str, golds: Sequence[str]) -> AnswerSc
 
 
 def answer_scores(rules: Rules, answer: str, golds: Sequence[str], *, number_words: bool) -> AnswerScores:
-    """The same, but an answer of which normalization leaves nothing is worth nothing, whatever it leaves of a gold.
+    """`official_scores`, but an answer that normalizes to nothing scores 0.
 
-    With `number_words` also as the official scorer would grade after `with_digits` of answer and golds.
+    With `number_words` also the official score after `with_digits` of answer and golds.
     """
     if not normalize_answer(answer):
         return AnswerScores(0.0, 0.0)
@@ -110,9 +110,9 @@ def with_digits(text: str) -> str:
 
 
 def final_answer(attempt: Attempt) -> FinalAnswer | None:
-    """What the episode ends with: the call of `complete` or, where the prompt asks for it, an answer in the last turn.
+    """The episode's final answer: the call of `complete` or, if the prompt asks for it, an answer in the last turn.
 
-    In a text, `<cite>3, 12</cite>` cites.
+    In text, `<cite>3, 12</cite>` cites documents.
     """
     form: AnswerFormat = attempt.format
     if form.answer_in == "complete":
@@ -158,13 +158,13 @@ class _DocumentPart(Part):
 
 @register("reward", "answer")
 class MultiHopAnswer(_DocumentPart):
-    """Exact match or F1 of the final answer by the data set's rules, an empty answer being worth nothing."""
+    """Exact match or F1 of the final answer by the data set's rules; an empty answer scores 0."""
 
-    metric: Literal["em", "f1"] = setting("em", "em: exact match; f1: of the words; the best over the golds")
+    metric: Literal["em", "f1"] = setting("em", "em: exact match; f1: word F1; the best over the golds")
     hop_weight: HopWeight = setting(
         "none",
-        "multiply by: none: 1; capped: min(hops / 2, 1); linear: hops / 2. Advantages that are divided by a group's "
-        "standard deviation cancel it",
+        "factor: none: 1; capped: min(hops / 2, 1); linear: hops / 2. Dividing advantages by the group's "
+        "standard deviation cancels it",
     )
     number_words: bool = setting(True, "true: two and 2, second and 2nd are equal, in answer and golds alike")
 
@@ -182,11 +182,11 @@ class MultiHopAnswer(_DocumentPart):
 
 @register("reward", "retrieval")
 class Retrieval(_DocumentPart):
-    """How many of the supporting documents were found, and how much of what was found supports; 0 for none."""
+    """Recall, precision or F1 of the supporting documents among the retrieved ones; 0 for none."""
 
     metric: ShareName = setting(
         "f1",
-        "recall: share of the supporting documents that was found; precision: share of what was found that supports; "
+        "recall: share of the supporting documents that was found; precision: share of found documents that supports; "
         "f1: their harmonic mean",
     )
 
@@ -197,7 +197,7 @@ class Retrieval(_DocumentPart):
 
 @register("reward", "citation")
 class Citation(_DocumentPart):
-    """The same of the documents cited with the answer; without an answer invalid, 0."""
+    """Recall, precision or F1 of the cited documents; without an answer invalid, 0."""
 
     metric: ShareName = setting("f1", "as for retrieval, of the cited documents")
 
@@ -210,9 +210,9 @@ class Citation(_DocumentPart):
 
 @register("reward", "completion")
 class CompletionForm(_DocumentPart):
-    """The share of reasoning, final_answer and cited_doc_ids that are given, and of the right type, in `complete`.
+    """Share of reasoning, final_answer and cited_doc_ids that `complete` has with the right type.
 
-    Of an answer in a text: only blocks that the prompt asks for, an answer, and one `<cite>` block.
+    For an answer in text: only blocks that the prompt asks for, an answer, and one `<cite>` block.
     """
 
     def grade(self, attempt: Attempt) -> Grade:
@@ -222,7 +222,7 @@ class CompletionForm(_DocumentPart):
 
 @register("reward", "hops")
 class Hops(_DocumentPart):
-    """The number of hops of the question: a measure of the data, to be given the weight 0."""
+    """The question's number of hops: a measure of the data, to use with weight 0."""
 
     def grade(self, attempt: Attempt) -> Grade:
         return Grade(value=float(_state(attempt).hops))
@@ -230,15 +230,16 @@ class Hops(_DocumentPart):
 
 @register("reward", "combined")
 class Combined(_DocumentPart):
-    """The formulas of the projects that this task comes from, oddities included.
+    """The original formulas of the projects this task comes from.
 
     spec    (EM w + F1 w) / 2 + recall / 2                           with w = min(hops / 2, 1); range 0 to 1.5
     later   (hops / 2) (0.9 EM + F1 + recall + 0.4 precision + 0.6 citation recall + 0.1 form) / 4
-                                                                     range 0 to 2 with 4 hops; form pays with hops, too
+                                                                     range 0 to 2 with 4 hops; form also grows with hops
 
-    Both take recall for what was found or cited, so that finding and citing everything costs nothing (`later`: but for
-    precision); w is 1 for 2, 3 and 4 hops alike. Advantages that are divided by a group's standard deviation cancel
-    every factor that a question's episodes share. Without an answer it is invalid, and pays for what was found.
+    Both use the better recall of found and cited documents, so that finding and citing everything costs nothing
+    (`later`: except precision); w is 1 for 2, 3 and 4 hops alike. Dividing advantages by the group's standard deviation
+    cancels factors common to a question's episodes. Without an answer it is invalid, but still pays for found
+    documents.
     """
 
     formula: Literal["spec", "later"] = setting(
@@ -270,10 +271,10 @@ class Combined(_DocumentPart):
 
 
 class MultiHopVerifier:
-    """A reward with, as diagnostics, what no setting of it can move.
+    """A reward with additional diagnostics that its settings cannot change.
 
     `hops`, official `answer_em` and `answer_f1`, `citation_recall`, `citation_precision`, `citation_f1`, and the same
-    three of what was found: `paragraphs_...` in a question's own paragraphs, `corpus_...` in a corpus.
+    three for retrieval: `paragraphs_...` within a question's own paragraphs, `corpus_...` in a corpus.
     """
 
     def __init__(self, verifier: Verifier, form: AnswerFormat) -> None:
@@ -296,7 +297,7 @@ class MultiHopVerifier:
 
 
 def potential(coef: float) -> Callable[[object], float]:
-    """How far an episode is: `coef` times the share of the supporting documents found so far."""
+    """Potential of an episode: `coef` times the share of supporting documents found so far."""
 
     def of(state: object) -> float:
         return coef * state.progress if isinstance(state, QaState) else math.nan

@@ -1,34 +1,34 @@
-"""The one reader of numbers and yes/no, for golds and predictions, rewards and metrics alike.
+"""Parses numbers and yes/no, for golds and predictions, rewards and metrics alike.
 
-`parse_answer` reads a whole text, from its first character to its last; what it cannot read is None (invalid), never 0:
+`parse_answer` reads a whole text; unreadable text is None (invalid), never 0:
 
     text                                     reads as
     18   018   +18   18.   18.0              18
     -3   - 3   −3 (other minus signs)        -3
-    (5)   $(5)   ($5)                        -5, as accountants write it; a sign together with parentheses is invalid
-    1,080   1,080.5                          1080, 1080.5: commas only between groups of three digits
-    1.080   .5                               1.08, 0.5: the point is always the decimal point
-    3/4                                      3/4, exactly; whole numbers only, no mixed numbers (1 1/2 is invalid)
+        (5)   $(5)   ($5)                        -5, as in accounting; a sign together with parentheses is invalid
+        1,080   1,080.5                          1080, 1080.5: commas only between groups of three digits
+        1.080   .5                               1.08, 0.5: the point is always the decimal point
+        3/4                                      3/4, exactly; integers only, no mixed numbers (1 1/2 is invalid)
     1.5e3   1E-5                             1500, 0.00001; exponents up to +-40
     $18   -$18   $-18   € 18   18 EUR        18, -18, -18, 18, 18: `$ € £ ¥ ₹ US$ USD EUR GBP JPY` before, symbols after
-    44%   44 percent                         0.44; equals a plain 44, too (see below)
+        44%   44 percent                         0.44; also equals a plain 44 (see below)
     12.0 million   3 dozen                   12,000,000 and 36
     18 eggs   18 ft^2   18 (km/h)   18 a day   18: up to three unit words
     yes   No.                                yes, no
-    \\$18   44\\%   1{,}080   \\frac{3}{4}       the LaTeX spellings of the above; \\text{ eggs} too
-    **18**   "18"   \\(18\\)   \\boxed{18}      what stands inside; one layer of each
-    = 18   x = 18   18,                      18
+        \\$18   44\\%   1{,}080   \\frac{3}{4}       LaTeX spellings; also \\text{ eggs}
+        **18**   "18"   \\(18\\)   \\boxed{18}      the content; one layer of each
+        = 18   x = 18   18,                      18
 
-Invalid: nothing, words, NaN and infinities, more than 200 characters or 40 digits, two numbers (`18 or 19`, `3 4`,
-`3-4`), sums and formulas, misplaced commas (`1,08`), and after the number any word that can change what is said: of
-another number (`18 twenty-five`), a fraction or multiple (`18 tenths`, `18 lakh`), a comparison (`18 or more`, `~18`),
-a negative change (`5% reduction`), a second thought (`18 is wrong`, `18 nope`). `_NOT_UNITS` lists them.
+Invalid: empty text, words, NaN and infinities, more than 200 characters or 40 digits, two numbers (`18 or 19`, `3 4`,
+`3-4`), sums and formulas, misplaced commas (`1,08`), and after the number any word that can change its meaning: another
+number (`18 twenty-five`), a fraction or multiple (`18 tenths`, `18 lakh`), a comparison (`18 or more`, `~18`), a
+negative change (`5% reduction`), a second thought (`18 is wrong`, `18 nope`). `_NOT_UNITS` lists them.
 
-Units are not graded, as in GSM8K's official scorer, where `18%` answers 18. A percent sign has a second reading,
-without it, against a number that has neither percent sign nor scale word: `44%` equals 0.44 and 44, but not `4400%`;
-below one it has not: `0.12%` is 0.0012 only. A scale word counts; only FinQA's match, for tables in millions, also
-takes `12.0 million` for a plain 12. Values are exact fractions: 0.1 + 0.2 is 0.3, and no exponent is large enough to
-cost time.
+Units are not graded, as in GSM8K's official scorer, where `18%` answers 18. A percentage has a second reading, without
+the percent sign, against a number with neither percent sign nor scale word: `44%` equals 0.44 and 44, but not `4400%`;
+percentages below one have no second reading: `0.12%` is only 0.0012. A scale word counts; only FinQA's match, for
+tables in millions, also accepts `12.0 million` for a plain 12. Values are exact fractions: 0.1 + 0.2 is 0.3, and
+exponents are bounded.
 """
 
 import re
@@ -38,7 +38,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal, Inexact, localcontext
 from fractions import Fraction
 
-MAX_CHARS = 200  # of a text that is read at all
+MAX_CHARS = 200  # longer texts are invalid
 MAX_DIGITS = 40
 MAX_EXPONENT = 40
 MAX_UNIT_WORDS = 3
@@ -81,7 +81,7 @@ _SCALES = {
     "trillion": 10**12,
 }
 _SCALES |= {f"{word}s": scale for word, scale in _SCALES.items()}
-_COUNTS = (  # in the plural, too
+_COUNTS = (  # also in the plural
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
     "eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety third fourth fifth sixth seventh eighth "
     "ninth tenth eleventh twelfth twentieth hundredth thousandth millionth billionth trillionth quarter fraction "
@@ -108,16 +108,16 @@ _SECOND_THOUGHTS = (
     "cant dont doesnt wont nothing"
 )
 COUNT_WORDS = frozenset(word + plural for word in (*_COUNTS.split(), *_SCALES) for plural in ("", "s"))
-"""Words that make another number of the one before them: thirty, tenths, million."""
+"""Words that change the number before them: thirty, tenths, million."""
 
 _NOT_UNITS = COUNT_WORDS.union(f"{_FACTORS} {_NEGATIVES} {_COMPARISONS} {_SECOND_THOUGHTS}".split())
 
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """`Number(Fraction(11, 25), unit=Fraction(1, 100))` is 44%: `value` in ones, `unit` what one of it was worth.
+    """`Number(Fraction(11, 25), unit=Fraction(1, 100))` is 44%: `value` in ones, `unit` is the scale it was written in.
 
-    `decimals` is how many were written (44.0% has 1, 1.5e3 has -2); None for 3/4. It plays no part in comparisons.
+    `decimals` is the number written (44.0% has 1, 1.5e3 has -2), None for 3/4; not part of comparisons.
     """
 
     value: Fraction
@@ -125,10 +125,10 @@ class Number:
     decimals: int | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
-        """`1080`, `-0.5`, `1/3`: one spelling for each value, for votes."""
+        """`1080`, `-0.5`, `1/3`: one spelling per value, for votes."""
         numerator, denominator = self.value.as_integer_ratio()
         with localcontext() as context:
-            context.prec = 4 * (MAX_DIGITS + MAX_EXPONENT)  # exact: 1/2**132 has 132 decimals and is the longest
+            context.prec = 4 * (MAX_DIGITS + MAX_EXPONENT)  # exact: the longest is 1/2**132 with 132 decimals
             context.traps[Inexact] = True
             with suppress(Inexact):
                 return f"{(Decimal(numerator) / denominator).normalize():f}"
@@ -147,7 +147,7 @@ Answer = Number | YesNo
 
 
 def parse_answer(text: str) -> Answer | None:
-    """What the whole of `text` says, by the table above; None if it is invalid. Bounded time for any text."""
+    """The value of the whole `text`, by the table above; None if it is invalid. Bounded time."""
     if len(text) > MAX_CHARS:
         return None
     text = " ".join(text.split())
@@ -166,20 +166,21 @@ def parse_answer(text: str) -> Answer | None:
 
 
 def same_answer(a: Answer, b: Answer) -> bool:
-    """The same value, or a percentage without its sign is the other, plain number; a number is no yes."""
+    """Whether values are equal, or a percentage without its sign equals the other, plain number; a number is no
+    yes/no."""
     if isinstance(a, Number) and isinstance(b, Number):
         return a.value == b.value or any(x == y for x, y in readings(a, b))
     return a == b
 
 
 def close(prediction: Number, gold: Number, relative_tolerance: Fraction, *, stated_scale: bool = False) -> bool:
-    """|prediction - gold| <= relative_tolerance x |gold| in one reading; next to 0 nothing else is close."""
+    """|prediction - gold| <= relative_tolerance x |gold| in one reading; only 0 is close to 0."""
     pairs = readings(prediction, gold, stated_scale=stated_scale)
     return any(abs(x - y) <= relative_tolerance * abs(y) for x, y in pairs)
 
 
 def readings(a: Number, b: Number, *, stated_scale: bool = False) -> Sequence[tuple[Fraction, Fraction]]:
-    """What to compare: the values and, if one number is plain and the other is not, the numbers as they were written.
+    """Pairs to compare: the values and, if only one number is plain, the numbers as written.
 
     Not for percentages below one, and for scale words only with `stated_scale`: `12 million` in a table of millions.
     """
@@ -193,7 +194,7 @@ def readings(a: Number, b: Number, *, stated_scale: bool = False) -> Sequence[tu
 
 
 def _unwrapped(text: str) -> str:
-    """`**18**`, `$18$`, `x = 18`: `18`; one layer of each wrapper, the outer ones of `_WRAPPERS` first."""
+    """`**18**`, `$18$`, `x = 18`: `18`; removes one layer of each wrapper, outer ones of `_WRAPPERS` first."""
     for start, end in _WRAPPERS:
         if text.startswith(start) and text.endswith(end) and len(text) > len(start) + len(end):
             text = text[len(start) : -len(end)].strip()
@@ -209,7 +210,7 @@ def _without_latex(text: str) -> str:
 
 
 def _in_parentheses(text: str) -> Number | None:
-    """`(5)`, `$(5)`, `($5)`, `(5)%`, `(5) million`: the negative of what stands there without the parentheses.
+    """`(5)`, `$(5)`, `($5)`, `(5)%`, `(5) million`: the negative of the number in parentheses.
 
     `18 (eggs)` is 18 eggs.
     """
@@ -242,7 +243,7 @@ def _number(text: str) -> Number | None:
 
 
 def _value(whole: str, decimals: str, exponent: str | None, denominator: str | None) -> Fraction | None:
-    """The fraction of unsigned digits; None if there are too many of them, or for x/0 and 1.5/2 and 1,000/2."""
+    """The fraction of unsigned digits; None for too many digits, x/0, 1.5/2 and 1,000/2."""
     if len(whole) + len(decimals) > MAX_DIGITS:
         return None
     if denominator:
@@ -261,7 +262,7 @@ def _value(whole: str, decimals: str, exponent: str | None, denominator: str | N
 
 
 def _unit(rest: str) -> Fraction | None:
-    """What one is worth (1/100 for a percent, 1,000,000 for million, else 1); None if `rest` is no unit."""
+    """The value of one unit (1/100 for a percent, 1,000,000 for million, else 1); None if `rest` is no unit."""
     rest = rest.strip()
     percent = rest.startswith("%")
     if percent or (rest and rest[0] in _SYMBOLS):
@@ -275,7 +276,7 @@ def _unit(rest: str) -> Fraction | None:
 
 
 def _all_units(words: list[str]) -> bool:
-    """True for words that leave the number as it is; `a` is one of them, `5 dollars a day`, but not the last."""
+    """Whether the words do not change the number, including `a`, as in `5 dollars a day`, but not at the end."""
     if len(words) > MAX_UNIT_WORDS or words[-1:] == ["a"]:
         return False
     return all(

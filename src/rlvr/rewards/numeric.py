@@ -1,7 +1,7 @@
-"""Parts that compare numbers (or yes and no): one reader for the gold and the prediction, `rlvr.rewards.numbers`.
+"""Parts that compare numbers (or yes and no), parsed by `rlvr.rewards.numbers` for gold and prediction.
 
-A prediction that cannot be read is `invalid`. A gold that cannot be read is a fault of the data, `error`, and names the
-example; it never equals anything.
+An unreadable prediction is `invalid`. An unreadable gold is an error in the data: `error`, which names the example; it
+never equals anything.
 """
 
 from fractions import Fraction
@@ -17,7 +17,7 @@ from rlvr.settings import NonNegativeFloat, Share, setting, wrong
 from rlvr.types import Attempt, Example
 
 FINQA_PLACES = 5  # decimals of FinQA's golds
-FINQA_DIGITS = 3  # that an answer has to show at least to stand for a gold with more of them
+FINQA_DIGITS = 3  # minimum digits of an answer to match a gold with more
 RIGHT = Grade(value=1.0)
 
 
@@ -32,16 +32,16 @@ def unreadable_gold(example: Example) -> str:
 
 @lru_cache(maxsize=1024)
 def gold_answer(text: str) -> Answer | None:
-    """`parse_answer`, remembered: a group of completions has one gold."""
+    """`parse_answer` with a cache: a group of completions has one gold."""
     return parse_answer(text)
 
 
 def same_in_finqa(prediction: Answer, gold: Answer) -> bool:
-    """The lenient FinQA match: the gold as the prediction shows it; yes equals yes only.
+    """The lenient FinQA match: the gold at the prediction's precision; yes equals yes only.
 
-    Golds have up to 5 decimals, and people write 34.7% or 34.72% for 0.34719: right is the gold itself, and the gold
-    rounded to the digits shown, if these are 3 or more (35% is not). `12%` is 0.12 or 12; `12.0 million` also the 12.0
-    of a table in millions.
+    Golds have up to 5 decimals, and people write 34.7% or 34.72% for 0.34719: right are the gold itself, and the gold
+    rounded to the prediction's digits if these are 3 or more (35% is not). `12%` is 0.12 or 12; `12.0 million` also the
+    12.0 of a table in millions.
     """
     if isinstance(prediction, YesNo) or isinstance(gold, YesNo):
         return prediction == gold
@@ -51,15 +51,15 @@ def same_in_finqa(prediction: Answer, gold: Answer) -> bool:
 
 
 def _shows(said: Fraction, gold: Fraction, prediction: Number) -> bool:
-    """True if `said`, a reading of the prediction, is `gold` to 5 decimals or rounded to the digits shown."""
-    if abs(float(said) - float(gold)) > 1e-4 + 0.01 * abs(float(said)):  # far off, and exact arithmetic is slow
+    """Whether `said`, a reading of the prediction, is `gold` to 5 decimals or rounded to the prediction's digits."""
+    if abs(float(said) - float(gold)) > 1e-4 + 0.01 * abs(float(said)):  # clearly different; exact arithmetic is slow
         return False
     difference = abs(said - gold)
     if difference <= Fraction(1, 10**FINQA_PLACES) and round(said, FINQA_PLACES) == round(gold, FINQA_PLACES):
         return True
     if prediction.decimals is None:
         return False
-    last_digit = Fraction(10) ** -prediction.decimals  # what one of it is worth, in the number as it was written
+    last_digit = Fraction(10) ** -prediction.decimals  # value of the last digit as written
     written = abs(prediction.value / prediction.unit)
     shown = written >= 10 ** (FINQA_DIGITS - 1) * last_digit
     return shown and 2 * difference * written <= last_digit * abs(said)
@@ -111,10 +111,10 @@ class Numeric(_Compared):
 
 @register("reward", "number_check")
 class NumberCheck(Part):
-    """1 if the first number where the answer belongs is the right one, and the answer says nothing else; never invalid.
+    """1 if the first number at the answer's place is right, and the answer has no other content; never invalid.
 
-    `18 eggs` is 18 here and for `Numeric`. An answer with a second number, or with words that are no unit, is no number
-    for either: a part that paid for the `18` of `18 or 19` would contradict the other one.
+    `18 eggs` is 18, as for `Numeric`. An answer with a second number, or with words that are no unit, is no number for
+    either: paying for the `18` of `18 or 19` would contradict `Numeric`.
     """
 
     in_process = True
@@ -130,16 +130,16 @@ class NumberCheck(Part):
 
 @register("reward", "finqa_numeric")
 class FinqaNumeric(_Compared):
-    """1 for an equal number or the same yes/no, a share of it within a relative tolerance; 12% and 0.12 are equal.
+    """1 for an equal number or the same yes/no, partial credit within a relative tolerance; 12% and 0.12 are equal.
 
-    Equal is what `same_in_finqa` takes (34.7% for 0.34719). The gold, `example.answer`, is FinQA's `exe_ans`.
+    Equal as in `same_in_finqa` (34.7% for 0.34719). The gold, `example.answer`, is FinQA's `exe_ans`.
     """
 
     scores, instead = "tasks whose answers are numbers (task.answer=number)", "finqa_program"
 
     relative_tolerance: NonNegativeFloat = setting(
         0.01,
-        "how far off an approximate answer may be: |prediction - gold| <= it x |gold|",
+        "largest |prediction - gold| / |gold| of an approximate answer",
         only_if="approximate_credit > 0",
     )
     approximate_credit: Share = setting(0.33, "value within the tolerance", only_if="relative_tolerance > 0")
@@ -148,7 +148,7 @@ class FinqaNumeric(_Compared):
         return same_in_finqa(prediction, gold)
 
     def credit(self, prediction: Number, gold: Number) -> float:
-        tolerance = Fraction(repr(self.relative_tolerance))  # 0.3 in a YAML file means 3/10
+        tolerance = Fraction(repr(self.relative_tolerance))  # 0.3 in YAML means 3/10
         near = close(prediction, gold, tolerance, stated_scale=True)
         return self.approximate_credit if near else self.wrong_value
 

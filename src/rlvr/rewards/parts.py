@@ -1,4 +1,4 @@
-"""The reward made of named, weighted parts: value = sum of weight x grade.
+"""A reward as a weighted sum of named parts.
 
 PartsVerifier({"correct": Numeric(weight=3.0), "format": FormatExact(weight=1.0)}, form, sandbox)
 
@@ -36,9 +36,9 @@ def make_verifier(
     sandbox: Sandbox,
     functions: Mapping[str, Callable[..., Any]] | None = None,
 ) -> PartsVerifier:
-    """The weighted sum of the reward's parts. ConfigError for a function that is not found.
+    """The weighted sum of the reward's parts. ConfigError for a missing function.
 
-    `functions` are those that no import could find, by the import path that the settings give them.
+    `functions` are Python objects without import path, by the path in the settings.
     """
     parts = {
         name: part.bound(f"reward.parts.{name}.function", functions or {}) if isinstance(part, Custom) else part
@@ -48,11 +48,11 @@ def make_verifier(
 
 
 class PartsVerifier:
-    """Scores an attempt by its parts. `Score.parts` has each part's value before weights, by name.
+    """Scores an attempt by its parts. `Score.parts` has each part's unweighted value, by name.
 
     - `error` (value NaN) if any part failed: the sum is unknown.
-    - else `invalid` if any part could not read the completion; the value still is the weighted sum.
-    - diagnostics: `error`, a sentence that names the parts that failed; the message of any other part under its name.
+    - else `invalid` if any part could not read the completion; the value is still the weighted sum.
+    - diagnostics: `error`, a sentence that names the failed parts; messages of other parts under their names.
     """
 
     name = "reward"
@@ -72,7 +72,7 @@ class PartsVerifier:
     async def verify(self, attempt: Attempt) -> Score:
         attempt = attempt.with_format(self._format, self._sandbox)
         grades = {name: runner.grade_now(attempt) for name, runner in self._immediate.items()}
-        if self._waiting:  # together
+        if self._waiting:  # concurrently
             found = await asyncio.gather(*(runner.grade(attempt) for runner in self._waiting.values()))
             grades |= dict(zip(self._waiting, found, strict=True))
         return self._score(grades)
@@ -98,9 +98,9 @@ class PartsVerifier:
 
 
 class PartRunner:
-    """Grades by the part called `name` of a reward: in this process, or in one that can be killed.
+    """Grades by the part called `name`, in this process or in a killable one.
 
-    What goes wrong in the part is the grade `error`, never a wrong answer. RewardError if it returns what is no grade.
+    A failure of the part is the grade `error`, never a wrong answer. RewardError if it returns no valid grade.
     """
 
     def __init__(self, name: str, part: Part) -> None:
@@ -152,7 +152,7 @@ class PartRunner:
 
 
 class _Remote:
-    """Grades by a part in a process of a `Sandbox`; what it returns is plain data."""
+    """Runs a part in a process of a `Sandbox`; returns plain data."""
 
     def __init__(self, part: Part) -> None:
         self._part = part
@@ -174,7 +174,7 @@ class _Remote:
 
 
 def to_grade(found: object) -> Grade | str:
-    """What a part returned as a `Grade`, or in words what it is instead of one.
+    """The returned value as a `Grade`, or a description of an invalid one.
 
     1, True, 0.5, Fraction(1, 2), a 0-d array or tensor   Grade(value=...)
     None                                                  Grade(value=0.0, status="invalid")

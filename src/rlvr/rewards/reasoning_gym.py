@@ -16,9 +16,9 @@ from rlvr.types import Attempt
 class ReasoningGym(Part):
     """The value of reasoning_gym's own verifier, mostly 0 to 1, in a killable process.
 
-    The example's metadata has `dataset`, a name of reasoning_gym's, `entry`, what it generated, and `settings` if those
-    were not the defaults: some verifiers depend on them. No answer is invalid, and so is one that the verifier fails on
-    while it can grade the gold.
+    The example's metadata has `dataset`, a name in reasoning_gym, `entry`, its generated item, and non-default
+    `settings`, on which some verifiers depend. A missing answer is invalid, and so is one that the verifier fails on
+    although it can grade the gold.
     """
 
     needs_metadata = True
@@ -44,11 +44,11 @@ def require_reasoning_gym() -> None:
 
 
 def score(dataset: str, settings: str, answer: str, entry: Mapping[str, Any]) -> float | None:
-    """The data set's score of `answer`; None if it fails on it, though not on the gold."""
+    """The data set's score of `answer`; None if the verifier fails on it, but not on the gold."""
     score_answer = _scorer(dataset, settings)
     try:
         return float(score_answer(answer, entry))
-    except Exception:  # foreign code: some verifiers cannot read what is no answer
+    except Exception:  # some verifiers fail on text that is no answer
         score_answer(entry["answer"], entry)
         return None
 

@@ -6,7 +6,7 @@ Worked example, prompt `<boe> 4 0 1 + + =`, completion `4 1 + = 5 <eoe>`:
     word     <boe>   4 0 1 + + =   4 1 +  =  5  <eoe>
     e = 12, word e-2 is `=`, word e-1 is an operand: boxed; the operand is the gold 5: correct
 
-The direct answer `5 <eoe>` is boxed too: there e = 8, and word 6 is the prompt's `=`.
+The direct answer `5 <eoe>` is also boxed: there e = 8, and word 6 is the prompt's `=`.
 """
 
 from dataclasses import replace
@@ -24,9 +24,9 @@ BEGIN = "<boe>"
 
 
 def _derivation(attempt: Attempt, written: list[str]) -> tuple[list[list[str]], list[bool]] | None:
-    """The prompt's expression, then the written lines, and of each of these: is it one pass of the line written before?
+    """The prompt's expression and the written lines, with a flag for each line: is it one pass of the line before it?
 
-    So one slip costs one. None for a direct answer, which writes no step.
+    So one wrong line costs one flag. None for a direct answer, which has no steps.
     """
     if EQUALS not in written:
         return None
@@ -58,7 +58,7 @@ class RpnBoxed(_WordsPart):
 
 @register("reward", "rpn_correct")
 class RpnCorrect(_WordsPart):
-    """1 if that operand is the right one, else 0; without such an end invalid, 0."""
+    """1 if the final operand is right, else 0; invalid, 0, without `= operand <eoe>` at the end."""
 
     def grade(self, attempt: Attempt) -> Grade:
         found = _boxed(attempt)
@@ -68,14 +68,14 @@ class RpnCorrect(_WordsPart):
 def _boxed(attempt: Attempt) -> str | None:
     """The operand between `=` and the completion's first `<eoe>`, or None; without arithmetic any single word.
 
-    An `<eoe>` in the prompt does not count, words after the first one in the completion are ignored.
+    An `<eoe>` in the prompt does not count; words after the completion's first one are ignored.
     """
     word, arithmetic = after_equals(attempt.prompt, attempt.completion), attempt.state
     return word if not isinstance(arithmetic, Arithmetic) or word in arithmetic.values else None
 
 
 class RpnVerifier:
-    """A reward of the RPN task, with the written steps as trace and the share of valid ones among the diagnostics.
+    """A reward of the RPN task that adds the written steps as trace and the share of valid ones as diagnostic.
 
     `attempt.state` is the task's `Arithmetic`.
     """
@@ -90,7 +90,7 @@ class RpnVerifier:
         ended, correct = END in written, found == attempt.example.answer
         derivation = _derivation(attempt, written[: written.index(END)] if ended else written)
         diagnostics, trace = dict(score.diagnostics), ()
-        if derivation is not None:  # neither the expression nor a line that was cut off is graded
+        if derivation is not None:  # neither the expression nor a cut-off line is graded
             lines, right = derivation
             if ended:
                 diagnostics["valid_steps"] = sum(right) / len(right)

@@ -1,12 +1,13 @@
-"""Processes that can be killed, for verifiers that may hang, eat memory or crash.
+"""Killable processes for verifiers that may hang, exhaust memory or crash.
 
     this process                     root                                        runners
-    a thread a worker -- fork, kill -->  imports what verifiers need, forks runners
-                      -- calls, JSON back ------------------------------------>  run one call after another
+        a thread per worker -- fork, kill --> imports verifiers' modules, forks runners
+                            -- calls, JSON back ------------------------------------>  run one call after another
 
-A runner leads a process group that dies with it by SIGKILL; what left the group becomes a child of the root, which ends
-it. The root is a fresh interpreter: no runner has a copy of the trainer's memory, threads or locks, and the user's
-`__main__` never runs twice (multiprocessing's forkserver would run it, and would not find what left its group).
+A runner leads a process group, killed as a whole by SIGKILL; processes that left the group become children of the root,
+which kills them. The root is a fresh interpreter: runners have no copy of the trainer's memory, threads or locks, and
+the user's `__main__` does not run again (multiprocessing's forkserver would run it, and could not find processes
+outside the group).
 """
 
 import asyncio
@@ -35,20 +36,20 @@ from rlvr.imports import described
 
 _BOOT = "import json, sys; sys.path[:], *a = json.loads(sys.argv[1]); from rlvr.rewards.sandbox import root; root(*a)"
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-"""A worker is one core's work; the buffers of more threads would also use up its address space."""
-_LOAD_TIMEOUT_S = 120.0  # to start a process and import a function's module: many times what a busy machine needs
+"""A worker uses one core; more threads would also use up its address space with buffers."""
+_LOAD_TIMEOUT_S = 120.0  # to start a process and import a module, with a large margin
 _SWEEP_S = 1.0
 _MAX_REPLY_BYTES = 1 << 19
 _NUMBER_BYTES = 8
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # of Linux's prctl
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # options of Linux's prctl
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CallResult:
-    """How a call ended: `CallResult(status="ok", value=1.0)`, `CallResult(status="crash", message="its process died")`.
+    """Result of a call: `CallResult(status="ok", value=1.0)`, `CallResult(status="crash", message="its process died")`.
 
     `ok`: `value` is plain data; `exception`: it raised, could not be loaded, or returned something else; `timeout`,
-    `memory`, `crash`: its process was killed or ended; `closed`: the sandbox was closed before.
+    `memory`, `crash`: its process was killed or ended; `closed`: the sandbox was already closed.
     """
 
     status: Literal["ok", "exception", "timeout", "memory", "crash", "closed"]
@@ -62,10 +63,10 @@ _NO_START = CallResult(status="crash", message="its process ended before the cal
 
 
 def packed(function: object) -> bytes:
-    """`function` for a process that may not be able to import it, or UserError."""
+    """Pickle `function` for a process that may not be able to import it; UserError if impossible."""
     try:
         return cloudpickle.dumps(function)
-    except Exception as error:  # foreign objects fail in any way they like
+    except Exception as error:  # user objects may raise anything
         name = getattr(function, "__qualname__", type(function).__name__)
         raise UserError(
             f"function {name} cannot be sent to another process ({error}); let it use no open files, locks or models "
@@ -79,8 +80,8 @@ class Sandbox(contextlib.AbstractContextManager["Sandbox"]):
         with Sandbox(num_workers=2, timeout_s=5.0, max_memory_mb=1024) as sandbox:
             result = await sandbox.call(function, "an argument")   # CallResult(status="ok", value=...)
 
-    Nothing starts before the first call, and no process outlives `close` or the end of this program, however it ends.
-    Any thread and event loop may use it. What a worker prints goes to stderr. macOS enforces no limit of memory.
+    Nothing starts before the first call, and no process outlives `close` or this program, however it ends. Thread-safe,
+    for any event loop. Workers' stdout goes to stderr. macOS enforces no memory limit.
     """
 
     def __init__(self, *, num_workers: int, timeout_s: float, max_memory_mb: int) -> None:
@@ -92,13 +93,13 @@ class Sandbox(contextlib.AbstractContextManager["Sandbox"]):
         self._root: tuple[subprocess.Popen[bytes], socket.socket] | None = None
 
     def preload(self, module: str) -> None:
-        """Import `module` where workers are forked from, if none is yet."""
+        """Import `module` in the root before it forks runners, if it has not started yet."""
         self._preloads[module] = None
 
     async def call(self, function: Callable[..., object] | bytes, *args: object) -> CallResult:
-        """`function(*args)` in a worker; never raises for what the call does.
+        """`function(*args)` in a worker; never raises for failures of the call.
 
-        `function` is a callable or what `packed` made of it, and returns what JSON can carry. Loading it (importing its
+        `function` is a callable or the result of `packed`, and returns JSON-compatible data. Loading it (importing its
         module) does not count towards its deadline.
         """
         return await asyncio.wrap_future(self.submit(function, *args))
@@ -119,7 +120,7 @@ class Sandbox(contextlib.AbstractContextManager["Sandbox"]):
         return future
 
     def close(self) -> None:
-        """End all processes; calls that are not done come back as `closed`."""
+        """End all processes; unfinished calls return `closed`."""
         with self._lock:
             self._closed = True
             self._end_root()
@@ -132,8 +133,8 @@ class Sandbox(contextlib.AbstractContextManager["Sandbox"]):
         self.close()
 
     def _work(self, number: int) -> None:
-        """One call after the other. One that ends a runner which earlier calls may have damaged is tried once more, and
-        so is one under whose runner another call killed the root."""
+        """Run one call after another. Retries once if an earlier call may have damaged the runner, or another runner's
+        call killed the root."""
         link: socket.socket | None = None  # to the runner
         while (call := self._calls.get()) is not None:
             request, future = call
@@ -160,8 +161,9 @@ class Sandbox(contextlib.AbstractContextManager["Sandbox"]):
             link.close()
 
     def _tell_root(self, number: int, *links: socket.socket) -> None:
-        """Have the runner of worker `number` killed and, with a link to read calls from, another one forked."""
-        with self._lock, contextlib.suppress(OSError):  # the root has just died, and its runners with it
+        """Have the root kill the runner of worker `number` and, if a link to read calls from is passed, fork another
+        one."""
+        with self._lock, contextlib.suppress(OSError):  # the root and its runners have just died
             if links and not self._closed and (self._root is None or self._root[0].poll() is not None):
                 self._end_root()
                 self._root = self._start_root()
@@ -177,9 +179,9 @@ class Sandbox(contextlib.AbstractContextManager["Sandbox"]):
                 [sys.executable, "-u", "-c", _BOOT, arguments],
                 env=os.environ | _ONE_THREAD,
                 stdin=subprocess.DEVNULL,
-                stdout=2,  # what a verifier prints must not mix with results on stdout
+                stdout=2,  # keep verifiers' output off stdout
                 pass_fds=[theirs.fileno()],
-                start_new_session=True,  # Ctrl-C at the terminal does not reach it
+                start_new_session=True,  # Ctrl-C at the terminal must not reach it
             )
         return process, ours
 
@@ -188,17 +190,17 @@ class Sandbox(contextlib.AbstractContextManager["Sandbox"]):
             process, control = self._root
             control.close()
             try:
-                process.wait(timeout=10)  # it ends its runners
+                process.wait(timeout=10)  # the root ends its runners
             except subprocess.TimeoutExpired:  # it hangs in an import
                 process.kill()
                 process.wait()
 
 
 def _ask(link: socket.socket, request: bytes, timeout_s: float) -> tuple[CallResult, bool]:
-    """How a call ended in the runner behind `link`, and whether it must be its last one.
+    """The result of a call in the runner at `link`, and whether the runner must be replaced.
 
-    The runner, which is trusted in nothing, says `"loaded"` once the function is, then the fields of a `CallResult`,
-    with `"last": true` if no further call should run in that process: lines of JSON.
+    The untrusted runner sends lines of JSON: `"loaded"` once the function is loaded, then the fields of a `CallResult`,
+    with `"last": true` if no further call should run in that process.
     """
     what, seconds, died = "could not be loaded", _LOAD_TIMEOUT_S, _NO_START
     try:
@@ -214,15 +216,15 @@ def _ask(link: socket.socket, request: bytes, timeout_s: float) -> tuple[CallRes
         return CallResult(**found), is_last
     except TimeoutError:
         return CallResult(status="timeout", message=f"{what} after {seconds:g} s"), True
-    except Exception:  # it died, or what it wrote is no answer
+    except Exception:  # it died, or its answer is invalid
         return died, True
 
 
 def root(control_fd: int, preloads: list[str], max_memory_mb: int) -> None:
-    """The process that forks and kills runners; it ends them all when the other end of its socket closes."""
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what has lost its parent becomes a child of this process
+    """The process that forks and kills runners; ends them all when the other end of its socket closes."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # orphans become children of this process
     for module in preloads:
-        with contextlib.suppress(Exception):  # a call that needs the module will say what is wrong with it
+        with contextlib.suppress(Exception):  # a call that needs the module will report the error
             importlib.import_module(module)
     control, runners = socket.socket(fileno=control_fd), dict[int, int]()
     control.settimeout(_SWEEP_S)
@@ -246,19 +248,19 @@ def root(control_fd: int, preloads: list[str], max_memory_mb: int) -> None:
         _kill_strays(set(runners.values()))
     for pid in runners.values():
         _kill(pid)
-    while _kill_strays(set()):  # the children of a killed stray become strays in their turn
+    while _kill_strays(set()):  # children of a killed stray become strays
         pass
 
 
 def _kill(pid: int) -> None:
-    for end in (os.killpg, os.kill):  # it may not have made its group yet
+    for end in (os.killpg, os.kill):  # its group may not exist yet
         with contextlib.suppress(OSError):
             end(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
 
 
 def _kill_strays(runners: set[int]) -> set[int]:
-    """End what left its group and lost its parent. Linux only: elsewhere such a process is not found."""
+    """Kill orphans that left their group. Linux only: elsewhere they are not found."""
     strays = set[int]()
     with contextlib.suppress(OSError), open(f"/proc/self/task/{os.getpid()}/children") as file:
         strays = {int(word) for word in file.read().split()} - runners
@@ -278,7 +280,7 @@ def _run(link: socket.socket, max_memory_mb: int) -> None:
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     for kind, value in ((resource.RLIMIT_AS, max_memory_mb << 20), (resource.RLIMIT_CORE, 0)):
         with contextlib.suppress(ValueError, OSError):  # macOS refuses or ignores limits of the address space
-            resource.setrlimit(kind, (value, value))  # hard, too: no call can lift it again
+            resource.setrlimit(kind, (value, value))  # also the hard limit, so that no call can raise it
     os.register_at_fork(after_in_child=link.close)  # a forked child must not answer for its parent
     functions: dict[bytes, Callable[..., object]] = {}
     own_pid = os.getpid()
@@ -294,11 +296,11 @@ def _run(link: socket.socket, max_memory_mb: int) -> None:
                 reply: dict[str, Any] = {"status": "ok", "value": value}
             except MemoryError:
                 reply = {"status": "memory", "message": f"needed more than {max_memory_mb} MB of memory", "last": True}
-            except BaseException as error:  # SystemExit and KeyboardInterrupt of a call, too, are only that call's
+            except BaseException as error:  # also SystemExit and KeyboardInterrupt: they only end the call
                 reply = {"status": "exception", "message": described(error)}
-            if os.getpid() != own_pid:  # the call forked, and this is the child that came back
+            if os.getpid() != own_pid:  # the call forked, and this is the child
                 return
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(-1, os.WNOHANG)
-                reply["last"] = True  # the call left a process of its own
+                reply["last"] = True  # the call left a process behind
             link.sendall(json.dumps(reply).encode() + b"\n")

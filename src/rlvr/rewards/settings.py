@@ -1,4 +1,4 @@
-"""The section `reward` of a run."""
+"""The section `reward`."""
 
 from collections.abc import Mapping
 from typing import Annotated, Self
@@ -10,25 +10,23 @@ from rlvr.settings import PositiveFloat, PositiveInt, Settings, Share, chosen, s
 
 _SANDBOX = "uses_sandbox or task.metric_uses_sandbox"
 
-METRICS = ("mean", "std", "within_group_std")  # what `reward/...` has in metrics.jsonl beside the parts
+METRICS = ("mean", "std", "within_group_std")  # `reward/...` metrics other than the parts
 
 
 class RewardSettings(Settings):
     """The weighted sum of named parts; without parts, the task's environment scores its episodes itself."""
 
     parts: Mapping[str, Annotated[Part, chosen("reward")]] = setting({}, "parts by name")
-    max_error_share: Share = setting(
-        0.2, "more failures of the verifier itself than this share of a step's episodes stop the run"
-    )
+    max_error_share: Share = setting(0.2, "a larger share of verifier failures in a step stops the run")
     timeout_s: PositiveFloat = setting(
-        5.0, "a verifier in a process of its own is killed after this many seconds", only_if=_SANDBOX
+        5.0, "time limit of verifiers in separate processes, in seconds", only_if=_SANDBOX
     )
     num_workers: PositiveInt = setting(2, "processes for verifiers that can hang", only_if=_SANDBOX)
-    max_memory_mb: PositiveInt = setting(4096, "address space of such a process, in MB", only_if=_SANDBOX)
+    max_memory_mb: PositiveInt = setting(4096, "address space per process, in MB", only_if=_SANDBOX)
 
     @property
     def uses_sandbox(self) -> bool:
-        """Whether a part runs in a process of its own."""
+        """Whether a part runs in a separate process."""
         return any(not part.in_process for part in self.parts.values())
 
     @model_validator(mode="after")

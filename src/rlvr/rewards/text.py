@@ -1,14 +1,13 @@
-"""Answers that are words, compared after SQuAD's normalization: lower case, no punctuation, no a/an/the.
+"""Text answers, compared after SQuAD's normalization: lower case, no punctuation, no a/an/the.
 
-The official scorers of MuSiQue and HotpotQA are in `rlvr.rewards.official`. Some rules here are made for a policy that
-looks for holes:
+The official scorers of MuSiQue and HotpotQA are in `rlvr.rewards.official`. Some rules prevent exploits by the policy:
 
-- a text without letters that is a number equals the same number only, in any spelling (`rlvr.rewards.numbers`): SQuAD
-  deletes minus signs and points, which makes 1 of -1 and 35 of 3.5;
-- other texts keep those marks next to a digit, and `#` and `+` after a letter: C# is not C, 1-2 not 12;
-- an answer of which nothing is left after normalization (`the`, `?!`) is right only if it is the gold itself, never
-  because a gold vanishes too;
-- the answer yes or no shares no words with another answer, as in HotpotQA: a sentence with a `yes` in it gets nothing.
+- a number without letters only equals the same number, in any spelling (`rlvr.rewards.numbers`): SQuAD deletes minus
+  signs and points, which turns -1 into 1 and 3.5 into 35;
+- other texts keep these marks next to a digit, and `#` and `+` after a letter: C# is not C, 1-2 not 12;
+- an answer that normalizes to nothing (`the`, `?!`) is only right if it is the gold itself, not because a gold also
+  normalizes to nothing;
+- the answers yes and no share no words with other answers, as in HotpotQA: a sentence with a `yes` scores 0.
 """
 
 import re
@@ -25,7 +24,7 @@ from rlvr.types import Attempt, Example
 
 CLOSED = (["yes"], ["no"], ["noanswer"])
 _MARKS = re.compile(r"(?<![A-Za-z])[-.](?=\.?[0-9])|(?<=[0-9])[/:](?=[0-9])|(?<=[\w+])[#+]")
-_PRIVATE = 0xE000  # where Unicode leaves room: normalization deletes no character there
+_PRIVATE = 0xE000  # private use area: normalization deletes no character there
 _SHOWN = {_PRIVATE + ord(mark): mark for mark in "-./:#+"}
 
 
@@ -38,7 +37,7 @@ def golds_of(example: Example) -> tuple[str, ...]:
 
 
 def normalize(text: str) -> str:
-    """The number, or the words that are compared, or the text itself where none would be left."""
+    """The number, or the normalized words, or the text itself if no words remain."""
     number = _number(text)
     if number is not None:
         return str(number)
@@ -47,7 +46,7 @@ def normalize(text: str) -> str:
 
 
 def is_match(text: str, golds: Sequence[str]) -> bool:
-    """True if the text and a gold are the same words."""
+    """Whether the text matches a gold."""
     return any(_em(text, gold) for gold in golds)
 
 
@@ -70,7 +69,7 @@ class TextMatch(Part):
 
 
 def _number(text: str) -> Number | None:
-    """The number that a text without letters is; `18 eggs` are words, and eggs are no dogs."""
+    """The number of a text without letters; `18 eggs` is text, as eggs are not dogs."""
     if any(character.isalpha() for character in text):
         return None
     found = parse_answer(text)

@@ -1,4 +1,4 @@
-"""How an answer was reached, noted where it happens, to be drawn later. It is for people: nothing is paid for it.
+"""Records the steps of a reasoning process for display; not part of the reward.
 
 turn 0   query   "where does p3 work"       document 7 (supporting)   document 2
 turn 1   query   "" with id 12              document 12               a document asked for by its id
@@ -16,15 +16,15 @@ from rlvr.types import Attempt, Score, TraceStep
 
 Kind = Literal["query", "document", "cite", "answer", "step"]
 
-MAX_STEPS = 200  # steps that are noted of an episode, before its citations and its answer; what comes later is left out
+MAX_STEPS = 200  # recorded steps per episode, before its citations and answer; later ones are dropped
 
 MAX_CITES = 100
-MAX_CHARS = 300  # of a step's text or id
+MAX_CHARS = 300  # per step's text or id
 
 
 @lru_cache(maxsize=4096)
 def make_step(kind: Kind, text: str, ok: bool | None = None, id: str | None = None, turn: int = 0) -> TraceStep:
-    """A step with texts of `MAX_CHARS` at most; equal ones, as the completions of a group make them, are one object."""
+    """A step with texts of at most `MAX_CHARS`; equal steps, common within a group, are one object."""
     return TraceStep(kind=kind, text=_cut(text), ok=ok, id=None if id is None else _cut(id), turn=turn)
 
 
@@ -34,7 +34,7 @@ def _cut(text: str) -> str:
 
 @dataclass(slots=True)
 class Trace:
-    """What one episode did so far. The environment says which turn it is, its tools note what they do."""
+    """The steps of one episode so far. The environment sets the turn, its tools add steps."""
 
     turn: int = 0
     steps: list[TraceStep] = field(default_factory=list)
@@ -44,7 +44,7 @@ class Trace:
             self.steps.append(make_step(kind, text, ok, id, self.turn))
 
     def ending(self, cited: Iterable[tuple[str, str, bool]], answer: str, ok: bool | None) -> tuple[TraceStep, ...]:
-        """What the answer's turn says: cited documents (id, title, whether it supports the answer), then the answer."""
+        """The last steps: cited documents (id, title, whether it supports the answer), then the answer."""
         cites = [make_step("cite", title, right, name, self.turn) for name, title, right in cited]
         return (*cites[:MAX_CITES], make_step("answer", answer, ok, None, self.turn))
 
@@ -55,7 +55,6 @@ class TracedAnswer:
         self._verifier, self._format = verifier, form
 
     async def verify(self, attempt: Attempt) -> Score:
-        """The verifier's score."""
         score = await self._verifier.verify(attempt)
         answer = self._format.answer_of(attempt)
         return score if answer is None else replace(score, trace=(make_step("answer", answer),))

@@ -1,1 +1,1 @@
-"""Several processes and machines: launching, sharded weights, their checkpoints. Nothing in `core` needs it."""
+"""Multiple processes and machines: launch, sharded weights, sharded checkpoints. `core` does not need it."""

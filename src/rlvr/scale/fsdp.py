@@ -1,7 +1,7 @@
 """FSDP2: every rank holds some rows of every weight.
 
-A layer is gathered when it computes; its gradients are summed, each rank keeping its rows, as soon as they are known.
-Adapters and the critic are small: all ranks hold them whole, and their gradients go the way of `DataParallel`.
+A layer's weights are gathered for its computation; its gradients are reduced at once, each rank keeping its rows.
+Adapters and the critic are small: all ranks hold them in full, with gradients summed as in `DataParallel`.
 """
 
 import math
@@ -30,7 +30,7 @@ def make_parallel(settings: TrainerSettings, world: World, *, bf16: bool) -> Dat
 
 
 class FullySharded(DataParallel):
-    """Weights, gradients and moments cut over the ranks; with `cpu_offload` they wait in the CPU's memory."""
+    """Weights, gradients and optimizer moments sharded over the ranks; with `cpu_offload` in CPU memory."""
 
     in_lockstep = True
 
@@ -39,9 +39,9 @@ class FullySharded(DataParallel):
         self._cpu_offload = cpu_offload
 
     def shard(self, policy: Policy) -> None:
-        """As `DataParallel.shard`; a model that is sharded already, as that of a reference without adapters, stays.
+        """As `DataParallel.shard`; an already sharded model, such as a reference without adapters, is unchanged.
 
-        Each decoder layer and the rest are gathered by themselves. ConfigError if there is nowhere to offload to.
+        Each decoder layer, and the rest, are gathered separately. ConfigError for cpu_offload without a GPU.
         """
         model, device = policy.model, policy.model.device.type
         if any(map(is_sharded, model.parameters())):
@@ -67,16 +67,17 @@ class FullySharded(DataParallel):
         setattr(model, GATHERED, partial(_gathered, root))
 
     def go_on_in(self, bf16: bool) -> None:
-        """As `DataParallel.go_on_in`. ConfigError if it is another one: the weights were sharded with this one."""
+        """As `DataParallel.go_on_in`. ConfigError for another precision: the weights are already sharded in this
+        one."""
         if bf16 != self.bf16:
             begun = "bf16" if bf16 else "fp32"
             raise ConfigError(f"trainer.precision: the run was begun in {begun}; set trainer.precision={begun}.")
 
     def autocast(self, device: torch.device) -> AbstractContextManager[object]:
-        return nullcontext()  # the weights are cast where they are gathered
+        return nullcontext()  # weights are cast when gathered
 
     def clip(self, policy: Policy, max_norm: float) -> float:
-        """As `DataParallel.clip`; torch's own does not know that some gradients are cut and others are not."""
+        """As `DataParallel.clip`; torch's own cannot mix sharded and plain gradients."""
         if not any(map(is_sharded, policy.parameters())):
             return super().clip(policy, max_norm)
         gradients = [p.grad for p in policy.parameters() if p.grad is not None]
@@ -91,7 +92,7 @@ class FullySharded(DataParallel):
         return [p for p in policy.parameters() if not is_sharded(p)]
 
     def first_weights(self, parameter: nn.Parameter, count: int) -> Tensor:
-        """As `DataParallel.first_weights`; of a sharded tensor each rank has those in its rows."""
+        """As `DataParallel.first_weights`; for a sharded tensor each rank returns those in its rows."""
         if not is_sharded(parameter):
             return super().first_weights(parameter, count)
         first_row, end = row_range(parameter)
@@ -101,27 +102,27 @@ class FullySharded(DataParallel):
 
 
 class _Root(nn.Module):
-    """A model with all that is computed from its hidden states: FSDP gathers weights where a module's `forward` runs,
-    and ours calls the trunk and the head one by one."""
+    """Wraps the model and all computations on its hidden states: FSDP gathers weights in a module's `forward`, and we
+    call trunk and head separately."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """`function(*arguments)`; FSDP hangs its hooks on tensors that it finds in tuples, lists and dicts."""
+        """`function(*arguments)`; FSDP hooks tensors that it finds in tuples, lists and dicts."""
         return function(*arguments)
 
 
 def _gathered(root: Any, function: Callable[..., Any], *arguments: Any) -> Any:
     result = root(function, *arguments)
     if not torch.is_grad_enabled():
-        root.reshard()  # else after the backward pass: between two uses every parameter is its rows of this rank
+        root.reshard()  # otherwise only after backward; between uses each rank keeps its rows only
     return result
 
 
 def decoder_layers(model: nn.Module) -> list[nn.Module]:
-    """The blocks that the architecture says are not to be taken apart; none where it says nothing."""
+    """The blocks that the architecture declares as not to be split; empty if it declares none."""
     names = set(getattr(model, "_no_split_modules", None) or ())
     return [module for module in model.modules() if type(module).__name__ in names]
 

@@ -1,4 +1,4 @@
-"""Start and end of the processes that train together, as torchrun or accelerate starts them."""
+"""Process group of a run started by torchrun or accelerate."""
 
 import os
 import signal
@@ -12,9 +12,9 @@ from rlvr.core.world import ALONE, World
 from rlvr.errors import ConfigError, UserError
 
 TIMEOUT_S = 1800.0
-"""Seconds until a rank that waits for the others gives up: evaluation and verifiers of one rank may take long."""
+"""Time limit of collectives in seconds: evaluation and verifiers of one rank may take long."""
 
-PATIENCE_S = 60.0  # seconds that a process that fails like another one waits for the launcher to end it
+PATIENCE_S = 60.0  # seconds that a failed process waits for the launcher to end it
 
 
 def num_processes() -> int:
@@ -22,7 +22,7 @@ def num_processes() -> int:
 
 
 def launcher() -> str:
-    """What stands before `train` in a command that goes on with as many processes."""
+    """The command prefix before `train` that starts as many processes."""
     size = num_processes()
     if size == 1:
         return "rlvr"
@@ -31,13 +31,13 @@ def launcher() -> str:
 
 
 def is_local_main_process() -> bool:
-    """Whether this process has local rank 0: it reports what all processes of its machine know."""
+    """Whether this process has local rank 0, which reports for its machine."""
     return os.environ.get("LOCAL_RANK", "0") == "0"
 
 
 @contextmanager
 def errors_once() -> Iterator[None]:
-    """Around what fails in all processes before they are connected: local rank 0 raises the error, the others wait."""
+    """For failures in all processes before they are connected: local rank 0 raises the error, the others wait."""
     try:
         yield
     except UserError:
@@ -47,10 +47,10 @@ def errors_once() -> Iterator[None]:
 
 
 def wait_for_the_end() -> None:
-    """Where another process is about to report why all fail: wait until the launcher sees it end, and ends this one.
+    """Wait for the launcher to end this process after another one has reported the common failure.
 
-    To exit first would make the launcher end the other one before it has reported. Returns only if this process is not
-    ended: then the other has not failed, and this one has to report.
+    An earlier exit would make the launcher end the reporting process. If this function returns, the other process has
+    not failed, and this one must report.
     """
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -58,8 +58,7 @@ def wait_for_the_end() -> None:
 
 
 def check_launch(strategy: str, wanted: int | None) -> None:
-    """ConfigError if a launcher has not started the processes that were asked for: one that starts a single process
-    says nothing."""
+    """ConfigError unless a launcher has started the required processes: starting only one gives no warning."""
     size = num_processes()
     if wanted is not None and wanted != size:
         raise ConfigError(
@@ -75,7 +74,7 @@ def check_launch(strategy: str, wanted: int | None) -> None:
 
 @contextmanager
 def open_world(strategy: str, *, wanted: int | None = None) -> Iterator[World]:
-    """The world that torchrun, or accelerate, has started this process in; a process group while the block runs.
+    """The world started by torchrun or accelerate; its process group exists during the block.
 
     Raises ConfigError as `check_launch`.
     """
@@ -99,6 +98,6 @@ def open_world(strategy: str, *, wanted: int | None = None) -> Iterator[World]:
     try:
         yield World(size=size, local_size=local_size, **ranks)
         if size > 1:
-            dist.barrier()  # a rank that leaves early makes the others abort at exit
+            dist.barrier()  # an early exit of a rank makes the others abort
     finally:
         dist.destroy_process_group()

@@ -1,4 +1,4 @@
-"""FSDP2's sharded parameters (DTensors), of which every rank holds some rows. All functions take plain tensors too.
+"""FSDP2's sharded parameters (DTensors): every rank holds some rows. All functions also accept plain tensors.
 
 A tensor of n rows (dim 0) over W ranks is cut into pieces of ceil(n / W) rows; the last ranks have fewer, or none.
 """
@@ -26,7 +26,7 @@ def own_rows(tensor: Tensor) -> Tensor:
 
 
 def row_range(tensor: Tensor) -> tuple[int, int]:
-    """This rank's first row, and the one after its last; (0, 1) for a scalar."""
+    """This rank's first and end row; (0, 1) for a scalar."""
     rows = tensor.shape[0] if tensor.dim() else 1
     if not isinstance(tensor, DTensor):
         return 0, rows

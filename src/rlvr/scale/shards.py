@@ -1,7 +1,7 @@
-"""The sharded half of a checkpoint: each process writes the rows that it holds, any number of processes reads them.
+"""Sharded checkpoints: each process writes its rows, any number of processes reads them.
 
     shards/
-        index.json                 per tensor its shape, its type, and which rows stand in which file
+        index.json                 per tensor: shape, dtype, and which file has which rows
         rank_00000.safetensors     rows of rank 0: parameters/<name>, state/optimizer/state/<number>/<moment>
         rank_00001.safetensors     ...
 
@@ -30,7 +30,7 @@ def shard_name(rank: int) -> str:
 
 
 Held = Mapping[str, tuple[int, int]]
-"""First row and end of what a rank holds, by the name of the tensor; without those of which it holds nothing."""
+"""First and end row held by a rank, by tensor name; tensors without rows are omitted."""
 
 
 def write_rows(file: Path, tensors: Mapping[str, Tensor]) -> Held:
@@ -41,7 +41,7 @@ def write_rows(file: Path, tensors: Mapping[str, Tensor]) -> Held:
 
 
 def write_index(file: Path, tensors: Mapping[str, Tensor], held: Sequence[Held]) -> None:
-    """Write which rank's file has which rows: `held` is what each has written."""
+    """Write the index; `held` is what each rank has written."""
     index = {
         name: {
             "shape": list(tensor.shape),
@@ -54,7 +54,7 @@ def write_index(file: Path, tensors: Mapping[str, Tensor], held: Sequence[Held])
 
 
 def sharded_like(tensor: Tensor, rows: Tensor) -> Tensor:
-    """This rank's rows as a tensor that is sharded like another one."""
+    """This rank's rows as a tensor sharded like another one."""
     assert isinstance(tensor, DTensor)
     local = rows.to(own_rows(tensor).device)
     return DTensor.from_local(
@@ -63,7 +63,7 @@ def sharded_like(tensor: Tensor, rows: Tensor) -> Tensor:
 
 
 class Shards:
-    """The tensors of a `shards` folder, read when they are asked for; `Shards(None)` has none."""
+    """The tensors of a `shards` folder, read on demand; `Shards(None)` has none."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
@@ -76,7 +76,7 @@ class Shards:
         return tuple(self._entries[name]["shape"])
 
     def rows(self, name: str, first: int = 0, end: int | None = None) -> Tensor:
-        """Rows `first` to `end` (exclusive; None: the last one) of a tensor; only they are read."""
+        """Rows `first` to `end` (exclusive; None: all) of a tensor; reads only these."""
         shape, dtype = self.shape(name), getattr(torch, self._entries[name]["dtype"])
         assert self._folder is not None, "there is a tensor"
         parts, end = [torch.empty((0, *shape[1:]), dtype=dtype)], shape[0] if end is None else end

@@ -1,4 +1,4 @@
-"""The answers of both endpoints: whole ones, and the chunks of a stream."""
+"""The answers of both endpoints: complete ones, and stream chunks."""
 
 import json
 import time
@@ -14,16 +14,16 @@ from rlvr.types import StopReason, ToolSchema
 
 Json = dict[str, Any]
 Tokens = list[tuple[str, float]]
-"""Words and logprobs."""
+"""Token texts and logprobs."""
 LEAST_LOGPROB = -9999.0
-"""For a probability of 0: JSON has no infinity."""
+"""Stands for a probability of 0: JSON has no infinity."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer(ABC):
-    """What the choices of a request have in common, and how a choice is put into JSON.
+    """Common data of a request's choices, and their JSON form.
 
-    With tools a stream holds the text back until the answer is over, since it may be a call.
+    With tools, a stream holds the text back until the completion is finished: it may be a call.
     """
 
     chat: Chat
@@ -42,7 +42,7 @@ class Answer(ABC):
         entries = []
         for choice in choices:
             text, calls = self._parsed(choice) if self.tools else (choice.text(self.chat), [])
-            entries.append(self._entry(choice, self._said(text, calls, whole=True), 0, called=bool(calls)))
+            entries.append(self._entry(choice, self._content(text, calls, whole=True), 0, called=bool(calls)))
         return self._head(self.kind) | {"choices": entries, "usage": usage(choices)}
 
     def chunk(self, choices: Sequence[Json], counts: Json | None = None) -> Json:
@@ -53,7 +53,7 @@ class Answer(ABC):
         return None
 
     def news(self, choice: Choice) -> Json | None:
-        """The next entry of a stream: what is new of the choice; None if nothing."""
+        """The next stream entry of a choice; None if there is no news."""
         assert choice.transcript is not None
         begin, calls = choice.told, []
         if not self.tools:
@@ -66,15 +66,15 @@ class Answer(ABC):
         if not (text or choice.stop_reason or (wants_tokens and len(choice.token_ids) > begin)):
             return None
         choice.told = len(choice.token_ids)
-        return self._entry(choice, self._said(text, calls, whole=False), begin, called=bool(calls))
+        return self._entry(choice, self._content(text, calls, whole=False), begin, called=bool(calls))
 
     @abstractmethod
-    def _said(self, text: str | None, calls: list[Json], *, whole: bool) -> Json:
+    def _content(self, text: str | None, calls: list[Json], *, whole: bool) -> Json:
         """Text and calls, of the whole choice or new in a stream."""
 
     @abstractmethod
     def _logprobs(self, choice: Choice, drawn: Tokens, likely: Sequence[Tokens]) -> Json:
-        """Of the sampled tokens, and of the likeliest ones at each position."""
+        """Logprobs of the sampled tokens, and of the likeliest ones at each position."""
 
     def _head(self, kind: str) -> Json:
         return {"id": f"{self.prefix}-{self.id}", "object": kind, "created": self.created, "model": self.model}
@@ -100,7 +100,7 @@ class Answer(ABC):
         return [(self.chat.decode([token]), max(value, LEAST_LOGPROB)) for token, value in pairs]
 
     def _parsed(self, choice: Choice) -> tuple[str | None, list[Json]]:
-        """The text before a stop text, None beside calls if there is none, and the calls."""
+        """The text before a stop text (None if there are only calls), and the calls."""
         assert choice.stop_reason is not None
         reason = StopReason.LENGTH if choice.at_text else choice.stop_reason
         said = self.chat.parse(choice.token_ids, reason, self.tools)
@@ -119,7 +119,7 @@ class Answer(ABC):
 class TextAnswer(Answer):
     prefix, kind, chunk_kind = "cmpl", "text_completion", "text_completion"
 
-    def _said(self, text: str | None, calls: list[Json], *, whole: bool) -> Json:
+    def _content(self, text: str | None, calls: list[Json], *, whole: bool) -> Json:
         return {"text": text}
 
     def _logprobs(self, choice: Choice, drawn: Tokens, likely: Sequence[Tokens]) -> Json:
@@ -143,7 +143,7 @@ class ChatAnswer(Answer):
         delta = {"role": "assistant", "content": ""}
         return {"index": choice.index, "delta": delta, "logprobs": None, "finish_reason": None}
 
-    def _said(self, text: str | None, calls: list[Json], *, whole: bool) -> Json:
+    def _content(self, text: str | None, calls: list[Json], *, whole: bool) -> Json:
         if whole:
             message = {"role": "assistant", "content": text, "refusal": None}
             return {"message": message | ({"tool_calls": calls} if calls else {})}
@@ -157,13 +157,13 @@ class ChatAnswer(Answer):
 
 
 def _token(word: str, logprob: float) -> Json:
-    """`bytes` is null for a part of a character: its bytes are not known from its text."""
+    """`bytes` is null for part of a character: its text does not determine its bytes."""
     known = None if UNFINISHED in word else list(word.encode())
     return {"token": word, "logprob": logprob, "bytes": known}
 
 
 def usage(choices: Sequence[Choice]) -> Json:
-    """Tokens: a prompt counts once, however many completions it has."""
+    """Token counts; a prompt counts once, however many completions it has."""
     prompts = {choice.prompt_index: len(choice.prompt_ids) for choice in choices}
     prompt, completion = sum(prompts.values()), sum(len(choice.token_ids) for choice in choices)
     return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}

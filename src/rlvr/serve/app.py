@@ -1,6 +1,6 @@
-"""The application: its paths, and who may use them.
+"""The application: routes and authorization.
 
-GET  /health                  200 while requests are taken, 503 when the server is about to end
+GET  /health                  200 while requests are accepted, 503 during shutdown
 GET  /metrics                 counts for Prometheus
 GET  /v1/models
 POST /v1/chat/completions

@@ -1,4 +1,4 @@
-"""One POST request from its first byte to the last one of its answer."""
+"""One POST request, from its first byte to the last one of its answer."""
 
 import asyncio
 import json
@@ -21,11 +21,11 @@ from rlvr.serve.sampling import Choice, Pool, Served
 from rlvr.serve.schemas import ApiError, ApiRequest, parse
 
 BODY_S = 30.0
-"""Time for a body to arrive."""
+"""Time limit for a body to arrive."""
 LAST_WORDS_S = 1.0
-"""Time for a stream's last event, the error, if the client does not read."""
+"""Time limit for a stream's last event, the error, if the client does not read."""
 GONE = 499
-"""Counted where the client did not wait for an answer."""
+"""Status counted if the client did not wait for an answer."""
 STREAM = {
     "type": "http.response.start",
     "status": 200,
@@ -39,7 +39,7 @@ BUCKETS_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 class Metrics:
     def __init__(self) -> None:
         self.answers: Counter[tuple[str, int]] = Counter()  # (endpoint, status)
-        self.given_up = 0  # by clients that went away
+        self.given_up = 0  # by disconnected clients
         self.prompt_tokens = 0
         self.completion_tokens = 0
         self._seconds = 0.0
@@ -51,7 +51,7 @@ class Metrics:
             self._buckets[bound] += seconds <= float(bound)
 
     def text(self, *, running: int, waiting: int) -> str:
-        """All counts; `running` and `waiting` are completions now."""
+        """All counts; `running` and `waiting` are current completions."""
         answers = {f'{{endpoint="{path}",status="{status}"}}': n for (path, status), n in sorted(self.answers.items())}
         seconds = {f'_bucket{{le="{bound}"}}': num for bound, num in self._buckets.items()}
         lines = []
@@ -82,7 +82,7 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class Endpoint:
-    """An ASGI application that answers requests of one kind. It always answers, with a refusal if need be."""
+    """An ASGI application for one kind of request. It always answers, with an error if necessary."""
 
     served: Served
     pool: Pool
@@ -92,7 +92,7 @@ class Endpoint:
     make: Callable[[Any, Served], tuple[Answer, list[Choice]]]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer and count. An error once a stream has begun is its last event."""
+        """Answer and count. After a stream has started, an error is its last event."""
         begin, status, in_stream = time.perf_counter(), 200, False
         try:
             request = parse(self.kind, await self._body(Request(scope, receive)))
@@ -125,9 +125,9 @@ class Endpoint:
             self.metrics.answers[scope["path"], status] += 1
 
     async def _body(self, request: Request) -> bytes:
-        """The whole body, at most `max_body_bytes`, whatever its headers say."""
+        """The whole body, at most `max_body_bytes` regardless of its headers."""
         kind = request.headers.get("content-type", "application/json").split(";")[0].strip().lower()
-        if kind != "application/json":  # any web page can have a browser send other kinds
+        if kind != "application/json":  # any web page can make a browser send other types
             raise ApiError(415, "the body must be JSON: send it with the header Content-Type: application/json.")
         most, data = self.limits.max_body_bytes, bytearray()
         try:
@@ -141,7 +141,7 @@ class Endpoint:
         return bytes(data)
 
     async def _sample(self, request: ApiRequest, answer: Answer, choices: Sequence[Choice], send: Send) -> None:
-        """Sample; of a stream the server-sent events too, but for the last one."""
+        """Sample; for a stream also send the events, except the last one."""
 
         async def tell(entries: list[Json | None]) -> None:
             if request.stream and any(entries):
@@ -153,7 +153,7 @@ class Endpoint:
             async for _ in steps:
                 if request.stream:
                     news = [answer.news(choice) for choice in going]
-                    going = [choice for choice in going if choice.stop_reason is None]  # it may end while this is told
+                    going = [choice for choice in going if choice.stop_reason is None]  # it may end while this is sent
                     await tell(news)
         if request.stream and request.stream_options and request.stream_options.include_usage:
             await _send_events(send, [answer.chunk([], usage(choices))])
@@ -173,7 +173,7 @@ async def _send_events(send: Send, events: Sequence[Json], *, last: bool = False
 
 @asynccontextmanager
 async def _explained(seconds: float) -> AsyncIterator[None]:
-    """Turn errors into refusals; an unforeseen one is printed on stderr and answered with a 500."""
+    """Turn errors into HTTP errors; an unexpected one is printed on stderr and answered with a 500."""
     try:
         async with asyncio.timeout(seconds):
             yield
@@ -189,7 +189,7 @@ async def _explained(seconds: float) -> AsyncIterator[None]:
 
 
 async def _unless_gone(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
-    """Do the work, which is cancelled when the client goes away."""
+    """Run `work`; cancel it when the client disconnects."""
 
     async def until_gone() -> None:
         while (await receive())["type"] != "http.disconnect":

@@ -1,4 +1,4 @@
-"""From a request to the completions that it asks for. Everything a model could choke on is refused here."""
+"""Converts requests to completions. Refuses all input that a model cannot process."""
 
 import secrets
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ from rlvr.types import Message, SamplingParams, ToolCall, ToolSchema
 
 
 def to_messages(messages: Sequence[ApiMessage]) -> tuple[Message, ...]:
-    """The conversation; tool messages get the name of the call that they answer. ApiError for an impossible one."""
+    """The conversation; tool messages get the name of the call they answer. ApiError for an invalid one."""
     names: dict[str | None, str] = {}
     made = []
     for index, message in enumerate(messages):
@@ -59,7 +59,7 @@ def _call(call: Call, place: str) -> ToolCall:
 
 
 def to_tools(tools: Sequence[Tool]) -> tuple[ToolSchema, ...]:
-    """The tools as our chat layer takes them; ApiError for a schema that it could not read."""
+    """The tools for our chat layer; ApiError for a schema it cannot read."""
     made = []
     for index, function in enumerate(tool.function for tool in tools):
         parameters = {"type": "object", "properties": {}} if function.parameters is None else function.parameters
@@ -76,7 +76,7 @@ def to_tools(tools: Sequence[Tool]) -> tuple[ToolSchema, ...]:
 
 
 def _is_readable(schema: Any, depth: int) -> bool:
-    """Whether its type and alternatives, which are used to read the model's calls, are such."""
+    """Whether type and alternatives, which are used to parse the model's calls, are valid."""
     if not isinstance(schema, dict) or depth == 0:
         return False
     kinds = schema.get("type", [])
@@ -88,17 +88,17 @@ def _is_readable(schema: Any, depth: int) -> bool:
 
 
 DEFAULT_MAX_TOKENS = 16
-"""Of /v1/completions, as OpenAI has it; a chat goes on until the context is full."""
+"""Default of /v1/completions, as OpenAI's; a chat continues until the context is full."""
 MIN_TEMPERATURE = 1e-3
-"""Between this and 0 logits would overflow."""
+"""Logits would overflow at temperatures between 0 and this."""
 MAX_CHARS_PER_TOKEN = 32
-"""A text with more than this for each token of the context is refused before it is encoded."""
+"""Texts with more characters per token of the context are refused before encoding."""
 
 Ids = tuple[int, ...]
 
 
 def text_choices(request: CompletionRequest, served: Served) -> tuple[Answer, list[Choice]]:
-    """The completions for /v1/completions. ApiError, a 400 or 404, for an impossible request."""
+    """The completions for /v1/completions. ApiError, a 400 or 404, for an invalid request."""
     _check_model(request, served)
     if request.best_of not in (None, request.n or 1):
         raise invalid("best_of", "this server samples n completions and returns them all; leave it out.")
@@ -108,18 +108,18 @@ def text_choices(request: CompletionRequest, served: Served) -> tuple[Answer, li
 
 
 def chat_choices(request: ChatRequest, served: Served) -> tuple[Answer, list[Choice]]:
-    """The completions for /v1/chat/completions. ApiError, a 400 or 404, for an impossible request."""
+    """The completions for /v1/chat/completions. ApiError, a 400 or 404, for an invalid request."""
     _check_model(request, served)
     if request.top_logprobs is not None and not request.logprobs:
         raise invalid("top_logprobs", "it goes with logprobs: true.")
     limits = {request.max_tokens, request.max_completion_tokens} - {None}
     if len(limits) > 1:
-        raise invalid("max_tokens", "max_completion_tokens says another number; give one of them.")
+        raise invalid("max_tokens", "max_completion_tokens has another value; give one of them.")
     tools = () if request.tool_choice == "none" else to_tools(request.tools or ())
     messages = to_messages(request.messages)
     calls = [call for message in messages for call in message.tool_calls]
     texts = [*(one.content for one in messages), *(str(one.arguments) for one in calls), *map(str, tools)]
-    num_chars = sum(map(len, texts))  # about what a template renders
+    num_chars = sum(map(len, texts))  # approximates the rendered template
     prompt = _encoded("messages", num_chars, served, partial(served.chat.encode_prompt, messages, tools))
     with_ids = bool(request.return_token_ids)
     answer = ChatAnswer(chat=served.chat, model=served.names[0], with_ids=with_ids, tools=tools)
@@ -131,7 +131,7 @@ def chat_choices(request: ChatRequest, served: Served) -> tuple[Answer, list[Cho
 def _choices(
     request: ApiRequest, prompts: Sequence[Ids], served: Served, max_tokens: int, alternatives: int | None
 ) -> list[Choice]:
-    """n for each prompt. Choice 0 is drawn with the request's seed, each other one with a seed derived from it."""
+    """n per prompt. Choice 0 uses the request's seed, the others seeds derived from it."""
     if request.temperature is not None and 0 < request.temperature < MIN_TEMPERATURE:
         raise invalid("temperature", f"it must be 0 (greedy) or at least {MIN_TEMPERATURE}.")
     own_stops = frozenset() if request.ignore_eos else served.chat.stop_ids

@@ -1,4 +1,4 @@
-"""The completions of one request: sampled in the batch of all requests, their text watched as its tokens come."""
+"""The completions of one request: sampled in the engine's batch, with stop texts checked as tokens arrive."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
@@ -13,13 +13,13 @@ from rlvr.types import SamplingParams, StopReason
 
 UNFINISHED = "\ufffd"
 MAX_WAITING = 16
-"""Tokens that may hold a character back: longer than any character; invalid bytes are then given out as they are."""
+"""Tokens that can delay a character: longer than any character; after that, invalid bytes are output as they are."""
 
 
 class Transcript:
-    """The text of one completion: `add` its tokens, `take` what is certain so far, `finish` where nothing follows.
+    """The text of one completion: `add` its tokens, `take` the final text so far, `finish` at the end.
 
-    No half of a character, and nothing that may turn out to be a stop text, is given out:
+    Incomplete characters, and text that may become a stop text, are held back:
 
     tokens      "The" " caf" "\\xc3" "\\xa9" " EN" "D" ...         stop text "END"
     given       "The" " caf" ""     "é"    " "   ""   over
@@ -30,12 +30,12 @@ class Transcript:
         self._stops = stops
         self._longest_stop = max(map(len, stops), default=1)
         self._ids: list[int] = []
-        self._shown = 0  # tokens whose text is in `text`
-        self._context = 0  # decoding starts here: the text of a token may depend on the one before it
+        self._shown = 0  # tokens already in `text`
+        self._context = 0  # decoding starts here: a token's text may depend on the previous one
         self._taken = 0  # characters
         self._finished = False
         self.text = ""
-        self.stopped = False  # a stop text came; `text` ends before it
+        self.stopped = False  # found a stop text; `text` ends before it
 
     def add(self, token: int) -> None:
         self._ids.append(token)
@@ -50,7 +50,7 @@ class Transcript:
         self._finished = True
 
     def take(self) -> str:
-        """The certain text that was not taken yet."""
+        """The final text that was not taken yet."""
         held = 0 if self.stopped or self._finished else max((_overlap(self.text, s) for s in self._stops), default=0)
         end = max(self._taken, len(self.text) - held)
         taken, self._taken = self.text[self._taken : end], end
@@ -70,30 +70,30 @@ class Transcript:
 
 
 def _overlap(text: str, stop: str) -> int:
-    """The length of the longest beginning of `stop`, not all of it, that `text` ends with."""
+    """Length of the longest proper prefix of `stop` that ends `text`."""
     longest = min(len(text), len(stop) - 1)
     return next((size for size in range(longest, 0, -1) if text.endswith(stop[:size])), 0)
 
 
 RETRY_S = 1
-"""Told to a client that found the queue full."""
+"""Seconds in Retry-After when the queue is full."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Served:
-    """The model behind the endpoint. `names[0]` is the one in answers."""
+    """The served model. `names[0]` is the one in answers."""
 
     names: tuple[str, ...]
     engine: LocalEngine
     chat: Chat
     vocabulary_size: int
     max_context_tokens: int
-    capacity: int  # completions that may run or wait
+    capacity: int  # limit of running and waiting completions
 
 
 @dataclass(kw_only=True)
 class Choice:
-    """One completion of a request, and what has been sampled of it. Lists have one entry per token, stop included."""
+    """One completion of a request and its tokens so far. Lists have one entry per token, stop included."""
 
     index: int
     prompt_index: int
@@ -101,22 +101,22 @@ class Choice:
     sampling: SamplingParams
     stops: tuple[str, ...] = ()
     num_alternatives: int | None = None
-    stream: bool = False  # text is wanted as it comes
+    stream: bool = False  # the client streams
 
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     alternatives: Alternatives | None = None
     transcript: Transcript | None = None
-    stop_reason: StopReason | None = None  # None: it goes on
-    told: int = 0  # tokens already in the stream
-    offset: int = 0  # characters of their words
+    stop_reason: StopReason | None = None  # None: not finished
+    told: int = 0  # streamed tokens
+    offset: int = 0  # streamed characters
 
     @property
     def at_text(self) -> bool:
         return self.transcript is not None and self.transcript.stopped
 
     def text(self, chat: Chat) -> str:
-        """The whole text, without the stop token or stop text. The choice must be over."""
+        """The whole text of a finished choice, without the stop token or stop text."""
         if self.transcript is not None:
             return self.transcript.text
         ended = self.stop_reason is StopReason.STOP
@@ -124,7 +124,7 @@ class Choice:
 
 
 class Pool:
-    """Samples choices, and takes no more than the queue holds."""
+    """Samples choices, up to the queue's capacity."""
 
     def __init__(self, served: Served) -> None:
         self._served = served
@@ -135,7 +135,7 @@ class Pool:
 
     @contextmanager
     def places(self, count: int) -> Iterator[None]:
-        """Reserve places for `count` completions while the block lasts; ApiError if there is no room."""
+        """Reserve places for `count` completions during the block; ApiError if there is no room."""
         if self.draining:
             raise _shutting_down()
         if self.active + count > self._served.capacity:
@@ -151,7 +151,7 @@ class Pool:
                 self._idle.set()
 
     async def drain(self, seconds: float) -> None:
-        """Refuse new requests and wait for the others; after `seconds` those are aborted."""
+        """Refuse new requests and wait for the running ones; abort them after `seconds`."""
         self.draining = True
         try:
             async with asyncio.timeout(seconds):
@@ -161,7 +161,7 @@ class Pool:
             await self._idle.wait()
 
     async def sample(self, choices: Sequence[Choice]) -> AsyncGenerator[None]:
-        """Sample until all are over; yields whenever there is something new. Close it to abort them."""
+        """Sample until all choices are finished; yields on progress. Close it to abort them."""
         news, over = asyncio.Event(), False
         tasks = [asyncio.ensure_future(self._one(choice, news)) for choice in choices]
         for task in tasks:
@@ -189,7 +189,7 @@ class Pool:
         def see(token: int, logprob: float) -> None:
             """Called within the engine's step."""
             assert choice.transcript is not None
-            if choice.at_text:  # the step in which a request begins samples two tokens
+            if choice.at_text:  # a request's first step samples two tokens
                 return
             choice.token_ids.append(token)
             choice.logprobs.append(logprob)

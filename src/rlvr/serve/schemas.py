@@ -1,7 +1,7 @@
-"""The bodies of requests, and refusals in the shape that OpenAI's clients read.
+"""Request bodies, and errors in the format of OpenAI's clients.
 
-A field that is not here is one of three: it changes nothing (`IGNORED`), it changes nothing at one value (`NEUTRAL`),
-or it would change the result and is refused by its name. `null` is as good as left out.
+A field that is not declared here has no effect (`IGNORED`), has no effect at one value (`NEUTRAL`), or would change the
+result and is refused by name. `null` means left out.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ TYPES = {401: "authentication_error", 404: "not_found_error", 429: "overloaded_e
 
 @dataclass(eq=False)
 class ApiError(Exception):
-    """Why a request gets no completion: a status, one sentence and, where one is wrong, the field."""
+    """Why a request gets no completion: a status, one sentence and, for an invalid field, its name."""
 
     status: int
     message: str
@@ -68,7 +68,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 }
 
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
-# fail_fast: a body of a million wrong items would otherwise become a million errors, gigabytes of them
+# fail_fast: a million wrong items would become gigabytes of errors
 TokenIds = Annotated[list[TokenId], Field(fail_fast=True)]
 Name = Annotated[str, Field(min_length=1, max_length=256)]
 
@@ -170,7 +170,7 @@ R = TypeVar("R", bound=ApiRequest)
 
 
 def parse(kind: type[R], body: bytes) -> R:
-    """The request in a body. ApiError, a 400 that names the first problem, if it is not one."""
+    """Parse the body. ApiError, a 400 that names the first problem, if it is invalid."""
     try:
         request = kind.model_validate_json(body)
     except ValidationError as error:
@@ -192,8 +192,8 @@ def _check_extra(kind: type[ApiRequest], name: str, value: Any) -> None:
 
 
 def _refused(error: ValidationError) -> ApiError:
-    """The complaint about the deepest place: of a union's alternatives that is the one that was meant; but one
-    about a list that is too long comes first."""
+    """The error of the deepest place, which belongs to the intended alternative of a union; but an error about a too
+    long list comes first."""
     found = error.errors(include_url=False, include_context=False)
     worst = max(found, key=lambda entry: (entry["type"] == "too_long", len(entry["loc"])))
     # `messages[0].content`, without pydantic's names of a union's alternatives

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from rlvr.serve.endpoint import Limits
 
 MORE_CONNECTIONS = 64
-"""Beyond those whose requests run or wait: for /health, and for telling others that the queue is full."""
+"""Connections beyond those of running or waiting requests: for /health, and for reporting a full queue."""
 KEEP_ALIVE_S = 75
 LAST_BYTES_S = 2
 HEAD_S = 30.0
-"""Time for the head of a request to arrive: silent connections would take the place of others."""
+"""Time limit for a request's head: silent connections would occupy places."""
 
 
 def at(host: str) -> str:
@@ -39,7 +39,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_installed() -> None:
-    """ConfigError where the libraries of the extra are missing."""
+    """ConfigError if the libraries of the extra are missing."""
     if any(importlib.util.find_spec(name) is None for name in ("starlette", "uvicorn")):
         raise ConfigError("rlvr serve needs starlette and uvicorn; install them with: pip install 'rlvr[serve]'")
 
@@ -55,8 +55,8 @@ def serve(
 ) -> None:
     """Answer requests until Ctrl-C or SIGTERM; then new ones get 503, and running ones `shutdown_s` to finish.
 
-    The endpoint's address is printed on stdout once it accepts connections. A second signal ends the server at once.
-    Every signal is raised again at the end.
+    The endpoint's address is printed on stdout once it accepts connections. A second signal stops the server at once.
+    Signals are raised again at the end.
     """
     import uvicorn
 
@@ -69,7 +69,7 @@ def serve(
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
-            print(f"http://{at(host)}:{listening.getsockname()[1]}/v1", flush=True)  # signals are handled from here on
+            print(f"http://{at(host)}:{listening.getsockname()[1]}/v1", flush=True)  # handles signals from here on
 
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
             self.force_exit = self.should_exit  # uvicorn does this for SIGINT only
@@ -100,9 +100,9 @@ def serve(
 
 
 def patient_protocol(head_s: float) -> type[H11Protocol]:
-    """uvicorn's HTTP/1.1, which bounds the size of a request's head, with a bound on its time as well.
+    """uvicorn's HTTP/1.1 protocol, which limits the size of a request's head, with a time limit for it.
 
-    Its faster protocol, chosen where httptools is installed, bounds neither.
+    Its faster protocol, used if httptools is installed, has neither limit.
     """
     import h11
     from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -119,14 +119,14 @@ def patient_protocol(head_s: float) -> type[H11Protocol]:
             self.watch_head()
 
         def send_400_response(self, msg: str) -> None:
-            """Of a body that is no HTTP: after an answer there is no second one."""
+            """No second answer for an invalid body: the first one is already sent."""
             if self.cycle is not None and self.cycle.response_started:
                 self.transport.close()
             else:
                 super().send_400_response(msg)
 
         def watch_head(self) -> None:
-            """Start the clock with the connection or the last answer, stop it at the last byte of a head."""
+            """Start the timer with the connection or the last answer, stop it at the last byte of a head."""
             if self.conn.their_state is h11.IDLE:
                 self.head_timer = self.head_timer or self.loop.call_later(head_s, self.transport.close)
             elif self.head_timer is not None:
@@ -137,9 +137,10 @@ def patient_protocol(head_s: float) -> type[H11Protocol]:
 
 
 def reserve(host: str, port: int) -> socket.socket:
-    """A bound socket, before a model is loaded; it does not listen yet. UserError if the address cannot be used.
+    """A bound socket, created before a model is loaded; it does not listen yet. UserError if the address cannot be
+    used.
 
-    Port 0 is any free one.
+    Port 0 means any free one.
     """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)

@@ -1,4 +1,4 @@
-"""What a task is: examples to train on, examples held out, environments, and the metric."""
+"""The task interface: training and held-out examples, environments, metric."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from rlvr.tasks.problems import fingerprint
 from rlvr.types import Example, GradedAnswer, Message, TurnText
 
 CountTokens = Callable[..., int]
-"""Messages, and the schemas of tools if there are any -> the tokens of their prompt."""
+"""Messages and tool schemas -> number of prompt tokens."""
 
 NUM_TEXTS = 2_000
-"""Demonstrations that a tokenizer is learnt from."""
+"""Number of demonstrations for training a tokenizer."""
 
 
 class Task(ABC):
-    """Everything is a function of (data, settings, seed, index); held-out examples do not depend on the seed."""
+    """A function of (data, settings, seed, index); held-out examples do not depend on the seed."""
 
     name: str  # part of the metrics' names
-    stop_words: tuple[str, ...] = ()  # words that end a completion, beside the tokenizer's own end
+    stop_words: tuple[str, ...] = ()  # words that end a completion, besides the tokenizer's end token
     vocabulary: tuple[str, ...] | None = None  # words of a word-level tokenizer made for this task; None: free text
-    notes: tuple[str, ...] = ()  # what loading found, in sentences: sizes, overlap, what was left out
+    notes: tuple[str, ...] = ()  # notes of loading, as sentences: sizes, overlap, exclusions
 
     @abstractmethod
     def train_example(self, index: int) -> Example:
@@ -32,7 +32,7 @@ class Task(ABC):
 
     @abstractmethod
     def eval_examples(self, num: int) -> list[Example]:
-        """The first `num` held-out examples, all different; always the same ones, fewer if there are no more."""
+        """The first `num` distinct held-out examples, always the same; fewer if there are no more."""
 
     @abstractmethod
     def env(self, example: Example) -> Env:
@@ -44,42 +44,43 @@ class Task(ABC):
 
     @abstractmethod
     async def grade(self, example: Example, turns: Sequence[TurnText]) -> GradedAnswer:
-        """The metric: what was answered and whether it is right. Knows nothing of reward settings."""
+        """The metric: the answer and whether it is right. Independent of reward settings."""
 
     def tags(self, example: Example) -> tuple[str, ...]:
-        """Names of the subsets whose accuracy is reported by itself, e.g. `("2_steps",)`."""
+        """Names of the subsets with their own accuracy, e.g. `("2_steps",)`."""
         return ()
 
     @abstractmethod
     def demonstration(self, index: int, worked_share: float) -> tuple[str, ...]:
         """Prompt and completion `index` of an endless stream for supervised training; never held out.
 
-        Of several turns: prompt, completion, reply, completion, ...; what the completions say is learnt. A share
-        `worked_share` of them solve the problem in the asked-for format; which problem it is does not depend on it.
+        With several turns: prompt, completion, reply, completion, ...; only completions are trained on. A share
+        `worked_share` of them solve the problem in the required format; the choice of the problem does not depend on
+        it.
         """
 
     def texts(self) -> Iterator[str]:
-        """Training prompts with their solutions, for a tokenizer to be learnt from; it ends."""
+        """Finite training prompts with solutions, to train a tokenizer on."""
         return (" ".join(self.demonstration(index, 1.0)) for index in range(NUM_TEXTS))
 
     @abstractmethod
     def example(self, text: str) -> Example:
-        """The example of a user's own question. Where no answer is known its `answer` is empty."""
+        """The example of a user's own question; `answer` is empty if unknown."""
 
     @abstractmethod
     def limit_prompts(self, count_tokens: CountTokens, max_tokens: int) -> None:
-        """Leave out, and note, the examples whose prompt has more tokens; called once, before anything is drawn.
+        """Exclude, and note, examples with longer prompts; called once, before anything is drawn.
 
-        Raises UserError if that leaves nothing.
+        Raises UserError if none remain.
         """
 
     def eval_sets(self) -> tuple[Task, ...]:
-        """What is evaluated, each by itself: the task, or the parts of a mix."""
+        """The separately evaluated tasks: the task itself, or the parts of a mix."""
         return (self,)
 
 
 def own_question(task: str, text: str) -> tuple[str, str]:
-    """A question of the user's own, cleaned, and the id of its example. UserError if it is blank."""
+    """A user's question, cleaned, and its example id. UserError if it is blank."""
     question = clean(text)
     if not question:
         raise UserError("the prompt is blank: write a question.")
@@ -87,5 +88,5 @@ def own_question(task: str, text: str) -> tuple[str, str]:
 
 
 def text_of(messages: Sequence[Message]) -> str:
-    """What the messages say, line by line."""
+    """The text of the messages, line by line."""
     return "\n".join(message.content for message in messages)

@@ -1,4 +1,4 @@
-"""Data sets that are known only by the names of their columns: any JSON file, any data set of the Hub."""
+"""Data sets described by column names: any JSON file, any data set of the Hub."""
 
 import re
 import sys
@@ -29,10 +29,10 @@ class ColumnSettings(MetricSettings, RowSettings):
     reward = "numeric"
     question_field: Text = setting("question", "field with the question")
     answer_field: Text = setting("answer", "field with the gold answer: text, a number, or a list of accepted texts")
-    id_field: Text | None = setting(None, "field with the row's id, each once; null: a hash of the question")
+    id_field: Text | None = setting(None, "field with the row's unique id; null: a hash of the question")
 
     def parse(self, row: Row) -> Problem | str:
-        """The problem of a row, the row's other fields in its metadata. DataError if the metric could not grade it."""
+        """The problem of a row; other fields become metadata. DataError if the metric could not grade it."""
         question = row.read(FilledText, self.question_field)
         working, row = self._worked(row)
         golds = answers(row, self.answer_field, self.metric)
@@ -46,14 +46,14 @@ class ColumnSettings(MetricSettings, RowSettings):
                 raise row.wrong(self.id_field, given, "must be a text or a whole number")
             name = row.read(FilledText, self.id_field) if isinstance(given, str) else str(given)
         used = {self.question_field, self.answer_field, self.id_field, "aliases", "tags", "task"}
-        others = {name: value for name, value in row.fields.items() if name not in used}  # a reward may want them
+        others = {name: value for name, value in row.fields.items() if name not in used}  # available to rewards
         aliases = {"aliases": golds[1:]} if golds[1:] else {}
         return Problem(
             id=name, key=key, question=question, answer=golds[0], solution=working, metadata={**others, **aliases}
         )
 
     def parser(self, key: str, seed: int) -> Callable[[Row], Problem | str]:
-        """DataError if no row has the answer's field: a name that is wrong, not an answer that is missing."""
+        """DataError if no row has the answer's field: a wrong name, not a missing answer."""
         is_known = cache(lambda: any(self.answer_field in row for row in self.rows(key)))
 
         def parse(row: Row) -> Problem | str:
@@ -64,7 +64,7 @@ class ColumnSettings(MetricSettings, RowSettings):
         return parse
 
     def _worked(self, row: Row) -> tuple[str, Row]:
-        r"""The working of an answer like GSM8K's, `48/2 = <<48/2=24>>24\n#### 24`, and the row with the gold alone."""
+        r"""The working of a GSM8K-like answer, `48/2 = <<48/2=24>>24\n#### 24`, and the row with the gold alone."""
         text = row.fields.get(self.answer_field)
         if self.metric not in ("numeric", "math") or not isinstance(text, str) or "####" not in text:
             return "", row
@@ -74,12 +74,12 @@ class ColumnSettings(MetricSettings, RowSettings):
 
 @register("task", "jsonl")
 class Jsonl(ColumnSettings):
-    """A file with a question and an answer a row: JSON lines, a JSON list, CSV (each also as .gz) or Parquet."""
+    """A file with a question and an answer per row: JSON lines, a JSON list, CSV (each also as .gz) or Parquet."""
 
     train_key: ClassVar[str] = "path"
     eval_key: ClassVar[str] = "eval_path"
     path: Text = setting(
-        description="the file to train on: .jsonl, .json, .csv (each also .gz) or .parquet; or a folder of such files"
+        description="training file: .jsonl, .json, .csv (each also .gz) or .parquet; or a folder of such files"
     )
     eval_path: Text | None = setting(None, "the held-out file or folder; null: eval_share of the rows of path")
     eval_share: HeldOutShare = setting(0.1, EVAL_SHARE, only_if="eval_path is None")
@@ -97,7 +97,7 @@ class Jsonl(ColumnSettings):
         return chain.from_iterable(map(read_file, self._files(getattr(self, key))))
 
     def _files(self, path: str) -> list[Path]:
-        """The file, or those of a folder by name. ConfigError if it has none, or some that are meant to be held out."""
+        """The file, or a folder's files by name. ConfigError for none, or for names of held-out splits."""
         given = Path(path).expanduser()
         if not given.is_dir():
             return [given]
@@ -117,7 +117,7 @@ class Jsonl(ColumnSettings):
 
 @register("task", "hub")
 class Hub(ColumnSettings, SplitSettings):
-    """Any data set of the Hub (or a local folder) with a question and an answer a row."""
+    """Any data set of the Hub (or a local folder) with a question and an answer per row."""
 
     eval_split: Text | None = setting(None, "held-out split; null: eval_share of the rows of train_split")
     eval_share: HeldOutShare = setting(0.1, EVAL_SHARE, only_if="eval_split is None")
@@ -135,7 +135,7 @@ def _accepted(value: Any) -> tuple[str, ...]:
 
 
 def answers(row: Row, field: str, metric: str) -> tuple[str, ...]:
-    """The accepted answers of a row; none where the field is missing, null or blank."""
+    """The accepted answers of a row; empty if the field is missing, null or blank."""
     golds = row.read(Annotated[Any, PlainValidator(_accepted)], field) if field in row else ()
     if len(golds) > 1 and metric != "text":
         raise DataError(

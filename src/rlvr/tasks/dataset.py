@@ -1,6 +1,6 @@
-"""A task made of problems with a question and an answer each, and what becomes of rows until they are problems.
+"""A task of question-answer problems, and the conversion of rows to problems.
 
-Ids once, nothing on both sides, everything left out counted.
+Ids are unique, training and held-out problems disjoint, and excluded rows are counted.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from rlvr.tasks.tool_play import ToolEnvironments, played
 from rlvr.types import Attempt, Example, GradedAnswer, TurnText
 
 NUM_SHOTS = 64
-"""Examples of an endless source that few-shot examples are chosen from."""
+"""Examples of an endless source from which few-shot examples are chosen."""
 
 END = " <eoe>"
-"""Ends a completion of a task with its own words, as `rlvr.models.scratch` calls it."""
+"""Ends a completion of a task with its own vocabulary, as in `rlvr.models.scratch`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
-    """What a loader found: problems, what there is to say about them, and words if the text is made of a few."""
+    """Loaded problems, notes about them, and the vocabulary if the text has a small one."""
 
     source: Source
     notes: tuple[str, ...] = ()
@@ -42,10 +42,10 @@ class Data:
 
 
 class DatasetTask(Task):
-    """Problems from a `Source`, asked by a `Prompter`, rewarded by a verifier, graded by a metric.
+    """Problems from a `Source`, prompts from a `Prompter`, a verifier as reward, a metric for evaluation.
 
-    Without `environments` an episode has one turn. Shown examples (`few_shot`) are training problems: for each training
-    example they are drawn by the seed, for held-out ones they are the same for all and for every seed.
+    Without `environments` an episode has one turn. Few-shot examples are training problems: drawn by seed for each
+    training example, and the same for all held-out examples and seeds.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class DatasetTask(Task):
         return await self.grade_attempt(to_attempt(example, turns))
 
     async def grade_attempt(self, attempt: Attempt) -> GradedAnswer:
-        """The metric on an episode as verifiers see it. Where no answer is known nothing is right."""
+        """Apply the metric to an episode. Without a known answer nothing is right."""
         if not attempt.example.metadata.get("has_answer", True):
             return GradedAnswer(answer=self._prompter.answer_format.answer_of(attempt), correct=False)
         return await self._metric.grade(replace(attempt, format=self._prompter.answer_format, sandbox=self._sandbox))
@@ -90,8 +90,8 @@ class DatasetTask(Task):
         return tuple(example.metadata.get("tags", ()))
 
     def demonstration(self, index: int, worked_share: float) -> tuple[str, ...]:
-        """With tools, the turns of the problem. Those that are not worked solve the problem in the data's own words
-        (GSM8K: working, then `#### 72`), or name the answer alone where the data has no working."""
+        """With tools, the turns of the problem. Unworked ones solve it in the data's own format (GSM8K: working, then
+        `#### 72`), or give only the answer if the data has no working."""
         problem = self.source.train(index, "demonstration")
         worked = random.Random(derive_seed(self._seed, self.name, "worked", index)).random() < worked_share
         if self.environments is not None:
@@ -102,7 +102,7 @@ class DatasetTask(Task):
         return text_of(self._train_example(problem).messages), completion + (END if self.vocabulary else "")
 
     def _played(self, problem: Problem, worked: bool) -> tuple[str, ...]:
-        """An episode with tools; of one that is not worked only the last turn, which answers without a search."""
+        """An episode with tools; an unworked one has only the last turn, which answers without a search."""
         assert self.environments is not None
         if not problem.turns:
             raise UserError(
@@ -125,7 +125,7 @@ class DatasetTask(Task):
             yield f"{prompt}\n{self._prompter.worked(problem)}"
 
     def example(self, text: str) -> Example:
-        """The example of a user's own question, asked as the held-out ones are, with metadata `has_answer` False."""
+        """The example of a user's own question, prompted like held-out ones, with metadata `has_answer` False."""
         question, name = own_question(self.name, text)
         metadata = {"has_answer": False}
         return self._eval_example(
@@ -133,7 +133,7 @@ class DatasetTask(Task):
         )
 
     def limit_prompts(self, count_tokens: CountTokens, max_tokens: int) -> None:
-        """Leave out, and note, what has longer prompts than this or than task.max_prompt_tokens."""
+        """Exclude, and note, examples with longer prompts than this or task.max_prompt_tokens."""
         limit = min(max_tokens, self._max_prompt_tokens or max_tokens)
 
         def fits(made: Callable[[Problem], Example]) -> Keep:
@@ -144,11 +144,11 @@ class DatasetTask(Task):
 
     @property
     def sizes(self) -> tuple[int, int] | None:
-        """Training and held-out problems; None where there is no end to them."""
+        """Numbers of training and held-out problems; None for an endless source."""
         return self.source.sizes
 
     def hold_out_for(self, other: DatasetTask) -> None:
-        """Never train on what asks the same as something the other task holds out; noted."""
+        """Exclude training problems that ask the same as a problem held out by the other task; noted."""
         for _, num, total in self.source.leave_out(lambda problem: not other.source.holds_out(problem.key), anything):
             self.notes += overlap(num, total, f"held out by {other.name}")
         self._fill_shot_pool()
@@ -181,7 +181,7 @@ class DatasetTask(Task):
         return list(chosen.values())
 
     def _fill_shot_pool(self) -> None:
-        """Shown examples come from here, however long a prompt may be."""
+        """Fill the pool of few-shot examples, before long prompts are excluded."""
         shown = (problem for problem in self.source.some(NUM_SHOTS) if problem.answer) if self._few_shot else ()
         self._shot_pool = tuple({problem.key: problem for problem in shown}.values())
         if self._few_shot and len(self._shot_pool) <= self._few_shot:
@@ -192,7 +192,7 @@ class DatasetTask(Task):
 
 
 def leave_out_long(name: str, source: Source, fits: Keep, fits_held_out: Keep, limit: int) -> tuple[str, ...]:
-    """Leave out what does not fit into `limit` tokens; notes on it. UserError if that leaves nothing."""
+    """Exclude problems that do not fit into `limit` tokens; returns notes. UserError if none remain."""
     notes: tuple[str, ...] = ()
     for kind, num, total in source.leave_out(fits, fits_held_out):
         if num and num == total:
@@ -213,12 +213,12 @@ def overlap(num: int, total: int, what: str) -> tuple[str, ...]:
 # ------------------------------------------------------------------------------------------------ from rows to problems
 
 NO_GOLD = "have no gold answer"
-"""Why a row is left out."""
+"""Reason for excluding a row."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """The problems of some rows, and the places of the rows that gave none, by the reason."""
+    """The problems of some rows, and the places of excluded rows by reason."""
 
     problems: tuple[Problem, ...]
     left_out: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -231,7 +231,7 @@ class Part:
 
 
 def parse_rows(rows: Iterable[Row], parse: Callable[[Row], Problem | str]) -> Part:
-    """The problems of the rows in order, repeated questions left out. DataError for an id of two questions."""
+    """The problems of the rows in order, without repeated questions. DataError for an id of two questions."""
     found: dict[str, tuple[Problem, str]] = {}
     left_out: dict[str, list[str]] = {}
     for row in rows:
@@ -249,9 +249,9 @@ def parse_rows(rows: Iterable[Row], parse: Callable[[Row], Problem | str]) -> Pa
 
 
 def by_hash(part: Part, share: float, place: str) -> tuple[Part, Part]:
-    """Cut a part in two by the hash of the question: training, held out; at least one problem each.
+    """Split a part by the hash of the question: training, held out; at least one problem each.
 
-    ConfigError if there are fewer than two different questions.
+    ConfigError for fewer than two different questions.
     """
     keys = {problem.key for problem in part.problems}
     if len(keys) < 2:
@@ -265,10 +265,10 @@ def by_hash(part: Part, share: float, place: str) -> tuple[Part, Part]:
 
 
 def make_data(parts: tuple[Part | None, Part], *, where: str, max_train: int | None, **order: Any) -> Data:
-    """The task's data of a training and a held-out part, which is never trained on; notes say what became of every row.
+    """The task's data from a training and a held-out part, which is never trained on; notes account for every row.
 
-    All training examples may be held out, too: that is no error for those who only evaluate. Without a training part
-    only the other one was read. `order` is that of `ListSource`. DataError if a part is empty.
+    All training examples may also be held out, which is no error for evaluation. Without a training part only the other
+    one was read. `order` belongs to `ListSource`. DataError if a part is empty.
     """
     train, held_out = parts
     keys = {problem.key for problem in held_out.problems}

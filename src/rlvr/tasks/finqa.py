@@ -1,10 +1,10 @@
-"""FinQA, arXiv:2109.00122: a page of a financial report, text and table, and a question on it.
+"""FinQA, arXiv:2109.00122: questions about a page of a financial report with text and table.
 
     {"id": "ETR/2016/page_23.pdf-2", "pre_text": [...], "post_text": [...], "table": [["", "2015"], ["revenue", "$ 5"]],
      "qa": {"question": "what is the net change ...?", "program": "subtract(5829, 5735)", "exe_ans": 94.0}}
 
-The gold is `exe_ans`, the result of the gold program, and not the display text `answer`: they differ in unit, rounding
-and sometimes value. Rows of the Hub's copy (`question`, `final_result` beside the page, no program) are read too.
+The gold is `exe_ans`, the result of the gold program, not the display text `answer`: they differ in unit, rounding and
+sometimes value. Rows of the Hub's copy (`question`, `final_result` beside the page, no program) are also accepted.
 """
 
 import math
@@ -25,15 +25,15 @@ from rlvr.tasks.dataset import NO_GOLD
 from rlvr.tasks.problems import Problem, fingerprint
 from rlvr.tasks.settings import DataPath, SplitSettings, data_folder
 
-CELL = " | "  # no cell of the data has a bar, and a model tells bars from the spaces inside cells
+CELL = " | "  # no cell has a bar; unlike spaces, bars are unambiguous
 STEP = re.compile(r"[a-z_]+\(")
 CALL = re.compile(r"\b(?:add|subtract|multiply|divide|exp|greater|table_\w+)\s*\(")
-"""A step of a program, as an example of one: `subtract(5829, 5735)`."""
+"""A program step, to find an example of one: `subtract(5829, 5735)`."""
 
 
 @register("task", "finqa")
 class Finqa(SplitSettings):
-    """FinQA, arXiv:2109.00122: questions on a page of a financial report, text and table."""
+    """FinQA, arXiv:2109.00122: questions about a page of a financial report, text and table."""
 
     prompt: ClassVar[str] = "financial_reasoning"
     reward = "finqa"
@@ -42,7 +42,7 @@ class Finqa(SplitSettings):
     eval_split: Text = setting("test", "held-out split")
     answer: Literal["number", "program"] = setting(
         "number",
-        "what to answer with: a number or yes/no, or a program of the data set's own language (with "
+        "form of answers: a number or yes/no, or a program in the data set's language (with "
         "reward=finqa_program prompt=financial_program)",
     )
 
@@ -68,7 +68,7 @@ class Finqa(SplitSettings):
             )
 
     def parse(self, row: Row) -> Problem | str:
-        """With metadata `table`, `exe_ans` and, where it is known, `program`; `NO_GOLD` without `exe_ans`."""
+        """With metadata `table`, `exe_ans` and, if known, `program`; `NO_GOLD` without `exe_ans`."""
         page: _Page = row.read(_Page)
         gold, program, wants_program = page.exe_ans, page.program, self.answer == "program"
         if gold is None:
@@ -78,7 +78,7 @@ class Finqa(SplitSettings):
                 "qa.program", None, "must be a program (see the official JSON files, or task.answer=number)"
             )
         solution = program or ""
-        if wants_program:  # the sentences that annotators found the numbers in
+        if wants_program:  # sentences with the numbers, marked by annotators
             found = page.gold_inds
             facts = found.values() if isinstance(found, dict) else found if isinstance(found, list) else ()
             solution = "\n".join(clean(fact) for fact in facts if isinstance(fact, str))
@@ -96,7 +96,7 @@ class Finqa(SplitSettings):
 
 
 def _gold(value: Any) -> float | str | None:
-    """A number, `yes` or `no`; None if there is none."""
+    """A number, `yes` or `no`; None if missing."""
     if value is None or value == "":
         return None
     if isinstance(value, str) and value.strip().lower() in ("yes", "no"):
@@ -133,7 +133,7 @@ class _Page(BaseModel):
 
 
 def render_page(pre_text: Sequence[str], table: Sequence[Sequence[str]], post_text: Sequence[str]) -> str:
-    """The page as text; a row of the table is a line with ` | ` between its cells:
+    """The page as text; a table row is a line with ` | ` between cells:
 
     results of operations ...
 

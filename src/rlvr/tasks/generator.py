@@ -1,13 +1,13 @@
-"""Your own Python as a task: a function that yields examples.
+"""A task defined by your own Python: a function that yields examples.
 
     def sums(size: int = 100):
         for a in range(size):
             yield f"What is {a} + {a}?", 2 * a                                        # question, answer
             yield {"question": "...", "answer": "...", "demonstration": "...", "metadata": {...}}
 
-Every call with the same settings must yield the same. With `task.vocabulary`, the words of a tokenizer, texts may also
-be arrays of token ids of anything with DLPack (NumPy, PyTorch, JAX, on the CPU): id 3 becomes word 3, words are
-joined by spaces, and a word-level tokenizer made of the vocabulary gives back the same ids.
+Every call with the same settings must yield the same examples. With `task.vocabulary`, the words of a tokenizer, texts
+may also be arrays of token ids with DLPack (NumPy, PyTorch, JAX, on the CPU): id 3 becomes word 3, words are joined by
+spaces, and a word-level tokenizer of the vocabulary restores the same ids.
 """
 
 import re
@@ -39,16 +39,16 @@ TOOLS = "has_tools # a task with tools"
 
 
 class ExamplesTask(MetricSettings):
-    """A task that is made of what `examples` yields: the base of your own tasks.
+    """Base class of your own tasks: `examples` yields the data.
 
-    Override `examples`, and `tools` where the model has some: typed functions with docstrings, whose parameter `state`
-    gets what `state` returns for the episode.
+    Override `examples`, and `tools` for a model with tools: typed functions with docstrings. Their parameter `state`
+    gets the episode's result of `state`.
     """
 
     metric: MetricName = "text"
     eval_share: HeldOutShare = setting(0.1, "share of the examples, chosen by hash, that is never trained on")
-    max_turns: PositiveInt = setting(4, "completions of an episode, the answer included", only_if=TOOLS)
-    tool_timeout_s: float = setting(10.0, "a call of a tool is given up after so long", gt=0, only_if=TOOLS)
+    max_turns: PositiveInt = setting(4, "maximum number of completions per episode, answer included", only_if=TOOLS)
+    tool_timeout_s: float = setting(10.0, "time limit of a tool call in seconds", gt=0, only_if=TOOLS)
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -56,15 +56,15 @@ class ExamplesTask(MetricSettings):
 
     @abstractmethod
     def examples(self) -> Iterable[Any]:
-        """`(question, answer)`, `(question, answer, demonstration)` or a dict with these and `metadata`; an end is not
-        needed. Every call must yield the same.
+        """`(question, answer)`, `(question, answer, demonstration)` or a dict with these and `metadata`; may be
+        endless. Every call must yield the same.
 
-        A demonstration is a whole completion, or, with tools, a list of what the model says in its turns: a call as
-        `{"name": ..., "arguments": {...}}` and in the end a text; what the tools reply is found by running them.
+        A demonstration is a whole completion, or, with tools, a list of completions: calls as `{"name": ...,
+        "arguments": {...}}` and finally a text; replies are computed by running the tools.
         """
 
     def tools(self) -> Sequence[Callable[..., Any]]:
-        """What the model may call."""
+        """The tools of the model."""
         return ()
 
     def state(self, example: Example) -> object:
@@ -92,7 +92,7 @@ class ExamplesTask(MetricSettings):
         """The tools. ConfigError for a function that cannot be one."""
         try:
             return [make_tool(function, timeout_s=self.tool_timeout_s) for function in self.tools()]
-        except (UserError, TypeError) as error:  # or `tools` gives no list
+        except (UserError, TypeError) as error:  # or `tools` returns no list
             what = "" if isinstance(error, UserError) else "tools: "
             raise ConfigError(f"task={self.name}: {what}{error}") from error
 
@@ -114,7 +114,7 @@ class ExamplesTask(MetricSettings):
         return ToolEnvironments(self.toolbox(), context.verifier, state=state, max_turns=self.max_turns)
 
     def load(self, context: TaskContext) -> Data:
-        """Examples are read as they are needed. DataError if there are none, or other ones when it is called again."""
+        """Reads examples on demand. DataError if there are none, or a second call yields others."""
         return _data_of(self, self.examples, f"task={self.name}", context.seed)
 
 
@@ -205,7 +205,7 @@ def _problem_of(task: ExamplesTask, item: Any, place: str, tools: Mapping[str, T
 
 
 def _turns(row: Row, said: Sequence[Any], tools: Mapping[str, Tool]) -> tuple[Any, ...]:
-    """What the model says in its turns: calls that the tools take, then a text."""
+    """The completions of a demonstration: valid tool calls, then a text."""
     try:
         calls = [_Call.model_validate(turn) for turn in said[:-1]]
     except ValidationError:
@@ -223,7 +223,7 @@ def _turns(row: Row, said: Sequence[Any], tools: Mapping[str, Tool]) -> tuple[An
 
 
 def _in_words(task: ExamplesTask, value: Any, what: str) -> Any:
-    """An array of ids with one dimension (or none), read through DLPack, as words; anything else as it is."""
+    """Convert an array of ids with at most one dimension, read through DLPack, to words; other values are unchanged."""
     if not hasattr(value, "__dlpack__"):
         return value
     if task.words is None:
@@ -232,7 +232,7 @@ def _in_words(task: ExamplesTask, value: Any, what: str) -> Any:
 
     try:
         ids = np.from_dlpack(value)
-    except Exception as error:  # of any array library
+    except Exception as error:  # from any array library
         raise DataError(
             f"{what} cannot be read through DLPack ({type(error).__name__}): move it to the CPU."
         ) from error
@@ -246,7 +246,7 @@ def _in_words(task: ExamplesTask, value: Any, what: str) -> Any:
 
 
 def _without_end(text: str) -> str:
-    """Without the words that end a completion: they are sampled, and are no part of an answer."""
+    """Remove the words that end a completion: they are sampled, but no part of an answer."""
     return re.sub(r"(\s*<(pad|eoe)>)*$", "", " ".join(text.split()))
 
 

@@ -16,12 +16,12 @@ from rlvr.tasks.settings import DataPath, SplitSettings, Subset, data_folder
 
 CALCULATION = re.compile(r"<<[^<>\n]{0,200}>>")
 SIZES = ("1_step", "2_steps", "3_steps", "4_steps", "5_or_more_steps")
-"""How many calculations the reference solution marks."""
+"""Tag: number of calculations marked in the reference solution."""
 
 
 @register("task", "gsm8k")
 class Gsm8k(SplitSettings):
-    """GSM8K, arXiv:2110.14168: grade-school word problems with whole numbers as answers."""
+    """GSM8K, arXiv:2110.14168: grade-school word problems with integer answers."""
 
     prompt: ClassVar[str] = "math_reasoning"
     reward = "gsm8k"
@@ -33,7 +33,7 @@ class Gsm8k(SplitSettings):
     eval_split: Text = setting("test", "held-out split")
     solution_lines: PositiveInt | None = setting(
         None,
-        "demonstrations and few-shot examples show this many lines of a solution, the last ones; null: all",
+        "number of last solution lines in demonstrations and few-shot examples; null: all",
         only_if="model.from_scratch or prompt.few_shot > 0",
     )
 

@@ -1,13 +1,13 @@
-"""HotpotQA, arXiv:1809.09600, and 2WikiMultihopQA, arXiv:2011.01060, which has the same form.
+"""HotpotQA, arXiv:1809.09600, and 2WikiMultihopQA, arXiv:2011.01060, in the same format.
 
     {"_id": "5adddccd...", "question": "Aside from the Apple Remote, what ...?", "answer": "keyboard function keys",
      "type": "bridge", "supporting_facts": [["Apple Remote", 0], ["Front Row (software)", 1], ...],
      "context": [["Siri Remote", ["The Siri Remote is ...", "..."]], ...], "context_complete": true}
 
-The Hub's copies say `id`, and `{"title": [...], "sentences": [[...], ...]}` or JSON in a text. A document is a context
-paragraph, its id the place in the context, from 0; it supports if its title is among the supporting facts. The number
-of hops is that of the different supporting titles. In a corpus every passage with a supporting title supports, and one
-for each title is enough.
+The Hub's copies use `id`, and `{"title": [...], "sentences": [[...], ...]}` or JSON text. A document is a context
+paragraph, with its index in the context (from 0) as id; it supports if its title is among the supporting facts. The
+number of hops is the number of different supporting titles. In a corpus every passage with a supporting title supports,
+and one per title is enough.
 """
 
 from collections.abc import Hashable
@@ -66,7 +66,7 @@ class _Question(Question):
 
 
 def parse(row: Row, library: Library | None = None) -> Problem | str:
-    """The problem of a row, or why it is left out. With a library its documents are the passages that support it."""
+    """The problem of a row, or the reason to exclude it. With a library its documents are the supporting passages."""
     found: _Question = row.read(_Question)
     if not found.answer:
         return NO_GOLD

@@ -1,12 +1,12 @@
-"""Several tasks at once: examples of each in proportion to its weight, each with its own reward, prompt and metric.
+"""Several tasks at once, weighted, each with its own reward, prompt and metric.
 
-The schedule repeats a block of examples in which every task has its share, each time in a new seeded order:
+The schedule repeats a block with each task's share of examples, in a new seeded order each time:
 
     weights {a: 2, b: 1}    a b a | b a a | a a b | ...
     places in the parts     0 0 1 | 1 2 3 | 4 5 2 | ...
 
-Which task example `index` is of, and how many of that task came before, is a function of (weights, seed, index): the
-cursor of the mix is the cursor of every part.
+The task of example `index`, and its index within that task, are functions of (weights, seed, index): one cursor serves
+all parts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from rlvr.tasks.settings import MixPart, TaskBundle, TaskContext, TaskSettings
 from rlvr.types import Example, GradedAnswer, TurnText
 
 MAX_BLOCK = 1_000
-"""Longest block; weights that would need a longer one are rounded to thousandths, and no task to none."""
+"""Longest block; weights that need a longer one are rounded to thousandths, but no task to zero."""
 
 
 @register("task", "mix")
@@ -75,7 +75,7 @@ class Mix(TaskSettings):
 
 class MixTask(Task):
     def __init__(self, settings: Mix, context: TaskContext, parts: Mapping[str, Task]) -> None:
-        """What one part holds out no part is trained on."""
+        """No part trains on examples that another part holds out."""
         self.name, self._seed, self._parts = context.name, context.seed, parts
         self._counts = block_counts({key: part.weight for key, part in settings.parts.items()})
         self._last: tuple[int, list[str]] = (-1, [])
@@ -121,7 +121,7 @@ class MixTask(Task):
             yield from part.texts()
 
     def example(self, text: str) -> Example:
-        """UserError unless there is one part: the question does not say whose it is."""
+        """UserError unless the mix has one part: the question does not name its task."""
         if len(self._parts) > 1:
             raise UserError(f"a mix does not know whose prompt this is: add --task {' or --task '.join(self._parts)}.")
         ((key, part),) = self._parts.items()
@@ -135,7 +135,7 @@ class MixTask(Task):
         return tuple(self._parts.values())
 
     def place(self, index: int) -> tuple[str, int]:
-        """Whose example `index` is, and its place in that task's own stream."""
+        """The task of example `index`, and its index in that task's stream."""
         size = sum(self._counts.values())
         block, step = divmod(index, size)
         if self._last[0] != block:
@@ -150,7 +150,7 @@ class MixTask(Task):
 
 
 def block_counts(weights: Mapping[str, float]) -> dict[str, int]:
-    """How many examples of each a block has: `{"a": 0.5, "b": 0.25}` -> `{"a": 2, "b": 1}`."""
+    """Number of examples of each task per block: `{"a": 0.5, "b": 0.25}` -> `{"a": 2, "b": 1}`."""
     total = sum(Fraction(weight) for weight in weights.values())
     shares = {key: (Fraction(weight) / total).limit_denominator(MAX_BLOCK) for key, weight in weights.items()}
     size = lcm(*(share.denominator for share in shares.values()))

@@ -1,4 +1,4 @@
-"""Questions over several documents: search, read, search again, then answer and cite.
+"""Multi-hop questions: search, read, search again, then answer and cite.
 
     assistant  retrieve_documents(query="county of Van Hook Township")
     tool       Document ID: 7
@@ -6,7 +6,7 @@
                Van Hook Township is ...
     assistant  complete(reasoning="...", final_answer="Stanley", cited_doc_ids=["7", "12"])
 
-An episode has documents, search and notes of its own (`Notes`): nothing is shared but what cannot be changed.
+Each episode has its own documents, search and notes (`Notes`); shared objects are immutable.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ if TYPE_CHECKING:
 
 TOOLS = ("retrieve_documents", "get_document", "list_documents", "complete")
 MAX_LISTED = 100
-"""Documents that `list_documents` names at most."""
+"""Most documents that `list_documents` names."""
 MAX_OUTPUT_CHARS = 50_000
-"""Of what one call of a tool returns."""
+"""Longest result of a tool call, in characters."""
 
 
 @dataclass(kw_only=True)
 class Notes(QaState):
-    """The state of an episode: what can be read, and, for the reward, what was."""
+    """The state of an episode: readable documents, and for the reward, those read."""
 
-    documents: dict[str, Document]  # the question's own; with a corpus, what was found
+    documents: dict[str, Document]  # the question's own; with a corpus, those found
     library: Library | None
     wanted: Mapping[Hashable, str]
     search: Search
@@ -54,7 +54,7 @@ class Notes(QaState):
         return self.documents.get(name) or (self.library.get(name) if self.library is not None else None)
 
     def note(self, document: Document) -> None:
-        """The model is shown this document."""
+        """Record that the model is shown this document."""
         self.retrieved[document.id] = None
         self.documents[document.id] = document
         name = None if self.library is None else self.wanted.get(self.library.key(document))
@@ -71,9 +71,9 @@ class Notes(QaState):
 
 
 def make_tools(settings: MultiHopSettings, functions: Functions) -> list[Tool]:
-    """The tools that the settings name, in their order; `module:function` is one of the user's own."""
+    """The tools of the settings, in order; `module:function` is a user's tool."""
     timeout_s = settings.tool_timeout_s
-    # the oracle gives all that it may: with the first two of four documents it would be none
+    # the oracle may return all: the first two of four documents would hide the others
     retrieve = _retrieve(settings.max_top_n if settings.gives_all else settings.top_n, settings.max_top_n)
     made = {
         "retrieve_documents": make_tool(retrieve, timeout_s=timeout_s, max_output_chars=MAX_OUTPUT_CHARS),
@@ -81,7 +81,7 @@ def make_tools(settings: MultiHopSettings, functions: Functions) -> list[Tool]:
         "list_documents": make_tool(list_documents, timeout_s=timeout_s, inline=True),
         "complete": make_tool(complete, timeout_s=timeout_s, inline=True, final=True),
     }
-    # the model is told that all of these are needed, in this order, whatever is accepted
+    # the model is told that all of these are required, in this order, although less is accepted
     parameters = made["complete"].schema["function"]["parameters"]
     for name in ARGUMENTS:
         parameters["properties"][name] = parameters["properties"].pop(name)
@@ -156,7 +156,7 @@ def render(document: Document) -> str:
 
 
 def titles(documents: Sequence[Document]) -> str:
-    """`7. Van Hook Township` for each document, at most `MAX_LISTED`."""
+    """`7. Van Hook Township` per document, at most `MAX_LISTED`."""
     lines = [f"{document.id}. {document.title}" for document in documents[:MAX_LISTED]]
     more = len(documents) - MAX_LISTED
     return "\n".join([*lines, f"and {more:,} more"] if more > 0 else lines)
@@ -183,7 +183,7 @@ class MultiHopEnvs(ToolEnvironments):
         return {DOCUMENTS: titles(problem.metadata.get("documents", ()))}
 
     def notes(self, example: Example) -> Notes:
-        """The state of a new episode. UserError for a question of the user's own that has no paragraphs to search."""
+        """The state of a new episode. UserError for a user's question without paragraphs to search."""
         about = example.metadata
         if "documents" not in about and self._library is None:
             raise UserError(
@@ -206,7 +206,7 @@ class MultiHopEnvs(ToolEnvironments):
 
 
 class OfficialAnswer(Metric):
-    """Official exact match of the final answer, with no leniency. Votes are cast for the answer as it stands."""
+    """Official exact match of the final answer. Votes: the answer as written."""
 
     rules: Rules
 
@@ -222,7 +222,7 @@ class OfficialAnswer(Metric):
 
 
 def demonstration(problem: Problem) -> tuple[Mapping[str, object], ...]:
-    """Search for each supporting document by its title, then answer and cite them; nothing where none is known."""
+    """Search for each supporting document by title, then answer and cite them; empty if none is known."""
     about = problem.metadata
     found = [document for document in about["documents"] if document.id in about["support"]]
     if not found:

@@ -1,9 +1,9 @@
-"""Sets of questions over several documents: what the settings name, rows of any shape, the question of a row.
+"""Sets of multi-hop questions: the set syntax of settings, rows, and questions.
 
     train_sets: bdsaglam/musique,answerable,train[:256];my/folder,,train;more.jsonl.gz
 
-Of each set: a Hub id with its configuration and a split; a folder and a split (with or without an empty name between
-them); one file; or `made`, see `made_rows`. Each may be a slice of its first rows, or of rows in the middle.
+Each set is a Hub id with its configuration and a split; a folder and a split (with or without an empty name between
+them); one file; or `made`, see `made_rows`. Each may be sliced.
 """
 
 import json
@@ -28,9 +28,9 @@ _SET = re.compile(r"([^,\[\]]+)(?:,([^,\[\]]*))??(?:,([^,\[\]]+))?(?:\[(\d*):(\d
 
 
 def read_sets(key: str, sets: str, fields: Collection[str]) -> Iterator[Row]:
-    """The rows of all sets, in order; of data sets of the Hub with these columns. `key` is that of the setting.
+    """The rows of all sets in order; Hub data sets are read with these columns. `key` is the setting's.
 
-    ConfigError for a set that is written wrongly, empty or not there, DataError if it is damaged.
+    ConfigError for a set with wrong syntax, or an empty or missing one; DataError for a damaged one.
     """
     for text in sets.split(";"):
         found = _SET.fullmatch(text.strip())
@@ -58,11 +58,11 @@ def read_sets(key: str, sets: str, fields: Collection[str]) -> Iterator[Row]:
 
 
 def table(*columns: str) -> Any:
-    """A field with a table, of items with these columns (without any: of texts), or null. Read from any of
+    """A field with a table of items with these columns (without any: of texts), or null. Accepts
 
         [{"title": "A", "sent_id": 0}, ...]      {"title": ["A", ...], "sent_id": [0, ...]}      [["A", 0], ...]
 
-    or a text with JSON, as Parquet copies have. What else is in an object or at the end of a list is ignored.
+    or JSON text, as in Parquet copies. Other keys of objects and further list items are ignored.
     """
 
     def read(value: Any) -> Any:
@@ -88,12 +88,12 @@ class Question(BaseModel):
     id: FilledText = Field(validation_alias=AliasChoices("_id", "id"))
 
     def problem(self, documents: tuple[Document, ...], hops: int, kind: str | None = None, **about: Any) -> Problem:
-        """The problem of a row; its metadata is what an episode needs.
+        """The problem of a row; its metadata holds the data for an episode.
 
-        `documents` can be searched, in order (with a corpus the supporting passages only); `hops` of them have to be
-        combined. `kind` is the sort of question. `about`: `support` is {document id: what it supports}, `num_support`
-        how many different things have to be supported, `wanted` (with a corpus) {`Library.key` of a passage: what it
-        supports}, and `aliases` are other right answers.
+        `documents` can be searched, in order (with a corpus only the supporting passages); `hops` of them must be
+        combined. `kind` is the kind of question. `about`: `support` is {document id: supported fact}, `num_support` the
+        number of different facts, `wanted` (with a corpus) {`Library.key` of a passage: supported fact}, and `aliases`
+        other right answers.
         """
         return Problem(
             id=self.id,
@@ -106,7 +106,7 @@ class Question(BaseModel):
 
 
 def with_noise(problem: Problem, rate: float, seed: int) -> Problem:
-    """Keeps each document that supports nothing with the chance `rate`, all that support something, and the order."""
+    """Keep each non-supporting document with probability `rate`, and all supporting ones, in order."""
     if rate >= 1:
         return problem
     rng = random.Random(seed)
@@ -119,13 +119,13 @@ def with_noise(problem: Problem, rate: float, seed: int) -> Problem:
 # ------------------------------------------------------------------------------------------------------------ corpus
 
 Match = Literal["title", "title_and_text"]
-"""What makes a passage of a corpus the supporting one: its title, or its title and text."""
+"""What identifies a supporting passage in a corpus: its title, or its title and text."""
 
 
 class Library:
-    """Passages that all questions share, by id; two may have one title. Read once at the start, then read-only.
+    """Passages shared by all questions, by id; titles may repeat. Read once at the start, then read-only.
 
-    Of an external service nothing is known before it is asked: `Library(None, ...)`.
+    For an external service the passages are unknown: `Library(None, ...)`.
     """
 
     def __init__(self, documents: Sequence[Document] | None, match: Match) -> None:
@@ -133,7 +133,7 @@ class Library:
         self._documents = documents or ()
         self._match: Match = match
         self._places: dict[str, int] = {}
-        self._by_key: dict[int, list[int]] = {}  # by hash: texts would be in memory a second time
+        self._by_key: dict[int, list[int]] = {}  # by hash, to avoid a second copy of the texts
         for place, document in enumerate(self._documents):
             self._places[document.id] = place
             self._by_key.setdefault(hash(self.key(document)), []).append(place)
@@ -142,7 +142,7 @@ class Library:
         return len(self._documents)
 
     def key(self, document: Document) -> Hashable:
-        """What has to be equal for a passage to be the supporting one."""
+        """The part of a passage that identifies it as supporting."""
         title = clean(document.title)
         return title if self._match == "title" else (title, clean(document.text))
 
@@ -151,7 +151,7 @@ class Library:
         return None if place is None else self._documents[place]
 
     def matching(self, wanted: Mapping[Hashable, str]) -> tuple[tuple[Document, ...], dict[str, str]] | None:
-        """The passages with some keys and, by their ids, the values that `wanted` gives them; None if one has none.
+        """The passages with these keys and, by their ids, the values of `wanted`; None if a key has none.
 
         `{("Lyon", "Lyon is ..."): "3"}` -> `(Document(id="m17", ...),)` and `{"m17": "3"}`.
         """
@@ -173,11 +173,11 @@ NUM_NUMBERS = 100
 
 
 def made_rows() -> list[Row]:
-    """800 different questions of two hops, the same ones always: what a multi-hop run needs where there is no data.
+    """800 different two-hop questions, always the same: for multi-hop runs without data.
 
     question    Where was the builder of tower 17 born?                       answer   town 4
     paragraphs  # tower 17: tower 17 was built by person 40.    # person 40: person 40 was born in town 4.
-                and another tower and another person, who support nothing
+                and another tower and another person as distractors
     """
     rng = random.Random(MADE)
     asked = [(building, number) for building in BUILDINGS for number in range(NUM_NUMBERS)]
@@ -187,7 +187,7 @@ def made_rows() -> list[Row]:
 def _row(place: int, building: str, number: int, rng: random.Random) -> Row:
     (builder, other_builder), (town, other_town) = (rng.sample(range(NUM_NUMBERS), 2) for _ in range(2))
     other = (number + rng.randrange(1, NUM_NUMBERS)) % NUM_NUMBERS
-    paragraphs = [  # those that support, in the order in which they are found
+    paragraphs = [  # supporting ones, in the order of the search
         (f"{building} {number}", f"was built by person {builder}.", True),
         (f"person {builder}", f"was born in town {town}.", True),
     ]

@@ -1,4 +1,4 @@
-"""What the multi-hop tasks share: MuSiQue, HotpotQA and 2WikiMultihopQA, searched with tools."""
+"""Settings common to the multi-hop tasks MuSiQue, HotpotQA and 2WikiMultihopQA."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -27,7 +27,7 @@ from rlvr.tasks.settings import RowSettings, TaskContext, data_folder
 SEARCHES = "'retrieve_documents' in tools"
 PARAGRAPHS = "retrieval.scope == 'paragraphs'"
 
-# Fields whose default differs between the data sets.
+# Fields with different defaults per data set.
 TrainSets = Annotated[
     str,
     setting(
@@ -36,11 +36,11 @@ TrainSets = Annotated[
         min_length=1,
     ),
 ]
-EvalSets = Annotated[str, setting(description="the held-out ones, in the same way", min_length=1)]
+EvalSets = Annotated[str, setting(description="held-out sets, in the same form", min_length=1)]
 
 
 class MultiHopSettings(RowSettings):
-    """Questions over several documents, answered by searching, reading and citing with tools."""
+    """Multi-hop questions, answered by searching, reading and citing with tools."""
 
     prompt: ClassVar[str] = "musique"
     reward = "musique"
@@ -50,38 +50,36 @@ class MultiHopSettings(RowSettings):
     train_key: ClassVar[str] = "train_sets"
     eval_key: ClassVar[str] = "eval_sets"
     rules: ClassVar[Rules]
-    """Whose scorer grades."""
+    """The official scorer for grading."""
     match: ClassVar[Match]
     fields: ClassVar[tuple[str, ...]]
-    """Columns that are needed."""
+    """Required columns."""
 
     train_sets: TrainSets
     eval_sets: EvalSets
     retriever: Text = setting(
         "bm25",
-        "how documents are searched (`rlvr retrieve --help` lists them); semantic and hybrid also with /MODEL; or your "
+        "how documents are searched (see `rlvr retrieve --help`); semantic and hybrid also with /MODEL; or your "
         "own module:Class",
         only_if=SEARCHES,
     )
     top_n: PositiveInt = setting(
         2,
-        "documents of a search where the model does not say how many",
+        "documents per search if the model requests no number",
         only_if=f"{SEARCHES} and not gives_all  # a search by task.retriever that ranks",
     )
-    max_top_n: PositiveInt = setting(5, "documents of a search at most, whatever the model asks for", only_if=SEARCHES)
+    max_top_n: PositiveInt = setting(5, "maximum number of documents per search", only_if=SEARCHES)
     retrieval: RetrievalSettings = RetrievalSettings()
-    tools: tuple[Text, ...] = setting(
-        TOOLS, f"what the model may call: {', '.join(TOOLS)}, or your own module:function", min_length=1
-    )
-    max_turns: PositiveInt = setting(10, "completions of an episode, the last one included")
+    tools: tuple[Text, ...] = setting(TOOLS, f"tools: {', '.join(TOOLS)}, or your own module:function", min_length=1)
+    max_turns: PositiveInt = setting(10, "maximum number of completions per episode")
     no_call: Literal["end", "remind"] = setting(
         "end",
-        "a turn that calls no tool; end: it ends the episode; remind: the model is told to call a tool or complete",
+        "after a turn without tool calls; end: the episode ends; remind: the model is told to call a tool or complete",
         only_if="'complete' in tools",
     )
-    tool_timeout_s: PositiveFloat = setting(120.0, "a call of a tool is given up after so long")
+    tool_timeout_s: PositiveFloat = setting(120.0, "time limit of a tool call in seconds")
     noise_rate: Share = setting(
-        1.0, "training: share of the documents that support nothing that stays; 1: all, 0: none", only_if=PARAGRAPHS
+        1.0, "training: share of the non-supporting documents to keep; 1: all, 0: none", only_if=PARAGRAPHS
     )
     eval_noise_rate: Share = setting(1.0, "the same for held-out questions", only_if=PARAGRAPHS)
     hops: tuple[PositiveInt, ...] | None = setting(
@@ -89,11 +87,11 @@ class MultiHopSettings(RowSettings):
     )
     eval_order: Literal["random", "balanced"] = setting(
         "random",
-        "held-out questions: a fair sample, or as many of each number of hops as there are, in turn",
+        "held-out questions: a random sample, or equally many of each number of hops while available",
         only_if="several_hops",
     )
     curriculum: Literal["none", "hops"] = setting(
-        "none", "hops: each pass over the data goes from few hops to many", only_if="several_hops"
+        "none", "hops: sort each pass over the data by number of hops", only_if="several_hops"
     )
     progress_coef: NonNegativeFloat = setting(
         0.0,
@@ -103,16 +101,16 @@ class MultiHopSettings(RowSettings):
 
     @property
     def gives_all(self) -> bool:
-        """Whether a search finds all that there is to find, however many are asked for."""
+        """Whether a search returns all results, regardless of the requested number."""
         return find_retriever(self.retriever, self.retrieval).gives_all
 
     def reads(self, name: str) -> bool:
-        """Whether the retriever reads a setting of `task.retrieval`."""
+        """Whether the retriever uses a setting of `task.retrieval`."""
         return name in find_retriever(self.retriever, self.retrieval).uses
 
     @property
     def several_hops(self) -> bool:
-        """Whether questions may differ in their number of hops."""
+        """Whether the number of hops varies."""
         return self.hops is None or len(self.hops) > 1
 
     @property
@@ -167,7 +165,7 @@ class MultiHopSettings(RowSettings):
         return read_sets(f"task.{key}", getattr(self, key), self.fields)
 
     def parser(self, key: str, seed: int) -> Callable[[Row], Problem | str]:
-        """Leaves out other numbers of hops, adds noise, and says how to solve the problem where the tools allow it."""
+        """Also excludes other numbers of hops, adds noise, and adds a demonstration if the tools allow it."""
         noise_rate = self.noise_rate if key == self.train_key else self.eval_noise_rate
         is_shown = {"retrieve_documents", "complete"} <= {*self.tools}
 
@@ -191,7 +189,7 @@ class MultiHopSettings(RowSettings):
 
     @cached_property
     def library(self) -> Library | None:
-        """The passages of `retrieval.corpus`; unknown ones of a service without it; None without a corpus."""
+        """The passages of `retrieval.corpus`; empty for a service without it; None without a corpus."""
         retrieval = self.retrieval
         if retrieval.scope == "paragraphs":
             return None
@@ -204,5 +202,5 @@ def _hops(problem: Problem) -> int:
 
 
 def sets(folder: str, hub: str, split: str, here: str) -> Any:
-    """A field with a set of the data folder, where there is one, else of the Hub."""
+    """A field with a set in the data folder if it exists, else on the Hub."""
     return Field(default_factory=lambda: data_folder(folder, f"{hub},{split}", here))

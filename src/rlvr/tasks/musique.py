@@ -4,8 +4,8 @@
      "answer_aliases": [], "answerable": true,
      "paragraphs": [{"idx": 0, "title": "Port Blair", "paragraph_text": "Port Blair ...", "is_supporting": false}, ...]}
 
-A document's id is its `idx`; two paragraphs may have one title. The number of hops is that of the supporting
-paragraphs. In a corpus a passage supports if title and text are those of a supporting paragraph.
+A document's id is its `idx`; titles may repeat. The number of hops is the number of supporting paragraphs. In a corpus
+a passage supports if title and text equal those of a supporting paragraph.
 """
 
 from collections.abc import Hashable
@@ -50,7 +50,7 @@ class _Question(Question):
 
 
 def parse(row: Row, library: Library | None = None) -> Problem | str:
-    """The problem of a row, or why it is left out. With a library its documents are the passages that support it."""
+    """The problem of a row, or the reason to exclude it. With a library its documents are the supporting passages."""
     found: _Question = row.read(_Question)
     if found.answerable is False:
         return "cannot be answered"

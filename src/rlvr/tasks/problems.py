@@ -1,4 +1,4 @@
-"""Problems: rows of data that have been understood. And which of them are held out."""
+"""Problems: parsed rows of data, and the held-out split."""
 
 import hashlib
 from collections.abc import Mapping
@@ -10,8 +10,8 @@ from typing import Any
 class Problem:
     """`Problem(id="gsm8k/train/1", key=fingerprint(question), question="Natalia ...", answer="72", solution="...")`
 
-    `key` is equal for two problems that ask the same thing. `solution` leads to the answer and does not name it in the
-    asked-for format; `demonstration` is a whole completion in the user's own words. Both may be missing.
+    `key` is equal for problems that ask the same. `solution` leads to the answer but does not give it in the required
+    format; `demonstration` is a whole completion written by the user. Both are optional.
     """
 
     id: str
@@ -20,22 +20,22 @@ class Problem:
     answer: str
     solution: str = ""
     demonstration: str | None = None
-    turns: tuple[Any, ...] = ()  # what a model says in a demonstration with tools: calls, and in the end a text
+    turns: tuple[Any, ...] = ()  # completions of a demonstration with tools: calls, then a text
     metadata: Mapping[str, Any] = field(default_factory=dict)
     tags: tuple[str, ...] = ()
 
 
 def fingerprint(*texts: str) -> bytes:
-    """Equal for texts that differ in case and whitespace only."""
+    """Equal for texts that differ only in case and whitespace."""
     normalized = "\x1f".join(" ".join(text.casefold().split()) for text in texts)
     return hashlib.blake2b(normalized.encode("utf-8", "replace"), digest_size=16).digest()
 
 
 def is_held_out(key: bytes, share: float, kind: bytes = b"rlvr-data-split") -> bool:
-    """True for about `share` of all keys; a hash of the key alone, so no seed, order or other row moves the split."""
+    """True for about `share` of all keys; a hash of the key alone, independent of seed, order and other rows."""
     return hash_rank(key, kind) < share * 2**64
 
 
 def hash_rank(key: bytes, kind: bytes = b"rlvr-data-split") -> int:
-    """A number in [0, 2**64) that says nothing about the place in a file: problems sorted by it are a fair sample."""
+    """A hash in [0, 2**64): problems sorted by it are a random sample, independent of the file's order."""
     return int.from_bytes(hashlib.blake2b(key, digest_size=8, person=kind).digest(), "big")

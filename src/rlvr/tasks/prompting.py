@@ -1,8 +1,8 @@
-"""From a question to the messages of a prompt, and from a worked problem to the completion that it asks for.
+"""Builds prompt messages from questions, and demonstrations from worked problems.
 
 system  "... between {reasoning_start} and {reasoning_end} ..."     markers are filled in once, at start
 user    "{question}"                                                a question's own braces stay as they are
-        "{documents}"                                               of tasks with documents: their ids and titles
+        "{documents}"                                               for tasks with documents: their ids and titles
 """
 
 import string
@@ -19,12 +19,12 @@ DOCUMENTS = "documents"
 
 
 class Prompter:
-    """Messages for questions, and the completions that they ask for."""
+    """Builds messages of questions, and completions in the required format."""
 
     def __init__(self, prompt: Prompt, markers: MarkerSettings | None, fields: Sequence[str] = ()) -> None:
-        """`fields` are the placeholders of prompt.user beside the question, which `messages` is given values for.
+        """`fields` are the placeholders of prompt.user besides the question; `messages` gets their values.
 
-        ConfigError, naming prompt.system or prompt.user, for a placeholder that cannot be filled in.
+        ConfigError, naming prompt.system or prompt.user, for an unknown placeholder.
         """
         self._user, self._markers = prompt.user, {} if markers is None else markers.model_dump()
         _check("prompt.system", prompt.system or "", [*self._markers])
@@ -38,7 +38,7 @@ class Prompter:
     def messages(
         self, question: str, shots: Sequence[Problem] = (), fields: Mapping[str, str] | None = None
     ) -> tuple[Message, ...]:
-        """System message if there is one, the shots (worked) as turns, the question with its other fields."""
+        """System message if any, worked few-shot examples as turns, then the question with its fields."""
 
         def asked(question: str, more: Mapping[str, str]) -> Message:
             return Message(role="user", content=self._user.format(question=question, **more, **self._markers))
@@ -49,13 +49,13 @@ class Prompter:
         return (*self._system, *turns, asked(question, fields or {}))
 
     def worked(self, problem: Problem) -> str:
-        """The problem solved in the asked-for format:
+        """The problem solved in the required format:
 
         solution   <reasoning_start>48 / 2 = 24<reasoning_end><solution_start>72<solution_end>
         hash       48 / 2 = 24\\n#### 72
         boxed      48 / 2 = 24\\n\\boxed{72}
         whole      72
-        complete   72: a call of a tool is written by the chat layer
+        complete   72: the chat layer writes the tool call
         """
         if problem.demonstration is not None:
             return problem.demonstration
@@ -73,14 +73,14 @@ class Prompter:
 
 
 def plain(problem: Problem) -> str:
-    """The problem solved in the data's own way, without the asked-for format: `48 / 2 = 24\\n#### 72`, or `72`."""
+    """The problem solved in the data's own format: `48 / 2 = 24\\n#### 72`, or `72`."""
     return f"{problem.solution}\n#### {problem.answer}" if problem.solution else problem.answer
 
 
 def resolve_markers(prompt: Prompt, markers: MarkersSettings, family: str | None) -> MarkerSettings | None:
-    """The markers that a prompt uses with a model of this family (`model_type`), None if it uses none.
+    """The markers of a prompt for a model family (`model_type`); None if it uses none.
 
-    ConfigError if the set is unknown, the family has none, or two of its markers cannot be told apart.
+    ConfigError if the set is unknown, the family has none, or markers are ambiguous.
     """
     if not prompt.uses_markers:
         return None
@@ -104,7 +104,7 @@ def resolve_markers(prompt: Prompt, markers: MarkersSettings, family: str | None
 
 
 def _check(key: str, template: str, known: Sequence[str]) -> None:
-    """ConfigError for a placeholder of a template that is none of `known`, or a single brace."""
+    """ConfigError for a placeholder not in `known`, or a single brace."""
     try:
         (unknown, *_) = [
             f"{{{name}}}" for _, name, _, _ in string.Formatter().parse(template) if name not in (None, *known)

@@ -1,4 +1,4 @@
-"""The prompts that `prompt=...` can choose, and the markers that they ask for."""
+"""The choices of `prompt=...`, and their markers."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -10,7 +10,7 @@ from rlvr.settings import Component, NonNegativeInt, Settings, Text, setting
 
 OWN_PROMPTS = "not task.writes_prompts"
 
-# Fields whose default differs between prompts: a subclass says `answer_in: AnswerIn = "boxed"`.
+# Fields with different defaults per prompt: a subclass sets `answer_in: AnswerIn = "boxed"`.
 System = Annotated[
     str | None,
     setting(
@@ -22,7 +22,7 @@ System = Annotated[
 User = Annotated[
     str,
     setting(
-        description="user message; holds {question}, may hold what system may",
+        description="user message; holds {question}, may hold the same placeholders as system",
         only_if=OWN_PROMPTS,
         pattern=r"\{question\}",
     ),
@@ -39,26 +39,26 @@ AnswerIn = Annotated[
 MarkerSet = Annotated[
     str,
     setting(
-        description="a set of markers.sets; auto: the one of the model's family",
+        description="a set of markers.sets; auto: by the model's family",
         only_if=f"uses_markers and {OWN_PROMPTS}",
     ),
 ]
 ToolFormat = Annotated[
     Literal["auto", "hermes", "llama", "words", "taught"],
     setting(
-        description="how the model writes tool calls: hermes: <tool_call>{JSON}</tool_call>, as Qwen does; llama: the "
-        "JSON of Llama 3.1; words: <call> name word </call>, for tiny models; taught: as hermes, which demonstrations "
-        "alone explain, for models made from scratch; auto: by the chat template",
+        description="tool call format: hermes: <tool_call>{JSON}</tool_call>, as Qwen does; llama: the "
+        "JSON of Llama 3.1; words: <call> name word </call>, for tiny models; taught: hermes without descriptions, "
+        "for models made from scratch; auto: by the chat template",
         only_if="task.has_tools",
     ),
 ]
 PLACES = {"solution": r"\{solution_start\}|\{solution_end\}", "boxed": r"\\boxed", "hash": r"####"}
-"""prompt.answer_in: how a prompt asks for an answer there."""
+"""Values of prompt.answer_in, and how a prompt asks for each."""
 PLACEHOLDERS = ("{reasoning_start}", "{reasoning_end}", "{solution_start}", "{solution_end}")
 
 
 class MarkerSettings(Settings):
-    """The marks around the reasoning and around the solution; all four differ."""
+    """The four different markers around the reasoning and around the solution."""
 
     reasoning_start: Text = setting(description="before the reasoning")
     reasoning_end: Text = setting(description="after the reasoning")
@@ -73,7 +73,7 @@ def _marks(reasoning: str, reasoning_end: str, solution: str, solution_end: str)
 
 
 class MarkersSettings(Settings):
-    """Sets of markers, and which one a model family uses. Add your own: markers.sets.mine={...}"""
+    """Sets of markers, and the set of each model family. Add your own: markers.sets.mine={...}"""
 
     sets: Mapping[str, MarkerSettings] = setting(
         {
@@ -89,19 +89,19 @@ class MarkersSettings(Settings):
             "gemma2": "working_out",
             "gemma3": "working_out",
             "gemma3_text": "working_out",
-            "llama": "working_out",  # and models made from scratch
+            "llama": "working_out",  # also models made from scratch
             "mistral": "working_out",
             "phi3": "working_out",
             "qwen2": "working_out",
-            "qwen3": "think",  # it thinks in these by itself
+            "qwen3": "think",  # its own reasoning markers
         },
-        "set of each model family (`model_type` of its config.json)",
+        "marker set of each model family (`model_type` in config.json)",
     )
 
 
 @register("prompt", "plain")
 class Prompt(Component):
-    """The question and nothing else; the whole completion is the answer."""
+    """The question only; the whole completion is the answer."""
 
     group: ClassVar[str] = "prompt"
     system: System = None
@@ -110,7 +110,7 @@ class Prompt(Component):
     markers: MarkerSet = "auto"
     tool_format: ToolFormat = "auto"
     few_shot: NonNegativeInt = setting(
-        0, "worked training examples that are shown before the question", only_if=f"{OWN_PROMPTS} and task.shows_calls"
+        0, "worked training examples before the question (few-shot)", only_if=f"{OWN_PROMPTS} and task.shows_calls"
     )
 
     @property
@@ -122,7 +122,7 @@ class Prompt(Component):
         return self.answer_in == "solution" or any(place in self.text for place in PLACEHOLDERS)
 
     def check_run(self, config: Any) -> None:
-        """Models made from scratch follow no instruction: for them the prompt is a text like any other."""
+        """Models made from scratch do not follow instructions: for them the prompt is plain text."""
         asked = [place for place in ("solution", "boxed") if re.search(PLACES[place], self.text)]
         if asked and not self._asks_for_answer and not config.model.from_scratch and not config.task.writes_prompts:
             raise ConfigError(
@@ -132,13 +132,13 @@ class Prompt(Component):
             )
 
     def remarks(self, config: Any) -> Iterator[str]:
-        """Where no prompt says where the answer goes, for models that follow instructions."""
+        """Notes that no prompt text says where the answer goes, for models that follow instructions."""
         marks = [one.solution_start for one in config.markers.sets.values()] if self.answer_in == "solution" else []
         told = self._asks_for_answer or any(mark in self.text for mark in marks) or self.few_shot
         if self.answer_in in PLACES and not (told or config.model.from_scratch or config.task.writes_prompts):
             yield (
                 "neither prompt.system nor prompt.user says where the answer goes, and it is read from "
-                f"prompt.answer_in={self.answer_in} alone: a model that was not trained to it gives no valid answer"
+                f"prompt.answer_in={self.answer_in} alone: a model not trained for this gives no valid answer"
             )
 
     @property
@@ -152,7 +152,7 @@ class Prompt(Component):
 
 @register("prompt", "boxed")
 class Boxed(Prompt):
-    r"""Reasoning in free form, the answer in \boxed{}."""
+    r"""Free-form reasoning, then the answer in \boxed{}."""
 
     system: System = r"Reason step by step and put the final answer in \boxed{{}}."
     answer_in: AnswerIn = "boxed"
@@ -160,7 +160,7 @@ class Boxed(Prompt):
 
 @register("prompt", "math_reasoning")
 class MathReasoning(Prompt):
-    """Working out between two marks, then the solution between two others."""
+    """Working between two markers, then the solution between two others."""
 
     system: System = (
         "You are given a problem. Think about it and write your working out between {reasoning_start} and "
@@ -172,7 +172,7 @@ class MathReasoning(Prompt):
 
 @register("prompt", "financial_reasoning")
 class FinancialReasoning(Prompt):
-    """A page of a financial report and a question on it."""
+    """A page of a financial report and a question about it."""
 
     system: System = (
         "You are given a page of a financial report, text and table, and a question. Work the answer out between "
@@ -184,7 +184,7 @@ class FinancialReasoning(Prompt):
 
 @register("prompt", "financial_program")
 class FinancialProgram(Prompt):
-    """A page of a financial report and a question on it, to be answered with a program of FinQA's language."""
+    """A page of a financial report and a question about it, to be answered with a program in FinQA's language."""
 
     system: System = (
         "You are given a page of a financial report, text and table, and a question. Work the answer out between "
@@ -198,15 +198,14 @@ class FinancialProgram(Prompt):
 
 @register("prompt", "short_answer")
 class ShortAnswer(Prompt):
-    """The answer and nothing else."""
+    """The answer only."""
 
     system: System = "Answer with the answer alone, without an explanation."
 
 
 @register("prompt", "two_hop")
 class TwoHopPrompt(Prompt):
-    """In the words of task=two_hop: questions `<q> where p3`, calls `<call> search p3 </call>`, answers `<ans> c4
-    </ans>`."""
+    """Prompt of task=two_hop: questions `<q> where p3`, calls `<call> search p3 </call>`, answers `<ans> c4 </ans>`."""
 
     answer_in: AnswerIn = "solution"
     markers: MarkerSet = "words"
@@ -230,7 +229,7 @@ class SearchAndComplete(Prompt):
 
 @register("prompt", "musique_tags")
 class SearchAndTag(Prompt):
-    """The same without the tool `complete`: thinking, citations and answer in the text of the last turn. Goes with
+    """As musique, but without the tool `complete`: reasoning, citations and answer are text of the last turn. For
     task.tools=[retrieve_documents,get_document,list_documents]."""
 
     system: System = (

@@ -1,4 +1,4 @@
-"""Splits of local folders with data files; of local repositories and of the Hub through the `datasets` library."""
+"""Reads splits: local files directly, local repositories and the Hub through the `datasets` library."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 HUB_ID = re.compile(r"(?!.*(--|\.\.))[\w-][\w.-]*(/[\w-][\w.-]*)?", re.ASCII)
 TIMEOUT_S = 5.0
-"""How long the Hub may take to say whether it has a data set."""
+"""Time limit for the Hub's answer about a data set."""
 
 
 def split_names(key: str, splits: str) -> list[str]:
@@ -35,8 +35,8 @@ class Split:
     """A split of a local folder or of a data set of the Hub.
 
     `path` is a folder with `<split>.jsonl` or another of `ENDINGS`; a folder with a repository in the Hub's format; or
-    a Hub id, of which an earlier download is read where the Hub cannot be reached. `subset` is the configuration of a
-    repository, None for its only one, and `key` that of the setting that names the path, for errors.
+    a Hub id (an earlier download is read if the Hub cannot be reached). `subset` is the configuration of a repository,
+    None for its only one; `key` is the setting that names the path, for errors.
     """
 
     path: str
@@ -45,9 +45,9 @@ class Split:
     key: str = "task.path"
 
     def rows(self, fields: Collection[str] = ()) -> list[Row]:
-        """Its rows, with these fields at least (all if empty); others may be missing.
+        """The split's rows, with at least these fields (all if empty).
 
-        ConfigError if it is not there, DataError if it is damaged, UserError if the Hub cannot be reached or refuses.
+        ConfigError if it is missing, DataError if it is damaged, UserError if the Hub cannot be reached or refuses.
         """
         folder, shown = Path(self.path).expanduser(), ascii_text(self.path)
         if folder.is_dir():
@@ -73,7 +73,7 @@ class Split:
         for ending in ENDINGS:
             if (file := folder / f"{self.name}{ending}").is_file():
                 return file
-        # signs of a copy: a card, Parquet files, or a loading script (which will be refused)
+        # signs of a copy: a card, Parquet files, or a loading script (refused later)
         if any(any(folder.glob(sign)) for sign in ("README.md", f"{folder.name}.py", "*.parquet", "*/*.parquet")):
             return None
         names = ", ".join(sorted(entry.name for entry in folder.iterdir())[:10]) or "nothing"
@@ -91,9 +91,9 @@ class Split:
         return [Row(f"{place}, row {number}", row) for number, row in enumerate(dataset.to_list(), start=1)]
 
     def _ask(self) -> str | None:
-        """None if the Hub has the data set and lets us read it, else why it could not be asked.
+        """None if the Hub has the data set and grants access, else the reason why it could not be asked.
 
-        `load_dataset` would ask several times, with pauses, before it says that there is no network.
+        `load_dataset` would retry several times, with pauses, before it reports a missing network.
         """
         from huggingface_hub import HfApi
         from huggingface_hub.errors import HfHubHTTPError
@@ -110,7 +110,7 @@ class Split:
                     "private and the token may not read it)."
                 ) from None
             return f"it answers {status}"
-        except Exception as error:  # of the network; which classes it has depends on the version of the library
+        except Exception as error:  # network errors; their classes depend on the library's version
             return f"{type(error).__name__}: {_first_line(error)}"
         return None
 
@@ -118,7 +118,7 @@ class Split:
         return UserError(
             f"the Hub refuses access to the data set {self.path} with this token (or without one): check the name, "
             f"accept its conditions at https://huggingface.co/datasets/{self.path} if it has any, log in (hf auth "
-            f"login, or HF_TOKEN) as somebody who may read it, or {self._remedy}."
+            f"login, or HF_TOKEN) with an account that may read it, or {self._remedy}."
         )
 
     def _cached(self, reason: str) -> Dataset:
@@ -142,7 +142,7 @@ class Split:
     def _call(self, load: Callable[[], Any]) -> Dataset:
         try:
             return load()
-        except Exception as error:  # a foreign library with errors of many kinds
+        except Exception as error:  # datasets raises many kinds of errors
             text, where = _first_line(error), f"{ascii_text(self.path)}, split {self.name}"
             if "gated dataset" in text:
                 raise self._refused() from None
@@ -159,7 +159,7 @@ def _first_line(error: Exception) -> str:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Without the progress bars and log lines of `datasets`, which are as they were afterwards."""
+    """Disable the progress bars and log lines of `datasets`; restored afterwards."""
     import datasets
     from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 

@@ -1,6 +1,6 @@
 """The procedural tasks of the reasoning_gym library, arXiv:2505.24760, scored by their own verifiers.
 
-Problems are drawn without end. A hash of the question says which tenth of them is held out, for every seed alike.
+Problems are drawn endlessly. A hash of the question selects the held-out tenth, independent of the seed.
 """
 
 import contextlib
@@ -64,7 +64,7 @@ class ReasoningGymTask(DataSettings):
 
 
 class Drawer:
-    """Problem `place` of the endless row with a seed; the library makes them in chunks, which can be slow to begin.
+    """Problem `place` of an endless seeded stream; the library generates them in chunks, which can be slow to start.
 
     Seed 7, places 0 to 63: entries 0 to 63 of one of the library's data sets; place 64: entry 0 of another.
     """
@@ -79,13 +79,13 @@ class Drawer:
         )
 
     def draw(self, seed: int, place: int) -> Problem:
-        """Some data sets have no reference answer: it is empty then."""
+        """Draw a problem; without a reference answer `answer` is empty."""
         name = self._settings.dataset
         chunk, offset = divmod(place, CHUNK_SIZE)
         try:
             with contextlib.redirect_stdout(sys.stderr):  # one of the data sets prints
                 entry: dict[str, Any] = self._chunk(derive_seed(seed, chunk) % 2**32)[offset]
-        except Exception as error:  # a foreign library: assertions, values, types
+        except Exception as error:  # the library raises assertions, values, types
             said = f"{type(error).__name__}: {ascii_text(str(error)[:200])}"
             settings = dict(self._settings.settings)
             raise ConfigError(

@@ -1,10 +1,9 @@
-"""Reverse Polish arithmetic, generated without end: `<boe> 4 0 1 + + = 4 1 + = 5 <eoe>`.
+"""Generated arithmetic in reverse Polish notation: `<boe> 4 0 1 + + = 4 1 + = 5 <eoe>`.
 
-A hash of the expression's text says whether it is held out, for every run seed alike: held-out expressions are never a
-training prompt or a demonstration, and evaluation uses no others. The *lines* of a derivation are not filtered: a
+A hash of the expression decides whether it is held out, independent of the seed: held-out expressions never occur as
+training prompts or demonstrations, and evaluation uses no others. The *lines* of a derivation are not filtered: a
 held-out expression of fewer than `complexity_range[1]` operators can occur as an intermediate line of a longer training
-expression (`4 1 +` above). Those with the most operators can occur nowhere in training, so the accuracy on them is the
-strict number.
+expression (`4 1 +` above). Those with the most operators cannot, so their accuracy is the strict metric.
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ from rlvr.tasks.settings import HeldOutShare, TaskContext, TaskSettings
 from rlvr.tasks.shapes import OPERAND, OPERATOR, chain_shape, count_shapes, unrank_shape
 from rlvr.types import Example, GradedAnswer, Message, TurnText
 
-SHAPE_TRIES, FILL_TRIES = 50, 200  # draws before an expression is held to be impossible
+SHAPE_TRIES, FILL_TRIES = 50, 200  # draws before giving up on an expression
 Weights = tuple[PositiveFloat, ...] | None
 
 
 @register("task", "rpn")
 class Rpn(TaskSettings):
-    """Reverse Polish arithmetic, generated: `<boe> 4 0 1 + + = 4 1 + = 5 <eoe>`."""
+    """Generated arithmetic in reverse Polish notation: `<boe> 4 0 1 + + = 4 1 + = 5 <eoe>`."""
 
     reward = "rpn"
     answer_kind = "number"
@@ -53,7 +52,7 @@ class Rpn(TaskSettings):
     )
     operand_range: tuple[int, int] = setting((0, 6), "smallest and largest operand, both included")
     modulus: Annotated[int, Field(ge=2, le=10_000)] | None = setting(
-        7, "all arithmetic modulo this; null: plain integers"
+        7, "modulus of all arithmetic; null: plain integers"
     )
     max_abs_value: Annotated[int, Field(ge=1, le=10_000)] | None = setting(
         None, "plain integers: bound on the absolute value of every intermediate result", only_if="modulus is None"
@@ -101,7 +100,7 @@ class Rpn(TaskSettings):
         return (0, self.modulus - 1) if self.modulus is not None else (-bound, bound)
 
     def weights(self, key: str) -> tuple[float, ...]:
-        """One for each number of operators; the default ones are for the default range alone."""
+        """One weight per number of operators; the default weights only fit the default range."""
         count = self.complexity_range[1] - self.complexity_range[0] + 1
         given = getattr(self, key) or ()
         return given if len(given) == count else (1.0,) * count
@@ -143,13 +142,13 @@ class RpnTask(Task):
         for size in self._sizes:
             self._drawn(random.Random(size), size)
         if not self.eval_examples(1):
-            raise self._nothing("held-out expression")
+            raise self._impossible("held-out expression")
 
     def train_example(self, index: int) -> Example:
         return self._example(self._train_words(self._rng("train", index)))
 
     def demonstration(self, index: int, worked_share: float) -> tuple[str, ...]:
-        """Worked ones write the steps, `4 1 + = 5 <eoe>`; the others answer directly, `5 <eoe>`."""
+        """Worked ones write the steps, `4 1 + = 5 <eoe>`; others answer directly, `5 <eoe>`."""
         rng = self._rng("demonstration", index)
         worked = rng.random() < worked_share
         lines = derivation(self._train_words(rng), self.arithmetic)
@@ -157,9 +156,8 @@ class RpnTask(Task):
         return f"{BEGIN} {lines[0]} {EQUALS}", f"{completion} {END}"
 
     def eval_examples(self, num: int) -> list[Example]:
-        """The number of operators is drawn with eval_complexity_weights; one whose held-out expressions are used up
-        leaves the draw, and the others fill its place. They are drawn once: where few are held out that takes many
-        tries."""
+        """The number of operators is drawn with eval_complexity_weights; sizes without further held-out expressions are
+        dropped, and the others fill in. Drawn once: with few held-out expressions that takes many tries."""
         if num not in self._eval_examples:
             rng = random.Random(derive_seed(EVAL_SEED, "rpn", "eval"))
             weights = dict(zip(self._sizes, self.settings.weights("eval_complexity_weights"), strict=True))
@@ -185,14 +183,14 @@ class RpnTask(Task):
         return SingleTurnEnv(example, self.verifier, state=self.arithmetic)
 
     async def grade(self, example: Example, turns: Sequence[TurnText]) -> GradedAnswer:
-        """Exact answer: code apart from the rewards, so no reward setting moves it."""
+        """Exact answer; independent of the reward's code and settings."""
         return rpn_metric.grade(text_of(example.messages), turns[-1].completion, example.answer)
 
     def tags(self, example: Example) -> tuple[str, ...]:
         return (f"{example.metadata['num_operators']}_operators",)
 
     def limit_prompts(self, count_tokens: CountTokens, max_tokens: int) -> None:
-        """Nothing is left out: ConfigError if the longest prompt, of the most operators, does not fit."""
+        """Excludes nothing: ConfigError if the longest prompt, with the most operators, does not fit."""
         num_tokens = count_tokens(self._example(self._drawn(random.Random(0), self._sizes[-1])).messages)
         if num_tokens > max_tokens:
             raise ConfigError(
@@ -201,7 +199,7 @@ class RpnTask(Task):
             )
 
     def is_held_out(self, expression: str) -> bool:
-        """True for expressions that are never trained on; a hash of the text alone, so no seed moves the split."""
+        """Whether an expression is never trained on; a hash of the text alone, independent of the seed."""
         return is_held_out(expression.encode(), self.settings.held_out_share, b"rlvr-rpn-split")
 
     def _rng(self, stream: str, index: int) -> random.Random:
@@ -221,21 +219,22 @@ class RpnTask(Task):
         return self._drawn(rng, size)
 
     def _drawn(self, rng: random.Random, size: int) -> list[str]:
-        """Words to train on. ConfigError if there are none of this size."""
+        """Words of a training expression. ConfigError if there is none of this size."""
         words = self._draw(rng, size, lambda text: not self.is_held_out(text))
         if words is None:
-            raise self._nothing(f"expression of {size} operators to train on")
+            raise self._impossible(f"expression of {size} operators to train on")
         return words
 
-    def _nothing(self, what: str) -> ConfigError:
+    def _impossible(self, what: str) -> ConfigError:
         names = ("held_out_share", "max_abs_value", "operand_range", "complexity_range")
         said = ", ".join(f"task.{name}={plain(getattr(self.settings, name))}" for name in names)
         return ConfigError(f"{said} leave no {what}: allow more operators or operands.")
 
     def _draw(self, rng: random.Random, size: int, accept: Callable[[str], bool]) -> list[str] | None:
-        """Words of an accepted expression with `size` operators, or None if many draws found none.
+        """Words of an accepted expression with `size` operators, or None after many draws.
 
-        A rejected draw keeps its shape, so shapes stay uniform; one that cannot be filled is replaced in the end.
+        A rejected draw keeps its shape, so that shapes stay uniform; a shape without accepted words is finally
+        replaced.
         """
         draw = rng.random
         words_of = {OPERAND: self._operands, OPERATOR: self.settings.operators}
@@ -250,7 +249,7 @@ class RpnTask(Task):
         return None
 
     def _has_words(self, words: Sequence[str]) -> bool:
-        """True if every intermediate result is in the vocabulary, which a modulus takes care of."""
+        """Whether every intermediate result is in the vocabulary; always true with a modulus."""
         try:
             return self.arithmetic.modulus is not None or evaluate(words, self.arithmetic) is not None
         except ExpressionError:

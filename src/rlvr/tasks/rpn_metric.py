@@ -1,4 +1,4 @@
-"""The metric of RPN arithmetic: exact answer. Shares no code with the rewards, so no reward setting can move it."""
+"""The metric of RPN arithmetic: exact answer. Shares no code with the rewards, so their settings cannot affect it."""
 
 import re
 
@@ -8,14 +8,14 @@ _INTEGER = re.compile(r"-?[0-9]{1,18}")
 
 
 def grade(prompt: str, completion: str, expected: str) -> GradedAnswer:
-    """Is the last thing the completion says, before the first `<eoe>`, `= expected`?
+    """Whether the completion ends, before its first `<eoe>`, with `= expected`.
 
     The `=` may be the prompt's last word, so a direct answer counts:
 
         prompt `<boe> 3 4 + =`, completion `7 <eoe>`          answer 7
         prompt `<boe> 3 4 + =`, completion `3 4 + = 7 <eoe>`  answer 7
         prompt `<boe> 3 4 + =`, completion `7 7 <eoe>`        no answer: not an operand after `=`
-        prompt `<boe> 3 4 + =`, completion `7`                no answer: never finished
+        prompt `<boe> 3 4 + =`, completion `7`                no answer: not finished
     """
     said, ended, _ = completion.partition("<eoe>")
     words = prompt.split() + said.split()

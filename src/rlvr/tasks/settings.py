@@ -1,4 +1,4 @@
-"""What every task declares: settings, which prompt and reward go with it, and how it is opened."""
+"""The settings interface of tasks: fields, default prompt and reward, opening."""
 
 from __future__ import annotations
 
@@ -32,53 +32,53 @@ if TYPE_CHECKING:
 
 HeldOutShare = Annotated[float, Field(gt=0, lt=1)]
 Functions = Mapping[str, Callable[..., Any]]
-"""Import path -> the function itself, for functions of a script or notebook that no import could find."""
+"""Import path -> function, for functions of a script or notebook that cannot be imported."""
 
 Reads = Literal["all", "held_out", "nothing"]
-"""What of a task's data is needed. Training reads all; a user's own question needs nothing."""
+"""The required part of a task's data. Training reads all; a user's own question needs none."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskContext:
-    """What a task is opened with."""
+    """Arguments for opening a task."""
 
-    name: str  # what its metrics are called
+    name: str  # name in metrics
     seed: int
     prompt: Prompt
     prompter: Prompter
-    reward: Verifier | None  # its parts; None where the task scores its episodes itself
-    sandbox: Sandbox  # processes for what can hang
+    reward: Verifier | None  # its parts; None if the task scores its episodes itself
+    sandbox: Sandbox  # processes for code that can hang
     functions: Functions
-    open: Callable[[TaskBundle, str, int], Task]  # opens a task inside this one: bundle, name, seed
+    open: Callable[[TaskBundle, str, int], Task]  # opens a nested task: bundle, name, seed
     reads: Reads = "all"
 
     @property
     def verifier(self) -> Verifier:
-        """The reward of a task that does not score its episodes itself."""
+        """The reward; for tasks that do not score their episodes themselves."""
         assert self.reward is not None
         return self.reward
 
 
 class TaskSettings(Component, ABC):
-    """Where problems come from.
+    """A source of problems.
 
-    The class variables say what a run may expect of the task; `prompt` and `reward` are the choices that follow
-    `task=...`. A reward is the name of one (`rlvr train --help-config reward`), or its parts.
+    The class variables describe the task to a run; `prompt` and `reward` are the choices implied by `task=...`. A
+    reward is a name (`rlvr train --help-config reward`), or its parts.
     """
 
     group: ClassVar[str] = "task"
     prompt: ClassVar[str] = "plain"
     reward: ClassVar[str | Mapping[str, Any]] = "text"
-    hub_id: ClassVar[str] = ""  # where the Hub has its data
-    is_generated: ClassVar[bool] = False  # its examples belong to nobody: one may be shown to everybody
+    hub_id: ClassVar[str] = ""  # Hub id of its data
+    is_generated: ClassVar[bool] = False  # its examples are free of rights, and can be published
     writes_prompts: ClassVar[bool] = False  # prompt.* has no effect
     scores_itself: ClassVar[bool] = False  # reward.parts is empty
     has_tools: ClassVar[bool] = False
-    has_documents: ClassVar[bool] = False  # parts on retrieval and citations can be computed
-    brings_verifier: ClassVar[bool] = False  # each example has a verifier of its own
-    shows_calls: ClassVar[bool] = True  # few-shot examples can be shown
-    stop_words: ClassVar[tuple[str, ...]] = ()  # words that end a completion, beside the tokenizer's own end
-    made_of_words: ClassVar[bool] = False  # prompts and completions are of one small vocabulary, for model=scratch
+    has_documents: ClassVar[bool] = False  # supports reward parts for retrieval and citations
+    brings_verifier: ClassVar[bool] = False  # each example has its own verifier
+    shows_calls: ClassVar[bool] = True  # supports few-shot examples
+    stop_words: ClassVar[tuple[str, ...]] = ()  # words that end a completion, besides the tokenizer's end token
+    made_of_words: ClassVar[bool] = False  # prompts and completions use a small vocabulary, for model=scratch
     answer_kind: ClassVar[str] = "text"  # or number, or program
 
     @property
@@ -88,27 +88,27 @@ class TaskSettings(Component, ABC):
 
     @property
     def origin(self) -> str:
-        """Where its examples come from, in a few words."""
+        """A short description of the examples' source."""
         return "generated"
 
     @property
     def prompt_fields(self) -> tuple[str, ...]:
-        """Placeholders of prompt.user beside `{question}`."""
+        """Placeholders of prompt.user besides `{question}`."""
         return ()
 
     @property
     def num_turns(self) -> int:
-        """Completions of an episode, at most."""
+        """Maximum number of completions per episode."""
         return 1
 
     @property
     def bundles(self) -> Mapping[str, TaskBundle]:
-        """The tasks that this one consists of; empty but for a mix."""
+        """The parts of a mix; else empty."""
         return {}
 
     @abstractmethod
     def open(self, context: TaskContext) -> Task:
-        """The task, its data loaded. ConfigError or UserError for data that is not there, damaged, or does not fit."""
+        """The task with its data. ConfigError or UserError for missing, damaged or unsuitable data."""
 
     def check_run(self, config: Any) -> None:
         words, model = self.made_of_words, config.model
@@ -137,26 +137,26 @@ class TaskSettings(Component, ABC):
 
 
 class LimitSettings(TaskSettings):
-    """What every task with data can leave out."""
+    """Limits for every task with data."""
 
     max_train_examples: PositiveInt | None = setting(
-        None, "train on this many examples, the first ones; null: all", only_if="run.is_trained or prompt.few_shot"
+        None, "train on the first examples, this many; null: all", only_if="run.is_trained or prompt.few_shot"
     )
     max_prompt_tokens: PositiveInt | None = setting(
-        None, "examples whose prompt has more tokens are left out, and counted; null: whatever the context holds"
+        None, "examples with longer prompts are excluded and counted; null: limited by the context only"
     )
 
 
 class DataSettings(LimitSettings):
-    """A task of problems with a question and an answer each."""
+    """A task of question-answer problems."""
 
     @abstractmethod
     def load(self, context: TaskContext) -> Data:
-        """The problems, and what there is to say about them."""
+        """The problems, with notes."""
 
     @abstractmethod
     def make_metric(self) -> Metric:
-        """What tells whether a held-out answer is right."""
+        """The metric for held-out answers."""
 
     def environments(self, context: TaskContext) -> ToolEnvironments | None:
         return None
@@ -171,25 +171,25 @@ class DataSettings(LimitSettings):
 
 
 class RowSettings(DataSettings):
-    """A task of rows: those that one setting names are trained on, those of another (or a share) are held out."""
+    """A task of rows: one setting names the training rows, another (or a share) the held-out ones."""
 
     train_key: ClassVar[str] = "train_split"
     eval_key: ClassVar[str] = "eval_split"
 
     @abstractmethod
     def rows(self, key: str) -> Iterable[Row]:
-        """The rows that a setting names."""
+        """The rows named by a setting."""
 
     @abstractmethod
     def parse(self, row: Row) -> Problem | str:
-        """The problem of a row, or why it is left out. DataError if it is not what it should be."""
+        """The problem of a row, or the reason to exclude it. DataError for invalid content."""
 
     def parser(self, key: str, seed: int) -> Callable[[Row], Problem | str]:
-        """`parse` for the rows of a setting; `seed` is that of their order."""
+        """`parse` for the rows of a setting; `seed` is the seed of their order."""
         return self.parse
 
     def load(self, context: TaskContext, **order: Any) -> Data:
-        """`order` is that of `ListSource`."""
+        """`order` belongs to `ListSource`."""
         from rlvr.tasks.dataset import by_hash, make_data, parse_rows
 
         def part(key: str, seed: int) -> Part | None:
@@ -210,7 +210,7 @@ class RowSettings(DataSettings):
         )
 
 
-# Fields whose default differs between tasks.
+# Fields with different defaults per task.
 DataPath = Annotated[
     str,
     setting(
@@ -226,7 +226,7 @@ Subset = Annotated[
 MetricName = Annotated[
     str,
     setting(
-        description="how held-out answers are graded: numeric: equal numbers; math: equivalent expressions; text: "
+        description="metric of held-out answers: numeric: equal numbers; math: equivalent expressions; text: "
         "equal after normalization; exact: equal characters; or your own module:Class",
         min_length=1,
     ),
@@ -236,14 +236,14 @@ MetricName = Annotated[
 class SplitSettings(RowSettings):
     """A data set with splits, on the Hub or in a local folder."""
 
-    columns: ClassVar[tuple[str, ...]] = ()  # those that are needed; empty: all
+    columns: ClassVar[tuple[str, ...]] = ()  # required columns; empty: all
     path: DataPath
     subset: Subset = None
-    train_split: Text = setting("train", "split to train on; several are joined with +")
+    train_split: Text = setting("train", "training split; join several with +")
 
     @property
     def has_split_files(self) -> bool:
-        """Whether `path` is a folder with a file for each split, and no repository with several configurations."""
+        """Whether `path` is a folder with a file per split, not a repository with several configurations."""
         folder, first = Path(self.path).expanduser(), self.train_split.partition("+")[0]
         return any((folder / f"{first}{ending}").is_file() for ending in ENDINGS)
 
@@ -269,7 +269,7 @@ class MetricSettings(DataSettings):
 
     def check_run(self, config: Any) -> None:
         super().check_run(config)
-        registry.find("metric", str(self.metric))  # a class of the user's may have given it another type
+        registry.find("metric", str(self.metric))  # a user class may have given it another type
 
 
 class TaskBundle(Settings):
@@ -279,13 +279,13 @@ class TaskBundle(Settings):
 
 
 class MixPart(TaskBundle):
-    weight: PositiveFloat = setting(1.0, "examples of it, in proportion to the other tasks")
+    weight: PositiveFloat = setting(1.0, "share of examples, relative to the other tasks")
 
 
 def data_folder(name: str, otherwise: str, split: str | None = None) -> str:
-    """The folder `name` in RLVR_DATA if there is one, else the Hub's data set.
+    """The folder `name` in RLVR_DATA if it exists, else the Hub's data set.
 
-    `data_folder("musique", "bdsaglam/musique,answerable,validation", "dev")`: or `FOLDER,dev`, as it is called there.
+    `data_folder("musique", "bdsaglam/musique,answerable,validation", "dev")`: or `FOLDER,dev`, with its split name.
     """
     folder = Path(os.environ.get("RLVR_DATA", "")) / name
     if "RLVR_DATA" not in os.environ or not folder.is_dir():

@@ -1,4 +1,4 @@
-"""Shapes of RPN expressions: Catalan(k) with k operators, numbered, so that a uniform number is a uniform shape.
+"""Shapes of RPN expressions: Catalan(k) for k operators, numbered for uniform sampling.
 
 A shape is a string of `n` (operand) and `o` (operator): `4 0 1 + +` is `nnnoo`. It is valid if every prefix has more
 `n` than `o` and the whole has one more.
@@ -16,10 +16,11 @@ def count_shapes(num_operators: int) -> int:
 
 
 def count_completions(operands: int, height: int) -> int:
-    """Valid ways to go on with `operands` more operands and `height` values on the stack, ending with one value.
+    """Number of valid continuations with `operands` more operands and `height` values on the stack, ending with one
+    value.
 
-    The reflection principle: of the C(m, a) orders of a operands and a + h - 1 operators, m = 2a + h - 1, those whose
-    stack runs empty correspond to the C(m, a + h) paths mirrored at their first visit to 0.
+    By the reflection principle: of the C(m, a) orders of a operands and a + h - 1 operators, m = 2a + h - 1, those that
+    empty the stack correspond to the C(m, a + h) paths mirrored at their first visit to 0.
     """
     length = 2 * operands + height - 1
     return comb(length, operands) - comb(length, operands + height)

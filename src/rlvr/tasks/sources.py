@@ -1,7 +1,6 @@
-"""Where a data task's problems come from: an endless training stream, and problems that are held out.
+"""Sources of problems for data tasks: an endless training stream, and held-out problems.
 
-Problem `index` of the training stream is a pure function of (data, seed, index): a resumed run needs nothing but the
-index.
+Problem `index` of the training stream is a pure function of (data, seed, index): resume only needs the index.
 """
 
 import random
@@ -18,21 +17,21 @@ from rlvr.tasks.problems import Problem, hash_rank, is_held_out
 Keep = Callable[[Problem], bool]
 
 MAX_TRIES = 2_000
-"""Draws without a new problem before a generator is held to have no more."""
+"""Draws without a new problem before a generator counts as exhausted."""
 
 
 class Source(ABC):
-    """An endless training stream, and problems that never occur in it."""
+    """An endless training stream, and disjoint held-out problems."""
 
-    sizes: tuple[int, int] | None = None  # training and held-out problems, where there is an end to them
+    sizes: tuple[int, int] | None = None  # numbers of training and held-out problems, if finite
 
     @abstractmethod
     def train(self, index: int, stream: str = "train") -> Problem:
-        """Problem `index` of an endless stream; streams of other names have another order where there is a choice."""
+        """Problem `index` of an endless stream; other stream names give another order if possible."""
 
     @abstractmethod
     def held_out(self, num: int) -> list[Problem]:
-        """The first `num` held-out problems, all different, the same for every seed; fewer if there are no more."""
+        """The first `num` distinct held-out problems, the same for every seed; fewer if there are no more."""
 
     def some(self, num: int) -> Sequence[Problem]:
         """Training problems in a fixed order: all of a list, the first `num` of an endless source."""
@@ -40,18 +39,18 @@ class Source(ABC):
 
     @abstractmethod
     def holds_out(self, key: bytes) -> bool:
-        """True for the keys of held-out problems, whatever else is left out of them."""
+        """Whether the key is held out, regardless of other exclusions."""
 
     @abstractmethod
     def leave_out(self, train: Keep, held_out: Keep) -> Sequence[tuple[str, int, int]]:
-        """From now on only what `train` and `held_out` accept, which changes the order of what stays: only before
-        anything is drawn. What that costs, if known: `("training", 3, 7473)`, 3 of 7,473; and `("held-out", ...)`."""
+        """Keep only problems accepted by `train` and `held_out`. This changes the order, so call it before anything is
+        drawn. Returns the exclusions if known: `("training", 3, 7473)` for 3 of 7,473; and `("held-out", ...)`."""
 
 
 class Epochs:
-    """The order of each pass over n problems: `Epochs(seed=0).place(4, 3)` is where the second of pass 1 stands.
+    """The order of each pass over n problems: `Epochs(seed=0).place(4, 3)` is the index of the second one of pass 1.
 
-    With `rank` each pass goes from places of low rank to places of high rank, in a new order among equals.
+    With `rank` each pass is sorted by it, with a new random order among equals.
     """
 
     def __init__(self, seed: int, rank: Callable[[int], float] | None = None) -> None:
@@ -72,13 +71,13 @@ class Epochs:
 
 
 class ListSource(Source):
-    """Problems that are all in memory: epochs of the training problems, each in a new seeded order.
+    """In-memory problems: epochs of the training problems, each in a new seeded order.
 
-    Of 3 problems a, b, c: train(0..5) is e.g. b a c | c a b. Held-out problems come in the order of a hash, so that the
-    first n are a fair sample, whatever the order of the file and whatever else is left out.
+    For 3 problems a, b, c: train(0..5) is e.g. b a c | c a b. Held-out problems are ordered by hash, so that the first
+    n are a random sample, independent of the file's order and of exclusions.
 
-    With a `difficulty`, each epoch goes from easy to difficult. With a `stratum`, held-out problems come from each
-    stratum in turn, in the order of the strata, while it has any.
+    With a `difficulty`, each epoch goes from easy to difficult. With a `stratum`, held-out problems alternate between
+    strata in order, while they have any.
     """
 
     def __init__(
@@ -127,7 +126,7 @@ class ListSource(Source):
 
 
 class HashedSource(Source):
-    """Holds out a share of the problems, by the hash of their keys; what is left out is not drawn."""
+    """Holds out a share of the problems by the hash of their keys; excluded problems are not drawn."""
 
     def __init__(self, *, eval_share: float, seed: int, max_train: int | None = None) -> None:
         self._share, self._seed, self._max_train = eval_share, seed, max_train
@@ -145,7 +144,7 @@ class HashedSource(Source):
 
     @abstractmethod
     def _restart(self) -> None:
-        """Forget what was drawn."""
+        """Forget drawn problems."""
 
     def _trains(self, problem: Problem) -> bool:
         return not self.holds_out(problem.key) and all(keep(problem) for keep, _ in self._keep)
@@ -155,9 +154,9 @@ class HashedSource(Source):
 
 
 class ReplaySource(HashedSource):
-    """Problems of a Python iterator, read as they are needed, in its own order; `begin()` starts it again.
+    """Problems of a Python iterator, read on demand, in its order; `begin()` restarts it.
 
-    If the iterator ends, epochs follow as from a list.
+    If the iterator ends, epochs follow as for a list.
     """
 
     def __init__(self, begin: Callable[[], Iterator[Problem]], **split: Any) -> None:
@@ -189,10 +188,10 @@ class ReplaySource(HashedSource):
 
     def _restart(self) -> None:
         self._iterator = self._accepted(self._trains)
-        self._problems: list[Problem] = []  # to train on, as far as they were needed
+        self._problems: list[Problem] = []  # training problems read so far
 
     def _accepted(self, wanted: Keep) -> Iterator[Problem]:
-        """What is wanted; ends after many others in a row."""
+        """Accepted problems; ends after many consecutive rejections."""
         num_others = 0
         limit = int(MAX_TRIES / min(self._share, 1 - self._share))
         for problem in self._begin():
@@ -204,17 +203,17 @@ class ReplaySource(HashedSource):
                 return
 
     def _read(self, num: int) -> int:
-        """How many training problems there are: `num` or more, or all."""
+        """Read until `num` training problems are known, or all; returns their number."""
         num = min(num, self._max_train or num)
         self._problems += islice(self._iterator, max(0, num - len(self._problems)))
         return len(self._problems)
 
 
 class DrawnSource(HashedSource):
-    """Problems of endless rows of which each has a seed: `draw(seed, place)`.
+    """Problems of endless seeded streams: `draw(seed, place)`.
 
-    A draw that falls on the wrong side is repeated in another row, so training never sees a held-out problem even where
-    there are few different ones.
+    A draw on the wrong side of the split is repeated from another stream, so training never sees a held-out problem,
+    even with few different ones.
     """
 
     def __init__(self, draw: Callable[[int, int], Problem], *, name: str, **split: Any) -> None:
@@ -234,7 +233,7 @@ class DrawnSource(HashedSource):
         )
 
     def held_out(self, num: int) -> list[Problem]:
-        """They are drawn once and kept."""
+        """Drawn once and kept."""
         num_tries = 0
         while len(self._held_out) < num and num_tries < MAX_TRIES:
             problem = self._draw(derive_seed(EVAL_SEED, self._name, "held out"), self._num_draws)
@@ -251,5 +250,5 @@ class DrawnSource(HashedSource):
 
 
 def anything(problem: Problem) -> bool:
-    """Leaves nothing out."""
+    """Accepts every problem."""
     return True

@@ -1,4 +1,4 @@
-"""Environments of tasks whose model calls tools, and demonstrations of what it should say."""
+"""Environments with tools for tasks, and their demonstrations."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -16,12 +16,12 @@ from rlvr.types import Example, Message, ToolCall, ToolSchema
 
 
 class ToolEnvironments:
-    """Opens an environment with the same tools, and a state of its own, for each episode."""
+    """Creates an environment per episode, with common tools and its own state."""
 
     def __init__(
         self, toolbox: Sequence[Tool], verifier: Verifier, *, state: Callable[[Example], Any], **limits: Any
     ) -> None:
-        """`limits` are those of `ToolEnv`: `max_turns`, `potential`, `reminds`."""
+        """`limits` are arguments of `ToolEnv`: `max_turns`, `potential`, `reminds`."""
         self.toolbox = tuple(toolbox)
         self.tools: tuple[ToolSchema, ...] = tuple(tool.schema for tool in toolbox)
         self._verifier, self._state, self._limits = verifier, state, limits
@@ -35,7 +35,7 @@ class ToolEnvironments:
 
 
 def played(example: Example, env: Env, turns: Sequence[Any], tool_format: str) -> tuple[str, ...]:
-    """Prompt, completion, reply, completion, ... where the model says `turns`; the replies are those of the tools.
+    """Prompt, completion, reply, completion, ... for the given completions `turns`; the tools give the replies.
 
     `[{"name": "search", "arguments": {"query": "Oslo"}}, "Norway"]` is a call, its reply, and the answer.
     """

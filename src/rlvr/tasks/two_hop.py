@@ -1,14 +1,14 @@
-"""Where does a person work? A world of its own for each episode, in which one tool finds one fact at a time.
+"""Where does a person work? Each episode has its own world, in which a tool reveals one fact at a time.
 
     <q> where p3
         <call> search p3 </call>          <tool> p3 works-at o7 . </tool>
         <call> search o7 </call>          <tool> o7 located-in c4 . </tool>
         <ans> c4 </ans> <eoe>
 
-Who works where is drawn for every example, so no weight can know it: without both searches an answer is a guess
-among the cities. A hash of the (person, organization, city) chain says whether it is held out, for every run seed
-alike: held-out chains are never the chain that a training prompt or a demonstration asks for, and evaluation asks for
-no others. Words by themselves are all trained on.
+Facts are drawn for every example, so weights cannot memorize them: without both searches an answer is a guess among the
+cities. A hash of the (person, organization, city) chain decides whether it is held out, independent of the seed: no
+training prompt or demonstration asks for a held-out chain, and evaluation asks for no others. All individual words are
+trained on.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ END = "<eoe>"
 CALL, CALL_END, REPLY, REPLY_END = "<call>", "</call>", "<tool>", "</tool>"
 ASK = "<q> where"
 WORKS_AT, LOCATED_IN, NOTHING, STOP = "works-at", "located-in", "nothing", "."
-MAX_TRIES = 20_000  # draws before a kind of chain is held to be impossible
-SEARCH_SHARE = 4 / 7  # of the demonstrations that are not worked: search once, then guess; the others guess at once
+MAX_TRIES = 20_000  # draws before giving up on a kind of chain
+SEARCH_SHARE = 4 / 7  # share of unworked demonstrations that search once, then guess; the others guess at once
 
 WORDS_OF_A_TURN = 4  # <call> search p3 </call>
 METRIC = ExactMetric()
 
 Chain = tuple[str, str, str]
-"""A person, the organization where they work, and the city that it is in: `("p3", "o7", "c4")`."""
+"""A person, their organization, and its city: `("p3", "o7", "c4")`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,7 +71,7 @@ def search(name: str, state: Walk) -> str:
 class WordsEnv(ToolEnv):
     """Replies between marks, in words of the vocabulary.
 
-    Says `nothing .` where other environments say what is wrong with a call: there are no words for it.
+    Replies `nothing .` to invalid calls: the vocabulary has no words for error messages.
     """
 
     def __init__(self, example: Example, walk: Walk, form: AnswerFormat, **settings: Any) -> None:
@@ -96,7 +96,7 @@ class WordsEnv(ToolEnv):
 
 @register("task", "two_hop")
 class TwoHop(TaskSettings):
-    """A world of its own for each episode: who works where, and where that is; a tool tells one step at a time."""
+    """A new world in each episode: who works where, and in which city; a tool reveals one fact at a time."""
 
     prompt: ClassVar[str] = "two_hop"
     reward = "two_hop"
@@ -105,15 +105,13 @@ class TwoHop(TaskSettings):
     has_tools: ClassVar[bool] = True
     shows_calls: ClassVar[bool] = False
     stop_words: ClassVar[tuple[str, ...]] = (CALL_END, END)
-    num_persons: PositiveInt = setting(40, "persons in a world; the question asks where one of them works")
-    num_organizations: PositiveInt = setting(30, "organizations that they work at")
-    num_cities: PositiveInt = setting(20, "cities that those are in")
+    num_persons: PositiveInt = setting(40, "persons in a world; the question asks about one")
+    num_organizations: PositiveInt = setting(30, "organizations of these persons")
+    num_cities: PositiveInt = setting(20, "cities of these organizations")
     held_out_share: HeldOutShare = setting(
         0.2, "share of all (person, organization, city) chains, chosen by hash, that is never trained on"
     )
-    max_turns: int = setting(
-        4, "completions of an episode, the answer included; two searches and an answer need 3", ge=3
-    )
+    max_turns: int = setting(4, "maximum number of completions per episode; two searches and an answer need 3", ge=3)
 
     @property
     def num_turns(self) -> int:
@@ -148,7 +146,7 @@ class TwoHopTask(Task):
                 ("c", settings.num_cities),
             )
         )
-        self._tool = make_tool(search, timeout_s=1.0, inline=True)  # a look into a dictionary
+        self._tool = make_tool(search, timeout_s=1.0, inline=True)  # a dictionary lookup
         marks = self._prompter.answer_format.required_markers()
         self._answer_start, self._answer_end = marks.solution_start, marks.solution_end
         self.vocabulary = (
@@ -161,7 +159,7 @@ class TwoHopTask(Task):
                 raise ConfigError(f"the marker {mark!r} is not one word of its own: choose prompt.markers=words.")
         self._trained_chain(random.Random(0))
         if not self.eval_examples(1):
-            raise self._nothing("evaluate on")
+            raise self._impossible("evaluate on")
 
     def train_example(self, index: int) -> Example:
         seed = derive_seed(self._seed, "two_hop", "train", index)
@@ -176,7 +174,7 @@ class TwoHopTask(Task):
 
     def demonstration(self, index: int, worked_share: float) -> tuple[str, ...]:
         """Worked ones find the answer. Of the others four in seven search once and then name any city, three name any
-        city at once: what reinforcement learning has to win back."""
+        city at once; RL has to regain the searches."""
         rng = random.Random(derive_seed(self._seed, "two_hop", "demonstration", index))
         kind, guess = rng.random(), rng.choice(self._cities)
         person, organization, city = self._trained_chain(rng)
@@ -203,7 +201,7 @@ class TwoHopTask(Task):
         )
 
     def facts(self, example: Example) -> Mapping[str, str]:
-        """The world of an example, `Walk.facts`: its chain, and everything else by chance."""
+        """The world of an example, `Walk.facts`: its chain, and random facts for everything else."""
         person, organization, city = example.metadata["chain"]
         draw = random.Random(derive_seed(example.metadata["world"], "world")).random
         organizations, cities = self._organizations, self._cities
@@ -217,11 +215,11 @@ class TwoHopTask(Task):
         }
 
     async def grade(self, example: Example, turns: Sequence[TurnText]) -> GradedAnswer:
-        """Is exactly the city named between the markers? Code apart from the rewards."""
+        """Whether exactly the city is between the markers; independent of the rewards' code."""
         return await METRIC.grade(replace(to_attempt(example, turns), format=self._prompter.answer_format))
 
     def example(self, text: str) -> Example:
-        """For `<q> where p3`, `where p3` or `p3` a held-out chain of that person; UserError for any other text."""
+        """For `<q> where p3`, `where p3` or `p3` a held-out chain of that person; UserError for other text."""
         words = text.split()
         if not words or words[-1] not in self._persons or words[:-1] not in ([], ["where"], ASK.split()):
             last = self._persons[-1]
@@ -233,7 +231,7 @@ class TwoHopTask(Task):
         return self._held_out_example(chain)
 
     def limit_prompts(self, count_tokens: CountTokens, max_tokens: int) -> None:
-        """Nothing is left out: ConfigError if an episode of max_turns does not fit."""
+        """Excludes nothing: ConfigError if an episode of max_turns does not fit."""
         name = self._persons[0]
         turn = f"{CALL} {self._tool.name} {name} {CALL_END} {REPLY} {name} {WORKS_AT} {name} {STOP} {REPLY_END}"
         num_searches = self._settings.max_turns - 1
@@ -245,7 +243,7 @@ class TwoHopTask(Task):
             )
 
     def is_held_out(self, chain: Chain) -> bool:
-        """True for chains that are never trained on; a hash of the words alone, so no seed moves the split."""
+        """Whether a chain is never trained on; a hash of the words alone, independent of the seed."""
         return is_held_out(" ".join(chain).encode(), self._settings.held_out_share, b"rlvr-two-hop")
 
     def _messages(self, person: str) -> tuple[Message, ...]:
@@ -265,7 +263,7 @@ class TwoHopTask(Task):
     def _trained_chain(self, rng: random.Random) -> Chain:
         chain = self._draw(rng, held_out=False)
         if chain is None:
-            raise self._nothing("train on")
+            raise self._impossible("train on")
         return chain
 
     def _draw(
@@ -277,6 +275,6 @@ class TwoHopTask(Task):
                 return chain
         return None
 
-    def _nothing(self, what: str) -> ConfigError:
+    def _impossible(self, what: str) -> ConfigError:
         share = self._settings.held_out_share
         return ConfigError(f"task.held_out_share={share} leaves no chain to {what}: change it, or make a larger world.")

@@ -1,12 +1,11 @@
-"""Any environment of the verifiers library as a task: its data, its tools, its loop, its rubric.
+"""Any environment of the verifiers library as a task, with its data, tools, loop and rubric.
 
-Training and held-out examples are the rows of its two data sets; where it has no evaluation set, a share of the rows,
-by hash, is held out. The metric is a number of the rubric: at `task.metric_threshold` or above a completion is right.
+Training and held-out examples are its two data sets; without an evaluation set, a share of the rows is held out by
+hash. The metric is a number of the rubric: an episode is right at `task.metric_threshold` or above.
 
-The library is kept from doing what would break a run. An environment's constructor installs handlers of SIGINT and
-SIGTERM in the place of ours, and because of that works in the main thread alone: environments are made while
-`signal.signal` does nothing. A rubric logs what its functions raise and gives 0.0 for it, so that a broken function
-looks like a wrong answer: rubrics are watched.
+We work around two problems. An environment's constructor replaces our SIGINT and SIGTERM handlers, and therefore only
+works in the main thread: environments are created while `signal.signal` is disabled. A rubric logs exceptions of its
+functions and scores 0.0, so that a broken function looks like a wrong answer: rubrics are wrapped to record them.
 """
 
 from __future__ import annotations
@@ -38,10 +37,10 @@ from rlvr.tasks.verifiers_env import FAILURES, TOOL_ERRORS, Scorer, VerifiersEnv
 from rlvr.types import Example, GradedAnswer, Message, Score, ToolSchema, TurnText
 
 VERSION = "0.3.1"
-"""The last one with `load_environment`, `ToolEnv`, `Rubric`, `vf-install` and their `vf-eval`."""
+"""The last version with `load_environment`, `ToolEnv`, `Rubric`, `vf-install` and `vf-eval`."""
 
 ROUNDING = 1e-9
-"""0.7 + 0.2 + 0.1 is a little less than 1.0, and is meant to be 1.0."""
+"""Tolerance: 0.7 + 0.2 + 0.1 is slightly less than 1.0."""
 
 
 @register("task", "verifiers")
@@ -57,10 +56,10 @@ class Verifiers(LimitSettings):
         {}, "keyword arguments of its load_environment"
     )
     eval_share: HeldOutShare = setting(
-        0.1, "share of the rows, by hash, that is never trained on, where it has no evaluation set of its own"
+        0.1, "share of the rows, by hash, that is never trained on, if it has no evaluation set"
     )
-    metric: Text = setting("reward", "what held-out accuracy is told by: reward, or one of the environment's metrics")
-    metric_threshold: float = setting(1.0, "an episode is right where that number is this or more")
+    metric: Text = setting("reward", "metric of held-out accuracy: reward, or one of the environment's metrics")
+    metric_threshold: float = setting(1.0, "an episode is right from this value of the metric on")
 
     @property
     def origin(self) -> str:
@@ -71,9 +70,9 @@ class Verifiers(LimitSettings):
 
 
 class VerifiersTask(Task):
-    """Rows of the library's data sets; what became of an episode is known to its environment alone.
+    """Rows of the library's data sets. Only an episode's environment knows its outcome.
 
-    So `grade` looks up what the environment that `env` made for the example found: the number called `task.metric`.
+    So `grade` looks up `task.metric` as found by the environment that `env` made for the example.
     """
 
     def __init__(self, settings: Verifiers, seed: int, *, name: str) -> None:
@@ -87,7 +86,7 @@ class VerifiersTask(Task):
             train, held_out = by_hash(train, settings.eval_share, where)
         data = make_data((train, held_out), where=where, seed=seed, max_train=settings.max_train_examples)
         self._source, self.notes = data.source, data.notes
-        self._findings: dict[Any, list[float | str]] = {}  # by example and what was said
+        self._findings: dict[Any, list[float | str]] = {}  # by example and completions
 
     def train_example(self, index: int) -> Example:
         return self._example(self._source.train(index))
@@ -96,18 +95,17 @@ class VerifiersTask(Task):
         return [self._example(problem) for problem in self._source.held_out(num)]
 
     def env(self, example: Example) -> Env:
-        """A rollout that is scored by itself, whose finding is kept for `grade`."""
+        """A separately scored rollout; its result is kept for `grade`."""
         remember = functools.partial(self._remember, example)
         return VerifiersEnv(example, self._row(example), self._env, scorer=Scorer(self._env, 1), scored=remember)
 
     def envs(self, example: Example, count: int) -> Sequence[Env]:
-        """Rollouts that are scored together if the rubric has rewards for groups."""
+        """Rollouts that are scored together if the rubric has group rewards."""
         scorer, row = Scorer(self._env, count), self._row(example)
         return [VerifiersEnv(example, row, self._env, scorer=scorer) for _ in range(count)]
 
     async def grade(self, example: Example, turns: Sequence[TurnText]) -> GradedAnswer:
-        """Whether the number called `task.metric` reached `task.metric_threshold`. Where no answer is known, nothing is
-        right."""
+        """Whether the number `task.metric` reached `task.metric_threshold`. Without a known answer nothing is right."""
         answer = turns[-1].text.strip() or None
         findings = self._findings.pop(key := _key(example, turns), ["the environment has not scored this episode"])
         found = findings.pop(0)
@@ -129,7 +127,7 @@ class VerifiersTask(Task):
             yield f"{text_of(self._example(problem).messages)}\n{problem.answer}"
 
     def example(self, text: str) -> Example:
-        """A user's own question after the environment's system prompt, with metadata `has_answer` False."""
+        """A user's question after the environment's system prompt, with metadata `has_answer` False."""
         question, name = own_question(self.name, text)
         system, prompt = self._env.system_prompt, [{"role": "user", "content": question}]
         prompt = [*([{"role": "system", "content": system}] if system else []), *prompt]
@@ -149,7 +147,7 @@ class VerifiersTask(Task):
     # --------------------------------------------------------------------------------------------------- the data
 
     def _part(self, split: str, rows: Any) -> Part:
-        """The problems of a data set, told apart by what they ask, or by everything where all ask the same."""
+        """The problems of a data set, keyed by their question, or by everything if all ask the same."""
         found = list(rows.select_columns([name for name in ("prompt", "answer", "info") if name in rows.column_names]))
         asked = [
             text_of([message for message in _messages(row["prompt"]) if message.role != "system"]) for row in found
@@ -188,7 +186,7 @@ class VerifiersTask(Task):
         return tuple(tool_schema(tool) for tool in (info or {}).get("tool_defs") or self._env.tool_defs or ())
 
     def _remember(self, example: Example, turns: Sequence[TurnText], score: Score) -> None:
-        """ConfigError if the rubric knows no such metric."""
+        """ConfigError if the rubric lacks the metric."""
         metric, numbers = self._settings.metric, {"reward": score.value, **score.parts}
         if score.status != "error" and metric not in numbers:
             raise ConfigError(
@@ -211,7 +209,7 @@ def _messages(prompt: Any) -> tuple[Message, ...]:
 
 
 def library() -> Any:
-    """The module `verifiers.legacy`, silent unless VF_LOG_LEVEL is set. UserError without it, or in another version."""
+    """The module `verifiers.legacy`, silent unless VF_LOG_LEVEL is set. UserError if missing or in another version."""
     try:
         found = importlib.metadata.version("verifiers")
     except importlib.metadata.PackageNotFoundError:
@@ -221,15 +219,15 @@ def library() -> Any:
             f"task=verifiers needs verifiers {VERSION}, but {found} is installed: pip install 'rlvr[verifiers]'."
         )
     module = importlib.import_module("verifiers.legacy")
-    if "VF_LOG_LEVEL" not in os.environ:  # what goes wrong is counted and said by rlvr
+    if "VF_LOG_LEVEL" not in os.environ:  # rlvr counts and reports failures
         logging.getLogger("verifiers").setLevel(logging.CRITICAL)
     return module
 
 
 def make_environment(env_id: str, env_args: Mapping[str, Any]) -> Any:
-    """The environment that `env_id`'s `load_environment` makes, with its data sets, its rubrics watched. In any thread.
+    """The environment of `env_id`'s `load_environment`, with data sets and recorded rubrics. Works in any thread.
 
-    ConfigError if there is none, it does not take the arguments, or it gives no scores.
+    ConfigError if it is missing, rejects the arguments, or gives no scores.
     """
     vf = library()
     arguments = {key: list(value) if isinstance(value, tuple) else value for key, value in env_args.items()}
@@ -252,7 +250,7 @@ def make_environment(env_id: str, env_args: Mapping[str, Any]) -> Any:
             f"task.env_args={arguments}: {env_id} cannot be made with them ({said}); change them."
         ) from error
     if not env.score_rollouts:
-        raise ConfigError(f"task.env_id={env_id}: gives no scores (score_rollouts=False), so nothing could be learnt.")
+        raise ConfigError(f"task.env_id={env_id}: gives no scores (score_rollouts=False), so there is no reward.")
     _watch(vf.Rubric)
     for part in (env, *getattr(env, "envs", ())):
         if hasattr(part, "error_formatter"):
@@ -261,13 +259,13 @@ def make_environment(env_id: str, env_args: Mapping[str, Any]) -> Any:
 
 
 def _noted(formatted: Callable[[Exception], str], error: Exception) -> str:
-    """What the model is told of an exception in a tool, which the episode counts."""
+    """The text the model gets for a tool's exception, which the episode counts."""
     TOOL_ERRORS.get([]).append(text := formatted(error))
     return text
 
 
 def _watch(rubric: Any) -> None:
-    """Have what the functions of rubrics raise written into the state of the episodes that they should have scored."""
+    """Record exceptions of rubric functions in the states of their episodes."""
     if hasattr(rubric, FAILURES):
         return
     setattr(rubric, FAILURES, True)
@@ -289,7 +287,7 @@ def _watch(rubric: Any) -> None:
 
 
 def _recording(func: Callable[..., Any], states: Sequence[Any], check: Callable[[Any], Any]) -> Callable[..., Any]:
-    """`func`, with the same signature for the library, which fills in arguments by their names."""
+    """`func` with the same signature, because the library passes arguments by name."""
 
     @functools.wraps(func)
     async def recorded(*args: Any, **kwargs: Any) -> Any:

@@ -1,11 +1,11 @@
-"""An environment of the verifiers library as one of ours: its rollout runs as a task of the same event loop.
+"""Adapts an environment of the verifiers library: its rollout runs as a task of the same event loop.
 
-The library's loop asks a client for a completion. Ours puts the question into a queue and waits for the answer:
+The library's loop asks a client for a completion. Our client queues the request and waits for the answer:
 
-the library's rollout (a task of its own)             our episode
+the library's rollout (its own task)                  our episode
     client.get_response(messages, tools)   ->  queue  ->   start() returns the messages
     waits                                                  the engine samples
-    a Response                             <-  future <-   step(what was said)
+    a Response                             <-  future <-   step(completion)
 """
 
 import asyncio
@@ -27,13 +27,13 @@ from rlvr.rewards.base import checked
 from rlvr.types import Example, Message, Score, StopReason, ToolCall, ToolSchema, TurnText
 
 FAILURES = "rlvr_failures"
-"""Key of a library's state: `(name of the function, exception)` for each function of the rubric that raised."""
+"""Key in the library's state: `(function name, exception)` for each failed function of the rubric."""
 
 TOOL_ERRORS: ContextVar[list[str]] = ContextVar("rlvr_tool_errors")
-"""Of the rollout that runs: what the library's tools raised, which the model is told."""
+"""Exceptions of the running rollout's tools, which the library reports to the model."""
 
 MAX_REFUSALS = 100
-"""An environment that still asks for completions after this many refusals is given up."""
+"""An environment that continues after this many refusals is abandoned."""
 
 MAX_ERROR_CHARS = 500
 
@@ -46,12 +46,12 @@ Scored = Callable[[Sequence[TurnText], Score], None]
 
 
 class EpisodeError(Exception):
-    """An episode that cannot be scored, and why: the environment failed, not the model."""
+    """An episode cannot be scored: the environment failed, not the model."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Request:
-    """The library wants a completion of these messages (its own objects) and waits for `answer`."""
+    """The library's request for a completion of these messages (its own objects); it waits for `answer`."""
 
     messages: Sequence[Any]
     tools: tuple[ToolSchema, ...]
@@ -59,9 +59,9 @@ class Request:
 
 
 class Scorer:
-    """Has the rubric score the states of `size` episodes of one example.
+    """Scores the states of `size` episodes of one example with the rubric.
 
-    Where it has rewards for groups, the last episode to end has all of them scored, and the others wait for that.
+    If the rubric has group rewards, the last episode to end triggers the scoring of all, and the others wait.
     """
 
     def __init__(self, env: Any, size: int) -> None:
@@ -71,7 +71,7 @@ class Scorer:
         self._error: Exception | None = None
 
     async def __call__(self, state: Any | None) -> None:
-        """The rubric writes reward and metrics into the state; None is an episode that failed, and is not scored."""
+        """The rubric writes reward and metrics into the state; None is a failed episode, which is not scored."""
         if not self._scores_groups:
             if state is not None:
                 await self._rubric.score_rollout(state)
@@ -95,9 +95,8 @@ class Scorer:
 class VerifiersEnv:
     """One rollout of the library's environment.
 
-    It is its loop that decides what is said to the model and when the episode ends. An unfinished completion is handed
-    to it as truncated, and what it asks for after the end is refused as a prompt that is too long: it then finishes
-    the rollout by itself and has it scored.
+    The library's loop writes the prompts and ends the episode. An unfinished completion is marked as truncated, and
+    later requests are refused as overlong prompts: the loop then finishes and scores the rollout by itself.
     """
 
     def __init__(
@@ -115,7 +114,8 @@ class VerifiersEnv:
         self._tool_errors: list[str] = []
 
     async def start(self) -> tuple[Message, ...]:
-        """What the library asks for first; the example's messages if it ends before. RuntimeError the second time."""
+        """The library's first prompt; the example's messages if the rollout ends before. RuntimeError the second
+        time."""
         if self._rollout is not None:
             raise RuntimeError(f"the environment of example {self._example.id!r} is single-use and was started before")
         requests = self._requests
@@ -124,13 +124,13 @@ class VerifiersEnv:
         self._rollout = asyncio.create_task(rollout)
         TOOL_ERRORS.reset(before)
         self._rollout.add_done_callback(lambda task: requests.put_nowait(None))
-        # an episode that is dropped without a score, by an exception elsewhere, leaves no task behind
+        # an episode dropped without a score, by an exception elsewhere, must not leave a task behind
         weakref.finalize(self, self._rollout.cancel).atexit = False
         await self._next_request()
         return self._example.messages if self._pending is None else to_messages(self._pending.messages)
 
     async def step(self, said: Message) -> Reply:
-        """Hand the completion over; what the library asks for next, or that its rollout has ended."""
+        """Pass the completion to the library; returns its next prompt, or that its rollout has ended."""
         self._num_said += 1
         before, response = self._pending, to_response(said)
         if before is None or not await self._answer(response):
@@ -146,8 +146,8 @@ class VerifiersEnv:
     async def score(self, turns: Sequence[TurnText]) -> Score:
         """The reward and the metrics of the environment's rubric.
 
-        An error of the environment, and a function of the rubric that raises, are status "error". RewardError for a
-        reward that is no finite number, UserError if the environment or its rubric raises one.
+        Errors of the environment and of functions of the rubric are status "error". RewardError for a reward that is no
+        finite number, UserError if the environment or its rubric raises one.
         """
         state = None
         try:
@@ -165,7 +165,7 @@ class VerifiersEnv:
     # ------------------------------------------------------------------------------------------------ the rollout
 
     async def _next_request(self) -> None:
-        """Wait until the library asks for a completion (`_pending`), or its rollout has ended (None)."""
+        """Wait until the library requests a completion (`_pending`) or its rollout has ended (None)."""
         self._pending = await self._requests.get()
         while self._pending is not None and self._pending.answer.done():  # cancelled by the library
             self._pending = await self._requests.get()
@@ -199,7 +199,7 @@ class VerifiersEnv:
         return checked(self._env.env_id, score)
 
     def _counted(self, turns: Sequence[TurnText], metrics: Mapping[str, float]) -> dict[str, float]:
-        """As `ToolEnv` counts: what went wrong, as far as tool environments or the rubric's metrics say."""
+        """Counts as `ToolEnv` does, from tool environments or the rubric's metrics."""
         if not self.tools:
             return {"turns": float(len(turns))}
         calls = [call for turn in turns for call in turn.calls]
@@ -211,7 +211,7 @@ class VerifiersEnv:
         return {name: float(count) for name, count in (measured | counts).items()}
 
     async def _finished(self, turns: Sequence[TurnText]) -> Any:
-        """The state after the library's rollout, which is brought to its end."""
+        """Finish the library's rollout; returns its state."""
         last = turns[-1]
         if last.stop_reason == StopReason.ABORTED:
             await self._give_up()
@@ -232,7 +232,7 @@ class VerifiersEnv:
         await asyncio.wait({self._rollout})
 
     def _result(self) -> Any:
-        """The ended rollout's state. EpisodeError if the environment failed."""
+        """The state of the ended rollout. EpisodeError if the environment failed."""
         if self._rollout.cancelled():
             raise EpisodeError("the environment cancelled its own rollout")
         error = self._rollout.exception()
@@ -246,7 +246,7 @@ class VerifiersEnv:
         return state
 
     def _stopped_by_limit(self, said: Message) -> bool:
-        """Whether tools were called in the last turn that there may be: the episode would have gone on."""
+        """Whether tools were called in the last possible turn: the episode would have continued."""
         ended = self._rollout
         if self._num_said != self.max_turns or not said.tool_calls or ended.cancelled() or ended.exception():
             return False
@@ -254,7 +254,7 @@ class VerifiersEnv:
 
 
 def _scores_groups(env: Any) -> bool:
-    """Whether some reward is given to the episodes of a group together."""
+    """Whether a reward function scores a group together."""
     return env.requires_group_rollouts or any(_scores_groups(part) for part in getattr(env, "envs", ()))
 
 
@@ -272,7 +272,7 @@ def _client_class() -> Any:
     base: Any = importlib.import_module("verifiers.legacy.clients").Client
 
     class QueueClient(base):
-        """Answers whole requests: the native formats, which the other methods are for, do not occur."""
+        """Answers complete requests; the native formats of the other methods do not occur."""
 
         async def get_response(self, prompt: Any, model: str, sampling_args: Any, tools: Any = None, **_: Any) -> Any:
             answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -289,7 +289,7 @@ def tool_schema(tool: Any) -> ToolSchema:
 
 
 def to_messages(messages: Sequence[Any]) -> tuple[Message, ...]:
-    """The library's messages, objects or dicts, as ours. UserError for content that is no text."""
+    """The library's messages, objects or dicts, as ours. UserError for non-text content."""
     names: dict[str, str] = {}
     found = []
     for message in messages:
@@ -315,7 +315,7 @@ def _text(content: Any) -> str:
 
 
 def _call(call: Any) -> ToolCall:
-    """A call of the library (`name`, `arguments`) or of OpenAI (`function`); arguments are JSON, or already read."""
+    """A call of the library (`name`, `arguments`) or of OpenAI (`function`); arguments are JSON, or already parsed."""
     function = call.get("function") or call
     arguments = function.get("arguments")
     with contextlib.suppress(ValueError, RecursionError):
@@ -330,15 +330,15 @@ def _call(call: Any) -> ToolCall:
 
 
 def _identity(message: Any) -> tuple[Any, ...]:
-    """Equal for two messages of the library that say the same."""
+    """Equal for library messages with equal content."""
     calls = tuple((call["id"], call["name"], call["arguments"]) for call in message.get("tool_calls") or ())
     return message["role"], _text(message.get("content")), calls, message.get("tool_call_id")
 
 
 def to_response(said: Message, *, truncated: bool = False) -> Any:
-    """An assistant's message as the library's answer of a model.
+    """An assistant's message as the library's model response.
 
-    A call that is none (`problem`) goes in with arguments that are no JSON, so that an environment says so and goes on.
+    A malformed call (`problem`) gets arguments that are no JSON, so that the environment reports it and continues.
     """
     types: Any = importlib.import_module("verifiers.legacy.types")
     calls = [

@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: a live line on a terminal, plain lines elsewhere. Always on stderr."""
+"""Progress of a run on stderr: a live line on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def format_duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-_TROUBLE = (  # metric, what the console calls it, share above which it is said
+_TROUBLE = (  # metric, its name on the console, share above which it is shown
     ("rollout/error_share", "verifier failed", 0.0),
     ("rollout/invalid_share", "unreadable", 0.1),
     ("rollout/truncated_share", "cut off", 0.1),
@@ -34,10 +34,10 @@ _TROUBLE = (  # metric, what the console calls it, share above which it is said
 
 
 def summarize(metrics: Mapping[str, float], headline: str = "accuracy") -> str:
-    """The few numbers worth a glance: `reward 0.512  accuracy 0.830 [0.794, 0.861]  5,120 tokens/s`.
+    """The main metrics: `reward 0.512  accuracy 0.830 [0.794, 0.861]  5,120 tokens/s`.
 
-    Failed verifiers, and many answers that are unreadable or cut off, are said here at once; hints wait for more steps.
-    With several evaluation sets each headline is named after its task: `gsm8k accuracy 0.412 [...]`.
+    Failed verifiers, and many unreadable or cut-off answers, are shown at once; hints wait for more steps. With several
+    evaluation sets each headline is named after its task: `gsm8k accuracy 0.412 [...]`.
     """
     parts = [f"loss {metrics['loss']:.3f}"] if "loss" in metrics else []
     if "reward/mean" in metrics:
@@ -49,7 +49,7 @@ def summarize(metrics: Mapping[str, float], headline: str = "accuracy") -> str:
         low, high = metrics.get(f"{name}_low"), metrics.get(f"{name}_high")
         interval = "" if low is None or high is None else f" [{low:.3f}, {high:.3f}]"
         parts.append(f"{task}{headline.replace('_', ' ')} {metrics[name]:.3f}{interval}")
-    if metrics.get("time/tokens_per_s", 0) > 0:  # a step that only evaluates samples nothing to train on
+    if metrics.get("time/tokens_per_s", 0) > 0:  # a step that only evaluates has no training tokens
         parts.append(f"{metrics['time/tokens_per_s']:,.0f} tokens/s")
     return "  ".join(parts)
 
@@ -57,7 +57,7 @@ def summarize(metrics: Mapping[str, float], headline: str = "accuracy") -> str:
 class Console:
     """`with Console("auto", log_every=10, total_steps=80) as console: console.stage("training", 80); ...`
 
-    Showing progress must never end a run: when stderr is closed or its reader has gone, the console falls silent.
+    Progress must never end a run: if stderr is closed or its reader is gone, the console becomes silent.
     """
 
     def __init__(
@@ -96,11 +96,11 @@ class Console:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._progress is not None:
-            self._progress.stop()  # shows the cursor again
+            self._progress.stop()  # restores the cursor
             self._progress = None
 
     def stage(self, name: str, total: int | None = None, *, done: int = 0) -> None:
-        """Begin a stage of `total` steps (default: the run's), `done` of which a resumed run has behind it."""
+        """Begin a stage of `total` steps (default: the run's); a resumed run has `done` of them already."""
         self._name, self._total = name, self._total_steps if total is None else total
         self._first, self._started = done, monotonic()
         if self._progress is not None:
@@ -109,11 +109,11 @@ class Console:
             self.note(f"{name}: {self._total - done} steps")
 
     def advance(self, step: int, metrics: Mapping[str, float] | None = None) -> None:
-        """Move the stage's bar to `step` of its total; `metrics` as in `summarize` ("loss" for the warm start)."""
+        """Move the progress bar to `step`; `metrics` as in `summarize` ("loss" for the warm start)."""
         self._show(step, summarize(metrics or {}, self._headline), step % self._log_every == 0 or step == self._total)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Show a training step, evaluations always; then say what looks wrong, each thing once."""
+        """Show a training step, and always an evaluation; then report hints, each once."""
         evaluated = {name: value for name, value in metrics.items() if name.startswith("eval/")}
         self._accuracy = evaluated or self._accuracy
         due = bool(evaluated) or step % self._log_every == 0 or step == self._total
@@ -126,10 +126,10 @@ class Console:
                 self.note(f"step {step}: {hint.text}")
 
     def show(self, lines: Sequence[Sequence[tuple[str, str]]]) -> None:
-        """Lines of (text, rich style); the styles are left out where there is no live terminal."""
+        """Print lines of (text, rich style); without a live terminal the styles are ignored."""
         from rich.text import Text
 
-        for line in lines:  # what the text says is never read as markup
+        for line in lines:  # the text is never parsed as markup
             self.note("".join(text for text, _ in line).rstrip() if self._rich is None else Text.assemble(*line))
 
     def diagnose(self) -> None:
@@ -143,13 +143,13 @@ class Console:
             self.note(f"- {hint.text}")
 
     def _remember(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Keep what `hints` looks at: all evaluations, and the last steps whole."""
+        """Keep the data for `hints`: all evaluations, and the last steps."""
         kept = [{n: v for n, v in old.items() if n.startswith("eval/")} for old in self._history[:-WINDOW]]
         self._history = [old for old in kept if old] + self._history[-WINDOW:] + [dict(metrics)]
 
     def _show(self, step: int, numbers: str, due: bool) -> None:
         eta = ""
-        if self._first < step < self._total:  # at the stage's mean speed so far
+        if self._first < step < self._total:  # at the stage's mean speed
             left = (monotonic() - self._started) / (step - self._first) * (self._total - step)
             eta = f"eta {format_duration(left)}"
         if self._progress is not None and self._bar is not None:
@@ -165,12 +165,12 @@ class Console:
                 self._rich.print(text, markup=False, highlight=False)
             else:
                 print(text, file=self._stream, flush=True)
-        except (OSError, ValueError):  # the reader of a pipe has gone, or the stream is closed
+        except (OSError, ValueError):  # the pipe's reader is gone, or the stream is closed
             self._mode = "none"
 
 
 def _live(stream: TextIO) -> tuple[RichConsole, Progress]:
-    """rich is imported here: plain runs do not pay for it."""
+    """Imports rich only here: plain runs do not need it."""
     from rich.console import Console as RichConsole
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
@@ -182,5 +182,5 @@ def _live(stream: TextIO) -> tuple[RichConsole, Progress]:
         TextColumn("{task.fields[numbers]}", markup=False),
         TextColumn("{task.fields[eta]}", markup=False),
     ]
-    # four frames a second: more would take time from a run that has one core
+    # four frames per second: more would slow down a run with one core
     return console, Progress(*columns, console=console, refresh_per_second=4)

@@ -1,8 +1,8 @@
-"""Episodes for a reader: turn by turn, what was sampled and what was not, and what came of it.
+"""Prints episodes turn by turn: sampled and other tokens, and the outcome.
 
-What the model wrote is shown, never interpreted: no escape sequence reaches the terminal, no markup is read, and a line
-of the model's own begins further right than ours. What is not trained on stands in square brackets, dim where there are
-colors; that is read off the mask of the row that was trained on, not off who wrote it.
+Model output is escaped: no escape sequence reaches the terminal, no markup is parsed, and the model's lines are
+indented more than ours. Tokens that are not trained on are in square brackets, dim with colors, according to the
+trained row's mask (not to their author).
 """
 
 import json
@@ -14,19 +14,19 @@ from operator import itemgetter
 from rlvr.tracking.rollouts import CallRecord, Decode, EpisodeRecord, TextTurn, TurnRecord
 from rlvr.types import GradedAnswer, Group, StopReason
 
-Span = tuple[str, str]  # text and its style, as rich names styles
+Span = tuple[str, str]  # text and its rich style
 Line = list[Span]
 
 PLAIN, LABEL, TRAINED, MASKED, GOOD, BAD = "", "bold", "green", "dim", "bold green", "bold red"
-MAX_CHARS = 2_000  # of a piece of text; what is longer loses its middle
-MAX_PROMPT_CHARS = 600  # of a first prompt, whose end says most
+MAX_CHARS = 2_000  # per text; longer ones lose their middle
+MAX_PROMPT_CHARS = 600  # per first prompt, whose end matters most
 MAX_CALL_CHARS = 300
 _WIDTH = 10  # of the labels
-_FAILURES = {"tool_errors", "malformed_calls", "unknown_tools", "invalid_arguments", "tool_timeouts"}  # said if any
+_FAILURES = {"tool_errors", "malformed_calls", "unknown_tools", "invalid_arguments", "tool_timeouts"}  # if any
 
 
 def visible(text: str, limit: int = MAX_CHARS) -> str:
-    """The text with its control characters spelled out, indented and cut in its middle to about `limit` characters."""
+    """The text with control characters escaped, indented, and cut in its middle to about `limit` characters."""
     if len(text) > limit:
         left_out = len(text) - limit
         text = f"{text[: limit // 2]} ... {left_out:,} characters left out ... {text[len(text) - limit // 2 :]}"
@@ -35,7 +35,7 @@ def visible(text: str, limit: int = MAX_CHARS) -> str:
 
 
 def call_text(call: CallRecord) -> str:
-    """`search(query="Oslo", top_n=3)`, or what is wrong with it."""
+    """`search(query="Oslo", top_n=3)`, or the problem of a malformed call."""
     if call.problem is not None:
         return visible(f"no call: {call.problem}", MAX_CALL_CHARS)
     arguments = ", ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in call.arguments.items())
@@ -57,13 +57,13 @@ def grade_text(grade: GradedAnswer, expected: str, stop_reason: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodePrinter:
-    print: Callable[[Sequence[Line]], None]  # shows lines of styled text
+    print: Callable[[Sequence[Line]], None]  # prints lines of styled text
     decode: Decode
-    weights: Callable[[Group], Mapping[str, float]]  # of the parts of a group's reward; empty if they are not known
-    grades: Callable[[Group], Sequence[GradedAnswer]]  # the metric's, on a group's episodes
+    weights: Callable[[Group], Mapping[str, float]]  # weights of a group's reward parts; empty if unknown
+    grades: Callable[[Group], Sequence[GradedAnswer]]  # the metric's grades of a group's episodes
 
     def show(self, step: int, groups: Sequence[Group], records: Sequence[EpisodeRecord]) -> None:
-        """All episodes of a step; `records` are those of the groups' episodes, in order."""
+        """Print all episodes of a step; `records` belong to the groups' episodes, in order."""
         grades = [grade for group in groups for grade in self.grades(group)]
         for record, grade in zip(records, grades, strict=True):
             group = groups[record.group]
@@ -97,7 +97,7 @@ def episode_lines(
 
 
 def turn_lines(turns: Sequence[TextTurn], prompt: str) -> Iterator[Line]:
-    """An episode whose mask is not known: completion, calls and reply of each turn."""
+    """An episode without known mask: completion, calls and reply of each turn."""
     yield _labelled("prompt", [(visible(_tail(prompt, MAX_PROMPT_CHARS)), MASKED)])
     for number, turn in enumerate(turns, start=1):
         yield _labelled(f"turn {number}", [(visible(turn.completion), TRAINED)])
@@ -110,15 +110,15 @@ def _labelled(label: str, spans: Line) -> Line:
     return [(label.ljust(_WIDTH), LABEL), *spans]
 
 
-Masked = list[tuple[int, int]]  # token ids, each with its entry of the mask that was trained with
+Masked = list[tuple[int, int]]  # token ids with their entries of the training mask
 
 
 def _masked_turns(record: EpisodeRecord) -> Iterator[tuple[TurnRecord, Masked, Masked]]:
-    """Each turn with the tokens before its completion that are new in its row, and its completion."""
+    """For each turn its completion, and the tokens before it that are new in the row."""
     rows = iter(record.rows)
     row, place = next(rows), 0
     for turn in record.turns:
-        if place == len(row.ids):  # the row was full: the template rewrote history, and another one began
+        if place == len(row.ids):  # end of the row: the template rewrote history, and a new row began
             row, place = next(rows), 0
         start, end = len(turn.prompt_ids), len(turn.prompt_ids) + len(turn.completion_ids)
         tokens = list(zip(row.ids, row.loss_mask, strict=True))
@@ -152,7 +152,7 @@ def _ending(record: EpisodeRecord, turn: TurnRecord) -> Span:
 
 
 def _reward(record: EpisodeRecord, weights: Mapping[str, float]) -> str:
-    """`0.60 = 0.50 x answer 1.00 + 0.20 x citation 0.50`, with the sum where it is not the reward."""
+    """`0.60 = 0.50 x answer 1.00 + 0.20 x citation 0.50`, with the sum if it differs from the reward."""
     parts = {name: value for name, value in record.reward_parts.items() if value is not None}
     if record.reward is None:
         return f"none: the verifier failed ({visible(str(record.diagnostics.get('error', 'no message')))})"

@@ -1,5 +1,5 @@
-"""Records of graded episodes, one JSON line each: what `eval`, `predict` and `benchmark` write, and what `analyze` and
-`report` read. docs/evaluation.md describes every field.
+"""Records of graded episodes, one JSON line each: written by `eval`, `predict` and `benchmark`, read by `analyze` and
+`report`. docs/evaluation.md describes every field.
 """
 
 import math
@@ -18,19 +18,19 @@ from rlvr.tracking.rollouts import TextTurn
 from rlvr.types import StopReason, TraceStep
 
 Number = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
-"""JSON has no NaN and no infinity: in a file both are null, and null is NaN."""
+"""JSON has no NaN and no infinity: both are written as null, and null is read as NaN."""
 
 Count = Annotated[int, Field(ge=0, lt=2**53)]
-"""A number of things; larger ones are no counts, and no floats."""
+"""A count: a bounded non-negative integer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Origin:
-    """Where a record comes from: `Origin(model="runs/latest/final", task="rpn", split="test")`.
+    """Origin of a record: `Origin(model="runs/latest/final", task="rpn", split="test")`.
 
-    `settings` is a short hash of everything that decides what is asked, sampled and graded, the weights included:
-    records with equal settings, example and sample are the same measurement. `conditions` is a hash of what has to be
-    equal for two models to be compared. `retriever` is None where nothing is searched.
+    `settings` is a short hash of everything that affects prompts, samples and grades, including the weights: records
+    with equal settings, example and sample are the same measurement. `conditions` is a hash of what must be equal to
+    compare two models. `retriever` is None without search.
     """
 
     model: str = ""
@@ -43,7 +43,7 @@ class Origin:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GradedTurn(TextTurn):
-    """A turn of an evaluation; `token_ids` and `logprobs` are empty where an endpoint does not tell them."""
+    """A turn of an evaluation; `token_ids` and `logprobs` are empty if an endpoint does not send them."""
 
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[Number, ...] = ()
@@ -66,16 +66,16 @@ class EvaluationRecord(Origin):
     expected: str
     answer: str | None
     correct: bool
-    reward: Number  # NaN where the verifier failed; null in the file
+    reward: Number  # NaN if the verifier failed; null in the file
     stop_reason: StopReason
-    num_prompt_tokens: Count = 0  # of all turns' prompts: what was read, earlier turns once
+    num_prompt_tokens: Count = 0  # of all turns' prompts, earlier turns counted once
     num_completion_tokens: Count
     tags: tuple[str, ...]
     parts: Mapping[str, Number]
     diagnostics: Mapping[str, Number | str]
     failure: str | None = None
     trace: tuple[TraceStep, ...] = ()
-    time_s: float = 0.0  # from the first prompt to the grade, other episodes in between: the only field of the clock
+    time_s: float = 0.0  # from the first prompt to the grade, with concurrent episodes; the only time-dependent field
 
     @property
     def completions(self) -> tuple[str, ...]:
@@ -92,11 +92,11 @@ SCHEMA = TypeAdapter(EvaluationRecord)
 def read_records(
     path: Path, *, name: str | None = None, tokens: bool = True
 ) -> tuple[list[EvaluationRecord], list[str]]:
-    """The records of a file, and a sentence for each line that is none: the rest is used.
+    """The records of a file, and a sentence for each invalid line, which is skipped.
 
     The sentences call the file `name`, by default its path. Of records of the same measurement the last one counts; a
-    model that is there under two names was measured twice. `tokens=False`: without `token_ids` and `logprobs`.
-    UserError: there is no such file, or it cannot be read.
+    model under two names counts as two. `tokens=False` drops `token_ids` and `logprobs`. UserError: the file is missing
+    or unreadable.
     """
     name = str(path) if name is None else name
     records: dict[tuple[object, ...], EvaluationRecord] = {}
@@ -132,8 +132,8 @@ def check_writable(path: str) -> None:
 
 
 def write_jsonl(path: str, records: Iterable[EvaluationRecord]) -> None:
-    """Write a file of JSON lines, whole or not at all. UserError: no space, or not writable."""
-    target = Path(path).resolve()  # the file behind a link, not the link, is replaced
+    """Write a file of JSON lines atomically. UserError: no space, or not writable."""
+    target = Path(path).resolve()  # replace the target of a link, not the link
     with writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(target, b"".join(map(to_line, records)))

@@ -1,4 +1,4 @@
-"""Writing files so that they are whole or absent, and saying plainly why a write failed."""
+"""Atomic file writes, and clear messages for failed ones."""
 
 import errno
 import os
@@ -18,9 +18,9 @@ _REMEDIES = {
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn an operating system error inside the block into a `UserError` that names the file and the remedy.
+    """Turn an operating system error inside the block into a `UserError` with file and remedy.
 
-    safetensors and tokenizers are written in Rust: their errors are no `OSError`s but end in `(os error 28)`.
+    Errors of safetensors and tokenizers (in Rust) are no `OSError`s but end in `(os error 28)`.
     """
     try:
         yield
@@ -49,8 +49,8 @@ def sync_folder(path: Path) -> None:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file so that it has either its old or its new content at any moment. UserError: the disk is full, or the
-    path cannot be written; the old content is still there."""
+    """Replace a file's content atomically. UserError: the disk is full, or the path is not writable; the old content is
+    kept."""
     temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
     with writing(path):
         try:
@@ -60,6 +60,6 @@ def write_atomically(path: Path, data: bytes) -> None:
                 os.fsync(file.fileno())
             temporary.replace(path)
         finally:
-            if temporary.exists():  # only after a failure; `unlink` itself must not hide the reason
+            if temporary.exists():  # only after a failure, whose reason `unlink` must not hide
                 temporary.unlink()
         sync_folder(path.parent)

@@ -1,4 +1,4 @@
-"""Plain sentences for a person whose curve is flat: which signal looks wrong, and what to look at first."""
+"""Hints for a flat curve: which metric looks wrong, and what to check first."""
 
 import operator
 import re
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 Metrics = Mapping[str, float]
-WINDOW = 5  # a signal has to look wrong for this many steps in a row: one bad step is noise
+WINDOW = 5  # a metric must look wrong for this many consecutive steps: one bad step is noise
 
 _RULES: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 _COMPARE = {">": operator.gt, "<": operator.lt, "==": operator.eq}
@@ -17,30 +17,30 @@ _COMPARE = {">": operator.gt, "<": operator.lt, "==": operator.eq}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hint:
-    """`Hint(key="truncated", text="...")`: `key` names the signal, so that each can be said once."""
+    """`Hint(key="truncated", text="...")`: `key` names the hint, so that each is reported once."""
 
     key: str
     text: str
 
 
 def _holds(condition: str, metrics: Metrics) -> bool:
-    """Whether `policy/grad_norm > 0 and policy/grad_norm < 1e-5`; false where a number is not there."""
+    """Evaluate `policy/grad_norm > 0 and policy/grad_norm < 1e-5`; false if a metric is missing."""
     parts = (part.split() for part in condition.split(" and "))
     return all(name in metrics and _COMPARE[sign](metrics[name], float(limit)) for name, sign, limit in parts)
 
 
 def checked() -> dict[str, str]:
-    """The metric that a hint is about, for every key of a rule: `{"truncated": "rollout/truncated_share", ...}`."""
+    """The metric of each hint rule by key: `{"truncated": "rollout/truncated_share", ...}`."""
     return {key: rule["when"].split()[0] for key, rule in _RULES.items()}
 
 
 def hints(history: Sequence[Metrics], *, window: int = WINDOW, penalties: Collection[str] = ()) -> list[Hint]:
-    """What looks wrong in the metrics so far, oldest first; the last `window` steps and all evaluations count.
+    """Problems in the metrics so far, oldest first; considers the last `window` steps and all evaluations.
 
-    `penalties` are the parts of the reward that are 0 where all is well.
+    `penalties` are the reward parts that are normally 0.
     """
     is_solved = solved(history)
-    updates = [metrics for metrics in history if "reward/mean" in metrics]  # the line of step 0 only evaluates
+    updates = [metrics for metrics in history if "reward/mean" in metrics]  # line 0 holds only the evaluation
     recent = updates[-window:] if len(updates) >= window else []
     steps = "the last step" if window == 1 else f"each of the last {window} steps"
     found = [
@@ -54,9 +54,9 @@ def hints(history: Sequence[Metrics], *, window: int = WINDOW, penalties: Collec
 
 
 def _silent_parts(recent: Sequence[Metrics], steps: str, penalties: Collection[str]) -> list[Hint]:
-    """One hint for each part of the reward that is exactly 0 all the time while another one is not.
+    """One hint per reward part that is always exactly 0 while another one is not.
 
-    An error that hides in the reading of answers looks just so: exact match is silently 0, the rest is trained on.
+    A bug in answer extraction looks like this: exact match is silently 0, and the other parts are trained on.
     """
     names = {name for metrics in recent for name in metrics}
     named = {name for name in names if name.startswith("reward/") or name == "episode/answer_em"}
@@ -64,7 +64,7 @@ def _silent_parts(recent: Sequence[Metrics], steps: str, penalties: Collection[s
     parts = sorted(name for name in named if name.rpartition("/")[2] not in penalties)
     silent = [name for name in parts if all(metrics.get(name) == 0 for metrics in recent)]
     if len(silent) > 1 and "episode/answer_em" in silent:
-        silent.remove("episode/answer_em")  # the part of the reward says it
+        silent.remove("episode/answer_em")  # already covered by the reward part
     if not any(metrics.get(name, 0.0) > 0 for metrics in recent for name in parts):
         return []
     return [
@@ -84,8 +84,8 @@ def solved(history: Sequence[Metrics]) -> bool:
 
 
 def _beyond_chance(history: Sequence[Metrics]) -> list[Hint]:
-    """Tasks whose accuracy fell by more than chance: since their best evaluation, while the reward went up; and since
-    the first one."""
+    """Tasks with a significant drop in accuracy: since their best evaluation while the reward rose, or since the first
+    evaluation."""
     gamed, worse = [], []
     for task in sorted({n.split("/")[1] for m in history for n in m if re.fullmatch("eval/[^/]+/accuracy_low", n)}):
         accuracy, reward = f"eval/{task}/accuracy", f"eval/{task}/reward"

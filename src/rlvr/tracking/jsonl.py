@@ -1,4 +1,4 @@
-"""Files of one JSON object a line: `metrics.jsonl`, one line a step, and records of anything."""
+"""JSON-lines files: `metrics.jsonl`, one line per step, and records."""
 
 import json
 import math
@@ -20,8 +20,8 @@ _ROW = TypeAdapter(dict[str, Number])
 def metrics_line(step: int, metrics: Mapping[str, float]) -> str:
     """`metrics_line(3, {"reward/mean": 0.5, "loss/kl": nan})` is `{"step": 3, "loss/kl": null, "reward/mean": 0.5}`.
 
-    Names are sorted and floats have their shortest round-trip form, so equal numbers give equal bytes. JSON has no NaN
-    and no infinity: both are written as null, so that every line stays readable to every tool.
+    Sorted names and shortest round-trip floats make equal numbers equal bytes. JSON has no NaN and no infinity: both
+    are written as null, so that any tool can parse every line.
     """
     names = sorted(metrics.keys() - {"step"})
     numbers = {name: metrics[name] if type(metrics[name]) is int else float(metrics[name]) for name in names}
@@ -32,7 +32,7 @@ def metrics_line(step: int, metrics: Mapping[str, float]) -> str:
 class MetricsFile:
     """Appends to `metrics.jsonl` and cuts it back for a resume.
 
-    Every line is handed to the operating system at once, so a killed process loses at most half of the last line.
+    Each line is written to the operating system at once, so a killed process loses at most part of the last line.
     """
 
     def __init__(self, path: Path) -> None:
@@ -43,26 +43,26 @@ class MetricsFile:
             file.write(metrics_line(step, metrics).encode())
 
     def cut_back(self, step: int) -> None:
-        """Drop the lines after `step` and a half-written last line; atomic. `cut_back(-1)` drops everything."""
+        """Drop the lines after `step` and an incomplete last line; atomic. `cut_back(-1)` drops everything."""
         if self.path.exists():
             kept = [line for row, line in _complete_lines(self.path) if int(row["step"]) <= step]
             write_atomically(self.path, b"".join(kept))
 
     def sync(self) -> None:
-        """Wait until all lines are on the disk: a checkpoint must not outlive the lines before it."""
+        """Wait until all lines are on the disk, before a checkpoint is written."""
         with writing(self.path):
             if self.path.exists():
                 sync_file(self.path)
 
 
 def read_metrics(path: Path) -> list[dict[str, float]]:
-    """The lines of a metrics file; null becomes NaN, a half-written last line is left out. UserError: a line inside the
-    file is not a JSON object with a step."""
+    """The lines of a metrics file; null becomes NaN, an incomplete last line is skipped. UserError: another line is not
+    a JSON object with a step."""
     return [row for row, _ in _complete_lines(path)]
 
 
 def _complete_lines(path: Path) -> Iterator[tuple[dict[str, float], bytes]]:
-    """Each complete line, read and as it is. What follows the last line feed was cut off by a kill and is left out."""
+    """Each complete line, parsed and raw. Text after the last line feed, cut off by a kill, is skipped."""
     for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
         try:
             yield metrics_row(line), line + b"\n"
@@ -71,13 +71,13 @@ def _complete_lines(path: Path) -> Iterator[tuple[dict[str, float], bytes]]:
 
 
 def few(notes: list[str], limit: int = 5) -> list[str]:
-    """The first sentences about damage, and how many more there are."""
+    """The first sentences about damage, and the number of further ones."""
     more = len(notes) - limit
     return notes if more <= 0 else [*notes[:limit], f"{more:,} more lines or files are damaged and left out."]
 
 
 def metrics_row(line: bytes) -> dict[str, float]:
-    """One line of metrics.jsonl; null becomes NaN. ValueError if it is no object of numbers with a whole `step`."""
+    """One line of metrics.jsonl; null becomes NaN. ValueError if it is no object of numbers with an integer `step`."""
     row = from_line(_ROW, line)
     if not isinstance(row.get("step"), int):
         raise ValueError("it has no step")
@@ -85,7 +85,7 @@ def metrics_row(line: bytes) -> dict[str, float]:
 
 
 def from_line(schema: TypeAdapter[T], line: str | bytes) -> T:
-    """The record of a line. ValueError: no JSON, or not such a record; says in a few words what is wrong."""
+    """The record of a line. ValueError with a short reason: no JSON, or not such a record."""
     try:
         return schema.validate_python(json.loads(line))
     except RecursionError:
@@ -97,12 +97,12 @@ def from_line(schema: TypeAdapter[T], line: str | bytes) -> T:
 
 
 def to_json(record: Any) -> str:
-    """A record, a dataclass, as one line without its end; a number that is not finite is null."""
+    """A record (dataclass) as one line without line end; non-finite numbers are null."""
     return json.dumps(_fields(record), ensure_ascii=False, default=_fields, allow_nan=False)
 
 
 def to_line(record: Any) -> bytes:
-    """One line of a file, with its end. A lone surrogate in a decoded text must not lose the file."""
+    """One line of a file with its end. A lone surrogate in a decoded text must not break the file."""
     return (to_json(record) + "\n").encode("utf-8", errors="backslashreplace")
 
 

@@ -1,4 +1,4 @@
-"""Every name that may stand in `metrics.jsonl`: the tables of `metrics.md` beside this file (docs has a copy)."""
+"""All names in `metrics.jsonl`: the tables of `metrics.md` next to this file (docs has a copy)."""
 
 import re
 from collections.abc import Iterable
@@ -8,7 +8,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One row of the catalogue. `<part>`, `<task>` ... in a name stand for a word, `<k>` for a whole number."""
+    """One row of the catalogue. In names, `<part>`, `<task>` ... match a word, `<k>` a number."""
 
     name: str
     unit: str
@@ -37,7 +37,7 @@ def _pattern(name: str) -> re.Pattern[str]:
 
 
 def describe(name: str) -> Metric | None:
-    """The catalogue's row for a name, exact names before patterns, long ones before short; None if there is none."""
+    """The catalogue's row for a name, exact names before patterns, long ones before short; None if unknown."""
     fitting = [metric for metric in CATALOGUE if _pattern(metric.name).fullmatch(name)]
     return max(fitting, key=lambda metric: (metric.name == name, len(metric.name)), default=None)
 

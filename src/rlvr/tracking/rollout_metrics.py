@@ -1,4 +1,4 @@
-"""A step's rollouts, in numbers. Names are defined in docs/metrics.md."""
+"""Metrics of a step's rollouts; names are defined in docs/metrics.md."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,7 +7,7 @@ from statistics import fmean, pstdev
 from rlvr.core.algorithms.advantages import is_dead_group
 from rlvr.types import Episode, Group, StopReason
 
-_SHARES_OF_CALLS = {  # what tool environments count, and the share of the calls that it is reported as
+_SHARES_OF_CALLS = {  # counts of tool environments, and the share of calls each is reported as
     "tool_errors": "tool_error_share",
     "malformed_calls": "malformed_call_share",
     "unknown_tools": "unknown_tool_share",
@@ -15,11 +15,11 @@ _SHARES_OF_CALLS = {  # what tool environments count, and the share of the calls
     "tool_timeouts": "tool_timeout_share",
 }
 TOOL_COUNTS = frozenset({"turns", "tool_calls", *_SHARES_OF_CALLS})
-"""Numbers in `Score.diagnostics` of episodes with tools; `tool_metrics` is made of them."""
+"""Counts in `Score.diagnostics` of episodes with tools, reported by `tool_metrics`."""
 
 
 def rollout_metrics(groups: Sequence[Group], num_refilled: int) -> dict[str, float]:
-    """`reward/...` over the episodes whose verifier gave a grade, `rollout/...` over all episodes."""
+    """`reward/...` over episodes without a verifier error, `rollout/...` over all episodes."""
     episodes = [episode for group in groups for episode in group.episodes]
     scores = [e.score for e in episodes if e.score.status != "error"]
     rewards = _rewards(episodes)
@@ -41,7 +41,7 @@ def rollout_metrics(groups: Sequence[Group], num_refilled: int) -> dict[str, flo
         "rollout/empty_mask_share": _mean(length == 0 for length in lengths),
         "rollout/completion_tokens_mean": _mean(lengths),
         "rollout/completion_tokens_max": float(max(lengths)),
-        # the mean surprise of what was sampled: an unbiased estimate of the policy's entropy, unless it is truncated
+        # mean surprisal of sampled tokens: an unbiased estimate of the policy's entropy, except for truncated sampling
         "rollout/entropy": -_mean(logprobs),
         **{f"reward/{name}": _mean(s.parts[name] for s in scores if name in s.parts) for name in parts},
         **{f"episode/{name}": value for name, value in facts([score.diagnostics for score in scores]).items()},
@@ -51,7 +51,7 @@ def rollout_metrics(groups: Sequence[Group], num_refilled: int) -> dict[str, flo
 
 
 def facts(diagnostics: Sequence[Mapping[str, float | str]]) -> dict[str, float]:
-    """The mean of every number but `TOOL_COUNTS` that verifiers report, over the episodes that have it."""
+    """The mean of every numeric diagnostic except `TOOL_COUNTS`, over the episodes that have it."""
     names = sorted({name for one in diagnostics for name in one} - TOOL_COUNTS)
     found = {name: [value for one in diagnostics if isinstance(value := one.get(name), int | float)] for name in names}
     return {name: _mean(values) for name, values in found.items() if values}
@@ -60,9 +60,9 @@ def facts(diagnostics: Sequence[Mapping[str, float | str]]) -> dict[str, float]:
 def tool_metrics(
     diagnostics: Sequence[Mapping[str, float | str]], stop_reasons: Sequence[StopReason]
 ) -> dict[str, float]:
-    """`turns_mean`, `tool_calls_mean`, `max_turns_share` of the episodes that say how many tools they called.
+    """`turns_mean`, `tool_calls_mean`, `max_turns_share` of episodes that count tool calls.
 
-    With them, the shares of all their calls that went wrong, where there was a call at all. Nothing without tools.
+    Also the shares of failed calls, if there was any call. Empty without tools.
     """
     of_tools = [(one, stop) for one, stop in zip(diagnostics, stop_reasons, strict=True) if "tool_calls" in one]
     if not of_tools:
@@ -80,7 +80,7 @@ def tool_metrics(
 
 
 def _by_task(groups: Sequence[Group]) -> dict[str, float]:
-    """`task/<task>/...` where a step holds examples of several tasks."""
+    """`task/<task>/...` if a step has examples of several tasks."""
     by_name: dict[str, list[Episode]] = {}
     for group in groups:
         by_name.setdefault(str(group.example.metadata.get("task", "")), []).extend(group.episodes)

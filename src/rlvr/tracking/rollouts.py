@@ -1,6 +1,6 @@
-"""`rollouts/step_000010.jsonl.gz`: what was sampled at a step and how it was trained on, one line an episode.
+"""`rollouts/step_000010.jsonl.gz`: samples of a step and their training data, one line per episode.
 
-docs/rollouts.md describes every field. Nothing here needs torch to be imported: tensors come in, plain lists go out.
+docs/rollouts.md describes every field. Converts tensors to lists without importing torch.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 Decode = Callable[[Sequence[int]], str]
 Numbers = list[float | None]
 
-MAX_TEXT = 10_000  # characters of a prompt or completion that trackers get
-MAX_DEPTH = 20  # of lists and objects in a call's arguments; what lies deeper is only named
+MAX_TEXT = 10_000  # characters of a prompt or completion for trackers
+MAX_DEPTH = 20  # nesting of a call's arguments; deeper values are only named
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reader:
-    """How tokens are read: as text, and as a message that calls some of the tools an example has."""
+    """Decodes tokens: to text, and to a message with calls of the example's tools."""
 
     decode: Decode
     parse: Callable[[Sequence[int], StopReason, Sequence[ToolSchema]], Message]
@@ -43,7 +43,7 @@ class Reader:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CallRecord:
-    """A tool call as the model wrote it; `problem` says why it is none, None where it is one."""
+    """A tool call as written by the model; `problem` says why it is malformed, else None."""
 
     name: str
     arguments: dict[str, Any]
@@ -52,7 +52,7 @@ class CallRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TextTurn:
-    """A turn of any record: the completion, the tools that it calls, and what came back (None after the last turn)."""
+    """A turn of any record: completion, tool calls, and reply (None after the last turn)."""
 
     completion: str
     calls: tuple[CallRecord, ...] = ()
@@ -61,7 +61,7 @@ class TextTurn:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TurnRecord(TextTurn):
-    """A turn of a rollout file: what the model saw, and what it sampled, as the engine returned it."""
+    """A turn of a rollout file: prompt, and completion as returned by the engine."""
 
     prompt_ids: list[int]
     completion_ids: list[int]
@@ -74,9 +74,9 @@ class TurnRecord(TextTurn):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RowRecord:
-    """One row of the training batch, without padding; every list has one entry a token, None where not finite.
+    """One row of the training batch, without padding; lists have one entry per token, None for non-finite numbers.
 
-    The lists that the algorithm did not need are None as a whole.
+    Lists that the algorithm did not need are None.
     """
 
     ids: list[int]
@@ -87,7 +87,7 @@ class RowRecord:
     values: Numbers | None
     advantages: Numbers | None
     returns: Numbers | None
-    policy_versions: list[int] | None = None  # older files have none
+    policy_versions: list[int] | None = None  # missing in older files
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,9 +113,9 @@ _SCHEMA = TypeAdapter(EpisodeRecord)
 
 
 def make_records(groups: Sequence[Group], batch: TokenBatch, reader: Reader) -> list[EpisodeRecord]:
-    """The records of `groups`; `batch.episodes` says which rows are those of the i-th episode over all groups.
+    """The records of `groups`; `batch.episodes` maps rows to the i-th episode over all groups.
 
-    `batch` may have more rows: they belong to groups that are not recorded.
+    `batch` may have more rows, of groups that are not recorded.
     """
     rows: defaultdict[int, list[RowRecord]] = defaultdict(list)
     num_episodes = sum(len(group.episodes) for group in groups)
@@ -169,9 +169,9 @@ def _turn_record(turn: Turn, following: Turn | None, tools: Sequence[ToolSchema]
 
 
 def reply_ids(turn: Turn, following: Turn) -> tuple[int, ...]:
-    """What the prompt of the following turn says that this turn did not, special tokens of the template included.
+    """New tokens in the prompt of the following turn, including the template's special tokens.
 
-    Behind prompt + completion, or, where the template rewrote history, behind their first token that it changed.
+    These follow prompt + completion or, if the template rewrote history, the common prefix.
     """
     known, prompt = turn.prompt_ids + turn.completion.token_ids, following.prompt_ids
     if prompt[: len(known)] == known:
@@ -181,7 +181,7 @@ def reply_ids(turn: Turn, following: Turn) -> tuple[int, ...]:
 
 
 def call_records(calls: Sequence[ToolCall]) -> tuple[CallRecord, ...]:
-    """Calls as plain JSON: the model may have written NaN, or lists in lists without end."""
+    """Calls as plain JSON: the model may have written NaN, or deeply nested lists."""
     return tuple(
         CallRecord(name=call.name, arguments=_json(dict(call.arguments), MAX_DEPTH), problem=call.problem)
         for call in calls
@@ -202,7 +202,7 @@ def _row_record(batch: TokenBatch, row: int) -> RowRecord:
     length, versions = int(batch.lengths[row]), batch.policy_versions
 
     def numbers(tensor: Tensor | None) -> Numbers | None:
-        """In their shortest exact form: 0.3, not 0.30000001192092896; exact again once cast to float32."""
+        """In shortest exact form: 0.3, not 0.30000001192092896; exact again after a cast to float32."""
         if tensor is None:
             return None
         array = tensor[row, :length].detach().float().cpu().numpy()
@@ -226,14 +226,14 @@ def _finite(value: float) -> float | None:
 
 
 def _mean_advantage(rows: Sequence[RowRecord]) -> float | None:
-    """Mean over the sampled tokens: the episode's advantage where all of its tokens share one."""
+    """Mean over the sampled tokens: the episode's advantage if all of its tokens share one."""
     tokens = [token for row in rows for token in zip(row.advantages or (), row.loss_mask, strict=False)]
     kept = [value for value, mask in tokens if mask and value is not None]
     return math.fsum(kept) / len(kept) if kept else None
 
 
 def completion_rows(step: int, records: Sequence[EpisodeRecord]) -> list[dict[str, Any]]:
-    """A table for trackers: the first prompt, what the model and its tools wrote after it, and the reward."""
+    """A table for trackers: first prompt, the text of model and tools after it, and reward."""
     parts = sorted({name for record in records for name in record.reward_parts})
     return [
         {"step": step}
@@ -258,8 +258,7 @@ def rollouts_path(folder: Path, step: int) -> Path:
 
 
 def write_rollouts(path: Path, records: Sequence[EpisodeRecord]) -> None:
-    """Write one rollout file; whole or absent, and equal records give equal bytes. UserError: no space, or not
-    writable."""
+    """Write one rollout file atomically; equal records give equal bytes. UserError: no space, or not writable."""
     with writing(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, gzip.compress(b"".join(map(to_line, records)), compresslevel=6, mtime=0))
@@ -274,12 +273,12 @@ def read_rollouts(path: Path) -> list[EpisodeRecord]:
 
 
 def rollout_lines(path: Path) -> list[bytes]:
-    """The lines of a rollout file. Raises OSError, EOFError or zlib.error where it is damaged."""
+    """The lines of a rollout file. Raises OSError, EOFError or zlib.error for a damaged file."""
     return gzip.decompress(path.read_bytes()).split(b"\n")[:-1]
 
 
 def episode_from(line: bytes) -> EpisodeRecord:
-    """The record of a line. ValueError if it is damaged, of another version, or has lists of different lengths."""
+    """The record of a line. ValueError for damage, another version, or lists of different lengths."""
     record = from_line(_SCHEMA, line)
     lists = [(row, getattr(row, item.name)) for row in record.rows for item in fields(row)]
     if not record.turns or any(values is not None and len(values) != len(row.ids) for row, values in lists):
@@ -288,7 +287,7 @@ def episode_from(line: bytes) -> EpisodeRecord:
 
 
 def cut_back(folder: Path, step: int) -> None:
-    """Remove the files of steps after `step`, and temporary files that a kill left behind."""
+    """Remove the files of steps after `step`, and temporary files of a killed process."""
     if not folder.is_dir():
         return
     for path in sorted(folder.iterdir()):

@@ -1,4 +1,4 @@
-"""What is shown and written, and which trackers a run is reported to."""
+"""The section `tracker`: console, files and experiment trackers."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -21,13 +21,13 @@ from rlvr.settings import (
 )
 from rlvr.tracking.trackers.base import Tracker
 
-_TRACKERS = "trackers by label"  # no key that a user writes: their sections have keys of their own
+_TRACKERS = "trackers by label"  # not a user-visible key: the sections have their own keys
 
 
 class TrackerSettings(Settings):
-    """What is shown and written.
+    """Console, files and experiment trackers.
 
-    A tracker has a section named by its label: `{"report_to": ["wandb"], "wandb": {"project": "mine"}}`.
+    Each tracker has a section named by its label: `{"report_to": ["wandb"], "wandb": {"project": "mine"}}`.
     """
 
     flat_field: ClassVar[str] = "backends"
@@ -46,7 +46,7 @@ class TrackerSettings(Settings):
     )
     report_to: tuple[Text, ...] = setting(
         (),
-        "trackers that also get every number of metrics.jsonl: mlflow, wandb, tensorboard, my_tracker:Csv, or several "
+        "experiment trackers, which get all metrics: mlflow, wandb, tensorboard, my_tracker:Csv, or several "
         "(docs/trackers.md)",
     )
     run_name: Text | None = setting(None, "name of the run there; null: that of its folder", only_if="report_to")
@@ -58,17 +58,16 @@ class TrackerSettings(Settings):
     )
     max_completions: NonNegativeInt = setting(
         16,
-        "completions of each rollout file that are shown there, in the order of the file; 0: none",
+        "completions sent per rollout file, in its order; 0: none",
         only_if="report_to and rollouts_every is not None",
     )
     timeout_s: PositiveFloat = setting(
         60.0,
-        "a tracker that takes longer over one call is given up; training never waits, the end of the run at most this "
-        "long",
+        "time limit per tracker call, then it is given up; training never waits, the end of the run at most this long",
         only_if="report_to",
     )
     upload_timeout_s: PositiveFloat = setting(
-        600.0, "the same for the final model, where a tracker has log_model=true", only_if="keeps_model"
+        600.0, "time limit for the final model, with log_model=true", only_if="keeps_model"
     )
     backends: Mapping[str, InstanceOf[Tracker]] = setting({}, "the trackers by label", validation_alias=_TRACKERS)
 
@@ -87,13 +86,13 @@ class TrackerSettings(Settings):
     @model_validator(mode="before")
     @classmethod
     def _read_sections(cls, values: Any) -> Any:
-        """Make the trackers of their sections; all that ship with the package have one.
+        """Create the trackers from their sections; all built-in ones have a section.
 
-        Raises ConfigError for a name in `report_to` that is no tracker.
+        Raises ConfigError for an unknown name in `report_to`.
         """
         if not isinstance(values, Mapping):
             return values
-        # behind a `before` validator pydantic takes no list for a tuple
+        # after a `before` validator pydantic accepts no list for a tuple
         values = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
         if isinstance(values.get("report_to"), str):
             values["report_to"] = (values["report_to"],)

@@ -1,14 +1,14 @@
-"""Checkpoints that are complete or absent, never half, and that prove what they hold.
+"""Atomic, verified checkpoints.
 
     checkpoints/step_000050/
         manifest.json         format version, step, size and SHA-256 of every other file
         state.json            counters, cursors, scalars
-        tensors.safetensors   optimizer moments, random states, whatever else is a tensor
+        tensors.safetensors   optimizer moments, random states, other tensors
         model/                the policy in Hub format
-        shards/               where the weights are sharded: their rows and those of their moments (scale/shards.py)
+        shards/               for sharded weights: their rows and those of their moments (scale/shards.py)
 
-A checkpoint is written into a hidden sibling folder, pushed to the disk, and renamed. Only safetensors and JSON:
-loading one never runs code. Any number of processes, with sharded weights or whole ones, goes on from it.
+A checkpoint is written into a hidden sibling folder, synced to the disk, and renamed. It holds only safetensors and
+JSON, so loading runs no code. Any number of processes, with sharded or whole weights, can resume from it.
 """
 
 import hashlib
@@ -35,13 +35,13 @@ FORMAT, OLDER = 2, 1  # versions of the format; the older one has no `shards/`
 MANIFEST, STATE, TENSORS, MODEL, SHARDS = "manifest.json", "state.json", "tensors.safetensors", "model", "shards"
 
 
-Entry = dict[str, Any]  # what the manifest says of a file: `{"size": 1234, "sha256": "..."}`
+Entry = dict[str, Any]  # manifest entry of a file: `{"size": 1234, "sha256": "..."}`
 
 
 @dataclass(frozen=True, kw_only=True)
 class Contents:
-    save_model: Callable[[Path], None]  # fills the folder it is given
-    tensors: Mapping[str, Tensor]  # of sharded ones each rank writes its rows, of the others the first rank all
+    save_model: Callable[[Path], None]  # fills the given folder
+    tensors: Mapping[str, Tensor]  # each rank writes its rows of sharded ones, rank 0 all others
     state: Mapping[str, Any]  # as JSON
 
 
@@ -57,10 +57,10 @@ class Checkpoint:
 
 
 def save_checkpoint(folder: Path, step: int, contents: Contents, world: World = ALONE) -> Path:
-    """Write `folder/step_000050` and return it. Every rank calls this with the same names; the first one says at the
-    end that the checkpoint is complete.
+    """Write `folder/step_000050` and return it. Collective, with the same names on every rank; rank 0 finally marks the
+    checkpoint as complete.
 
-    UserError: no space, or not writable; earlier checkpoints are untouched and nothing half is left.
+    UserError without space or permission; earlier checkpoints stay intact and no partial one is left.
     """
     final = folder / f"step_{step:06d}"
     sharded = {name: tensor for name, tensor in contents.tensors.items() if is_sharded(tensor)}
@@ -72,7 +72,7 @@ def save_checkpoint(folder: Path, step: int, contents: Contents, world: World = 
                 (temporary / MODEL).mkdir(parents=True)
             contents.save_model(temporary / MODEL)
             if world.is_first:
-                # copies, not on a GPU: safetensors refuses tensors that share memory, and wants them contiguous
+                # copies on the CPU: safetensors refuses shared and non-contiguous memory
                 whole = {name: tensor for name, tensor in contents.tensors.items() if name not in sharded}
                 whole = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in whole.items()}
                 save_file(whole, temporary / TENSORS)
@@ -87,9 +87,9 @@ def save_checkpoint(folder: Path, step: int, contents: Contents, world: World = 
 
 
 def _write_shards(folder: Path, sharded: Mapping[str, Tensor], world: World) -> dict[str, Entry]:
-    """All ranks' files and their index; what the manifest says of the files, which each rank found out about its own.
+    """Write all ranks' files and their index; returns the manifest entries, computed by each rank.
 
-    All ranks fail, or none does: the first one must not tidy up while another one writes.
+    All ranks fail together: rank 0 must not clean up while another one writes.
     """
     own = folder / shard_name(world.rank)
 
@@ -97,7 +97,7 @@ def _write_shards(folder: Path, sharded: Mapping[str, Tensor], world: World) -> 
         with writing(own):
             folder.mkdir(parents=True, exist_ok=True)
             held = write_rows(own, sharded)
-            sync_file(own)  # here: another machine's file cannot be pushed to the disk by the first rank
+            sync_file(own)  # rank 0 cannot sync the files of another machine
             return held, _entry(own)
 
     written = world.attempt(write)
@@ -123,15 +123,15 @@ def temporary_folder(final: Path) -> Path:
 
 
 def replace_folder(temporary: Path, final: Path) -> None:
-    """Push everything in `temporary` to the disk, then put it in the place of `final`, which may exist.
+    """Sync everything in `temporary` to the disk, then rename it to `final`, which may exist.
 
-    A folder that is not empty cannot be renamed over: the old one steps aside first. A kill between the two renames
-    leaves it under its hidden name, from where `clean_leftovers` brings it back.
+    A non-empty folder cannot be replaced by a rename, so the old one is first renamed to a hidden name, from which
+    `clean_leftovers` restores it after a kill.
     """
-    usual = temporary.stat().st_mode & 0o666  # what the umask leaves of a new folder's mode
+    usual = temporary.stat().st_mode & 0o666  # a new folder's mode under the umask
     for path in sorted(temporary.rglob("*")):
         if path.is_file():
-            path.chmod(usual)  # safetensors makes its files private
+            path.chmod(usual)  # safetensors creates private files
         (sync_folder if path.is_dir() else sync_file)(path)
     sync_folder(temporary)
     aside = final.with_name(f".{final.name}.old-{os.getpid()}")
@@ -143,7 +143,7 @@ def replace_folder(temporary: Path, final: Path) -> None:
 
 
 def clean_leftovers(folder: Path) -> None:
-    """Remove what a killed process left of unfinished saves and deletions; bring back what only stepped aside."""
+    """Remove unfinished saves and deletions of a killed process; restore a folder that was being replaced."""
     if not folder.is_dir():
         return
     with writing(folder):
@@ -175,15 +175,15 @@ def prune(folder: Path, keep_last: int, keep: int | None = None) -> None:
     for step in list(checkpoints)[:-keep_last]:
         if step != keep:
             with writing(checkpoints[step]):
-                # renamed first, so that a kill in the middle of the deletion leaves no half checkpoint
+                # rename first, so that a kill during the deletion leaves no partial checkpoint
                 doomed = temporary_folder(checkpoints[step])
                 checkpoints[step].rename(doomed)
                 shutil.rmtree(doomed)
 
 
 def load_checkpoint(path: Path, world: World = ALONE) -> Checkpoint:
-    """Verify a checkpoint against its manifest and read it; of several ranks each verifies a share of the files.
-    UserError: a file is missing or was changed."""
+    """Verify a checkpoint against its manifest and read it; each rank verifies a share of the files. UserError for a
+    missing or changed file."""
     step = verify(path, world)
     return Checkpoint(
         step=step,
@@ -195,7 +195,7 @@ def load_checkpoint(path: Path, world: World = ALONE) -> Checkpoint:
 
 
 def verify(path: Path, world: World = ALONE) -> int:
-    """Compare every file of a checkpoint with its manifest; the checkpoint's step. Errors as in `load_checkpoint`."""
+    """Compare every file of a checkpoint with its manifest; returns the step. Errors as in `load_checkpoint`."""
     if not path.is_dir():
         raise UserError(f"There is no checkpoint {path}.")
     manifest: dict[str, Any] = {}

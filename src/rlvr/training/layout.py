@@ -1,4 +1,4 @@
-"""Which layout of rows gives the numbers of the rows alone; found out at start, on the user's own model."""
+"""Chooses the row layout at start, by comparing logprobs on the user's own model."""
 
 import logging
 
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 @torch.no_grad()
 def choose_layout(policy: HubPolicy) -> Layout:
-    """The first layout whose logprobs equal those of a plain forward pass over each row by itself.
+    """The first layout whose logprobs equal those of a plain forward pass over each row alone.
 
     Raises UserError if none does.
     """
@@ -73,14 +73,14 @@ def _alone(policy: HubPolicy, ids: Tensor, prompt_length: int) -> Tensor:
 
 
 def _together(policy: HubPolicy, batch: TokenBatch, layout: Layout) -> Tensor | None:
-    """The same logprobs from packed lines, in the same order; None if the model does not take them."""
+    """The same logprobs from packed lines, in the same order; None if the model does not support them."""
     out = torch.zeros_like(batch.behavior_logprobs)
     for microbatch in microbatches(batch, range(4), Packing(layout=layout, max_tokens=64)):
         try:
             predicted = forward(policy, microbatch, temperature=1.0)
         except torch.OutOfMemoryError:
             raise
-        except (TypeError, ValueError, RuntimeError):  # an architecture that does not know our arguments or mask
+        except (TypeError, ValueError, RuntimeError):  # the architecture does not accept our arguments or mask
             return None
         out[microbatch.rows, microbatch.columns] = predicted.logprobs.float().cpu()
     return out[batch.loss_mask]

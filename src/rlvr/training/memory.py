@@ -1,21 +1,21 @@
-"""How much memory a run will need, said before it begins; and the most tokens per pass that fit a GPU.
+"""Memory plan of a run: predicted use, and the most tokens per pass that fit a GPU.
 
-    weights        the model, as its tensors are
-    gradients      float32, of what is trained
-    optimizer      two moments of what is trained
-    reference      the frozen copy that the KL term compares with; with adapters it is the model itself
-    sampler        the copy of the model that samples while training goes on
-    activations    what a forward pass keeps for the backward pass, of one microbatch
-    logits         of one chunk of predicted tokens, with what is made of them
-    keys, values   of all completions that are sampled together
+        weights        the model's tensors
+        gradients      float32, of the trained weights
+        optimizer      two moments of the trained weights
+        reference      the frozen copy for the KL term; with adapters it is the model itself
+        sampler        the copy of the model that samples during training
+        activations    kept by a forward pass for backward, per microbatch
+        logits         of one chunk of predicted tokens, with derived tensors
+        keys, values   of all completions sampled together
 
-All but the activations and the logits follow from shapes. Activations are measured on the model itself: three forward
-passes of a few tokens, in which torch says what it keeps. What a line of L tokens needs is
+All but activations and logits follow from shapes. Activations are measured on the model: three forward passes of a few
+tokens, with torch's hooks for saved tensors. A line of L tokens needs
 
     fixed + per_token x tokens + per_pair x tokens x L
 
-where `fixed` is what does not depend on the tokens (weights cast to bfloat16) and `per_pair` is the mask. Where layers
-are recomputed (model.gradient_checkpointing) it is the input of every layer, and one layer twice.
+where `fixed` is independent of the tokens (weights cast to bfloat16) and `per_pair` is the mask. With recomputed layers
+(model.gradient_checkpointing) it is the input of every layer, and one layer twice.
 """
 
 from collections.abc import Callable
@@ -36,9 +36,9 @@ from rlvr.models.recompute import keeping_activations, recomputed_layers
 
 LOGITS_COPIES = 4
 """Float32 tensors of the size of a chunk's logits that live at once in its backward pass (counted by a test)."""
-USABLE = 0.9  # share of a GPU's free memory that is planned with; the rest is lost between tensors
-MOST_TOKENS = 1 << 17  # more tokens a pass make no GPU faster
-SHORT, LONG = 32, 64  # tokens of the lines that are measured
+USABLE = 0.9  # planned share of a GPU's free memory; the rest is lost to fragmentation
+MOST_TOKENS = 1 << 17  # more tokens per pass make no GPU faster
+SHORT, LONG = 32, 64  # tokens of the measured lines
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,17 +50,17 @@ class Activations:
 
 @dataclass(frozen=True, kw_only=True)
 class Demand:
-    line_tokens: int  # the longest row, about
+    line_tokens: int  # approximate length of the longest row
     num_rows: int  # of a batch
     activations: Activations
-    keys_values_per_row: int  # bytes of one completion that is being sampled; 0: another process samples
+    keys_values_per_row: int  # bytes per running completion; 0: another process samples
     max_batch_size: int  # completions sampled together
     has_reference: bool
-    has_copy: bool  # the engine samples from weights of its own
-    num_shards: int = 1  # ranks that the weights are cut over
+    has_copy: bool  # the engine has its own copy of the weights
+    num_shards: int = 1  # ranks that share the weights
 
 
-Parts = dict[str, int]  # bytes, as this file's docstring names them
+Parts = dict[str, int]  # bytes by the names in this file's docstring
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,18 +68,18 @@ class MemoryPlan:
     parts: Parts
     microbatch_tokens: int
     max_batch_size: int
-    samples_fewer: bool  # than engine.max_batch_size, because they would not fit
+    samples_fewer: bool  # than engine.max_batch_size, for lack of memory
     lines: tuple[str, ...]  # for the user
 
 
 def plan_memory(
     policy: HubPolicy, demand: Demand, *, setting: int | Literal["auto"], available: int | None = None
 ) -> MemoryPlan:
-    """The plan. `setting` is `trainer.microbatch_tokens`, `available` what the run may use of a GPU's memory, in bytes.
+    """The plan. `setting` is `trainer.microbatch_tokens`, `available` the usable memory of the GPU in bytes.
 
-    Without `available`, on a CPU, nothing is compared. With it `auto` is the most that fits, of a line's tokens times
-    1, 2, 4, ..., and fewer completions are sampled together where all of them would leave no room. ConfigError with
-    what to change if not even that helps.
+    Without `available`, on a CPU, nothing is checked. With it, `auto` is the largest fitting value among a line's
+    tokens times 1, 2, 4, ..., and fewer completions are sampled together if all of them do not fit. ConfigError with a
+    remedy if even that is not enough.
     """
     line, in_a_batch = demand.line_tokens, demand.num_rows * demand.line_tokens
     batch_size, tokens, notes = demand.max_batch_size, cpu_tokens(setting), []
@@ -96,7 +96,7 @@ def plan_memory(
         if total(line) > available:
             raise ConfigError(
                 f"the run needs {size_text(total(line))} of memory and may use {size_text(available)}, even with one "
-                f"row of {line:,} tokens at a time ({_said(parts(line))}): lower rollout.max_completion_tokens, or set "
+                f"row of {line:,} tokens at a time ({_text(parts(line))}): lower rollout.max_completion_tokens, or set "
                 "model.gradient_checkpointing=true, or train adapters with model.lora.enabled=true."
             )
         most = line
@@ -117,18 +117,18 @@ def plan_memory(
         microbatch_tokens=tokens,
         max_batch_size=batch_size,
         samples_fewer=batch_size < demand.max_batch_size,
-        lines=(first + _said(parts(tokens)), *notes),
+        lines=(first + _text(parts(tokens)), *notes),
     )
 
 
-def _said(parts: Parts) -> str:
+def _text(parts: Parts) -> str:
     return ", ".join(f"{name} {size_text(size)}" for name, size in parts.items() if size)
 
 
 def _parts(policy: HubPolicy, demand: Demand, tokens: int, batch_size: int) -> Parts:
     own, parameters = weight_bytes(policy), list(policy.parameters())
     trained = sum(parameter.nbytes for parameter in parameters)
-    replicated = 1 if policy.adapters is not None else demand.num_shards  # what is trained of adapters is never cut
+    replicated = 1 if policy.adapters is not None else demand.num_shards  # adapters are not sharded
     logits = min(tokens * int(policy.model.config.vocab_size), logits_per_chunk(policy.model.device))
     made = demand.activations
     kept = made.fixed + made.per_token * tokens + made.per_pair * tokens * demand.line_tokens
@@ -145,14 +145,14 @@ def _parts(policy: HubPolicy, demand: Demand, tokens: int, batch_size: int) -> P
 
 
 def weight_bytes(policy: HubPolicy) -> int:
-    """Of all tensors of the model and the critic, tied ones once; what quantized ones need to be read included."""
+    """Of all tensors of the model and the critic, tied ones once, including the quantization state."""
     return sum({_storage(tensor): tensor.nbytes for tensor in _tensors(policy)}.values())
 
 
 def keys_values_bytes(policy: HubPolicy, row_tokens: int, *, recomputed: bool = False) -> int:
-    """Of one completion's keys and values at its end, in buffers that grow by doubling; on a CPU the smaller ones are
-    kept for the next batch, elsewhere a recorded step keeps its logits, and a copy of them. If rows are `recomputed`
-    for weights that come while they are sampled, what they have sampled becomes a prompt, beside its old place."""
+    """Of one completion's keys and values at its end, in buffers that grow by doubling. On a CPU the smaller ones are
+    kept for the next batch; on a GPU a recorded step keeps its logits and a copy of them. `recomputed`: new weights can
+    arrive during sampling, and sampled tokens become a prompt in addition to their old place."""
     config = policy.model.config.get_text_config()
     heads = int(getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
     width = int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
@@ -164,7 +164,7 @@ def keys_values_bytes(policy: HubPolicy, row_tokens: int, *, recomputed: bool = 
 
 
 def available_memory(device: torch.device) -> int | None:
-    """Bytes of a GPU that this process may use: what is free, and what it has taken already; None for a CPU."""
+    """Bytes of a GPU that this process may use: free memory and its own; None for a CPU."""
     if device.type != "cuda":
         return None
     free, _ = torch.cuda.mem_get_info(device)
@@ -179,7 +179,7 @@ def size_text(num_bytes: int) -> str:
 def measure_activations(
     policy: HubPolicy, layout: Layout, autocast: Callable[[], AbstractContextManager[object]] = nullcontext
 ) -> Activations:
-    """What forward passes of this model keep, from three small ones: two line lengths, one line and two."""
+    """Memory kept by forward passes of this model, from three small ones: two line lengths, one line and two."""
     with keeping_activations(policy.model), torch.enable_grad(), autocast():
         one, two, longer = (_kept_bytes(policy, layout, *shape) for shape in ((1, SHORT), (2, SHORT), (1, LONG)))
     # one = f + S t + S S p,   two = f + 2 S t + 2 S S p,   longer = f + L t + L L p
@@ -196,7 +196,7 @@ def measure_activations(
 
 
 def _kept_bytes(policy: HubPolicy, layout: Layout, lines: int, length: int) -> int:
-    """Bytes of all tensors that a forward pass over lines of this length keeps, those of the model left out."""
+    """Bytes of all tensors that a forward pass over such lines saves, without the model's own."""
     device = policy.model.device
     ids = (torch.arange(lines * length, device=device) % int(policy.model.config.vocab_size)).view(lines, length)
     positions = torch.arange(length, device=device).expand(lines, length)
@@ -206,7 +206,7 @@ def _kept_bytes(policy: HubPolicy, layout: Layout, lines: int, length: int) -> i
 
     def keep(tensor: Tensor) -> Tensor:
         if _storage(tensor) not in own:
-            kept[_storage(tensor)] = tensor  # held, or another one could get its place
+            kept[_storage(tensor)] = tensor  # held, so that its memory is not reused
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
@@ -216,7 +216,7 @@ def _kept_bytes(policy: HubPolicy, layout: Layout, lines: int, length: int) -> i
 
 
 def _storage(tensor: Tensor) -> int:
-    """The same number for all views of one piece of memory."""
+    """The same number for all views of one storage."""
     return tensor.untyped_storage()._cdata
 
 

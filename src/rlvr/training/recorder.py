@@ -1,4 +1,4 @@
-"""Writes a run's numbers and rollouts into its folder and shows them."""
+"""Records a run's metrics and rollouts in its folder, trackers and console."""
 
 import os
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ from rlvr.types import TokenBatch
 
 @dataclass(frozen=True, kw_only=True)
 class SilentRecorder:
-    """The recorder of a rank that only trains: the first one writes what all have in common."""
+    """The recorder of ranks other than 0."""
 
     folder: Path
 
@@ -36,9 +36,9 @@ class SilentRecorder:
         return {}
 
     def non_finite(self, step: int, batch: TokenBatch, error: NonFiniteError) -> Exception:
-        """Keep the batch in `non_finite/step_000012.safetensors`; the error that names it.
+        """Save the batch to `non_finite/step_000012.safetensors`; returns the error that names it.
 
-        All ranks write the same: the one that is done first ends the run.
+        All ranks write the same file: the fastest one ends the run.
         """
         path = self.folder / "non_finite" / f"step_{step:06d}.safetensors"
         fields = {name: getattr(batch, name) for name in batch.__dataclass_fields__}
@@ -74,7 +74,7 @@ class FolderRecorder(SilentRecorder):
         self.console.log(step, metrics)
 
     def rollouts(self, step: int, rollouts: SampledGroups, batch: TokenBatch) -> dict[str, float]:
-        """Metrics, and a file on every `rollouts_every`-th step, the first one included; a printer shows every step."""
+        """Metrics, and a file on every `rollouts_every`-th step, including the first; a printer shows every step."""
         metrics = rollout_metrics(rollouts.groups, rollouts.num_refilled)
         every, limit = self.settings.rollouts_every, self.settings.rollouts_max_groups
         is_due = every is not None and (step == 1 or step % every == 0)

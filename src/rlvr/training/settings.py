@@ -14,21 +14,17 @@ class WarmStartSettings(Settings):
     """Supervised training on the task's demonstrations before RL; only for models made from scratch."""
 
     enabled: bool = setting(True, "false: RL starts from random weights")
-    cache: bool = setting(
-        True, "start from the weights of an earlier warm start with the same content, and keep those of a new one"
-    )
+    cache: bool = setting(True, "reuse the weights of an earlier identical warm start, and cache those of a new one")
     loss_on: Literal["completion", "all"] = setting(
         "completion",
-        "completion: only what follows the prompt; all: the prompt too, as in pretraining",
+        "completion: only tokens of completions; all: also the prompt, as in pretraining",
         only_if=WARM,
     )
-    num_steps: PositiveInt = setting(1000, "optimizer steps in all", only_if=WARM, debug=300)
+    num_steps: PositiveInt = setting(1000, "optimizer steps", only_if=WARM, debug=300)
     batch_size: PositiveInt = setting(64, "fresh demonstrations per step", only_if=WARM)
     learning_rate: PositiveFloat = setting(3.0e-3, "peak of the linear schedule", only_if=WARM)
     warmup_steps: NonNegativeInt = setting(20, "steps of linear warm-up", only_if=WARM, debug=6)
-    final_learning_rate_share: Share = setting(
-        0.05, "learning rate of the last step, as a share of the peak", only_if=WARM
-    )
+    final_learning_rate_share: Share = setting(0.05, "learning rate of the last step / peak", only_if=WARM)
     weight_decay: NonNegativeFloat = setting(0.01, "AdamW weight decay", only_if=WARM)
     worked_share: Share = setting(
         1.0,
@@ -36,11 +32,11 @@ class WarmStartSettings(Settings):
         only_if=f"{WARM} and final_phase_steps < num_steps",
     )
     final_phase_steps: NonNegativeInt = setting(
-        200, "the last steps, this many, use final_worked_share instead", only_if=WARM, debug=60
+        200, "number of last steps that use final_worked_share instead", only_if=WARM, debug=60
     )
     final_worked_share: Share = setting(
         0.15,
-        "worked_share of the final phase: what RL has to win back",
+        "worked_share of the final phase; RL has to regain the steps",
         only_if=f"{WARM} and final_phase_steps > 0",
     )
 

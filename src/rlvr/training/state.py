@@ -1,4 +1,4 @@
-"""What a checkpoint of a run holds, and the schedule it is written on."""
+"""The contents of a run's checkpoint, and the schedule of checkpoints."""
 
 import math
 import random
@@ -23,7 +23,7 @@ from rlvr.scale.shards import sharded_like
 from rlvr.training.checkpoint import Checkpoint, Contents, prune, save_checkpoint
 
 WEIGHTS, HEAD = "parameters/", "value_head/"
-"""Before the names of weights among the tensors of `shards/`, and of the critic's among the others."""
+"""Prefixes: of weights among the tensors of `shards/`, and of the critic's among the others."""
 MOMENTS = "state/optimizer/state/"
 
 
@@ -31,7 +31,7 @@ MOMENTS = "state/optimizer/state/"
 class CheckpointSchedule:
     """Saves every `checkpoint_every` steps and at the end; keeps the newest ones and the best.
 
-    Every rank asks for the same saves at the same steps; the first one decides what is kept.
+    All ranks save at the same steps; rank 0 decides which to keep.
     """
 
     folder: Path
@@ -45,7 +45,7 @@ class CheckpointSchedule:
     _best: tuple[float, int] | None = field(default=None, init=False)
 
     def save_if_due(self, step: int, metrics: dict[str, float], *, now: bool) -> None:
-        """Save after `step` updates if the schedule says so, or `now`. The best is the best among the saved."""
+        """Save after `step` updates if due or `now`. The best is the best among the saved ones."""
         every = self.settings.checkpoint_every
         if not now and (every is None or step % every):
             return
@@ -53,7 +53,7 @@ class CheckpointSchedule:
         if accuracy is not None and (self._best is None or accuracy > self._best[0]):
             self._best = (accuracy, step)
         if self.world.is_first:
-            self.before_save()  # a checkpoint must not outlive the lines before it
+            self.before_save()  # metrics must reach the disk before the checkpoint
         tensors: dict[str, Tensor] = {}
         tree = {"optimizer": self.trainer.optimizer.state_dict(), "random": random_state()}
         state = {
@@ -61,7 +61,7 @@ class CheckpointSchedule:
             "parameters": self._order(),
             "rollouts": self.rollouts.state(),
             "best": self._best,
-            "bf16": self.trainer.parallel.bf16,  # auto is decided once: another machine must not change the numbers
+            "bf16": self.trainer.parallel.bf16,  # auto is resolved once: another machine must not change the numbers
         }
         if self.policy.value_head is not None:
             tensors |= {f"{HEAD}{name}": t for name, t in self.policy.value_head.state_dict().items()}
@@ -74,9 +74,9 @@ class CheckpointSchedule:
             prune(self.folder, self.settings.keep_last, keep)
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Put everything back as it was when the checkpoint was written, by any number of processes.
+        """Restore the state of the checkpoint, with any number of processes.
 
-        UserError if it is of another model.
+        UserError if it belongs to another model.
         """
         order = checkpoint.state.get("parameters", self._order())  # older versions did not write it
         parameters = dict(self.policy.named_parameters())
@@ -91,7 +91,7 @@ class CheckpointSchedule:
         self._best = None if best is None else (best[0], best[1])
 
     def _order(self) -> list[str]:
-        """Names of the optimizer's parameters, in its own order, which depends on what is sharded."""
+        """Names of the optimizer's parameters, in its own order, which depends on sharding."""
         names = {id(parameter): name for name, parameter in self.policy.named_parameters()}
         return [names[id(p)] for group in self.trainer.optimizer.param_groups for p in group["params"]]
 
@@ -102,8 +102,8 @@ class CheckpointSchedule:
 
 
 def _check_fits(checkpoint: Checkpoint, order: Sequence[str], parameters: Mapping[str, Tensor]) -> None:
-    """UserError if the checkpoint has other parameters, or moments of other shapes: torch's fused AdamW would write
-    beyond the end of a tensor."""
+    """UserError if the checkpoint has other parameters, or moments of other shapes: torch's fused AdamW would write out
+    of bounds."""
     wrong = sorted(set(order) ^ set(parameters))
     for number, name in enumerate(order if not wrong else ()):
         keys = [f"{WEIGHTS}{name}", *(f"{MOMENTS}{number}/{moment}" for moment in ("exp_avg", "exp_avg_sq"))]
@@ -118,9 +118,9 @@ def _check_fits(checkpoint: Checkpoint, order: Sequence[str], parameters: Mappin
 
 
 def _read(checkpoint: Checkpoint, parameters: Sequence[Tensor], name: str) -> Tensor:
-    """A tensor of a checkpoint, laid out as the optimizer wants it; `parameters` in the order they were saved in.
+    """A tensor of a checkpoint in the optimizer's layout; `parameters` in saved order.
 
-    A moment of a sharded parameter is sharded like it, and only this rank's rows are read; all else is whole.
+    Moments of a sharded parameter are sharded like it, and only this rank's rows are read; others are whole.
     """
     found = re.fullmatch(rf"{MOMENTS}(\d+)/exp_avg(?:_sq)?", name)
     if not found or not is_sharded(parameter := parameters[int(found[1])]):
@@ -138,7 +138,7 @@ def load_weights(policy: HubPolicy, checkpoint: Checkpoint) -> None:
     """Copy the checkpoint's weights into the policy's own tensors, which engine and optimizer share."""
     sharded = {f"{WEIGHTS}{name}": p for name, p in policy.named_parameters() if is_sharded(p)}
     sharded = {name: p for name, p in sharded.items() if name in checkpoint.shards}
-    for name, parameter in sharded.items():  # only this rank's rows are read
+    for name, parameter in sharded.items():  # read only this rank's rows
         own_rows(parameter).copy_(checkpoint.shards.rows(name, *row_range(parameter)))
     if not sharded:
         policy.load_weights(checkpoint.model_path)
@@ -148,7 +148,7 @@ def load_weights(policy: HubPolicy, checkpoint: Checkpoint) -> None:
 
 
 def flatten(tree: Any, name: str, tensors: dict[str, Tensor]) -> Any:
-    """A tree of dicts (int or str keys), lists, tuples, tensors and scalars as JSON; its tensors go into `tensors`.
+    """Convert a tree of dicts (int or str keys), lists, tuples, tensors and scalars to JSON; tensors go into `tensors`.
 
     flatten({"lr": 0.1, "betas": (0.9, 0.99), 0: tensor}, "optimizer", tensors)
     -> structure {"dict": [["lr", 0.1], ["betas", {"tuple": [0.9, 0.99]}], [0, {"tensor": "optimizer/0"}]]}
@@ -186,13 +186,13 @@ def unflatten(structure: Any, read: Callable[[str], Tensor]) -> Any:
 
 
 def random_state() -> dict[str, Any]:
-    """The state of every global random generator that rlvr could touch; flatten it to save it."""
+    """The state of every global random generator that rlvr may use; flatten it to save it."""
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
     return {"python": random.getstate(), "torch": torch.get_rng_state(), "cuda": cuda}
 
 
 def set_random_state(state: Mapping[str, Any]) -> None:
-    """Put back what `random_state` returned. CUDA states are put back only where as many devices exist."""
+    """Restore the state of `random_state`. CUDA states are restored only if as many devices exist."""
     random.setstate(state["python"])
     torch.set_rng_state(state["torch"])
     if state["cuda"] and len(state["cuda"]) == torch.cuda.device_count():

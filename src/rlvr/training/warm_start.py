@@ -1,18 +1,19 @@
-"""Supervised training on demonstrations: a policy that never earns a reward has no gradient to follow.
+"""Supervised warm start on demonstrations: without any reward, a policy has no gradient to follow.
 
-The demonstrations write their intermediate steps at first, so that the skill gets into the weights, and mostly answer
-directly at the end, so that the skill is hidden: what reinforcement learning then finds is that writing the steps pays.
+At first demonstrations write their intermediate steps, so that the model learns the skill; at the end most answer
+directly, so that the skill is hidden. RL then discovers that writing the steps pays.
 
-A demonstration of several turns is one row, as in training; what tools reply stands in it and is never learnt:
+A demonstration of several turns is one row, as in training; tool replies are part of it but not trained on:
 
     <q> where p3 | <call> search p3 </call> | <tool> p3 works-at o7 . </tool> | <ans> c4 </ans> <eoe>
-                   learnt                                                       learnt
+                   trained                                                      trained
 
-With `loss_on=all` all of it is, as in pretraining: a model without a language has to get one somewhere.
+With `loss_on=all` all tokens are trained on, as in pretraining: the model must learn the language somewhere.
 """
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import accumulate, chain
 from typing import Any
 
@@ -25,9 +26,9 @@ from rlvr.models.policy import HubPolicy
 from rlvr.tasks.base import Task
 from rlvr.training.settings import WarmStartSettings
 
-PROGRESS_EVERY = 100  # steps between two reports of the loss
+PROGRESS_EVERY = 100  # steps between reports of the loss
 Parts = tuple[list[int], ...]
-"""Token ids of prompt, completion, reply, completion, ...: every second part is the model's, its end included."""
+"""Token ids of prompt, completion, reply, completion, ...: every second part is a completion, end token included."""
 
 
 def warm_start(
@@ -39,15 +40,23 @@ def warm_start(
     progress: Callable[[int, float], None],
     stopped: Callable[[], bool],
 ) -> bool:
-    """Train in place; `progress(step, loss)` is called now and then. False if `stopped` ended it early.
+    """Train in place; `progress(step, loss)` is called regularly. Returns False if `stopped` ended it early.
 
-    `microbatch_tokens`, padding included, go through one forward and backward pass: speed and memory, not the result.
+    `microbatch_tokens` (with padding) per forward and backward pass affect speed and memory, not the result.
     """
     optimizer = adamw(policy.parameters(), beta1=0.9, beta2=0.95, weight_decay=settings.weight_decay)
+    rate_of = partial(
+        learning_rate,
+        peak=settings.learning_rate,
+        warmup_steps=settings.warmup_steps,
+        final_share=settings.final_learning_rate_share,
+        schedule="linear",
+        max_steps=settings.num_steps,
+    )
     for step in range(settings.num_steps):
         if stopped():
             return False
-        rate = learning_rate(step, settings, schedule="linear", max_steps=settings.num_steps)
+        rate = rate_of(step)
         for group in optimizer.param_groups:
             group["lr"] = rate
         rows = _encode(policy, task, demonstrations(task, settings, step))
@@ -66,7 +75,7 @@ def warm_start(
 
 
 def demonstrations(task: Task, settings: WarmStartSettings, step: int) -> list[tuple[str, ...]]:
-    """The demonstrations of a step, the texts of each: prompt, completion, reply, completion, ..."""
+    """The demonstrations of a step, as texts: prompt, completion, reply, completion, ..."""
     final = step >= settings.num_steps - settings.final_phase_steps
     share = settings.final_worked_share if final else settings.worked_share
     first = step * settings.batch_size
@@ -74,7 +83,7 @@ def demonstrations(task: Task, settings: WarmStartSettings, step: int) -> list[t
 
 
 def _encode(policy: HubPolicy, task: Task, texts: Sequence[tuple[str, ...]]) -> list[Parts]:
-    """Token ids of each part; a completion whose text has no stop word gets the tokenizer's end token."""
+    """Token ids of each part; a completion without a stop word gets the tokenizer's end token."""
     tokenizer: Any = policy.tokenizer
     if not task.stop_words and tokenizer.eos_token_id is None:
         raise UserError("the tokenizer names no end token, and the task has no stop word: set warm_start.enabled=false")
@@ -96,9 +105,9 @@ def _backward(policy: HubPolicy, rows: Sequence[Parts], loss_on: str, microbatch
 
 
 def _microbatches(rows: Sequence[Parts], max_tokens: int) -> list[list[Parts]]:
-    """Rows of about equal length together, so that little of a rectangle of at most `max_tokens` is padding.
+    """Groups rows of similar length into padded microbatches of at most `max_tokens`.
 
-    One rectangle in the given order if all rows fit into it.
+    A single one in the given order if all rows fit.
     """
     if len(rows) * max(map(_length, rows)) <= max_tokens:
         return [list(rows)]
@@ -115,7 +124,7 @@ def _length(row: Parts) -> int:
 
 
 def _trained(row: Parts, loss_on: str) -> list[int]:
-    """Places of the trained tokens; nothing predicts the very first one."""
+    """Positions of the trained tokens; the first token has no prediction."""
     if loss_on == "all":
         return list(range(1, _length(row)))
     ends = list(accumulate(map(len, row)))

@@ -1,9 +1,9 @@
-"""Warm starts of earlier runs, in the user's cache folder: the same content gives the same weights, bit for bit.
+"""Cache of warm starts in the user's cache folder: the same content gives the same weights, bit for bit.
 
     ~/.cache/rlvr/warm_starts/KEY-CHECKSUM.safetensors      (XDG_CACHE_HOME is obeyed)
 
-KEY is a hash of everything that decides the weights: those before the warm start, the tokenizer, every demonstration,
-the settings, our code, the libraries' versions and the processor. CHECKSUM is that of the file.
+KEY hashes everything that determines the weights: initial weights, tokenizer, every demonstration, settings, our code,
+library versions and the processor. CHECKSUM is the file's.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ from rlvr.tracking.files import write_atomically, writing
 from rlvr.training.settings import WarmStartSettings
 from rlvr.training.warm_start import demonstrations
 
-MAX_BYTES = 2 * 1024**3  # of all files together; those that were not used for the longest time are removed
+MAX_BYTES = 2 * 1024**3  # total size; the least recently used files are removed
 
 
 def cache_folder() -> Path:
@@ -36,10 +36,10 @@ def cache_folder() -> Path:
 
 
 def content_key(policy: HubPolicy, task: Task, settings: WarmStartSettings, microbatch_tokens: int) -> str:
-    """A hash of everything that decides the weights after the warm start; to be asked before it."""
+    """A hash of everything that determines the weights after the warm start; call it before."""
     digest = hashlib.blake2b(digest_size=20)
     for part in _content(policy, task, settings, microbatch_tokens):
-        digest.update(len(part).to_bytes(8, "big"))  # so that no two lists of parts give the same bytes
+        digest.update(len(part).to_bytes(8, "big"))  # so that different lists of parts give different bytes
         digest.update(part)
     return digest.hexdigest()
 
@@ -74,7 +74,7 @@ def _device(device: torch.device) -> str:
 
 
 def _cpu() -> str:
-    """The processor's name: another one may round otherwise."""
+    """The processor's name: another one may round differently."""
     with suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
         return next((line for line in lines if line.startswith("model name")), platform.machine())
@@ -82,25 +82,25 @@ def _cpu() -> str:
 
 
 def restore(policy: HubPolicy, key: str) -> Path | None:
-    """Give the policy the weights that are kept under the key; returns their file, None if there is no sound one."""
+    """Load the weights cached under the key; returns their file, None without a valid one."""
     for file in cache_folder().glob(f"{key}-*.safetensors"):
         try:
             data = file.read_bytes()
             if _file_name(key, data) != file.name:
-                continue  # damaged: computed again, and then replaced
+                continue  # damaged: recompute and replace
             tensors = safetensors.torch.load(data)
             with torch.no_grad():
                 for name, parameter in policy.model.named_parameters():
                     parameter.copy_(tensors[name])
             os.utime(file)
-        except OSError:  # another process has removed it, or it cannot be read
+        except OSError:  # removed by another process, or unreadable
             continue
         return file
     return None
 
 
 def keep(policy: HubPolicy, key: str) -> None:
-    """Keep the policy's weights under the key. Raises UserError if the folder cannot be written."""
+    """Cache the policy's weights under the key. Raises UserError if the folder is not writable."""
     tensors = {name: p.detach().to("cpu", copy=True).contiguous() for name, p in policy.model.named_parameters()}
     data = safetensors.torch.save(tensors)
     folder = cache_folder()
@@ -121,5 +121,5 @@ def _remove_oldest(folder: Path) -> None:
     total = 0
     for place, (status, file) in enumerate(kept):
         total += status.st_size
-        if place and total > MAX_BYTES:  # the newest one stays, however large
+        if place and total > MAX_BYTES:  # always keep the newest one
             file.unlink(missing_ok=True)

@@ -10,7 +10,10 @@ from rlvr.cli.main import main
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ("--engine vllm --max-queue 5", "--max-queue 5: has no effect with --engine vllm; what vLLM itself can"),
+        (
+            "--engine vllm --max-queue 5",
+            "--max-queue 5: has no effect with --engine vllm; pass vLLM's own options after --",
+        ),
         ("--vllm-python python3", "--vllm-python python3: has no effect with --engine local; add --engine vllm"),
         ("-- --tensor-parallel-size 2", "--tensor-parallel-size after --: is for vLLM; add --engine vllm"),
         (

@@ -4,12 +4,10 @@ import pytest
 import torch
 
 from rlvr.core.optimizer import adamw, learning_rate
-from rlvr.core.settings import TrainerSettings
 
 
 def rate(step: int, schedule: str, *, warmup: int = 0, steps: int = 5, final: float = 0.1) -> float:
-    settings = TrainerSettings(learning_rate=2.0, warmup_steps=warmup, final_learning_rate_share=final, max_steps=99)
-    return learning_rate(step, settings, schedule=schedule, max_steps=steps)
+    return learning_rate(step, peak=2.0, warmup_steps=warmup, final_share=final, schedule=schedule, max_steps=steps)
 
 
 def rates(schedule: str, *, warmup: int = 0, steps: int = 5, final: float = 0.1) -> list[float]:

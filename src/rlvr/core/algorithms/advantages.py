@@ -3,8 +3,8 @@
 Each takes the batch (`rewards` already shaped) and `penalties` [B, T] (the KL cost of each sampled token, 0 without KL
 in the reward); `mask` [B, T] are the tokens in the loss.
 
-Statistics are taken after subtracting one of the values, so equal rewards give exactly 0, not rounding noise over a
-tiny std: in float32 the mean of eight times 0.1 is not 0.1.
+Statistics subtract a value of the set first, so equal rewards give exactly 0 and not rounding noise over a tiny std: in
+float32 the mean of eight times 0.1 is not 0.1.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rlvr.types import TokenBatch
 if TYPE_CHECKING:
     from torch import Tensor
 
-STD_EPSILON = 1e-4  # added to every standard deviation that divides
+STD_EPSILON = 1e-4  # added to each standard deviation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class Estimate:
     returns: Tensor | None = None  # [B, T]
 
 
-# ------------------------------------------------------------------------------------------- one number an episode
+# ------------------------------------------------------------------------------------------- one number per episode
 
 
 def group_normalized(batch: TokenBatch, penalties: Tensor, mask: Tensor, std_normalization: str) -> Estimate:
@@ -60,7 +60,7 @@ def leave_one_out(batch: TokenBatch, penalties: Tensor, mask: Tensor) -> Estimat
 
 
 class Compared(NamedTuple):
-    """The E valid episodes of a batch beside the others of their group; G groups."""
+    """The E valid episodes of a batch, compared within G groups."""
 
     centered: Tensor  # [E] reward - KL cost, minus the group's mean; 0 in a group of one
     counts: Tensor  # [G] episodes of the group
@@ -68,7 +68,7 @@ class Compared(NamedTuple):
     episode: Tensor  # [valid rows] 0 .. E - 1
 
     def spread(self, values: Tensor, batch: TokenBatch, mask: Tensor) -> Estimate:
-        """The episode's value [E] at each of its tokens; 0 in rows without a grade."""
+        """The episode's value [E] at each of its tokens; 0 in rows without a score."""
         per_row = batch.rewards.new_zeros(batch.rewards.shape).masked_scatter(batch.valid, values[self.episode])
         return Estimate(advantages=per_row[:, None].expand(mask.shape))
 
@@ -82,22 +82,22 @@ def compared(batch: TokenBatch, penalties: Tensor) -> Compared:
 
 
 def center_within_groups(rewards: Tensor, groups: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """r - mean of its group [E], rewards of each group [G], each reward's group as 0, 1, ... [E]."""
+    """r - group mean [E], rewards per group [G], group index of each reward [E]."""
     _, group = groups.unique(return_inverse=True)
     counts = group.bincount().to(rewards.dtype)
     zeros = counts.new_zeros(counts.shape)
     lowest = zeros.scatter_reduce(0, group, rewards, "amin", include_self=False)
-    above = rewards - lowest[group]  # exactly 0 where all rewards of a group are equal
+    above = rewards - lowest[group]  # exactly 0 if all rewards of a group are equal
     mean = zeros.index_add(0, group, above) / counts
     return above - mean[group], counts, group
 
 
 def is_dead_group(rewards: Sequence[float]) -> bool:
-    """True if the group cannot teach: all rewards equal (NaN, a verifier error, left out), or fewer than two."""
+    """Whether the group has no learning signal: equal rewards (NaN, a verifier error, is ignored) or fewer than two."""
     return len({reward for reward in rewards if reward == reward}) < 2
 
 
-# ---------------------------------------------------------------------------------------------- one number a token
+# ---------------------------------------------------------------------------------------------- one number per token
 
 
 def token_returns(
@@ -109,11 +109,11 @@ def token_returns(
 
     r_t is the row's reward at its last sampled token, else 0, minus the token's penalty, plus shaping.
     `values[b, t]` is the critic's estimate of the state before token t was sampled (from the hidden state at t - 1).
-    V and A are 0 after the last token, for truncated rows too: what was cut off earns nothing. Without values V is 0:
-    with lambda 1, A_t is then the discounted return G_t = r_t + gamma G_{t+1}.
+    V and A are 0 after the last token, also for truncated rows: the cut-off part has no value. Without values V is 0,
+    and with lambda 1 A_t is the discounted return G_t = r_t + gamma G_{t+1}.
 
     Tokens the policy did not sample (prompt, tool results, padding) are no steps of the episode. They are squeezed out
-    first: nothing is discounted, bootstrapped or reset across them, and their values are never read.
+    first: discounting and bootstrapping skip them, and their values are not read.
 
         sampled  0  0  1  1  0  0  1  0          row with a tool result between two turns
         values   9  9  a  b  9  9  c  9    ->    a  b  c  0 ...
@@ -139,9 +139,9 @@ def potential_shaping(potentials: Tensor, gamma: float) -> Tensor:
         potentials   0  0  1  1  1  1      two turns before half of the way was found
         shaping      0  1  0  0  0 -1      gamma = 1
 
-    Ng, Harada and Russell, ICML 1999: the only kind of shaping that moves no optimum. Over the rest of an episode it
-    adds up to -Phi(now), whatever is done, so a policy earns nothing by going back and forth. It acts where tokens have
-    returns (ppo, reinforce_pp); where whole episodes of a group are compared it is the same for all.
+    Ng, Harada and Russell, ICML 1999: the only kind of shaping that keeps the optimal policy. Over the rest of an
+    episode it sums to -Phi(now) for any actions, so going back and forth earns nothing. It has an effect with token
+    returns (ppo, reinforce_pp); a comparison of whole episodes within a group cancels it.
     """
     return gamma * shifted(potentials, 1) - potentials
 

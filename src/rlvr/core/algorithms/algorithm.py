@@ -1,11 +1,11 @@
-"""What an algorithm is: a class whose fields are its settings, with two methods that make it differ from the others.
+"""The algorithm interface: a class whose fields are its settings, with two methods that define it.
 
     @register("algorithm", "dr_grpo")
     class Mine(Algorithm):
         def advantages(self, batch, penalties, mask): ...                   rewards -> an advantage per token
         def surrogate(self, log_ratio, logprobs, advantages, mask): ...     logprobs -> the policy loss per token
 
-The rest (KL, entropy, mismatch correction, aggregation) is the same for all: `objective.py`.
+KL, entropy, mismatch correction and aggregation are shared: `objective.py`.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MAX_MEAN_WEIGHT = 1.2
-"""Largest mismatch_cap of a geometric mean: 0.18 nats a token; rows farther from their sampler teach nothing."""
+"""Largest mismatch_cap of a geometric mean: 0.18 nats per token."""
 
 SEVERAL_UPDATES = "num_epochs * num_minibatches > 1"
-"""With one update per batch the ratio to the old policy is exactly 1: nothing is clipped or stopped early."""
+"""With one update per batch the ratio to the old policy is exactly 1: no clipping, no early stop."""
 
-# Fields whose default differs between algorithms: a subclass says `aggregation: Aggregation = "fixed_length"`.
+# Fields with different defaults per algorithm: a subclass sets `aggregation: Aggregation = "fixed_length"`.
 Aggregation = Annotated[
     Literal["token_mean", "sequence_mean", "sequence_sum", "fixed_length"],
     setting(
@@ -63,14 +63,14 @@ StdNormalization = Annotated[
 
 
 class Algorithm(Component, ABC):
-    """The settings that every algorithm has."""
+    """Settings common to all algorithms."""
 
     group: ClassVar[str] = "algorithm"
-    compares_groups: ClassVar[bool] = False  # the baseline comes from the group: it needs two completions or more
-    returns_per_token: ClassVar[bool] = False  # potential-based shaping acts
+    compares_groups: ClassVar[bool] = False  # the baseline is the group's: needs at least two completions
+    returns_per_token: ClassVar[bool] = False  # potential-based shaping has an effect
 
     aggregation: Aggregation = "token_mean"
-    kl_coef: NonNegativeFloat = setting(0.0, "weight of the KL to the frozen starting policy; 0: no reference is kept")
+    kl_coef: NonNegativeFloat = setting(0.0, "weight of the KL to the frozen starting policy; 0: no reference model")
     kl_estimator: KlEstimator = "k3"
     kl_placement: KlPlacement = "loss"
     entropy_coef: NonNegativeFloat = setting(0.0, "weight of the entropy bonus")
@@ -93,14 +93,14 @@ class Algorithm(Component, ABC):
         gt=1,
     )
 
-    # What a component overrides.
+    # Overridden by algorithms.
 
     @abstractmethod
     def advantages(self, batch: TokenBatch, penalties: Tensor, mask: Tensor) -> Estimate:
-        """Advantages [B, T] of a whole batch, whose `rewards` [B] are shaped already.
+        """Advantages [B, T] of a whole batch; its `rewards` [B] are already shaped.
 
         `penalties` [B, T] is the KL cost of each sampled token (0 without a KL in the reward), `mask` [B, T] the tokens
-        in the loss; other places are ignored.
+        in the loss; other positions are ignored.
         """
 
     @abstractmethod
@@ -112,7 +112,7 @@ class Algorithm(Component, ABC):
         """
 
     def shaped_rewards(self, rewards: Tensor, num_tokens: Tensor, max_completion_tokens: int) -> Tensor:
-        """Rewards [B] before any statistic; `num_tokens` [B] is the length of the episode's longest completion."""
+        """Rewards [B] before any statistics; `num_tokens` [B] is the length of the episode's longest completion."""
         return rewards
 
     def stop_early(self, approx_kl: float) -> bool:
@@ -121,17 +121,17 @@ class Algorithm(Component, ABC):
 
     @property
     def refills(self) -> int | None:
-        """Rounds in which groups with equal rewards are replaced (dynamic sampling); None: they are kept."""
+        """Rounds of replacement for groups with equal rewards (dynamic sampling); None: keep them."""
         return None
 
-    # What follows from the settings.
+    # Derived from the settings.
 
     @property
     def needs(self) -> frozenset[str]:
-        """Of old_logprobs, reference_logprobs and values: what the trainer computes before `advantages`.
+        """Names among old_logprobs, reference_logprobs and values that the trainer computes before `advantages`.
 
         With one update per batch the old policy is the current one: the update's own pass gives the ratio (1) and the
-        mismatch weights, and no other pass is made. A KL in the reward is needed before it.
+        mismatch weights. A KL in the reward needs old logprobs before the update.
         """
         wanted = {
             "old_logprobs": self.num_epochs * self.num_minibatches > 1 or self.kl_coef_in("reward") > 0,
@@ -155,7 +155,7 @@ class Algorithm(Component, ABC):
         return self
 
     def check_run(self, config: Any) -> None:
-        """Raise ConfigError for a batch, a sampler or a staleness that the algorithm cannot work with."""
+        """Raise ConfigError for a batch size, sampling setting or staleness that the algorithm cannot use."""
         rollout = config.rollout
         if self.compares_groups and rollout.group_size < 2:
             raise ConfigError(
@@ -192,12 +192,11 @@ class ClippedRatio(Algorithm):
     clip_high: ClipHigh = 0.2
 
     def surrogate(self, log_ratio: Tensor, logprobs: Tensor, advantages: Tensor, mask: Tensor) -> Surrogate:
-        """One ratio a token."""
         return clip(log_ratio.exp(), advantages, self.clip_low, self.clip_high)
 
 
 class TokenReturns(ClippedRatio):
-    """Algorithms in which each token has its own return: no group is needed, and a KL is charged token by token."""
+    """Algorithms with a return per token: they need no group, and the KL penalty is per token."""
 
     returns_per_token = True
 
@@ -207,10 +206,10 @@ class TokenReturns(ClippedRatio):
 
 
 class Critic(Algorithm):
-    """Algorithms that train a value head on the policy's trunk; `advantages` finds its values in the batch."""
+    """Algorithms that train a value head on the policy's trunk; `batch.values` holds its estimates."""
 
     value_coef: NonNegativeFloat = setting(0.1, "weight of the critic's loss")
 
     @abstractmethod
     def value_loss(self, values: Tensor, old_values: Tensor, returns: Tensor) -> Tensor:
-        """Loss of the critic per token [b, T], before `value_coef`; `returns` are those of `advantages`."""
+        """Loss of the critic per token [b, T], before `value_coef`; `returns` come from `advantages`."""

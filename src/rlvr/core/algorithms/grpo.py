@@ -1,4 +1,4 @@
-"""Algorithms that compare the completions of a group: GRPO and its relatives."""
+"""Algorithms with a group baseline: GRPO and its variants."""
 
 from typing import Any
 
@@ -64,7 +64,7 @@ class Dapo(Grpo):
     clip_high: ClipHigh = 0.28
     dynamic_sampling: bool = setting(True, "replace groups whose rewards are all equal by new prompts")
     max_refills: NonNegativeInt = setting(
-        3, "rounds of replacement per step; what is left then is dropped", only_if="dynamic_sampling"
+        3, "rounds of replacement per step; remaining groups are dropped", only_if="dynamic_sampling"
     )
     overlong_buffer_tokens: NonNegativeInt = setting(
         8,
@@ -109,9 +109,9 @@ class Gspo(Grpo):
     num_minibatches: NumMinibatches = 4
 
     def surrogate(self, log_ratio, logprobs, advantages, mask):
-        """One ratio a sequence, s = exp(mean_t log r_t), eq. 5 and 7: grad = s A mean_t grad log pi_t.
+        """One ratio per sequence, s = exp(mean_t log r_t), eq. 5 and 7: grad = s A mean_t grad log pi_t.
 
-        Every token of the row shares it and is clipped, or not, together.
+        All tokens of a row share the ratio and its clipping.
         """
         return clip(sequence_log_ratio(log_ratio, mask).exp(), advantages, self.clip_low, self.clip_high)
 
@@ -126,9 +126,8 @@ class Cispo(Algorithm):
     std_normalization: StdNormalization = "sample"
 
     def advantages(self, batch, penalties, mask):
-        """As `Grpo`."""
         return group_normalized(batch, penalties, mask, self.std_normalization)
 
     def surrogate(self, log_ratio, logprobs, advantages, mask):
-        """A ratio that carries no gradient, so that no token loses its own."""
+        """A detached ratio: every token keeps its gradient."""
         return detached_clip(log_ratio.exp(), logprobs, advantages, self.clip_high)

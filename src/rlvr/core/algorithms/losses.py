@@ -11,15 +11,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MIN_LOGPROB = -1e4  # minus infinity counts as this, so that -inf - (-inf) is 0 and not NaN
-MAX_LOG_RATIO = 20.0  # exp(20) = 4.9e8: far beyond any sound ratio, far below the largest float32
+MAX_LOG_RATIO = 20.0  # exp(20) = 4.9e8: beyond any plausible ratio, below the largest float32
 
 
-# ------------------------------------------------------------------------------------ the policy's loss, the critic's
+# ------------------------------------------------------------------------------------ policy loss, value loss
 
 
 @dataclass(frozen=True, kw_only=True)
 class Surrogate:
-    """The policy loss of each token, r = pi / pi_old being the ratio of the token, or of its sequence."""
+    """The policy loss of each token; r = pi / pi_old is the ratio of the token or of its sequence."""
 
     loss: Tensor  # [b, T] to be minimized
     ratio: Tensor  # [b, T] before clipping, detached
@@ -73,13 +73,13 @@ def kl_estimate(log_ratio: Tensor, estimator: str) -> Tensor:
         k2   (log r)^2 / 2     biased, low variance, never negative
         k3   1 / r - 1 + log r unbiased, low variance, never negative
 
-    What its gradient does is another matter (docs/algorithms.md, arXiv:2512.21852):
+    Their gradients differ from the estimates (docs/algorithms.md, arXiv:2512.21852):
 
-        in the loss    k1: nothing in expectation, E[grad log pi] = 0.
-                       k2: the gradient of KL(pi || ref).
-                       k3: the gradient of the other KL, KL(ref || pi): biased, but for pi near ref.
-        in the reward  k1: the gradient of KL(pi || ref), through the policy gradient.
-                       k2, k3: biased.
+            in the loss    k1: zero in expectation, E[grad log pi] = 0.
+                           k2: the gradient of KL(pi || ref).
+                           k3: the gradient of KL(ref || pi), unbiased only for pi near ref.
+            in the reward  k1: the gradient of KL(pi || ref), through the policy gradient.
+                           k2, k3: biased.
     """
     match estimator:
         case "k1":
@@ -90,13 +90,13 @@ def kl_estimate(log_ratio: Tensor, estimator: str) -> Tensor:
             return (-log_ratio).expm1() + log_ratio
 
 
-# ------------------------------------------------------- ratios, and the correction for a sampler unlike the trainer
+# ------------------------------------------------------- ratios and mismatch correction
 
 
 def bounded_log_ratio(numerator: Tensor, denominator: Tensor) -> tuple[Tensor, Tensor]:
     """log(p / q) [b, T] clamped to +-MAX_LOG_RATIO, and where it was clamped [b, T] bool.
 
-    No gradient flows through a clamped token. A NaN stays NaN: it is a broken model, and the trainer has to see it.
+    No gradient flows through a clamped token. NaN stays NaN: the trainer must see a broken model.
     """
     raw = numerator.clamp(min=MIN_LOGPROB) - denominator.clamp(min=MIN_LOGPROB)
     return raw.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO), raw.detach().abs() > MAX_LOG_RATIO
@@ -112,7 +112,7 @@ def sequence_log_ratio(log_ratio: Tensor, mask: Tensor) -> Tensor:
 
 
 def mismatch_log_weight(old_logprobs: Tensor, behavior_logprobs: Tensor) -> tuple[Tensor, Tensor]:
-    """log w = log(pi_old / pi_behavior) [b, T], and where it was clamped or the sampler gave no number [b, T] bool.
+    """log w = log(pi_old / pi_behavior) [b, T], and where it was clamped or the logprob is missing [b, T] bool.
 
     A missing (NaN) behavior logprob counts as equal to the trainer's: weight 1.
     """
@@ -127,7 +127,7 @@ def mismatch_weight(log_weight: Tensor, mask: Tensor, correction: str) -> Tensor
     none, truncate, mask                the token's own w
     sequence_truncate, sequence_mask    the product over the row's masked tokens: grows with the length,
                                         at 0.01 per token it is 1.03 for 3 tokens and 20 for 300
-    geometric_mask                      their geometric mean: the distance to the sampler, whatever the length
+    geometric_mask                      their geometric mean: independent of the length
     """
     if correction.startswith("sequence"):
         total = within(log_weight, mask).sum(1, keepdim=True)
@@ -138,14 +138,14 @@ def mismatch_weight(log_weight: Tensor, mask: Tensor, correction: str) -> Tensor
 
 
 def mismatch_factor(weight: Tensor, correction: str, cap: float) -> Tensor:
-    """What the policy loss is multiplied by [b, T]; 0 takes a token out of it. With C the cap:
+    """The factor of the policy loss [b, T]; 0 removes a token. With C the cap:
 
     none                           1
     truncate, sequence_truncate    min(W, C): truncated importance sampling (TIS), fengyao.notion.site/off-policy-rl;
                                    IMPALA, arXiv:1802.01561
-    mask, sequence_mask            W if W <= C, else 0: the upper side of IcePop, arXiv:2510.18855; of sequences MIS,
+    mask, sequence_mask            W if W <= C, else 0: the upper side of IcePop, arXiv:2510.18855; for sequences MIS,
                                    richardli.xyz/post/rl-collapse-training-inference
-    geometric_mask                 W if 1 / C <= W <= C, else 0: a small mean does not take itself out of the loss
+    geometric_mask                 W if 1 / C <= W <= C, else 0: also removes rows with a small mean
     """
     if correction == "none":
         return weight.new_ones(weight.shape)

@@ -1,7 +1,7 @@
-"""The steps that all algorithms share: rewards in, advantages out; logprobs in, loss out.
+"""The steps shared by all algorithms: rewards to advantages, logprobs to loss.
 
-To add a term to the loss: its coefficient is a field of `Algorithm`, named in `Objective.coefs`; the term stands in
-`Objective.loss` under the same name.
+To add a loss term: add its coefficient to `Algorithm` and to `Objective.coefs`, and the term to `Objective.loss` under
+the same name.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ from rlvr.types import TokenBatch
 
 @dataclass(frozen=True, kw_only=True)
 class LossTerms:
-    """The loss of some rows, and what to log.
+    """The loss of some rows, and values to log.
 
     `sums` are sums over the rows' trained tokens (weight > 0), without gradient; `sums["tokens"]` is their count, so
     `sums[name] / sums["tokens"]`, added up over microbatches first, is a mean per token. The names:
@@ -42,8 +42,8 @@ class LossTerms:
         mismatch_kl, mismatch_weight                k3 of KL(behavior || old); old / behavior before any cap
         mismatch_capped                             tokens above mismatch_cap
         clamped_tokens                              tokens with an extreme or missing logprob
-        reference_kl                                k3 of KL(current || reference), where there is a reference
-        value_loss                                  where there is a critic
+        reference_kl                                k3 of KL(current || reference), only with a reference
+        value_loss                                  only with a critic
     """
 
     loss: Tensor  # []
@@ -52,14 +52,14 @@ class LossTerms:
 
 @dataclass(frozen=True, kw_only=True)
 class Objective:
-    """What the loop and the trainer call; it has no state.
+    """Interface of the loop and the trainer to the algorithm; stateless.
 
     `Objective(algorithm=Grpo(), max_completion_tokens=512, temperature=1.0)`
     """
 
     algorithm: Algorithm
     max_completion_tokens: int
-    temperature: float  # that completions were sampled at: logprobs are of it everywhere
+    temperature: float  # of sampling, applied to all logprobs
 
     def advantages(self, batch: TokenBatch) -> TokenBatch:
         """The whole batch with shaped rewards and KL cost turned into advantages (and returns), 0 outside the loss.
@@ -91,7 +91,7 @@ class Objective:
 
     @property
     def coefs(self) -> dict[str, float]:
-        """Of the loss's terms beside the policy's, by name; of those that are on."""
+        """Coefficients of the enabled loss terms other than the policy's, by name."""
         algorithm = self.algorithm
         coefs = {
             "entropy": -algorithm.entropy_coef,
@@ -101,9 +101,9 @@ class Objective:
         return {name: coef for name, coef in coefs.items() if coef}
 
     def has_gradient(self, batch: TokenBatch) -> Tensor:
-        """[B] bool, rows that can move the gradient; the others need no forward pass.
+        """[B] bool, rows that can change the gradient; the others need no forward pass.
 
-        A term beside the policy loss acts on every token in the loss, whatever its advantage.
+        With another loss term, every token in the loss counts, even with advantage 0.
         """
         trained = self.trained(batch)
         return (trained if self.coefs else trained & (required(batch, "advantages") != 0)).any(1)
@@ -111,10 +111,10 @@ class Objective:
     def loss(self, rows: TokenBatch, weights: Tensor, predicted: Predictions) -> LossTerms:
         """sum over tokens of weight x (policy + kl_coef KL - entropy_coef entropy + value_coef value).
 
-        `rows` [b, T] are any of a minibatch's, with their `weights`: adding up the parts gives the whole. Tokens of
-        weight 0 are ignored. The mismatch factor multiplies the policy term alone; what it takes out of the loss
-        stays in the denominator, and metrics show the mismatch weights before any cap. Gradient flows through
-        what was `predicted` [b, T] alone. Raises ValueError if the rows lack what a term needs.
+        `rows` [b, T] are any part of a minibatch, with their `weights`; the losses of all parts add up to the whole.
+        Tokens of weight 0 are ignored. The mismatch factor applies to the policy term alone; tokens it removes stay in
+        the denominator, and metrics report the weights before any cap. Gradient flows only through `predicted` [b, T].
+        Raises ValueError if the rows lack an input of a term.
         """
         algorithm, mask = self.algorithm, weights > 0
         needs, predicted = algorithm.needs, predicted.map(lambda x: within(x, mask))
@@ -125,7 +125,7 @@ class Objective:
         log_weight, odd = mismatch_log_weight(old.detach(), within(rows.behavior_logprobs, mask))
         clamped = extreme | odd
 
-        # the loss of each token: the policy's, then the terms beside it
+        # loss per token: the policy's, then the other terms
         given = (log_ratio, current, within(required(rows, "advantages"), mask))
         policy = _checked(algorithm, "surrogate", (*given, mask), Surrogate, mask, given)
         weight = mismatch_weight(log_weight, mask, algorithm.mismatch_correction)
@@ -142,7 +142,7 @@ class Objective:
             terms["value_loss"] = algorithm.value_loss(predicted.values, old_values, returns)
         for name, coef in self.coefs.items():
             per_token = per_token + coef * terms[name]
-        terms.pop("kl", None)  # of all estimators, k3 is logged
+        terms.pop("kl", None)  # only the k3 estimate is logged
 
         logged = {
             "ratio": policy.ratio,  # before any clip
@@ -169,9 +169,10 @@ class Objective:
 def _checked(
     algorithm: Algorithm, method: str, arguments: tuple[Any, ...], kind: type, mask: Tensor, given: Sequence[Tensor]
 ) -> Any:
-    """What a method, which may be the user's, returns: a `kind` of tensors [B, T], finite in `mask` if `given` are.
+    """Call a method, possibly the user's, and check its result: a `kind` of tensors [B, T], finite in `mask` if `given`
+    are.
 
-    Raises UserError, one sentence, if it raises (with file and line) or returns something else.
+    Raises UserError if it raises (with file and line) or returns something else.
     """
     try:
         returned = getattr(algorithm, method)(*arguments)
@@ -179,7 +180,7 @@ def _checked(
         raise
     except Exception as error:
         if type(algorithm).__module__.startswith("rlvr.") or isinstance(error, MemoryError | torch.OutOfMemoryError):
-            raise  # what ran out of memory is tried again in smaller portions
+            raise  # out of memory: retried with smaller microbatches
         raise UserError(
             f"algorithm={algorithm.name}: its method {method} raised {described(error)}; correct it, then go on with "
             "resume=true."
@@ -207,7 +208,7 @@ def _checked(
 
 
 def required(batch: TokenBatch, name: str) -> Tensor:
-    """`batch.name`, or ValueError: it was not scored with what `Algorithm.needs` asks for, or has no advantages yet."""
+    """`batch.name`, or ValueError if it is missing: not scored, or advantages not computed yet."""
     if (x := getattr(batch, name)) is None:
         raise ValueError(f"the batch has no {name}: score it with what the algorithm needs, then set advantages")
     return x

@@ -1,4 +1,4 @@
-"""Algorithms in which each token has its own return."""
+"""Algorithms with a return per token: PPO and REINFORCE++."""
 
 from rlvr.core.algorithms.advantages import Estimate, normalize_over_tokens, token_returns
 from rlvr.core.algorithms.algorithm import SEVERAL_UPDATES, Critic, NumEpochs, NumMinibatches, TokenReturns

@@ -1,4 +1,4 @@
-"""Which tokens are in the loss, and the weight of each.
+"""The tokens in the loss, and their weights.
 
 This file, `advantages.py` and `losses.py` use tensors by their methods alone and import no torch: the settings classes
 import them, and settings are checked before torch is loaded.
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 
 
 def within(x: Tensor, mask: Tensor) -> Tensor:
-    """`x` where `mask`, else 0. Not a product: what `mask` leaves out may be inf or NaN."""
+    """`x` where `mask`, else 0. Not a product: masked-out entries may be inf or NaN."""
     return x.masked_fill(~mask, 0.0)
 
 
 def sampled_tokens(batch: TokenBatch) -> Tensor:
-    """[B, T] bool: tokens the policy sampled, in rows whose verifier gave a grade."""
+    """[B, T] bool: sampled tokens in rows without a verifier error."""
     return batch.loss_mask & batch.valid[:, None]
 
 
 def trained_tokens(batch: TokenBatch, *, truncated: str) -> Tensor:
     """[B, T] bool: the tokens in the loss. `truncated="mask"` leaves out rows that stopped for length.
 
-    Such a row stays in the mean and std of its group: it is a sample with a reward, only not trained on.
-    The flag is the row's stop reason; a row that stops by itself on the last allowed token is not truncated.
+    Such a row still counts in the mean and std of its group. A row that stops by itself on the last allowed token is
+    not truncated.
     """
     mask = sampled_tokens(batch)
     return mask & ~batch.truncated[:, None] if truncated == "mask" else mask
@@ -37,10 +37,10 @@ def trained_tokens(batch: TokenBatch, *, truncated: str) -> Tensor:
 def loss_weights(mask: Tensor, episodes: Tensor, aggregation: str, max_completion_tokens: int) -> Tensor:
     """Weights [B, T] of the tokens in the loss, `mask` [B, T], of a whole minibatch; 0 elsewhere.
 
-    They carry the minibatch's denominator. The loss is then a plain sum, `(weights * per_token).sum()`, and does not
-    depend on how rows are ordered, packed, cut into microbatches or spread over ranks. Only what is in the loss counts:
-    no denominator includes tool tokens, verifier errors or masked truncated rows. An episode counts once; it has
-    several rows, `episodes` [B] alike, where a template rewrote history.
+    The weights carry the minibatch's denominator, so the loss is a plain sum, `(weights * per_token).sum()`,
+    independent of row order, packing, microbatches and ranks. Denominators exclude tool tokens, verifier errors and
+    masked truncated rows. An episode counts once, also if a rewritten history gives it several rows (same number in
+    `episodes` [B]).
 
     Two episodes with 1 and 3 trained tokens, max_completion_tokens = 4:
 
@@ -61,12 +61,12 @@ def loss_weights(mask: Tensor, episodes: Tensor, aggregation: str, max_completio
 
 
 def num_episodes(mask: Tensor, episodes: Tensor) -> Tensor:
-    """Episodes with at least one token in the loss, at least 1: []."""
+    """Episodes with a token in the loss, at least 1: []."""
     return episodes.new_tensor(len(episodes[mask.any(1)].unique())).clamp(min=1)
 
 
 def over_episode(x: Tensor, episodes: Tensor) -> Tensor:
-    """The sum of x [B] over the rows of each row's episode [B]. x 1 2 3, episodes 0 0 1 -> 3 3 3."""
+    """Sum of x [B] over the rows of each row's episode [B]. x 1 2 3, episodes 0 0 1 -> 3 3 3."""
     _, index = episodes.unique(return_inverse=True)
     return x.new_zeros(len(x)).index_add(0, index, x)[index]
 

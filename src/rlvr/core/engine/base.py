@@ -1,4 +1,4 @@
-"""What every engine can do: sample completions from token ids, and take new weights."""
+"""The engine interface: sample completions from token ids, load new weights."""
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
@@ -7,20 +7,20 @@ from typing import Protocol
 from rlvr.types import Completion, SamplingParams, StopReason
 
 OnToken = Callable[[int, float], None]
-"""Called with each sampled token's id and behavior logprob, in order, before the completion is returned."""
+"""Called in order with each token's id and behavior logprob, before the completion is returned."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Alternatives:
-    """Asks for the `count` likeliest tokens at each position. `seen` holds their ids and behavior logprobs, likeliest
-    first, before `on_token` is called with the drawn token."""
+    """Requests the `count` likeliest tokens at each position. `seen` gets their ids and behavior logprobs, likeliest
+    first, before `on_token` is called with the sampled token."""
 
     count: int
     seen: list[tuple[tuple[int, ...], tuple[float, ...]]] = field(default_factory=list)
 
 
 class Engine(Protocol):
-    """Token ids in, token ids out. Calls that are awaited together are batched together."""
+    """Token ids in, token ids out. Concurrent calls are batched together."""
 
     @property
     def policy_version(self) -> int:
@@ -37,8 +37,8 @@ class Engine(Protocol):
     ) -> Completion:
         """Sample one completion. Cancelling the call frees its place in the batch at the next step.
 
-        `session` names the episode: the engine may keep what it computed for prompt and completion for the next call
-        of the same session, whose prompt starts with both. End it with `release`.
+        `session` names the episode: the engine may keep its cache for the next call with the same session, whose prompt
+        starts with this prompt and completion. End it with `release`.
         """
         ...
 
@@ -47,16 +47,16 @@ class Engine(Protocol):
         ...
 
     def load_weights(self, version: int) -> None:
-        """The policy's weights have changed: forget everything computed with the old ones."""
+        """The policy has new weights: drop every cached key and value."""
         ...
 
     def close(self) -> None:
-        """Free what the engine holds. Waiting callers get a cancellation."""
+        """Free the engine's resources; waiting callers are cancelled."""
         ...
 
 
 def within_context(prompt_ids: Sequence[int], sampling: SamplingParams, max_context_tokens: int) -> SamplingParams:
-    """Lower `max_tokens` to what the context leaves. ValueError for an empty prompt or one longer than the context."""
+    """Cut `max_tokens` to the remaining context. ValueError for an empty prompt or one longer than the context."""
     if not len(prompt_ids):
         raise ValueError("the prompt is empty: there is nothing to continue")
     room = max_context_tokens - len(prompt_ids)

@@ -1,11 +1,11 @@
-"""Keys and values of prompts and of the rows that go on from them, each row with its own length.
+"""Key/value cache of prompts and of the rows that continue them; each row has its own length.
 
-Per layer two buffers `[slots, kv_heads, capacity, head_dim]`. A key of position p is in column p, so "key column <=
-query position" is the whole causal mask: what is beyond a row's length (stale or padding) is overwritten before it is
-seen. The running rows are the first n slots, so a step reads a slice and gathers nothing.
+Per layer two buffers `[slots, kv_heads, capacity, head_dim]`. The key of position p is in column p, so "key column <=
+query position" is the whole causal mask: columns beyond a row's length (stale or padding) are overwritten before they
+are read. The running rows are the first n slots, so a step reads a slice without a gather.
 
 transformers' own caches do not fit: DynamicCache has one length for all rows and keeps only the window of sliding
-layers, so it can be neither refilled row by row nor cut back.
+layers, so its rows cannot be refilled or cropped.
 """
 
 from collections.abc import Sequence
@@ -17,31 +17,31 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import Cache
 
 KV_DTYPE: torch.dtype | None = None
-"""What keys and values are stored in; None: what the layer computes them in. Nothing else decides it: `Slots` converts
-what it stores, `Slots.read` what a layer attends to."""
+"""Storage dtype of keys and values; None: the dtype the layer computes them in. `Slots` converts on write,
+`Slots.read` on read."""
 
 Plane = tuple[int, int]
 """The keys of a layer, `(layer, 0)`, or its values, `(layer, 1)`."""
 
 Stored = list[tuple[list[Plane], Tensor]]
-"""Keys and values of one row: for all planes of a shape, nearly always a single one, `[tokens, planes, kv_heads,
-head_dim]`. A tensor for each layer would cost more to copy than the tokens of a short turn to compute."""
+"""Keys and values of one row: per shape (nearly always one) its planes and `[tokens, planes, kv_heads, head_dim]`. One
+tensor per layer would cost more to copy than the tokens of a short turn to compute."""
 
 
 class Slots:
-    """The buffers of all layers. With `fixed` they survive their batch at one address, as recorded steps need."""
+    """The buffers of all layers. With `fixed` they keep their addresses across batches, as recorded steps need."""
 
     def __init__(self, max_slots: int, *, fixed: bool = False):
         self.max_slots, self.num_slots, self.capacity = max_slots, 0, 0
         self.buffers: dict[Plane, Tensor] = {}
-        self.generation = 0  # changes with the buffers
+        self.generation = 0  # increases when a buffer changes
         self._fixed = fixed
-        # of this batch and of the last one, by plane and size: reused, because new memory costs page faults
+        # buffers of this and the previous batch by plane and size, reused: new memory costs page faults
         self._made: dict[tuple[Plane, int, int], Tensor] = {}
         self._aside: dict[tuple[Plane, int, int], Tensor] = {}
 
     def reserve(self, num_slots: int, num_tokens: int) -> None:
-        """Make room, by doubling what has grown too small; keeps what is stored."""
+        """Grow by doubling; keeps the contents."""
         if num_slots <= self.num_slots and num_tokens <= self.capacity:
             return
         if num_slots > self.num_slots:
@@ -53,10 +53,10 @@ class Slots:
             new[: old.shape[0], :, : old.shape[2]] = old
 
     def clear(self, *, reuse: bool = True) -> None:
-        """Put the buffers aside for the next batch, or free them without `reuse`.
+        """Set the buffers aside for the next batch, or free them without `reuse`.
 
-        The next ones get the shape they would have in a new process: it decides how a matrix product is cut, and so the
-        last bit of a logprob, which must not depend on what ran before.
+        The next buffers get the shape they would have in a new process: the shape decides how a matrix product is split
+        and thereby the last bit of a logprob, which must not depend on earlier batches.
         """
         if self._fixed and reuse:
             return
@@ -76,14 +76,14 @@ class Slots:
         size = (plane, self.num_slots, self.capacity)
         made = self._aside.pop(size, None)
         if made is None:
-            # zeros: a masked column has weight 0, and 0 times the NaN of uninitialized memory would be NaN
+            # zeros: masked columns have weight 0, but 0 x NaN of uninitialized memory is NaN
             made = like.new_zeros(self.num_slots, like.shape[1], self.capacity, like.shape[3], dtype=KV_DTYPE)
         if not self._fixed:
             self._made[size] = made
         return made
 
     def read(self, plane: Plane, rows: slice, num_columns: int, dtype: torch.dtype) -> Tensor:
-        """What a layer that computes in `dtype` attends to: `[rows, kv_heads, num_columns, head_dim]`."""
+        """Keys or values for a layer that computes in `dtype`: `[rows, kv_heads, num_columns, head_dim]`."""
         return self.buffers[plane][rows, :, :num_columns].to(dtype)
 
     def move(self, sources: Tensor, targets: Tensor, num_tokens: int) -> None:
@@ -106,9 +106,9 @@ class Slots:
         return saved
 
     def load(self, first_row: int, saved: Sequence[Stored]) -> None:
-        """Put saved rows back, into the slots `first_row ..`."""
-        for parts in zip(*saved, strict=True):  # of one shape
-            batch = pad_sequence([states for _, states in parts], batch_first=True)  # zeros, which nothing looks at
+        """Write saved rows back, into the slots `first_row ..`."""
+        for parts in zip(*saved, strict=True):  # per shape
+            batch = pad_sequence([states for _, states in parts], batch_first=True)  # padding is masked
             for plane, states in zip(parts[0][0], batch.permute(2, 0, 3, 1, 4), strict=True):
                 self.buffer(plane, states)[first_row : first_row + len(saved), :, : states.shape[2]] = states
 
@@ -119,11 +119,12 @@ class Append:
 
     first_row: int
     positions: Tensor  # [R, Q] columns to write
-    num_columns: int  # columns to attend to: every position + 1 at least
+    num_columns: int  # columns to attend to, at least the largest position + 1
 
 
 class SlotCache(Cache):
-    """Prompts and rows, filled by the model through `update`: `start_prompts` and `start_rows` say what it fills."""
+    """transformers' cache interface over `Slots`: `start_prompts` and `start_rows` select what the next forward
+    fills."""
 
     def __init__(self, max_slots: int, *, fixed: bool = False):
         super().__init__(layers=[])
@@ -132,7 +133,7 @@ class SlotCache(Cache):
         self._columns: dict[int, Tensor] = {}  # kv_heads -> flat index of the columns to write, for one plan
 
     def start_prompts(self, first: int) -> None:
-        """The next forward reads prompts, into the slots `first ..` of `prefixes`."""
+        """The next forward reads prompts into the slots `first ..` of `prefixes`."""
         self._plan = first
 
     def start_rows(self, plan: Append) -> None:
@@ -160,11 +161,11 @@ class SlotCache(Cache):
         return seen[0], seen[1]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """0: only asked for where prompts start, and the model makes its own causal mask."""
+        """0: transformers asks only at a prompt's start, where the model makes its own causal mask."""
         return 0
 
     def _flat_columns(self, num_heads: int, plan: Append) -> Tensor:
-        """Row numbers of a buffer seen as `[slots * kv_heads * capacity, head_dim]`, in the order of the states."""
+        """Row numbers in a buffer viewed as `[slots * kv_heads * capacity, head_dim]`, in the order of the states."""
         if num_heads not in self._columns:
             device = plan.positions.device
             rows = torch.arange(plan.first_row, plan.first_row + len(plan.positions), device=device)

@@ -1,4 +1,4 @@
-"""The local engine: an asynchronous front of the scheduler."""
+"""The local engine: asynchronous interface to the scheduler."""
 
 import asyncio
 import logging
@@ -23,17 +23,17 @@ log = logging.getLogger(__name__)
 
 
 class LocalEngine:
-    """Continuous batching in this process over the weights of `model` itself, without a copy.
+    """In-process continuous batching over the weights of `model` itself, without a copy.
 
-    At most `max_batch_size` completions run at a time. Calls are admitted by priority, then in the order they were
-    made, so a program that makes them in a fixed order gets fixed results. One task of the event loop steps the batch
-    while there is work and lets other tasks run between two steps.
+    At most `max_batch_size` completions run at once. Calls are admitted by priority, then in call order, so a fixed
+    order of calls gives fixed results. One task of the event loop steps the batch while requests remain and lets other
+    tasks run between steps.
 
-    Call `load_weights(version)` after the weights have changed: cached keys and values are of the old ones. A model
-    that is a copy of the policy takes `weights`, which are copied by name at every load.
+    Call `load_weights(version)` after the weights have changed: cached keys and values belong to the old ones. For a
+    model that is a copy of the policy, `weights` yields the tensors copied by name at every load.
 
-    On out of memory, unfinished completions start again, half as many at a time from then on. With the same seeds the
-    tokens are the same, up to the rounding of smaller batches.
+    After out of memory, unfinished completions restart with half the batch size. With the same seeds the tokens are the
+    same, up to rounding in smaller batches.
     """
 
     def __init__(
@@ -64,17 +64,16 @@ class LocalEngine:
 
     @property
     def policy_version(self) -> int:
-        """See `Engine.policy_version`."""
         return self._scheduler.policy_version
 
     @property
     def num_running(self) -> int:
-        """Completions that are being sampled."""
+        """Completions in the batch."""
         return len(self._scheduler.running)
 
     @property
     def num_waiting(self) -> int:
-        """Requests that have not started."""
+        """Requests not started yet."""
         return len(self._scheduler.waiting)
 
     async def generate(
@@ -86,10 +85,10 @@ class LocalEngine:
         on_token: OnToken | None = None,
         alternatives: Alternatives | None = None,
     ) -> Completion:
-        """Sample one completion; see `Engine.generate`. `alternatives` collects likely tokens beside the drawn ones.
+        """Sample one completion; see `Engine.generate`. `alternatives` collects the likeliest tokens.
 
         A completion that does not fit the context is cut, with `StopReason.LENGTH`. Raises ValueError for an empty
-        prompt and for one longer than the context, and whatever a step of its batch raised.
+        prompt or one longer than the context, and any error of a step of its batch.
         """
         sampling = within_context(prompt_ids, sampling, self.max_context_tokens)
         if sampling.max_tokens <= 0:
@@ -113,13 +112,12 @@ class LocalEngine:
             raise
 
     def release(self, session: Hashable) -> None:
-        """Forget what is kept of a session; unknown ones are ignored."""
         self._scheduler.release(session)
 
     def load_weights(self, version: int) -> None:
-        """The weights have changed: drop every cached key and value.
+        """The policy has new weights: drop every cached key and value.
 
-        Completions in flight go on under the new weights; `Completion.version_changes` says from which token on.
+        Completions in flight continue with the new weights; see `Completion.version_changes`.
         """
         if self._weights is not None:
             own = dict(self._model.named_parameters())
@@ -129,28 +127,28 @@ class LocalEngine:
         self._scheduler.new_weights(version)
 
     def close(self) -> None:
-        """Drop what is cached; callers that wait are cancelled."""
+        """Drop the cache; cancel waiting callers."""
         if self._driver is not None and not self._driver.done():
             self._driver.cancel()
         self._fail_all(asyncio.CancelledError())
 
     async def _drive(self) -> None:
-        """Step while there is work: one stretch of serving."""
+        """Step until no request remains."""
         try:
             with engine_attention(self._model):
                 while self._scheduler.has_work:
                     await self._settle()
                     if self._scheduler.has_work:
                         self._step()
-        except GeneratorExit:  # its event loop is gone, and its callers with it
+        except GeneratorExit:  # the event loop and its callers are gone
             raise
         except BaseException as error:
             self._fail_all(error)
-            if not isinstance(error, Exception):  # a caller has got it
+            if not isinstance(error, Exception):  # callers have got it
                 raise
 
     async def _settle(self) -> None:
-        """Let other tasks run until they make no new requests: those are batched together."""
+        """Let other tasks run until they make no new requests, so that those are batched together."""
         waiting = -1
         while waiting != self.num_waiting:
             waiting = self.num_waiting
@@ -158,7 +156,7 @@ class LocalEngine:
 
     def _make_scheduler(self) -> Scheduler:
         num_slots = self._max_batch_size
-        with self._serving():  # in any thread: what records steps belongs to the model's device
+        with self._serving():  # recorded steps belong to the model's device, in any thread
             runner = self._make_runner(self._model, num_slots)
         budget = num_slots * self.max_context_tokens
         return Scheduler(runner, num_slots=num_slots, max_cached_tokens=budget, device=self._model.device)
@@ -172,11 +170,11 @@ class LocalEngine:
             if not is_out_of_memory(error):
                 raise
             reason = first_line(error)
-        # out here the error is gone, with the frames that held the tensors of the failed step
+        # outside `except`: the traceback no longer holds the tensors of the failed step
         self._halve(reason)
 
     def _halve(self, reason: str) -> None:
-        """Begin again, half as many completions at a time; UserError if it was a single one."""
+        """Restart unfinished requests with half the batch size; UserError if the batch was a single completion."""
         together = min(self._max_batch_size, len(self._scheduler.undelivered))
         said = f"out of memory with up to {together} completions sampled together ({reason})"
         if together <= 1:
@@ -188,20 +186,19 @@ class LocalEngine:
         free()
         self._note(f"{said}: going on with {self._max_batch_size} at a time")
         for request in requests:
-            if request.on_token is not None and request.policy_version >= 0:  # its first tokens have been told
+            if request.on_token is not None and request.policy_version >= 0:  # its first tokens are delivered
                 request.fail(UserError(f"{said}: ask again"))
             else:
                 request.restart()
                 scheduler.submit(request)
 
     def _fail_all(self, error: BaseException) -> None:
-        """Nothing of a broken step can be trusted: every caller gets the error, every cache is dropped."""
+        """A failed step leaves no valid state: fail every request, drop every cache."""
         for request in self._scheduler.drop_all():
             request.fail(error)
 
     @contextmanager
     def _serving(self) -> Iterator[None]:
-        """No gradients and no dropout, on the model's device."""
         if self._model.training:
             self._model.train(False)
         with torch.inference_mode(), current(self._model.device):

@@ -1,8 +1,8 @@
 """Decode steps of a few fixed shapes, recorded once and replayed as CUDA graphs.
 
-A small model's step is a thousand kernels of a few microseconds, which the host launches one by one. A recorded step
-reads and writes fixed addresses: inputs are copied into its own tensors, all steps share one result tensor, and a
-change of any other address it uses needs `clear`.
+A small model's step launches a thousand kernels of a few microseconds each. A recorded step reads and writes fixed
+addresses: inputs are copied into its own tensors, all steps share one result tensor, and `clear` is needed when any
+other address changes.
 """
 
 import warnings
@@ -19,45 +19,45 @@ from rlvr.core.devices import first_line
 from rlvr.core.engine.runner import CachedRunner
 
 MOST_STEPS = 128
-"""Recorded steps kept, the last used ones; each holds some megabytes on the GPU."""
+"""Recorded steps kept, least recently used evicted first; each holds some megabytes on the GPU."""
 
 LEAST_COLUMNS = 64
-"""Least sampled columns of a step: one shape for the first tokens, whose attention is cheap."""
+"""Minimum sampled columns of a step: one shape for the first tokens, whose attention is cheap."""
 
 
 class CudaRecorder:
-    """Makes steps replayable: CUDA graphs of the current GPU in one memory pool, of which one runs at a time."""
+    """Records CUDA graphs of the current GPU in one memory pool; one graph runs at a time."""
 
     def __init__(self) -> None:
-        self._stream = torch.cuda.Stream()  # one for all: cuBLAS keeps 32 MB of work space for each
+        self._stream = torch.cuda.Stream()  # shared: cuBLAS keeps a 32 MB workspace per stream
         self.forget()
 
     def __call__(self, compute: Callable[[], None]) -> Callable[[], None]:
-        """Returns a function that does what `compute` does, on the same tensors; calls `compute` a few times.
+        """A function that repeats `compute` on the same tensors; calls `compute` a few times.
 
-        RuntimeError for what cannot be recorded, such as a wait for the GPU.
+        Raises RuntimeError if it cannot be recorded, such as a wait for the GPU.
         """
         here = torch.cuda.current_stream()
         self._stream.wait_stream(here)
         with torch.cuda.stream(self._stream):
-            compute()  # what libraries set up at their first call on a stream must not lie in the pool
+            compute()  # libraries' first-call allocations on a stream must stay out of the pool
         here.wait_stream(self._stream)
         graph = torch.cuda.CUDAGraph()
         try:
-            # thread_local: else what the trainer's thread does meanwhile (rollout.max_staleness) would fail
+            # thread_local: the trainer's thread may use CUDA meanwhile (rollout.max_staleness)
             with torch.cuda.graph(graph, self._pool, stream=self._stream, capture_error_mode="thread_local"):
                 compute()
         finally:
-            torch.cuda.set_stream(here)  # where a recording fails torch leaves its stream the current one
+            torch.cuda.set_stream(here)  # a failed recording leaves its stream current
         return graph.replay
 
     def forget(self) -> None:
-        """All recorded steps are gone: torch cannot record into their pool again ("use_count > 0 INTERNAL ASSERT")."""
+        """Use a new pool: torch cannot record into one whose graphs are gone ("use_count > 0 INTERNAL ASSERT")."""
         self._pool = torch.cuda.graph_pool_handle()
 
 
 class Graphs:
-    """Recorded steps by a key of their shapes."""
+    """Recorded steps, keyed by their shapes."""
 
     def __init__(self, recorder: CudaRecorder) -> None:
         self._recorder: CudaRecorder | None = recorder
@@ -70,15 +70,15 @@ class Graphs:
         return self._recorder is None
 
     def clear(self) -> None:
-        """Forget all steps: an address they use has changed."""
+        """Drop all steps, after a change of an address they use."""
         self.steps.clear()
         if self._recorder is not None:
             self._recorder.forget()
 
     def run(self, key: Hashable, compute: Callable[..., Tensor], inputs: Sequence[Tensor], *, most_rows: int) -> Tensor:
-        """`compute(*inputs)` `[R, V]`, which is overwritten by the next call. Equal keys mean equal shapes.
+        """`compute(*inputs)` `[R, V]`, overwritten by the next call. Equal keys mean equal shapes.
 
-        After a step that cannot be recorded all are computed directly, with one warning.
+        After a failed recording all steps are computed directly, with one warning.
         """
         if self._recorder is None:
             return compute(*inputs)
@@ -86,7 +86,7 @@ class Graphs:
             try:
                 step = self._record(self._recorder, compute, inputs, most_rows)
             except RuntimeError as error:
-                reason = error.__context__ or error  # the end of a recording fails again
+                reason = error.__context__ or error  # ending a failed recording raises again
                 warnings.warn(f"sampling goes on without CUDA graphs ({first_line(reason)})", stacklevel=2)
                 self._recorder = self._result = None
                 self.clear()
@@ -106,7 +106,7 @@ class Graphs:
         self, recorder: CudaRecorder, compute: Callable[..., Tensor], inputs: Sequence[Tensor], most_rows: int
     ) -> tuple[tuple[Tensor, ...], Callable[[], None]]:
         own = tuple(value.clone() for value in inputs)
-        logits = compute(*own)  # allocates what outlives a step, such as a cache's buffers, before the recording
+        logits = compute(*own)  # allocates long-lived tensors, such as cache buffers, before the recording
         if self._result is None:
             self._result = logits.new_empty(most_rows, logits.shape[1])
         result = self._result[: len(own[0])]
@@ -118,11 +118,10 @@ class Graphs:
 
 
 class GraphedRunner(CachedRunner):
-    """A `CachedRunner` whose decode steps are recorded.
+    """A `CachedRunner` with recorded decode steps.
 
     All sizes of a step are rounded up: rows, sampled columns, prefixes, their columns and the rows of a prefix. Padding
-    rows sample into free slots at column 0, which the next owner of the slot overwrites first; they do not change the
-    numbers of other rows.
+    rows write column 0 of free slots, which the next owner overwrites first; they do not change other rows.
     """
 
     def __init__(self, model: PreTrainedModel, max_slots: int, *, recorder: CudaRecorder | None = None):
@@ -131,7 +130,7 @@ class GraphedRunner(CachedRunner):
         self._recorded_for: tuple[int, int] | None = None  # generations of the buffers that recorded steps use
 
     def decode(self, ids: Tensor, positions: Tensor) -> Tensor:
-        """One token a row, by the recorded step of the next larger shape."""
+        """One token per row, by the recorded step of the next larger shape."""
         grouping = self._group(positions)
         num_columns = rounded_up(max(LEAST_COLUMNS, self._longest))
         num_rows, index = len(grouping.starts), (grouping.members, grouping.places)
@@ -149,7 +148,7 @@ class GraphedRunner(CachedRunner):
         inputs = [*padded, grouping.starts, *(tensor for tensor in index if tensor is not None)]
         key = (*(len(tensor) for tensor in inputs), grouping.num_prefixes, grouping.num_columns, num_columns)
         logits = self.graphs.run(key, compute, inputs, most_rows=self._max_slots)
-        self._recorded_for = self._generations()  # the first step of all makes them
+        self._recorded_for = self._generations()  # the first step creates the buffers
         return logits[: len(ids)]
 
     def _rounded(self, count: int) -> int:
@@ -160,7 +159,7 @@ class GraphedRunner(CachedRunner):
 
 
 def rounded_up(count: int) -> int:
-    """The next of 0, 1, 2, 3, 4, 6, 8, 12, 16, 24, ...: few shapes, at most half again as many."""
+    """Round up to one of 0, 1, 2, 3, 4, 6, 8, 12, 16, 24, ...: few shapes, at most 1.5 times as many."""
     if count <= 4:
         return count
     power = 1 << (count - 1).bit_length()

@@ -1,4 +1,4 @@
-"""One call of `generate`: what was asked, and what has been sampled so far."""
+"""One call of `generate`: its parameters and the tokens sampled so far."""
 
 from asyncio import CancelledError, Future
 from collections.abc import Hashable
@@ -10,7 +10,8 @@ from rlvr.types import Completion, SamplingParams, StopReason
 
 @dataclass(eq=False, kw_only=True, slots=True)
 class Request:
-    """Waiting or running. Its tokens are plain Python: they leave the device once a step, all rows together."""
+    """A waiting or running request. Tokens are Python values: they leave the device once per step, for all rows
+    together."""
 
     prompt_ids: tuple[int, ...]
     sampling: SamplingParams
@@ -21,16 +22,16 @@ class Request:
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[tuple[float, float]] = field(default_factory=list)  # behavior and sampling logprob of each token
     policy_version: int = -1  # of the weights its first token was sampled with
-    version_changes: list[tuple[int, int]] = field(default_factory=list)  # later ones: first token, version
+    version_changes: list[tuple[int, int]] = field(default_factory=list)  # (first token, version) of later ones
     aborted: bool = False
 
     @property
     def cached_ids(self) -> tuple[int, ...]:
-        """Prompt and completion without its last token, which the model has not seen yet."""
+        """Prompt and completion without the last token, which the model has not processed yet."""
         return self.prompt_ids + tuple(self.token_ids[:-1])
 
     def add(self, token: int, behavior_logprob: float, sampling_logprob: float) -> bool:
-        """Append a token; whether the request leaves the batch."""
+        """Append a token; returns whether the request is finished."""
         self.token_ids.append(token)
         self.logprobs.append((behavior_logprob, sampling_logprob))
         sampling = self.sampling
@@ -43,7 +44,7 @@ class Request:
         self.version_changes.append((len(self.token_ids), version))
 
     def restart(self) -> None:
-        """Forget what was sampled."""
+        """Drop the sampled tokens."""
         self.policy_version = -1
         for sampled in (self.token_ids, self.logprobs, self.version_changes):
             sampled.clear()
@@ -51,7 +52,7 @@ class Request:
             self.alternatives.seen.clear()
 
     def deliver(self) -> None:
-        """Hand the completion to the caller, who may be gone."""
+        """Give the completion to the caller, if it still waits."""
         if self.future.done():
             return
         behavior, sampling = zip(*self.logprobs, strict=True)
@@ -66,7 +67,7 @@ class Request:
         self.future.set_result(completion)
 
     def fail(self, error: BaseException) -> None:
-        """Hand an error to the caller; a cancellation cancels."""
+        """Give an error to the caller; a CancelledError cancels."""
         if isinstance(error, CancelledError):
             self.future.cancel()
         elif not self.future.done():

@@ -1,4 +1,4 @@
-"""The model's forward for rows of different lengths: with a slot cache, or in full where that cannot serve."""
+"""The model's forward for rows of different lengths: with a slot cache, or without any cache."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,30 +11,29 @@ from rlvr.core.attention import attention_mask
 from rlvr.core.engine.cache import Append, SlotCache, Stored
 from rlvr.core.engine.shared_prefix import Grouping, has_engine_attention
 
-MIN_COLUMNS = 16  # a float32 vector register; softmax over fewer is not vectorized, and five times slower
+MIN_COLUMNS = 16  # a float32 vector register; softmax over fewer columns is not vectorized and five times slower
 
 Tokens = Sequence[int]
 Mask = Tensor | dict[str, Tensor]
 
 
 class CachedRunner:
-    """Next-token logits `[R, V]` for rows in slots, without gradients; every token goes through the model once.
+    """Next-token logits `[R, V]` for rows in slots, without gradients; every token is processed once.
 
-    Each prompt is kept once for all rows that started from it together: their prefix. To be called within
-    `engine_attention`.
+    Rows that start from the same prompt share one copy of it, their prefix. Call within `engine_attention`.
     """
 
     def __init__(self, model: PreTrainedModel, max_slots: int, *, fixed: bool = False):
         self._model, self._device, self._max_slots = model, model.device, max_slots
-        # on a GPU there are no page faults to save by a second set of buffers
+        # on a GPU a second set of buffers saves no page faults
         self._cache = SlotCache(max_slots, fixed=fixed or model.device.type == "cuda")
-        self._owners: list[int] = []  # a row's prefix, -1: none, all its tokens are in the row
+        self._owners: list[int] = []  # a row's prefix; -1: none
         self._prefix_lengths: list[int] = []
-        self._grouping: Grouping | None = None  # of the rows as they are; None once they have changed
+        self._grouping: Grouping | None = None  # of the current rows; None after a change
         self._longest = 0  # suffix columns in use, an upper bound
 
     def reset(self, *, reuse: bool = True) -> None:
-        """All rows have left: go back to the state of a new runner; without `reuse` nothing written before survives."""
+        """Drop all rows, back to the state of a new runner; without `reuse` the buffers are freed too."""
         self.select([])
         self._cache.rows.clear(reuse=reuse)
         self._cache.prefixes.clear(reuse=reuse)
@@ -42,7 +41,7 @@ class CachedRunner:
     def prefill(self, prompts: Sequence[Tokens], owners: Sequence[int]) -> Tensor:
         """Start R = len(owners) rows in the next slots; the i-th has the prefix `prompts[owners[i]]`.
 
-        One right-padded forward; what is to the right of a token cannot reach it.
+        One right-padded forward; padding on the right cannot affect earlier tokens.
         """
         ids, lengths = right_padded(prompts, self._device)
         first = len(self._prefix_lengths)
@@ -52,8 +51,8 @@ class CachedRunner:
         self._cache.prefixes.reserve(len(self._prefix_lengths), ids.shape[1])
         self._cache.rows.reserve(len(self._owners), 1)
         positions = torch.arange(ids.shape[1], device=self._device)[None]
-        # On a CPU the model is causal by itself. Float32 on a GPU gets a mask: without one, grouped-query attention
-        # takes a kernel without float32, and torch falls back to one that holds all scores.
+        # On a CPU the model is causal by itself. Float32 on a GPU gets a mask: without one, grouped-query attention has
+        # no fused float32 kernel, and torch falls back to one that materializes all scores.
         exact = self._device.type != "cpu" and self._model.dtype == torch.float32
         mask = self._causal_mask(positions, ids.shape[1]) if exact else None
         self._cache.start_prompts(first)
@@ -62,7 +61,7 @@ class CachedRunner:
         return logits[torch.tensor(owners, device=self._device)]
 
     def extend(self, prompts: Sequence[Tokens], stored: Sequence[Stored]) -> Tensor:
-        """Start a row for each prompt, whose first tokens are stored; only the rest goes through the model."""
+        """Start a row for each prompt, whose first tokens are in `stored`; only the rest is processed."""
         known = [len(kept[0][1]) for kept in stored]
         ids, lengths = right_padded([p[k:] for p, k in zip(prompts, known, strict=True)], self._device)
         positions = torch.tensor(known, device=self._device)[:, None] + torch.arange(ids.shape[1], device=self._device)
@@ -77,14 +76,14 @@ class CachedRunner:
             return self._forward(ids, positions, self._causal_mask(positions, num_columns))
 
     def decode(self, ids: Tensor, positions: Tensor) -> Tensor:
-        """Add one token `ids` `[R]` to each row, at `positions` `[R]`: into its suffix."""
+        """Append one token `ids` `[R]` to each row, at `positions` `[R]`: into its suffix."""
         grouping = self._group(positions)
         num_columns = max(self._longest, MIN_COLUMNS - grouping.num_columns)
         self._cache.rows.reserve(len(ids), num_columns)
         return self._step(ids, positions, grouping, num_columns)
 
     def select(self, rows: Sequence[int]) -> None:
-        """All other rows leave; slot i gets what slot `rows[i]` holds."""
+        """Keep only `rows`; slot i gets the contents of slot `rows[i]`."""
         moved = [(source, target) for target, source in enumerate(rows) if source != target]
         if moved:
             sources, targets = torch.tensor(moved, device=self._device).T
@@ -94,12 +93,12 @@ class CachedRunner:
         self._close_gaps()
 
     def save(self, rows: Sequence[int], lengths: Sequence[int]) -> list[Stored]:
-        """Copies of the first `lengths[i]` keys and values of each row, of prefix and suffix in one."""
+        """Copies of the first `lengths[i]` keys and values of each row, prefix and suffix joined."""
         starts = [self._start(row) for row in rows]
         num_sampled = [length - start for length, start in zip(lengths, starts, strict=True)]
         owners = [max(0, self._owners[row]) for row in rows]
         parts = []
-        if any(starts):  # else there may be no buffers yet
+        if any(starts):  # otherwise there may be no buffers yet
             parts.append(self._cache.prefixes.save(owners, starts))
         if any(num_sampled):
             parts.append(self._cache.rows.save(rows, num_sampled))
@@ -109,11 +108,11 @@ class CachedRunner:
         ]
 
     def _step(self, ids: Tensor, positions: Tensor, grouping: Grouping, num_columns: int) -> Tensor:
-        """Logits `[N, V]` of ids `[N]` at `positions` `[N]`, with suffixes of `num_columns`."""
+        """Logits `[N, V]` of ids `[N]` at `positions` `[N]`, with `num_columns` suffix columns."""
         starts = grouping.starts
         columns = positions - starts
         prefix, suffix = (torch.arange(n, device=self._device)[None] for n in (grouping.num_columns, num_columns))
-        # [N, P + L]: which prefix columns and which suffix columns a row sees
+        # [N, P + L]: prefix and suffix columns visible to a row
         allowed, key_positions = suffix <= columns[:, None], starts[:, None] + suffix
         if grouping.num_prefixes:
             allowed = torch.cat([prefix < starts[:, None], allowed], 1)
@@ -146,15 +145,15 @@ class CachedRunner:
     # ------------------------------------------------------------------------------------------------ rows and prefixes
 
     def _start(self, row: int) -> int:
-        """Tokens of a row's prefix."""
+        """Length of a row's prefix."""
         return self._prefix_lengths[self._owners[row]] if self._owners[row] >= 0 else 0
 
     def _rounded(self, count: int) -> int:
-        """A size of a step: as it is."""
+        """Hook of `GraphedRunner`, which rounds sizes up."""
         return count
 
     def _group(self, positions: Tensor) -> Grouping:
-        """The grouping of the next step, its sizes rounded; counts the column that the step writes."""
+        """The grouping of the next step, sizes rounded; counts the column that the step writes."""
         if self._grouping is None:
             self._grouping = self._make_grouping()
             self._longest = int((positions - self._grouping.starts[: len(positions)]).max())
@@ -186,7 +185,7 @@ class CachedRunner:
         )
 
     def _close_gaps(self) -> None:
-        """Move the last prefixes to where no row has one any more."""
+        """Move the last prefixes into the slots of unused ones."""
         used = {owner for owner in self._owners if owner >= 0}
         sources = [owner for owner in sorted(used) if owner >= len(used)]
         targets = [prefix for prefix in range(len(used)) if prefix not in used]
@@ -202,37 +201,32 @@ class CachedRunner:
 
 
 class FullForwardRunner:
-    """As `CachedRunner` without a cache: every token costs a forward of its whole sequence. Serves any causal model."""
+    """`CachedRunner` without a cache: each token costs a forward of its whole sequence. Works for any causal model."""
 
     def __init__(self, model: PreTrainedModel, max_slots: int):
         self._model = model
         self._rows: list[list[int]] = []
 
     def reset(self, *, reuse: bool = True) -> None:
-        """Forget all rows."""
         self._rows = []
 
     def prefill(self, prompts: Sequence[Tokens], owners: Sequence[int]) -> Tensor:
-        """Score the prompts; the i-th new row gets `prompts[owners[i]]`."""
         self._rows += [list(prompts[owner]) for owner in owners]
         return self._forward(prompts)[torch.tensor(owners, device=self._model.device)]
 
     def extend(self, prompts: Sequence[Tokens], stored: Sequence[Stored]) -> Tensor:
-        """Without a cache nothing is stored: score the prompts."""
+        """Process the whole prompts: `stored` is empty."""
         return self.prefill(prompts, range(len(prompts)))
 
     def decode(self, ids: Tensor, positions: Tensor) -> Tensor:
-        """Add one token a row and score the sequences."""
         for row, token in zip(self._rows, ids.tolist(), strict=True):
             row.append(token)
         return self._forward(self._rows)
 
     def select(self, rows: Sequence[int]) -> None:
-        """All other rows leave, as in `CachedRunner`."""
         self._rows = [self._rows[row] for row in rows]
 
     def save(self, rows: Sequence[int], lengths: Sequence[int]) -> list[Stored]:
-        """Nothing to keep."""
         return []
 
     def _forward(self, rows: Sequence[Tokens]) -> Tensor:
@@ -254,9 +248,9 @@ def right_padded(prompts: Sequence[Tokens], device: torch.device) -> tuple[Tenso
 
 @contextmanager
 def _only_last(model: PreTrainedModel, last: Tensor) -> Iterator[None]:
-    """Let only the hidden state at `last` `[R]` of each row through the head: its logits become `[R, 1, V]`.
+    """Apply the head only to the hidden state at `last` `[R]` of each row: logits become `[R, 1, V]`.
 
-    A hook on the head, because it works for every architecture, scaled logits and adapters included.
+    A hook on the head works for every architecture, including scaled logits and adapters.
     """
     head = model.get_output_embeddings()
     if head is None:

@@ -1,8 +1,8 @@
-"""Drawing tokens: vectorized over rows, without random state.
+"""Token sampling: vectorized over rows, stateless.
 
-The draw of a token is a function of the request's seed and of the token's position in its sequence. One uniform number
-comes from a counter-based hash (the finalizer of SplitMix64, Steele, Lea & Flood 2014) and is put through the inverse
-of the distribution function. So it does not depend on the batch, on the rows beside it or on what was drawn before.
+The draw of a token is a function of the request's seed and of the token's position in its sequence. A counter-based
+hash (the finalizer of SplitMix64, Steele, Lea & Flood 2014) gives one uniform number, mapped through the inverse
+cumulative distribution. So a draw does not depend on the batch, on other rows or on earlier draws.
 
 The order of truncation is vLLM's: temperature, then `min_p` (relative to the most likely token of the distribution at
 that temperature), then `top_k`, then `top_p` over what the first two left. For temperature 1 and probabilities
@@ -23,11 +23,11 @@ from torch import Tensor
 
 from rlvr.types import SamplingParams
 
-MAX_CHUNK_ELEMENTS = 2**24  # float64 work space of one chunk of rows: 128 MiB
+MAX_CHUNK_ELEMENTS = 2**24  # float64 workspace per chunk of rows: 128 MiB
 
 
 class RowSampling(NamedTuple):
-    """How each of R rows is drawn."""
+    """Sampling parameters of R rows."""
 
     streams: Tensor  # [R] int64, streams(seeds)
     temperature: Tensor  # [R] float32, 0: greedy
@@ -37,7 +37,8 @@ class RowSampling(NamedTuple):
 
     @classmethod
     def of(cls, settings: Sequence[SamplingParams], device: torch.device) -> RowSampling:
-        """From the settings of R requests. A greedy row truncates nothing, for its logprobs."""
+        """From the parameters of R requests. Greedy rows do not truncate, so that their logprobs cover the
+        vocabulary."""
 
         def column(name: str, neutral: float, dtype: torch.dtype) -> Tensor:
             values = [getattr(s, name) if s.truncates else neutral for s in settings]
@@ -52,7 +53,6 @@ class RowSampling(NamedTuple):
         )
 
     def rows(self, which: slice | Tensor) -> RowSampling:
-        """Some of the rows, by a slice or an index."""
         return RowSampling(*(column[which] for column in self))
 
 
@@ -61,13 +61,13 @@ class Draw(NamedTuple):
 
     ids: Tensor  # [R] int64
     behavior_logprobs: Tensor  # [R] float32, over the whole vocabulary
-    sampling_logprobs: Tensor  # [R] float32, over what truncation left
-    totals: Tensor  # [R] float64, the probability that truncation left; not finite where the logits are not
+    sampling_logprobs: Tensor  # [R] float32, over the truncated distribution
+    totals: Tensor  # [R] float64, probability kept by truncation; not finite if the logits are not
 
 
 def sample(logits: Tensor, positions: Tensor, sampling: RowSampling, *, truncates: bool) -> Draw:
-    """Draw the tokens at `positions` `[R]` of their sequences, from `logits` `[R, V]`; without `truncates` no row
-    leaves out part of the vocabulary, which saves a sort."""
+    """Draw the tokens at `positions` `[R]` of their sequences, from `logits` `[R, V]`. `truncates=False`: no row
+    truncates the distribution, which saves a sort."""
     size = max(1, MAX_CHUNK_ELEMENTS // logits.shape[1])
     parts = [
         _sample(logits[part], positions[part], sampling.rows(part), truncates)
@@ -93,10 +93,11 @@ def _sample(logits: Tensor, positions: Tensor, sampling: RowSampling, truncates:
     keep = kept_tokens(probs, sampling) if truncates else None
     if keep is not None:
         probs = probs * keep
-    cumulative = probs.cumsum_(-1)  # [R, V] float64, not normalized: the last column is what truncation left
-    total = cumulative[:, -1].clone()  # apart: the rest is given back
+    cumulative = probs.cumsum_(-1)  # [R, V] float64, not normalized: the last column is the kept probability
+    total = cumulative[:, -1].clone()  # a copy, so that the rest can be freed
     target = uniform(sampling.streams, positions) * total
-    # the first token whose cumulative probability exceeds the target: never one of probability 0; none exceeds NaN
+    # the first token whose cumulative probability exceeds the target, so never one of probability 0; NaN exceeds
+    # nothing
     ids = torch.searchsorted(cumulative, target[:, None], right=True).clamp_(max=probs.shape[1] - 1)
     ids = torch.where(sampling.temperature[:, None] > 0, ids, logits.argmax(-1, keepdim=True))
     behavior = logprobs.gather(1, ids)[:, 0]
@@ -107,7 +108,7 @@ def _sample(logits: Tensor, positions: Tensor, sampling: RowSampling, truncates:
 
 
 def kept_tokens(probs: Tensor, sampling: RowSampling) -> Tensor:
-    """`[R, V]` bool: the tokens truncation leaves of `probs` `[R, V]` float64; at least the most likely one."""
+    """`[R, V]` bool: the tokens of `probs` `[R, V]` float64 that truncation keeps, at least the most likely one."""
     ordered, order = probs.sort(dim=-1, descending=True, stable=True)
     ranks = torch.arange(probs.shape[1], device=probs.device)
     top_k = torch.where(sampling.top_k > 0, sampling.top_k, probs.shape[1])
@@ -126,7 +127,7 @@ def uniform(streams: Tensor, positions: Tensor) -> Tensor:
 
 
 def streams(seeds: Sequence[int]) -> Tensor:
-    """`[R]` int64: where each seed's stream of bits starts; different for different seeds (modulo 2^64)."""
+    """`[R]` int64: start of each seed's bit stream; distinct for distinct seeds (modulo 2^64)."""
     return _mix(torch.tensor([_signed(seed * 0x9E3779B97F4A7C15 + 1) for seed in seeds], dtype=torch.int64))
 
 

@@ -1,4 +1,4 @@
-"""Which request runs when: `step()` is schedule -> run -> postprocess.
+"""Request scheduling: `step()` is schedule -> run -> postprocess.
 
 Waiting requests are admitted by priority, then in order; running ones advance by one token; finished ones leave.
 """
@@ -24,15 +24,15 @@ T = TypeVar("T")
 
 
 class Scheduler:
-    """Waiting requests, running rows and parked sessions over one runner.
+    """Waiting requests, running rows and parked sessions on one runner.
 
-    Request i of `running` is in the runner's slot i. When rows leave, the last ones take their places:
+    Request i of `running` is in the runner's slot i. When rows leave, the last ones fill their slots:
 
         slot     0 1 2 3 4                  0 1 2
         request  A B C D E   B, D leave ->  A E C
 
-    Parked sessions and running requests share a budget of `max_cached_tokens`; the session parked longest ago is
-    evicted first.
+    Parked sessions and running requests share a budget of `max_cached_tokens`; the session parked longest is evicted
+    first.
     """
 
     def __init__(self, runner: Runner, *, num_slots: int, max_cached_tokens: int, device: torch.device):
@@ -41,39 +41,36 @@ class Scheduler:
         self.waiting: list[Request] = []  # the next one first
         self.running: list[Request] = []
         self.undelivered: dict[Request, None] = {}  # waiting, starting or running, in order of submission
-        # of each session's last completion: tokens, and their keys and values
+        # per session: tokens of its last completion, and their keys and values
         self.parked: OrderedDict[Hashable, tuple[tuple[int, ...], Stored]] = OrderedDict()
         self._stale = False
         self.policy_version = 0
         # of the R running rows, on the device
-        self._last_ids = torch.zeros(0, dtype=torch.int64, device=device)  # [R] sampled, not fed to the model yet
+        self._last_ids = torch.zeros(0, dtype=torch.int64, device=device)  # [R] sampled, not processed yet
         self._positions = self._last_ids  # [R] of last_ids
         self._sampling = RowSampling.of([], device)
-        self._truncates = False  # whether a row leaves out part of the vocabulary
+        self._truncates = False  # whether a row truncates its distribution
 
     @property
     def has_work(self) -> bool:
-        """True while a request waits or runs."""
         return bool(self.waiting or self.running)
 
     def submit(self, request: Request) -> None:
-        """Queue a request."""
         self.undelivered[request] = None
         insort(self.waiting, request, key=lambda one: one.sampling.priority)
 
     def abort(self, request: Request) -> None:
-        """Drop a request, at the next step if it runs."""
+        """Drop a request; a running one leaves at the next step."""
         request.aborted = True
         self.undelivered.pop(request, None)
         if request in self.waiting:
             self.waiting.remove(request)
 
     def release(self, session: Hashable) -> None:
-        """Forget a session."""
         self.parked.pop(session, None)
 
     def new_weights(self, version: int) -> None:
-        """Forget every key and value; running rows are recomputed, each by itself, and go on under the new ones."""
+        """Drop every key and value; running rows are recomputed separately and continue with the new weights."""
         self.parked.clear()
         self._stale = bool(self.running)
         for request in self.running:
@@ -81,16 +78,16 @@ class Scheduler:
         self.policy_version = version
 
     def drop_all(self) -> list[Request]:
-        """Forget all requests and sessions; returns the requests."""
+        """Drop all requests and sessions; returns the requests."""
         dropped = list(self.undelivered)
         for held in (self.undelivered, self.running, self.waiting, self.parked):
             held.clear()
         self._stale = False
-        self._runner.reset(reuse=False)  # a buffer may hold NaN, and a masked column counts 0 x NaN
+        self._runner.reset(reuse=False)  # buffers may hold NaN, and 0 x NaN is NaN
         return dropped
 
     def step(self) -> None:
-        """Admit what fits, with the first token of each, then sample one token for every running row."""
+        """Admit waiting requests and sample their first tokens, then sample one token for every running row."""
         if self._stale:
             self._runner.select([])
             for chunk in _chunks([request.cached_ids for request in self.running], len):
@@ -101,7 +98,7 @@ class Scheduler:
             self._advance(self._runner.decode(self._last_ids, self._positions), 0)
 
     def _admit(self) -> None:
-        """Start waiting requests; each distinct prompt is prefilled once, of a session only what is new.
+        """Start waiting requests; each distinct prompt is prefilled once, a session only from its first new token.
 
         A prefill costs about as much as a step, so a full batch waits until an eighth of its slots are free.
         """
@@ -117,7 +114,7 @@ class Scheduler:
         for request in admitted:
             request.policy_version = self.policy_version
             ids, stored = self.parked.pop(request.session, ((), []))
-            # at least one token is left to compute
+            # leave at least one token to compute
             pairs = takewhile(lambda pair: pair[0] == pair[1], zip(ids, request.prompt_ids[:-1], strict=False))
             if count := sum(1 for _ in pairs):
                 known.append((request, [(planes, states[:count]) for planes, states in stored]))
@@ -134,7 +131,7 @@ class Scheduler:
         self._evict()
 
     def _start(self, requests: Sequence[Request], logits: Tensor) -> None:
-        """Add rows whose prompts the model has seen, and sample their first tokens."""
+        """Add rows for processed prompts, and sample their first tokens."""
         first, device = len(self.running), self._device
         self.running.extend(requests)
         last_ids = torch.tensor([request.prompt_ids[-1] for request in requests], device=device)
@@ -147,13 +144,13 @@ class Scheduler:
         self._advance(logits, first)
 
     def _advance(self, logits: Tensor, first: int) -> None:
-        """Sample a token for the rows `first ..`; those that are done leave."""
+        """Sample a token for the rows `first ..`; finished rows leave."""
         requests, part = self.running[first:], slice(first, None)
         sampling = self._sampling.rows(part)
         self._positions[part] += 1
         draw = sample(logits, self._positions[part], sampling, truncates=self._truncates)
         self._last_ids[part] = draw.ids
-        # the only wait for the GPU; float64 holds an id exactly
+        # the only synchronization with the GPU; float64 holds an id exactly
         ids, behavior, sampled, totals = torch.stack([column.double() for column in draw]).tolist()
         if not all(map(isfinite, totals)):
             raise NonFiniteLogitsError(
@@ -167,9 +164,9 @@ class Scheduler:
             self._leave(done)
 
     def _leave(self, rows: Sequence[int]) -> None:
-        """Park and deliver the requests of these rows; the last of the others take their places."""
+        """Park and deliver the requests of these rows; the last rows fill their slots."""
         leaving = [self.running[row] for row in rows]
-        # what belongs to a session is kept, all of it copied at once
+        # park sessions, with one copy for all
         kept = [row for row in rows if self.running[row].session is not None and not self.running[row].aborted]
         parking = [self.running[row] for row in kept]
         saved = self._runner.save(kept, [len(request.cached_ids) for request in parking]) if kept else []
@@ -184,11 +181,11 @@ class Scheduler:
             request.deliver()
 
     def _close_gaps(self, rows: Sequence[int]) -> None:
-        """These rows are free."""
+        """Fill these slots with the last rows."""
         num_left, gone = len(self.running) - len(rows), set(rows)
         left = list(range(num_left))
         movers = [row for row in range(num_left, len(self.running)) if row not in gone]
-        for row, mover in zip(rows, movers, strict=False):  # of the rows that are free, as many are below num_left
+        for row, mover in zip(rows, movers, strict=False):  # as many free rows are below num_left
             left[row] = mover
         self._runner.select(left)
         self.running = [self.running[row] for row in left]
@@ -204,7 +201,7 @@ class Scheduler:
 
 
 def _report(requests: Sequence[Request], logits: Tensor, sampling: RowSampling) -> None:
-    """Give each request that asked its likeliest tokens and its new token."""
+    """Report likeliest tokens and new tokens to the requests that asked for them."""
     asked = [(row, r.alternatives) for row, r in enumerate(requests) if r.alternatives is not None and not r.aborted]
     if asked:
         ids, logprobs = most_likely(logits, sampling, max(alternatives.count for _, alternatives in asked))
@@ -217,7 +214,7 @@ def _report(requests: Sequence[Request], logits: Tensor, sampling: RowSampling) 
 
 
 def _chunks(items: Sequence[T], length: Callable[[T], int]) -> list[list[T]]:
-    """Cut into runs that hold `MAX_PREFILL_TOKENS` at most when padded to their longest, one item at least."""
+    """Split into runs of at most `MAX_PREFILL_TOKENS` tokens after padding, at least one item each."""
     chunks: list[list[T]] = []
     longest = 0
     for item in items:

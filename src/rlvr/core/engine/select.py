@@ -1,4 +1,4 @@
-"""Choice of the runner: the fastest one that gives the logprobs of a plain forward."""
+"""Choice of the runner: the fastest whose logprobs match a plain forward."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,7 @@ MakeRunner = Callable[[PreTrainedModel, int], Runner]
 
 
 def choose_runner(model: PreTrainedModel) -> tuple[MakeRunner, str | None]:
-    """The fastest correct runner and, if that is the slow one, the reason. Within `engine_attention`."""
+    """The fastest correct runner and, if that is the slow one, the reason. Call within `engine_attention`."""
     reason = unfit(model.config)
     if reason is None:
         for kind in [*([GraphedRunner] if model.device.type == "cuda" else []), CachedRunner]:
@@ -28,7 +28,7 @@ def choose_runner(model: PreTrainedModel) -> tuple[MakeRunner, str | None]:
 
 
 def unfit(config: PretrainedConfig) -> str | None:
-    """Why no cache of ours fits, for what a few short rows may not show; read from the configuration only."""
+    """Why our cache does not fit, from the configuration alone, for cases that `probe`'s short rows may miss."""
     other = layer_kinds(config) - {FULL, SLIDING}
     if other:
         return f"layers of kind {', '.join(sorted(other))}"
@@ -42,7 +42,7 @@ def unfit(config: PretrainedConfig) -> str | None:
 def probe(model: PreTrainedModel, kind: MakeRunner, num_slots: int = 4) -> str | None:
     """Compare a few tokens with a plain forward; None if they agree, else the difference.
 
-    Four rows of three prompts: the first two share one.
+    Four rows of three prompts; the first two rows share one.
     """
     vocabulary = model.config.get_text_config().vocab_size
     prompts = [[(7 * row + 3 * i + 1) % vocabulary for i in range(4 + row)] for row in (0, 1, 2)]
@@ -64,7 +64,7 @@ def probe(model: PreTrainedModel, kind: MakeRunner, num_slots: int = 4) -> str |
     gap = (torch.log_softmax(logits.float(), -1) - plain).abs()
     is_exact = {model.dtype, cache.KV_DTYPE or model.dtype} == {torch.float32}
     found, bound = (gap.max(), 1e-3) if is_exact else (gap.mean(), 0.1)
-    spread = float((plain.amax(-1) - plain.amin(-1)).max())  # where logits are flat a wrong context changes them little
+    spread = float((plain.amax(-1) - plain.amin(-1)).max())  # flat logits change little with a wrong context
     if float(found) > bound * min(1.0, max(0.01, spread / 10)):
         return f"logprobs that differ by {float(gap.max()):.2g} from a plain forward"
     return None

@@ -1,8 +1,8 @@
-"""Attention of a decode step with one copy of a prompt's keys and values for its whole group.
+"""Decode attention with one copy of a prompt's keys and values for its whole group.
 
-Decoding of small models is bound by reading keys and values. Here a prompt is kept once for its G completions and the
-queries of the group meet it in one matrix product; only sampled tokens are kept per row (the idea of Hydragen,
-Juravsky et al. 2024, arXiv:2402.05099, with one softmax over both parts, as the scores of one query are few):
+Reading keys and values bounds the decoding speed of small models. A prompt is kept once for its G completions, and the
+group's queries use it in one matrix product; only sampled tokens are kept per row. This follows Hydragen (Juravsky et
+al. 2024, arXiv:2402.05099), with one softmax over both parts.
 
     rows    prompt (prefix)      sampled (suffix, columns start again at 0)
     0  1    p0 p1 p2 p3          a0 a1  |  b0 b1 b2
@@ -10,7 +10,7 @@ Juravsky et al. 2024, arXiv:2402.05099, with one softmax over both parts, as the
 
     scores of row 2:  q0 q1 -- -- | c0 -- --        -- masked
 
-The order of a row's keys is prefix columns, then suffix columns; both go into the mask by position.
+Keys of a row are ordered prefix first, then suffix; the mask orders them by position.
 """
 
 import sys
@@ -27,7 +27,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from rlvr.core.devices import has_flash_attention
 from rlvr.core.engine.cache import Slots
 
-MIN_PRODUCT = 400  # multiplications from which torch's batched matrix product uses a BLAS
+MIN_PRODUCT = 400  # torch's batched matrix product uses BLAS from this many multiplications on
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,14 +35,14 @@ class Grouping:
     """Which of N rows share which of U prefixes, at most G rows each; U may be 0.
 
     Rows 0 1 of prefix 0 and row 2 of prefix 1: members `0 1 2 0` (padded with row 0), places `0 1 2`. A row without a
-    prefix joins any group: all its prefix columns are masked, so it gets exactly 0 from there.
+    prefix joins any group with all prefix columns masked, so their contribution is exactly 0.
     """
 
     prefixes: Slots
     num_prefixes: int
     num_columns: int  # the longest prefix
     starts: Tensor  # [N] length of a row's prefix, 0: none
-    members: Tensor | None = None  # [U * G] rows; None where it would be 0 1 2 .., in which case places is None too
+    members: Tensor | None = None  # [U * G] rows; None for 0 1 2 .., and then places is None
     places: Tensor | None = None  # [N] index of a row in members
 
     def spread(self, rows: Tensor) -> Tensor:
@@ -84,7 +84,7 @@ class Grouping:
 
 
 def _weighted_sum(weights: Tensor, values: Tensor) -> Tensor:
-    """`[N, H, r, L] @ [N, H, L, D]`. torch's kernel for tiny products is slow on the CPU: 106 us against 53 us."""
+    """`[N, H, r, L] @ [N, H, L, D]`. torch's CPU kernel for tiny products is slow: 106 us against 53 us."""
     if values.device.type != "cpu" or values.shape[2] * values.shape[3] >= MIN_PRODUCT:
         return torch.matmul(weights, values)
     return (weights.unsqueeze(-1) * values.unsqueeze(2)).sum(3)
@@ -92,7 +92,7 @@ def _weighted_sum(weights: Tensor, values: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class EngineAttention:
-    """transformers' attention interface: the `usual` one, or over a `grouping`, a keyword of the model's forward."""
+    """transformers' attention interface: `usual` attention, or over `grouping`, a keyword of the model's forward."""
 
     usual: str
 
@@ -116,20 +116,20 @@ for _usual in ("sdpa", "eager"):
 
 
 _serving: dict[int, tuple[int, str | None]] = {}
-"""By the id of a configuration: how many engines serve its model now, and its usual attention."""
+"""By configuration id: number of engines serving its model, and its usual attention."""
 
 
 def has_engine_attention(model: PreTrainedModel) -> bool:
-    """Whether the model is inside `engine_attention`, and its attention one that knows groupings."""
+    """Whether the model is inside `engine_attention` with an attention that supports groupings."""
     return str(model.config.get_text_config()._attn_implementation).startswith("rlvr_")
 
 
 @contextmanager
 def engine_attention(model: PreTrainedModel) -> Iterator[None]:
-    """The model with the engine's attention, for a stretch of serving; what knows no grouping is computed as before.
+    """Switch the model to the engine's attention while serving; unsupported kinds are left unchanged.
 
-    torch's sdpa takes the place of flash-attn's, which takes no masks. The usual one is back when the last of several
-    engines over one model has ended its stretch.
+    torch's sdpa replaces flash-attn, which takes no masks. The usual attention returns when the last engine over the
+    model leaves the block.
     """
     config = model.config.get_text_config()
     num_before, before = _serving.get(id(config), (0, config._attn_implementation))

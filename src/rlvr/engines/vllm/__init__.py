@@ -1,4 +1,4 @@
-"""A client of vLLM servers that sample for training, and get the policy's weights after every update."""
+"""Client of vLLM servers for training: sampling, and weight transfer after every update."""
 
 from rlvr.engines.vllm.engine import VllmEngine, expect
 from rlvr.engines.vllm.fleet import check_servers

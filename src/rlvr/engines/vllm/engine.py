@@ -1,8 +1,8 @@
-"""Sampling on vLLM servers: the least busy one gets the next request, all get the new weights.
+"""Sampling on vLLM servers: requests go to the least busy one, new weights to all.
 
-A server may die at any time. Its requests are sent again with their seeds, to another one or to itself once it is
-back; what was sampled with other weights than intended is discarded. So no completion is lost or doubled, and every
-token's version is the one the server reported.
+A server may die at any time. Its requests are resent with their seeds, to another server or after its return;
+completions from unexpected weights are discarded. So no completion is lost or doubled, and every token's version is the
+one the server reported.
 
 `load_weights` blocks the event loop while the servers pause; answers wait in the sockets.
 """
@@ -56,10 +56,10 @@ class _Connection:
 
 
 class VllmEngine:
-    """A client of `settings.urls`. Call `load_weights` before sampling.
+    """Engine over the servers in `settings.urls`. Call `load_weights` before sampling.
 
-    Raises UserError for a server that is not there or does not fit the policy. Once `stopped()` (called in any thread),
-    nothing waits for a server that is gone.
+    Raises UserError for a server that is missing or does not fit the policy. Once `stopped()` (called in any thread),
+    it no longer waits for lost servers.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class VllmEngine:
         servers = [Server(url, timeout_s=settings.timeout_s) for url in settings.urls]
         first = world.rank % len(servers)  # idle ranks choose different servers
         servers = servers[first:] + servers[:first]
-        self._run = world.first(uuid.uuid4().hex[:12])  # names of versions differ between runs
+        self._run = world.first(uuid.uuid4().hex[:12])  # version names differ between runs
         self._fleet = Fleet(
             servers,
             self._expected,
@@ -88,7 +88,7 @@ class VllmEngine:
             locks=Path(tempfile.gettempdir(), f"rlvr-{self._run}") if world.size > 1 else None,
         )
         self._vocab_size = int(policy.model.config.get_text_config().vocab_size)
-        if settings.broadcast_host is not None and world.is_first:  # other machines do not have it
+        if settings.broadcast_host is not None and world.is_first:  # the address belongs to rank 0's machine
             use_address(settings.broadcast_host)
         self.max_context_tokens = min(max_context_tokens, *(m.facts.max_model_len for m in self._fleet.members))
         self.release = self._fleet.release
@@ -104,10 +104,10 @@ class VllmEngine:
         session: Hashable | None = None,
         on_token: OnToken | None = None,
     ) -> Completion:
-        """See `Engine.generate`. A session's calls go to one server, which has its prefix; `on_token` is called for all
+        """See `Engine.generate`. A session's calls go to one server, for its prefix cache; `on_token` is called for all
         tokens at the end.
 
-        UserError if no server is left, or one keeps giving invalid answers.
+        UserError if no server is left, or one keeps returning invalid answers.
         """
         sampling = within_context(prompt_ids, sampling, self.max_context_tokens)
         if sampling.max_tokens <= 0:
@@ -131,7 +131,7 @@ class VllmEngine:
             try:
                 answer = await member.server.sample(connection.client, body)
                 sampled = read_sampled(answer, sampling, self._vocab_size)
-                if push.adapter is not None:  # kept to the end, whatever the server calls its weights by then
+                if push.adapter is not None:  # a request keeps its adapter, whatever version the server reports by then
                     sampled = replace(sampled, spans=(Span(version=push.name, start=0, end=len(sampled.token_ids)),))
                 versions = [self._number(span.version, push.version) for span in sampled.spans]
                 return to_completion(sampled, sampling, versions)
@@ -158,11 +158,11 @@ class VllmEngine:
         return int(number)
 
     def load_weights(self, version: int) -> None:
-        """Give every server the policy's weights, and compare its logprobs with the policy's.
+        """Push the policy's weights to every server, and compare its logprobs with the policy's.
 
-        Requests in flight pause and go on with the new weights. All ranks call it together; the first one writes and
-        pushes. A server that is down gets the weights when it is back. UserError as in `push_to`, or if no server is up
-        after `engine.wait_s`.
+        Requests in flight pause and continue with the new weights. Collective; rank 0 writes and pushes. A server that
+        is down gets the weights when it is back. UserError as in `push_to`, or if no server is up after
+        `engine.wait_s`.
         """
         problem = None
         try:
@@ -183,9 +183,9 @@ class VllmEngine:
         """
         sync, source = self._settings.sync, self._folder.of(version)
         prompts = probe_prompts(self._vocab_size, self.max_context_tokens)
-        probe = make_probe(self._policy, prompts)  # before what may fail on one rank alone
+        probe = make_probe(self._policy, prompts)  # collective, so before steps that may fail on one rank
         weights = iter(()) if sync == "adapter" else full_weights(self._policy)
-        if sync == "broadcast":  # on every rank: each may have to bring a server up to date
+        if sync == "broadcast":  # on every rank: each may have to update a server
             source = Parcel(
                 tensors={name: as_served(value, self._dtype, copy=True) for name, value in weights},
                 device=self._policy.model.device,
@@ -209,12 +209,12 @@ class VllmEngine:
 
     @property
     def _dtype(self) -> torch.dtype:
-        """Precision of the servers; float32 where they differ."""
+        """Precision of the servers; float32 if they differ."""
         names = {member.facts.dtype for member in self._fleet.members}
         return getattr(torch, names.pop()) if len(names) == 1 else torch.float32
 
     def close(self) -> None:
-        """Remove the weight files; servers keep what they have."""
+        """Remove the weight files; servers keep their weights."""
         self._fleet.close()
         if self._world.is_first:
             self._folder.clear()
@@ -232,7 +232,7 @@ class VllmEngine:
 
 
 def expect(policy: HubPolicy, *, sync: str) -> Expected:
-    """What a server must have to sample for the policy with `engine.sync`."""
+    """The properties a server needs to sample for the policy with `engine.sync`."""
     config = policy.model.config.get_text_config()
     rank = None
     if sync == "adapter":

@@ -1,4 +1,4 @@
-"""The servers of a run: choice of the next one, failures, pushes."""
+"""The servers of a run: selection, failures, weight pushes."""
 
 import asyncio
 import fcntl
@@ -17,10 +17,10 @@ POLL_S = 1.0
 
 
 class Fleet:
-    """Servers that fit the policy. Raises UserError at once for one that does not, or is not there.
+    """Servers that fit the policy. Raises UserError at once for one that is missing or does not fit.
 
-    A server that fails is re-checked: if it answers (restarted, say) it gets the weights, else it is left out until the
-    next push, or until no other one is left.
+    A failed server is re-checked: if it answers (after a restart, say) it gets the weights, else it is left out until
+    the next push, or until no other one is left.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Fleet:
     async def choose(self, turn: asyncio.Lock, session: Hashable | None) -> Member:
         """The session's server if it is up, else the least busy one. UserError if none comes back.
 
-        `turn` belongs to the event loop: failed servers are looked at by one task at a time.
+        `turn` belongs to the event loop: one task at a time checks failed servers.
         """
         if not self._up():
             async with turn:
@@ -65,7 +65,7 @@ class Fleet:
                 self._on_note(f"lost the server {member.url} ({problem})")
 
     async def _wait(self) -> None:
-        """Until a server is up. UserError, for all who wait, if none comes back."""
+        """Wait until a server is up. UserError, for all waiting tasks, if none comes back."""
         if self._gave_up is not None:
             raise self._gave_up
         looks = self._looks()
@@ -81,7 +81,7 @@ class Fleet:
         return self._push
 
     def announce(self, push: Push) -> None:
-        """Set the weights for servers that come back. All count as up: another rank may deliver."""
+        """Set the weights for returning servers. All count as up: another rank may deliver."""
         self._push, self._gave_up = push, None
         for member in self.members:
             member.is_up = True
@@ -89,13 +89,13 @@ class Fleet:
     def deliver(self) -> None:
         """Push to all servers in parallel; one that is down gets the weights when it is back.
 
-        Raises UserError: one does not fit, or none is up within the time to wait.
+        Raises UserError if one does not fit, or none is up within the time to wait.
         """
         for _ in self._looks():
             time.sleep(POLL_S)
 
     def _looks(self) -> Iterator[bool]:
-        """Look at the servers until one is up; True between two looks. UserError after the time to wait."""
+        """Check the servers until one is up; yields True between checks. UserError after the time to wait."""
         deadline, is_told = time.monotonic() + self._wait_s, False
         while not self._look():
             if not is_told:
@@ -114,7 +114,8 @@ class Fleet:
             yield True
 
     def _look(self) -> bool:
-        """Push to every server that lacks the newest weights, and tell which are lost or back; whether one is up."""
+        """Push to every server without the newest weights, and report lost and returned ones; returns whether one is
+        up."""
         before = {member for member in self.members if member.problem}
         with ThreadPoolExecutor(len(self.members)) as pool:
             list(pool.map(self._bring_up, self.members))
@@ -126,8 +127,8 @@ class Fleet:
         return bool(self._up())
 
     def _bring_up(self, member: Member) -> bool:
-        """Push to a server; whether it is up. UserError if it does not fit."""
-        with member.lock, self._turn(member):  # `newest` is read inside: the newest goes last
+        """Push to a server; returns whether it is up. UserError if it does not fit."""
+        with member.lock, self._turn(member):  # read `newest` inside, so that the newest is pushed last
             try:
                 push_to(member, self.newest, self._expected)
                 member.is_up, member.problem = True, ""
@@ -139,13 +140,13 @@ class Fleet:
 
     @contextmanager
     def _turn(self, member: Member) -> Iterator[None]:
-        """All ranks see a server come back, and push to it: the requests of two pushes must not mix. The first rank
-        here loads the weights, the others find them loaded."""
+        """Serialize the ranks, which all see a server come back: two pushes must not mix. The first rank loads the
+        weights, the others find them loaded."""
         if self._locks is None:
             yield
             return
         with Path(f"{self._locks}-{quote(member.url, safe='')}.lock").open("a") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)  # until the file is closed, or the process is killed
+            fcntl.flock(file, fcntl.LOCK_EX)  # released when the file is closed or the process dies
             yield
 
     def close(self) -> None:
@@ -154,7 +155,7 @@ class Fleet:
 
 
 def join(server: Server, expected: Expected | None) -> Member:
-    """UserError unless a server with our extension answers, and fits; None: the policy is not there yet."""
+    """UserError unless the server answers, has our extension, and fits; `expected` is None before the policy exists."""
     try:
         facts = server.describe()
         if expected is not None:

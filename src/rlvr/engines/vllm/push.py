@@ -1,6 +1,6 @@
-"""New weights for servers: loaded by each while it pauses, and compared with the trainer's.
+"""Pushes new weights: each server loads them while paused, then its logprobs are compared with the trainer's.
 
-The trainer's logprobs after some fixed prompts are computed once a version and also serve servers that come back later.
+The trainer's logprobs for fixed probe prompts are computed once per version, also for servers that come back later.
 """
 
 import random
@@ -27,14 +27,14 @@ from rlvr.errors import UserError
 from rlvr.models.policy import HubPolicy
 from rlvr.types import SamplingParams
 
-PARTIAL = "partial"  # name of a server's weights during a push
+PARTIAL = "partial"  # version name of a server during a push
 LENGTHS = (5, 140, 300)
-"""Tokens of the probe's prompts: longer than a block of the prefix cache, which has 16 on a GPU and 128 on a CPU, so
-that stale keys and values are found."""
-TEMPERATURE = 0.7  # of the probe. Not 1: logprobs before and after the temperature must differ
-MAX_TOP = 20  # vLLM's own limit of alternatives
+"""Tokens of the probe's prompts: longer than a block of the prefix cache (16 on a GPU, 128 on a CPU), so that the
+probe detects stale keys and values."""
+TEMPERATURE = 0.7  # of the probe. Not 1, so that logprobs with and without temperature differ
+MAX_TOP = 20  # vLLM's limit
 FP32_TOLERANCE, HALF_TOLERANCE = 1e-4, 0.25
-"""Largest difference of a logprob; every kernel rounds half precision differently."""
+"""Largest difference of a logprob; half-precision kernels round differently."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,21 +66,21 @@ class Probe:
                 if not 0 <= token < self.logprobs.shape[1]:
                     raise ServerGoneError(f"it knows a token {token}, outside of the vocabulary")
                 ours = float(self.logprobs[index, token])
-                size = abs(theirs - ours) / max(1.0, abs(ours))  # logits of 30 are rounded 30 times as coarsely
-                if not size <= worst.size:  # NaN is worst
+                size = abs(theirs - ours) / max(1.0, abs(ours))  # rounding errors grow with the logits
+                if not size <= worst.size:  # also true for NaN
                     worst = Gap(size=size, prompt=index, token=token, theirs=theirs, ours=ours)
         return worst
 
 
 def probe_prompts(vocab_size: int, max_tokens: int) -> tuple[tuple[int, ...], ...]:
-    """Fixed ids from the whole vocabulary, each at least one token shorter than the context."""
+    """Fixed ids from the whole vocabulary, each prompt at least one token shorter than the context."""
     lengths = sorted({min(length, max_tokens - 1) for length in LENGTHS})
     draw = random.Random(0)
     return tuple(tuple(draw.randrange(vocab_size) for _ in range(length)) for length in lengths)
 
 
 def make_probe(policy: HubPolicy, prompts: Sequence[tuple[int, ...]]) -> Probe:
-    """The policy's logprobs in the precision its weights compute in, one forward a prompt. Ranks call it together."""
+    """The policy's logprobs in its compute precision, one forward per prompt. Collective."""
 
     def next_logprobs() -> tuple[Tensor, bool]:
         hidden = (policy.hidden(torch.tensor([prompt], device=policy.model.device))[:, -1] for prompt in prompts)
@@ -96,7 +96,7 @@ def make_probe(policy: HubPolicy, prompts: Sequence[tuple[int, ...]]) -> Probe:
 class Expected:
     """Properties of the policy that a server must share."""
 
-    config: Mapping[str, int | str | bool | None]  # of the model, CONFIG_KEYS of the extension
+    config: Mapping[str, int | str | bool | None]  # CONFIG_KEYS of the model's config
     tokenizer: str  # digest, as the extension computes it
     is_float32: bool  # the trainer's precision
     adapter_rank: int | None  # None: whole weights are pushed
@@ -106,14 +106,14 @@ class Expected:
 class Push:
     """A version of the weights, ready for any server at any time.
 
-    An adapter has a new name in every version, and requests name it: in vLLM 0.32 each step of a request reloads an
-    adapter that was replaced in place, from the folder it had when the request began, so requests of two versions would
-    sample with the one loaded last.
+    Each version of an adapter has a new name, which requests use: vLLM 0.32 reloads an adapter replaced in place at
+    each step from the folder of the request's start, so requests of two versions would both sample with the one loaded
+    last.
     """
 
     version: int
-    name: str  # of the version, on the servers
-    source: Path | Parcel  # files, or what is broadcast
+    name: str  # version name on the servers
+    source: Path | Parcel  # files, or tensors to broadcast
     adapter: str | None  # its name on the servers; None: whole weights
     probe: Probe
     tolerance: float | None  # None: by the precision
@@ -122,11 +122,11 @@ class Push:
 class Member:
     def __init__(self, server: Server, facts: Facts, model: str) -> None:
         self.server, self.facts = server, facts
-        self.model = model  # its name in requests, without adapters
-        self.adapters: list[str] = []  # that it was given, oldest first
-        self.load = 0  # requests that it has
+        self.model = model  # model name in requests, without adapters
+        self.adapters: list[str] = []  # loaded adapters, oldest first
+        self.load = 0  # running requests
         self.is_up = True
-        self.num_looks = 0  # pushes that were tried
+        self.num_looks = 0  # attempted pushes
         self.problem = ""  # why it is down
         self.lock = threading.Lock()  # one push at a time
 
@@ -136,7 +136,7 @@ class Member:
 
 
 def check_fits(url: str, facts: Facts, expected: Expected) -> None:
-    """UserError unless the server's model, tokenizer and flags are what training needs."""
+    """UserError unless the server's model, tokenizer and flags fit training."""
     rank = expected.adapter_rank or 0
     problems = [
         f"has a model with {key}={facts.config.get(key)}, the policy has {wanted}: start it on the policy's model"
@@ -145,9 +145,9 @@ def check_fits(url: str, facts: Facts, expected: Expected) -> None:
     ]
     if facts.tokenizer is not None and facts.tokenizer != expected.tokenizer:
         problems.append("has another tokenizer than the policy: start it on the policy's model")
-    if facts.quantization is not None:  # no check could tell whether pushed weights arrived
+    if facts.quantization is not None:  # the probe could not verify pushed weights
         problems.append(f"keeps its weights quantized ({facts.quantization}): start it without quantization")
-    if facts.logprobs_mode != "processed_logprobs":  # not of the distribution it samples from
+    if facts.logprobs_mode != "processed_logprobs":  # not those of the sampling distribution
         problems.append(f"gives {facts.logprobs_mode}: start it with --logprobs-mode processed_logprobs")
     if facts.device == "cpu" and facts.chunked_prefill:
         problems.append(
@@ -164,16 +164,16 @@ def check_fits(url: str, facts: Facts, expected: Expected) -> None:
 
 
 def push_to(member: Member, push: Push, expected: Expected) -> None:
-    """Bring a server up to date. Requests in flight go on with the new weights. The server may have restarted since the
-    last push, so its facts are read again.
+    """Update a server. Requests in flight continue with the new weights. The server may have restarted since the last
+    push, so its facts are read again.
 
     Raises:
-        UserError: it does not fit any more, cannot read the files, or gives other logprobs than the trainer.
-        ServerGoneError: it is not there.
+            UserError: it no longer fits, cannot read the files, or its logprobs differ from the trainer's.
+            ServerGoneError: it does not answer.
     """
     try:
         if member.server.weight_version() == push.name:
-            member.server.call("/resume")  # an earlier push may have been cut off before it
+            member.server.call("/resume")  # an interrupted push may have left it paused
         else:
             _refresh(member, expected)
             _load(member, push)
@@ -204,15 +204,15 @@ def _load(member: Member, push: Push) -> None:
     if push.adapter is not None:
         server.load_adapter(push.adapter, str(push.source))
         names = [*(name for name in member.adapters if name != push.adapter), push.adapter]
-        for name in names[:-2]:  # running requests keep theirs; one that is still unread names the last but one
+        for name in names[:-2]:  # running requests keep their adapter; an unread one may name the last but one
             server.unload_adapter(name)
         member.adapters = names[-2:]
         server.name_version(push.name)
         return
-    server.call("/pause?mode=keep")  # requests in flight freeze, and go on from the tokens they have
+    server.call("/pause?mode=keep")  # freezes requests in flight; they continue later
     try:
-        server.name_version(PARTIAL)  # if the push breaks, completions do not count as of the old weights
-        server.forget_prefixes()  # requests in flight compute theirs again when the server resumes
+        server.name_version(PARTIAL)  # after a broken push, completions do not pass for the old version
+        server.forget_prefixes()  # requests in flight recompute theirs on resume
         transfer(server, member.facts, push.source, push.name)
     finally:
         server.call("/resume")

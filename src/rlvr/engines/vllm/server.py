@@ -1,7 +1,7 @@
 """Client of one vLLM server: sampling requests and weight updates. Its answers are untrusted.
 
-Sampling goes by `/inference/v1/generate` (`--enable-scale-out`): ids in, ids out, and for each span of sampled tokens
-the version of the weights, which `/v1/completions` does not tell.
+Sampling uses `/inference/v1/generate` (`--enable-scale-out`): ids in, ids out, with the weight version of each span of
+sampled tokens, which `/v1/completions` lacks.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ GENERATE = "/inference/v1/generate"
 CONNECT_TIMEOUT_S = 10.0
 TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
 MISSING = -9998.0  # vLLM sends -9999 for a missing logprob
-SLACK = 1e-3  # a logprob may be so far above 0: rounding
+SLACK = 1e-3  # rounding may raise a logprob above 0 by this much
 
 
 class ServerGoneError(Exception):
-    """Nothing usable came back: the connection, the server or its answer broke. Another try may help."""
+    """No usable answer: the connection, the server or the answer is broken. A retry may help."""
 
 
 class RefusedError(Exception):
-    """The server understood and refused: the same request would be refused again."""
+    """The server refused the request; a retry would be refused too."""
 
 
 class Facts(BaseModel):
-    """What the server's extension reports; see `rlvr_vllm_extension.describe`."""
+    """The report of the server's extension; see `rlvr_vllm_extension.describe`."""
 
     architecture: str
     device: str
@@ -62,8 +62,8 @@ class _Model(BaseModel):
     parent: str | None = None
 
 
-class _Told(BaseModel):
-    """What administrative routes answer; each has one of these."""
+class _AdminAnswer(BaseModel):
+    """Answers of administrative routes; each has one of these fields."""
 
     results: list[dict[str, Any]] = []
     data: list[_Model] = []
@@ -72,8 +72,8 @@ class _Told(BaseModel):
 
 
 def client_settings(*urls: str, read_s: float | None) -> dict[str, Any]:
-    """For an httpx client of these servers. Certificates and proxies are read for https only; connections are not kept,
-    so none is left to close in a dead event loop. UserError, without the key, for one that no request can carry."""
+    """httpx client settings for these servers. Certificates and proxies are read for https only; connections are not
+    kept, so that none must be closed in a dead event loop. UserError, without the key, for an invalid key."""
     import httpx2
 
     key = os.environ.get(KEY_VARIABLE)
@@ -92,7 +92,7 @@ def client_settings(*urls: str, read_s: float | None) -> dict[str, Any]:
 class Server:
     """One server. Synchronous calls are for the few seconds of a weight push.
 
-    All raise ServerGoneError where another try may help, RefusedError where the server refuses.
+    All raise ServerGoneError if a retry may help, RefusedError if the server refuses.
     """
 
     def __init__(self, url: str, *, timeout_s: float) -> None:
@@ -102,7 +102,7 @@ class Server:
             raise UserError(f"engine.urls: an address with a password is written down; set {KEY_VARIABLE} instead.")
 
     async def sample(self, client: AsyncClient, body: Mapping[str, Any]) -> bytes:
-        """The answer to `request_body`. Cancelling it ends the request."""
+        """The answer to `request_body`. Cancellation ends the request."""
         import httpx2
 
         try:
@@ -119,20 +119,20 @@ class Server:
         except (httpx2.HTTPError, httpx2.InvalidURL, UnicodeError) as error:
             raise _gone(error) from error
 
-    def _ask(self, path: str, body: Mapping[str, Any] | None = None, *, verb: str = "POST") -> _Told:
+    def _ask(self, path: str, body: Mapping[str, Any] | None = None, *, verb: str = "POST") -> _AdminAnswer:
         answer = self.call(path, body, verb=verb)
         try:
-            return _Told.model_validate_json(answer)
+            return _AdminAnswer.model_validate_json(answer)
         except ValidationError as error:
             raise ServerGoneError(f"what it answered cannot be read ({shown(answer)})") from error
 
     def describe(self) -> Facts:
-        """The server's facts. UserError if it was started without what training needs."""
+        """The server's facts. UserError if it was started without the options for training."""
         try:
             results = self._ask("/collective_rpc", {"method": "describe"}).results
             return Facts.model_validate(results[0] if results else None)
         except (RefusedError, ServerGoneError, ValidationError) as error:
-            if isinstance(error, ServerGoneError) and "no attribute" not in str(error):  # that: without the extension
+            if isinstance(error, ServerGoneError) and "no attribute" not in str(error):  # "no attribute": no extension
                 raise
             reason = "of another version" if isinstance(error, ValidationError) else error
             raise UserError(
@@ -141,7 +141,7 @@ class Server:
             ) from error
 
     def model_name(self) -> str:
-        """Name of the model itself in requests, without adapters."""
+        """The base model's name in requests."""
         models = self._ask("/v1/models", verb="GET").data
         name = next((model.id for model in models if model.parent is None), None)
         if name is None:
@@ -155,22 +155,23 @@ class Server:
         self.call("/update_weight_version", {"new_version": version})
 
     def update(self, info: Mapping[str, Any]) -> None:
-        """Load some of the weights. RefusedError, with the old weights back, if they do not fit or are incomplete."""
+        """Load some of the weights. RefusedError, with the old weights restored, if they do not fit or are
+        incomplete."""
         try:
             self.call("/update_weights", {"update_info": info})
         except ServerGoneError as error:
             _, marker, reason = str(error).partition(REFUSED)
-            if marker:  # a worker's own error, of which vLLM makes a status 500 and more words
+            if marker:  # a worker's own error, which vLLM wraps in a status 500
                 raise RefusedError(reason.partition("', please check")[0].strip()) from error
             raise
 
     def forget_prefixes(self) -> None:
-        """Drop keys and values of old weights, of requests in flight too: they are recomputed (pitfall 31)."""
+        """Drop keys and values of old weights, also of requests in flight: they are recomputed (pitfall 31)."""
         if not self._ask("/reset_prefix_cache?reset_running_requests=true").success:
             raise RefusedError("it did not drop its prefix cache, which holds keys and values of old weights")
 
     def load_adapter(self, name: str, path: str) -> None:
-        """Add the adapter of a folder; one of this name that is there already is the same."""
+        """Load an adapter from a folder; an existing one of this name is the same."""
         try:
             self.call("/v1/load_lora_adapter", {"lora_name": name, "lora_path": path})
         except RefusedError as error:
@@ -191,7 +192,7 @@ def _content(response: Response) -> bytes:
     if response.status_code == 200:
         return body
     message = shown(body)
-    with suppress(ValueError, RecursionError, AttributeError, TypeError):  # vLLM's own, if there is one
+    with suppress(ValueError, RecursionError, AttributeError, TypeError):  # vLLM's error message, if any
         found = json.loads(body)
         error = found.get("error", found.get("detail"))
         message = shown(str(error["message"] if isinstance(error, dict) else error or message).encode())
@@ -215,7 +216,7 @@ class _Logprobs(BaseModel):
 
 
 class Span(BaseModel, frozen=True):
-    """Tokens `start .. end` of a completion were sampled with the weights that the server calls `version`."""
+    """Tokens `start .. end` of a completion were sampled with the server's weights `version`."""
 
     version: str
     start: int
@@ -235,20 +236,20 @@ class _Answer(BaseModel):
 
 @dataclass(frozen=True, kw_only=True)
 class Sampled:
-    """A completion before its versions are known to be ours."""
+    """A completion whose versions are not checked yet."""
 
     token_ids: tuple[int, ...]
-    logprobs: tuple[float, ...]  # of the distribution that was sampled from; NaN where the server has none
+    logprobs: tuple[float, ...]  # of the sampling distribution; NaN if missing
     stop_reason: StopReason
     spans: tuple[Span, ...]
-    top: tuple[tuple[int, float], ...]  # likely first tokens, where they were asked for
+    top: tuple[tuple[int, float], ...]  # likeliest first tokens, if requested
 
 
 def request_body(model: str, prompt_ids: Sequence[int], sampling: SamplingParams, *, top: int = 0) -> dict[str, Any]:
     """The request for one completion, with every setting: a server fills in missing ones from the model's folder.
 
-    One request a completion, never `n`: vLLM gives sample i of n the seed `seed + i`, and ours each have their own
-    (pitfall 36). The prefix cache still computes the prompt of a group once.
+    One request per completion, not `n`: vLLM gives sample i of n the seed `seed + i`, but ours have independent seeds
+    (pitfall 36). The prefix cache still computes a group's prompt once.
     """
     return {
         "model": model,
@@ -306,9 +307,9 @@ def read_sampled(body: bytes, sampling: SamplingParams, vocab_size: int) -> Samp
 
 
 def to_completion(sampled: Sampled, sampling: SamplingParams, versions: Sequence[int]) -> Completion:
-    """The completion; `versions` are those of the spans.
+    """The completion; `versions` belong to the spans.
 
-    The server sends logprobs of the truncated distribution; those over the whole vocabulary are NaN (missing) then.
+    The server sends logprobs of the truncated distribution; with truncation those over the whole vocabulary are NaN.
     """
     full = (math.nan,) * len(sampled.token_ids) if sampling.truncates else sampled.logprobs
     changes = zip(sampled.spans[1:], versions[1:], strict=True)

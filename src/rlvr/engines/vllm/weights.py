@@ -1,7 +1,7 @@
-"""The policy's weights for vLLM's workers, by its weight transfer (start, update, finish): files of a shared folder,
-HTTP, or on GPUs NCCL or CUDA IPC.
+"""Transfer of the policy's weights to vLLM's workers (start, update, finish): by files in a shared folder, HTTP, or on
+GPUs NCCL or CUDA IPC.
 
-The other side is `extension/rlvr_vllm_extension.py`. NCCL and IPC never ran: there was no GPU.
+The server side is `extension/rlvr_vllm_extension.py`. NCCL and IPC never ran: there was no GPU.
 """
 
 import base64
@@ -30,22 +30,22 @@ from rlvr.models.policy import HubPolicy
 from rlvr.scale.sharding import whole
 from rlvr.tracking.files import writing
 
-MAX_FILE_BYTES = 2 << 30  # of one file: bounds the memory used beside the weights
-KEEP = 2  # versions kept: a server that comes back may read the last one while the next is written
-KEEP_ADAPTERS = 16  # adapters are small; a server with many of them reads the one of a request again
-CHUNK_BYTES = 64 << 20  # of one HTTP request; a larger tensor goes alone
-NCCL_DTYPES = {torch.float16: 6, torch.float32: 7, torch.bfloat16: 9}  # of nccl.h
+MAX_FILE_BYTES = 2 << 30  # per file; limits the additional memory
+KEEP = 2  # versions kept: a returning server may read the last one while the next is written
+KEEP_ADAPTERS = 16  # adapters are small, and a server with many may reload one for a request
+CHUNK_BYTES = 64 << 20  # per HTTP request; a larger tensor is sent alone
+NCCL_DTYPES = {torch.float16: 6, torch.float32: 7, torch.bfloat16: 9}  # values of nccl.h
 SIOCGIFADDR = 0x8915
 FILES: Mapping[str, Any] = {"transport": "files"}
 
 Way = tuple[Mapping[str, Any], Iterator[Mapping[str, Any]]]
-"""What the workers are told first, and the updates."""
+"""Initialization info of the workers, and the updates."""
 
 
 def full_weights(policy: HubPolicy) -> Iterator[tuple[str, Tensor]]:
     """Name and value of every tensor of the model, as in a checkpoint without adapters, tied ones once.
 
-    Adapters are merged in float32 into a copy; the policy itself does not change (pitfall 32).
+    Adapters are merged in float32 into a copy; the policy does not change (pitfall 32).
     """
     if policy.adapters is None:
         yield from policy.trained_weights()
@@ -65,7 +65,7 @@ def as_served(value: Tensor, dtype: torch.dtype, *, copy: bool = False) -> Tenso
 
 
 def in_parts(tensors: Iterable[tuple[str, Tensor]], max_bytes: int) -> Iterator[dict[str, Tensor]]:
-    """Tensors in dictionaries of at most this many bytes; a larger one goes alone."""
+    """Split tensors into dictionaries of at most `max_bytes`; a larger tensor is alone."""
     held: dict[str, Tensor] = {}
     for name, tensor in tensors:
         if held and sum(one.nbytes for one in held.values()) + tensor.nbytes > max_bytes:
@@ -76,7 +76,7 @@ def in_parts(tensors: Iterable[tuple[str, Tensor]], max_bytes: int) -> Iterator[
 
 
 class WeightsFolder:
-    """`root/v000005/*.safetensors`: the newest versions of the weights. UserError where the disk fails."""
+    """`root/v000005/*.safetensors`: the newest versions of the weights. UserError on disk errors."""
 
     def __init__(self, root: Path) -> None:
         self.root = root.resolve()  # servers have another working directory
@@ -104,7 +104,7 @@ class WeightsFolder:
 
     def _keep(self, version: int, count: int) -> None:
         found = self._versions()
-        kept = [folder for folder in found if folder <= self.of(version)][-count:]  # later ones: of before a resume
+        kept = [folder for folder in found if folder <= self.of(version)][-count:]  # later versions predate a resume
         for folder in found:
             if folder not in kept:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -115,7 +115,7 @@ class WeightsFolder:
 
 @contextmanager
 def _new_folder(final: Path) -> Iterator[Path]:
-    """A folder that gets its name when it is complete."""
+    """A folder that gets its name when complete."""
     partial = final.with_name(f"{final.name}.partial")
     with writing(final):
         shutil.rmtree(partial, ignore_errors=True)
@@ -138,12 +138,12 @@ class Parcel:
 
 
 def transfer(server: Server, facts: Facts, source: Path | Parcel, version: str) -> None:
-    """Load all weights into a paused server, which calls them `version` then.
+    """Load all weights into a paused server and set its version.
 
-    Raises ServerGoneError, RefusedError; UserError where NCCL is missing.
+    Raises ServerGoneError, RefusedError; UserError without NCCL.
     """
     with _way(facts, source) as (info, updates):
-        server.call("/collective_rpc", {"method": "give_up_update"})  # of a trainer that was killed
+        server.call("/collective_rpc", {"method": "give_up_update"})  # from a killed trainer
         server.call("/init_weight_transfer_engine", {"init_info": info})
         server.call("/start_weight_update")
         for update in updates:
@@ -179,7 +179,7 @@ def _metadata(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
 
 @contextmanager
 def _ipc(parcel: Parcel) -> Iterator[Way]:
-    """Trainer and server share a GPU: handles of its memory, which stays until the update is finished."""
+    """Trainer and server share a GPU: sends handles of its memory, which stays until the update is finished."""
     held = {name: one.to(parcel.device) for name, one in parcel.tensors.items()}
 
     def written(value: Any) -> Any:
@@ -196,7 +196,7 @@ def _ipc(parcel: Parcel) -> Iterator[Way]:
 
 @contextmanager
 def _nccl(parcel: Parcel, num_workers: int) -> Iterator[Way]:
-    """The trainer is rank 0 of a group with the workers. Its part runs beside the requests, which tell the outcome."""
+    """The trainer is rank 0 of a group with the workers. It sends in a thread; the HTTP requests report the outcome."""
     group = Nccl(num_workers + 1)
     info = {
         "transport": "nccl",
@@ -219,7 +219,7 @@ class _UniqueId(ctypes.Structure):
 
 
 class Nccl:
-    """A communicator over torch's NCCL, which vLLM's workers join by its id. vLLM's own client needs vLLM installed."""
+    """A communicator on torch's NCCL, which vLLM's workers join by its id. vLLM's own client needs vLLM installed."""
 
     def __init__(self, size: int) -> None:
         self._size, self.comm, self.unique_id = size, ctypes.c_void_p(), _UniqueId()
@@ -230,7 +230,7 @@ class Nccl:
         self.call("ncclGetUniqueId", ctypes.byref(self.unique_id))
 
     def send(self, parcel: Parcel) -> None:
-        """Join, with the sum of one number that vLLM's workers begin with, and broadcast the tensors in order."""
+        """Join, with the one-element sum that vLLM's workers start with, and broadcast the tensors in order."""
         with torch.cuda.device(parcel.device), torch.cuda.stream(torch.cuda.Stream(parcel.device)):
             self.call("ncclCommInitRank", ctypes.byref(self.comm), self._size, self.unique_id, 0)
             self._collective("ncclAllReduce", torch.zeros(1, device=parcel.device))
@@ -239,7 +239,7 @@ class Nccl:
             torch.cuda.current_stream().synchronize()
 
     def _collective(self, name: str, tensor: Tensor) -> None:
-        """The 0 is the sum of an all-reduce, and the sender of a broadcast."""
+        """The 0 is the sum of an all-reduce, and the root of a broadcast."""
         at, count = ctypes.c_void_p(tensor.data_ptr()), ctypes.c_size_t(tensor.numel())
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
         self.call(name, at, at, count, NCCL_DTYPES[tensor.dtype], 0, self.comm, stream)
@@ -250,7 +250,7 @@ class Nccl:
 
 
 def use_address(host: str) -> None:
-    """Let NCCL use the interface with this IPv4 address. UserError if this machine has none."""
+    """Make NCCL use the interface with this IPv4 address. UserError if this machine has none."""
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
         wanted = socket.inet_aton(socket.gethostbyname(host))
         for _, name in socket.if_nameindex():

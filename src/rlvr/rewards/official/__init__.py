@@ -1,1 +1,1 @@
-"""Official scorers, oddities included; whatever is lenient has another name and lives elsewhere."""
+"""Official scorers, reproduced exactly; lenient variants have other names and modules."""

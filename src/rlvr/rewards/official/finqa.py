@@ -1,9 +1,9 @@
 """FinQA's official scoring: execution accuracy and program accuracy of one predicted program.
 
 Program accuracy: are two programs the same formula? Every argument text of the gold, and every whole table step,
-becomes a symbol; the prediction may use no others. The last steps of both, written out, must be equal after
-`sympy.simplify`. The official script hands sympy a text; here the expression is built from symbols, so no text of a
-model is evaluated, and sympy is asked only where it can matter.
+becomes a symbol; the prediction may use no others. The final formulas of both must be equal after `sympy.simplify`. The
+official script passes text to sympy; we build the expression from symbols, so no model text is evaluated, and sympy is
+only called if needed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ class ProgramError(ValueError):
 
 
 def is_correct_result(invalid: bool, result: float | str, gold: float | str) -> bool:
-    """Execution accuracy: valid and equal to the gold `exe_ans`, with no tolerance and no leniency for percent."""
+    """Execution accuracy: valid and exactly equal to the gold `exe_ans`, without tolerance, also for percentages."""
     return not invalid and result == gold
 
 
@@ -29,7 +29,7 @@ def score(
 ) -> dict[str, int | bool | float | str]:
     """`invalid_flag`, `exe_result`, `exe_correct` and `program_correct` of a predicted token list.
 
-    ProgramError: the gold program cannot be read.
+    ProgramError: the gold program is invalid.
     """
     invalid, result = execute(prediction, table)
     return {
@@ -41,9 +41,9 @@ def score(
 
 
 def same_program(gold: Sequence[str], prediction: Sequence[str]) -> bool:
-    """True if both token lists are the same formula by the official rule; False for any prediction that is malformed.
+    """Whether both token lists are the same formula by the official rule; False for a malformed prediction.
 
-    ProgramError: the gold cannot be read.
+    ProgramError: the gold is invalid.
     """
     formulas, symbols = Formulas(), {}
     try:
@@ -68,7 +68,7 @@ def _steps(body: Sequence[str]) -> list[Step]:
 
 
 def _predicted_steps(prediction: Sequence[str], symbols: Mapping[str, int]) -> list[Step]:
-    """The steps; ValueError if they break the structure, name what the gold does not, or refer forward, used or not."""
+    """The steps; ValueError for a broken structure, a name that the gold lacks, or a forward reference, used or not."""
     found = _steps(prediction[:-1])
     for index, step in enumerate(found):
         _, operation, *arguments = step
@@ -81,20 +81,20 @@ def _predicted_steps(prediction: Sequence[str], symbols: Mapping[str, int]) -> l
 
 
 def _names(step: str, operation: str, first: str, second: str) -> list[str]:
-    """What a step names: its arguments, or itself if it is a table step.
+    """The symbols of a step: its arguments, or itself if it is a table step.
 
-    Its text begins with `|` unless it is the first step, so a table step that moved to or from the first place is
-    another symbol; so is a table step that is repeated. The official script works that way.
+    Its text starts with `|` unless it is the first step, so a table step that moves to or from the first place is
+    another symbol, and so is a repeated table step, as in the official script.
     """
     return [step] if "table" in operation else [name for name in (first, second) if "#" not in name]
 
 
 def _formula(program: Sequence[Step], symbols: Mapping[str, int], formulas: Formulas) -> int:
-    """The last step written out.
+    """The last step, expanded.
 
     Raises:
-        LookupError, ValueError: no steps, a reference to nothing or forward, an operation that does not exist or cannot
-            stand where it stands.
+            LookupError, ValueError: no steps, an invalid or forward reference, an unknown operation or one at the wrong
+                place.
     """
     needed = {len(program) - 1}
     for index in range(len(program) - 1, -1, -1):

@@ -1,15 +1,15 @@
-"""The programs of FinQA: their language, and a calculator that returns what the official `eval_program` returns.
+"""FinQA's program language, and a calculator with the same results as the official `eval_program`.
 
-A program is a list of tokens, four to a step and `EOF` at the end:
+A program is a list of tokens, four per step, with `EOF` at the end:
 
     subtract(5829, 5735), divide(#0, 5735)
     ["subtract(", "5829", "5735", ")", "divide(", "#0", "5735", ")", "EOF"]
 
-The official script joins the tokens again and cuts the text at `)`, `(` and `|`. So does this file: arguments may hold
-such characters, and then the grade depends on where the cuts fall.
+The official script joins the tokens and splits the text at `)`, `(` and `|`, and so do we: arguments may contain these
+characters, and then the grade depends on the splits.
 
-Nothing is evaluated, and the work is bounded: numbers are floats, so `exp` overflows at once instead of filling the
-memory. The one thing that could grow is text: `greater` gives "yes" or "no", and `add` glues two of them together.
+Nothing is evaluated as code, and the work is bounded: numbers are floats, so `exp` overflows at once. Only text could
+grow: `greater` gives "yes" or "no", and `add` concatenates two of them.
 """
 
 import operator
@@ -29,33 +29,33 @@ ARITHMETIC: Mapping[str, Callable[[Any, Any], Any]] = {
 TABLE: Mapping[str, Callable[[list[float]], float]] = {
     "table_max": max,
     "table_min": min,
-    "table_sum": sum,  # 0, an integer, for a row of nothing: "yes" times it is ""
+    "table_sum": sum,  # integer 0 for an empty row: "yes" times 0 is ""
     "table_average": lambda row: sum(row) / len(row),
 }
 END = "EOF"
 TOKEN = re.compile(r"[^()]*\(|\)|[^()]+")
 NOTHING = "n/a"
-MAX_TEXT = 1_000  # characters of glued answers; the official script has no limit and none of its rows comes near
+MAX_TEXT = 1_000  # characters of concatenated answers; the official script has no limit, and no row comes near
 
 Value = float | complex | str
 
 
 def tokens(program: str) -> list[str]:
-    """The tokens of a program's text, `EOF` included; cut at `", "` and at parentheses, as the official script does."""
+    """The tokens of a program's text with `EOF`; split at `", "` and at parentheses, as in the official script."""
     return [*(token for piece in program.split(", ") for token in TOKEN.findall(piece)), END]
 
 
 def is_well_formed(body: Sequence[str]) -> bool:
     """True if tokens 0, 4, 8... name an operation and tokens 3, 7, 11... are `)`.
 
-    `body` has no `EOF`. The parenthesis of an operation is not looked at: `add` and `(add((` pass here.
+    `body` has no `EOF`. An operation's parenthesis is not checked: `add` and `(add((` pass here.
     """
     operations = all(token.strip("(") in (*ARITHMETIC, *TABLE) for token in body[::4])
     return operations and all(token == ")" for token in body[3::4])
 
 
 def steps(body: Sequence[str]) -> list[str]:
-    """The text of each step, `subtract(|5829|5735|`; later ones begin with `|`. What follows the last `)` is lost."""
+    """The text of each step, `subtract(|5829|5735|`; later ones start with `|`. Text after the last `)` is lost."""
     return [step.strip() for step in "|".join(body).split(")")[:-1]]
 
 
@@ -70,12 +70,12 @@ def execute(tokens: Sequence[str], table: Sequence[Sequence[str]]) -> tuple[bool
     """Invalid flag and result of a program; never raises.
 
     Args:
-        tokens: the program; the last token is dropped whatever it is, as in the official script.
-        table: rows of cells, the first cell of a row is its name.
+            tokens: the program; the last token is always dropped, as in the official script.
+            table: rows of cells; the first cell of a row is its name.
 
     Returns:
-        `(False, 0.01639)`, `(False, "yes")`, or `(False, "n/a")` if no step was left; results are rounded to 5 digits.
-        With the flag set, the result is what the last good step gave, "n/a" if there was none.
+            `(False, 0.01639)`, `(False, "yes")`, or `(False, "n/a")` without any step; results are rounded to 5 digits.
+            With the flag set, the result is that of the last valid step, "n/a" without one.
     """
     body = tokens[:-1]
     if not is_well_formed(body):
@@ -85,14 +85,14 @@ def execute(tokens: Sequence[str], table: Sequence[Sequence[str]]) -> tuple[bool
         invalid = not all(calculator.take(index, step) for index, step in enumerate(steps(body)))
         return invalid, _rounded(calculator.last)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
-        # the official script ends in a bare `except:`; the result then is not rounded
+        # the official script ends in a bare `except:`, where the result is not rounded
         return True, NOTHING if isinstance(calculator.last, complex) else calculator.last
 
 
 def number(text: str) -> float | None:
     """`5,829` 5829, `12.5%` 0.125, `const_100` 100, `const_m1` -1; None if it is no number.
 
-    ValueError: text with "const" that holds no number.
+    ValueError: text with "const" but without a number.
     """
     text = text.replace(",", "")
     plain = _float(text)
@@ -108,7 +108,7 @@ def number(text: str) -> float | None:
 
 
 def cell(text: str) -> float | None:
-    """A table cell: without `$` and what follows `(`, then as `number`: `-181 ( 181 )` is -181."""
+    """A table cell without `$` and text after `(`, then as `number`: `-181 ( 181 )` is -181."""
     return number(text.replace("$", "").strip().split("(")[0].strip())
 
 
@@ -134,7 +134,7 @@ class _Calculator:
     rows: Mapping[str, Sequence[str]] | None = None
 
     def take(self, index: int, step: str) -> bool:
-        """Take one step; False if it is invalid. What it cannot calculate raises."""
+        """Execute one step; False if it is invalid. Raises if it cannot be calculated."""
         if step.count("(") > 1:
             return False
         operation, first, second = parts(step)
@@ -150,7 +150,7 @@ class _Calculator:
                 return False
             self.last = TABLE[operation](self.row or []) if operation in TABLE else self.last
         else:
-            return True  # hidden behind a `|`: neither a result nor an error
+            return True  # after a `|`: neither a result nor an error
         self.results[index] = self.last
         return True
 
@@ -158,9 +158,9 @@ class _Calculator:
         return self.results[int(text.replace("#", ""))] if "#" in text else number(text)
 
     def finds_row(self, name: str) -> bool:
-        """Read the numbers of a row. `#k` keeps those of the table step before, if there was one."""
+        """Read the numbers of a row. `#k` keeps those of the previous table step, if any."""
         if self.rows is None:
-            self.rows = {row[0]: row[1:] for row in self.table}  # the last of several rows of one name counts
+            self.rows = {row[0]: row[1:] for row in self.table}  # the last row with a name counts
         if "#" in name:
             self.results[int(name.replace("#", ""))]  # must exist, and is not used
             if self.row is None:
@@ -179,7 +179,7 @@ class _Calculator:
 
 
 def _apply(operation: str, left: Value, right: Value) -> Value:
-    """Python's own arithmetic, which is the official one: it raises for mixed text and numbers."""
+    """Python's own arithmetic, like the official script's: raises for mixed text and numbers."""
     if operation == "add" and isinstance(left, str) and isinstance(right, str) and len(left) + len(right) > MAX_TEXT:
         raise ValueError("too long")
     if operation == "exp" and isinstance(left, int):

@@ -1,12 +1,12 @@
-"""Are two formulas equal after `sympy.simplify`? With as little sympy as possible, and never for long.
+"""Tests whether two formulas are equal after `sympy.simplify`, with bounded time.
 
-`simplify` is asked last. Before it:
+`simplify` comes last, after cheaper tests:
 
-1. the same tree is equal;
+1. equal trees are equal;
 2. two rational functions that differ at a random point of a large prime field are different functions, and
-   simplification keeps the function: not equal;
-3. formulas too large for sympy to multiply out in about a second are taken as not equal (`MAX_TERMS` and `MAX_LEAVES`).
-   FinQA's gold programs stay far below; the official script would work on such a prediction for hours.
+   simplification preserves the function: not equal;
+3. formulas too large for sympy to expand in about a second count as not equal (`MAX_TERMS` and `MAX_LEAVES`).
+   FinQA's gold programs are far smaller; the official script would work on such a prediction for hours.
 """
 
 import random
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from rlvr.rewards.official.finqa_execute import ARITHMETIC
 
 PRIME = 2**61 - 1
-MAX_DEPTH = 199  # the official script fails from 200 on: Python's parser allows no more nested parentheses
+MAX_DEPTH = 199  # the official script fails from 200 on: limit of nested parentheses in Python's parser
 MAX_TERMS = 200
 MAX_LEAVES = 400
 MAX_EXPONENT_LEAVES = 8
@@ -25,7 +25,7 @@ SYMBOL = "symbol"
 
 
 class _Size(NamedTuple):
-    """Of a formula: its leaves, and its terms as one fraction, multiplied out, over and under it."""
+    """Size of a formula: its leaves, and its terms as one expanded fraction, numerator and denominator."""
 
     leaves: int = 1
     over: int = 1
@@ -38,7 +38,7 @@ class _Size(NamedTuple):
 
 @dataclass(kw_only=True)
 class Formulas:
-    """Formulas as nodes that share their parts. Equal trees have one number; a part has a lower one than the whole."""
+    """Formulas as nodes with shared parts. Equal trees have one number; a part has a lower one than the whole."""
 
     nodes: list[tuple[str, int, int]] = field(default_factory=list)
     numbers: dict[tuple[str, int, int], int] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class Formulas:
     def combined(self, operation: str, left: int, right: int) -> int:
         """The node `left operation right`.
 
-        ValueError: part of it is a comparison, which nothing can be done with, or it is nested too deep.
+        ValueError: a part is a comparison, which no operation accepts, or it is nested too deep.
         """
         if "greater" in (self.nodes[left][0], self.nodes[right][0]):
             raise ValueError("yes or no is no number")
@@ -95,7 +95,7 @@ class Formulas:
         from sympy import Symbol, simplify
 
         def expression(number: int) -> Any:
-            """As the official text would be read: Python's operators on symbols `a0`, `a1`, ..."""
+            """As Python reads the official text: operators on symbols `a0`, `a1`, ..."""
             if number not in built:
                 operation, left, right = self.nodes[number]
                 is_symbol = operation == SYMBOL
@@ -107,12 +107,12 @@ class Formulas:
         built: dict[int, Any] = {}
         try:
             return bool(simplify(expression(one)) == simplify(expression(other)))
-        except Exception:  # foreign code; the official script takes any error as "not equal"
+        except Exception:  # sympy; the official script treats any error as "not equal"
             return False
 
 
 def _value(operation: str, left: int | None, right: int | None) -> int | None:
-    """Its value modulo PRIME, of those of its parts; None if it has none there, or is no such function."""
+    """Its value modulo PRIME from the values of its parts; None if undefined there or not a rational function."""
     if left is None or right is None or operation in ("exp", "greater"):
         return None
     if operation == "divide":
@@ -121,7 +121,7 @@ def _value(operation: str, left: int | None, right: int | None) -> int | None:
 
 
 def _size(operation: str, left: _Size, right: _Size) -> _Size:
-    """Bounds for `left operation right`; what is too large already stays so and is counted no further."""
+    """Bounds for `left operation right`; once too large, the exact size no longer matters."""
     leaves, over, under = left.leaves + right.leaves, left.over * right.over, left.under * right.under
     if not (left.is_small and right.is_small):
         return _Size(MAX_LEAVES + 1)
@@ -130,8 +130,8 @@ def _size(operation: str, left: _Size, right: _Size) -> _Size:
     elif operation in ("add", "subtract", "greater"):
         over = left.over * right.under + right.over * left.under
     elif operation == "exp":
-        # An exponent such as a/a + a/a is the number 2 in disguise: at most half its leaves can make ones.
-        # Each power is as much work as twice the terms.
+        # An exponent such as a/a + a/a equals 2: at most half of its leaves can make ones.
+        # Each power costs as much as twice the terms.
         times = max(1, right.leaves // 2)
         if right.leaves > MAX_EXPONENT_LEAVES:
             return _Size(MAX_LEAVES + 1)

@@ -1,4 +1,4 @@
-"""GSM8K's official scoring: the first `#### N` as text."""
+"""GSM8K's official scoring: the first `#### N`, compared as text."""
 
 import re
 
@@ -7,9 +7,9 @@ INVALID = "[invalid]"
 
 
 def extract(completion: str) -> str:
-    """What follows the first `#### ` up to the first character that cannot be in a number, without commas; or INVALID.
+    """The number after the first `#### ` without commas; or INVALID.
 
-    Exactly one space counts, and no `$` or `+` may come first. `#### 1,234 eggs` gives `1234`, `#### 18.` gives `18.`.
+    Exactly one space is allowed, and no leading `$` or `+`. `#### 1,234 eggs` gives `1234`, `#### 18.` gives `18.`.
     """
     found = ANSWER.search(completion)
     return found.group(1).replace(",", "") if found else INVALID

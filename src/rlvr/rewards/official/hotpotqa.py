@@ -1,4 +1,4 @@
-"""HotpotQA's official scoring: answer, supporting facts, both together over a file. Used for 2WikiMultiHopQA, too."""
+"""HotpotQA's official scoring: answer, supporting facts, and joint scores over a file. Also for 2WikiMultiHopQA."""
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Gold:
 def answer_scores(prediction: str, gold: str) -> dict[str, float]:
     """`em`, `f1`, `precision`, `recall`. Unlike in MuSiQue, two empty texts have EM 1 and F1 0.
 
-    `yes`, `no` and `noanswer` match nothing but themselves: "yes it is" has F1 0 for the gold "yes".
+    `yes`, `no` and `noanswer` only match themselves: "yes it is" has F1 0 for the gold "yes".
     """
     predicted, wanted = normalize_answer(prediction), normalize_answer(gold)
     is_closed = predicted in CLOSED or wanted in CLOSED
@@ -47,7 +47,7 @@ def file_scores(
 ) -> dict[str, float]:
     """The twelve official means `em f1 prec recall sp_... joint_...`, by question id.
 
-    A missing answer or missing facts count 0; joint precision and recall are the products of both, joint F1 is theirs.
+    A missing answer or missing facts count 0; joint precision and recall are products, joint F1 is computed from them.
     `golds` must not be empty.
     """
     rows = [_joint(answers.get(gold.id), facts.get(gold.id), gold) for gold in golds]

@@ -1,4 +1,4 @@
-"""MuSiQue's official scoring: answer, support, and whole files with the sufficiency of twins."""
+"""MuSiQue's official scoring: answer, support, and files with the sufficiency of question pairs."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -8,9 +8,9 @@ from rlvr.rewards.official.text import bag_f1, from_counts, normalize_answer
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
-    """A question of a prediction file or a gold file, with the indices of supporting paragraphs.
+    """A question of a prediction or gold file, with the indices of supporting paragraphs.
 
-    `answers` is what was answered, or the gold answer and its aliases.
+    `answers` is the predicted answer, or the gold answer and its aliases.
     """
 
     id: str
@@ -20,7 +20,7 @@ class Row:
 
 
 def answer_scores(prediction: str, golds: Sequence[str]) -> dict[str, float]:
-    """`em` and `f1`, each the best over the golds (the answer and its aliases; at least one), independently."""
+    """`em` and `f1`, each independently the best over the golds (the answer and its aliases; at least one)."""
     predicted, wanted = normalize_answer(prediction), [normalize_answer(gold) for gold in golds]
     return {
         "em": float(predicted in wanted),
@@ -29,7 +29,7 @@ def answer_scores(prediction: str, golds: Sequence[str]) -> dict[str, float]:
 
 
 def support_scores(prediction: Iterable[int], gold: Iterable[int]) -> dict[str, float]:
-    """`em` and `f1` of two sets of paragraph indices; two empty sets agree."""
+    """`em` and `f1` of two sets of paragraph indices; two empty sets are equal."""
     predicted, wanted = set(prediction), set(gold)
     if not predicted and not wanted:
         return {"em": 1.0, "f1": 1.0}
@@ -42,11 +42,11 @@ def support_scores(prediction: Iterable[int], gold: Iterable[int]) -> dict[str, 
 def file_scores(predictions: Sequence[Row], golds: Sequence[Row]) -> dict[str, float]:
     """`answer_f1`, `answer_em`, `support_f1` over the answerable questions, rounded to 3 digits.
 
-    If any gold is unanswerable it is the full data set, where each id comes twice; then also
+    With any unanswerable gold it is the full data set, where each id occurs twice; then also
     `group_answer_sufficiency_f1` and `group_support_sufficiency_f1`.
 
     Raises:
-        ValueError: the rows do not belong together.
+            ValueError: predictions and golds do not match.
     """
     if [prediction.id for prediction in predictions] != [gold.id for gold in golds]:
         raise ValueError(
@@ -66,7 +66,7 @@ def file_scores(predictions: Sequence[Row], golds: Sequence[Row]) -> dict[str, f
 
 
 def _twin_scores(predictions: Sequence[Row], golds: Sequence[Row]) -> dict[str, float]:
-    """Mean F1 over questions: that of the answerable twin if both predictions of sufficiency are right, else 0."""
+    """Mean F1 over questions: that of the answerable twin if both sufficiency predictions are right, else 0."""
     twins: dict[str, list[tuple[Row, Row]]] = {}
     for prediction, gold in zip(predictions, golds, strict=True):
         twins.setdefault(gold.id, []).append((prediction, gold))

@@ -1,4 +1,4 @@
-"""One row of `rlvr score`, checked and scored: `{"vid", "task", "prediction", "golds"}`."""
+"""Validates and scores a row of `rlvr score`: `{"vid", "task", "prediction", "golds"}`."""
 
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -16,11 +16,11 @@ DIGITS = 6
 
 
 class RowError(UserError):
-    """A row cannot be scored. The message names the field, not the file and the line."""
+    """A row cannot be scored. The message names the field; the caller adds file and line."""
 
 
 def score_row(task: Any, prediction: Any, golds: Any) -> dict[str, Metric]:
-    """The official metrics of one prediction, floats rounded to 6 digits; nothing is checked before.
+    """The official metrics of one prediction, floats rounded to 6 digits. Validates all arguments.
 
     RowError for an unknown task (see TASKS), or a field of the wrong type.
     """
@@ -49,7 +49,7 @@ def _read(name: str, kind: Any, value: Any) -> Any:
 
 
 def _only(what: str, read: Callable[[Any], Any]) -> PlainValidator:
-    """What `read` makes of a value, or an error that asks for `what`."""
+    """Validator that applies `read`, with an error that asks for `what`."""
 
     def validate(value: Any) -> Any:
         try:
@@ -75,7 +75,7 @@ def _number_or_text(value: Any) -> float | str:
 Text = Annotated[str, _only("a text", lambda value: _instance(value, str))]
 Id = Annotated[str, PlainValidator(str)]
 Flag = Annotated[bool, _only("true or false", (False, True).index)]
-Index = Annotated[int, _only("the whole number of a paragraph", int)]  # "3" too, as in the official scorer
+Index = Annotated[int, _only("the whole number of a paragraph", int)]  # also "3", as in the official scorer
 Fact = Annotated[
     tuple[Any, ...],
     _only(
@@ -84,7 +84,7 @@ Fact = Annotated[
     ),
 ]
 Result = Annotated[Any, _only("a number, or 'yes' or 'no'", _number_or_text)]
-OneGold = Annotated[list[Text], Field(min_length=1, max_length=1)]  # of tasks that know no aliases
+OneGold = Annotated[list[Text], Field(min_length=1, max_length=1)]  # for tasks without aliases
 
 
 class _FinqaGold(BaseModel):
@@ -158,6 +158,6 @@ TASKS: Mapping[str, tuple[Any, Any, Callable[[Any, Any], Mapping[str, Metric]]]]
         lambda file, golds: hotpotqa.file_scores(file.answer, file.sp, [hotpotqa.Gold(**vars(gold)) for gold in golds]),
     ),
 }
-"""Task -> what a prediction is, what the golds are, and the scorer."""
+"""Task -> type of a prediction, type of the golds, scorer."""
 
 FILE_TASKS = ("musique_file", "hotpotqa_file")  # a row of these is a whole prediction file with its gold file

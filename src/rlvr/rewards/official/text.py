@@ -1,4 +1,4 @@
-"""The text normalization of SQuAD, which MuSiQue and HotpotQA share, and what both compute from it."""
+"""SQuAD's text normalization, used by MuSiQue and HotpotQA, and word-overlap scores."""
 
 import re
 import string
@@ -22,21 +22,21 @@ ZERO = Overlap(0.0, 0.0, 0.0)
 def normalize_answer(text: str) -> str:
     """`The New-York  Times.` -> `newyork times`.
 
-    Lower case; ASCII punctuation is deleted, not replaced by a space, and curly quotes and dashes stay; then the words
-    a, an and the go, and spaces collapse.
+    Lower-cases; deletes ASCII punctuation without a space (curly quotes and dashes stay); then removes the words a, an
+    and the, and collapses spaces.
     """
     return " ".join(ARTICLES.sub(" ", text.lower().translate(NO_PUNCTUATION)).split())
 
 
 def bag_f1(prediction: Sequence[str], gold: Sequence[str]) -> float:
-    """F1 of two bags of normalized words, as SQuAD and MuSiQue have it: if one is empty, 1 if both are, else 0."""
+    """F1 of two bags of normalized words, as in SQuAD and MuSiQue: if one is empty, 1 if both are, else 0."""
     if not prediction or not gold:
         return float(not prediction and not gold)
     return overlap(prediction, gold).f1
 
 
 def overlap(prediction: Sequence[str], gold: Sequence[str]) -> Overlap:
-    """F1, precision and recall of two bags of words; all 0 if no word is common, so also if both are empty."""
+    """F1, precision and recall of two bags of words; all 0 without a common word, also if both are empty."""
     num_same = sum((Counter(prediction) & Counter(gold)).values())
     return from_counts(num_same, len(prediction), len(gold))
 

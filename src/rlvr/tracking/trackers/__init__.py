@@ -1,1 +1,1 @@
-"""Experiment trackers, a class each: MLflow, Weights & Biases, TensorBoard, and the user's own; runs use `fanout`."""
+"""Experiment trackers: MLflow, Weights & Biases, TensorBoard, and the user's own; runs use `fanout`."""

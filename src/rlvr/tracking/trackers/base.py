@@ -1,4 +1,4 @@
-"""What a tracker is: its settings, and what it does with a run's numbers, in one class.
+"""The tracker interface: settings and methods in one class.
 
     @register("tracker", "csv")
     class Csv(Tracker):
@@ -6,8 +6,8 @@
 
         def log(self, rows: Sequence[Row]) -> None: ...
 
-The instance of the configuration holds settings only. Every run copies it, and calls the methods of the copy in one
-thread (`trackers.fanout`), where a tracker may block, print or raise.
+The instance in the configuration only holds settings. Every run copies it and calls the copy's methods in one thread
+(`trackers.fanout`), where a tracker may block, print or raise.
 """
 
 import importlib
@@ -21,18 +21,18 @@ from typing import Any, ClassVar, Literal
 from rlvr.errors import ConfigError
 from rlvr.settings import Component
 
-Status = Literal["finished", "killed", "failed"]  # came to its end; was asked to stop; ended by an error
+Status = Literal["finished", "killed", "failed"]  # completed; stopped on request; ended by an error
 Numbers = dict[str, float]
-Row = tuple[int, Numbers]  # a step with its numbers; those that are not finite are left out
+Row = tuple[int, Numbers]  # a step with its metrics, without non-finite ones
 
 
 @dataclass(frozen=True, kw_only=True)
 class Started:
-    """The tracker's run: its `id` in a `store`, and how to look at it (`where`; empty: nothing is shown).
+    """The tracker's run: its `id` in a `store`, and how to view it (`where`; empty: not shown).
 
-    `last_step` says where `log` begins: it gets the steps behind it, read from metrics.jsonl if they are already made.
-    -1, the default, is for a new run: every step is sent. For a run that goes on it is `run.known.last_step`, the last
-    step that a call of `log` came back from, or less if the tracker's store has lost some.
+    `log` starts after `last_step`; steps already made are read from metrics.jsonl. -1, the default, is for a new run:
+    every step is sent. For a resumed run it is `run.known.last_step`, the last step for which `log` returned, or less
+    if the tracker's store has lost some.
     """
 
     id: str = ""
@@ -43,11 +43,10 @@ class Started:
 
 @dataclass(frozen=True, kw_only=True)
 class RunFacts:
-    """What a tracker is told before the first number.
+    """Facts for a tracker at the start.
 
-    `config` has the values of config.yaml, nested; `folder` is absolute. `known` is what `start` returned when the run
-    was last reported, with the last step that was sent; None for the first time. Steps before `first_step` are already
-    made.
+    `config` has the nested values of config.yaml; `folder` is absolute. `known` is the earlier result of `start` with
+    the last step sent, None for a new run. Steps before `first_step` are already made.
     """
 
     name: str
@@ -63,18 +62,18 @@ class RunFacts:
 
 
 class Tracker(Component, ABC):
-    """An experiment tracker. An exception of any method ends the reporting, never the run.
+    """An experiment tracker. An exception in any method ends the reporting, never the run.
 
-    What it needs while it runs is kept in private attributes (`_file: Any = None`). Methods are called in this order,
-    all in the same thread: load, prepare, start; log and completions; files, model, finish.
+    Runtime state goes into private attributes (`_file: Any = None`). Methods are called in this order, all in one
+    thread: load, prepare, start; log and completions; files, model, finish.
     """
 
     group: ClassVar[str] = "tracker"
     only_if: ClassVar[str] = "name in tracker.report_to"
     title: ClassVar[str] = ""
-    """Its name in sentences; empty: the name of the class."""
+    """Its name in messages; empty: the name of the class."""
     needs_package: ClassVar[str] = ""
-    """The package it cannot do without."""
+    """The required package."""
 
     @property
     def shown(self) -> str:
@@ -87,7 +86,7 @@ class Tracker(Component, ABC):
 
     def check_installed(self) -> None:
         spec = importlib.util.find_spec(self.needs_package) if self.needs_package else None
-        if self.needs_package and (spec is None or spec.origin is None):  # no origin: just a folder of that name
+        if self.needs_package and (spec is None or spec.origin is None):  # no origin: only a folder of that name
             install = self.needs_package if ":" in self.name else f"'rlvr[{self.needs_package}]'"
             raise ConfigError(
                 f"tracker.report_to: {self.name} needs a library that is not installed; pip install {install}."
@@ -98,20 +97,20 @@ class Tracker(Component, ABC):
             importlib.import_module(self.needs_package)
 
     def prepare(self, run: RunFacts) -> None:
-        """Do what takes long the first time and waits for no server, e.g. make a database on this machine."""
+        """Do slow work that needs no server, e.g. create a local database."""
 
     def start(self, run: RunFacts) -> Started:
         return run.known or Started()
 
     @abstractmethod
     def log(self, rows: Sequence[Row]) -> None:
-        """Numbers of some steps, in their order."""
+        """Metrics of some steps, in order."""
 
     def completions(self, step: int, rows: Sequence[dict[str, Any]]) -> None:
         """Sampled completions of a step, at least one, all with the same keys."""
 
     def files(self, paths: Sequence[str]) -> None:
-        """Files of the run folder to be kept with the run."""
+        """Files of the run folder to store with the run."""
 
     def model(self, folder: str) -> None:
         """The final model."""
@@ -121,7 +120,7 @@ class Tracker(Component, ABC):
 
 
 def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """`{"trainer": {"max_steps": 3}}` as `{"trainer.max_steps": 3}`; an empty section stays, as a value."""
+    """`{"trainer": {"max_steps": 3}}` as `{"trainer.max_steps": 3}`; an empty section stays a value."""
     flat: dict[str, Any] = {}
     for key, value in values.items():
         inside = isinstance(value, dict) and value
@@ -135,7 +134,8 @@ def without_password(text: str) -> str:
 
 
 def sentence(error: BaseException, limit: int = 120) -> str:
-    """`MlflowException: API request to http://... failed...: ConnectionRefusedError: ...`: the error and its root."""
+    """`MlflowException: API request to http://... failed...: ConnectionRefusedError: ...`: the error and its root
+    cause."""
     root = error
     while (inner := root.__cause__ or root.__context__) is not None:
         root = inner

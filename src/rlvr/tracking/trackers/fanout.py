@@ -1,8 +1,8 @@
-"""All trackers of a run: each has a thread of its own, and is given up with one note when it fails or hangs.
+"""All trackers of a run: each has its own thread, and is dropped with one note if it fails or hangs.
 
-The run waits for none but at its end. Numbers do not wait in the queue of a tracker: its thread reads them from
-metrics.jsonl, so none is lost when the queue is full. `RUN/trackers/<label>.json` holds what `Started` said and the
-last step that was sent; `RUN/trackers/<label>.log` what the library printed.
+The run only waits for them at its end. Metrics do not pass through a tracker's queue: its thread reads them from
+metrics.jsonl, so a full queue loses none. `RUN/trackers/<label>.json` holds the result of `start` and the last step
+sent; `RUN/trackers/<label>.log` the library's output.
 """
 
 import json
@@ -26,21 +26,21 @@ from rlvr.tracking.rollouts import EpisodeRecord, completion_rows
 from rlvr.tracking.settings import TrackerSettings
 from rlvr.tracking.trackers.base import Row, RunFacts, Started, Status, Tracker, sentence, without_password
 
-LEAVE_S = 2.0  # seconds that a run that is being killed waits for its trackers
-LOAD_S = 120.0  # seconds for `load` and `prepare`, which are slow on a busy machine
+LEAVE_S = 2.0  # seconds that a stopping run waits for its trackers
+LOAD_S = 120.0  # seconds for `load` and `prepare`, which may be slow on a busy machine
 POLL_S = 0.05
-MAX_WAITING = 500  # jobs in the queue of a tracker that is slower than the run
-MAX_ROWS = 100  # steps that are sent at once
+MAX_WAITING = 500  # queue length of a tracker that is slower than the run
+MAX_ROWS = 100  # steps per call
 
-of_this_thread = threading.local()  # `log`: the file for what the thread of a tracker prints
+of_this_thread = threading.local()  # `log`: file of the tracker thread's output
 
 
 class Trackers:
     """`with Trackers(...) as trackers: trackers.begin(0); trackers.log(...); trackers.end("finished")`
 
-    With an empty `report_to` nothing is started and nothing is done. A block that is left by an error marks the
-    trackers' runs as failed, by Ctrl-C or SIGTERM as killed. `note` is called with one sentence, only by the run's
-    thread; `config` has the values of config.yaml.
+    With an empty `report_to` nothing happens. An error in the block marks the trackers' runs as failed, Ctrl-C or
+    SIGTERM as killed. `note` is called with one sentence, only by the run's thread; `config` has the values of
+    config.yaml.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Trackers:
             with writing(self._folder / "trackers"):
                 (self._folder / "trackers").mkdir(exist_ok=True)
             for redirect, stream in ((redirect_stdout, sys.stdout), (redirect_stderr, sys.stderr)):
-                if stream:  # pythonw has none
+                if stream:  # None under pythonw
                     self._redirected.enter_context(redirect(_Stream(stream)))
         for tracker in self._all:
             tracker.thread.start()
@@ -82,7 +82,7 @@ class Trackers:
             if self._begun and (error is None or isinstance(error, Exception)):
                 self.end("killed" if error is None else "failed")
                 return
-            for tracker in self._all:  # before the first number, or SystemExit, KeyboardInterrupt: at once
+            for tracker in self._all:  # before the first metrics, or on SystemExit or KeyboardInterrupt: at once
                 with tracker.jobs.mutex:
                     tracker.jobs.queue.clear()
                 tracker.jobs.put((tracker.finish, "killed"))
@@ -92,13 +92,13 @@ class Trackers:
                 tracker.is_given_up = True
 
     def begin(self, first_step: int) -> None:
-        """Start the trackers' runs, or go on with them; metrics.jsonl has the lines before `first_step`."""
+        """Start or resume the trackers' runs; metrics.jsonl has the lines before `first_step`."""
         for tracker in self._all:
             tracker.jobs.put((tracker.begin, first_step))
         self._begun = True
 
     def log(self, step: int) -> None:
-        """The numbers of a step are in metrics.jsonl."""
+        """The metrics of a step are in metrics.jsonl."""
         for tracker in self._all:
             tracker.offer(tracker.send_numbers, step)
 
@@ -108,7 +108,7 @@ class Trackers:
             tracker.num_dropped += not tracker.offer(tracker.send_completions, step, rows)
 
     def end(self, status: Status) -> None:
-        """Hand over the files and the model, and wait, for a limited time, until all is there."""
+        """Send files and model, and wait, for a limited time, until everything is written."""
         self._ended, since = True, monotonic()
         for tracker in self._all:
             tracker.jobs.put((tracker.send_files, status))
@@ -118,29 +118,28 @@ class Trackers:
 
 
 class TrackerThread:
-    """`jobs` are tuples of a method of this object and its arguments; the last one is `finish`.
+    """Runs a tracker's jobs: tuples of a method of this object and its arguments; the last one is `finish`.
 
-    `offer` and `wait` are called in the run's thread, which never waits for a call of the tracker's, and notes that it
-    is given up.
+    The run's thread calls `offer` and `wait`; it never waits for a tracker call, and reports a dropped tracker.
     """
 
     def __init__(
         self, tracker: Tracker, run: RunFacts, limits: Mapping[str, float], note: Callable[[str], None]
     ) -> None:
-        self._tracker = tracker.model_copy()  # what it keeps in private attributes belongs to this run
+        self._tracker = tracker.model_copy()  # its private attributes belong to this run
         self._run, self._limits, self._note = run, limits, note
         self._state = Path(run.folder, "trackers", f"{tracker.label}.json")
         self._log_path = self._state.with_suffix(".log")
         self.jobs: queue.Queue[tuple[Any, ...]] = queue.Queue()
         self.is_given_up, self.num_dropped = False, 0
-        self._call: tuple[str, float] = ("", inf)  # what the tracker does, and until when it may
+        self._call: tuple[str, float] = ("", inf)  # current call and its deadline
         self._failure: str | None = None  # why the thread ended
         self._started, self._is_shown = Started(), False
         self._loaded_at, self._position = 0.0, 0
         self.thread = threading.Thread(target=self._serve, name=f"tracker {tracker.label}", daemon=True)
 
     def offer(self, *job: Any) -> bool:
-        """Queue a job, if there is room and the tracker is not given up; whether it was queued."""
+        """Queue a job if possible; returns whether it was queued."""
         self._check()
         if self.is_given_up or self.jobs.qsize() >= MAX_WAITING:
             return False
@@ -202,8 +201,8 @@ class TrackerThread:
                 while job != self.finish:
                     job, *arguments = self.jobs.get()
                     job(*arguments)
-        except (Exception, SystemExit) as error:  # of the tracker, of its files, of metrics.jsonl: never the run's
-            self._write(without_password(traceback.format_exc()))  # here: the run may be killed before it looks
+        except (Exception, SystemExit) as error:  # errors of tracker or files must not end the run
+            self._write(without_password(traceback.format_exc()))  # log here: the run may be killed before it reports
             self._failure = self._overdue() or sentence(error)
 
     def _ask(self, what: str, *arguments: Any) -> Any:
@@ -217,14 +216,14 @@ class TrackerThread:
 
     def begin(self, first_step: int) -> None:
         run = replace(self._run, first_step=first_step)
-        with suppress(OSError, ValueError, TypeError):  # there is none, or it is damaged
+        with suppress(OSError, ValueError, TypeError):  # missing or damaged
             run = replace(run, known=Started(**json.loads(self._state.read_text())))
         self._ask("prepare", run)
         self._loaded_at = monotonic()
         self._remember(self._ask("start", run))
 
     def send_numbers(self, last_step: float) -> None:
-        """The lines of metrics.jsonl that the tracker lacks, up to a step, without nulls (NaN, infinity)."""
+        """Send the missing lines of metrics.jsonl up to a step, without nulls (NaN, infinity)."""
         rows: list[Row] = []
         with Path(self._run.folder, "metrics.jsonl").open("rb") as file:
             file.seek(self._position)
@@ -237,7 +236,7 @@ class TrackerThread:
             self._remember(replace(self._started, last_step=part[-1][0]))
 
     def send_completions(self, step: int, rows: Sequence[dict[str, Any]]) -> None:
-        """The numbers of the steps before, then completions: the steps of W&B never go back."""
+        """Send earlier metrics first, then completions: W&B's steps must increase."""
         if step > self._started.last_step:
             self.send_numbers(step - 1)
             self._ask("completions", step, rows)
@@ -251,12 +250,12 @@ class TrackerThread:
             self._ask("model", str(model))
 
     def finish(self, status: Status) -> None:
-        if self._loaded_at:  # else it never began
+        if self._loaded_at:  # otherwise it never started
             self._ask("finish", status)
 
     def _remember(self, started: Started) -> None:
-        """Not synced to the disk: losing it costs a second run in the tracker, no number."""
-        state = json.dumps(asdict(started))  # a `start` that returns nothing fails here, in its thread
+        """Save the state without sync: losing it costs a second run in the tracker, but no metrics."""
+        state = json.dumps(asdict(started))  # fails here, in its thread, if `start` returned nothing
         self._started = started
         temporary = self._state.with_name(f".{self._state.name}.tmp")
         with suppress(OSError):
@@ -265,13 +264,13 @@ class TrackerThread:
 
 
 class _Stream:
-    """stdout or stderr, but what the thread of a tracker prints goes to its log."""
+    """stdout or stderr, with the output of tracker threads redirected to their logs."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        return getattr(of_this_thread, "log", self._stream).write(text)  # W&B keeps this method, for all threads
+        return getattr(of_this_thread, "log", self._stream).write(text)  # W&B keeps this method for all threads
 
     def __getattr__(self, name: str) -> Any:
         return getattr(getattr(of_this_thread, "log", self._stream), name)

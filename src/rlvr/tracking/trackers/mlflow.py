@@ -1,4 +1,4 @@
-"""MLflow: parameters, metrics, tags, artifacts, the model; a store on this machine, or a server."""
+"""MLflow: parameters, metrics, tags, artifacts, model; in a local store, or on a server."""
 
 import getpass
 import json
@@ -17,12 +17,12 @@ from rlvr.registry import register
 from rlvr.settings import Text, setting
 from rlvr.tracking.trackers.base import Row, RunFacts, Started, Status, Tracker, flatten, without_password
 
-MAX_NAME, MAX_PARAM, MAX_TAG = 250, 6000, 8000  # characters that MLflow allows
+MAX_NAME, MAX_PARAM, MAX_TAG = 250, 6000, 8000  # MLflow's limits in characters
 
 
 @register("tracker", "mlflow")
 class Mlflow(Tracker):
-    """MLflow: a store on this machine, or a server."""
+    """MLflow: a local store, or a server."""
 
     title: ClassVar[str] = "MLflow"
     needs_package: ClassVar[str] = "mlflow"
@@ -31,17 +31,17 @@ class Mlflow(Tracker):
         "store or server, e.g. http://host:5000; null: MLFLOW_TRACKING_URI, else mlflow.db in the folder that contains "
         "the folder of the run, or of its sweep",
     )
-    experiment: Text | None = setting(None, "experiment that the run belongs to; null: the configuration's name")
-    log_model: bool = setting(True, "also keep the final model there, as the artifact `final`")
+    experiment: Text | None = setting(None, "experiment of the run; null: the configuration's name")
+    log_model: bool = setting(True, "also log the final model, as the artifact `final`")
     _uri: str = ""
-    _artifacts: str | None = None  # beside a database, where MLflow would choose the working directory
+    _artifacts: str | None = None  # next to a database; MLflow's default is the working directory
     _client: Any = None
     _run_id: str = ""
-    _steps: Any = None  # the last step that the store has of each metric
+    _steps: Any = None  # the last step of each metric in the store
 
     @model_validator(mode="after")
     def _holds_no_password(self) -> Self:
-        if re.search(r"://[^/@]*:[^/@]*@", self.tracking_uri or ""):  # which is not repeated in the message
+        if re.search(r"://[^/@]*:[^/@]*@", self.tracking_uri or ""):  # the message must not repeat it
             raise ConfigError(
                 "tracker.mlflow.tracking_uri: holds a password, which config.yaml would show; give the address in the "
                 "environment, MLFLOW_TRACKING_URI=..."
@@ -57,14 +57,14 @@ class Mlflow(Tracker):
         return self.log_model
 
     def load(self) -> None:
-        """Without usage statistics, and without retries that take minutes."""
+        """Disable usage statistics, and retries that take minutes."""
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "1")
         super().load()
 
     def prepare(self, run: RunFacts) -> None:
-        """Make the tables of a database on this machine. OSError if it cannot be written."""
+        """Create the tables of a local database. OSError if it is not writable."""
         import mlflow
 
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", str(max(1, round(run.timeout_s))))
@@ -72,7 +72,7 @@ class Mlflow(Tracker):
         if self._uri.startswith("sqlite:///"):
             database = Path(self._uri.removeprefix("sqlite:///")).absolute()
             database.parent.mkdir(parents=True, exist_ok=True)
-            database.open("ab").close()  # MLflow would try again for two minutes
+            database.open("ab").close()  # MLflow would retry for two minutes
             self._artifacts = (database.parent / "mlflow_artifacts").as_uri()
         self._client = mlflow.MlflowClient(tracking_uri=self._uri)
         if self._artifacts:
@@ -83,7 +83,7 @@ class Mlflow(Tracker):
         experiment = self._experiment(self.experiment or run.experiment)
         known = self._known(run, store)
         self._run_id = known.id if known else self._client.create_run(experiment, run_name=run.name).info.run_id
-        # a process that is killed may have sent more than it noted
+        # a killed process may have sent more than it recorded
         self._steps = {one.key: one.step for one in self._client.get_run(self._run_id).data._metric_objs}
         self._describe(run)
         if self._uri.startswith("http"):
@@ -101,7 +101,7 @@ class Mlflow(Tracker):
         self._client.log_batch(self._run_id, metrics=metrics)
 
     def completions(self, step: int, rows: Sequence[dict[str, Any]]) -> None:
-        """A table for each step; the page of the run shows the last one."""
+        """A table for each step; the run's page shows the last one."""
         path = f"completions/step_{step:06d}.json"
         table = {"columns": list(rows[0]), "data": [list(row.values()) for row in rows]}
         self._client.log_dict(self._run_id, table, path)
@@ -124,7 +124,7 @@ class Mlflow(Tracker):
         try:
             return found.experiment_id if found else self._client.create_experiment(name, self._artifacts)
         except MlflowException:
-            found = self._client.get_experiment_by_name(name)  # another run has made it meanwhile
+            found = self._client.get_experiment_by_name(name)  # another run has just created it
             if found is None:
                 raise
             return found.experiment_id
@@ -143,12 +143,12 @@ class Mlflow(Tracker):
         return run.known if is_there else None
 
     def _describe(self, run: RunFacts) -> None:
-        """Name, tags and parameters; a parameter that changed on resume keeps its first value, as MLflow demands."""
+        """Log name, tags and parameters; a parameter changed on resume keeps its first value, as MLflow requires."""
         from mlflow.entities import Param, RunTag
 
         self._client.update_run(self._run_id, status="RUNNING", name=run.name)
         tags = {"mlflow.source.name": "rlvr train", "mlflow.source.type": "LOCAL", "mlflow.runName": run.name}
-        with suppress(OSError, KeyError, ImportError):  # a user without a name
+        with suppress(OSError, KeyError, ImportError):  # the system may not know the user's name
             tags["mlflow.user"] = getpass.getuser()
         tags |= {"rlvr.version": run.version, "rlvr.run_dir": run.folder}
         tags |= {"group": run.group} if run.group else {}
@@ -164,7 +164,7 @@ class Mlflow(Tracker):
 
 
 def default_store(run: RunFacts) -> str:
-    """`mlflow.db` beside the run, or beside the sweep that its group is named after; one that has the run stays."""
+    """`mlflow.db` beside the run, or beside the sweep of its group; an existing one with the run is kept."""
     folder = Path(run.folder).parent
     beside, above = (f"sqlite:///{one / 'mlflow.db'}" for one in (folder, folder.parent))
     if run.known is not None and run.known.store in (beside, above):
@@ -173,7 +173,7 @@ def default_store(run: RunFacts) -> str:
 
 
 def allowed(name: str) -> str:
-    """A name as MLflow takes it: letters, digits and `_ - . space : /`, and no path that leads elsewhere."""
+    """A name valid in MLflow: letters, digits and `_ - . space : /`, and no parent folders."""
     plain = re.sub(r"[^\w\-. :/]", "_", name)[:MAX_NAME]
     return "/".join("_" if set(part) <= {"."} else part for part in plain.split("/"))
 

@@ -1,4 +1,4 @@
-"""TensorBoard: scalars, the configuration and completions as texts, the configuration as hyperparameters."""
+"""TensorBoard: scalars, configuration and completions as text, configuration as hyperparameters."""
 
 import json
 import time
@@ -13,7 +13,7 @@ from rlvr.tracking.trackers.base import Row, RunFacts, Started, Status, Tracker,
 
 @register("tracker", "tensorboard")
 class Tensorboard(Tracker):
-    """TensorBoard: event files on this machine."""
+    """TensorBoard: local event files."""
 
     title: ClassVar[str] = "TensorBoard"
     needs_package: ClassVar[str] = "tensorboard"
@@ -24,7 +24,7 @@ class Tensorboard(Tracker):
         import torch.utils.tensorboard  # noqa: F401
 
     def start(self, run: RunFacts) -> Started:
-        """A new event file; one of an earlier part of the run loses its steps from `first_step` on."""
+        """Open a new event file; earlier files of the run lose their steps from `first_step` on."""
         from tensorboard.plugins.hparams.summary_v2 import hparams_pb
         from torch.utils.tensorboard import SummaryWriter
 
@@ -62,7 +62,7 @@ class Tensorboard(Tracker):
         self._writer.close()
 
     def _write_text(self, tag: str, step: int, text: str) -> None:
-        """As a block of code: TensorBoard reads texts as Markdown, and a model may write anything."""
+        """Write a code block: TensorBoard parses text as Markdown, and model output is untrusted."""
         from tensorboard.plugins.text.summary_v2 import text_pb
 
         block = "\n".join(f"    {line}" for line in text.splitlines())

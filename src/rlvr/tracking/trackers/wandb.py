@@ -26,10 +26,10 @@ class Wandb(Tracker):
     entity: Text | None = setting(None, "user or team; null: WANDB_ENTITY, else the account's default")
     mode: Literal["auto", "online", "offline"] = setting(
         "auto",
-        "offline: files in RUN/wandb, for `wandb sync`; auto: WANDB_MODE, else online where there is an API key (wandb "
+        "offline: files in RUN/wandb, for `wandb sync`; auto: WANDB_MODE, else online with an API key (wandb "
         "login, WANDB_API_KEY)",
     )
-    log_model: bool = setting(False, "also keep the final model there, as an artifact of type `model`")
+    log_model: bool = setting(False, "also log the final model, as an artifact of type `model`")
     _run: Any = None
     _variables: Any = ()  # of the environment
 
@@ -38,24 +38,24 @@ class Wandb(Tracker):
         return self.log_model
 
     def load(self) -> None:
-        """Without reports of errors to W&B; a run that is killed loses the last second."""
+        """Disable error reports to W&B; a killed run loses the last second."""
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         os.environ.setdefault("WANDB__TRANSACTION_LOG_FLUSH_INTERVAL", "1")
         super().load()
 
     def start(self, run: RunFacts) -> Started:
-        """Begin a run, or go on under the id of the known one."""
+        """Start a run, or resume the known one by its id."""
         import wandb
 
         mode: Any = self.mode
-        if mode == "auto":  # what WANDB_MODE says is W&B's to grade
+        if mode == "auto":  # W&B validates WANDB_MODE itself
             mode = os.environ.get("WANDB_MODE") or ("online" if has_key() else "offline")
         project = self.project if self.project != PROJECT else os.environ.get("WANDB_PROJECT") or PROJECT
         entity = self.entity or os.environ.get("WANDB_ENTITY") or None
         store = f"{mode}:{entity or ''}/{project}"
         known = run.known if run.known and run.known.store == store else None
         self._variables = {"WANDB_DATA_DIR", "WANDB_CACHE_DIR"} - os.environ.keys()
-        for name in self._variables:  # what waits for `wandb sync` belongs to the run
+        for name in self._variables:  # files for `wandb sync` belong to the run
             os.environ[name] = str(Path(run.folder) / "wandb")
         hooks = sys.exit, sys.excepthook
         try:
@@ -71,10 +71,10 @@ class Wandb(Tracker):
                 mode=mode,
                 config=run.config,
                 allow_val_change=True,
-                reinit="create_new",  # the user may have a run in this process
+                reinit="create_new",  # the user may have another run in this process
                 settings=wandb.Settings(init_timeout=run.timeout_s, console="off"),
             )
-        finally:  # W&B's would tell how the process ends; `finish` does
+        finally:  # W&B's hook would report the exit status; `finish` does
             sys.exit, sys.excepthook = hooks
         where = self._run.url if mode == "online" else f"offline; wandb sync {Path(self._run.dir).parent}"
         return Started(id=self._run.id, store=store, where=str(where), last_step=known.last_step if known else -1)
@@ -84,27 +84,27 @@ class Wandb(Tracker):
             self._run.log(values, step=step)
 
     def completions(self, step: int, rows: Sequence[dict[str, Any]]) -> None:
-        """A table; the page of the run has a slider over the steps."""
+        """A table; the run's page has a slider over the steps."""
         import wandb
 
         table = wandb.Table(columns=list(rows[0]), data=[list(row.values()) for row in rows])
         self._run.log({"completions": table}, step=step)
 
     def files(self, paths: Sequence[str]) -> None:
-        """An artifact: the run's own folder there already has a config.yaml."""
+        """As an artifact: W&B's own files of the run already include a config.yaml."""
         self._artifact("run", paths)
 
     def model(self, folder: str) -> None:
         self._artifact("model", [folder])
 
     def finish(self, status: Status) -> None:
-        """W&B knows finished and failed; the summary also says `killed`."""
+        """W&B's statuses are finished and failed; the summary also records `killed`."""
         import wandb
 
         self._run.summary["status"] = status
         self._run.finish(exit_code=EXIT_CODES[status])
-        if wandb.run is None:  # no run of the user's
-            wandb.teardown()  # its service writes the last of an offline run only now
+        if wandb.run is None:  # the user has no run
+            wandb.teardown()  # its service writes the end of an offline run only now
         for name in self._variables:
             os.environ.pop(name, None)
 
@@ -118,7 +118,7 @@ class Wandb(Tracker):
 
 
 def has_key() -> bool:
-    """Whether someone has logged in on this machine: WANDB_API_KEY, or `wandb login`, which writes ~/.netrc."""
+    """Whether this machine has W&B credentials: WANDB_API_KEY, or ~/.netrc from `wandb login`."""
     if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
         return True
     host = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""

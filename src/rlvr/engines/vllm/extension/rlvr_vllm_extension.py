@@ -1,11 +1,11 @@
-"""Our backend of vLLM's weight transfer, and a worker extension that describes the server.
+"""Our weight-transfer backend for vLLM, and a worker extension that describes the server.
 
 Start the server with this folder on its PYTHONPATH, `--worker-extension-cls rlvr_vllm_extension.RlvrExtension` and
-`--weight-transfer-config '{"backend": "rlvr"}'`. rlvr is not installed where vLLM is, so nothing of it is imported.
+`--weight-transfer-config '{"backend": "rlvr"}'`. Imports nothing of rlvr, which is not installed in vLLM's environment.
 
-`init_info["transport"]` chooses how the tensors come: `files` (safetensors in `update_info["path"]`, or base64 in
-`update_info["data"]`), or `nccl` and `ipc`, which are vLLM's own engines. All of them load through vLLM's layerwise
-reload, and none leaves a model with holes: what did not arrive keeps its old weights, and the update fails.
+`init_info["transport"]` selects the transport of tensors: `files` (safetensors in `update_info["path"]`, or base64 in
+`update_info["data"]`), or `nccl` and `ipc`, vLLM's own engines. All of them load through vLLM's layerwise reload. An
+incomplete update fails, and its missing tensors keep their old weights.
 """
 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
@@ -33,7 +33,7 @@ from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
 
 class RlvrTransfer(WeightTransferEngine):
-    """Names and completeness are checked here, whatever the transport."""
+    """Checks names and completeness for every transport."""
 
     init_info_cls = update_info_cls = dict
 
@@ -57,7 +57,8 @@ class RlvrTransfer(WeightTransferEngine):
         initialize_layerwise_reload(self.model)
 
     def update_weights(self, info: dict[str, Any]) -> None:
-        """Load tensors; with `is_last` all must have come. ValueError, for the client, with the old weights back."""
+        """Load tensors; with `is_last` all must have arrived. On error restores the old weights and raises
+        ValueError."""
         try:
             is_last = info.pop("is_last")
             self.receive_weights(info)
@@ -88,7 +89,7 @@ class RlvrTransfer(WeightTransferEngine):
             raise ValueError(f"not all weights came: {len(missing)} tensors are missing, as {min(missing)}")
 
     def _half_loaded(self) -> Iterator[str]:
-        """Fused layers of which a part is missing, which vLLM would take from unused memory."""
+        """Fused layers with a missing part, which vLLM would read from uninitialized memory."""
         for name, layer in self.model.named_modules():
             info = get_layerwise_info(layer)
             if info.can_load() and not is_deferred_attention_layer(layer):
@@ -99,7 +100,7 @@ class RlvrTransfer(WeightTransferEngine):
                     yield name
 
     def finish_weight_update(self) -> None:
-        """Pack the layers again. vLLM 0.32 on a CPU forgets a head that is tied to the embeddings."""
+        """Pack the layers again. vLLM 0.32 on a CPU forgets a head tied to the embeddings."""
         finalize_layerwise_reload(self.model, self.model_config)
         if self.device.type == "cpu" and getattr(self.model_config.hf_text_config, "tie_word_embeddings", False):
             for layer in self.model.modules():
@@ -107,7 +108,7 @@ class RlvrTransfer(WeightTransferEngine):
                     layer.quant_method.process_weights_after_loading(layer)
 
     def put_back(self) -> None:
-        """Old weights for the layers that did not get all of the new ones."""
+        """Restore the old weights of incomplete layers."""
         for layer in self.model.modules():
             info = get_layerwise_info(layer)
             if info.can_load():
@@ -125,14 +126,14 @@ WeightTransferEngineFactory.register_engine("rlvr", RlvrTransfer)
 
 
 class RlvrExtension:
-    """Mixed into vLLM's worker, whose attributes these are."""
+    """Mixin of vLLM's worker, which has these attributes."""
 
     model_runner: Any
     weight_transfer_engine: Any
     _weight_update_active: bool
 
     def give_up_update(self) -> None:
-        """End an update that its trainer left open, for example because it was killed."""
+        """End an unfinished update, for example of a killed trainer."""
         if self._weight_update_active:
             self.weight_transfer_engine.put_back()
             self._weight_update_active = False
@@ -174,7 +175,7 @@ def _read(path: Path) -> Iterator[tuple[str, Tensor]]:
 
 
 def _handle(args: list[Any]) -> tuple[Any, ...]:
-    """Arguments of torch's `rebuild_cuda_tensor` from JSON, in the place of vLLM's pickles."""
+    """Arguments of torch's `rebuild_cuda_tensor` from JSON, instead of vLLM's pickles."""
 
     def read(value: Any) -> Any:
         if isinstance(value, dict):

@@ -1,7 +1,7 @@
-"""Launcher in vLLM's own Python, which need not have rlvr: only the standard library here.
+"""Launcher for vLLM's own Python, which need not have rlvr: standard library only.
 
-python rlvr_vllm_launch.py probe                one line of JSON: the version of vLLM, and what this build cannot do
-python rlvr_vllm_launch.py serve PARENT ARGS    vLLM's server; it ends when the process PARENT, which started it, ends
+python rlvr_vllm_launch.py probe                one line of JSON: vLLM's version, and limits of this build
+python rlvr_vllm_launch.py serve PARENT ARGS    vLLM's server; it ends with its parent process PARENT
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ CONFIG_KEYS = (
     *("model_type", "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
     *("num_key_value_heads", "attention_bias", "tie_word_embeddings"),
 )
-"""Of a model's config: what trainer and server must share."""
+"""Keys of the model config that trainer and server must share."""
 REFUSED = "these weights cannot be loaded:"  # marks the workers' own errors in vLLM's answers
 _PR_SET_PDEATHSIG = 1
 
 
 class RequireKey:
-    """Middleware: with a key set, every route but /health needs it.
+    """Middleware: with a key set, all routes except /health require it.
 
-    vLLM itself guards /v1 and a few more; /update_weights, /pause and others that change weights are open there.
+    vLLM itself protects /v1 and a few more; /update_weights, /pause and others that change weights stay open.
     """
 
     def __init__(self, app: Any) -> None:
@@ -60,8 +60,8 @@ class RequireKey:
 
 
 def probe() -> dict[str, Any]:
-    """What is installed, without importing it. `version` is null without vLLM; `head_sizes` are those of attention on a
-    CPU, null for other builds and where unknown."""
+    """The installed vLLM, without importing it. `version` is null without vLLM; `head_sizes` are those of CPU
+    attention, null for other builds and if unknown."""
     found = importlib.util.find_spec("vllm")
     if found is None or not found.submodule_search_locations:
         return {"version": None, "cpu": False, "head_sizes": None}
@@ -80,7 +80,7 @@ def probe() -> dict[str, Any]:
 
 
 def vocabulary_digest(ids: Mapping[str, int]) -> str:
-    """Digest of every token's id: tells whether trainer and server have the same tokenizer."""
+    """Digest of all token ids: tells whether trainer and server have the same tokenizer."""
     text = "\n".join(f"{index}\t{token}" for token, index in sorted(ids.items(), key=lambda item: (item[1], item[0])))
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -88,7 +88,7 @@ def vocabulary_digest(ids: Mapping[str, int]) -> str:
 def serve(arguments: list[str], parent: int) -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-        if os.getppid() != parent:  # it ended before
+        if os.getppid() != parent:  # the parent has already ended
             return
     sys.argv = [SERVER, *arguments]
     runpy.run_module(SERVER, run_name="__main__", alter_sys=True)
