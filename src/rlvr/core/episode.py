@@ -86,7 +86,8 @@ async def run_episode(
     finally:
         if session is not None:
             model.engine.release(session)  # before scoring: a slow verifier holds no place in the engine's batch
-    score = await _score(env, turn_texts(model.chat, turns, env.tools, said))
+    texts = turn_texts(model.chat, turns, said)
+    score = await _score(env, texts)
     if stop_reason == StopReason.ABORTED:  # ended all the same, for what the environment holds and for its group
         score = _error("the engine gave the request up")
     return Episode(
@@ -96,6 +97,7 @@ async def run_episode(
         turns=tuple(turns),
         score=score,
         stop_reason=stop_reason,
+        texts=texts,
     )
 
 
@@ -137,22 +139,15 @@ async def _take_turns(
     return turns, said, StopReason.LENGTH
 
 
-def turn_texts(
-    chat: ChatCodec,
-    turns: Sequence[Turn],
-    tools: Sequence[ToolSchema] = (),
-    said: Sequence[Message] | None = None,
-) -> list[TurnText]:
-    """The turns as text, special tokens kept, for verifiers and metrics.
+def turn_texts(chat: ChatCodec, turns: Sequence[Turn], said: Sequence[Message]) -> tuple[TurnText, ...]:
+    """The turns as text, special tokens kept; `said` are the messages in the completions.
 
-    `tools` are the environment's; `said` are the messages in the completions, None: not parsed yet. Each token is
-    decoded with the turn that brought it: decoding whole prompts would be quadratic.
+    Each token is decoded with the turn that brought it: decoding whole prompts would be quadratic.
     """
     texts: list[TurnText] = []
     known: tuple[int, ...] = ()
-    for number, turn in enumerate(turns):
+    for turn, message in zip(turns, said, strict=True):
         ids, stop_reason = turn.completion.token_ids, turn.completion.stop_reason
-        message = chat.parse(ids, stop_reason, tools) if said is None else said[number]
         extends = turn.prompt_ids[: len(known)] == known
         completion = chat.decode(ids)
         text = TurnText(
@@ -165,7 +160,7 @@ def turn_texts(
         )
         texts.append(text)
         known = turn.prompt_ids + ids
-    return texts
+    return tuple(texts)
 
 
 async def _score(env: Env, texts: Sequence[TurnText]) -> Score:
