@@ -26,7 +26,7 @@ class StopFlag:
 
     @property
     def exit_code(self) -> int:
-        """What a shell reports for a command that a signal ended: 130 for Ctrl-C, 143 for SIGTERM, 129 for SIGHUP; 0 without one."""
+        """What a shell reports for a command ended by a signal: 130 Ctrl-C, 143 SIGTERM, 129 SIGHUP; 0 without one."""
         return 0 if self.requested is None else 128 + self.requested
 
 
