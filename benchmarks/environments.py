@@ -224,7 +224,7 @@ class OurSide:
         env = self.env(example)
         model = ChatModel(engine=self._engine, chat=self.chat, max_context_tokens=4096)
         episode = await run_episode(example, env, model, sampling, sample_index=0, seed=0)
-        record = await grade(self, example, played(self.chat, episode, env.tools), 0)  # pyright: ignore[reportArgumentType]
+        record = await grade(self, example, played(self.chat, episode), 0)  # pyright: ignore[reportArgumentType]
         assert (record.correct, record.reward, len(episode.turns)) == (True, 1.0, self.num_turns)
         assert record.diagnostics.get("tool_errors", 0.0) == 0.0
 

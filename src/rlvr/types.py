@@ -254,6 +254,7 @@ class Episode:
     turns: tuple[Turn, ...]
     score: Score
     stop_reason: StopReason
+    texts: tuple[TurnText, ...] = ()  # of the turns, as verifiers and metrics read them
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

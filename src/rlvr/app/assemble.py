@@ -16,7 +16,7 @@ from rlvr.chat.rendering import Chat
 from rlvr.config import Config
 from rlvr.core.algorithms.objective import Objective
 from rlvr.core.engine.base import Engine
-from rlvr.core.episode import ChatCodec, ChatModel, turn_texts
+from rlvr.core.episode import ChatCodec, ChatModel
 from rlvr.core.executor import Background, Executor
 from rlvr.core.loop import Recorder, TrainingRun
 from rlvr.core.packing import Layout, Packing
@@ -34,7 +34,7 @@ from rlvr.tasks.base import Task
 from rlvr.tracking.console import Console
 from rlvr.tracking.episodes import EpisodePrinter
 from rlvr.tracking.jsonl import MetricsFile
-from rlvr.tracking.rollouts import Reader, cut_back
+from rlvr.tracking.rollouts import cut_back
 from rlvr.tracking.trackers.fanout import Trackers
 from rlvr.training.checkpoint import latest_checkpoint, load_checkpoint
 from rlvr.training.layout import choose_layout
@@ -129,7 +129,7 @@ def make_recorder(setup: Setup, chat: Chat, metrics_file: MetricsFile, trackers:
         metrics_file=metrics_file,
         console=setup.console,
         settings=setup.config.tracker,
-        reader=Reader(decode=chat.decode, parse=chat.parse, tools=lambda example: task.env(example).tools),
+        decode=chat.decode,
         printer=episode_printer(setup.config, task, chat, setup.console),
         trackers=trackers,
     )
@@ -179,7 +179,7 @@ def episode_printer(config: Config, task: Task, chat: ChatCodec, console: Consol
 
     async def graded(example: Example, episode: Episode) -> GradedAnswer:
         try:
-            return await task.grade(example, turn_texts(chat, episode.turns, task.env(example).tools))
+            return await task.grade(example, episode.texts)
         except UserError as error:  # a metric need not support training episodes
             return GradedAnswer(answer=None, correct=False, failure=str(error))
 

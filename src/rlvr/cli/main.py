@@ -1,6 +1,6 @@
 """The command `rlvr`: parses arguments, runs one command, turns errors into one sentence and an exit status.
 
-Exit status: 0 done, 1 failed, 2 wrong usage or setting, 130 Ctrl-C, 143 SIGTERM (both after saving).
+Exit status: 0 done, 1 failed, 2 wrong usage or setting, 130 Ctrl-C, 143 SIGTERM, 129 SIGHUP (all after saving).
 """
 
 import argparse

@@ -1,6 +1,8 @@
-"""Ctrl-C and SIGTERM (the first one asks a run to stop after its step), and errors as one sentence."""
+"""Ctrl-C, SIGTERM and SIGHUP: the first one asks a run to stop after its step. Errors as one sentence."""
 
+import os
 import signal
+import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +11,7 @@ from types import FrameType
 
 from rlvr.errors import UserError
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the last one: a closed terminal or ssh
 
 
 @dataclass(kw_only=True)
@@ -24,7 +26,7 @@ class StopFlag:
 
     @property
     def exit_code(self) -> int:
-        """The shell's status for a command ended by a signal: 130 for Ctrl-C, 143 for SIGTERM; 0 without a signal."""
+        """What a shell reports for a command ended by a signal: 130 Ctrl-C, 143 SIGTERM, 129 SIGHUP; 0 without one."""
         return 0 if self.requested is None else 128 + self.requested
 
 
@@ -55,17 +57,28 @@ def stop_on_signals(*, quiet: bool = False) -> Iterator[StopFlag]:
         if flag.requested is not None:
             raise SystemExit(128 + number)
         flag.requested = number
+        if number == signal.SIGHUP:
+            _leave_terminal()
         if not quiet:
             print(
                 "rlvr: stopping after this step; once more stops at once, without saving", file=sys.stderr, flush=True
             )
 
-    previous = {number: signal.signal(number, handle) for number in SIGNALS}
+    nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    caught = SIGNALS[:-1] if nohup else SIGNALS
+    previous = {number: signal.signal(number, handle) for number in caught}
     try:
         yield flag
     finally:
         for number, handler in previous.items():
             signal.signal(number, signal.SIG_IGN if quiet else handler)
+
+
+def _leave_terminal() -> None:
+    """Write to nowhere what would go to the terminal: it has gone, and writing to it fails."""
+    for stream in (1, 2):
+        if stat.S_ISCHR(os.fstat(stream).st_mode):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
 
 
 def sentence(error: UserError | OSError | MemoryError) -> str:

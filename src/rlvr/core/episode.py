@@ -83,7 +83,8 @@ async def run_episode(
     finally:
         if session is not None:
             model.engine.release(session)  # before scoring: a slow verifier must not hold cache
-    score = await _score(env, turn_texts(model.chat, turns, env.tools, said))
+    texts = turn_texts(model.chat, turns, said)
+    score = await _score(env, texts)
     if stop_reason == StopReason.ABORTED:  # scored anyway: the environment cleans up in `score`
         score = _error("the engine gave the request up")
     return Episode(
@@ -93,6 +94,7 @@ async def run_episode(
         turns=tuple(turns),
         score=score,
         stop_reason=stop_reason,
+        texts=texts,
     )
 
 
@@ -133,22 +135,15 @@ async def _take_turns(
     return turns, said, StopReason.LENGTH
 
 
-def turn_texts(
-    chat: ChatCodec,
-    turns: Sequence[Turn],
-    tools: Sequence[ToolSchema] = (),
-    said: Sequence[Message] | None = None,
-) -> list[TurnText]:
-    """The turns as text with special tokens, for verifiers and metrics.
+def turn_texts(chat: ChatCodec, turns: Sequence[Turn], said: Sequence[Message]) -> tuple[TurnText, ...]:
+    """The turns as text with special tokens; `said` are the parsed completions.
 
-    `tools` are the environment's; `said` are the parsed completions, None: parse them here. Each turn decodes only its
-    new tokens: decoding whole prompts would be quadratic.
+    Each turn decodes only its new tokens: decoding whole prompts would be quadratic.
     """
     texts: list[TurnText] = []
     known: tuple[int, ...] = ()
-    for number, turn in enumerate(turns):
+    for turn, message in zip(turns, said, strict=True):
         ids, stop_reason = turn.completion.token_ids, turn.completion.stop_reason
-        message = chat.parse(ids, stop_reason, tools) if said is None else said[number]
         extends = turn.prompt_ids[: len(known)] == known
         completion = chat.decode(ids)
         text = TurnText(
@@ -161,7 +156,7 @@ def turn_texts(
         )
         texts.append(text)
         known = turn.prompt_ids + ids
-    return texts
+    return tuple(texts)
 
 
 async def _score(env: Env, texts: Sequence[TurnText]) -> Score:

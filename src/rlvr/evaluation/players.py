@@ -7,13 +7,13 @@ from math import nan
 
 from rlvr.core.engine.base import Engine
 from rlvr.core.env import Env, TurnText
-from rlvr.core.episode import ChatCodec, ChatModel, Sampling, run_episode, turn_texts
+from rlvr.core.episode import ChatCodec, ChatModel, Sampling, run_episode
 from rlvr.engines.chat_completions import EndpointError, Said, to_wire
 from rlvr.engines.openai import Endpoint
 from rlvr.errors import UserError
 from rlvr.tracking.evaluations import GradedTurn
 from rlvr.tracking.rollouts import call_records, reply_ids
-from rlvr.types import Episode, Example, Score, StopReason, ToolSchema
+from rlvr.types import Episode, Example, Score, StopReason
 
 MAX_REPLY_CHARS = 10_000  # of a reply in a record; the model sees the full text
 
@@ -47,21 +47,20 @@ class LocalPlayer:
         """Play the episode as in training. UserError if the prompt leaves no room for a completion."""
         model = ChatModel(engine=self.engine, chat=self.chat, max_context_tokens=self.max_context_tokens)
         episode = await run_episode(example, env, model, sampling, sample_index=sample_index, seed=seed)
-        return played(self.chat, episode, env.tools)
+        return played(self.chat, episode)
 
     async def close(self) -> None:
         """Nothing to close."""
 
 
-def played(chat: ChatCodec, episode: Episode, tools: Sequence[ToolSchema]) -> Played:
-    """A token episode as text; `tools` are the environment's."""
-    texts = turn_texts(chat, episode.turns, tools)
+def played(chat: ChatCodec, episode: Episode) -> Played:
+    """A token episode as text, for metric and record."""
     completions = [turn.completion for turn in episode.turns]
     replies = [reply_ids(turn, following) for turn, following in pairwise(episode.turns)]
     sampled = ((completion.token_ids, completion.behavior_logprobs) for completion in completions)
     return Played(
-        texts=texts,
-        turns=graded_turns(texts, sampled, [chat.decode(ids) for ids in replies]),
+        texts=episode.texts,
+        turns=graded_turns(episode.texts, sampled, [chat.decode(ids) for ids in replies]),
         score=episode.score,
         stop_reason=episode.stop_reason,
         num_prompt_tokens=len(episode.turns[0].prompt_ids) + sum(map(len, replies)),

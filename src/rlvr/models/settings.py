@@ -11,9 +11,9 @@ from rlvr.registry import register
 from rlvr.settings import Component, PositiveFloat, PositiveInt, Settings, Text, setting, wrong
 
 # Fields with different defaults for the models made from scratch.
-HiddenSize = Annotated[int, setting(description="width of the residual stream", ge=1)]
-NumLayers = Annotated[int, setting(description="decoder blocks", ge=1)]
-IntermediateSize = Annotated[int, setting(description="width of the gated MLP", ge=1)]
+HiddenSize = Annotated[int, setting(description="width of the residual stream", ge=1, le=65_536)]
+NumLayers = Annotated[int, setting(description="decoder blocks", ge=1, le=1000)]
+IntermediateSize = Annotated[int, setting(description="width of the gated MLP", ge=1, le=262_144)]
 InitStd = Annotated[float, setting(description="standard deviation of the initial weights", gt=0)]
 RopeTheta = Annotated[float, setting(description="base of the rotary embedding; small for short contexts", gt=0)]
 ContextTokens = Annotated[int, setting(description="context; holds the longest prompt plus completion", ge=1)]

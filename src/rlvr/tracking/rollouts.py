@@ -20,7 +20,7 @@ from pydantic import TypeAdapter
 from rlvr.errors import UserError
 from rlvr.tracking.files import write_atomically, writing
 from rlvr.tracking.jsonl import from_line, to_line
-from rlvr.types import Episode, Example, Group, Message, StopReason, TokenBatch, ToolCall, ToolSchema, TraceStep, Turn
+from rlvr.types import Episode, Group, TokenBatch, ToolCall, TraceStep, Turn, TurnText
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,15 +30,6 @@ Numbers = list[float | None]
 
 MAX_TEXT = 10_000  # characters of a prompt or completion for trackers
 MAX_DEPTH = 20  # nesting of a call's arguments; deeper values are only named
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reader:
-    """Decodes tokens: to text, and to a message with calls of the example's tools."""
-
-    decode: Decode
-    parse: Callable[[Sequence[int], StopReason, Sequence[ToolSchema]], Message]
-    tools: Callable[[Example], Sequence[ToolSchema]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,7 +103,7 @@ class EpisodeRecord:
 _SCHEMA = TypeAdapter(EpisodeRecord)
 
 
-def make_records(groups: Sequence[Group], batch: TokenBatch, reader: Reader) -> list[EpisodeRecord]:
+def make_records(groups: Sequence[Group], batch: TokenBatch, decode: Decode) -> list[EpisodeRecord]:
     """The records of `groups`; `batch.episodes` maps rows to the i-th episode over all groups.
 
     `batch` may have more rows, of groups that are not recorded.
@@ -123,12 +114,11 @@ def make_records(groups: Sequence[Group], batch: TokenBatch, reader: Reader) -> 
         if number < num_episodes:
             rows[number].append(_row_record(batch, row))
     episodes = [(index, group, episode) for index, group in enumerate(groups) for episode in group.episodes]
-    return [_episode_record(*one, rows[number], reader) for number, one in enumerate(episodes)]
+    return [_episode_record(*one, rows[number], decode) for number, one in enumerate(episodes)]
 
 
-def _episode_record(index: int, group: Group, episode: Episode, rows: list[RowRecord], reader: Reader) -> EpisodeRecord:
-    tools = reader.tools(group.example)
-    pairs = zip(episode.turns, [*episode.turns[1:], None], strict=True)
+def _episode_record(index: int, group: Group, episode: Episode, rows: list[RowRecord], decode: Decode) -> EpisodeRecord:
+    parts = zip(episode.turns, episode.texts, [*episode.turns[1:], None], strict=True)
     return EpisodeRecord(
         example_id=episode.example_id,
         answer=group.example.answer,
@@ -146,25 +136,24 @@ def _episode_record(index: int, group: Group, episode: Episode, rows: list[RowRe
         stop_reason=str(episode.stop_reason),
         advantage=_mean_advantage(rows),
         trace=list(episode.score.trace),
-        turns=[_turn_record(*pair, tools, reader) for pair in pairs],
+        turns=[_turn_record(*part, decode) for part in parts],
         rows=rows,
     )
 
 
-def _turn_record(turn: Turn, following: Turn | None, tools: Sequence[ToolSchema], reader: Reader) -> TurnRecord:
+def _turn_record(turn: Turn, text: TurnText, following: Turn | None, decode: Decode) -> TurnRecord:
     completion = turn.completion
-    said = reader.parse(completion.token_ids, completion.stop_reason, tools)
     return TurnRecord(
         prompt_ids=list(turn.prompt_ids),
         completion_ids=list(completion.token_ids),
-        prompt=reader.decode(turn.prompt_ids),
-        completion=reader.decode(completion.token_ids),
+        prompt=decode(turn.prompt_ids),
+        completion=text.completion,
         stop_reason=str(completion.stop_reason),
         policy_version=completion.policy_version,
         behavior_logprobs=[_finite(value) for value in completion.behavior_logprobs],
         sampling_logprobs=[_finite(value) for value in completion.sampling_logprobs],
-        calls=call_records(said.tool_calls),
-        reply=None if following is None else reader.decode(reply_ids(turn, following)),
+        calls=call_records(text.calls),
+        reply=None if following is None else decode(reply_ids(turn, following)),
     )
 
 

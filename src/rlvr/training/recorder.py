@@ -16,7 +16,7 @@ from rlvr.tracking.episodes import EpisodePrinter
 from rlvr.tracking.files import writing
 from rlvr.tracking.jsonl import MetricsFile
 from rlvr.tracking.rollout_metrics import rollout_metrics
-from rlvr.tracking.rollouts import Reader, make_records, rollouts_path, write_rollouts
+from rlvr.tracking.rollouts import Decode, make_records, rollouts_path, write_rollouts
 from rlvr.tracking.settings import TrackerSettings
 from rlvr.tracking.trackers.fanout import Trackers
 from rlvr.types import TokenBatch
@@ -63,7 +63,7 @@ class FolderRecorder(SilentRecorder):
     metrics_file: MetricsFile
     console: Console
     settings: TrackerSettings
-    reader: Reader
+    decode: Decode
     printer: EpisodePrinter | None = None
     trackers: Trackers | None = None
 
@@ -81,7 +81,7 @@ class FolderRecorder(SilentRecorder):
         if not is_due and self.printer is None:
             return metrics
         groups = rollouts.groups if self.printer else rollouts.groups[:limit]
-        records = make_records(groups, batch, self.reader)
+        records = make_records(groups, batch, self.decode)
         if self.printer is not None:
             self.printer.show(step, groups, records)
         if is_due:
