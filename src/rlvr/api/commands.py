@@ -184,7 +184,7 @@ def in_a_thread(work: Callable[[Stopped], Result]) -> Result:
         threading.Thread(target=run, name="rlvr", daemon=True).start()
         return done.result()
     except KeyboardInterrupt:
-        print("rlvr: stopping after this step; once more stops at once, without saving", file=sys.stderr, flush=True)
+        print("rlvr: stopping after this step; once more stops at once", file=sys.stderr, flush=True)
         stop.set()
         wait([done])
         raise

@@ -74,6 +74,8 @@ def train(config: Config, stopped: Stopped = lambda: False, functions: Functions
         console.note(f"run folder: {folder.root}")
         all_stop = any_stopped(stopped, world, console.note)
         policy = policy or scratch_policy(setup, all_stop)
+        if policy is None:
+            console.note("stopped in the warm start: nothing is saved, and a resumed run begins it again")
         num_steps = 0 if policy is None else _train(setup, policy, trackers, all_stop)
         rows = world.first(read_metrics(folder.metrics) if world.is_first and policy is not None else [])
         evaluations = [row for row in rows if any(name.startswith("eval/") for name in row)] or [{}]

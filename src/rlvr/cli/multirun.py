@@ -13,6 +13,7 @@ from hydra.errors import HydraException
 
 from rlvr.cli.signals import sentence
 from rlvr.config import Config
+from rlvr.config.checks import check_place
 from rlvr.config.compose import load_config, to_yaml
 from rlvr.config.overrides import inclusive_range, parse_overrides
 from rlvr.errors import ConfigError, UserError
@@ -68,6 +69,8 @@ def run_sweep(args: argparse.Namespace) -> int:
         raise ConfigError("--multirun: a range is empty; write the smaller value first, e.g. seed=1..10.")
     configs = [load_config(job.overrides, config_name=args.config_name, config_dir=args.config_dir) for job in jobs]
     parent = configs[0].run_dir or f"runs/{configs[0].name}-sweep-{time.strftime('%Y%m%d-%H%M%S')}"
+    if not args.cfg:
+        check_place(parent, resume=True)
     folders = [Path(parent, name) for name in folder_names(jobs)]
     if configs[0].resume:  # as the runs of a sweep were called in 0.1.0
         before = [Path(parent, ",".join(job.swept)) for job in jobs]

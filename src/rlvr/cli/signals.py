@@ -56,9 +56,7 @@ def stop_on_signals(*, quiet: bool = False) -> Iterator[StopFlag]:
             raise SystemExit(128 + number)
         flag.requested = number
         if not quiet:
-            print(
-                "rlvr: stopping after this step; once more stops at once, without saving", file=sys.stderr, flush=True
-            )
+            print("rlvr: stopping after this step; once more stops at once", file=sys.stderr, flush=True)
 
     previous = {number: signal.signal(number, handle) for number in SIGNALS}
     try:

@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from rlvr.cli.multirun import run_sweep
-    from rlvr.config.checks import check_resumes
+    from rlvr.config.checks import check_place, check_resumes
     from rlvr.config.compose import DEFAULT_CONFIG, to_yaml
 
     if args.help_config is not None:
@@ -73,6 +73,8 @@ def run(args: argparse.Namespace) -> int:
         config = _config(args.overrides, args.config_name, args.config_dir)
         if not args.cfg:  # here, too: the libraries that training needs take seconds to load
             check_resumes(config)
+            if num_processes() == 1:  # of several, another one may have made it a moment ago
+                check_place(config.run_dir, resume=config.resume)
             check_launch(config.trainer.strategy, config.trainer.world_size)
             for bundle in config.bundles.values():
                 bundle.task.check_found("task")
