@@ -53,6 +53,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="group=choice or section.key=value")
 
 
+def more_help() -> str:
+    from rlvr.cli.choices import listing
+
+    return listing()
+
+
 def run(args: argparse.Namespace) -> int:
     from rlvr.cli.multirun import run_sweep
     from rlvr.config.checks import check_place, check_resumes

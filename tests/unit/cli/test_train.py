@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from rlvr import registry
 from rlvr.app.run_folder import changed_settings
+from rlvr.cli import choices
 from rlvr.cli.main import main
 from rlvr.config.compose import load_config, to_run_yaml, to_yaml
 from rlvr.engines.settings import VllmEngineSettings
@@ -128,3 +130,15 @@ def test_a_folder_that_no_run_can_have_is_refused_before_training(
     ]
     assert "run_dir=used exists and is not empty: add resume=true" in said[3]
     assert said[4] == "rlvr: error: Cannot write runs: permission denied; choose another run_dir."
+
+
+def test_help_lists_every_configuration_and_choice(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--help"]) == 0
+    out = capsys.readouterr().out
+    for file in (Path(choices.PACKAGE) / "conf").glob("*.yaml"):
+        line = next(line for line in out.splitlines() if line.startswith(f"  {file.stem} "))
+        assert len(line) <= 120, line
+    listed = " ".join(out.partition("groups (")[2].split())
+    for group, folder in choices.DECLARED.items():
+        shown = {registry.name_of(component) for component in registry.every(group).values()}
+        assert f"{group}= {', '.join(sorted(shown))}" in listed, folder
