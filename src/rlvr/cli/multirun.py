@@ -17,6 +17,7 @@ from rlvr.config.checks import check_place
 from rlvr.config.compose import load_config, to_yaml
 from rlvr.config.overrides import inclusive_range, parse_overrides
 from rlvr.errors import ConfigError, UserError
+from rlvr.progress import progress
 from rlvr.report.history import read_history
 from rlvr.report.sweep import sweep_table
 
@@ -93,7 +94,8 @@ def _placed(config: Config, folder: Path) -> Config:
 
 
 def _run_all(jobs: Sequence[Job], configs: Sequence[Config]) -> int:
-    from rlvr.app.train import train
+    with progress("loading libraries"):
+        from rlvr.app.train import train
     from rlvr.cli.signals import stop_on_signals
 
     for config in configs:

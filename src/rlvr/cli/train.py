@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from rlvr import imports
 from rlvr.cli.model_arguments import add_config_dir
 from rlvr.errors import ConfigError
 from rlvr.lines import resuming
+from rlvr.progress import progress
 from rlvr.scale.launch import check_launch, errors_once, is_local_main_process, launcher, num_processes
 
 if TYPE_CHECKING:
@@ -91,7 +93,8 @@ def run(args: argparse.Namespace) -> int:
             sys.stdout.write(to_yaml(config))
         return 0
 
-    from rlvr.app.train import train
+    with progress("loading libraries") if is_local_main_process() else nullcontext():
+        from rlvr.app.train import train
     from rlvr.cli.signals import stop_on_signals
 
     with stop_on_signals(quiet=num_processes() > 1) as stop:
