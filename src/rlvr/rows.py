@@ -69,24 +69,27 @@ class Row:
             return False
         return True
 
-    def get(self, field: str) -> Any:
-        """The field; `qa.question` is field `question` of field `qa`. DataError if it is missing."""
+    def get(self, field: str, setting: str = "") -> Any:
+        """The field; `qa.question` is field `question` of field `qa`.
+
+        DataError if it is missing; names the `setting` that chooses the field.
+        """
         if field in self.fields:
             return self.fields[field]
         found: Any = self.fields
         for name in field.split("."):
             if not isinstance(found, Mapping) or name not in found:
-                raise self._missing(field)
+                raise self._missing(field, setting)
             found = found[name]
         return found
 
-    def read(self, shape: Any, field: str | None = None) -> Any:
+    def read(self, shape: Any, field: str | None = None, setting: str = "") -> Any:
         """The row, or one field, as a pydantic type: `row.read(FilledText, "question")`.
 
-        DataError for the first wrong field.
+        DataError for the first wrong field; names the `setting` that chooses a missing one.
         """
         try:
-            return _adapter(shape).validate_python(self.fields if field is None else self.get(field))
+            return _adapter(shape).validate_python(self.fields if field is None else self.get(field, setting))
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             name = ".".join(map(str, ((field,) if field else ()) + first["loc"]))
@@ -100,9 +103,10 @@ class Row:
         """The error for a wrong field: `said` starts with "must"."""
         return DataError(f"{self.place}: field {ascii_text(field)!r} {said}, but is {shown(value)}.")
 
-    def _missing(self, field: str) -> DataError:
-        there = ", ".join(map(repr, self.fields)) or "no field at all"
-        return DataError(f"{self.place}: field {field!r} is missing; there are {_cut(ascii_text(there), 200)}.")
+    def _missing(self, field: str, setting: str = "") -> DataError:
+        there = _cut(ascii_text(", ".join(map(repr, self.fields)) or "no field at all"), 200)
+        remedy = f" (name the right one: {setting}=...)" if setting and self.fields else ""
+        return DataError(f"{self.place}: field {field!r} is missing; there are {there}{remedy}.")
 
 
 _adapter = cache(TypeAdapter)
@@ -139,6 +143,8 @@ def read_file(path: Path) -> Iterator[Row]:
                 if not isinstance(fields, dict):
                     raise DataError(f"{place}: a row must be a JSON object, but is {shown(fields)}.")
                 yield Row(place, fields)
+    except UnicodeDecodeError as error:
+        raise _not_utf8(place, error) from None
     except (OSError, EOFError, ValueError, csv.Error, zlib.error) as error:  # Arrow's are ValueErrors
         raise DataError(
             f"{place}: the file is damaged from here on ({ascii_text(str(error))}); get it again."
@@ -174,9 +180,18 @@ def _placed(file: Any, kind: str, name: str) -> Iterator[tuple[str, object]]:
     yield from ((f"{name}, row {number}", fields) for number, fields in enumerate(rows, start=1))
 
 
+def _not_utf8(place: str, error: UnicodeDecodeError) -> DataError:
+    byte = error.object[error.start]
+    return DataError(
+        f"{place}: this is not UTF-8 (byte 0x{byte:02x}); convert the file, e.g. iconv -f LATIN1 -t UTF-8."
+    )
+
+
 def _parsed(data: bytes, place: str) -> object:
     try:
         return json.loads(data.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise _not_utf8(place, error) from None
     except (ValueError, RecursionError) as error:
         raise DataError(f"{place}: this is not JSON ({ascii_text(str(error))}); correct or remove it.") from None
 

@@ -118,7 +118,7 @@ TREATMENTS = [
     Treatment(pattern=r"cat .*", kind="elsewhere", why="shows a file"),
     Treatment(pattern=r"export [A-Z_]+=.*", kind="elsewhere", why="sets a variable"),
     Treatment(pattern=r"pytest( .*)?", kind="elsewhere", why=".ci/run"),
-    Treatment(pattern=r"(pip|python3 -m venv) .*", kind="install"),
+    Treatment(pattern=r"(pip|python3 -m venv) .*|source .venv/bin/activate", kind="install"),
     Treatment(pattern=r"vf-install .*", kind="elsewhere", why="tests/system/test_verifiers.py"),
     Treatment(pattern=r"vf-eval .*", kind="elsewhere", why="tests/system/test_verifiers.py"),
     Treatment(pattern=r"python benchmarks/\w+\.py.*", kind="install"),

@@ -3,6 +3,8 @@
 import fcntl
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +16,8 @@ from tests.system.qwen import save_qwen
 from tests.system.small_qwen import save_questions, save_small_qwen
 from tests.system.tool_qwen import save_tool_qwen
 from tests.unit.models.test_hub import online  # noqa: F401
+
+ROOT = Path(__file__).parents[2]
 
 
 def shared(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
@@ -29,6 +33,19 @@ def shared(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], ob
             make(folder)
             done.touch()
     return folder
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel that users install, built from this tree without a network."""
+    pytest.importorskip("hatchling", reason="the extra `test` has it")
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
+
+    def build(folder: Path) -> None:
+        subprocess.run([*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", folder, ROOT], check=True)
+
+    (found,) = shared(tmp_path_factory, "wheel", build).glob("rlvr-*.whl")
+    return found
 
 
 @pytest.fixture(scope="session")

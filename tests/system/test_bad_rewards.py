@@ -88,6 +88,7 @@ TRAIN = (DATA / "gsm8k" / "train.jsonl").read_bytes()
 FILES: dict[str, tuple[str, bytes, str]] = {
     "empty": ("bad.jsonl", b"", "bad.jsonl is empty: it has no row"),
     "no JSON": ("bad.jsonl", TRAIN + b"{'question': 1}\n", "bad.jsonl, line 13: this is not JSON"),
+    "Latin-1": ("bad.jsonl", '{"question": "Où ?"}'.encode("latin-1"), "bad.jsonl, line 1: this is not UTF-8"),
     "cut gz": ("bad.jsonl.gz", gzip.compress(TRAIN)[:-20], "the file is damaged"),
     "other ending": ("bad.tsv", TRAIN, "bad.tsv: data files end in .jsonl, .jsonl.gz, .json, "),
 }

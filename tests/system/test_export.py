@@ -239,7 +239,8 @@ def refused(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, st
         ("first", ["--merge"], 2, "there is nothing to merge"),
         ("adapted", ["--dtype", "bfloat16"], 2, "add --merge"),
         ("adapted", ["--public"], 2, "nothing is uploaded"),
-        ("nothing", [], 1, "is in no run folder"),
+        ("nothing", [], 1, "there is no folder"),
+        ("empty", [], 1, "is in no run folder"),
     ],
 )
 def test_what_cannot_be_exported_is_one_sentence(

@@ -84,14 +84,10 @@ def training(module: str, *more: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that has nothing but the wheel of the package, installed."""
-    pytest.importorskip("hatchling", reason="the extra `test` has it")
-    folder = tmp_path_factory.mktemp("wheel")
+    packages = tmp_path_factory.mktemp("packages")
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
-    subprocess.run([*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", folder, ROOT], check=True)
-    (wheel,) = folder.glob("rlvr-*.whl")
-    packages = folder / "packages"
     subprocess.run([*pip, "install", "--no-deps", "--no-index", "--target", packages, wheel], check=True)
     return packages
 

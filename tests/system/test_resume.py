@@ -162,10 +162,13 @@ def test_pitfall_37_a_signal_saves_the_step_and_resume_goes_on(
 
 def test_a_signal_during_the_warm_start_ends_it(tmp_path: Path, uninterrupted: Outcome) -> None:
     folder = tmp_path / "run"
-    command = Command("train", *LONG, *SCRATCH, f"run_dir={folder}", log=tmp_path / "log")
+    words = (*LONG, *SCRATCH, f"run_dir={folder}", "tracker.console=plain")
+    command = Command("train", *words, log=tmp_path / "log")
     wait_until((folder / "config.yaml").exists)
     command.send(signal.SIGINT)
     assert command.wait() == 130, command.err
+    assert "stopped in the warm start: nothing is saved" in command.err
+    assert "saving" not in command.err
     assert not (folder / "metrics.jsonl").exists()
     resume_and_compare(folder, uninterrupted)
 

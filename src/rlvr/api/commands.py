@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rlvr.api.settings import Call, Data, RewardFunction, Values, data_file, evaluation, training
 from rlvr.errors import UserError
+from rlvr.progress import progress
 from rlvr.tracking.jsonl import read_metrics
 from rlvr.tracking.rollouts import EpisodeRecord, read_rollouts, rollouts_path
 
@@ -147,11 +148,14 @@ def evaluate(
         def on_progress(done: int, total: int) -> None:
             if stopped():
                 raise _StoppedError
+            show(done, total)
 
         with open_inference(source, config, functions, reads="held_out") as inference:
             for line in inference.notes:
                 note(line)
-            return evaluate_into(inference, Path(output) if output else None, on_progress=on_progress, on_note=note)
+            path = Path(output) if output else None
+            with progress("evaluating") as show:
+                return evaluate_into(inference, path, on_progress=on_progress, on_note=note)
 
     note = partial(print, file=sys.stderr)
     return in_a_thread(work)
@@ -185,7 +189,7 @@ def in_a_thread(work: Callable[[Stopped], Result]) -> Result:
         threading.Thread(target=run, name="rlvr", daemon=True).start()
         return done.result()
     except KeyboardInterrupt:
-        print("rlvr: stopping after this step; once more stops at once, without saving", file=sys.stderr, flush=True)
+        print("rlvr: stopping after this step; once more stops at once", file=sys.stderr, flush=True)
         stop.set()
         wait([done])
         raise

@@ -16,6 +16,7 @@ from rlvr.evaluation.evaluate import SAMPLING_SEED, Progress, Records, Session, 
 from rlvr.evaluation.players import Player
 from rlvr.evaluation.records import RecordFile
 from rlvr.evaluation.summary import EvaluationResult
+from rlvr.progress import progress
 from rlvr.settings import dumped
 from rlvr.tasks.base import Task
 from rlvr.tracking.evaluations import Origin
@@ -41,7 +42,9 @@ def evaluate_all(
         found = {}
         for task in tasks:
             examples = world.share(examples_of(task, config.evaluation.limit))
-            found[task.name] = await play_set(one := player(task), task, examples, *_draws(config, one))
+            with progress(f"evaluating {task.name}") as on_progress:
+                one, session = player(task), Session(on_progress=on_progress)
+                found[task.name] = await play_set(one, task, examples, *_draws(config, one), session)
         return found
 
     return {name: conclude(name, records, world=world) for name, records in run(play()).items()}

@@ -12,7 +12,7 @@ from typing import Any
 from rlvr import __version__
 from rlvr.app.model_card import Card, Sample, write_card
 from rlvr.app.run_folder import RunFolder, read_config
-from rlvr.app.sources import run_of, weights_of
+from rlvr.app.sources import near, run_of, weights_of
 from rlvr.config import Config
 from rlvr.config.compose import read_values, to_run_yaml
 from rlvr.errors import ConfigError, UserError
@@ -59,7 +59,11 @@ def find_source(run: str) -> Source:
     path = Path(run)
     root = run_of(path)
     if root is None:
-        raise UserError(f"{run} is in no run folder: name one, or one of its checkpoints, e.g. runs/latest.")
+        if not path.exists():
+            raise UserError(f"there is no folder {run}{near(path)}: name a run folder, or one of its checkpoints.")
+        raise UserError(
+            f"{run} is in no run folder: name the folder that `rlvr train` made, or one of its checkpoints."
+        )
     folder = RunFolder(root=root)
     config = read_config(folder)
     is_model = path.name == "model" and path.absolute() != root

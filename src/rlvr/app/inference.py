@@ -16,6 +16,7 @@ from rlvr.models.fingerprint import fingerprint
 from rlvr.models.loading import load_for_inference
 from rlvr.models.policy import HubPolicy
 from rlvr.models.settings import PretrainedModel
+from rlvr.progress import progress
 from rlvr.tasks.base import Task
 from rlvr.tasks.settings import Functions, Reads
 
@@ -75,8 +76,10 @@ def open_model(model: str, settings: PretrainedModel | None = None, device: str 
         yield Loaded(source=model, model=endpoint, fingerprint=endpoint.fingerprint)
         return
     source = weights_of(model)
-    policy = load_for_inference(source, settings, choose_device(device))
-    yield Loaded(source=source, model=policy, fingerprint=fingerprint(policy))
+    with progress(f"loading {source}"):
+        policy = load_for_inference(source, settings, choose_device(device))
+        loaded = Loaded(source=source, model=policy, fingerprint=fingerprint(policy))
+    yield loaded
 
 
 @contextmanager

@@ -123,12 +123,25 @@ def _warmed(setup: Setup, policy: HubPolicy, stopped: Stopped) -> bool:
             world.copy_first(parameter.detach())
         return True
     console.stage("warm start", settings.num_steps)
+    hidden = settings.num_steps - settings.final_phase_steps
+    told = not (0 < hidden < settings.num_steps and settings.final_worked_share < settings.worked_share)
+
+    def show(step: int, loss: float) -> None:
+        nonlocal told
+        console.advance(step, {"loss": loss})
+        if step >= hidden and not told:
+            told = True
+            console.note(
+                f"from here {settings.final_worked_share:.0%} of the answers show their steps, not "
+                f"{settings.worked_share:.0%} (warm_start.final_phase_steps): the loss rises"
+            )
+
     if not warm_start(
         policy,
         task,
         settings,
         microbatch_tokens=microbatch_tokens,
-        progress=lambda step, loss: console.advance(step, {"loss": loss}),
+        progress=show,
         stopped=stopped,
     ):
         return False

@@ -14,6 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from rlvr.config import Config
+from rlvr.config.checks import check_place
 from rlvr.config.compose import read_yaml, to_run_yaml
 from rlvr.config.overrides import leaf_values
 from rlvr.errors import ConfigError, UserError
@@ -23,7 +24,6 @@ from rlvr.tracking.files import write_atomically, writing
 from rlvr.training.checkpoint import clean_leftovers, list_checkpoints
 
 LOCK = ".lock"
-_EARLY = (LOCK, ".config.yaml.tmp-")  # the only files of a run killed during startup
 
 
 class RunFolder:
@@ -49,12 +49,9 @@ def open_run_folder(config: Config, *, runs: Path = Path("runs"), now: datetime 
         root = _default_root(config.name, runs, now or datetime.now())
     else:
         root = Path(config.run_dir)
+        check_place(config.run_dir, resume=config.resume)
         with writing(root):
             root.mkdir(parents=True, exist_ok=True)
-        if not config.resume and any(not path.name.startswith(_EARLY) for path in root.iterdir()):
-            raise ConfigError(
-                f"run_dir={root} exists and is not empty: add resume=true to go on with it, or choose another run_dir."
-            )
     with _lock(root):
         folder = RunFolder(root=root)
         if config.resume:

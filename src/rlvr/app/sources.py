@@ -40,16 +40,17 @@ def inference_config(
 def _refuse(model: str) -> Config:
     if model.startswith(PREFIX) or Path(model).exists():
         raise UserError(f"{model} is no run folder and so has no task of its own: add --task, e.g. --task rpn.")
-    near = _near(Path(model))
-    raise UserError(f"there is no folder {model}{near}: name a run folder, or a Hub id with --task, e.g. --task rpn.")
+    raise UserError(
+        f"there is no folder {model}{near(Path(model))}: name a run folder, or a Hub id with --task, e.g. --task rpn."
+    )
 
 
-def _near(path: Path) -> str:
+def near(path: Path) -> str:
     """` (did you mean runs/latest?)`, if a sibling folder has a similar name."""
     folder = path.parent
     names = [one.name for one in folder.iterdir() if one.is_dir()] if folder.is_dir() else []
-    near = nearest(path.name, names)
-    return f" (did you mean {folder / near}?)" if near else ""
+    found = nearest(path.name, names)
+    return f" (did you mean {folder / found}?)" if found else ""
 
 
 def with_absolute_model(config: Config) -> Config:
@@ -101,6 +102,6 @@ def weights_of(model: str) -> str:
     is_folder_name = path.is_absolute() or len(path.parts) > 2 or (path.parent != Path() and path.parent.is_dir())
     if is_folder_name and not path.exists():
         raise UserError(
-            f"there is no folder {path}{_near(path)}: name a run folder, a checkpoint, a model folder or a Hub id."
+            f"there is no folder {path}{near(path)}: name a run folder, a checkpoint, a model folder or a Hub id."
         )
     return str(path)

@@ -9,6 +9,7 @@ from rlvr.config import Config
 from rlvr.errors import ConfigError, UserError
 from rlvr.imports import the_users_code
 from rlvr.models.policy import HubPolicy
+from rlvr.progress import progress
 from rlvr.rewards.parts import make_verifier
 from rlvr.rewards.sandbox import Sandbox
 from rlvr.tasks.base import Task
@@ -118,8 +119,9 @@ def open_tasks(config: Config, family: str | None, functions: Functions, *, read
     block."""
     with ExitStack() as stack:
         opener = TaskOpener(config=config, family=family, functions=functions, stack=stack, reads=reads)
-        also = tuple(opener.open(bundle, name, config.seed) for name, bundle in config.evaluation.also.items())
-        own = opener.open(config, config.set_name, config.seed)
+        with progress("reading data"):
+            also = tuple(opener.open(bundle, name, config.seed) for name, bundle in config.evaluation.also.items())
+            own = opener.open(config, config.set_name, config.seed)
         for part in own.eval_sets():
             for other in also:
                 if isinstance(part, DatasetTask) and isinstance(other, DatasetTask):

@@ -20,6 +20,7 @@ from rlvr.core.world import World
 from rlvr.models.devices import choose_device, choose_products
 from rlvr.models.loading import load_policy
 from rlvr.models.policy import HubPolicy
+from rlvr.progress import progress
 from rlvr.scale.launch import errors_once, open_world
 from rlvr.settings import dumped
 from rlvr.tasks.settings import Functions
@@ -64,7 +65,8 @@ def train(config: Config, stopped: Stopped = lambda: False, functions: Functions
         choose_products(device, config.trainer.precision)
         policy = None
         if config.model.pretrained:
-            policy = load_policy(config.model.pretrained, seed=config.seed, device=device)
+            with progress(f"loading {config.model.pretrained.name_or_path}"):
+                policy = load_policy(config.model.pretrained, seed=config.seed, device=device)
             tasks.fit(config, policy)
         folder = stack.enter_context(_open_folder(config, world))
         data = dumped(config.model_copy(update={"run_dir": None, "resume": False}))
@@ -74,6 +76,8 @@ def train(config: Config, stopped: Stopped = lambda: False, functions: Functions
         console.note(f"run folder: {folder.root}")
         all_stop = any_stopped(stopped, world, console.note)
         policy = policy or scratch_policy(setup, all_stop)
+        if policy is None:
+            console.note("stopped in the warm start: nothing is saved, and a resumed run begins it again")
         num_steps = 0 if policy is None else _train(setup, policy, trackers, all_stop)
         rows = world.first(read_metrics(folder.metrics) if world.is_first and policy is not None else [])
         evaluations = [row for row in rows if any(name.startswith("eval/") for name in row)] or [{}]

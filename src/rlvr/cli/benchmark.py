@@ -5,8 +5,9 @@ import json
 import sys
 from pathlib import Path
 
-from rlvr.cli.model_arguments import MODEL_HELP, add_config_dir, add_counts, add_set, check_used, hush, note, progress
+from rlvr.cli.model_arguments import MODEL_HELP, add_config_dir, add_counts, add_set, check_used, hush, note
 from rlvr.errors import ConfigError
+from rlvr.progress import progress
 
 HELP = "evaluate many models on many tasks"
 DESCRIPTION = """Evaluate every model on every task, with every retriever for search tasks. Each model is loaded once.
@@ -44,7 +45,8 @@ def run(args: argparse.Namespace) -> int:
     folder = Path(args.output_dir)
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"--output-dir {folder}: is no folder; choose another one.")
-    from rlvr.app.benchmark import Plan, benchmark
+    with progress("loading libraries"):
+        from rlvr.app.benchmark import Plan, benchmark
 
     hush()
     asked = Plan(

@@ -10,7 +10,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlvr.cli.model_arguments import add_counts, add_model_arguments, at_least, note, opened, progress
+from rlvr.cli.model_arguments import add_counts, add_model_arguments, at_least, note, opened
+from rlvr.progress import progress
 
 if TYPE_CHECKING:
     from rlvr.tracking.evaluations import EvaluationRecord

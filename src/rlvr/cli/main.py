@@ -7,7 +7,7 @@ import argparse
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from rlvr import __version__
@@ -28,6 +28,12 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **options: object) -> None:
         options |= {"allow_abbrev": False, "formatter_class": argparse.RawDescriptionHelpFormatter}
         super().__init__(**options)  # type: ignore[arg-type]
+
+    more_help: Callable[[], str] = str
+    """What stands below the examples; made only where help is printed."""
+
+    def format_help(self) -> str:
+        return super().format_help() + self.more_help()
 
     def error(self, message: str) -> NoReturn:
         if not is_local_main_process():
@@ -122,6 +128,7 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
         command = subparsers.add_parser(name, help=module.HELP, description=module.DESCRIPTION, epilog=module.EXAMPLE)
         module.add_arguments(command)
         command.set_defaults(run=module.run)
+        command.more_help = getattr(module, "more_help", str)
     return parser, subparsers.choices  # type: ignore[return-value]
 
 

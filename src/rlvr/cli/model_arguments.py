@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from rlvr.cli.signals import ended_by_sigterm, shown
 from rlvr.errors import ConfigError, suggestion
+from rlvr.progress import progress
 
 if TYPE_CHECKING:
     from rlvr.app.inference import Inference
@@ -116,7 +117,8 @@ def opened(
     if not (args.model.startswith(ENDPOINT) or Path(args.model).exists() or Path(args.model).is_absolute()):
         note(f"looking for {args.model} on the Hub")
     hush()
-    from rlvr.app.inference import open_inference
+    with progress("loading libraries"):
+        from rlvr.app.inference import open_inference
 
     reads: Reads = "nothing" if own_words else "all" if args.split == "train" else "held_out"
     with ended_by_sigterm(), open_inference(args.model, config, reads=reads) as inference:
@@ -177,14 +179,3 @@ def port(text: str) -> int:
 def note(line: str) -> None:
     """Print a note on stderr, with control characters escaped."""
     print(shown(line), file=sys.stderr, flush=True)
-
-
-@contextmanager
-def progress(label: str) -> Iterator[Callable[[int, int], None]]:
-    """Progress bar on stderr, if it is a terminal; gives `on_progress(done, total)`."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True, disable=not Console(stderr=True).is_terminal) as bar:
-        line = bar.add_task(label, total=None)
-        yield lambda done, total: bar.update(line, completed=done, total=total)

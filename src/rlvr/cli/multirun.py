@@ -13,9 +13,11 @@ from hydra.errors import HydraException
 
 from rlvr.cli.signals import sentence
 from rlvr.config import Config
+from rlvr.config.checks import check_place
 from rlvr.config.compose import load_config, to_yaml
 from rlvr.config.overrides import inclusive_range, parse_overrides
 from rlvr.errors import ConfigError, UserError
+from rlvr.progress import progress
 from rlvr.report.history import read_history
 from rlvr.report.sweep import sweep_table
 
@@ -68,6 +70,8 @@ def run_sweep(args: argparse.Namespace) -> int:
         raise ConfigError("--multirun: a range is empty; write the smaller value first, e.g. seed=1..10.")
     configs = [load_config(job.overrides, config_name=args.config_name, config_dir=args.config_dir) for job in jobs]
     parent = configs[0].run_dir or f"runs/{configs[0].name}-sweep-{time.strftime('%Y%m%d-%H%M%S')}"
+    if not args.cfg:
+        check_place(parent, resume=True)
     folders = [Path(parent, name) for name in folder_names(jobs)]
     if configs[0].resume:  # names of sweep runs in 0.1.0
         before = [Path(parent, ",".join(job.swept)) for job in jobs]
@@ -90,7 +94,8 @@ def _placed(config: Config, folder: Path) -> Config:
 
 
 def _run_all(jobs: Sequence[Job], configs: Sequence[Config]) -> int:
-    from rlvr.app.train import train
+    with progress("loading libraries"):
+        from rlvr.app.train import train
     from rlvr.cli.signals import stop_on_signals
 
     for config in configs:

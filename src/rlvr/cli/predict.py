@@ -12,9 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from rlvr.cli.model_arguments import add_model_arguments, at_least, note, opened, progress
+from rlvr.cli.model_arguments import add_model_arguments, at_least, note, opened
 from rlvr.cli.signals import shown
 from rlvr.errors import ConfigError, UserError
+from rlvr.progress import progress
 
 if TYPE_CHECKING:
     from rlvr.app.inference import Inference

@@ -118,6 +118,8 @@ def _scored(file: str, number: int, line: bytes) -> ScoredRow:
     place = f"{file}, line {number}"
     try:
         row = dict(json.loads(line.decode("utf-8-sig")))
+    except UnicodeDecodeError as error:
+        raise UserError(f"{place} is not UTF-8 ({error.reason}); convert the file to UTF-8.") from error
     except (ValueError, TypeError, RecursionError) as error:
         raise UserError(f"{place} is not JSON ({error}); write one JSON object a line.") from error
     try:

@@ -7,6 +7,7 @@ import re
 from rlvr.cli.model_arguments import MODEL_HELP, add_config_dir, at_least, hush, note, port
 from rlvr.cli.signals import ended_by_sigterm
 from rlvr.errors import ConfigError, suggestion
+from rlvr.progress import progress
 
 HELP = "serve a model to any client"
 DESCRIPTION = """Serve a model: OpenAI's /v1/chat/completions, /v1/completions and /v1/models, plus /health and
@@ -135,7 +136,8 @@ def _warn_of(host: str, key: str | None, more: str = "") -> None:
 
 def _serve(args: argparse.Namespace, key: str | None) -> None:
     hush()
-    from rlvr.app.serving import ServeSettings, open_served
+    with progress("loading libraries"):
+        from rlvr.app.serving import ServeSettings, open_served
     from rlvr.serve.endpoint import Limits
     from rlvr.serve.server import reserve, serve
 

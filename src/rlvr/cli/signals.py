@@ -60,9 +60,7 @@ def stop_on_signals(*, quiet: bool = False) -> Iterator[StopFlag]:
         if number == signal.SIGHUP:
             _leave_terminal()
         if not quiet:
-            print(
-                "rlvr: stopping after this step; once more stops at once, without saving", file=sys.stderr, flush=True
-            )
+            print("rlvr: stopping after this step; once more stops at once", file=sys.stderr, flush=True)
 
     nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     caught = SIGNALS[:-1] if nohup else SIGNALS

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from rlvr import imports
 from rlvr.cli.model_arguments import add_config_dir
 from rlvr.errors import ConfigError
 from rlvr.lines import resuming
+from rlvr.progress import progress
 from rlvr.scale.launch import check_launch, errors_once, is_local_main_process, launcher, num_processes
 
 if TYPE_CHECKING:
@@ -51,9 +53,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="group=choice or section.key=value")
 
 
+def more_help() -> str:
+    from rlvr.cli.choices import listing
+
+    return listing()
+
+
 def run(args: argparse.Namespace) -> int:
     from rlvr.cli.multirun import run_sweep
-    from rlvr.config.checks import check_resumes
+    from rlvr.config.checks import check_place, check_resumes
     from rlvr.config.compose import DEFAULT_CONFIG, to_yaml
 
     if args.help_config is not None:
@@ -71,6 +79,8 @@ def run(args: argparse.Namespace) -> int:
         config = _config(args.overrides, args.config_name, args.config_dir)
         if not args.cfg:  # fail fast, before importing torch
             check_resumes(config)
+            if num_processes() == 1:  # of several, another one may have made it a moment ago
+                check_place(config.run_dir, resume=config.resume)
             check_launch(config.trainer.strategy, config.trainer.world_size)
             for bundle in config.bundles.values():
                 bundle.task.check_found("task")
@@ -81,7 +91,8 @@ def run(args: argparse.Namespace) -> int:
             sys.stdout.write(to_yaml(config))
         return 0
 
-    from rlvr.app.train import train
+    with progress("loading libraries") if is_local_main_process() else nullcontext():
+        from rlvr.app.train import train
     from rlvr.cli.signals import stop_on_signals
 
     with stop_on_signals(quiet=num_processes() > 1) as stop:

@@ -1,5 +1,6 @@
 """Checks across sections: components against the run, sections against each other, values without effect."""
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache, partial
@@ -9,7 +10,7 @@ from typing import Any
 from rlvr.config.config import SECTIONS, Config, walk
 from rlvr.config.messages import shown
 from rlvr.config.overrides import Said
-from rlvr.errors import ConfigError
+from rlvr.errors import ConfigError, UserError
 from rlvr.imports import the_users_code
 from rlvr.settings import Component, Settings
 
@@ -146,6 +147,25 @@ def check_resumes(c: Config) -> None:
     if c.resume and not (Path(str(c.run_dir)) / "config.yaml").is_file():
         raise ConfigError(
             f"run_dir={c.run_dir}: holds no run to resume (no config.yaml); remove resume=true to start one."
+        )
+
+
+NEWBORN = (".lock", ".config.yaml.tmp-")  # all there is when a run is killed before it began
+
+
+def check_place(run_dir: str | None, *, resume: bool) -> None:
+    """Refuse a folder that a run cannot have: a file is in the way (UserError), it cannot be written (UserError), or
+    another run has it (ConfigError)."""
+    root = Path("runs" if run_dir is None else run_dir)
+    above = next((path for path in (root, *root.absolute().parents) if path.exists()), root)
+    if not above.is_dir():
+        raise UserError(f"Cannot write {root}: {above} is a file; choose another run_dir.")
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise UserError(f"Cannot write {root}: permission denied; choose another run_dir.")
+    others = root.is_dir() and any(not path.name.startswith(NEWBORN) for path in root.iterdir())
+    if run_dir is not None and not resume and others:
+        raise ConfigError(
+            f"run_dir={root} exists and is not empty: add resume=true to go on with it, or choose another run_dir."
         )
 
 

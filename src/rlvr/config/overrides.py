@@ -192,7 +192,9 @@ def check_overrides(parsed: list[Override], source: Source) -> list[Override]:
         elif last == "name" and section in GROUPS and not (deleted or override.is_delete()):
             problem = f"the name only says what was chosen; choose with {section}={value}"
         elif key in SECTIONS and key not in CHOICES and isinstance(value, str):
-            problem = f"{key} is a section, and nothing to choose; set its keys, {key}.KEY=VALUE"
+            is_tracker = key == "tracker" and value in registry.names("tracker")
+            instead = f"set tracker.report_to=[{value}]" if is_tracker else f"set its keys, {key}.KEY=VALUE"
+            problem = f"{key} is a section, and nothing to choose; {instead}"
         if problem:
             raise ConfigError(f"{line}: {problem}.")
         seen[key] = line

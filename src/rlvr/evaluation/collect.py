@@ -39,7 +39,7 @@ def collect(paths: Sequence[Path], *, only: Container[Path] | None = None, token
         if only is not None and file.resolve() not in only:
             continue
         found, problems = read_records(file, tokens=tokens)
-        if problems and not found:
+        if not found:
             problems = [f"{file} holds no record of an evaluation and is left out"]
         notes += few([f"{problem}." for problem in problems], MAX_PROBLEMS)
         if found:

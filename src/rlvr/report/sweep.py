@@ -26,12 +26,24 @@ def sweep_table(histories: Sequence[History]) -> list[list[str]]:
     settings = [dict(_leaves(history.settings)) for history in histories]
     keys = dict.fromkeys(key for one in settings for key in one)
     keys = [key for key in keys if any(one.get(key) != settings[0].get(key) for one in settings)]
+    keys = [key for key in keys if not _follows_from_choice(key, keys, settings)]
     groups: dict[str, list[float]] = {}
     for history, values in zip(histories, settings, strict=True):
-        said = " ".join(f"{key}={values.get(key)}" for key in keys)
+        said = " ".join(f"{key.removesuffix('.name')}={values.get(key)}" for key in keys)
         groups.setdefault(said or "all runs", []).append(last_score(history))
     head = ["settings", "runs", "held-out score (95 % over runs)", "each run"]
     return [head, *([said, str(len(of)), mean_score(of), ", ".join(map(_text, of))] for said, of in groups.items())]
+
+
+def _follows_from_choice(key: str, keys: Sequence[str], settings: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether runs differ in `algorithm.clip_high` only as their `algorithm.name` does, whose default it is."""
+    choice = f"{key.partition('.')[0]}.name"
+    if key == choice or choice not in keys:
+        return False
+    values: dict[Any, list[Any]] = {}
+    for one in settings:
+        values.setdefault(one.get(choice), []).append(one.get(key))
+    return all(value == of[0] for of in values.values() for value in of)
 
 
 def last_score(history: History) -> float:

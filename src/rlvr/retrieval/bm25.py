@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from rlvr.progress import progress
 from rlvr.registry import register
 from rlvr.retrieval.base import Corpus, Document
 from rlvr.retrieval.corpus import damaged, made
@@ -17,6 +18,7 @@ from rlvr.retrieval.text import make_stemmer, words
 from rlvr.rows import DataError
 
 K1, B = 1.5, 0.75
+SHOWN_EVERY = 500  # passages
 FORMAT = "2"  # version of stored indexes, part of their name
 
 
@@ -77,15 +79,14 @@ class Bm25(IndexRetriever):
     def _split(self, text: str) -> list[str]:
         return [self._stem(word) for word in words(text, self.retrieval)]
 
-    def _counted(self, documents: Sequence[Document]) -> Any:
+    def _counted(self, documents: Sequence[Document], on_progress: Callable[[int, int], None] | None = None) -> Any:
         vocabulary: dict[str, int] = {}
-        ids = [
-            [vocabulary.setdefault(word, len(vocabulary)) for word in self._split(document.full)]
-            for document in documents
-        ]
-        bm25 = self._bm25s.BM25(
-            method="lucene", k1=K1, b=B, int_dtype="int64"
-        )  # numpy indexes fastest with its native integers
+        ids: list[list[int]] = []
+        for document in documents:
+            ids.append([vocabulary.setdefault(word, len(vocabulary)) for word in self._split(document.full)])
+            if on_progress is not None and len(ids) % SHOWN_EVERY == 0:
+                on_progress(len(ids), len(documents))
+        bm25 = self._bm25s.BM25(method="lucene", k1=K1, b=B, int_dtype="int64")  # numpy indexes fastest so
         if vocabulary:
             bm25.index((ids, vocabulary), create_empty_token=False, show_progress=False)
         else:  # bm25s cannot index nothing
@@ -93,7 +94,8 @@ class Bm25(IndexRetriever):
         return bm25
 
     def _store(self, corpus: Corpus, draft: Path) -> None:
-        bm25 = self._counted(corpus.documents)
+        with progress("counting words") as on_progress:
+            bm25 = self._counted(corpus.documents, on_progress)
         if not bm25.vocab_dict:
             raise DataError(f"no passage of {corpus.folder.name} has a word of two letters: bm25 cannot search it.")
         bm25.save(draft, allow_pickle=False, show_progress=False)

@@ -3,7 +3,6 @@
 import hashlib
 import importlib.util
 import logging
-import sys
 import threading
 from collections.abc import Sequence
 from functools import cache, lru_cache
@@ -14,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlvr.errors import ConfigError
+from rlvr.progress import progress
 from rlvr.retrieval.text import readable
 
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
@@ -52,11 +52,21 @@ class Encoder:
 
     def corpus(self, texts: Sequence[str]) -> Vectors:
         """Vectors of many passages, in batches; about 20 per second on one CPU core for the default model."""
-        with self._lock:
-            progress = sys.stderr.isatty()
-            return self._model.encode_document(
-                [readable(text) for text in texts], batch_size=BATCH_SIZE, show_progress_bar=progress, **OPTIONS
-            )
+        done = 0
+
+        def count(*_: object) -> None:  # called after each batch
+            nonlocal done
+            done = min(done + BATCH_SIZE, len(texts))
+            on_progress(done, len(texts))
+
+        with self._lock, progress("encoding passages") as on_progress:
+            hook = self._model[0].register_forward_hook(count)
+            try:
+                return self._model.encode_document(
+                    [readable(text) for text in texts], batch_size=BATCH_SIZE, show_progress_bar=False, **OPTIONS
+                )
+            finally:
+                hook.remove()
 
     def paragraphs(self, texts: Sequence[str]) -> Vectors:
         vectors = [self._vector("document", text) for text in texts]

@@ -14,6 +14,7 @@ from pydantic import PrivateAttr, ValidationError
 from rlvr import registry
 from rlvr.errors import ConfigError, UserError, suggestion
 from rlvr.imports import described
+from rlvr.progress import progress
 from rlvr.retrieval.base import Corpus, Document, Found, RetrievalError, Search
 from rlvr.retrieval.settings import RetrievalSettings
 from rlvr.retrieval.text import MAX_QUERY_CHARS, WORD, readable
@@ -90,7 +91,8 @@ class Retriever(Component, ABC):
         if self.is_local and self.retrieval.corpus is not None and self.retrieval.scope == "corpus":
             from rlvr.retrieval.corpus import open_corpus
 
-            self._open_corpus(open_corpus(self.retrieval.corpus, self.retrieval.index_dir))
+            with progress("opening the corpus"):
+                self._open_corpus(open_corpus(self.retrieval.corpus, self.retrieval.index_dir))
         return self
 
     def _open_corpus(self, corpus: Corpus) -> None:

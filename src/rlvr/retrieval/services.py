@@ -260,7 +260,8 @@ def _check_address(key: str, url: str) -> None:
     """ConfigError for an invalid address, and for a password in one, which would appear in logs."""
     with suppress(ValidationError):
         parts = _URL.validate_python(url)
-        if not (parts.username or parts.password or parts.query or parts.fragment) and _is_plain(url) and parts.port:
+        is_whole = url.lower().startswith(("http://", "https://")) and _is_plain(url)  # pydantic reads http:/x, too
+        if not (parts.username or parts.password or parts.query or parts.fragment) and is_whole and parts.port:
             return
     raise ConfigError(
         f"{key}: this is no address; write http://HOST:PORT or http://HOST:PORT/PATH and nothing more (a key goes into "

@@ -33,7 +33,7 @@ class ColumnSettings(MetricSettings, RowSettings):
 
     def parse(self, row: Row) -> Problem | str:
         """The problem of a row; other fields become metadata. DataError if the metric could not grade it."""
-        question = row.read(FilledText, self.question_field)
+        question = row.read(FilledText, self.question_field, "task.question_field")
         working, row = self._worked(row)
         golds = answers(row, self.answer_field, self.metric)
         if not golds:
@@ -41,7 +41,7 @@ class ColumnSettings(MetricSettings, RowSettings):
         key = fingerprint(question)
         name = f"{self.name}/{key.hex()}"
         if self.id_field is not None:
-            given = row.get(self.id_field)
+            given = row.get(self.id_field, "task.id_field")
             if isinstance(given, bool) or not isinstance(given, str | int):
                 raise row.wrong(self.id_field, given, "must be a text or a whole number")
             name = row.read(FilledText, self.id_field) if isinstance(given, str) else str(given)
@@ -58,7 +58,7 @@ class ColumnSettings(MetricSettings, RowSettings):
 
         def parse(row: Row) -> Problem | str:
             if self.answer_field not in row and not is_known():
-                row.get(self.answer_field)
+                row.get(self.answer_field, "task.answer_field")
             return self.parse(row)
 
         return parse

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, TextIO
 
+from rlvr.progress import is_terminal, live_display, shown_in
 from rlvr.tracking.health import WINDOW, hints
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Console:
         if stream is None or stream.closed:
             mode = "none"
         elif mode == "auto":
-            mode = "live" if stream.isatty() and os.environ.get("TERM", "dumb") != "dumb" else "plain"
+            mode = "live" if is_terminal(stream) else "plain"
         self._mode: Mode = mode
         self._log_every, self._total_steps = log_every, total_steps
         self._headline, self._penalties = headline, penalties
@@ -88,16 +88,16 @@ class Console:
 
     def __enter__(self) -> Self:
         if self._mode == "live":
-            self._rich, self._progress = _live(self._stream)
-            self._progress.start()
+            self._rich, self._progress = live_display(self._stream, transient=False)
+        self._shown = shown_in(self._progress)
+        self._shown.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._progress is not None:
-            self._progress.stop()  # restores the cursor
-            self._progress = None
+        self._shown.__exit__(kind, error, trace)
+        self._progress = None
 
     def stage(self, name: str, total: int | None = None, *, done: int = 0) -> None:
         """Begin a stage of `total` steps (default: the run's); a resumed run has `done` of them already."""
@@ -167,20 +167,3 @@ class Console:
                 print(text, file=self._stream, flush=True)
         except (OSError, ValueError):  # the pipe's reader is gone, or the stream is closed
             self._mode = "none"
-
-
-def _live(stream: TextIO) -> tuple[RichConsole, Progress]:
-    """Imports rich only here: plain runs do not need it."""
-    from rich.console import Console as RichConsole
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    console = RichConsole(file=stream, force_terminal=True)
-    columns = [
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=20),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[numbers]}", markup=False),
-        TextColumn("{task.fields[eta]}", markup=False),
-    ]
-    # four frames per second: more would slow down a run with one core
-    return console, Progress(*columns, console=console, refresh_per_second=4)

@@ -18,7 +18,8 @@ GOOD = {"vid": "a", "task": "gsm8k", "prediction": "#### 18", "golds": ["#### 18
 
 def write(folder: Path, *lines: str | Mapping[str, Any]) -> str:
     file = folder / "rows.jsonl"
-    file.write_text("".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines))
+    text = "".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines)
+    file.write_text(text, encoding="utf-8", errors="surrogateescape")
     return str(file)
 
 
@@ -111,6 +112,7 @@ def test_check_names_the_first_row_that_differs(tmp_path: Path, capsys: pytest.C
         ("[" * 100_000, "line 2 is not JSON"),
         ("1" * 5000, "line 2 is not JSON"),
         ("[1]", "line 2 is not JSON"),
+        ("\udcff", "line 2 is not UTF-8"),
         ({"vid": "a", "task": "gsm8k", "prediction": "x"}, "line 2 has no field 'golds'; add it"),
         (GOOD | {"task": "gsm"}, "line 2: there is no task 'gsm'; use one of gsm8k, "),
         (GOOD | {"prediction": 18}, "line 2: prediction=18: give a text."),

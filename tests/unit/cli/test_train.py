@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from rlvr import registry
 from rlvr.app.run_folder import changed_settings
+from rlvr.cli import choices
 from rlvr.cli.main import main
 from rlvr.config.compose import load_config, to_run_yaml, to_yaml
 from rlvr.engines.settings import VllmEngineSettings
@@ -105,3 +107,38 @@ def test_a_run_that_goes_on_keeps_its_choices(
     assert main(["train", *words]) == 0
     (config,) = training.configs
     assert config.task == started.task
+
+
+def test_a_folder_that_no_run_can_have_is_refused_before_training(
+    training: FakeTraining, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / "notes.txt").write_text("")
+    assert main(["train", "run_dir=file"]) == 1
+    assert main(["train", "run_dir=file/deep"]) == 1
+    assert main(["train", "-m", "seed=1,2", "run_dir=file"]) == 1
+    assert main(["train", "run_dir=used"]) == 2
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    assert main(["train"]) == 1
+    assert training.configs == []
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == "rlvr: error: Cannot write file: file is a file; choose another run_dir."
+    assert said[1:3] == [
+        f"rlvr: error: Cannot write file/deep: {tmp_path / 'file'} is a file; choose another run_dir.",
+        "rlvr: error: Cannot write file: file is a file; choose another run_dir.",
+    ]
+    assert "run_dir=used exists and is not empty: add resume=true" in said[3]
+    assert said[4] == "rlvr: error: Cannot write runs: permission denied; choose another run_dir."
+
+
+def test_help_lists_every_configuration_and_choice(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--help"]) == 0
+    out = capsys.readouterr().out
+    for file in (Path(choices.PACKAGE) / "conf").glob("*.yaml"):
+        line = next(line for line in out.splitlines() if line.startswith(f"  {file.stem} "))
+        assert len(line) <= 120, line
+    listed = " ".join(out.partition("groups (")[2].split())
+    for group, folder in choices.DECLARED.items():
+        shown = {registry.name_of(component) for component in registry.every(group).values()}
+        assert f"{group}= {', '.join(sorted(shown))}" in listed, folder

@@ -71,6 +71,7 @@ reward=numeric -> a part of type numeric reads the whole completion, and task=rp
 task=gsm8k HF prompt=boxed -> prompt.answer_in=boxed: the reward has a part of type format_exact, which reads markers
 task=gsm8k HF reward=musique prompt=boxed -> scores tasks with documents (musique, hotpotqa, wiki2), not task=gsm8k
 task=rpn tracker=none -> tracker=none: tracker is a section, and nothing to choose
+task=rpn tracker=wandb -> tracker=wandb: tracker is a section, and nothing to choose; set tracker.report_to=[wandb]
 task=rpn prompt=gsm8k -> prompt=gsm8k: task=gsm8k brings its own prompt
 task=gsm8k HF reward=numeric reward.parts.correct.weight=0 -> have weights of 0 only, so every reward would be 0
 task=gsm8k HF evaluation.also=[gsm8k] -> evaluation.also: names a task that this run evaluates anyway, gsm8k

@@ -7,7 +7,9 @@ import pytest
 
 from rlvr.cli.main import main
 from rlvr.errors import UserError
+from rlvr.report.history import History
 from rlvr.report.run import Limits, write_run_report
+from rlvr.report.sweep import sweep_table
 from tests.unit.report.runs import chunk_of, episode, save_run, save_tokenizer
 
 
@@ -70,6 +72,19 @@ def test_a_sweep_is_one_page_with_a_table_over_its_seeds(tmp_path: Path) -> None
     assert found["sweep"][1:] == [
         ["all runs", "3", f"0.600 ({0.6 - half:.3f} to {0.6 + half:.3f})", "0.500, 0.700, 0.600"]
     ]
+
+
+def test_a_sweep_over_a_choice_is_told_by_its_name() -> None:
+    """Not by all that the choice brings with it; what was swept beside it stays."""
+
+    def history(name: str, clip: float, rate: float) -> History:
+        settings = {"algorithm": {"name": name, "clip_high": clip}, "trainer": {"learning_rate": rate}}
+        return History(folder=Path(name), text="", settings=settings, rows=[], notes=[])
+
+    plain = [history("grpo", 0.2, 1e-3), history("dapo", 0.28, 1e-3), history("dapo", 0.28, 1e-3)]
+    assert [row[:2] for row in sweep_table(plain)[1:]] == [["algorithm=grpo", "1"], ["algorithm=dapo", "2"]]
+    both = sweep_table([history("grpo", 0.2, 1e-3), history("dapo", 0.28, 1e-4), history("dapo", 0.3, 1e-4)])
+    assert [row[0] for row in both[1:]][-1] == "algorithm=dapo algorithm.clip_high=0.3 trainer.learning_rate=0.0001"
 
 
 def test_pitfall_06_each_run_has_the_texts_of_its_own_tokens(tmp_path: Path) -> None:

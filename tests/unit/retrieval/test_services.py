@@ -226,6 +226,8 @@ ADDRESSES = [
     "http://host:port",
     "http://127.0.0.1:99999",
     "http://a host",
+    "http:/host",
+    "http:host:80",
     "http://host\x00",
     "http://me:secret@host",
     "http://host/?key=secret",

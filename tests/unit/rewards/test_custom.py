@@ -129,6 +129,8 @@ def test_pitfall_26_a_function_that_fails_is_an_error_and_no_wrong_answer(
         (f"{MODULE}:full", {"bonsu": 1}, r"cannot be called \(got an unexpected keyword argument 'bonsu'\)"),
         (f"{MODULE}:full", {"answer": 1}, "cannot be called .*multiple values for keyword argument 'answer'"),
         (f"{MODULE}:waits", {}, "it is a class, or asynchronous"),
+        (f"{MODULE}:forgets", {}, "returns None for every completion; let it `return` a number"),
+        (f"{MODULE}:forgets_mostly", {}, "returns None for every completion"),
     ],
 )
 def test_a_function_that_cannot_be_called_is_a_wrong_setting_named_at_the_start(

@@ -74,5 +74,15 @@ def by_position(completion: str, /) -> float:
     return 0.0
 
 
+def forgets(completion: str, answer: str) -> None:
+    float(completion == answer)
+
+
+def forgets_mostly(completion: str, answer: str) -> None:
+    if completion == answer:
+        return
+    len(completion)
+
+
 async def waits(completion: str) -> float:
     return 0.0

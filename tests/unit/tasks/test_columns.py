@@ -143,6 +143,13 @@ def test_rows_without_an_answer_are_left_out_and_noted(tmp_path: Path) -> None:
         make(jsonl(path, answer_field="gold"))
 
 
+@pytest.mark.parametrize("field", ["question_field", "answer_field", "id_field"])
+def test_a_missing_field_names_the_setting_that_chooses_it(tmp_path: Path, field: str) -> None:
+    path = write_jsonl(tmp_path / "x.jsonl", sums(20))
+    with pytest.raises(DataError, match=rf"field 'gone' is missing; .* \(name the right one: task\.{field}=\.\.\.\)"):
+        make(jsonl(path, **{field: "gone"}))
+
+
 @pytest.mark.parametrize(("metric", "answer"), [("numeric", "1,072"), ("math", "1,072")])
 def test_golds_behind_four_hashes_are_read_and_the_working_is_shown(tmp_path: Path, metric: str, answer: str) -> None:
     rows = [row | {"answer": "48 / 2 = <<48/2=24>>24\nand so on\n#### 1,072"} for row in sums(5)]

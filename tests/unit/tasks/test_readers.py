@@ -44,7 +44,7 @@ def test_every_kind_of_file_gives_its_rows_in_order(tmp_path: Path, name: str, d
     ("name", "data", "said"),
     [
         ("x.jsonl", LINES.encode() + b'{"question": \n', "line 3: this is not JSON"),
-        ("x.jsonl", LINES.encode() + b'{"question": "\xff"}\n', "line 3: this is not JSON"),
+        ("x.jsonl", LINES.encode() + b'{"question": "\xff"}\n', "line 3: this is not UTF-8 (byte 0xff)"),
         ("x.jsonl", LINES.encode() + b"[1, 2]\n", "line 3: a row must be a JSON object, but is a list of 2"),
         ("x.jsonl", b"[" * 100_000 + b"\n", "line 1: this is not JSON"),
         ("x.jsonl", b"", "is empty"),
@@ -58,7 +58,7 @@ def test_every_kind_of_file_gives_its_rows_in_order(tmp_path: Path, name: str, d
         ),
         ("x.csv", b"a,b\n1,2\n1\n", "line 3: has not 2 fields, as the first line has"),
         ("x.csv", b'a,b\n1,"2\n', "the file is damaged"),
-        ("x.csv", b"a\n\xff\n", "the file is damaged from here on ('utf-8' codec"),
+        ("x.csv", b"a\n\xff\n", "x.csv: this is not UTF-8 (byte 0xff); convert the file"),
         ("x.csv", b"a,b\n", "is empty"),
         ("x.parquet", TABLE.getvalue()[:-20], "the file is damaged"),
         ("x.jsonl.gz", b"no gzip at all", "x.jsonl.gz: the file is damaged"),

@@ -1,0 +1,78 @@
+"""What a terminal shows while the product works, and that a pipe gets plain lines."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.system.harness import ENVIRONMENT, SCRATCH, SMALL, once
+
+BAR, HIDE, SHOW = "━", "\x1b[?25l", "\x1b[?25h"
+
+
+def on_terminal(*words: str, cwd: Path, term: str = "xterm") -> tuple[str, str]:
+    """stdout, and what `rlvr WORDS` writes to a terminal of 200 columns."""
+    parent, child = os.openpty()
+    chunks: list[bytes] = []
+
+    def read() -> None:
+        with suppress(OSError):  # the terminal is closed
+            while chunk := os.read(parent, 1 << 16):
+                chunks.append(chunk)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    variables = os.environ | ENVIRONMENT | {"TERM": term, "COLUMNS": "200", "XDG_CACHE_HOME": str(cwd / "cache")}
+    command = [sys.executable, "-m", "rlvr", *once(*words)]
+    try:
+        done = subprocess.run(command, cwd=cwd, env=variables, stdout=subprocess.PIPE, stderr=child, check=False)
+    finally:
+        os.close(child)
+        reader.join()
+        os.close(parent)
+    shown = b"".join(chunks).decode()
+    assert done.returncode == 0, shown
+    return done.stdout.decode(), shown
+
+
+def check_live(shown: str, *labels: str) -> None:
+    assert [label for label in labels if label not in shown] == [], shown
+    assert BAR in shown
+    assert shown.rindex(SHOW) > shown.rindex(HIDE), "the terminal has its cursor back"
+    assert "Traceback" not in shown
+
+
+def test_a_run_shows_bars_and_says_why_the_loss_of_the_warm_start_jumps(tmp_path: Path) -> None:
+    words = (*SMALL, *SCRATCH, "warm_start.num_steps=300", "warm_start.final_phase_steps=100", "tracker.console=auto")
+    out, shown = on_terminal("train", *words, "run_dir=run", cwd=tmp_path)
+    assert out.startswith("rpn: held-out accuracy")
+    check_live(shown, "loading libraries", "reading data", "warm start", "300/300", "evaluating rpn", "2/2")
+    assert "from here 15% of the answers show their steps, not 100% (warm_start.final_phase_steps)" in shown
+
+
+def test_an_evaluation_and_an_index_show_bars(model: Path, tmp_path: Path) -> None:
+    out, shown = on_terminal("eval", str(model), "--task", "rpn", "--num-examples", "30", cwd=tmp_path)
+    assert "30 held-out examples" in out
+    check_live(shown, "loading libraries", f"loading {model}", "evaluating", "30/30")
+    rows = [{"id": str(number), "text": f"Passage {number} is about Oslo."} for number in range(1200)]
+    (tmp_path / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ("retrieve", "corpus.jsonl", "--query", "Oslo", "--retriever", "bm25")
+    out, shown = on_terminal(*words, cwd=tmp_path)
+    assert out.startswith("bm25\n")
+    check_live(shown, "opening the corpus", "counting words")
+
+
+@pytest.mark.parametrize("words", [("tracker.console=plain",), ()])
+def test_a_plain_console_and_a_dumb_terminal_get_lines(words: tuple[str, ...], tmp_path: Path) -> None:
+    settings = (*SMALL, *SCRATCH, "tracker.console=auto", *words, "run_dir=run")
+    _, shown = on_terminal("train", *settings, cwd=tmp_path, term="xterm" if words else "dumb")
+    lines = shown.partition("task: rpn")[2]
+    assert "\r\ntraining 2/2  reward" in lines
+    assert "\x1b" not in lines

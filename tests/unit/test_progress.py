@@ -1,0 +1,35 @@
+"""Bars go into the display that is there, and nowhere without a terminal."""
+
+import io
+
+import pytest
+from rich.progress import Progress
+
+from rlvr.progress import is_terminal, live_display, progress, shown_in
+
+
+def test_without_a_terminal_nothing_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert not is_terminal(io.StringIO())
+    assert not is_terminal(None)
+    with progress("indexing") as on_progress:
+        on_progress(1, 2)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_bars_are_lines_of_the_display_around_them_while_they_last() -> None:
+    stream = io.StringIO()
+    _, display = live_display(stream, transient=True)
+
+    def shown(display: Progress) -> list[tuple[str, float, float | None]]:
+        return [(task.description, task.completed, task.total) for task in display.tasks]
+
+    with shown_in(display), progress("outer"):
+        with progress("[inner]") as on_progress:
+            on_progress(3, 1200)
+            assert shown(display) == [("outer", 0, None), ("[inner]", 3, 1200)]
+            display.refresh()
+        with shown_in(None), progress("hidden"):
+            assert len(shown(display)) == 1
+    assert shown(display) == []
+    assert "[inner]" in stream.getvalue()
+    assert "3/1,200" in stream.getvalue()
