@@ -162,6 +162,6 @@ BUGS = [
         name="an interval without width",
         plant=around("rlvr.evaluation.intervals:bootstrap", without_width),
         caught_by="tests/unit/evaluation/test_intervals.py::"
-        "test_pitfall_38_bootstrap_of_a_perfect_score_still_has_a_width",
+        "test_pitfall_38_bootstrap_of_a_perfect_score_has_a_width",
     ),
 ]
