@@ -161,7 +161,6 @@ BUGS = [
         pitfall=38,
         name="an interval without width",
         plant=around("rlvr.evaluation.intervals:bootstrap", without_width),
-        caught_by="tests/unit/evaluation/test_intervals.py::"
-        "test_pitfall_38_bootstrap_of_a_perfect_score_has_a_width",
+        caught_by="tests/unit/evaluation/test_intervals.py::test_pitfall_38_bootstrap_of_a_perfect_score_has_a_width",
     ),
 ]
