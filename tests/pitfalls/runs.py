@@ -54,7 +54,7 @@ BUGS = [
         pitfall=26,
         name="a verifier that raises scores 0",
         plant=around("rlvr.rewards.base:run_verifier", error_is_zero),
-        caught_by=REWARDS + "test_base.py::test_pitfall_26_an_exception_is_an_error_and_not_a_wrong_answer",
+        caught_by=REWARDS + "test_base.py::test_pitfall_26_an_exception_is_no_wrong_answer",
     ),
     Planted(
         pitfall=26,
@@ -66,7 +66,7 @@ BUGS = [
         pitfall=27,
         name="a verifier that hangs scores 0",
         plant=around("rlvr.rewards.sandbox:Sandbox.call", timeout_is_zero),
-        caught_by=SANDBOX + "27_what_hangs_is_killed_at_its_deadline_and_the_rest_of_the_batch_finishes",
+        caught_by=SANDBOX + "27_what_hangs_is_killed_at_its_deadline",
     ),
     Planted(
         pitfall=27,
@@ -75,7 +75,7 @@ BUGS = [
             "rlvr.rewards.sandbox:Sandbox.__init__",
             lambda original, self, **more: original(self, **{**more, "num_workers": 1}),
         ),
-        caught_by=SANDBOX + "27_hanging_calls_wait_for_their_deadlines_at_the_same_time",
+        caught_by=SANDBOX + "27_deadlines_of_hanging_calls_run_in_parallel",
     ),
     Planted(
         pitfall=28,
@@ -108,7 +108,7 @@ BUGS = [
         pitfall=29,
         name="NaN and lists are accepted as a score",
         plant=around("rlvr.rewards.base:checked", lambda original, name, score: score),
-        caught_by=REWARDS + "test_base.py::test_pitfall_29_anything_but_one_finite_score_is_an_error_naming_the_reward",
+        caught_by=REWARDS + "test_base.py::test_pitfall_29_only_one_finite_score_is_accepted",
     ),
     Planted(
         pitfall=37,
@@ -161,7 +161,6 @@ BUGS = [
         pitfall=38,
         name="an interval without width",
         plant=around("rlvr.evaluation.intervals:bootstrap", without_width),
-        caught_by="tests/unit/evaluation/test_intervals.py::"
-        "test_pitfall_38_bootstrap_of_a_perfect_score_still_has_a_width",
+        caught_by="tests/unit/evaluation/test_intervals.py::test_pitfall_38_bootstrap_of_a_perfect_score_has_a_width",
     ),
 ]

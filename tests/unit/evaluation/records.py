@@ -1,7 +1,5 @@
 """Records of evaluations that never happened."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,4 @@
-"""From records to cells and comparisons."""
-
-from __future__ import annotations
-
+import itertools
 import math
 from dataclasses import replace
 
@@ -12,10 +9,12 @@ from rlvr.errors import ConfigError
 from rlvr.evaluation.analysis import analyze
 from rlvr.evaluation.intervals import wilson
 from rlvr.evaluation.summary import summarize
-from rlvr.tracking.evaluations import EvaluationRecord, GradedTurn
+from rlvr.tracking.evaluations import GradedTurn
 from rlvr.tracking.rollouts import CallRecord
 from rlvr.types import StopReason
 from tests.unit.evaluation.records import greedy, record
+
+CALL = CallRecord(name="retrieve", arguments={}, problem=None)
 
 
 def test_the_numbers_are_those_of_eval() -> None:
@@ -39,7 +38,7 @@ def test_the_numbers_are_those_of_eval() -> None:
     assert set(metrics) - bounds - told == {"num_examples", "samples_per_example"}  # nothing is lost
 
 
-def test_pitfall_38_tasks_splits_retrievers_models_and_settings_are_kept_apart() -> None:
+def test_pitfall_38_tasks_splits_models_and_settings_are_apart() -> None:
     records = [
         *greedy([1, 1, 0]),
         *greedy([1, 0, 0], split="train"),
@@ -49,18 +48,15 @@ def test_pitfall_38_tasks_splits_retrievers_models_and_settings_are_kept_apart()
         *greedy([1, 1, 1], model="b", settings="s2"),
     ]
     cells = analyze(records).cells
-    assert [(cell.task, cell.split, cell.name, cell.scores["accuracy"].value) for cell in cells] == [
-        ("rpn", "test", "a", pytest.approx(2 / 3)),
-        ("rpn", "train", "a", pytest.approx(1 / 3)),
-        ("two_hop", "test", "a", pytest.approx(1 / 3)),
-        ("rpn", "test", "a + bm25", 0.0),
-        ("rpn", "test", "b #b00000", pytest.approx(1 / 3)),
-        ("rpn", "test", "b #s2", 1.0),
-    ]
+    names = ["a", "a", "a", "a + bm25", "b #b00000", "b #s2"]
+    tasks = ["rpn test", "rpn train", "two_hop test", *["rpn test"] * 3]
+    assert [(f"{cell.task} {cell.split}", cell.name) for cell in cells] == list(zip(tasks, names, strict=True))
+    thirds = [3 * cell.scores["accuracy"].value for cell in cells]
+    assert thirds == pytest.approx([2, 1, 1, 0, 1, 3])
     assert analyze(records).tasks == (("rpn", "test"), ("rpn", "train"), ("two_hop", "test"))
 
 
-def test_pitfall_38_a_measurement_that_is_there_twice_counts_once() -> None:
+def test_pitfall_38_a_record_that_is_there_twice_counts_once() -> None:
     records = greedy([1, 0, 0, 0])
     found = analyze([*records, *records[:2], replace(records[2], correct=True)])
     assert found.cells[0].num_examples == 4
@@ -68,7 +64,7 @@ def test_pitfall_38_a_measurement_that_is_there_twice_counts_once() -> None:
     assert found.notes == ("3 records are there twice (1 with another grade): the first one counts.",)
 
 
-def test_an_evaluation_that_grows_counts_the_samples_that_most_examples_have() -> None:
+def test_a_growing_evaluation_counts_the_usual_samples() -> None:
     few = [record(f"e{n}", n == 0, sample=s) for n in range(10) for s in (1, 2)]
     more = [record("e1", True, sample=s) for s in (4, 3)]  # the first example that has all four
     cell = analyze([*greedy([1] * 10), *more, *few]).cells[0]
@@ -84,7 +80,7 @@ def test_pitfall_38_a_prompt_without_a_known_answer_is_not_wrong() -> None:
     assert analyze(own).cells == ()
 
 
-def test_pitfall_38_models_that_were_asked_in_other_ways_are_compared_with_a_warning() -> None:
+def test_pitfall_38_models_asked_in_other_ways_have_a_warning() -> None:
     records = [*greedy([1, 0], conditions="c1"), *greedy([1, 0], model="b", conditions="c2"), *greedy([1], model="old")]
     assert analyze(records).notes[0].startswith("a and b were not asked rpn in the same way (prompt, settings of the")
     same = [replace(one, conditions="c1") for one in records]
@@ -94,8 +90,7 @@ def test_pitfall_38_models_that_were_asked_in_other_ways_are_compared_with_a_war
 
 
 def test_cost_is_counted_over_all_episodes() -> None:
-    call = CallRecord(name="retrieve", arguments={}, problem=None)
-    turns = (GradedTurn(completion="c", calls=(call, call)), GradedTurn(completion="7"))
+    turns = (GradedTurn(completion="c", calls=(CALL, CALL)), GradedTurn(completion="7"))
     one = record("e0", True, turns=turns, num_prompt_tokens=90, num_completion_tokens=10, time_s=3.0)
     (cell,) = analyze([one, record("e1", False, num_prompt_tokens=40, num_completion_tokens=0, time_s=1.0)]).cells
     cost = cell.cost
@@ -104,8 +99,7 @@ def test_cost_is_counted_over_all_episodes() -> None:
 
 
 def test_calls_of_a_completion_that_was_cut_off_did_not_run() -> None:
-    call = CallRecord(name="retrieve", arguments={}, problem=None)
-    turns = (GradedTurn(completion="c", calls=(call,)), GradedTurn(completion="c", calls=(call,) * 65))
+    turns = (GradedTurn(completion="c", calls=(CALL,)), GradedTurn(completion="c", calls=(CALL,) * 65))
     cut = record("e0", False, turns=turns, stop_reason=StopReason.LENGTH)
     (cell,) = analyze([cut, replace(cut, example_id="e1", diagnostics={"turns": 2.0, "tool_calls": 1.0})]).cells
     assert cell.cost.tool_calls == 1.0
@@ -113,57 +107,40 @@ def test_calls_of_a_completion_that_was_cut_off_did_not_run() -> None:
 
 def test_best_and_worst_are_chosen_by_reward_then_length() -> None:
     values = [(True, 1.0, 9), (True, 1.0, 2), (True, 0.5, 1), (False, 0.0, 3), (False, 0.0, 30), (False, -1.0, 1)]
-    records = [
-        record(f"e{n}", right, reward=reward, num_completion_tokens=length)
-        for n, (right, reward, length) in enumerate(values)
-    ]
-    records.append(record("e6", False, reward=math.nan, stop_reason=StopReason.LENGTH, num_completion_tokens=99))
+    values.append((False, math.nan, 99))
+    records = [record(f"e{n}", one[0], reward=one[1], num_completion_tokens=one[2]) for n, one in enumerate(values)]
+    records[-1] = replace(records[-1], stop_reason=StopReason.LENGTH)
     (cell,) = analyze(records, num_shown=2).cells
     assert [one.example_id for one in cell.best] == ["e1", "e0"]
     assert [one.example_id for one in cell.worst] == ["e5", "e6"]
 
 
-def three_models() -> list[EvaluationRecord]:
+def test_pitfall_38_every_two_models_are_compared_and_corrected() -> None:
     rng = np.random.default_rng(0)
-    return [one for model in "abc" for one in greedy(list(rng.random(60) < 0.5), model=model)]
-
-
-def test_pitfall_38_every_two_models_are_compared_and_their_p_values_corrected() -> None:
-    found = analyze(three_models()).comparisons
+    three_models = [one for model in "abc" for one in greedy(list(rng.random(60) < 0.5), model=model)]
+    found = analyze(three_models).comparisons
     assert [(one.first, one.second) for one in found] == [("a", "b"), ("a", "c"), ("b", "c")]
     assert all(one.num_comparisons == 3 for one in found)
     smallest = min(found, key=lambda one: one.p_value)
     assert smallest.adjusted_p_value == pytest.approx(min(1.0, 3 * smallest.p_value))
     assert all(one.adjusted_p_value >= one.p_value for one in found)
-
-
-def test_with_a_baseline_the_others_are_compared_with_it_only() -> None:
-    found = analyze(three_models(), baseline="b").comparisons
+    found = analyze(three_models, baseline="b").comparisons
     assert [(one.first, one.second) for one in found] == [("b", "a"), ("b", "c")]
     assert found[0].num_comparisons == 2
+
+
+def test_an_unknown_baseline_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"--baseline bb: no record is of this model; there are b"):
         analyze([*greedy([1], model="b")], baseline="bb")
 
 
-def two_retrievers() -> list[EvaluationRecord]:
-    return [
+def test_pitfall_38_one_thing_differs_in_a_comparison() -> None:
+    records = [
         one
-        for model in "ab"
-        for retriever in ("bm25", "hybrid")
+        for model, retriever in itertools.product("ab", ("bm25", "hybrid"))
         for one in greedy([1, 0], model=model, retriever=retriever, settings=f"{model}{retriever}")
     ]
-
-
-def test_pitfall_38_a_baseline_is_compared_with_models_that_search_as_it_does() -> None:
-    pairs = [(one.first, one.second) for one in analyze(two_retrievers(), baseline="a").comparisons]
-    assert pairs == [("a + bm25", "b + bm25"), ("a + hybrid", "b + hybrid")]
-
-
-def test_one_thing_differs_in_a_comparison() -> None:
-    pairs = {(one.first, one.second) for one in analyze(two_retrievers()).comparisons}
-    assert pairs == {
-        ("a + bm25", "a + hybrid"),
-        ("b + bm25", "b + hybrid"),
-        ("a + bm25", "b + bm25"),
-        ("a + hybrid", "b + hybrid"),
-    }
+    with_baseline = [("a + bm25", "b + bm25"), ("a + hybrid", "b + hybrid")]
+    assert [(one.first, one.second) for one in analyze(records, baseline="a").comparisons] == with_baseline
+    pairs = {(one.first, one.second) for one in analyze(records).comparisons}
+    assert pairs == {*with_baseline, ("a + bm25", "a + hybrid"), ("b + bm25", "b + hybrid")}

@@ -1,7 +1,3 @@
-"""Finding records in files and folders that may hold anything."""
-
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,7 +30,7 @@ def test_all_records_under_a_folder_are_found_and_nothing_else(tmp_path: Path) -
     assert found.notes == (f"{partial} is of an evaluation that has not ended: what ends early is in it first.",)
 
 
-def test_pitfall_38_damaged_lines_and_files_are_named_and_the_rest_is_used(tmp_path: Path) -> None:
+def test_pitfall_38_damaged_lines_are_named_and_the_rest_used(tmp_path: Path) -> None:
     torn = to_json(greedy([1])[0])[:50]
     write(tmp_path / "a.jsonl", greedy([1, 0]), torn, "[]", "{}", "null", '{"model": 3}')
     (tmp_path / "b.jsonl").write_bytes(b"\xff\x00\xfe" * 100)
@@ -72,19 +68,10 @@ def test_a_benchmark_names_models_and_tasks_as_its_plan_does(tmp_path: Path) -> 
     write(tmp_path / "records" / "x.jsonl", greedy([1], model="runs/a/final"))
     write(tmp_path / "records" / "b.jsonl.partial", greedy([1]))
     write(tmp_path / "records" / "mix.jsonl", greedy([1], task="gsm8k"))
-    plan(
-        tmp_path,
-        cell("records/x.jsonl", "runs/a", "rpn_small"),
-        cell("records/mix.jsonl", "a", "my_mix", "mix"),
-        cell("records/b.jsonl", "a", "rpn"),
-        cell("records/missing.jsonl", "a", "rpn"),
-    )
-    found = collect([tmp_path.parent / tmp_path.name]).records
-    assert [(record.model, record.task) for record in found] == [
-        ("runs/a", "rpn_small"),
-        ("a", "my_mix/gsm8k"),
-        ("a", "rpn"),
-    ]
+    cells = [cell("records/x.jsonl", "runs/a", "rpn_small"), cell("records/mix.jsonl", "a", "my_mix", "mix")]
+    plan(tmp_path, *cells, cell("records/b.jsonl", "a", "rpn"), cell("records/missing.jsonl", "a", "rpn"))
+    found = [(record.model, record.task) for record in collect([tmp_path]).records]
+    assert found == [("runs/a", "rpn_small"), ("a", "my_mix/gsm8k"), ("a", "rpn")]
 
 
 def test_a_plan_cannot_name_files_outside_its_folder(tmp_path: Path) -> None:

@@ -1,7 +1,4 @@
-"""Two evaluations of the same examples: what is counted, and the sentence that is said."""
-
-from __future__ import annotations
-
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -12,41 +9,39 @@ from rlvr.evaluation.intervals import Interval
 from rlvr.tracking.evaluations import EvaluationRecord
 from tests.unit.evaluation.records import greedy, record
 
-NAMES = ("a", "b")
+
+def compared(first: Sequence[EvaluationRecord], second: Sequence[EvaluationRecord]) -> Comparison:
+    found = compare(first, second, names=("a", "b"))
+    assert found is not None
+    return found
 
 
-def test_pitfall_38_models_are_compared_on_the_examples_that_both_were_graded_on() -> None:
+def test_pitfall_38_models_are_compared_on_common_examples() -> None:
     first = greedy([1, 1, 0, 0, 1])
     second = greedy([0, 1, 1, 1, 0, 1, 1], model="b")  # e5 and e6 were never asked of a
     second[4] = replace(second[4], failure="timed out")  # and e4 could not be graded
-    found = compare(first, second, names=NAMES)
-    assert found is not None
+    found = compared(first, second)
     assert (found.num_common, found.only_first, found.only_second) == (4, ("e0",), ("e2", "e3"))
     assert found.difference.value == pytest.approx(3 / 4 - 2 / 4)
     assert found.p_value == pytest.approx(stats.binomtest(1, 3).pvalue)
-    assert [(one.example_id, one.correct, two.correct) for one, two in found.disagreeing] == [
-        ("e0", True, False),
-        ("e2", False, True),
-        ("e3", False, True),
-    ]
+    disagreeing = [(one.example_id, one.correct, two.correct) for one, two in found.disagreeing]
+    assert disagreeing == [("e0", True, False), ("e2", False, True), ("e3", False, True)]
 
 
-def test_pitfall_38_an_example_whose_gold_has_changed_is_another_example() -> None:
+def test_pitfall_38_an_example_with_another_gold_is_another() -> None:
     first, second = greedy([1, 1, 0]), greedy([1, 0, 1], model="b")
     second[1] = replace(second[1], expected="9")
-    found = compare(first, second, names=NAMES)
-    assert found is not None
+    found = compared(first, second)
     assert (found.num_common, found.num_changed, found.only_first) == (2, 1, ())
 
 
 def test_samples_are_compared_by_their_means_over_examples() -> None:
     first = greedy([0, 0]) + [record(f"e{n}", right, sample=s) for n, s, right in [(0, 1, True), (0, 2, False)]]
     second = greedy([0, 0], model="b") + [record("e0", True, sample=s, model="b") for s in (1, 2, 3)]
-    found = compare(first, second, names=NAMES)
-    assert found is not None
+    found = compared(first, second)
     assert found.sampled is not None
     assert found.sampled.value == pytest.approx(1.0 - 0.5)
-    assert compare(greedy([0]), second, names=NAMES).sampled is None  # type: ignore[union-attr]
+    assert compared(greedy([0]), second).sampled is None
 
 
 def test_equal_accuracies_do_not_hide_a_difference_in_f1() -> None:
@@ -56,13 +51,9 @@ def test_equal_accuracies_do_not_hide_a_difference_in_f1() -> None:
 
     second = of("b", 0.8)
     second[0] = replace(second[0], diagnostics={"error": "the verifier failed"})
-    found = compare(of("a", 0.1), second, names=NAMES)
-    assert found is not None
-    assert {name: round(one.value, 6) for name, one in found.scores.items()} == {
-        "answer_f1": 0.7,
-        "corpus_recall": 0.0,
-        "corpus_precision": 0.0,
-    }
+    found = compared(of("a", 0.1), second)
+    scores = {name: round(one.value, 6) for name, one in found.scores.items()}
+    assert scores == {"answer_f1": 0.7, "corpus_recall": 0.0, "corpus_precision": 0.0}
     assert "on 40 common examples; answer f1 +70.0 points (+61.0 to +79.0); corpus recall +0.0" in found.sentence
     assert "precision" not in found.sentence
 
@@ -96,9 +87,8 @@ def test_the_sentence_names_the_better_one_first_whichever_it_is() -> None:
     assert said(-0.032, 0.01, sampled=sampled).endswith("; sampled +5.0 points (+1.0 to +7.0).")
 
 
-def test_pitfall_38_no_winner_is_named_where_chance_would_explain_the_difference() -> None:
-    sentence = said(0.012, 0.4, split="train")
-    assert sentence == (
+def test_pitfall_38_no_winner_is_named_where_chance_explains_it() -> None:
+    assert said(0.012, 0.4, split="train") == (
         "b against a on rpn (train): no difference in accuracy that chance would not explain, +1.2 points "
         "(-0.8 to +4.2), McNemar p = 0.40, on 500 common examples."
     )
@@ -106,13 +96,12 @@ def test_pitfall_38_no_winner_is_named_where_chance_would_explain_the_difference
     assert "McNemar p = 0.03 (0.09 corrected for 3)" in said(0.032, 0.03, adjusted=0.09)
 
 
-def test_pitfall_26_samples_that_failed_or_have_another_gold_are_not_compared() -> None:
+def test_pitfall_26_samples_that_failed_are_not_compared() -> None:
     first = greedy([0, 0, 0]) + [record(f"e{n}", False, sample=1) for n in range(3)]
     second = greedy([0, 0, 0], model="b") + [record(f"e{n}", True, sample=1, model="b") for n in range(3)]
     second[1] = replace(second[1], expected="9")
     second[4] = replace(second[4], expected="9", correct=False)
     second[5] = replace(second[5], failure="timed out", correct=False)
-    found = compare(first, second, names=NAMES)
-    assert found is not None
+    found = compared(first, second)
     assert found.sampled is not None
     assert found.sampled.value == 1.0  # of e0 alone

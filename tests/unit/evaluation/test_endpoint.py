@@ -1,7 +1,3 @@
-"""Episodes of real tasks with a model behind an endpoint: the same environments, verifiers and metrics."""
-
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -45,11 +41,18 @@ def run(
         return asyncio.run(evaluation(server.url)), server.requests
 
 
-def test_pitfall_03_one_turn_ends_with_the_task_s_own_word_which_endpoints_leave_out() -> None:
-    task = make_rpn()
-    answers = {example.messages[0].content: example.answer for example in task.eval_examples(4)}
+def solver(task: Task) -> Model:
+    answers = {example.messages[0].content: example.answer for example in task.eval_examples(10)}
+    return lambda messages: {"content": answers[messages[-1]["content"]]}
 
-    result, requests = run(task, lambda messages: {"content": answers[messages[-1]["content"]]}, num_examples=4)
+
+def out_of_memory(*numbers: int) -> Misbehave:
+    return lambda number, body: error(500, "out of memory") if number in numbers else None
+
+
+def test_pitfall_03_the_end_that_endpoints_leave_out_is_put_back() -> None:
+    task = make_rpn()
+    result, requests = run(task, solver(task), num_examples=4)
     assert result.metrics["eval/rpn/accuracy"] == 1.0
     assert result.metrics["eval/rpn/reward"] == 1.0
     assert {record.turns[0].completion.split()[-1] for record in result.records} == {"<eoe>"}
@@ -63,13 +66,9 @@ def test_pitfall_36_samples_are_drawn_with_seeds_of_their_own() -> None:
     assert len({request["seed"] for request in requests}) == 9
 
 
-# ----------------------------------------------------------------------------------------------- tools, several turns
-
-
 def musique() -> Task:
     data = [f"task.train_sets={MUSIQUE / 'train.jsonl'}", f"task.eval_sets={MUSIQUE / 'dev.jsonl'}"]
     config = load_task_config("musique", [*data, "task.retriever=golden"])
-
     return TaskOpener(config=config, family=None, functions={}, stack=ExitStack()).open(config, "musique", 0)
 
 
@@ -141,7 +140,7 @@ class Rewriting:
         return Score(value=0.0)
 
 
-def test_pitfall_07_a_conversation_that_begins_anew_is_sent_without_what_was_before() -> None:
+def test_pitfall_07_a_restarted_conversation_is_sent_alone() -> None:
     async def play(url: str) -> Played:
         endpoint = Endpoint(url, "policy")
         player = EndpointPlayer(endpoint=endpoint, stop_words=("<eoe>",))
@@ -153,9 +152,8 @@ def test_pitfall_07_a_conversation_that_begins_anew_is_sent_without_what_was_bef
             await endpoint.close()
 
     def model(messages: list[dict[str, Any]]) -> dict[str, Any]:
-        return (
-            {"content": "I look", "calls": [("look", {})]} if messages[-1]["content"] == "first" else {"content": "7"}
-        )
+        is_first = messages[-1]["content"] == "first"
+        return {"content": "I look", "calls": [("look", {})]} if is_first else {"content": "7"}
 
     with serve(model) as server:
         played = asyncio.run(play(server.url))
@@ -164,18 +162,9 @@ def test_pitfall_07_a_conversation_that_begins_anew_is_sent_without_what_was_bef
     assert [turn.completion for turn in played.turns] == ["I look", "7 <eoe>"]
 
 
-# ------------------------------------------------------------------------------------------------------------ failures
-
-
-def test_pitfall_26_an_episode_whose_request_failed_is_neither_right_nor_wrong() -> None:
+def test_pitfall_26_a_failed_request_is_neither_right_nor_wrong() -> None:
     task = make_rpn()
-    answers = {example.messages[0].content: example.answer for example in task.eval_examples(10)}
-    result, _ = run(
-        task,
-        lambda messages: {"content": answers[messages[-1]["content"]]},
-        fault=lambda number, body: error(500, "out of memory") if number in (3, 7) else None,
-        num_examples=10,
-    )
+    result, _ = run(task, solver(task), fault=out_of_memory(3, 7), num_examples=10)
     failed = [record for record in result.records if record.failure]
     assert [record.failure for record in failed] == ["the endpoint failed: 500: out of memory"] * 2
     assert {record.stop_reason for record in failed} == {StopReason.ABORTED}
@@ -183,13 +172,5 @@ def test_pitfall_26_an_episode_whose_request_failed_is_neither_right_nor_wrong()
     assert result.metrics["eval/rpn/accuracy"] == 1.0
     assert result.metrics["eval/rpn/error_share"] == 0.2
 
-
-def test_pitfall_26_an_endpoint_that_fails_too_often_ends_the_evaluation() -> None:
-    task = make_rpn()
     with pytest.raises(UserError, match=r"3 of 10 episodes could not be played .*500: out of memory"):
-        run(
-            task,
-            lambda messages: {"content": "1"},
-            fault=lambda number, body: error(500, "out of memory") if number in (3, 5, 7) else None,
-            num_examples=10,
-        )
+        run(task, solver(task), fault=out_of_memory(3, 5, 7), num_examples=10)

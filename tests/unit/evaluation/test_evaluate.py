@@ -1,7 +1,3 @@
-"""Evaluation of a scripted policy on the real RPN task: metric, prompts, seeds, numbers."""
-
-from __future__ import annotations
-
 import ast
 import asyncio
 import json
@@ -17,9 +13,10 @@ from rlvr.core.env import TurnText
 from rlvr.core.episode import Sampling, run_episode
 from rlvr.core.world import ALONE, World
 from rlvr.errors import UserError
-from rlvr.evaluation.evaluate import conclude, examples_of, grade, play_set
+from rlvr.evaluation.evaluate import UNKEPT, Session, check_failures, conclude, examples_of, grade, play_set
 from rlvr.evaluation.intervals import wilson
 from rlvr.evaluation.players import MAX_REPLY_CHARS, LocalPlayer, played
+from rlvr.evaluation.records import RecordFile
 from rlvr.evaluation.summary import EvaluationResult
 from rlvr.rewards.parts import PartsVerifier
 from rlvr.tasks.rpn import Rpn, RpnTask
@@ -37,21 +34,27 @@ from rlvr.types import (
     ToolCall,
     Turn,
 )
+from tests.unit.evaluation.records import record
 from tests.unit.tasks.settings import make_reward
 
 BOTH = make_reward(0.3, 0.7)
+SAMPLING = SamplingParams(max_tokens=8, stop_ids=frozenset(), seed=0)
 
 
 def make_task(*, seed: int = 0, reward: PartsVerifier = BOTH) -> RpnTask:
-    settings = Rpn(
-        operators=("+", "-"),
-        operand_range=(0, 9),
-        modulus=10,
-        complexity_weights=None,
-        eval_complexity_weights=None,
-        held_out_share=0.2,
+    plain = {"complexity_weights": None, "eval_complexity_weights": None, "held_out_share": 0.2}
+    return RpnTask(Rpn(operators=("+", "-"), operand_range=(0, 9), modulus=10, **plain), seed, reward)
+
+
+def completed(*ids: int) -> Completion:
+    zeros = (0.0,) * len(ids)
+    return Completion(
+        token_ids=ids,
+        behavior_logprobs=zeros,
+        sampling_logprobs=zeros,
+        stop_reason=StopReason.STOP,
+        policy_version=0,
     )
-    return RpnTask(settings, seed, reward)
 
 
 class WordCodec:
@@ -61,11 +64,11 @@ class WordCodec:
         self.words = task.vocabulary
         self.stop_ids = frozenset({self.words.index("<eoe>")})
 
-    def encode_prompt(self, messages: Sequence[Message], tools: Sequence[object] = ()) -> tuple[int, ...]:
-        return tuple(self.words.index(word) for message in messages for word in message.content.split())
+    def encode(self, text: str) -> tuple[int, ...]:
+        return tuple(self.words.index(word) for word in text.split())
 
-    def next_prompt(self, *args: object) -> tuple[int, ...]:
-        raise AssertionError("single turn")
+    def encode_prompt(self, messages: Sequence[Message], tools: Sequence[object] = ()) -> tuple[int, ...]:
+        return self.encode(" ".join(message.content for message in messages))
 
     def parse(self, completion_ids: Sequence[int], stop_reason: StopReason, tools: Sequence[object] = ()) -> Message:
         return Message(role="assistant", content=self.decode(completion_ids))
@@ -97,23 +100,9 @@ class ScriptedPolicy:
         is_greedy = sampling.temperature == 0
         right = example.metadata["num_operators"] < 3 if is_greedy else sampling.seed % 2 == 0
         answer = int(example.answer) if right else (int(example.answer) + 1) % 10
-        ids = (self.codec.words.index(str(answer)), self.codec.words.index("<eoe>"))
-        return Completion(
-            token_ids=ids,
-            behavior_logprobs=(0.0, 0.0),
-            sampling_logprobs=(0.0, 0.0),
-            stop_reason=StopReason.STOP,
-            policy_version=0,
-        )
+        return completed(*self.codec.encode(f"{answer} <eoe>"))
 
-    def release(self, session: Hashable) -> None:
-        pass
-
-    def load_weights(self, version: int) -> None:
-        raise AssertionError("evaluation does not touch the weights")
-
-    def close(self) -> None:
-        pass
+    def release(self, session: Hashable) -> None: ...
 
 
 def run(task: RpnTask, *, num_examples: int = 60, samples: int = 0) -> tuple[EvaluationResult, ScriptedPolicy]:
@@ -122,23 +111,23 @@ def run(task: RpnTask, *, num_examples: int = 60, samples: int = 0) -> tuple[Eva
 
 
 def play(
-    task: RpnTask, *, num_examples: int, samples: int, world: World = ALONE
+    task: RpnTask,
+    *,
+    num_examples: int,
+    samples: int = 0,
+    world: World = ALONE,
+    sampling: SamplingParams = SAMPLING,
+    session: Session = UNKEPT,
 ) -> tuple[tuple[EvaluationRecord, ...], ScriptedPolicy]:
     codec = WordCodec(task)
     policy = ScriptedPolicy(task, codec)
     player = LocalPlayer(engine=policy, chat=codec, max_context_tokens=64)
     examples = world.share(examples_of(task, num_examples))
-    sampling = SamplingParams(max_tokens=8, stop_ids=codec.stop_ids, seed=0)
-    return asyncio.run(play_set(player, task, examples, sampling, range(samples + 1))), policy
+    sampling = replace(sampling, stop_ids=codec.stop_ids)
+    return asyncio.run(play_set(player, task, examples, sampling, range(samples + 1), session)), policy
 
 
-def recorded(
-    task: RpnTask, codec: WordCodec, example: Example, episode: Episode, tools: Sequence[Any]
-) -> EvaluationRecord:
-    return asyncio.run(grade(task, example, played(codec, episode, tools), episode.sample_index))
-
-
-def test_accuracy_is_the_share_of_exact_answers_by_number_of_operators() -> None:
+def test_accuracy_is_the_share_of_exact_answers() -> None:
     metrics = run(make_task())[0].metrics
     examples = make_task().eval_examples(60)
     easy = sum(example.metadata["num_operators"] < 3 for example in examples)
@@ -165,13 +154,13 @@ def test_pitfall_38_the_metric_shares_no_code_with_the_rewards() -> None:
     assert modules == {"re", "rlvr.types"}
 
 
-def test_pitfall_38_prompts_and_draws_do_not_depend_on_the_run_seed() -> None:
+def test_pitfall_38_prompts_and_draws_ignore_the_run_seed() -> None:
     first, second = (run(make_task(seed=seed), samples=2)[1].requests for seed in (0, 7))
     assert first == second
     assert len({params.seed for _, params in first}) == len(first)  # and no two draws share a stream
 
 
-def test_pitfall_38_every_turn_of_every_sample_is_drawn_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pitfall_38_every_turn_of_a_sample_has_its_own_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     seeds: list[int] = []
 
     async def noted(example: Example, env: Any, model: Any, sampling: Sampling, **kwargs: Any) -> Episode:
@@ -207,7 +196,7 @@ def test_pitfall_38_every_accuracy_has_its_interval_and_n() -> None:
     assert {"eval/rpn/pass_at_2", "eval/rpn/pass_at_4", "eval/rpn/maj_at_4"} <= set(values)
 
 
-def test_pitfall_38_no_evaluation_prompt_is_a_training_prompt_or_demonstration() -> None:
+def test_pitfall_38_no_evaluation_prompt_is_trained_on() -> None:
     task = make_task()
     held_out = {example.messages[0].content for example in task.eval_examples(400)}
     assert len(held_out) == 400
@@ -216,21 +205,22 @@ def test_pitfall_38_no_evaluation_prompt_is_a_training_prompt_or_demonstration()
     assert not held_out & (trained | demonstrated)
 
 
-class FailingMetric(RpnTask):
-    """Fails on the first `num_failures` grades."""
+class OwnMetric(RpnTask):
+    """Notes what its metric is shown, and fails on the first `num_failures` grades."""
 
     num_failures = 0
+    seen: tuple[TurnText, ...] = ()
 
     async def grade(self, example: Example, turns: Sequence[TurnText]) -> GradedAnswer:
+        self.seen = tuple(turns)
         self.num_failures -= 1
         if self.num_failures >= 0:
             return GradedAnswer(answer=None, correct=False, failure="timed out after 1 s")
         return await super().grade(example, turns)
 
 
-def test_pitfall_26_a_metric_that_fails_too_often_ends_the_evaluation() -> None:
-    plain = make_task()
-    task = FailingMetric(plain.settings, 0, BOTH)
+def test_pitfall_26_a_metric_may_not_fail_too_often() -> None:
+    task = OwnMetric(make_task().settings, 0, BOTH)
     task.num_failures = 12
     result = run(task)[0]
     assert sum(record.failure is not None for record in result.records) == 12
@@ -240,15 +230,37 @@ def test_pitfall_26_a_metric_that_fails_too_often_ends_the_evaluation() -> None:
         run(task)
 
 
-def test_pitfall_38_episodes_with_tools_are_recorded_turn_by_turn_and_others_once() -> None:
-    task = make_task()
+class CallingCodec(WordCodec):
+    """Every completion calls a tool."""
+
+    def parse(self, completion_ids: Sequence[int], stop_reason: StopReason, tools: Sequence[object] = ()) -> Message:
+        call = ToolCall(id="call_0", name="look", arguments={"at": float("nan")})
+        return Message(role="assistant", content="", tool_calls=(call,) if tools else ())
+
+    def turn(self, prompt: str, said: str) -> Turn:
+        return Turn(prompt_ids=self.encode(prompt), completion=completed(*self.encode(said)))
+
+
+TOOLS = ({"type": "function", "function": {"name": "look"}},)
+
+
+def test_pitfall_38_episodes_with_tools_are_recorded_by_turn() -> None:
+    task = OwnMetric(make_task().settings, 0, BOTH)
     [example] = task.eval_examples(1)
     codec = CallingCodec(task)
-    first, second = (turn_of(codec, prompt, "3 <eoe>") for prompt in ("<boe> 1 =", "<boe> 1 = 3 <eoe> + 4"))
-    episode = episode_of(first, second)
-    record = recorded(task, codec, example, episode, TOOLS)
-    assert record.completions == ("3 <eoe>", "3 <eoe>")
-    assert [(turn.completion, turn.reply) for turn in record.turns] == [("3 <eoe>", "+ 4"), ("3 <eoe>", None)]
+    first, second = codec.turn("<boe> 1 =", "3 <eoe>"), codec.turn("<boe> 1 = 3 <eoe> + 4", "3 = 4 <eoe>")
+
+    def recorded(*turns: Turn, tools: Sequence[Any] = TOOLS) -> EvaluationRecord:
+        ending = {"score": Score(value=0.0), "stop_reason": StopReason.STOP}
+        episode = Episode(example_id="e", sample_index=0, seed=0, turns=turns, **ending)
+        return asyncio.run(grade(task, example, played(codec, episode, tools), 0))
+
+    record = recorded(first, second)
+    seen = [(turn.text, [call.name for call in turn.calls]) for turn in task.seen]  # by the metric
+    assert seen == [("3", ["look"]), ("3 = 4", ["look"])]
+    assert record.num_completion_tokens == 2 + 4
+    assert record.completions == ("3 <eoe>", "3 = 4 <eoe>")
+    assert [(turn.completion, turn.reply) for turn in record.turns] == [("3 <eoe>", "+ 4"), ("3 = 4 <eoe>", None)]
     assert [call.name for turn in record.turns for call in turn.calls] == ["look", "look"]
     line = json.loads(to_json(record))
     assert line["turns"][0] == {
@@ -258,72 +270,14 @@ def test_pitfall_38_episodes_with_tools_are_recorded_turn_by_turn_and_others_onc
         "calls": [{"name": "look", "arguments": {"at": None}, "problem": None}],
         "reply": "+ 4",
     }
-    single = replace(episode, turns=(first,))
-    alone = recorded(task, codec, example, single, ())
+    assert from_line(SCHEMA, to_json(record)).turns[0].calls[0].arguments == {"at": None}  # NaN is no JSON
+    called = recorded(first)
+    assert [turn.completion for turn in called.turns] == ["3 <eoe>"]  # it had tools, and may have called one
+    alone = recorded(first, tools=())
     assert [(turn.completion, turn.calls, turn.reply) for turn in alone.turns] == [("3 <eoe>", (), None)]
     assert from_line(SCHEMA, to_json(alone)) == alone
-    assert from_line(SCHEMA, to_json(record)).turns[0].calls[0].arguments == {"at": None}  # NaN is no JSON
     endless = replace(second, prompt_ids=first.prompt_ids + first.completion.token_ids + (3,) * 100_000)
-    long = recorded(task, codec, example, replace(episode, turns=(first, endless)), TOOLS)
-    assert len(long.turns[0].reply or "") == MAX_REPLY_CHARS
-
-
-class ListeningTask(RpnTask):
-    """Notes what its metric is shown."""
-
-    seen: tuple[TurnText, ...] = ()
-
-    async def grade(self, example: Example, turns: Sequence[TurnText]) -> GradedAnswer:
-        self.seen = tuple(turns)
-        return GradedAnswer(answer="3", correct=True)
-
-
-def test_pitfall_38_the_metric_sees_all_turns_with_their_calls_and_all_their_tokens_are_counted() -> None:
-    task = ListeningTask(make_task().settings, 0, BOTH)
-    [example] = task.eval_examples(1)
-    codec = CallingCodec(task)
-    first, second = turn_of(codec, "<boe> 1 =", "3 <eoe>"), turn_of(codec, "<boe> 1 = 3 <eoe> + 4", "3 = 4 <eoe>")
-    episode = episode_of(first, second)
-    record = recorded(task, codec, example, episode, TOOLS)
-    assert [(turn.text, [call.name for call in turn.calls]) for turn in task.seen] == [
-        ("3", ["look"]),
-        ("3 = 4", ["look"]),
-    ]
-    assert record.num_completion_tokens == 2 + 4
-    alone = recorded(task, codec, example, replace(episode, turns=(first,)), TOOLS)
-    assert [turn.completion for turn in alone.turns] == ["3 <eoe>"]  # it had tools, and may have called one
-
-
-class CallingCodec(WordCodec):
-    """Every completion calls a tool."""
-
-    def parse(self, completion_ids: Sequence[int], stop_reason: StopReason, tools: Sequence[object] = ()) -> Message:
-        call = ToolCall(id="call_0", name="look", arguments={"at": float("nan")})
-        return Message(role="assistant", content="", tool_calls=(call,) if tools else ())
-
-
-TOOLS = ({"type": "function", "function": {"name": "look"}},)
-
-
-def episode_of(*turns: Turn) -> Episode:
-    score = Score(value=0.0)
-    return Episode(example_id="e", sample_index=0, seed=0, turns=turns, score=score, stop_reason=StopReason.STOP)
-
-
-def turn_of(codec: WordCodec, prompt: str, said: str) -> Turn:
-    ids = tuple(codec.words.index(word) for word in said.split())
-    numbers = (0.0,) * len(ids)
-    completion = Completion(
-        token_ids=ids,
-        behavior_logprobs=numbers,
-        sampling_logprobs=numbers,
-        stop_reason=StopReason.STOP,
-        policy_version=0,
-    )
-    return Turn(prompt_ids=tuple(codec.words.index(word) for word in prompt.split()), completion=completion)
-
-
-# ----------------------------------------------------------------------------------------------------- several ranks
+    assert len(recorded(first, endless).turns[0].reply or "") == MAX_REPLY_CHARS
 
 
 @dataclass(frozen=True)
@@ -341,16 +295,49 @@ class Dealt:
 
 @pytest.mark.parametrize("size", [2, 3, 7])
 @pytest.mark.parametrize("samples", [0, 2])
-def test_pitfall_38_what_ranks_play_of_an_evaluation_gives_the_numbers_of_one(size: int, samples: int) -> None:
+def test_pitfall_38_several_ranks_give_the_numbers_of_one(size: int, samples: int) -> None:
     """5 examples: some ranks have more than others, or none."""
     task, whole = make_task(), run(make_task(), num_examples=5, samples=samples)[0]
     shares = [play(task, num_examples=5, samples=samples, world=World(rank=rank, size=size))[0] for rank in range(size)]
-    assert max(len(share) for share in shares) <= -(-5 // size) * (samples + 1)
-    assert sum(map(len, shares)) == 5 * (samples + 1)
     each = samples + 1
+    assert max(len(share) for share in shares) <= -(-5 // size) * each
+    assert sum(map(len, shares)) == 5 * each
     dealt: Any = Dealt([[s[i : i + each] for i in range(0, len(s), each)] for s in shares], size)
     for share in shares:
         result = conclude(task.name, share, world=dealt)
         assert result.metrics == whole.metrics
         keys = [(record.example_id, record.sample_index) for record in result.records]
         assert keys == [(record.example_id, record.sample_index) for record in whole.records]
+
+
+def test_no_more_episodes_than_allowed_run_at_the_same_time() -> None:
+    _, policy = play(make_task(), num_examples=20, session=Session(max_running=3))
+    assert len(policy.requests) == 20
+    assert policy.most_waiting <= 3
+
+
+def test_pitfall_38_a_greedy_request_has_nothing_left_of_chance() -> None:
+    chance = replace(SAMPLING, temperature=0.7, top_p=0.9, top_k=5, min_p=0.1)
+    _, policy = play(make_task(), num_examples=1, samples=1, sampling=chance)
+    drawn = {params.temperature: (params.top_p, params.top_k, params.min_p) for _, params in policy.requests}
+    assert drawn == {0.0: (1.0, 0, 0.0), 0.7: (0.9, 5, 0.1)}
+
+
+def test_pitfall_38_a_record_of_another_gold_is_asked_again(tmp_path: Path) -> None:
+    first, _ = play(make_task(), num_examples=3)
+    with RecordFile(tmp_path / "F.jsonl", {""}) as file:
+        for one in [first[0], replace(first[1], expected="no digit")]:
+            file.add(one)
+        found, policy = play(make_task(), num_examples=3, session=Session(file=file))
+        assert len(policy.requests) == 2
+        assert list(file.known("").values()) == list(found)
+    assert found[0] is first[0]
+    assert [one.expected for one in found] == [one.expected for one in first]
+
+
+def test_pitfall_26_an_accuracy_needs_a_greedy_answer() -> None:
+    greedy = replace(record("e0", False), failure="timed out")
+    samples = [record("e0", True, sample=number) for number in range(1, 10)]  # a tenth failed, fewer than the limit
+    with pytest.raises(UserError, match="failed on 1 of 10 completions"):
+        check_failures("rpn", [greedy, *samples])
+    check_failures("rpn", [replace(greedy, failure=None), *samples])

@@ -1,7 +1,3 @@
-"""Going on from records that are there: what is used, what is measured again, what is refused."""
-
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -49,7 +45,7 @@ def test_records_are_there_as_they_come_and_in_order_at_the_end(tmp_path: Path) 
     assert [file.name for file in path.parent.iterdir()] == ["F.jsonl"]
 
 
-def test_a_finished_file_is_used_and_what_was_not_asked_for_stays(tmp_path: Path) -> None:
+def test_a_finished_file_is_used_and_the_rest_of_it_stays(tmp_path: Path) -> None:
     path = tmp_path / "F.jsonl"
     a, b, c = records("abc")
     finish(path, [a, b])
@@ -60,10 +56,11 @@ def test_a_finished_file_is_used_and_what_was_not_asked_for_stays(tmp_path: Path
     assert kept(path) == ["c", "a", "b"]
 
 
-@pytest.mark.parametrize(
-    "torn", [b'{"example_id": "b', b"\xff\xfe\n", b'{"example_id": "b"}\n', b"[" * 100_000 + b"\n"]
-)
-def test_pitfall_37_damaged_lines_are_named_left_out_and_not_written_into(tmp_path: Path, torn: bytes) -> None:
+TORN = [b'{"example_id": "b', b"\xff\xfe\n", b'{"example_id": "b"}\n', b"[" * 100_000 + b"\n"]
+
+
+@pytest.mark.parametrize("torn", TORN, ids=["half", "no text", "no record", "deep"])
+def test_pitfall_37_damaged_lines_are_named_and_left_out(tmp_path: Path, torn: bytes) -> None:
     path, partial = tmp_path / "F.jsonl", tmp_path / "F.jsonl.partial"
     a, b, c = records("abc")
     partial.write_bytes(to_line(a) + torn)
@@ -77,7 +74,7 @@ def test_pitfall_37_damaged_lines_are_named_left_out_and_not_written_into(tmp_pa
     assert read_records(path) == ([a, b, c], [])
 
 
-def test_pitfall_38_records_of_other_settings_are_refused_and_stay(tmp_path: Path) -> None:
+def test_pitfall_38_records_of_other_settings_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "F.jsonl"
     finish(path, records("ab"))
     before = path.read_bytes()
@@ -100,23 +97,14 @@ def test_a_file_that_holds_no_records_is_not_overwritten(tmp_path: Path) -> None
     assert known(path) == set()  # as `touch` or `mktemp` made it
 
 
-def test_pitfall_26_what_failed_is_measured_again(tmp_path: Path) -> None:
-    path = tmp_path / "F.jsonl"
-    a, b = records("ab")
-    finish(path, [a, replace(b, failure="timed out")])
-    assert known(path) == {("a", 0)}
-
-
-def test_pitfall_26_what_failed_and_is_not_asked_for_again_stays_a_failure(tmp_path: Path) -> None:
+def test_pitfall_26_a_failure_stays_one_until_measured_again(tmp_path: Path) -> None:
     path = tmp_path / "F.jsonl"
     a, b, c = records("abc")
     finish(path, [a, replace(b, failure="timed out"), replace(c, failure="timed out")])
+    assert known(path) == {("a", 0)}
     finish(path, [a, b])  # a call with fewer examples
-    assert [(one.example_id, one.failure) for one in read_records(path)[0]] == [
-        ("a", None),
-        ("b", None),
-        ("c", "timed out"),
-    ]
+    found = [(one.example_id, one.failure) for one in read_records(path)[0]]
+    assert found == [("a", None), ("b", None), ("c", "timed out")]
 
 
 def test_pitfall_37_two_processes_do_not_write_the_same_file(tmp_path: Path) -> None:

@@ -1,7 +1,3 @@
-"""An analysis as text: readable at 100 columns, and nothing of a model's output but text."""
-
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 
@@ -38,7 +34,7 @@ def test_many_models_with_long_names_fit_100_columns() -> None:
     assert short.count("50.0% (21.5 to 78.5)") == 5
 
 
-def test_model_output_cannot_write_to_the_terminal_or_into_the_markup() -> None:
+def test_model_output_stays_text_in_terminal_and_markup() -> None:
     said = "\x1b[2J\x1b]0;owned\x07[red]bold[/red] <script>alert(1)</script>\n# head | cell"
     evil = record("e0", False, model="m|<b>", turns=(GradedTurn(completion=said),), prompt="[link=x]\x9b31m")
     analysis = analyze([evil, record("e1", True, model="m|<b>"), *greedy([1, 1], model="b")])

@@ -51,14 +51,12 @@ def episode(
         calls=tuple(calls),
         reply=reply,
     )
-    last = replace(turn, reply=None, calls=())
-    none: list[float | None] = [None] * 5
     zeros: list[float | None] = [0.0] * 5
     row = RowRecord(
         ids=[0, 1, 2, 3, 4, 5, 6],
         loss_mask=[0, 0, 0, 0, 0, 1, 1],
         behavior_logprobs=[*zeros, *behavior],
-        trainer_logprobs=None if trainer is None else [*none, *trainer],
+        trainer_logprobs=None if trainer is None else [None] * 5 + list(trainer),
         reference_logprobs=None,
         values=None,
         advantages=[*zeros, advantage, advantage],
@@ -79,7 +77,7 @@ def episode(
         stop_reason=stop,
         advantage=advantage,
         trace=list(trace),
-        turns=[turn] if reply is None else [turn, last],
+        turns=[turn] if reply is None else [turn, replace(turn, reply=None, calls=())],
         rows=[row],
     )
 
@@ -87,9 +85,8 @@ def episode(
 def save_tokenizer(folder: Path, words: Sequence[str] = WORDS) -> None:
     """A `tokenizer.json` whose ids are places in `words`."""
     folder.mkdir(parents=True, exist_ok=True)
-    Tokenizer(WordLevel({word: number for number, word in enumerate(words)}, unk_token=words[0])).save(
-        str(folder / "tokenizer.json")
-    )
+    tokenizer = Tokenizer(WordLevel({word: number for number, word in enumerate(words)}, unk_token=words[0]))
+    tokenizer.save(str(folder / "tokenizer.json"))
 
 
 def save_run(

@@ -1,5 +1,3 @@
-"""Records of evaluations as data of a page."""
-
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,13 +5,7 @@ from typing import Any
 
 import pytest
 
-from rlvr.report.evaluations import (
-    MAX_COMPLETION_CHARS,
-    MAX_NOTES,
-    MAX_PROMPT_CHARS,
-    MAX_TOKENS,
-    evaluation_pages,
-)
+from rlvr.report.evaluations import MAX_COMPLETION_CHARS, MAX_NOTES, MAX_PROMPT_CHARS, MAX_TOKENS, evaluation_pages
 from rlvr.report.page import Limits, Page, render
 from rlvr.tracking.evaluations import EvaluationRecord, GradedTurn
 from rlvr.tracking.rollouts import CallRecord
@@ -48,7 +40,7 @@ def test_examples_are_listed_with_what_each_model_made_of_them() -> None:
     assert {row["chunk"] for row in rows} == {0}
 
 
-def test_pitfall_38_tasks_splits_retrievers_and_settings_are_kept_apart() -> None:
+def test_pitfall_38_tasks_splits_and_settings_are_kept_apart() -> None:
     records = [
         *greedy([1], task="musique", retriever="golden", tags=("2_hops",)),
         *greedy([0], split="train"),
@@ -58,11 +50,7 @@ def test_pitfall_38_tasks_splits_retrievers_and_settings_are_kept_apart() -> Non
     ]
     made = evaluation_pages(records, title="t")
     found = [(one["task"], one["split"], one["cells"], one["tags"]) for one in data(made)["sets"]]
-    assert found == [
-        ("musique", "test", [0, 2], ["2_hops"]),
-        ("rpn", "train", [1, 4], []),
-        ("rpn", "test", [3], []),
-    ]
+    assert found == [("musique", "test", [0, 2], ["2_hops"]), ("rpn", "train", [1, 4], []), ("rpn", "test", [3], [])]
     assert [cell["name"] for cell in data(made)["cells"]][:3] == ["a + golden", "a", "a + bm25"]
     assert [row["set"] for row in chunk(made, "examples")] == [0, 1, 2]
 
@@ -78,7 +66,7 @@ def test_what_was_analyzed_is_joined_with_its_records() -> None:
     assert [one["comparisons"] for one in data(made)["sets"]] == [[here]]
 
 
-def test_samples_stand_behind_the_greedy_answer_and_a_record_counts_once() -> None:
+def test_samples_follow_the_greedy_answer() -> None:
     samples = [record("e0", right, sample=number) for number, right in ((2, False), (1, True), (3, True))]
     made = evaluation_pages([*samples, *greedy([0]), *greedy([1])], title="t")
     (row,) = chunk(made, "examples")
@@ -88,7 +76,7 @@ def test_samples_stand_behind_the_greedy_answer_and_a_record_counts_once() -> No
     assert only_sampled["results"]["0"][0] == 1
 
 
-def test_pitfall_27_what_could_not_be_graded_is_neither_right_nor_wrong() -> None:
+def test_pitfall_27_what_has_no_grade_is_neither_right_nor_wrong() -> None:
     made = evaluation_pages([record("e0", False, failure="timed out", reward=math.nan, answer=None)], title="t")
     (row,) = chunk(made, "examples")
     assert row["results"]["0"] == [None, None, "stop", None, 2, 0, 0]
@@ -105,25 +93,15 @@ def test_an_episode_is_kept_with_turns_calls_tokens_and_trace() -> None:
         GradedTurn(completion="7"),
     )
     trace = (TraceStep(kind="query", text="Oslo"), TraceStep(kind="answer", text="7", ok=True, turn=1))
-    kept = texts(
-        record("e0", True, turns=turns, trace=trace, stop_reason=StopReason.MAX_TURNS, diagnostics={"why": "x"})
-    )
+    ending = {"stop_reason": StopReason.MAX_TURNS, "diagnostics": {"why": "x"}}
+    kept = texts(record("e0", True, turns=turns, trace=trace, **ending))
     assert (kept["prompt"], kept["expected"]) == ("e0 =", "7")
     (episode,) = kept["records"]["0"]
-    assert episode["turns"] == [
-        {
-            "said": "?",
-            "ids": [5, 6],
-            "logprobs": [-0.5, None],
-            "calls": [['search(query="Oslo", top_n=3)', None], ["()", "no JSON"]],
-            "reply": "Oslo is",
-        },
-        {"said": "7"},
-    ]
-    assert [(step["kind"], step["text"], step["ok"], step["turn"]) for step in episode["trace"]] == [
-        ("query", "Oslo", None, 0),
-        ("answer", "7", True, 1),
-    ]
+    calls = [['search(query="Oslo", top_n=3)', None], ["()", "no JSON"]]
+    first = {"said": "?", "ids": [5, 6], "logprobs": [-0.5, None], "calls": calls, "reply": "Oslo is"}
+    assert episode["turns"] == [first, {"said": "7"}]
+    steps = [(step["kind"], step["text"], step["ok"], step["turn"]) for step in episode["trace"]]
+    assert steps == [("query", "Oslo", None, 0), ("answer", "7", True, 1)]
     assert (episode["stop"], episode["facts"], episode["parts"]) == ("max_turns", {"why": "x"}, {"correct": 1})
 
 
@@ -143,7 +121,7 @@ def hard(number: int) -> str:
     return " ".join(str(number * 7919 + place * 104729) for place in range(800))
 
 
-def test_pitfall_38_above_the_limit_disagreeing_examples_stay_and_the_rest_is_counted() -> None:
+def test_pitfall_38_above_the_limit_disagreements_stay() -> None:
     grades = {"a": [1] * 400, "b": [number % 20 != 0 for number in range(400)]}
     records = [
         record(f"e{number}", bool(right), model=model, prompt=hard(number))
@@ -164,7 +142,7 @@ def test_pitfall_38_above_the_limit_disagreeing_examples_stay_and_the_rest_is_co
     assert evaluation_pages(records, title="t", limits=Limits(max_episodes=100)).kept == 100
 
 
-def test_the_texts_of_tokens_are_those_of_models_that_are_folders(tmp_path: Path) -> None:
+def test_tokens_have_texts_where_the_model_is_a_folder(tmp_path: Path) -> None:
     save_tokenizer(tmp_path)
     turn = GradedTurn(completion="7", token_ids=(5, 6, 5), logprobs=(0.0, 0.0, 0.0))
     models = (str(tmp_path), "openai:http://x#y")
@@ -172,7 +150,7 @@ def test_the_texts_of_tokens_are_those_of_models_that_are_folders(tmp_path: Path
     assert chunk(made, "tokens") == {str(tmp_path): {"5": "7", "6": "<eoe>"}, "openai:http://x#y": {}}
 
 
-def test_equal_records_give_equal_pages_and_many_notes_are_counted() -> None:
+def test_equal_records_give_equal_pages() -> None:
     notes = [f"line {number} is damaged." for number in range(50)]
     first, second = (evaluation_pages(TWO, title="t", notes=notes) for _ in range(2))
     assert render(first) == render(second)

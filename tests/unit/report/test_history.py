@@ -1,5 +1,4 @@
-"""What can be read of a run folder is read; the rest is named."""
-
+import re
 from pathlib import Path
 
 from rlvr.report.history import read_history
@@ -8,8 +7,7 @@ from tests.unit.report.runs import save_run
 
 def test_a_whole_run(tmp_path: Path) -> None:
     history = read_history(save_run(tmp_path / "run"))
-    assert [row["step"] for row in history.rows] == [1, 2, 3]
-    assert history.notes == []
+    assert ([row["step"] for row in history.rows], history.notes) == ([1, 2, 3], [])
     assert (history.name, history.step, history.setting("task.name")) == ("run", 3, "rpn")
     assert history.setting("task.name.no") is None
     assert history.penalties == frozenset()
@@ -18,21 +16,11 @@ def test_a_whole_run(tmp_path: Path) -> None:
 def test_pitfall_37_damaged_lines_are_named_and_the_rest_is_used(tmp_path: Path) -> None:
     path = save_run(tmp_path / "run") / "metrics.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(
-        lines[0]
-        + b"{broken\n"
-        + b'{"step": "2"}\n'
-        + b'{"step": 2, "x": "y"}\n\xff\n'
-        + lines[2]
-        + b'{"step": 9, "x": 1'
-        + b"0" * 400
-        + b"}\n"
-    )
+    damaged = [b"{broken\n", b'{"step": "2"}\n', b'{"step": 2, "x": "y"}\n', b"\xff\n"]
+    path.write_bytes(b"".join([lines[0], *damaged, lines[2], b'{"step": 9, "x": 1%s}\n' % (b"0" * 400)]))
     history = read_history(path.parent)
     assert [row["step"] for row in history.rows] == [1, 3]
-    assert [f"line {number}, " in note for number, note in zip((2, 3, 4, 5, 7), history.notes, strict=True)] == [
-        True
-    ] * 5
+    assert [re.findall(r"line (\d+), ", note) for note in history.notes] == [["2"], ["3"], ["4"], ["5"], ["7"]]
     assert str(path) in history.notes[0]
 
 
@@ -40,8 +28,7 @@ def test_the_line_that_is_being_written_is_not_damaged(tmp_path: Path) -> None:
     path = save_run(tmp_path / "run") / "metrics.jsonl"
     path.write_bytes(path.read_bytes()[:-20])
     history = read_history(path.parent)
-    assert [row["step"] for row in history.rows] == [1, 2]
-    assert history.notes == []
+    assert ([row["step"] for row in history.rows], history.notes) == ([1, 2], [])
 
 
 def test_of_a_step_that_stands_twice_the_last_line_counts(tmp_path: Path) -> None:
@@ -56,8 +43,7 @@ def test_settings_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     for text in ("a: [1", "- 1\n- 2", "${x}: {"):
         (run / "config.yaml").write_text(text)
         history = read_history(run)
-        assert history.text == text
-        assert history.settings == {}
+        assert (history.text, history.settings) == (text, {})
         assert "config.yaml is damaged" in history.notes[0]
     for reward in ("", "reward: x", "reward: {name: rpn, type: boxed}", "reward: {parts: {a: 1, b: {type: gone}}}"):
         (run / "config.yaml").write_text(f"task: {{name: old}}\n{reward}\n")  # of another version: no complaint

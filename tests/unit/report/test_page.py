@@ -1,5 +1,3 @@
-"""One file that fetches nothing, and out of which no data can break."""
-
 import base64
 import hashlib
 import re
@@ -48,15 +46,11 @@ def test_pitfall_38_only_the_pages_own_script_and_style_may_run() -> None:
 
 
 def test_pitfall_38_no_script_makes_code_or_markup_out_of_text() -> None:
-    forbidden = re.compile(
-        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|https?://|<script"
-    )
+    forbidden = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|https?://|<script"
     for name, text in scripts().items():
-        code = "\n".join(
-            line.split("//")[0] if "//" in line and "://" not in line else line for line in text.splitlines()
-        )
-        allowed = code.replace("http://www.w3.org/2000/svg", "")
-        assert not forbidden.search(allowed), (name, forbidden.search(allowed))
+        code = re.sub(r"(?m)^((?!.*://).*?)//.*", r"\1", text)  # without comments
+        found = re.search(forbidden, code.replace("http://www.w3.org/2000/svg", ""))
+        assert not found, (name, found)
 
 
 def test_no_two_scripts_use_one_name() -> None:

@@ -1,5 +1,3 @@
-"""The page of runs: finished, running, several, too large."""
-
 import json
 from pathlib import Path
 
@@ -48,8 +46,7 @@ def test_pitfall_37_a_run_that_goes_on_is_written_anew(tmp_path: Path) -> None:
 def test_an_empty_run_has_a_page_too(tmp_path: Path) -> None:
     (tmp_path / "rollouts").mkdir()
     report = write_run_report([tmp_path])
-    assert report.num_episodes == 0
-    assert len(report.notes) == 2
+    assert (report.num_episodes, len(report.notes)) == (0, 2)
     assert chunk_of(report.path.read_text(), "main")["episodes"] == 0
 
 
@@ -69,9 +66,8 @@ def test_a_sweep_is_one_page_with_a_table_over_its_seeds(tmp_path: Path) -> None
     found = chunk_of((tmp_path / "report.html").read_text(), "main")
     assert [run["name"] for run in found["runs"]] == ["seed-8", "seed-9", "seed-10"]
     half = 4.303 * 0.1 / 3**0.5
-    assert found["sweep"][1:] == [
-        ["all runs", "3", f"0.600 ({0.6 - half:.3f} to {0.6 + half:.3f})", "0.500, 0.700, 0.600"]
-    ]
+    interval = f"0.600 ({0.6 - half:.3f} to {0.6 + half:.3f})"
+    assert found["sweep"][1:] == [["all runs", "3", interval, "0.500, 0.700, 0.600"]]
 
 
 def test_a_sweep_over_a_choice_is_told_by_its_name() -> None:
@@ -96,7 +92,7 @@ def test_pitfall_06_each_run_has_the_texts_of_its_own_tokens(tmp_path: Path) -> 
     assert chunk_of(html, "tokens-1")["6"] == "word6"
 
 
-def test_pitfall_38_a_page_above_the_limits_is_a_sample_that_says_so(tmp_path: Path) -> None:
+def test_pitfall_38_above_the_limits_a_page_is_a_sample(tmp_path: Path) -> None:
     rollouts = {
         step: [episode(sample=sample, completion=f"{step * sample * 7919 % 999_983}") for sample in range(300)]
         for step in range(1, 11)

@@ -3,12 +3,9 @@
 import asyncio
 import gzip
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from rlvr.retrieval.base import Document
 from rlvr.retrieval.bm25 import Bm25
@@ -46,7 +43,6 @@ def write_corpus(folder: Path, name: str = "corpus.jsonl") -> Path:
 
 
 def retrieval(**changes: Any) -> RetrievalSettings:
-    """Settings, changed."""
     return RetrievalSettings(**{"timeout_s": 5.0, "max_retries": 2, "max_document_chars": 4_000} | changes)
 
 
@@ -66,15 +62,3 @@ def ranked(retriever: Retriever, found: Sequence[Document], query: str, top_n: i
     """The same of what a retriever finds among some documents."""
     hits = asyncio.run(retriever.ranked(query, found, top_n))
     return [int(hit.document.id.removeprefix("d")) for hit in hits]
-
-
-def data_folder() -> Path:
-    """Where the real data is; skips without."""
-    if "RLVR_DATA" not in os.environ:
-        pytest.skip("RLVR_DATA is not set: the folder with the real data")
-    return Path(os.environ["RLVR_DATA"])
-
-
-def real_rows(name: str) -> list[dict]:
-    """The rows of a file of the real data."""
-    return [json.loads(line) for line in gzip.decompress((data_folder() / name).read_bytes()).splitlines()]

@@ -1,5 +1,3 @@
-"""BM25 against a plain computation of its formula, and under many threads."""
-
 import math
 import subprocess
 import sys
@@ -13,7 +11,8 @@ from rlvr.retrieval.bm25 import K1, B
 from rlvr.retrieval.corpus import open_corpus
 from rlvr.retrieval.settings import RetrievalSettings
 from rlvr.retrieval.text import make_stemmer, words
-from tests.unit.retrieval.passages import PLAIN, STEMMED, bm25, data_folder, documents, ranked, real_rows, write_corpus
+from tests.unit.retrieval.passages import PLAIN, STEMMED, bm25, documents, ranked, write_corpus
+from tests.unit.rewards.official.rows import data_folder, read_gzip
 
 QUERIES = ("capital of Poland", "river rivers river", "Paris", "Which city is on the Vistula?", "華沙")
 
@@ -76,9 +75,8 @@ def test_bm25s_does_not_start_jax() -> None:
 
 def test_recall_on_the_musique_corpus_is_that_of_the_reference(tmp_path: Path) -> None:
     index = bm25().corpus_index(open_corpus(data_folder() / "musique/corpus.jsonl.gz", tmp_path))
-    rows = real_rows("musique/dev.jsonl.gz")
     shares = []
-    for row in rows:
+    for row in read_gzip(data_folder() / "musique/dev.jsonl.gz"):
         gold = {(entry["title"], entry["paragraph_text"]) for entry in row["paragraphs"] if entry["is_supporting"]}
         found = {(document.title, document.text) for document, _ in index.search(row["question"], 5)}
         shares.append(len(gold & found) / len(gold))

@@ -1,5 +1,3 @@
-"""Files of passages: forms, damage, and folders that always belong to the file as it is now."""
-
 import subprocess
 import sys
 from pathlib import Path
@@ -76,7 +74,7 @@ def test_a_damaged_folder_says_what_to_delete(tmp_path: Path, name: str) -> None
 def test_processes_that_build_at_once_all_find_a_whole_index(tmp_path: Path) -> None:
     code = f"""if True:
         from pathlib import Path
-        from rlvr.retrieval.corpus import default_folder, made, open_corpus
+        from rlvr.retrieval.corpus import open_corpus
         from rlvr.retrieval.retriever import open_retriever
         from rlvr.retrieval.settings import RetrievalSettings
         corpus = open_corpus(Path({str(write_corpus(tmp_path))!r}), Path({str(tmp_path / "indexes")!r}))

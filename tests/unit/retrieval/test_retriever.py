@@ -1,5 +1,3 @@
-"""Searches of episodes: each over its own documents, however many run at once."""
-
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,19 +9,18 @@ from rlvr.errors import ConfigError
 from rlvr.retrieval.base import Document, RetrievalError, Search
 from rlvr.retrieval.bm25 import Bm25
 from rlvr.retrieval.retriever import KEPT_INDEXES, Retriever, find_retriever, open_retriever
+from rlvr.retrieval.settings import RetrievalSettings
 from tests.unit.retrieval.passages import bm25, documents, retrieval, write_corpus
 
 
 def own_documents(number: int) -> list[Document]:
     """Ten, which differ from those of another number in their texts only: ids and titles are the same."""
-    return [
-        Document(id=str(place), title=f"Town {place}", text=f"The secret word is word{number} here.")
-        for place in range(10)
-    ]
+    text = f"The secret word is word{number} here."
+    return [Document(id=str(place), title=f"Town {place}", text=text) for place in range(10)]
 
 
 @pytest.mark.parametrize("is_instant", [True, False])
-def test_pitfall_38_a_thousand_episodes_at_once_see_their_own_documents_only(
+def test_pitfall_38_a_thousand_episodes_see_their_own_documents(
     is_instant: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Bm25, "is_instant", is_instant)
@@ -44,15 +41,6 @@ def test_pitfall_38_a_thousand_episodes_at_once_see_their_own_documents_only(
     assert retriever.kept_index.cache_info().currsize == KEPT_INDEXES
 
 
-def test_pitfall_38_equal_ids_and_titles_do_not_share_an_index() -> None:
-    retriever = bm25()
-    first = retriever.over(own_documents(1), ())
-    second = retriever.over(own_documents(2), ())
-    for _ in range(2):
-        assert asyncio.run(first("secret", 1)) == own_documents(1)[:1]
-        assert asyncio.run(second("secret", 1)) == own_documents(2)[:1]
-
-
 def test_the_oracle_gives_what_supports_whatever_is_asked() -> None:
     retriever = open_retriever("golden", retrieval())
 
@@ -64,13 +52,15 @@ def test_the_oracle_gives_what_supports_whatever_is_asked() -> None:
     assert ids(search, "Texas", 1) == ["d0"]
 
 
-def test_a_corpus_is_searched_instead_of_the_documents(tmp_path: object) -> None:
-    settings = retrieval(scope="corpus", corpus=str(write_corpus(tmp_path)), index_dir=f"{tmp_path}/i")  # type: ignore
-    retriever = open_retriever("bm25", settings)
-    search = retriever.over(own_documents(1), ())
+def in_corpus(folder: Path) -> RetrievalSettings:
+    return retrieval(scope="corpus", corpus=str(write_corpus(folder)), index_dir=f"{folder}/i")
+
+
+def test_a_corpus_is_searched_instead_of_the_documents(tmp_path: Path) -> None:
+    search = open_retriever("bm25", in_corpus(tmp_path)).over(own_documents(1), ())
     assert [document.id for document in asyncio.run(search("longest river", 1))] == ["d3"]
     assert asyncio.run(search("secret", 5)) == []
-    golden = open_retriever("golden", settings).over(own_documents(1), {"4"})
+    golden = open_retriever("golden", in_corpus(tmp_path)).over(own_documents(1), {"4"})
     assert [document.id for document in asyncio.run(golden("", 5))] == ["4"]
 
 
@@ -111,23 +101,15 @@ class Backwards(Retriever):
 
 BACKWARDS = f"{Backwards.__module__}:Backwards"
 OTHER = Document(id="caf\u00e9", title="", text="of its own")
-WRONG = {
-    "none": None,
-    "number": 3,
-    "text": "d1",
-    "dict": {"d1": 1.0},
-    "ids": ["d1", "d2"],
-    "pairs": [(documents()[0], 0.5)],
-    "unknown": [documents()[0], OTHER],
-}
+WRONG = {"none": None, "number": 3, "text": "d1", "dict": {"d1": 1.0}, "ids": ["d1", "d2"]}
+WRONG |= {"pairs": [(documents()[0], 0.5)], "unknown": [documents()[0], OTHER]}
 
 
 def test_a_retriever_of_ones_own_searches_paragraphs_and_corpora(tmp_path: Path) -> None:
     own = open_retriever(BACKWARDS, retrieval(own={"least": 1}))
     assert asyncio.run(own.over(documents(), ())("Paris", 1)) == [documents()[2]]
     assert asyncio.run(own.over(documents(), ())("?", 1)) == []
-    settings = retrieval(scope="corpus", corpus=str(write_corpus(tmp_path)), index_dir=str(tmp_path))
-    over_corpus = open_retriever(BACKWARDS, settings)
+    over_corpus = open_retriever(BACKWARDS, in_corpus(tmp_path))
     assert asyncio.run(over_corpus.over([], ())("Paris", 2)) == [documents()[5], documents()[2]]
     ranked = asyncio.run(own.ranked("river", documents(), 3))
     assert [(found.document.id, found.score) for found in ranked] == [("d3", 1.0), ("d1", 0.5)]
@@ -142,8 +124,7 @@ def test_pitfall_26_a_failure_of_ones_own_retriever_ends_the_run() -> None:
 
 @pytest.mark.parametrize("query", WRONG)
 def test_a_wrong_result_of_ones_own_retriever_is_one_sentence(tmp_path: Path, query: str) -> None:
-    in_corpus = retrieval(scope="corpus", corpus=str(write_corpus(tmp_path)), index_dir=str(tmp_path))
-    for settings in (retrieval(), in_corpus):
+    for settings in (retrieval(), in_corpus(tmp_path)):
         with pytest.raises(RetrievalError, match=r":Backwards: its search returned .*; it must return a list") as error:
             asyncio.run(open_retriever(BACKWARDS, settings).over(documents(), ())(query, 1))
         assert "\n" not in str(error.value)

@@ -1,19 +1,21 @@
 """Attempts to grade, in short markers."""
 
 import json
+import math
 from collections.abc import Coroutine, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from rlvr.rewards.base import Grade, Part
 from rlvr.rewards.extract import AnswerFormat, Markers
 from rlvr.rewards.metrics import Metric
 from rlvr.settings import validated
-from rlvr.types import Attempt, Example, GradedAnswer, StopReason
+from rlvr.types import Attempt, Example, GradedAnswer, Score, StopReason
 
 Result = TypeVar("Result")
 MARKERS = Markers(reasoning_start="<r>", reasoning_end="</r>", solution_start="<s>", solution_end="</s>")
@@ -25,6 +27,14 @@ FORMATS = {
     "hash": AnswerFormat(answer_in="hash"),
     "boxed": AnswerFormat(answer_in="boxed"),
 }
+TABLE = [["", "2019", "2018"], ["revenue", "$ 150", "$ 100"], ["loss", "( 32 )", "n/a"]]
+GREW = "subtract(150, 100), divide(#0, 100)"
+METADATA: dict[str, Any] = {"table": TABLE, "program": GREW, "exe_ans": 0.5}  # of a FinQA example
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=8,
+)
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
 PERTURBATIONS = [json.loads(line) for line in (FIXTURES / "perturbations.jsonl").read_text().splitlines()]
 
@@ -38,6 +48,12 @@ def attempt(text: str, gold: str = "18", num_tokens: int = 1, **metadata: Any) -
     """One attempt at the example `e1`."""
     example = Example(id="e1", messages=(), answer=gold, metadata=metadata)
     return Attempt(example=example, completion=text, text=text, stop_reason=StopReason.STOP, num_tokens=num_tokens)
+
+
+def failed(found: Grade | Score, message: str = "") -> bool:
+    """An infrastructure error, which has no value."""
+    said = found.message if isinstance(found, Grade) else str(found.diagnostics["error"])
+    return found.status == "error" and math.isnan(found.value) and message in said
 
 
 def run(answer_in: str = "solution", **task: object) -> Any:
@@ -56,12 +72,10 @@ def finished(coroutine: Coroutine[Any, Any, Result]) -> Result:
 
 
 def grade(part: Part, made: Attempt, form: AnswerFormat = SOLUTION) -> Grade:
-    """The grade of a part that never waits."""
     return part.grade(replace(made, format=form))
 
 
 def graded_answer(metric: Metric, made: Attempt, form: AnswerFormat = SOLUTION) -> GradedAnswer:
-    """The found of a metric that never waits."""
     return finished(metric.grade(replace(made, format=form)))
 
 

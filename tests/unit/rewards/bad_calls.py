@@ -56,10 +56,6 @@ def sleep(seconds: float) -> str:
     return "done"
 
 
-def process_id() -> int:
-    return os.getpid()
-
-
 def spin() -> None:
     while True:
         pass
@@ -122,10 +118,6 @@ def come_back_twice() -> int:
     return 7
 
 
-def eat_memory() -> int:
-    return len(bytearray(4 << 30))
-
-
 def keep_memory(megabytes: int) -> int:
     """Works in a fresh process. The memory is reserved and never touched, so this is quick."""
     KEPT.append(ctypes.create_string_buffer(megabytes << 20))
@@ -136,19 +128,6 @@ def die_soon() -> str:
     """Answers, and ends the process a little later."""
     threading.Timer(0.2, os._exit, (1,)).start()
     return "done"
-
-
-def take_a_while() -> str:
-    time.sleep(0.5)
-    return "done"
-
-
-def end_process() -> None:
-    os._exit(0)
-
-
-def crash() -> None:
-    os.kill(os.getpid(), signal.SIGSEGV)
 
 
 def kill_the_root() -> None:
@@ -167,10 +146,6 @@ def claim_a_huge_reply() -> None:
     write_into_every_socket(b"0" * (2 << 20))
 
 
-def leave_by_exit() -> None:
-    sys.exit(0)
-
-
 def be_interrupted() -> None:
     raise KeyboardInterrupt
 
@@ -186,11 +161,3 @@ class MuteError(Exception):
 
 def fail_without_words() -> None:
     raise MuteError
-
-
-def return_an_object() -> object:
-    return object()
-
-
-def return_a_lot() -> str:
-    return "x" * (8 << 20)

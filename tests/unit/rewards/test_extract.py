@@ -5,25 +5,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlvr.errors import ConfigError
-from rlvr.rewards.extract import AnswerFormat, Markers
+from rlvr.rewards.extract import AnswerFormat
 from rlvr.types import Example, Message, StopReason
-from tests.unit.rewards.attempts import FORMATS, SOLUTION, attempt, solved
-
-
-def make_markers(**changed: str) -> Markers:
-    fields = {"reasoning_start": "<r>", "reasoning_end": "</r>", "solution_start": "<s>", "solution_end": "</s>"}
-    return Markers(**(fields | changed))
+from tests.unit.rewards.attempts import FORMATS, MARKERS, SOLUTION, attempt, solved
 
 
 @pytest.mark.parametrize(
     ("text", "answer"),
     [
-        ("<r>a</r><s>18</s>", "18"),
-        ("\n <r>a</r>\n<s> 18 </s> \n", "18"),
-        ("<r>a</r> so <s>18</s>", "18"),
-        ("no reasoning marks <s>18</s>", "18"),
-        ("<s>1</s", None),
-        ("<s>two\nlines</s>", "two\nlines"),
+        *(("<r>a</r><s>18</s>", "18"), ("\n <r>a</r>\n<s> 18 </s> \n", "18"), ("<r>a</r> so <s>18</s>", "18")),
+        *(("no reasoning marks <s>18</s>", "18"), ("<s>1</s", None), ("<s>two\nlines</s>", "two\nlines")),
     ],
 )
 def test_the_answer_in_the_solution_block(text: str, answer: str | None) -> None:
@@ -40,7 +31,7 @@ def test_the_answer_in_the_solution_block(text: str, answer: str | None) -> None
         *("a</r><s>18</s>", "</r>a<r><s>18</s>", "<r>a<s>18</s></r>", "<s>18</s><r>a</r>", "<s><r>a</r>18</s>"),
     ],
 )
-def test_pitfall_28_nothing_but_one_closed_solution_block_at_the_end_holds_an_answer(text: str) -> None:
+def test_pitfall_28_an_answer_is_in_one_closed_block_at_the_end(text: str) -> None:
     assert SOLUTION.extract(text) is None
     assert not SOLUTION.is_exact(text)
 
@@ -73,13 +64,6 @@ def test_pitfall_28_the_answer_in_the_box(text: str, answer: str | None) -> None
     assert FORMATS["boxed"].extract(text) == answer
 
 
-@pytest.mark.parametrize("name", ["solution", "boxed"])
-def test_pitfall_28_a_long_text_hides_no_answer(name: str) -> None:
-    reasoning = "I check every step again. " * 2000
-    text = {"solution": f"<r>{reasoning}</r><s>18</s>", "boxed": f"So \\boxed{{18}}. {reasoning}"}[name]
-    assert FORMATS[name].extract(text) == "18"
-
-
 @pytest.mark.parametrize(
     ("name", "text"),
     [("solution", solved("18")), ("hash", "#### 18"), ("boxed", "\\boxed{18}"), ("whole", "18"), (None, "18")],
@@ -94,16 +78,10 @@ def test_pitfall_28_a_completion_that_was_cut_off_has_no_answer(name: str | None
 @pytest.mark.parametrize(
     ("prompt", "completion", "answer"),
     [
-        ("<boe> 3 4 + =", "7 <eoe>", "7"),
-        ("<boe> 3 4 + =", "3 4 + = 7 <eoe>", "7"),
-        ("reverse: a b =", "b <eoe> = c <eoe>", "b"),
-        ("a = b", "c = d <eoe>", "d"),
-        ("3 + 4 =", "3 + 4 = 7", "7"),  # a model that has no <eoe>
-        ("3 + 4 =", "7 7", None),
-        ("<boe> 3 4 + =", "7 7 <eoe>", None),
-        ("<boe> 3 4 + =", "<eoe>", None),
-        ("<boe> 3 4 + =", "= <eoe>", None),
-        ("", "7 <eoe>", None),
+        *(("<boe> 3 4 + =", "7 <eoe>", "7"), ("<boe> 3 4 + =", "3 4 + = 7 <eoe>", "7")),
+        *(("reverse: a b =", "b <eoe> = c <eoe>", "b"), ("a = b", "c = d <eoe>", "d"), ("", "7 <eoe>", None)),
+        *(("3 + 4 =", "3 + 4 = 7", "7"), ("3 + 4 =", "7 7", None)),  # a model that has no <eoe>
+        *(("<boe> 3 4 + =", said, None) for said in ("7 7 <eoe>", "<eoe>", "= <eoe>")),
     ],
 )
 def test_pitfall_28_the_one_word_after_the_last_equals(prompt: str, completion: str, answer: str | None) -> None:
@@ -115,44 +93,33 @@ def test_pitfall_28_the_one_word_after_the_last_equals(prompt: str, completion: 
 
 
 @pytest.mark.parametrize(
-    "changed",
+    ("name", "marker"),
     [
-        {"solution_end": ""},
-        {"reasoning_start": " "},
-        {"solution_start": "<r>"},
-        {"solution_start": "<r>!"},
-        {"solution_end": "s>"},
+        *(("solution_end", ""), ("reasoning_start", " "), ("solution_end", "s>")),
+        *(("solution_start", "<r>"), ("solution_start", "<r>!")),
     ],
 )
-def test_markers_that_cannot_be_told_apart_are_refused(changed: dict[str, str]) -> None:
+def test_markers_that_cannot_be_told_apart_are_refused(name: str, marker: str) -> None:
     with pytest.raises(ConfigError, match=r"marker '.*' is blank or part of another one"):
-        make_markers(**changed)
+        replace(MARKERS, **{name: marker})
 
 
 PIECES = ["<r>", "</r>", "<s>", "</s>", "18", " ", "\n", "a", "####", "\\boxed{", "{", "}", "\\", "$"]
 
 
 @settings(deadline=None)
-@given(
-    st.lists(st.sampled_from(PIECES) | st.text(max_size=3), max_size=12).map("".join), st.sampled_from(sorted(FORMATS))
-)
-def test_no_text_crashes_and_an_answer_is_part_of_the_text(text: str, name: str) -> None:
-    answer = FORMATS[name].extract(text)
-    assert answer is None or (answer and answer == answer.strip() and answer in text)
-    if FORMATS[name].is_exact(text):
-        assert answer is not None
+@given(st.lists(st.sampled_from(PIECES) | st.text(max_size=3), max_size=12).map("".join))
+def test_no_text_crashes_and_an_answer_is_part_of_the_text(text: str) -> None:
+    for form in FORMATS.values():
+        answer = form.extract(text)
+        assert answer is None or (answer and answer == answer.strip() and answer in text)
+        assert answer is not None or not form.is_exact(text)
 
 
 @pytest.mark.parametrize("name", sorted(FORMATS))
 def test_a_megabyte_of_anything_takes_linear_time(name: str) -> None:
     size = 10**6
-    for text in (
-        "<s>" * (size // 3),
-        "\\boxed{" + "{" * size,
-        "\\boxed{" + "\\" * size,
-        "#" * size,
-        " " * size,
-        "<" * size,
-    ):
+    for text in ("<s>" * (size // 3), *("\\boxed{" + c * size for c in "{\\"), *(c * size for c in "# <")):
         assert name == "whole" or FORMATS[name].extract(text) is None
-    assert FORMATS[name].extract(solved("1" * size)) is not None or name in ("hash", "boxed")
+    long = {"solution": solved("1" * size), "boxed": "So \\boxed{18}." + " Sure." * size, "whole": "1" * size}
+    assert FORMATS[name].extract(long.get(name, "#### 18")) is not None

@@ -7,12 +7,8 @@ from hypothesis import strategies as st
 
 from rlvr.rewards.finqa import FinqaProgram
 from rlvr.rewards.metrics import FinqaProgramMetric
-from tests.unit.rewards.attempts import attempt, grade, graded_answer, solved
+from tests.unit.rewards.attempts import GREW, METADATA, attempt, failed, grade, graded_answer, solved
 from tests.unit.rewards.test_numeric import finqa_rows
-
-TABLE = [["", "2019", "2018"], ["revenue", "$ 150", "$ 100"], ["loss", "( 32 )", "n/a"]]
-GREW = "subtract(150, 100), divide(#0, 100)"
-METADATA: dict[str, Any] = {"table": TABLE, "program": GREW, "exe_ans": 0.5}
 
 
 def value(said: str, mode: Any, **changed: object) -> tuple[float, str]:
@@ -41,14 +37,11 @@ def test_right_and_wrong_programs(program: str, execution: float, same: float) -
 @pytest.mark.parametrize(
     "said",
     [
-        "subtract(150,100),divide(#0,100)",
-        "subtract(150 , 100) , divide(#0 , 100)",
-        "subtract(150, 100)\ndivide(#0, 100)",
-        "subtract(150, 100),\n divide(#0, 100)\n",
-        "subtract(150, 100), divide(#0, 100).",
+        *("subtract(150,100),divide(#0,100)", "subtract(150 , 100) , divide(#0 , 100)", f"{GREW}."),
+        *("subtract(150, 100)\ndivide(#0, 100)", "subtract(150, 100),\n divide(#0, 100)\n"),
     ],
 )
-def test_pitfall_28_the_punctuation_of_a_program_is_mended_for_reward_and_metric(said: str) -> None:
+def test_pitfall_28_a_program_may_have_other_punctuation(said: str) -> None:
     assert value(said, "execution") == value(said, "program") == (1.0, "scored")
     assert graded_answer(FinqaProgramMetric(), attempt(solved(said), **METADATA)).correct
     assert value(f"{said} or 7", "execution") == (-1.0, "invalid")
@@ -57,25 +50,21 @@ def test_pitfall_28_the_punctuation_of_a_program_is_mended_for_reward_and_metric
 @pytest.mark.parametrize(
     "program",
     [
-        *("", "0.5", "50%", "yes", "banana", "divide(1, 2", "divide 1 2", "divide(1)", "divide(1, 2, 3)", "("),
-        *(")", "EOF"),
-        *("divide(1, 0)", "divide(#0, 2)", "sqrt(2, 1)", "add(nan, 1)", "add(inf, 1)", "multiply(1e308, 1e308)"),
+        *("", "0.5", "50%", "yes", "banana", "divide(1, 2", "divide 1 2", "divide(1)", "divide(1, 2, 3)", "(", ")"),
+        *("EOF", "divide(1, 0)", "divide(#0, 2)", "sqrt(2, 1)", "add(nan, 1)", "add(inf, 1)", "multiply(1e308, 1e308)"),
         *("exp(9, 999999999)", "exp(-8, 0.5)", "table_sum(loss, none)", "table_sum(nothing, none)", "divide($1, 2)"),
         *("divide(yes, 2)", "divide(1, 2), " * 200 + "divide(1, 2)"),
     ],
 )
-@pytest.mark.parametrize("mode", ["execution", "program"])
-def test_pitfall_28_a_program_that_has_no_result_is_invalid_and_no_crash(program: str, mode: Any) -> None:
-    assert value(program, mode) == (-1.0, "invalid")
+def test_pitfall_28_a_program_without_a_result_is_invalid(program: str) -> None:
+    assert value(program, "execution") == value(program, "program") == (-1.0, "invalid")
 
 
 @pytest.mark.parametrize("missing", ["table", "program", "exe_ans"])
-def test_pitfall_26_an_example_without_its_table_or_gold_is_an_error_that_names_it(missing: str) -> None:
+def test_pitfall_26_an_example_without_its_gold_is_an_error(missing: str) -> None:
     metadata = {name: found for name, found in METADATA.items() if name != missing}
     found = grade(FinqaProgram(mode="program"), attempt(solved(GREW), **metadata))
-    assert found.status == "error"
-    assert math.isnan(found.value)
-    assert found.message == f"example 'e1' has no {missing} in its metadata"
+    assert failed(found, f"example 'e1' has no {missing} in its metadata")
 
 
 PIECES = [
@@ -93,14 +82,15 @@ def test_no_program_crashes_or_hangs_the_part(program: str) -> None:
         assert math.isfinite(found[0])
 
 
-def test_every_gold_program_of_finqa_is_right_and_another_result_is_wrong() -> None:
-    part, strict = FinqaProgram(), FinqaProgram(mode="program")
-    rows = list(finqa_rows())
+def test_every_gold_program_of_finqa_is_right() -> None:
+    part, strict, metric = FinqaProgram(), FinqaProgram(mode="program"), FinqaProgramMetric()
+    rows = finqa_rows()
     assert len(rows) == 100 + 883 + 801
     for row in rows:
         metadata = {"table": row["table"], "program": row["qa"]["program"], "exe_ans": row["qa"]["exe_ans"]}
         made = attempt(solved(row["qa"]["program"]), **metadata)
         assert grade(part, made).value == 1.0, row["id"]
         assert grade(strict, made).value == 1.0, row["id"]
+        assert graded_answer(metric, made).correct, row["id"]
         other = attempt(solved(row["qa"]["program"]), **(metadata | {"exe_ans": 123456.789}))
         assert grade(part, other).value == 0.0, row["id"]

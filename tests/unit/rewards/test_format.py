@@ -6,29 +6,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rlvr.rewards.base import Grade
 from rlvr.rewards.format import FormatApproximate, FormatExact, LengthPenalty, RepetitionPenalty
 from rlvr.types import StopReason
 from tests.unit.rewards.attempts import attempt, grade
 
 
 @pytest.mark.parametrize(
-    ("value", "texts"),
+    ("text", "value"),
     [
-        (1.0, ("<r>a</r><s>18</s>", "\n<r>a</r>\n<s>banana</s>\n")),
-        (0.0, ("", "18", "<s>18</s>", "<r></r><s>18</s>", "<r>a</r><s></s>", "Sure! <r>a</r><s>18</s>")),
-        (0.0, ("<r>a</r><s>18</s> 18", "<r>a</r> so <s>18</s>", "<r>a</r><s>17</s><s>18</s>")),
-        (0.0, ("<r>a</r><r>b</r><s>18</s>",)),
+        *((text, 1.0) for text in ("<r>a</r><s>18</s>", "\n<r>a</r>\n<s>banana</s>\n")),
+        *((text, 0.0) for text in ("", "18", "<s>18</s>", "<r></r><s>18</s>", "<r>a</r><s></s>")),
+        *((text, 0.0) for text in ("Sure! <r>a</r><s>18</s>", "<r>a</r><s>18</s> 18", "<r>a</r> so <s>18</s>")),
+        *((text, 0.0) for text in ("<r>a</r><s>17</s><s>18</s>", "<r>a</r><r>b</r><s>18</s>")),
     ],
 )
-def test_pitfall_28_the_exact_format_is_the_whole_text(value: float, texts: tuple[str, ...]) -> None:
-    for text in texts:
-        found = grade(FormatExact(), attempt(text))
-        assert (found.value, found.status) == (value, "scored"), text
-
-
-def test_pitfall_28_a_completion_that_was_cut_off_earns_no_format() -> None:
-    cut = replace(attempt("<r>a</r><s>18</s>"), stop_reason=StopReason.LENGTH)
-    assert grade(FormatExact(), cut).value == 0.0
+def test_pitfall_28_the_exact_format_is_the_whole_text(text: str, value: float) -> None:
+    assert grade(FormatExact(), attempt(text)) == Grade(value=value)
+    assert grade(FormatExact(), replace(attempt(text), stop_reason=StopReason.LENGTH)).value == 0.0  # cut off
 
 
 @pytest.mark.parametrize(
@@ -39,9 +34,8 @@ def test_pitfall_28_a_completion_that_was_cut_off_earns_no_format() -> None:
         *(("<s><s><s>", 1.0, -1.0), ("<s>18</s><r>a</r>", 0.0, 0.5), ("<r><s></r></s>", 0.0, 0.75)),
     ],
 )
-def test_pitfall_28_a_quarter_for_each_marker_that_occurs_exactly_once(text: str, penalty: float, value: float) -> None:
-    found = grade(FormatApproximate(penalty=penalty), attempt(text))
-    assert (found.value, found.status) == (value, "scored")
+def test_pitfall_28_each_marker_that_occurs_once_is_a_quarter(text: str, penalty: float, value: float) -> None:
+    assert grade(FormatApproximate(penalty=penalty), attempt(text)) == Grade(value=value)
 
 
 def test_pitfall_28_markers_in_another_order_earn_less() -> None:
@@ -53,11 +47,10 @@ def test_pitfall_28_markers_in_another_order_earn_less() -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.sampled_from(["<r>", "</r>", "<s>", "</s>", "18", " "]), max_size=10).map("".join))
-def test_the_exact_format_has_all_markers_and_the_range_is_as_documented(text: str) -> None:
+def test_an_exact_format_has_all_markers(text: str) -> None:
     approximate = grade(FormatApproximate(penalty=0.5), attempt(text)).value
     assert -0.5 <= approximate <= 1.0
-    if grade(FormatExact(), attempt(text)).value:
-        assert approximate == 1.0
+    assert approximate == 1.0 or grade(FormatExact(), attempt(text)).value == 0.0
 
 
 @pytest.mark.parametrize(

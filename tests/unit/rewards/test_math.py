@@ -1,6 +1,5 @@
 import asyncio
 import itertools
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -16,6 +15,7 @@ from rlvr.rewards.parts import PartRunner
 from rlvr.rewards.sandbox import Sandbox
 from rlvr.types import Attempt, StopReason
 from tests.unit.rewards.attempts import attempt as make_attempt
+from tests.unit.rewards.attempts import failed
 
 RIGHT, WRONG, INVALID = Grade(value=1.0), Grade(value=-0.25), Grade(value=-0.5, status="invalid")
 
@@ -46,13 +46,8 @@ EQUAL = [
     *(("18", said) for said in ("18", "$18$", "\\boxed{18}", "18.0", "018", "+18", "\\$18", "x = 18", "\\theta = 18")),
     *(("18", said) for said in ("= 18", "18\\text{ eggs}")),
     *(("x=1, y=2", "x=1, y=2"), ("1080", "1,080"), ("-3", "-3"), ("\\frac{1}{2}", "0.5"), ("\\frac{1}{2}", "1/2")),
-    *(
-        ("1/3", "\\frac{2}{6}"),
-        ("2\\sqrt{2}", "\\sqrt{8}"),
-        ("x^2+2x+1", "(x+1)^2"),
-        ("12%", "12\\%"),
-        ("12\\%", "0.12"),
-    ),
+    *(("1/3", "\\frac{2}{6}"), ("2\\sqrt{2}", "\\sqrt{8}"), ("x^2+2x+1", "(x+1)^2")),
+    *(("12%", "12\\%"), ("12\\%", "0.12")),
     *(("\\{1,2\\}", "\\{2,1\\}"), ("2\\pi", "\\pi \\cdot 2"), ("10", "\\binom{5}{2}"), ("yes", "Yes"), ("no", "no")),
     *(("\\text{east}", "east"), ("\\begin{pmatrix}1\\\\2\\end{pmatrix}", "\\begin{pmatrix}1\\\\2\\end{pmatrix}")),
 ]
@@ -69,27 +64,21 @@ UNREADABLE = [
 ]
 
 
-def test_pitfall_28_equivalent_expressions_are_equal_and_others_are_not(pool: Sandbox) -> None:
-    found = grades(pool, *EQUAL, *DIFFERENT)
-    expected = [RIGHT] * len(EQUAL) + [WRONG] * len(DIFFERENT)
-    assert [
-        pair for pair, grade, right in zip([*EQUAL, *DIFFERENT], found, expected, strict=True) if grade != right
-    ] == []
+@pytest.mark.parametrize(
+    ("pairs", "expected"),
+    [(EQUAL, RIGHT), (DIFFERENT, WRONG), ([("18", text) for text in UNREADABLE], INVALID)],
+    ids=["equal", "different", "unreadable"],
+)
+def test_pitfall_28_only_equivalent_expressions_are_equal(
+    pool: Sandbox, pairs: list[tuple[str, str]], expected: Grade
+) -> None:
+    found = grades(pool, *pairs)
+    assert [(pair, grade) for pair, grade in zip(pairs, found, strict=True) if grade != expected] == []
 
 
-def test_pitfall_28_what_cannot_be_read_is_invalid_and_matches_nothing(pool: Sandbox) -> None:
-    found = grades(pool, *(("18", text) for text in UNREADABLE))
-    assert [text for text, grade in zip(UNREADABLE, found, strict=True) if grade != INVALID] == []
-
-
-def test_pitfall_28_the_quick_look_at_values_never_contradicts_math_verify() -> None:
-    texts = {text for pair in EQUAL + DIFFERENT for text in pair} | {
-        "x+1",
-        "1+x",
-        "(x^2-1)/(x-1)",
-        "\\sqrt{x^2}",
-        "x^{2}",
-    }
+def test_pitfall_28_the_look_at_values_agrees_with_math_verify() -> None:
+    texts = {text for pair in EQUAL + DIFFERENT for text in pair}
+    texts |= {"x+1", "1+x", "(x^2-1)/(x-1)", "\\sqrt{x^2}", "x^{2}"}
     found = {text: _parsed_answer(text) for text in sorted(texts)}
     pairs = [(a, b) for a, b in itertools.product(found, found) if found[a] and found[b]]
     quick = {(a, b) for a, b in pairs if differ_in_value(found[a][0], found[b][0])}
@@ -99,14 +88,9 @@ def test_pitfall_28_the_quick_look_at_values_never_contradicts_math_verify() -> 
 
 
 @pytest.mark.parametrize("gold", ["", "?!", "{", "\\frac{1}{0}", "\\boxed{1} \\boxed{2}", "1" * 2000])
-def test_pitfall_28_a_gold_that_cannot_be_read_is_an_error_naming_the_example_even_if_the_answer_is_the_same(
-    pool: Sandbox, gold: str
-) -> None:
+def test_pitfall_28_an_unreadable_gold_is_an_error(pool: Sandbox, gold: str) -> None:
     for grade in grades(pool, (gold, gold), (gold, "18")):
-        if grade != INVALID:  # there is no answer
-            assert grade.status == "error"
-            assert math.isnan(grade.value)
-            assert grade.message.endswith("of example 'e1' is no expression")
+        assert grade == INVALID or failed(grade, "of example 'e1' is no expression")  # invalid: there is no answer
 
 
 def test_the_answer_is_read_where_the_format_says(pool: Sandbox) -> None:
@@ -121,10 +105,8 @@ def test_pitfall_28_an_answer_that_was_cut_off_is_invalid(pool: Sandbox) -> None
     assert asyncio.run(WHOLE.grade(cut)) == INVALID
 
 
-def test_pitfall_27_an_expression_that_never_ends_is_an_error_and_spares_the_others() -> None:
+def test_pitfall_27_an_endless_expression_is_an_error() -> None:
     with Sandbox(num_workers=1, timeout_s=1.0, max_memory_mb=1024) as pool:
         found = grades(pool, ("\\log 3", "10^{10}"), ("18", "18"), ("18", "19"))
-    assert found[0].status == "error"
-    assert math.isnan(found[0].value)
-    assert found[0].message == "timed out after 1 s"
+    assert failed(found[0], "timed out after 1 s")
     assert found[1:] == [RIGHT, WRONG]

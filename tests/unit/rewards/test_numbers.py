@@ -6,8 +6,6 @@ from hypothesis import strategies as st
 
 from rlvr.rewards.numbers import Number, YesNo, close, parse_answer, same_answer
 
-PERCENT = Fraction(1, 100)
-
 
 def number(text: str) -> Number:
     found = parse_answer(text)
@@ -54,19 +52,15 @@ def test_pitfall_28_every_spelling_of_a_minus_is_a_minus(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("texts", "value", "unit"),
+    ("text", "value", "unit"),
     [
-        (("44%", "44 %", "44\\%", "44 percent", "44 per cent", "44 % of revenue"), Fraction("0.44"), PERCENT),
-        (("(44%)",), Fraction("-0.44"), PERCENT),
-        (("12.0 million", "$12 million dollars"), 12_000_000, 10**6),
-        (("($12) million",), -12_000_000, 10**6),
-        (("2 billions",), 2 * 10**9, 10**9),
-        (("3 dozen eggs",), 36, 12),
+        *((f"44{sign}", "0.44", "1/100") for sign in ("%", " %", "\\%", " percent", " per cent", " % of revenue")),
+        *(("(44%)", "-0.44", "1/100"), ("2 billions", "2e9", "1e9"), ("3 dozen eggs", "36", "12")),
+        *(("12.0 million", "12e6", "1e6"), ("$12 million dollars", "12e6", "1e6"), ("($12) million", "-12e6", "1e6")),
     ],
 )
-def test_percents_and_scales(texts: tuple[str, ...], value: Fraction, unit: Fraction) -> None:
-    for text in texts:
-        assert number(text) == Number(Fraction(value), Fraction(unit)), text
+def test_percents_and_scales(text: str, value: str, unit: str) -> None:
+    assert number(text) == Number(Fraction(value), Fraction(unit))
 
 
 @pytest.mark.parametrize(
@@ -77,11 +71,9 @@ def test_percents_and_scales(texts: tuple[str, ...], value: Fraction, unit: Frac
         *("18 or 19", "3 4", "3-4", "3 - 4", "18, 19", "18;19", "1 1/2", "18=18", "2+2", "3*6", "10 000", "18.0.0"),
         *("1,08", "10,80", "1,0801", ",080", "1,,080", "1,080,,", "1.080,5", "10,80,000"),
         *("--3", "+-3", "-+3", "-$-3", "(-3)", "-(3)", "(+3)", "(3", "3)", "((3))", "(3) (4)", "(three)"),
-        *("18 (eggs) or", "18 ()"),
+        *("18 (eggs) or", "18 ()", "18 hundred two", "18 million and"),
         *("5% decrease", "18 or more", "18 is wrong", "18 not", "18 thirty", "18 and a half", "18 minus"),
-        *("18 million and",),
         *("18x", "18 x", "18 a", "18e", "18e+", "1e41", "1e-41", "1e999999999", "0x12", "1_8", "18%%", "%18"),
-        *("18 hundred two",),
         *("9" * 41, "18" + " " * 200, "18 " + "a" * 300, "18 one two", "18 eggs for breakfast each", "18\u200b"),
         *("yes no", "yes and no", "yesterday", "y", "n", "not", "nope", "yes 18", "true", "\u0661\u0668"),
         *("\uff11", "x = y = 18", "6 = 18", "x == 18", "~18", "= "),
@@ -89,7 +81,7 @@ def test_percents_and_scales(texts: tuple[str, ...], value: Fraction, unit: Frac
         *("{18}", "\\frac{3}{0}", "\\frac{\\frac{1}{2}}{3}", "18\\", "\\sqrt{18}"),
     ],
 )
-def test_pitfall_28_what_is_not_one_number_is_invalid_and_never_0(text: str) -> None:
+def test_pitfall_28_what_is_not_one_number_is_invalid(text: str) -> None:
     assert parse_answer(text) is None
 
 
@@ -101,18 +93,6 @@ def test_the_limits_are_where_the_docstring_says() -> None:
     assert parse_answer("18" + " " * 199) is None
     assert parse_answer("18 eggs per week") == Number(Fraction(18))
     assert parse_answer("18 eggs per week day") is None
-
-
-@pytest.mark.parametrize(
-    ("a", "b"),
-    [
-        *(("18", "18.0"), ("1,080", "1080"), ("12%", "0.12"), ("12%", "12"), ("12%", "12 percent"), ("1/3", "2/6")),
-        ("12.0 million", "12,000,000"),
-    ],
-)
-def test_equal_numbers_are_the_same(a: str, b: str) -> None:
-    assert same_answer(number(a), number(b))
-    assert same_answer(number(b), number(a))
 
 
 @pytest.mark.parametrize(
@@ -129,29 +109,25 @@ def test_pitfall_28_words_that_change_the_number_are_no_unit(words: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("a", "b"),
+    ("a", "b", "same"),
     [
-        *(("12 million", "12 thousand"), ("12 million", "12%"), ("12 thousand", "12000%"), ("12.0 million", "12")),
-        *(("3 dozen", "3"), ("44%", "4400%"), ("0.12%", "0.12"), ("1%", "100%"), ("12%", "1200"), ("12", "0.12")),
-        ("3", "-3"),
+        *(("18", "18.0", True), ("1,080", "1080", True), ("12%", "0.12", True), ("12%", "12", True)),
+        *(("12%", "12 percent", True), ("1/3", "2/6", True), ("12.0 million", "12,000,000", True)),
+        *(("12 million", "12 thousand", False), ("12 million", "12%", False), ("12 thousand", "12000%", False)),
+        *(("12.0 million", "12", False), ("3 dozen", "3", False), ("44%", "4400%", False), ("0.12%", "0.12", False)),
+        *(("1%", "100%", False), ("12%", "1200", False), ("12", "0.12", False), ("3", "-3", False)),
     ],
 )
-def test_pitfall_28_no_unit_stands_for_another_value(a: str, b: str) -> None:
+def test_pitfall_28_no_unit_stands_for_another_value(a: str, b: str, same: bool) -> None:
     for one, other in ((number(a), number(b)), (number(b), number(a))):
-        assert not same_answer(one, other)
-        assert not close(one, other, Fraction(1, 10))
+        assert same_answer(one, other) is same
+        assert same or not close(one, other, Fraction(1, 10))
 
 
-@pytest.mark.parametrize(
-    ("a", "b"),
-    [
-        ("1/3", "0.3333333333"),
-        ("0.1", "0.10000000000000000001"),
-        ("9007199254740993", "9007199254740992"),  # equal as floats
-    ],
-)
-def test_numbers_are_compared_exactly(a: str, b: str) -> None:
-    assert not same_answer(number(a), number(b))
+def test_numbers_are_compared_exactly() -> None:
+    assert not same_answer(number("1/3"), number("0.3333333333"))
+    assert not same_answer(number("0.1"), number("0.10000000000000000001"))
+    assert not same_answer(number("9007199254740993"), number("9007199254740992"))  # equal as floats
 
 
 @pytest.mark.parametrize(
@@ -185,9 +161,8 @@ ALPHABET = "0123456789.,-+()$%/eE \n\\{}xyesnomil\u2212\u20ac\u0661\u00b2"
 
 @settings(deadline=None)
 @given(st.text(alphabet=ALPHABET, max_size=60) | st.text(max_size=60))
-def test_no_text_crashes_the_reader_and_every_number_can_be_written_and_read_again(text: str) -> None:
+def test_a_number_can_be_written_and_read_again(text: str) -> None:
     found = parse_answer(text)
-    assert found is None or isinstance(found, Number | YesNo)
     if isinstance(found, Number):
         assert any(character.isdigit() for character in text)
         again = parse_answer(str(found))

@@ -1,5 +1,3 @@
-"""A user's own parts and metrics, found by `module:Class`: run apart, told from ours by nothing else."""
-
 import asyncio
 import math
 from collections.abc import Iterator
@@ -15,14 +13,12 @@ from rlvr.rewards.sandbox import Sandbox
 from rlvr.rewards.settings import RewardSettings
 from rlvr.settings import dumped, validated
 from rlvr.types import Score, StopReason
-from tests.unit.rewards.attempts import WHOLE, attempt, wrong_settings
+from tests.unit.rewards.attempts import WHOLE, attempt, failed, wrong_settings
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "own"
 CODE = """
 import asyncio, json, os
 from rlvr.rewards.base import Grade, Part
-from rlvr.rewards.metrics import Metric
-from rlvr.types import GradedAnswer
 
 class Acts(Part):
     def grade(self, attempt):
@@ -40,6 +36,8 @@ class Acts(Part):
                 return json.loads("{")
             case "list":
                 return [1.0]
+            case "huge":
+                return 10**400
         return attempt.example.metadata["level"]
 
 class Great(Part):
@@ -50,10 +48,6 @@ class Waits(Part):
     async def grade(self, attempt):
         await asyncio.sleep(0.001)
         return True
-
-class Judges(Metric):
-    async def grade(self, attempt):
-        return GradedAnswer(answer=attempt.answer, correct=True)
 
 """
 LINE = 1 + CODE.splitlines().index('                return json.loads("{")')
@@ -99,16 +93,14 @@ def test_a_part_runs_in_another_process(pool: Sandbox) -> None:
         ("else", "own: KeyError: 'level' ("),
     ],
 )
-def test_pitfall_26_what_goes_wrong_in_a_part_is_an_error_with_its_line(pool: Sandbox, said: str, message: str) -> None:
-    found = scored(pool, said)
-    assert found.status == "error"
-    assert math.isnan(found.value)
-    assert message in str(found.diagnostics["error"])
+def test_pitfall_26_a_failed_part_is_an_error_with_its_line(pool: Sandbox, said: str, message: str) -> None:
+    assert failed(scored(pool, said), message)
 
 
 def test_pitfall_29_a_part_that_returns_no_number_is_named(pool: Sandbox) -> None:
-    with pytest.raises(RewardError, match=r"reward\.parts\.own returned list \[1\.0\] for example 'e1'"):
-        scored(pool, "list")
+    for said, returned in (("list", r"list \[1\.0\]"), ("huge", "int 10{79,}"), ("else", "float nan")):
+        with pytest.raises(RewardError, match=rf"reward\.parts\.own returned {returned} for example 'e1': it must re"):
+            scored(pool, said, level=math.nan)
     with pytest.raises(RewardError, match=r"reward\.parts\.own returned status 'great' for .* scored, invalid, error"):
         scored(pool, "", "own_rewards:Great")
 

@@ -1,5 +1,4 @@
 import asyncio
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -14,8 +13,8 @@ from rlvr.rewards.parts import PartRunner
 from rlvr.rewards.reasoning_gym import ReasoningGym
 from rlvr.rewards.sandbox import Sandbox
 from rlvr.types import Attempt, StopReason
-from tests.unit.rewards.attempts import attempt as make_attempt
-from tests.unit.rewards.attempts import run as a_run
+from tests.unit.rewards import attempts
+from tests.unit.rewards.attempts import failed
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +32,7 @@ def generated(dataset: str, **settings: Any) -> dict[str, Any]:
 
 
 def attempt(pool: Sandbox, metadata: dict[str, Any], text: str) -> Attempt:
-    return replace(make_attempt(text, "", **metadata), format=AnswerFormat(answer_in="boxed"), sandbox=pool)
+    return replace(attempts.attempt(text, "", **metadata), format=AnswerFormat(answer_in="boxed"), sandbox=pool)
 
 
 def grades(pool: Sandbox, metadata: dict[str, Any], *texts: str) -> list[Grade]:
@@ -46,9 +45,8 @@ def grades(pool: Sandbox, metadata: dict[str, Any], *texts: str) -> list[Grade]:
 @pytest.mark.parametrize("dataset", ["basic_arithmetic", "leg_counting", "arc_1d", "prime_factorization", "countdown"])
 def test_the_gold_gets_full_marks_and_other_answers_do_not(pool: Sandbox, dataset: str) -> None:
     metadata = generated(dataset)
-    right, wrong, missing = grades(
-        pool, metadata, f"So \\boxed{{{metadata['entry']['answer']}}}", "So \\boxed{999983}", "So 999983"
-    )
+    said = (f"So \\boxed{{{metadata['entry']['answer']}}}", "So \\boxed{999983}", "So 999983")
+    right, wrong, missing = grades(pool, metadata, *said)
     assert right == Grade(value=1.0)
     assert wrong.value < 0.5
     assert missing == Grade(value=0.0, status="invalid")
@@ -75,21 +73,16 @@ def test_an_answer_that_the_verifier_fails_on_is_invalid(pool: Sandbox) -> None:
     assert grades(pool, generated("prime_factorization"), "\\boxed{zzz}") == [Grade(value=0.0, status="invalid")]
 
 
-def test_pitfall_26_a_verifier_that_fails_on_its_own_gold_is_an_error(pool: Sandbox) -> None:
+def test_pitfall_26_an_example_at_fault_is_an_error(pool: Sandbox) -> None:
     broken = {"dataset": "prime_factorization", "entry": {"question": "?", "answer": "2 x 3", "metadata": {}}}
     (found,) = grades(pool, broken, "\\boxed{zzz}")
-    assert found.status == "error"
-    assert math.isnan(found.value)
+    assert failed(found)
     assert found.message
-
-
-def test_an_example_of_another_task_is_an_error_that_names_it(pool: Sandbox) -> None:
     (found,) = grades(pool, {}, "\\boxed{1}")
-    assert found.status == "error"
-    assert found.message.startswith("example 'e1' has no metadata dataset and entry")
+    assert failed(found, "example 'e1' has no metadata dataset and entry")
 
 
 def test_it_scores_the_task_that_brings_a_verifier() -> None:
-    ReasoningGym().check_run(a_run(brings_verifier=True))
+    ReasoningGym().check_run(attempts.run(brings_verifier=True))
     with pytest.raises(ConfigError, match="reasoning_gym scores task=reasoning_gym, not task=mine; use numeric"):
-        ReasoningGym().check_run(a_run())
+        ReasoningGym().check_run(attempts.run())

@@ -1,9 +1,12 @@
+from dataclasses import replace
+
 import pytest
 
 from rlvr.rewards.expressions import Arithmetic
 from rlvr.rewards.parts import PartsVerifier
 from rlvr.rewards.rpn import RpnBoxed, RpnCorrect, RpnVerifier
-from rlvr.types import Attempt, Example, Message, Score, StopReason
+from rlvr.types import Attempt, Example, Message, Score
+from tests.unit.rewards import attempts
 from tests.unit.rewards.attempts import finished
 
 MOD_13 = Arithmetic(operators=("+", "-", "*"), smallest=0, largest=12, modulus=13)
@@ -11,14 +14,9 @@ PROMPT = "<boe> 4 0 1 + + ="
 
 
 def made(completion: str, answer: str = "5", prompt: str = PROMPT, state: object = MOD_13) -> Attempt:
-    return Attempt(
-        example=Example(id="e", messages=(Message(role="user", content=prompt),), answer=answer),
-        completion=completion,
-        text=completion.removesuffix(" <eoe>"),
-        stop_reason=StopReason.STOP,
-        num_tokens=1,
-        state=state,
-    )
+    example = Example(id="e", messages=(Message(role="user", content=prompt),), answer=answer)
+    text = completion.removesuffix(" <eoe>")
+    return replace(attempts.attempt(text), example=example, completion=completion, state=state)
 
 
 def scored(attempt: Attempt, boxed: float = 0.0, correct: float = 1.0) -> Score:
@@ -26,10 +24,8 @@ def scored(attempt: Attempt, boxed: float = 0.0, correct: float = 1.0) -> Score:
     return finished(RpnVerifier(parts).verify(attempt))
 
 
-def found(
-    completion: str, answer: str = "5", prompt: str = PROMPT, **weights: float
-) -> tuple[float, str, float, float]:
-    score = scored(made(completion, answer, prompt), **weights)
+def found(completion: str, prompt: str = PROMPT, **weights: float) -> tuple[float, str, float, float]:
+    score = scored(made(completion, prompt=prompt), **weights)
     return score.value, score.status, score.parts["boxed"], score.parts["correct"]
 
 
@@ -62,20 +58,16 @@ def test_a_completion_without_a_boxed_operand_is_invalid(completion: str) -> Non
 @pytest.mark.parametrize(
     ("completion", "prompt"),
     [
-        ("= 0 <eoe>", PROMPT),  # any boxed number, the exploit of the boxed reward
-        ("6 <eoe> = 5 <eoe>", PROMPT),  # two ends: the first decides
-        ("<eoe> = 5 <eoe>", PROMPT),
+        *(("= 0 <eoe>", PROMPT), ("5 6 <eoe>", PROMPT)),  # any boxed number, the exploit of the boxed reward
+        *(("6 <eoe> = 5 <eoe>", PROMPT), ("<eoe> = 5 <eoe>", PROMPT)),  # two ends: the first decides
         ("6 <eoe> 5", PROMPT),  # the answer after the end
         ("= 0 = 1 = 2 = 3 = 4 = 5 = 6 <eoe>", PROMPT),  # every number once
-        ("5 6 <eoe>", PROMPT),
-        ("<eoe>", "<boe> 5 0 + ="),  # the gold is a word of the prompt
-        ("<eoe>", "<boe> 0 5 + ="),
-        ("", "<boe> 5 0 + = 5 <eoe>"),  # an end in the prompt does not count
-        ("6 <eoe>", "<boe> 5 0 + = 5 <eoe> ="),
+        *(("<eoe>", "<boe> 5 0 + ="), ("<eoe>", "<boe> 0 5 + =")),  # the gold is a word of the prompt
+        *(("", "<boe> 5 0 + = 5 <eoe>"), ("6 <eoe>", "<boe> 5 0 + = 5 <eoe> =")),  # an end in the prompt
     ],
 )
 def test_pitfall_28_exploits_score_nothing(completion: str, prompt: str) -> None:
-    value, _, _, correct = found(completion, prompt=prompt)
+    value, _, _, correct = found(completion, prompt)
     assert (value, correct) == (0.0, 0.0)
 
 
@@ -94,37 +86,11 @@ def test_pitfall_03_words_after_the_first_end_are_not_scored() -> None:
 @pytest.mark.parametrize(
     ("completion", "value", "status"),
     [
-        ("b a <eoe>", 0.0, "invalid"),
-        ("x = ba <eoe>", 1.0, "scored"),
-        ("ba <eoe>", 1.0, "scored"),
-        ("ab <eoe>", 0.3, "scored"),
-        ("= <eoe>", 0.0, "invalid"),
-        ("ba", 0.0, "invalid"),
+        *(("x = ba <eoe>", 1.0, "scored"), ("ba <eoe>", 1.0, "scored"), ("ab <eoe>", 0.3, "scored")),
+        *(("b a <eoe>", 0.0, "invalid"), ("= <eoe>", 0.0, "invalid"), ("ba", 0.0, "invalid")),
     ],
 )
-def test_pitfall_28_without_arithmetic_any_single_word_is_an_operand(
-    completion: str, value: float, status: str
-) -> None:
+def test_pitfall_28_without_arithmetic_one_word_is_an_operand(completion: str, value: float, status: str) -> None:
     parts = PartsVerifier({"boxed": RpnBoxed(weight=0.3), "correct": RpnCorrect(weight=0.7)})
     score = finished(parts.verify(made(completion, "ba", "reverse ab =", state=None)))
     assert (score.value, score.status) == (value, status)
-
-
-@pytest.mark.parametrize(
-    ("completion", "share"),
-    [
-        ("4 1 + = 5 <eoe>", 1.0),
-        ("4 1 + = 6 <eoe>", 0.5),  # the last step is wrong
-        ("4 2 + = 6 <eoe>", 0.5),  # the first is; the second follows from what was written
-        ("4 2 + = 5 <eoe>", 0.0),
-        ("5 = 5 <eoe>", 0.0),  # the first line skips a step, the second reduces nothing
-        ("4 1 + = 4 1 + = 5 <eoe>", 2 / 3),
-        ("4 1 + = 5 <eoe> = 7 <eoe>", 1.0),
-        ("4 1 + = <eoe>", 0.5),  # the answer is missing
-        ("5 <eoe>", None),  # a direct answer writes no step
-        ("6 <eoe>", None),
-        ("4 1 + = 5", None),
-    ],
-)
-def test_valid_steps_is_the_share_of_right_reductions(completion: str, share: float | None) -> None:
-    assert scored(made(completion)).diagnostics == ({} if share is None else {"valid_steps": share})

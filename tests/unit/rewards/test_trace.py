@@ -1,6 +1,5 @@
-"""How an answer was reached is noted where it happens, bounded, and changes no score."""
-
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -13,34 +12,32 @@ from tests.unit.rewards.attempts import attempt, finished
 from tests.unit.rewards.test_rpn import made, scored
 
 
-def drawn(completion: str) -> list[tuple[str, str, bool | None]]:
-    return [(step.kind, step.text, step.ok) for step in scored(made(completion)).trace]
-
-
 @pytest.mark.parametrize(
-    ("completion", "expected"),
+    ("completion", "share", "expected"),
     [
-        ("5 <eoe>", [("answer", "5", True)]),
-        ("6 <eoe>", [("answer", "6", False)]),
-        ("4 1 + = 5 <eoe>", [("step", "4 1 +", True), ("step", "5", True), ("answer", "5", True)]),
-        # each line is graded_answer by the line before it, so the answer is wrong although the last step is right
-        ("4 2 + = 6 <eoe>", [("step", "4 2 +", False), ("step", "6", True), ("answer", "6", False)]),
+        *(("5 <eoe>", None, [("answer", "5", True)]), ("6 <eoe>", None, [("answer", "6", False)])),  # writes no step
+        ("4 1 + = 5 <eoe>", 1.0, [("step", "4 1 +", True), ("step", "5", True), ("answer", "5", True)]),
+        ("4 1 + = 6 <eoe>", 0.5, [("step", "4 1 +", True), ("step", "6", False), ("answer", "6", False)]),
+        # each line is graded by the line before it, so the answer is wrong although the last step is right
+        ("4 2 + = 6 <eoe>", 0.5, [("step", "4 2 +", False), ("step", "6", True), ("answer", "6", False)]),
         # and the other way round: the gold answer by a step that does not follow
-        ("4 2 + = 5 <eoe>", [("step", "4 2 +", False), ("step", "5", False), ("answer", "5", True)]),
-        ("5 = 5 <eoe>", [("step", "5", False), ("step", "5", False), ("answer", "5", True)]),
-        ("4 1 + = 5 5 <eoe>", [("step", "4 1 +", True), ("step", "5 5", False)]),  # no answer
-        ("4 1 + = <eoe>", [("step", "4 1 +", True), ("step", "", False)]),
-        ("4 1 + = 5 <eoe> = 7", [("step", "4 1 +", True), ("step", "5", True), ("answer", "5", True)]),
-        ("4 2 + = 4", [("step", "4 2 +", False), ("step", "4", None)]),  # cut off: nobody knows what it would have been
-        ("7 7 <eoe>", []),
-        ("", []),
+        ("4 2 + = 5 <eoe>", 0.0, [("step", "4 2 +", False), ("step", "5", False), ("answer", "5", True)]),
+        # the first line skips a step, the second reduces nothing
+        ("5 = 5 <eoe>", 0.0, [("step", "5", False), ("step", "5", False), ("answer", "5", True)]),
+        ("4 1 + = 5 5 <eoe>", 0.5, [("step", "4 1 +", True), ("step", "5 5", False)]),  # no answer
+        ("4 1 + = <eoe>", 0.5, [("step", "4 1 +", True), ("step", "", False)]),
+        ("4 1 + = 5 <eoe> = 7", 1.0, [("step", "4 1 +", True), ("step", "5", True), ("answer", "5", True)]),
+        ("4 2 + = 4", None, [("step", "4 2 +", False), ("step", "4", None)]),  # cut off: it might have gone on
+        *(("7 7 <eoe>", None, []), ("", None, [])),
     ],
 )
-def test_pitfall_28_a_derivation_is_its_lines_each_judged_by_the_line_before(
-    completion: str, expected: list[tuple[str, str, bool | None]]
-) -> None:
-    lines = [] if not any(kind == "step" for kind, _, _ in expected) else [("step", "4 0 1 + +", None)]
-    assert drawn(completion) == lines + expected
+def test_pitfall_28_a_line_is_judged_by_the_line_before(completion: str, share: float | None, expected: Any) -> None:
+    """The diagnostic `valid_steps` is the share of right lines."""
+    score = scored(made(completion))
+    has_steps = any(kind == "step" for kind, _, _ in expected)
+    found = [(step.kind, step.text, step.ok) for step in score.trace]
+    assert found == [("step", "4 0 1 + +", None)] * has_steps + expected
+    assert score.diagnostics == ({} if share is None else {"valid_steps": share})
 
 
 def test_pitfall_27_a_trace_tells_the_turn_and_is_bounded() -> None:
@@ -58,7 +55,7 @@ def test_pitfall_27_a_trace_tells_the_turn_and_is_bounded() -> None:
     assert ending[-1] == TraceStep(kind="answer", text="Oslo", ok=True, turn=2)
 
 
-def test_pitfall_38_of_a_text_the_answer_is_noted_where_the_reward_reads_it_and_the_score_stays() -> None:
+def test_pitfall_38_a_noted_answer_changes_no_score() -> None:
     form = AnswerFormat(answer_in="boxed")
     plain = PartsVerifier({"right": TextMatch()}, form)
     traced = TracedAnswer(plain, form)

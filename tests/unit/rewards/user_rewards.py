@@ -1,11 +1,6 @@
 """Functions as users write them, good and bad."""
 
-import json
-import math
-import time
 from typing import Any
-
-import numpy as np
 
 NOT_A_FUNCTION = 3
 
@@ -21,45 +16,10 @@ def short(completion: str, answer: str) -> float:
     return 1.0 if completion == answer else 0.0
 
 
-def anything(**given: Any) -> float:
-    return float(len(given))
-
-
-def late(completion: str) -> int:
-    time.sleep(0.03 if int(completion) % 3 == 0 else 0)
-    return int(completion)
-
-
 def episode(turns: list[str], calls: list[dict[str, Any]], retrieved: list[str], cited: list[str]) -> float:
     assert turns == ["one", "two"]
     assert calls == [{"name": "search", "arguments": {"query": "Oslo"}}]
     return len(retrieved) + len(cited) / 10
-
-
-VALUES = {
-    "numpy": np.float32(0.5),
-    "bool": True,
-    "nan": math.nan,
-    "huge": 10**400,
-    "list": [1.0, 0.0],
-}
-
-
-def chosen(completion: str) -> Any:
-    return VALUES[completion]
-
-
-def hangs(completion: str) -> float:
-    while True:
-        pass
-
-
-def raises(completion: str) -> float:
-    raise KeyError("no such thing")
-
-
-def reads_no_json(completion: str) -> float:
-    return json.loads("{")
 
 
 def needs_more(completion: str, rubric: str) -> float:

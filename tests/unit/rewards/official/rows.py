@@ -1,4 +1,4 @@
-"""Rows with the found of the official evaluators: self-made ones, and the real ones where RLVR_DATA says they are."""
+"""Rows with the numbers of the official evaluators: self-made ones, and the real ones where RLVR_DATA says they are."""
 
 import gzip
 import json

@@ -12,8 +12,8 @@ def test_every_real_gold_is_correct_and_its_negative_is_not(split: str, num_rows
     assert len(rows) == num_rows
     for row in rows:
         gold = row["answer"]
-        assert is_correct(gold, gold)
         number = int(extract(gold))
+        assert is_correct(gold, gold)
         assert not is_correct(f"#### {-number}", gold) or number == 0
         assert not is_correct(f"#### {number + 1}", gold)
 

@@ -1,5 +1,3 @@
-"""Every row gets the metrics that the official evaluators give it; rows that are no rows are refused in a sentence."""
-
 from typing import Any
 
 import pytest
@@ -7,19 +5,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlvr.rewards.official.rows import TASKS, RowError, score_row
+from tests.unit.rewards.attempts import JSON
 from tests.unit.rewards.official.rows import FIXTURE, data_folder, read_rows
 
 ROWS = read_rows(FIXTURE)
 TABLE = [["sales", "1", "2"]]
 GOLD = {"program": "add(1, 2)", "exe_ans": 3.0, "table": TABLE}
 PREDICTED = {"id": "a", "predicted_answer": "x", "predicted_support_idxs": [1], "predicted_answerable": True}
-WANTED = {
-    "id": "a",
-    "answer": "x",
-    "answer_aliases": [],
-    "answerable": True,
-    "paragraphs": [{"idx": 1, "is_supporting": True}],
-}
+PARAGRAPHS = [{"idx": 1, "is_supporting": True}]
+WANTED = {"id": "a", "answer": "x", "answer_aliases": [], "answerable": True, "paragraphs": PARAGRAPHS}
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['task']}: {row['why']}")
@@ -67,13 +61,6 @@ def test_a_row_that_cannot_be_scored_is_refused_by_name(
         score_row(task, prediction, golds)
     assert message in str(error.value)
     assert str(error.value).endswith(".")
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
-    max_leaves=8,
-)
 
 
 @settings(deadline=None)
