@@ -1,7 +1,5 @@
 """Real runs of the product, small enough for a test."""
 
-from __future__ import annotations
-
 import json
 import os
 import resource

@@ -5,8 +5,6 @@ asked for, or in the reward. `test_multihop_settings.py` runs the table. In it `
 more data, `SERVICE/` a server, `MADE/` an empty folder.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Sequence

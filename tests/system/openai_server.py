@@ -3,8 +3,6 @@
 It misbehaves on request: a `Fault` in the place of an answer.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """What a run has told its trackers, read back from what they keep on disk."""
 
-from __future__ import annotations
-
 import json
 import struct
 import warnings
