@@ -34,7 +34,7 @@ MARKED = {  # marker -> modules that its tests need, and the extra that brings t
 
 TESTS = Path(__file__).parent
 SLOW = tuple((TESTS / "slow.txt").read_text().split())
-"""Beginnings of the ids of unit tests that take about a second or more."""
+"""Beginnings of the ids of unit tests that take about a second or more of a core."""
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

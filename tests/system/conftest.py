@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.conftest import CACHE
 from tests.system.harness import DATA, SCRATCH, SMALL, Cli, Finished, python_rlvr, run_train
 from tests.system.qwen import save_qwen
 from tests.system.small_qwen import save_questions, save_small_qwen
@@ -107,6 +108,12 @@ def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     """Commands in this process, with the rows of the tests as data."""
     monkeypatch.setenv("RLVR_DATA", str(DATA))
     return Cli(capsys=capsys)
+
+
+@pytest.fixture
+def warm_starts(own_cache: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Warm starts that fixtures of a module or session have computed are not computed again."""
+    monkeypatch.setenv("XDG_CACHE_HOME", CACHE.name)
 
 
 @pytest.fixture

@@ -172,12 +172,6 @@ def test_a_model_without_the_words_of_the_task(model: Path, tmp_path: Path, cli:
     cli.refuses(1, words, str(model), "<boe> ", "use a model made for it")
 
 
-@pytest.mark.parametrize("words", [["eval"], ["predict", "--prompt", "1 2 +"]], ids=["eval", "predict"])
-def test_a_missing_folder(words: list[str], tmp_path: Path, cli: Cli) -> None:
-    command, *more = words
-    cli.refuses(1, [command, tmp_path / "none", *more], str(tmp_path / "none"), "no folder", "--task")
-
-
 PROMPTS = {
     "3 + 4": ["3 + 4", "reverse Polish"],
     "1 2": ["1 2"],

@@ -10,6 +10,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,12 +25,17 @@ Words = Callable[..., list[str]]
 RUN = Path("run")
 
 
+def training(model: Path, *more: str) -> list[str]:
+    """Words of a training from the small checkpoint on the rows of the tests."""
+    return once("train", "--config-name", "gsm8k", *ON_DATA, f"model.name_or_path={model}", *more)
+
+
 @pytest.fixture
 def words(qwen: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> Words:
-    """Words of a training in an empty folder, from the small checkpoint on the rows of the tests."""
+    """The same in an empty folder; the processes of its verifiers can be told from others."""
     monkeypatch.setenv(MARK, str(here))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    return lambda *more: once("train", "--config-name", "gsm8k", *ON_DATA, f"model.name_or_path={qwen}", *more)
+    return partial(training, qwen)
 
 
 @pytest.fixture
@@ -303,8 +309,8 @@ def test_eval_counts_failures_too(qwen: Path, cli: Cli) -> None:
     assert 0 < json.loads(done.out)["eval/gsm8k/error_share"] <= 1
 
 
-def test_a_run_that_is_killed_leaves_no_verifier_behind(words: Words, tmp_path: Path) -> None:
-    line = words(custom("forks_and_hangs"), "reward.timeout_s=100", f"run_dir={tmp_path / 'run'}")
+def test_a_run_that_is_killed_leaves_no_verifier_behind(qwen: Path, tmp_path: Path) -> None:
+    line = training(qwen, custom("forks_and_hangs"), "reward.timeout_s=100", f"run_dir={tmp_path / 'run'}")
     environment = {"RLVR_DATA": str(DATA), MARK: str(tmp_path), "PYTHONPATH": str(DATA.parents[1])}
     command = Command(*line, log=tmp_path / "log", environment=environment)
     try:

@@ -19,7 +19,7 @@ from rlvr.app.train import train
 from rlvr.config.compose import load_config
 from rlvr.core.rollout import RolloutSource
 from rlvr.core.world import World
-from rlvr.errors import ConfigError, UserError
+from rlvr.errors import UserError
 from rlvr.evaluation.evaluate import grade
 from rlvr.tracking.rollouts import EpisodeRecord, read_rollouts
 from rlvr.training.checkpoint import list_checkpoints
@@ -113,6 +113,7 @@ def check_one_voice(out: str, err: str) -> None:
     assert not [line for line in err.splitlines() if "Warning" in line or "Traceback" in line]
 
 
+@pytest.mark.usefixtures("warm_starts")
 def test_two_processes_sample_ahead_on_the_prompts_of_one(alone: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     words = (*RPN_TEST, "algorithm.num_epochs=1", "algorithm.num_minibatches=1", "rollout.max_staleness=1")
@@ -171,6 +172,7 @@ def five_steps(world: World, folder: str) -> None:
     train(config, lambda: num_lines(Path(folder)) > 5)
 
 
+@pytest.mark.usefixtures("warm_starts")
 def test_pitfall_37_saved_by_two_processes_gone_on_by_one(ranks: Ranks, alone: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     ranks(2, None, five_steps, str(folder))
@@ -182,6 +184,7 @@ def test_pitfall_37_saved_by_two_processes_gone_on_by_one(ranks: Ranks, alone: P
     assert not (folder / "checkpoints/step_000008/shards").exists()
 
 
+@pytest.mark.usefixtures("warm_starts")
 def test_pitfall_37_a_killed_process_ends_the_job(alone: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     words = (*TRAIN, *RPN_TEST, f"run_dir={folder}")
@@ -212,6 +215,7 @@ def check_stopped(folder: Path, alone: Path) -> None:
     check_same_numbers(folder, alone, least=min(len(steps), 6))
 
 
+@pytest.mark.usefixtures("warm_starts")
 def test_a_signal_to_one_process_saves_once_and_ends_all(alone: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     words = (*TRAIN, *SHORT_OF_THE_END, "trainer.strategy=ddp", f"run_dir={folder}")
@@ -269,17 +273,10 @@ def refused(world: World, overrides: tuple[str, ...]) -> str:
 
 
 def test_prompts_that_do_not_split_over_ranks_are_refused(ranks: Ranks, tmp_path: Path) -> None:
-    odd = ("rollout.prompts_per_step=5", "algorithm.num_minibatches=1")
-    found = ranks(2, None, refused, ("trainer.strategy=fsdp2", *odd, f"run_dir={tmp_path / 'run'}"))
-    remedy = "rollout.prompts_per_step=5: does not split into equal parts for 2 processes; choose 4 or 6"
-    assert remedy in "".join(found)
+    odd = ("rollout.prompts_per_step=5", "algorithm.num_minibatches=1", f"run_dir={tmp_path / 'run'}")
+    found = ranks(2, None, refused, ("trainer.strategy=fsdp2", *odd))
+    assert "rollout.prompts_per_step=5: does not split into equal parts for 2 processes" in "".join(found)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_world_of_another_size_is_refused_in_python_too(tmp_path: Path) -> None:
-    config = load_config(["trainer.world_size=2", "trainer.strategy=ddp", f"run_dir={tmp_path / 'run'}"])
-    with pytest.raises(ConfigError, match=r"^trainer\.world_size=2: 1 process trains here"):
-        train(config)
 
 
 def test_processes_that_would_train_alone_are_refused(monkeypatch: pytest.MonkeyPatch, here: Path, cli: Cli) -> None:
@@ -308,6 +305,7 @@ def test_a_launcher_that_starts_one_process_is_noticed(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.usefixtures("warm_starts")
 def test_a_world_of_one_is_a_run_like_any_other(alone: Path, tmp_path: Path) -> None:
     words = (*RPN_TEST, "trainer.strategy=ddp", "trainer.max_steps=2")
     folder = run_train(tmp_path / "run", *words, name="rpn_test").folder

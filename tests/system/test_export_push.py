@@ -107,6 +107,7 @@ def test_a_run_is_pushed_to_a_private_repository(
     assert str(tmp_path).encode() not in b"".join(hub.files.values())
 
 
+@pytest.mark.usefixtures("warm_starts")
 def test_the_newest_checkpoint_is_pushed_while_the_run_goes_on(
     hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -52,6 +52,7 @@ def test_the_model_and_its_tokenizer_are_ordinary_ones(whole: Path) -> None:
         assert ids[-1] == tokenizer.eos_token_id == model.generation_config.eos_token_id
 
 
+@pytest.mark.usefixtures("warm_starts")
 def test_pitfall_37_stop_and_resume_equals_the_uninterrupted_run(whole: Path, tmp_path: Path) -> None:
     folder = tmp_path / "parts"
     first = run_train(folder, *FEW, name="gsm8k_smoke", stopped=lambda: num_lines(folder) > 3)

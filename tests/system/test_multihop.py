@@ -97,7 +97,3 @@ def test_a_service_that_is_down_ends_the_run_with_one_sentence(words: Words, cli
     assert "127.0.0.1:9" in done.err
     assert "Traceback" not in done.err
     assert not Path("run/metrics.jsonl").exists()  # it was down at the first evaluation
-
-
-def test_a_misspelt_retriever_is_refused_before_anything_is_read(words: Words, cli: Cli) -> None:
-    cli.refuses(2, words("task.retriever=bm52"), "task.retriever=bm52")

@@ -142,6 +142,7 @@ def resume_and_compare(folder: Path, whole: Outcome) -> None:
     assert not [path for path in folder.rglob(".*.tmp-*")] + [path for path in folder.rglob(".*.old-*")]
 
 
+@pytest.mark.usefixtures("warm_starts")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_pitfall_37_a_signal_saves_the_step_and_resume_goes_on(
     number: int, code: int, tmp_path: Path, uninterrupted: Outcome
@@ -182,6 +183,7 @@ def test_a_second_signal_stops_at_once(model: Path, tmp_path: Path) -> None:
 # -------------------------------------------------------------------------------------------------------- kill -9
 
 
+@pytest.mark.usefixtures("warm_starts")
 @pytest.mark.parametrize("lines", [0, 4])
 def test_pitfall_37_kill_9_during_the_run_loses_nothing(lines: int, tmp_path: Path, uninterrupted: Outcome) -> None:
     folder, command = start(tmp_path)
@@ -191,6 +193,7 @@ def test_pitfall_37_kill_9_during_the_run_loses_nothing(lines: int, tmp_path: Pa
     resume_and_compare(folder, uninterrupted)
 
 
+@pytest.mark.usefixtures("warm_starts")
 @pytest.mark.parametrize("die_at", range(2, 100, 16))
 def test_pitfall_37_kill_9_at_a_write_loses_nothing(die_at: int, tmp_path: Path, uninterrupted: Outcome) -> None:
     folder, command = start(tmp_path, die_at=die_at)

@@ -153,10 +153,3 @@ def test_ctrl_c_gives_up_slow_requests(folder: Path) -> None:
 )
 def test_wrong_usage_is_one_sentence(options: list[str], code: int, message: str, cli: Cli) -> None:
     cli.refuses(code, ["serve", *options], message)
-
-
-def test_a_port_that_is_taken_is_named(folder: Path, server: Server, cli: Cli) -> None:
-    port = server.address[1]
-    done = cli("serve", folder, "--port", port)
-    assert (done.code, done.out) == (1, "")
-    assert f"--host 127.0.0.1 --port {port} cannot be used (address already in use)" in done.err.lower()

@@ -5,6 +5,7 @@ A key that is missing in the table fails the test at the end, so no setting with
 
 import json
 import tempfile
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,20 +44,13 @@ class Seen:
 
     folder: Path
     err: str
-    forward_passes: int
-    layer_passes: int
-    engine_steps: int
+    calls: Counter[str]
     load_options: dict[str, Any]
     threads: int
 
     @property
     def rows(self) -> list[dict[str, float]]:
         return metrics(self.folder)
-
-    @property
-    def first(self) -> dict[str, float]:
-        """The metrics of the first update."""
-        return self.rows[1]
 
     @property
     def records(self) -> list[EpisodeRecord]:
@@ -223,7 +217,7 @@ PRETRAINED = [
     of_hf("trust_remote_code", "false", "true", loaded_with("trust_remote_code")),
     of_hf("dtype", "float32", "bfloat16", behavior, *LORA),
     of_hf("attn_implementation", "sdpa", "eager", loaded_with("attn_implementation")),
-    of_hf("gradient_checkpointing", "false", "true", lambda seen: seen.layer_passes),
+    of_hf("gradient_checkpointing", "false", "true", lambda seen: seen.calls["forward"]),
     of_hf("load_in_4bit", "false", "true", behavior, *LORA),
     of_hf("load_in_8bit", "false", "true", behavior, *LORA),
     of_hf("lora.enabled", "true", "false", lambda seen: seen.files("final")),
@@ -331,7 +325,7 @@ TRAINER = [
     case("trainer.adam_beta2", 0.95, 0.5, weights, "trainer.learning_rate=1e-3"),
     case("trainer.weight_decay", 0.0, 5.0, weights),
     case("trainer.max_grad_norm", 1.0, 0.01, weights),
-    case("trainer.microbatch_tokens", 16384, 64, lambda seen: seen.forward_passes),
+    case("trainer.microbatch_tokens", 16384, 64, lambda seen: seen.calls["hidden"]),
     case("trainer.precision", "fp32", "bf16", weights),
     case("trainer.num_threads", 1, 2, lambda seen: seen.threads),
     case("trainer.checkpoint_every", "null", 1, lambda seen: seen.files("checkpoints")),
@@ -343,12 +337,12 @@ PLAIN = ("tracker.console=plain",)
 REST = [
     case("seed", 0, 1, lambda seen: seen.prompts),
     case("debug", "false", "true", lambda seen: "---- step 1, group 1" in seen.err, "tracker.console=plain"),
-    case("engine.max_batch_size", 256, 3, lambda seen: seen.engine_steps),
+    case("engine.max_batch_size", 256, 3, lambda seen: seen.calls["step"]),
     case("evaluation.every", 1, 100, lambda seen: ["eval/rpn/accuracy" in row for row in seen.rows], TWO),
     case("evaluation.num_examples", 10, 16, metric("eval/rpn/num_examples", 0)),
     case("evaluation.samples_per_example", 0, 2, lambda seen: set(evaluation(seen))),
     case("evaluation.headline", "accuracy", "part_boxed", lambda seen: "part boxed" in seen.err, *PLAIN),
-    case("evaluation.also", "null", "[finqa]", lambda seen: "eval/finqa/accuracy" in seen.first, kind="qwen"),
+    case("evaluation.also", "null", "[finqa]", lambda seen: "eval/finqa/accuracy" in seen.rows[1], kind="qwen"),
     case("tracker.console", "none", "plain", lambda seen: seen.err == ""),
     case("tracker.log_every", 1, 2, lambda seen: seen.err.count("\n"), *PLAIN, TWO),
     case("tracker.rollouts_every", 2, 1, lambda seen: seen.files("rollouts"), "trainer.max_steps=3"),
@@ -373,14 +367,14 @@ ELSEWHERE = {  # what takes several processes, runs or a server, and the test of
     "trainer.cpu_offload": f"{UNIT}scale/test_fsdp.py::test_a_cpu_has_nowhere_to_offload_to",
     "warm_start.cache": f"{SYSTEM}test_train.py::test_a_warm_start_is_computed_once",
     "task.retrieval.max_error_share": f"{UNIT}retrieval/test_services.py::test_pitfall_26_a_search_may_fail",
-    "engine.urls": f"{SERVERS}test_engine.py::test_requests_are_spread_by_load_bounded_in_number_and_a_session_stays",
-    "engine.sync": f"{SERVERS}test_push.py::test_pitfall_32_what_is_pushed_is_the_merged_model_and_the_base_stays_as",
+    "engine.urls": f"{SERVERS}test_engine.py::test_requests_are_spread_",
+    "engine.sync": f"{SERVERS}test_push.py::test_pitfall_32_",
     "engine.broadcast_host": f"{SERVERS}test_push.py::test_an_address_that_is_not_this_machines_is_refused",
-    "engine.weights_dir": f"{UNIT}app/test_engines.py::test_servers_get_their_weights_in_the_run_folder_or_where",
-    "engine.timeout_s": f"{SERVERS}test_faults.py::test_a_server_that_hangs_is_not_waited_for_for_ever",
-    "engine.wait_s": f"{SERVERS}test_faults.py::test_a_server_that_does_not_come_back_ends_the_run_with_a_sentence",
-    "engine.max_retries": f"{SERVERS}test_faults.py::test_a_server_that_is_always_wrong_ends_the_run_with_its_reason",
-    "engine.max_logprob_gap": f"{SERVERS}test_push.py::test_pitfall_30_a_head_that_keeps_its_old_weights_is_found",
+    "engine.weights_dir": f"{UNIT}app/test_engines.py::test_servers_",
+    "engine.timeout_s": f"{SERVERS}test_faults.py::test_a_server_that_hangs_is_not_waited_for",
+    "engine.wait_s": f"{SERVERS}test_faults.py::test_a_server_that_does_not_come_back_ends_the_run",
+    "engine.max_retries": f"{SERVERS}test_faults.py::test_a_server_that_is_always_wrong_ends_the_run",
+    "engine.max_logprob_gap": f"{SERVERS}test_push.py::test_how_far_a_server_may_be_from_the_trainer",
 }
 
 
@@ -423,45 +417,34 @@ def runs(tmp_path_factory: pytest.TempPathFactory, model: Path, qwen: Path) -> R
 def watch(runs: Runs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[[Config], Seen]:
     """Run a configuration and count forward passes, engine steps and what the model was loaded with."""
     monkeypatch.setenv("RLVR_DATA", str(DATA))
-    counts = dict.fromkeys(("passes", "layers", "steps"), 0)
+    calls: Counter[str] = Counter()
     options: dict[str, Any] = {}
 
-    def counted(owner: Any, name: str, count: str) -> None:
+    def noted(owner: Any, name: str) -> None:
         function = getattr(owner, name)
 
         def call(*args: Any, **more: Any) -> Any:
-            counts[count] += 1
+            calls[name] += 1
+            if name == "from_pretrained":
+                options.update(more)
             return function(*args, **more)
 
         monkeypatch.setattr(owner, name, call)
 
-    load = rlvr.models.loading.AutoModelForCausalLM.from_pretrained
-
-    def noted_load(*args: Any, **more: Any) -> Any:
-        options.update(more)
-        return load(*args, **more)
-
-    counted(HubPolicy, "hidden", "passes")
-    counted(Qwen2MLP, "forward", "layers")
-    counted(Scheduler, "step", "steps")
-    monkeypatch.setattr(rlvr.models.loading.AutoModelForCausalLM, "from_pretrained", noted_load)
+    noted(HubPolicy, "hidden")
+    noted(Qwen2MLP, "forward")
+    noted(Scheduler, "step")
+    noted(rlvr.models.loading.AutoModelForCausalLM, "from_pretrained")
 
     def run(config: Config) -> Seen:
-        if (key := json.dumps(dumped(config))) in runs.known:
-            return runs.known[key]
-        counts.update(dict.fromkeys(counts, 0))
-        capsys.readouterr()
-        folder = Path(tempfile.mkdtemp(dir=runs.root))
-        train(config.model_copy(update={"run_dir": str(folder)}))
-        runs.known[key] = Seen(
-            folder=folder,
-            err=capsys.readouterr().err,
-            forward_passes=counts["passes"],
-            layer_passes=counts["layers"],
-            engine_steps=counts["steps"],
-            load_options=dict(options),
-            threads=torch.get_num_threads(),
-        )
+        key = json.dumps(dumped(config))
+        if key not in runs.known:
+            calls.clear()
+            capsys.readouterr()
+            folder = Path(tempfile.mkdtemp(dir=runs.root))
+            train(config.model_copy(update={"run_dir": str(folder)}))
+            seen = {"err": capsys.readouterr().err, "threads": torch.get_num_threads()}
+            runs.known[key] = Seen(folder=folder, calls=calls.copy(), load_options=dict(options), **seen)
         return runs.known[key]
 
     return run
