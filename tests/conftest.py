@@ -32,10 +32,18 @@ MARKED = {  # marker -> modules that its tests need, and the extra that brings t
 }
 
 
+TESTS = Path(__file__).parent
+SLOW = tuple((TESTS / "slow.txt").read_text().split())
+"""Beginnings of the ids of unit tests that take about a second or more of a core."""
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """`pytest -m pitfalls` does not import the thousands of other tests."""
-    elsewhere = Path(__file__).parent / "pitfalls" not in collection_path.parents
-    return True if config.option.markexpr == "pitfalls" and collection_path.is_file() and elsewhere else None
+    """`pytest -m pitfalls` and `pytest -m "not slow"` do not import the test modules that they leave out."""
+    if not collection_path.is_file():
+        return None
+    folder = collection_path.relative_to(TESTS).parts[0]
+    only = {"pitfalls": folder != "pitfalls", "not slow": folder in ("pitfalls", "system")}
+    return only.get(config.option.markexpr) or None
 
 
 CACHE = tempfile.TemporaryDirectory(prefix="rlvr-cache-")
@@ -62,8 +70,13 @@ def ranks() -> Iterator[Ranks]:
     pool.close()
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What needs a library that brings a hundred packages is skipped without it; CI has an environment for each."""
+    for item in items:
+        marked = any(item.get_closest_marker(name) for name in ("long", "pitfalls"))
+        if marked or item.nodeid.startswith(("tests/system/", *SLOW)):
+            item.add_marker(pytest.mark.slow)
     of_vllm = [item for item in items if item.get_closest_marker("vllm")]
     if of_vllm and (missing := missing_vllm()) is not None:
         for item in of_vllm:

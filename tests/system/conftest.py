@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.system.harness import SCRATCH, SMALL, Finished, python_rlvr, run_train
+from tests.conftest import CACHE
+from tests.system.harness import DATA, SCRATCH, SMALL, Cli, Finished, python_rlvr, run_train
 from tests.system.qwen import save_qwen
 from tests.system.small_qwen import save_questions, save_small_qwen
 from tests.system.tool_qwen import save_tool_qwen
@@ -117,6 +118,26 @@ def tracked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Finished]:
     done = python_rlvr("train", "--config-name", "rpn_test", *words, cwd=parent, environment=environment)
     assert done.code == 0, done.err
     return parent / "mine", done
+
+
+@pytest.fixture
+def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
+    """Commands in this process, with the rows of the tests as data."""
+    monkeypatch.setenv("RLVR_DATA", str(DATA))
+    return Cli(capsys=capsys)
+
+
+@pytest.fixture
+def warm_starts(own_cache: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Warm starts that fixtures of a module or session have computed are not computed again."""
+    monkeypatch.setenv("XDG_CACHE_HOME", CACHE.name)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder as the current one."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 @pytest.fixture

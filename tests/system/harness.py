@@ -1,7 +1,5 @@
 """Real runs of the product, small enough for a test."""
 
-from __future__ import annotations
-
 import json
 import os
 import resource
@@ -12,52 +10,43 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from rlvr.app.train import TrainResult, train
+from rlvr.cli.main import main
 from rlvr.config.compose import load_config
 from tests.ranks import forkserver
 
-TASK = (
-    "task.operators=['+']",
-    "task.modulus=5",
-    "task.operand_range=[0,4]",
-    "task.complexity_range=[1,2]",
-    "task.complexity_weights=null",
-    "task.eval_complexity_weights=null",
-)
+
+def split(text: str) -> tuple[str, ...]:
+    """Words of a command line: `split("seed=1 trainer.max_steps=2")`."""
+    return tuple(text.split())
+
+
+TASK = split("""
+    task.operators=['+'] task.modulus=5 task.operand_range=[0,4] task.complexity_range=[1,2]
+    task.complexity_weights=null task.eval_complexity_weights=null
+""")
 """Sums of two or three digits modulo 5."""
 
-LENGTH = (
-    "rollout.prompts_per_step=4",
-    "rollout.group_size=4",
-    "rollout.max_completion_tokens=16",
-    "trainer.max_steps=2",
-    "trainer.warmup_steps=0",
-    "trainer.checkpoint_every=null",
-    "evaluation.every=100",
-    "evaluation.num_examples=16",
-    "tracker.console=none",
-    "tracker.rollouts_every=1",
-)
+LENGTH = split("""
+    rollout.prompts_per_step=4 rollout.group_size=4 rollout.max_completion_tokens=16
+    trainer.max_steps=2 trainer.warmup_steps=0 trainer.checkpoint_every=null
+    evaluation.every=100 evaluation.num_examples=16 tracker.console=none tracker.rollouts_every=1
+""")
 """Two steps of 16 episodes: a fifth of a second."""
 
-SCRATCH = (
-    "model.hidden_size=32",
-    "model.num_layers=2",
-    "model.num_heads=2",
-    "model.intermediate_size=64",
-    "model.max_context_tokens=40",
-    "warm_start.num_steps=80",
-    "warm_start.batch_size=32",
-    "warm_start.warmup_steps=5",
-    "warm_start.final_phase_steps=15",
-)
-"""20k parameters that have seen 80 batches: they box most answers, and a quarter of them is right."""
+SCRATCH = split("""
+    model.hidden_size=32 model.num_layers=2 model.num_heads=2 model.intermediate_size=64 model.max_context_tokens=40
+    warm_start.num_steps=80 warm_start.batch_size=32 warm_start.warmup_steps=5 warm_start.final_phase_steps=15
+""")
+"""20k parameters after 80 batches: they box most answers, and a quarter of them is right."""
 
 SMALL = TASK + LENGTH
 """To be used with a warm-started model: `SMALL + pretrained(folder)`."""
@@ -65,19 +54,11 @@ SMALL = TASK + LENGTH
 DATA = Path(__file__).resolve().parents[1] / "fixtures"
 """Rows in the schemas of GSM8K and FinQA, as RLVR_DATA has the real ones."""
 
-ON_DATA = (
-    "rollout.prompts_per_step=2",
-    "rollout.group_size=4",
-    "rollout.max_completion_tokens=24",
-    "trainer.max_steps=1",
-    "trainer.warmup_steps=0",
-    "trainer.learning_rate=1e-3",
-    "trainer.checkpoint_every=null",
-    "evaluation.every=100",
-    "evaluation.num_examples=4",
-    "tracker.console=none",
-    "tracker.rollouts_every=1",
-)
+ON_DATA = split("""
+    rollout.prompts_per_step=2 rollout.group_size=4 rollout.max_completion_tokens=24
+    trainer.max_steps=1 trainer.warmup_steps=0 trainer.learning_rate=1e-3 trainer.checkpoint_every=null
+    evaluation.every=100 evaluation.num_examples=4 tracker.console=none tracker.rollouts_every=1
+""")
 """A step of 8 episodes with a small checkpoint: half a second. On top of `--config-name gsm8k`."""
 
 
@@ -156,7 +137,7 @@ def check_equal(left: Outcome, right: Outcome) -> None:
     assert left.final == right.final
 
 
-# --------------------------------------------------------------------------------------- in another process
+# ------------------------------------------------------------------------------------------------------ commands
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,6 +147,34 @@ class Finished:
     code: int
     out: str
     err: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cli:
+    """Commands in this process, without the seconds of their imports: `cli("eval", run, "--json")`."""
+
+    capsys: pytest.CaptureFixture[str]
+
+    def __call__(self, *words: object) -> Finished:
+        self.capsys.readouterr()
+        code = main([str(word) for word in words])
+        out, err = self.capsys.readouterr()
+        return Finished(code=code, out=out, err=err)
+
+    def ok(self, *words: object) -> Finished:
+        """A command that must succeed."""
+        done = self(*words)
+        assert done.code == 0, done.err
+        return done
+
+    def refuses(self, code: int, words: Sequence[object], *parts: str) -> str:
+        """A command that must fail, with one line on stderr that holds all the parts."""
+        done = self(*words)
+        assert (done.code, done.out) == (code, ""), done.err
+        assert done.err.startswith("rlvr: error: "), done.err
+        assert done.err.count("\n") == 1, done.err
+        assert [part for part in parts if part not in done.err] == [], done.err
+        return done.err
 
 
 ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "error"}
@@ -250,8 +259,6 @@ def _child(start: Start, environment: dict[str, str]) -> None:
     if start.cwd is not None:
         os.chdir(start.cwd)
         sys.path.insert(0, str(start.cwd))
-    from rlvr.cli.main import main
-
     if start.max_file_bytes is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (start.max_file_bytes,) * 2)
     if start.die_at is not None:

@@ -5,8 +5,6 @@ asked for, or in the reward. `test_multihop_settings.py` runs the table. In it `
 more data, `SERVICE/` a server, `MADE/` an empty folder.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Sequence
@@ -25,6 +23,7 @@ from rlvr.retrieval.retriever import Retriever
 from rlvr.tasks.dataset import DatasetTask
 from rlvr.types import Example, Message
 from tests.system.test_data_settings import DataCase
+from tests.system.test_data_settings import case as make
 from tests.unit.chat.tokenizers import byte_tokenizer
 from tests.unit.engines.tiny import tiny_model
 from tests.unit.retrieval.test_services import Server
@@ -122,6 +121,17 @@ def made(stage: Stage) -> list[str]:
     return sorted(path.name for path in stage.folder.iterdir())
 
 
+def answered(stage: Stage, message: Message) -> list[str]:
+    """What the environment says to a turn."""
+
+    async def run() -> list[str]:
+        env = stage.task.env(stage.example())
+        await env.start()
+        return [reply.content for reply in (await env.step(message)).messages]
+
+    return asyncio.run(run())
+
+
 def of_a_slow_search(stage: Stage) -> list[str]:
     """What a search of a corpus says that takes a third of a second."""
     retriever = registry.find("retriever", "bm25")
@@ -131,27 +141,13 @@ def of_a_slow_search(stage: Stage) -> list[str]:
         time.sleep(0.3)
         return search(*given)
 
-    async def run() -> list[str]:
-        env = stage.task.env(stage.example())
-        await env.start()
-        search = call("retrieve_documents", query="town")
-        reply = await env.step(Message(role="assistant", content="", tool_calls=(search,)))
-        return [message.content for message in reply.messages]
-
     with patch.object(retriever, "search", slow):
-        return asyncio.run(run())
+        search_call = call("retrieve_documents", query="town")
+        return answered(stage, Message(role="assistant", content="", tool_calls=(search_call,)))
 
 
 def without_a_call(stage: Stage) -> list[str]:
-    """What is said to a turn that calls no tool."""
-
-    async def run() -> list[str]:
-        env = stage.task.env(stage.example())
-        await env.start()
-        reply = await env.step(Message(role="assistant", content="Let me think."))
-        return [message.content for message in reply.messages]
-
-    return asyncio.run(run())
+    return answered(stage, Message(role="assistant", content="Let me think."))
 
 
 def potentials(stage: Stage) -> tuple[float, ...]:
@@ -201,12 +197,7 @@ class OneOf(Retriever):
 
 CORPUS = ("task.retrieval.scope=corpus", "task.retrieval.corpus=OTHER/corpus.jsonl", "task.retrieval.index_dir=MADE")
 RERANK = ("task.retriever=rerank", "task.retrieval.rerank_url=SERVICE/one", "task.retrieval.max_retries=0")
-SEARCH = (
-    "task.retriever=search",
-    "task.retrieval.scope=corpus",
-    "task.retrieval.search_url=SERVICE/one",
-    "task.retrieval.max_retries=0",
-)
+SEARCH = ("task.retriever=search", "task.retrieval.scope=corpus", "task.retrieval.search_url=SERVICE/one", RERANK[2])
 MIXED = ("task.train_sets='OTHER,hops'", "task.eval_sets='OTHER,hops_too'")
 LISTED = (
     "prompt.system=null",
@@ -217,8 +208,6 @@ LISTED = (
 """Prompts of 16 to 34 words."""
 
 NO_LIST = "[retrieve_documents,get_document,complete]"
-
-
 NUMBERS = ("task.eval_sets='DATA,dev;OTHER,numbers'",)
 """Beside the others, a question of 5 hops whose answer is 7."""
 
@@ -227,7 +216,7 @@ def _of_task(name: str) -> list[DataCase]:
     """Every key of a multi-hop task."""
 
     def case(key: str, a: Any, b: Any, look: Look, *base: str) -> DataCase:
-        return DataCase(key=f"task.{key}", a=str(a), b=str(b), look=look, base=(f"task={name}", *base))
+        return make(f"task.{key}", a, b, look, f"task={name}", *base)
 
     def of_retrieval(key: str, a: Any, b: Any, look: Look, *base: str) -> DataCase:
         return case(f"retrieval.{key}", a, b, look, *base)
@@ -271,10 +260,7 @@ def _of_part(kind: str, more: str, *rows: tuple[str, Any, Any, Look]) -> list[Da
     """Cases of a part `x` of that type, beside MuSiQue's own parts; its weight is among them."""
     line = f"+reward.parts.x={{type: {kind}, weight: 1.0{more}}}"
     found = [("weight", 1.0, 2.0, reward("{gold}")), *rows]
-    return [
-        DataCase(key=f"reward.parts.x.{key}", a=str(a), b=str(b), look=look, base=("task=musique", line, *NUMBERS))
-        for key, a, b, look in found
-    ]
+    return [make(f"reward.parts.x.{key}", a, b, look, "task=musique", line, *NUMBERS) for key, a, b, look in found]
 
 
 HALF, WORDS, FOUR = reward("about {gold}"), reward("seven", hops=5), reward("{gold}", hops=4)
@@ -300,7 +286,5 @@ PARTS = [
     ),
 ]
 
-PROMPT = [
-    DataCase(key="prompt.tool_format", a="hermes", b="llama", look=prompt, base=(f"task={name}",)) for name in NAMES
-]
+PROMPT = [make("prompt.tool_format", "hermes", "llama", prompt, f"task={name}") for name in NAMES]
 MULTIHOP_CASES = [*(case for name in NAMES for case in _of_task(name)), *PARTS, *PROMPT]

@@ -3,8 +3,6 @@
 It misbehaves on request: a `Fault` in the place of an answer.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -124,14 +122,7 @@ def serve(model: Model, *, fault: Misbehave = never, models: Sequence[str] | Fau
 
 def _completion(body: dict[str, Any], said: dict[str, Any]) -> dict[str, Any]:
     calls = [
-        {
-            "id": f"call_{i}",
-            "type": "function",
-            "function": {
-                "name": name,
-                "arguments": arguments if isinstance(arguments, str) else json.dumps(arguments),
-            },
-        }
+        {"id": f"call_{i}", "type": "function", "function": {"name": name, "arguments": _as_text(arguments)}}
         for i, (name, arguments) in enumerate(said.get("calls", ()))
     ]
     message = {"role": "assistant", "content": said.get("content"), **({"tool_calls": calls} if calls else {})}
@@ -141,11 +132,10 @@ def _completion(body: dict[str, Any], said: dict[str, Any]) -> dict[str, Any]:
         choice["logprobs"] = {"content": [{"token": "x", "logprob": value} for value in said["logprobs"]]}
     if "token_ids" in said:
         choice["token_ids"] = said["token_ids"]
-    return {
-        "id": "1",
-        "object": "chat.completion",
-        "created": 0,
-        "model": body["model"],
-        "choices": [choice],
-        "usage": {"prompt_tokens": 10 * len(body["messages"]), "completion_tokens": 5, "total_tokens": 15},
-    }
+    usage = {"prompt_tokens": 10 * len(body["messages"]), "completion_tokens": 5, "total_tokens": 15}
+    about = {"id": "1", "object": "chat.completion", "created": 0, "model": body["model"]}
+    return {**about, "choices": [choice], "usage": usage}
+
+
+def _as_text(arguments: Any) -> str:
+    return arguments if isinstance(arguments, str) else json.dumps(arguments)

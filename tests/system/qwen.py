@@ -1,34 +1,29 @@
 """A small checkpoint of Qwen2's architecture that writes the asked-for format and is sometimes right: no reward that it
 earns is the same for all of its completions."""
 
-from __future__ import annotations
-
 import random
+from collections.abc import Sequence
 from pathlib import Path
-
-import torch
-from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from typing import Any
 
 from rlvr.app.tasks import open_tasks
 from rlvr.chat.rendering import Chat
+from rlvr.config import Config
 from rlvr.config.compose import load_config
 from rlvr.models.policy import HubPolicy
 from rlvr.models.scratch import build_bpe_tokenizer
 from rlvr.tasks.base import Task
 from rlvr.training.warm_start import warm_start
-from tests.system.harness import DATA
+from tests.system.harness import DATA, split
+from tests.system.small_qwen import small_model
 from tests.unit.chat.tokenizers import CHATML
 
 MARKERS = ("<start_working_out>", "<end_working_out>", "<SOLUTION>", "</SOLUTION>")
 START, END = "<|im_start|>", "<|im_end|>"
-CONTEXT_TOKENS = 512
-WARM_START = (
-    "warm_start.num_steps=80",
-    "warm_start.batch_size=16",
-    "warm_start.learning_rate=0.01",
-    "warm_start.warmup_steps=5",
-    "warm_start.final_phase_steps=0",
-)
+WARM_START = split("""
+    warm_start.num_steps=80 warm_start.batch_size=16 warm_start.learning_rate=0.01 warm_start.warmup_steps=5
+    warm_start.final_phase_steps=0
+""")
 
 
 def save_qwen(folder: Path) -> Path:
@@ -37,20 +32,35 @@ def save_qwen(folder: Path) -> Path:
     also = f"evaluation.also={{finqa: {{set: ['task.path={DATA / 'finqa'}']}}}}"
     config = load_config(["task=gsm8k", *data, also, *WARM_START])
     with open_tasks(config, "qwen2", {}) as tasks:
-        tokenizer = _tokenizer([text for task in (tasks.own, *tasks.also) for text in task.texts()])
-        policy = HubPolicy(model=_model(tokenizer), tokenizer=tokenizer)
-        demonstrator = _Demonstrator(Chat(tokenizer, model=policy.model), (tasks.own, *tasks.also))
-        made = warm_start(
-            policy,
-            demonstrator,
-            config.warm_start,
-            microbatch_tokens=16384,
-            progress=lambda step, loss: None,
-            stopped=lambda: False,
-        )
-    assert made
+        texts = [text for task in (tasks.own, *tasks.also) for text in task.texts()]
+        policy = chat_policy(texts, 700, MARKERS, intermediate_size=48, max_position_embeddings=512)
+        demonstrator = _Demonstrator(Chat(policy.tokenizer, model=policy.model), (tasks.own, *tasks.also))
+        show(policy, demonstrator, config, 16384)
     policy.save(folder)
     return folder
+
+
+def chat_policy(texts: Sequence[str], vocabulary_size: int, words: Sequence[str], **size: int) -> HubPolicy:
+    """A small model, untrained, and a tokenizer of the texts; the words are one token each."""
+    tokenizer = build_bpe_tokenizer(texts, vocabulary_size, words)
+    tokenizer.add_special_tokens({"eos_token": END, "extra_special_tokens": [START]})
+    tokenizer.chat_template = CHATML
+    ids = {"eos_token_id": tokenizer.convert_tokens_to_ids(END), "pad_token_id": tokenizer.pad_token_id}
+    model = small_model(tokenizer, initializer_range=0.1, **ids, **size)
+    return HubPolicy(model=model.eval(), tokenizer=tokenizer)
+
+
+def show(policy: HubPolicy, demonstrator: Any, config: Config, microbatch_tokens: int) -> None:
+    """Let it see the demonstrations."""
+    made = warm_start(
+        policy,
+        demonstrator,
+        config.warm_start,
+        microbatch_tokens=microbatch_tokens,
+        progress=lambda step, loss: None,
+        stopped=lambda: False,
+    )
+    assert made
 
 
 class _Demonstrator:
@@ -68,30 +78,3 @@ class _Demonstrator:
         reasoning_start, reasoning_end, solution_start, solution_end = MARKERS
         completion = f"{reasoning_start}It is {answer}.{reasoning_end}{solution_start}{answer}{solution_end}"
         return self._chat.decode(self._chat.encode_prompt(example.messages)), completion
-
-
-def _tokenizer(texts: list[str]) -> PreTrainedTokenizerFast:
-    tokenizer = build_bpe_tokenizer(texts, 700, MARKERS)
-    tokenizer.add_special_tokens({"eos_token": END, "extra_special_tokens": [START]})
-    tokenizer.chat_template = CHATML
-    return tokenizer
-
-
-def _model(tokenizer: PreTrainedTokenizerFast) -> Qwen2ForCausalLM:
-    config = Qwen2Config(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        max_position_embeddings=CONTEXT_TOKENS,
-        tie_word_embeddings=True,
-        initializer_range=0.1,
-        bos_token_id=None,
-        eos_token_id=tokenizer.convert_tokens_to_ids(END),
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return Qwen2ForCausalLM(config).eval()

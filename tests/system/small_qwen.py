@@ -1,9 +1,8 @@
 """A small checkpoint of Qwen2's architecture with a BPE tokenizer and a chat template, and questions to train it on."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer
@@ -19,6 +18,15 @@ SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 TEXTS = [f"What is {a} plus {b}? The answer is {a + b}." for a in range(30) for b in range(30)]
 
 
+def small_model(tokenizer: PreTrainedTokenizerFast, **more: Any) -> Qwen2ForCausalLM:
+    """Two layers of width 32 with random weights, always the same ones."""
+    width = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
+    config = Qwen2Config(vocab_size=len(tokenizer), tie_word_embeddings=True, bos_token_id=None, **width, **more)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return Qwen2ForCausalLM(config)
+
+
 def save_small_qwen(folder: Path) -> Path:
     """60,000 random weights, tied embeddings, two end tokens: `<|im_end|>` and, in the generation config, both."""
     bpe = Tokenizer(BPE())
@@ -30,23 +38,8 @@ def save_small_qwen(folder: Path) -> Path:
     bpe.train_from_iterator(TEXTS, trainer)
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token="<|im_end|>", pad_token="<|endoftext|>")
     tokenizer.chat_template = CHATML
-    config = Qwen2Config(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        max_position_embeddings=256,
-        tie_word_embeddings=True,
-        initializer_range=0.2,
-        bos_token_id=None,
-        eos_token_id=0,
-        pad_token_id=0,
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = Qwen2ForCausalLM(config)
+    more = {"intermediate_size": 64, "max_position_embeddings": 256, "initializer_range": 0.2}
+    model = small_model(tokenizer, eos_token_id=0, pad_token_id=0, **more)
     assert model.generation_config is not None
     model.generation_config.eos_token_id = [2, 0]
     model.save_pretrained(folder)

@@ -1,5 +1,6 @@
 """The Python API: runs that are a script's, a notebook's, and go on."""
 
+import contextlib
 import os
 import re
 import signal
@@ -39,20 +40,15 @@ def right() -> Any:
 
 
 @pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def _here(here: Path) -> None:
+    """Each test is in a folder of its own."""
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> rlvr.Run:
     """A run on rows with a reward function that no import finds; nobody changes it."""
-    folder = tmp_path_factory.mktemp("api")
-    here = Path.cwd()
-    os.chdir(folder)
-    try:
+    with contextlib.chdir(tmp_path_factory.mktemp("api")):
         return rlvr.train(data=ROWS, reward=right(), run_dir="run", **TINY)
-    finally:
-        os.chdir(here)
 
 
 def test_a_run_tells_its_metrics_and_rollouts(run: rlvr.Run) -> None:
@@ -88,7 +84,10 @@ def test_a_second_call_goes_on_and_equals_one_that_never_stopped(tmp_path: Path)
     check_equal(left, right_)
 
 
-def test_an_evaluation_repeats_the_runs_own(run: rlvr.Run, capsys: pytest.CaptureFixture[str]) -> None:
+Capture = pytest.CaptureFixture[str]
+
+
+def test_an_evaluation_repeats_the_runs_own(run: rlvr.Run, capsys: Capture) -> None:
     found = rlvr.evaluate(run)
     assert list(found) == ["jsonl"]
     own = {name: value for name, value in run.metrics[-1].items() if name.startswith("eval/")}
@@ -105,13 +104,13 @@ def test_an_evaluation_by_folder_needs_the_function_again(run: rlvr.Run) -> None
     assert 0.0 <= found.metrics["eval/jsonl/pass_at_2_low"] <= found.metrics["eval/jsonl/pass_at_2_high"] <= 1.0
 
 
-def test_an_evaluation_on_other_rows_takes_all_of_them(run: rlvr.Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_evaluation_on_other_rows_takes_all_of_them(run: rlvr.Run, capsys: Capture) -> None:
     found = rlvr.evaluate(run, data=OTHERS)["jsonl"]
     assert sorted(record.prompt for record in found.records) == sorted(row["question"] for row in OTHERS)
     assert "also held out" not in capsys.readouterr().err
 
 
-def test_an_evaluation_on_the_training_rows(run: rlvr.Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_evaluation_on_the_training_rows(run: rlvr.Run, capsys: Capture) -> None:
     found = rlvr.evaluate(run, data=ROWS)["jsonl"]
     assert len(found.records) == len(ROWS)
     assert "144 held-out examples from" in capsys.readouterr().err
@@ -218,12 +217,8 @@ def test_the_notebook_runs_inside_its_event_loop(tmp_path: Path) -> None:
 
     notebook = nbformat.read(EXAMPLES / "notebook.ipynb", as_version=4)
     NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
-    text = "".join(
-        output.get("text", "")
-        for cell in notebook.cells
-        for output in cell.get("outputs", ())
-        if output.get("name") == "stdout"
-    )
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    text = "".join(output.get("text", "") for output in outputs if output.get("name") == "stdout")
     rewards = [float(found) for found in re.findall(r"step +\d+  reward (\d\.\d\d)", text)]
     assert len(rewards) == 10
     assert rewards[-1] > rewards[0]

@@ -1,7 +1,5 @@
 """`rollout.max_staleness`: batches of later steps are sampled in a thread of their own while the trainer works."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import importlib
@@ -25,26 +23,13 @@ from rlvr.core.trainer import Trainer
 from rlvr.errors import UserError
 from rlvr.tracking.rollouts import EpisodeRecord, read_rollouts
 from rlvr.types import Group, Score
-from tests.system.harness import (
-    SMALL,
-    Command,
-    Ran,
-    check_equal,
-    num_lines,
-    outcome,
-    pretrained,
-    run_train,
-    wait_until,
-)
-from tests.system.test_two_hop import LEARN
+from tests.system.harness import SMALL, Command, Ran, check_equal, num_lines, outcome, pretrained, run_train, wait_until
+from tests.system.test_two_hop import again
 
 LONG = (
     *SMALL,
-    "trainer.max_steps=8",
-    "evaluation.every=3",
-    "trainer.learning_rate=3e-3",
-    "reward=rpn_boxed",
-    "tracker.rollouts_max_groups=null",
+    *("trainer.max_steps=8", "trainer.learning_rate=3e-3", "evaluation.every=3"),
+    *("reward=rpn_boxed", "tracker.rollouts_max_groups=null"),
 )
 build = importlib.import_module("rlvr.app.assemble")
 TIS = "algorithm.mismatch_correction=truncate"
@@ -87,13 +72,9 @@ def test_pitfall_24_a_run_keeps_its_bound_for_every_token(
     oldest = [row["rollout/staleness_max"] for row in ran.rows[1:]]
     assert (oldest[0], max(oldest)) == (0, max_staleness)
     for step, (episodes, row) in enumerate(zip(records(ran.folder), ran.rows[1:], strict=True)):
-        versions = [
-            version
-            for episode in episodes
-            for one in episode.rows
-            for version, mask in zip(one.policy_versions or (), one.loss_mask, strict=True)
-            if mask
-        ]
+        rows = [one for episode in episodes for one in episode.rows]
+        pairs = [pair for one in rows for pair in zip(one.policy_versions or (), one.loss_mask, strict=True)]
+        versions = [version for version, mask in pairs if mask]
         assert step - max_staleness <= min(versions) <= max(versions) <= step
         assert step - min(versions) == row["rollout/staleness_max"]
         assert step - sum(versions) / len(versions) == pytest.approx(row["rollout/staleness_mean"])
@@ -193,14 +174,7 @@ def test_a_bound_of_0_in_the_thread_equals_no_thread(
 
 
 def of_searcher(two_hop_run: Path) -> tuple[str, ...]:
-    kept = [word for word in LEARN if not word.startswith(("warm_start.", "model."))]
-    return (
-        *kept,
-        *pretrained(two_hop_run / "warm_start"),
-        "trainer.max_steps=5",
-        "rollout.prompts_per_step=8",
-        "evaluation.every=2",
-    )
+    return (*again(two_hop_run), "trainer.max_steps=5", "rollout.prompts_per_step=8", "evaluation.every=2")
 
 
 def test_several_turns_in_the_thread_equal_no_thread(
@@ -256,11 +230,15 @@ def test_a_signal_ends_the_run_after_its_step(model: Path, tmp_path: Path) -> No
     command = Command("train", *words, f"run_dir={folder}", log=tmp_path / "log")
     wait_until(lambda: num_lines(folder) >= 2)
     command.send(signal.SIGTERM)
-    assert command.wait() == 143, command.err
-    for word in ("Traceback", "destroyed", "Warning", "never"):
-        assert word not in command.err
+    check_end(command, 143, "never")
     last = num_lines(folder) - 1
     assert (folder / "checkpoints" / f"step_{last:06d}").is_dir()
+
+
+def check_end(command: Command, code: int, *more: str) -> None:
+    """With that code, and no word of a thread, a task or a loop that was left."""
+    assert command.wait() == code, command.err
+    assert [word for word in ("Traceback", "destroyed", "Warning", *more) if word in command.err] == []
 
 
 def test_a_second_signal_stops_at_once(model: Path, tmp_path: Path) -> None:
@@ -271,9 +249,7 @@ def test_a_second_signal_stops_at_once(model: Path, tmp_path: Path) -> None:
     command.send(signal.SIGINT)
     wait_until(lambda: "once more stops at once" in command.err)
     command.send(signal.SIGINT)
-    assert command.wait() == 130, command.err
-    for word in ("Traceback", "destroyed", "Warning"):
-        assert word not in command.err
+    check_end(command, 130)
 
 
 def fail_at(count: int, function: Callable[..., Any], error: BaseException) -> Callable[..., Any]:

@@ -1,7 +1,5 @@
 """Every block of docs/components.md and own_files.md is a file or a command that works, or runs in another test."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex
@@ -72,17 +70,17 @@ BLOCKS = [block for page in PAGES for block in blocks(page.read_text())]
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    """All files of the pages and of examples/own. The modules are forgotten again."""
+def folder(here: Path) -> Iterator[Path]:
+    """All files of the pages and of examples/own, in the current folder. The modules are forgotten again."""
     for file in (SETTINGS, *CLASSES.values()):
-        shutil.copy(OWN / file, tmp_path)
+        shutil.copy(OWN / file, here)
     for block in BLOCKS:
         if block.file:
-            path = tmp_path / block.file
+            path = here / block.file
             assert not path.exists(), f"{block.file} exists already"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(block.text)
-    yield tmp_path
+    yield here
     for file in (SETTINGS, *CLASSES.values(), *(block.file for block in BLOCKS)):
         sys.modules.pop(file.removesuffix(".py"), None)
 
@@ -110,8 +108,7 @@ def commands(section: str) -> list[str]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("section", REPORTED)
-def test_the_commands_of_the_section_work(section: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(folder)
+def test_the_commands_of_the_section_work(section: str, folder: Path) -> None:
     assert commands(section)
     for command in commands(section):
         run(command, folder)
@@ -119,10 +116,7 @@ def test_the_commands_of_the_section_work(section: str, folder: Path, monkeypatc
     assert [name for name in REPORTED[section] if not any(name in row for row in rows)] == []
 
 
-def test_what_all_components_have_in_common(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(folder)
+def test_what_all_components_have_in_common(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     *composed, tried = commands(COMMON)
     assert f"](../examples/own/{SETTINGS})" in PAGE.read_text()
     for command in composed:
@@ -134,15 +128,15 @@ def test_what_all_components_have_in_common(
     assert run(tried, folder) == printed
 
 
-def test_the_settings_of_the_page_are_checked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(folder)
+def test_the_settings_of_the_page_are_checked(folder: Path) -> None:
     length = "reward.parts.length.type=my_settings:Length"
-    with pytest.raises(ConfigError, match=r"reward\.parts\.length\.least=30: is more than most=20; lower it\."):
-        load_config([length, "reward.parts.length.least=30"], config_name="rpn_test")
-    with pytest.raises(ConfigError, match=r"reward\.parts\.length\.falloff=0\.1: has no effect; it needs"):
-        load_config([length, "reward.parts.length.falloff=0.1"], config_name="rpn_test")
-    with pytest.raises(ConfigError, match="most is above"):
-        load_config([length, "reward.parts.length.most=99"], config_name="rpn_test")
+    for setting, sentence in (
+        ("least=30", r"reward\.parts\.length\.least=30: is more than most=20; lower it\."),
+        ("falloff=0.1", r"reward\.parts\.length\.falloff=0\.1: has no effect; it needs"),
+        ("most=99", "most is above"),
+    ):
+        with pytest.raises(ConfigError, match=sentence):
+            load_config([length, f"reward.parts.length.{setting}"], config_name="rpn_test")
 
 
 @pytest.mark.parametrize(("section", "file"), CLASSES.items())

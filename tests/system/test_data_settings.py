@@ -15,6 +15,7 @@ import pytest
 from rlvr.app.tasks import open_tasks
 from rlvr.config.compose import load_config
 from rlvr.tasks.base import Task
+from rlvr.tasks.two_hop import TwoHopTask
 from rlvr.types import Example, Message, ToolSchema
 from tests.system.harness import DATA
 from tests.unit.tasks.data_tasks import graded, scored, solved, sums, turn, write_jsonl
@@ -122,6 +123,18 @@ def grade(text: str) -> Look:
     return lambda task: graded(task, first(task), text.replace("{gold}", answer(task))).correct
 
 
+def names(letter: str) -> Look:
+    """How many persons, organizations or cities a world has."""
+
+    def look(task: Task) -> int:
+        assert isinstance(task, TwoHopTask)
+        assert task.vocabulary is not None
+        found = " ".join(task.facts(first(task)).values()).split()
+        return len([word for word in task.vocabulary if word[0] == letter and word[1:].isdecimal() and word in found])
+
+    return look
+
+
 HERE = "tests.system.functions:"
 
 # ----------------------------------------------------------------------------------------------------- the table
@@ -137,6 +150,19 @@ def of(base: Sequence[str], *rows: tuple[str, Any, Any, Look]) -> list[DataCase]
 
 
 PLAIN = ("prompt=plain", "reward=numeric")
+RESULT = "task.answer_field=final_result"
+DIGITS = ["<pad>", "<boe>", "<eoe>", "=", *map(str, range(10))]
+EXAMPLES = (
+    ("eval_share", 0.1, 0.6, lambda task: len(held_out(task))),
+    ("metric", "numeric", "exact", grade("{gold}.0")),
+    ("max_train_examples", "null", 2, num_different),
+)
+ROWS = (
+    *EXAMPLES,
+    ("question_field", "question", "title", question),
+    ("id_field", "null", "name", ids),
+    ("max_prompt_tokens", "null", 7, num_different),
+)
 
 TASK = [
     *of(
@@ -166,54 +192,40 @@ TASK = [
         ("task=jsonl", "task.path=OTHER/sums.jsonl", "prompt=plain"),
         ("path", "OTHER/sums.jsonl", "OTHER/more.jsonl", question),
         ("eval_path", "null", "OTHER/more.jsonl", held_out),
-        ("eval_share", 0.1, 0.6, lambda task: len(held_out(task))),
-        ("question_field", "question", "title", question),
         ("answer_field", "answer", "twice", answer),
-        ("id_field", "null", "name", ids),
-        ("metric", "numeric", "exact", grade("{gold}.0")),
-        ("max_train_examples", "null", 2, num_different),
-        ("max_prompt_tokens", "null", 7, num_different),
+        *ROWS,
     ),
     *of(
-        ("task=hub", "task.path=OTHER/gsm8k", "prompt=plain", "task.answer_field=final_result"),
+        ("task=hub", "task.path=OTHER/gsm8k", "prompt=plain", RESULT),
         ("path", "OTHER/gsm8k", "OTHER/copy", question),
         ("train_split", "train", "train+extra", num_different),
         ("eval_split", "null", "test", held_out),
-        ("eval_share", 0.1, 0.6, lambda task: len(held_out(task))),
-        ("question_field", "question", "title", question),
         ("answer_field", "final_result", "id", answer),
-        ("id_field", "null", "name", ids),
-        ("metric", "numeric", "exact", grade("{gold}.0")),
-        ("max_train_examples", "null", 2, num_different),
-        ("max_prompt_tokens", "null", 7, num_different),
+        *ROWS,
     ),
-    *of(
-        ("task=hub", "task.path=OTHER/repository", "task.answer_field=final_result"),
-        ("subset", "main", "more", question),
-    ),
+    case("task.subset", "main", "more", question, "task=hub", "task.path=OTHER/repository", RESULT),
     *of(
         ("task=generator", f"task.source='{HERE}squares'"),
         ("source", f"'{HERE}few'", f"'{HERE}squares'", question),
         ("settings", "{size: 100}", "{size: 20}", num_different),
-        ("eval_share", 0.1, 0.6, lambda task: len(held_out(task))),
-        ("metric", "numeric", "exact", grade("{gold}.0")),
-        ("max_train_examples", "null", 2, num_different),
         ("max_prompt_tokens", "null", 5, max_words),
+        *EXAMPLES,
     ),
-    case(
-        "task.vocabulary",
-        "null",
-        ["<pad>", "<boe>", "<eoe>", "=", *map(str, range(10))],
-        demonstration,
-        "task=generator",
-        f"task.source='{HERE}in_words'",
-    ),
+    case("task.vocabulary", "null", DIGITS, demonstration, "task=generator", f"task.source='{HERE}in_words'"),
     *of(
         ("task=reasoning_gym", "task.dataset=chain_sum"),
         ("dataset", "chain_sum", "basic_arithmetic", question),
         ("settings", "{max_terms: 2}", "{min_terms: 5, max_terms: 6}", question),
         ("max_train_examples", "null", 2, num_different),
         ("max_prompt_tokens", "null", 50, max_words),
+    ),
+    *of(
+        ("task=two_hop",),
+        ("num_persons", 40, 5, names("p")),
+        ("num_organizations", 30, 6, names("o")),
+        ("num_cities", 20, 4, names("c")),
+        ("held_out_share", 0.2, 0.5, held_out),
+        ("max_turns", 4, 3, lambda task: task.env(first(task)).max_turns),
     ),
     *of(("task=mix",), ("parts", "{gsm8k: 1, finqa: 1}", "{gsm8k: 3, finqa: 1}", of_tasks)),
 ]  # fmt: skip
@@ -222,19 +234,16 @@ GSM8K = ("task=gsm8k", "task.path=DATA/gsm8k")
 NUMBERS = ("task=finqa", "task.path=DATA/finqa")
 PROGRAMS = (*NUMBERS, "task.answer=program", "reward=finqa_program", "prompt=financial_program")
 GYM = ("task=reasoning_gym", "task.dataset=chain_sum")
+VALUES = ", wrong_value: 0.0, invalid_value: 0.0"
 PARTS: dict[str, tuple[str, tuple[str, ...], str]] = {
     # type: more settings, base, a text that it has something to say of
-    "numeric": (", wrong_value: 0.0, invalid_value: 0.0, close_credit: 0.5, near_credit: 0.0", GSM8K, solved("{gold}")),
+    "numeric": (f"{VALUES}, close_credit: 0.5, near_credit: 0.0", GSM8K, solved("{gold}")),
     "number_check": ("", GSM8K, solved("{gold}")),
-    "finqa_numeric": (
-        ", wrong_value: 0.0, invalid_value: 0.0, relative_tolerance: 0.01, approximate_credit: 0.5",
-        NUMBERS,
-        solved("{gold}"),
-    ),
-    "finqa_program": (", wrong_value: 0.0, invalid_value: 0.0, mode: execution", PROGRAMS, solved("{gold}")),
+    "finqa_numeric": (f"{VALUES}, relative_tolerance: 0.01, approximate_credit: 0.5", NUMBERS, solved("{gold}")),
+    "finqa_program": (f"{VALUES}, mode: execution", PROGRAMS, solved("{gold}")),
     "format_exact": ("", GSM8K, solved("1")),
     "format_approximate": (", penalty: 0.0", GSM8K, solved("1")),
-    "math": (", wrong_value: 0.0, invalid_value: 0.0", GSM8K, solved("{gold}")),
+    "math": (VALUES, GSM8K, solved("{gold}")),
     "text": (", metric: em", GSM8K, solved("{gold}")),
     "length": (", free_tokens: 1, max_tokens: 5", GSM8K, "a b c"),
     "repetition": (", ngram_size: 1", GSM8K, "a b a b a c"),
@@ -284,8 +293,8 @@ REWARD = [
     ),
     *of_part(
         "finqa_program",
+        ANSWERED[1],
         ("wrong_value", 0.0, -1.0, reward(solved("add(1, 2)"))),
-        ("invalid_value", 0.0, -1.0, UNREADABLE),
         ("mode", "execution", "program", reward(solved("add(0.25, 0)"))),
     ),
     *of_part("format_exact"),
@@ -305,18 +314,11 @@ REWARD = [
     case("reward.num_workers", 1, 2, num_processes, *GSM8K, PROCESS),
 ]
 
+NO_SYSTEM = "prompt.system=null"
 PROMPT = [
     case("prompt.system", "null", "Be brief.", messages, *GSM8K, "prompt=boxed", "reward=numeric"),
     case("prompt.user", "'{question}'", "'{question} Now.'", question, *GSM8K, "prompt=boxed", "reward=numeric"),
-    case(
-        "prompt.answer_in",
-        "solution",
-        "boxed",
-        reward("\\boxed{{gold}}"),
-        *GSM8K,
-        "reward=numeric",
-        "prompt.system=null",
-    ),
+    case("prompt.answer_in", "solution", "boxed", reward("\\boxed{{gold}}"), *GSM8K, "reward=numeric", NO_SYSTEM),
     case("prompt.markers", "auto", "think", messages, *GSM8K),
     case("prompt.few_shot", 0, 2, lambda task: len(messages(task)), *GSM8K),
     case("markers.families", "{qwen2: working_out}", "{qwen2: think}", messages, *GSM8K),
@@ -337,13 +339,8 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("other")
     write_jsonl(root / "sums.jsonl", rows(30, 0))
     write_jsonl(root / "more.jsonl", rows(9, 100))
-    for folder, start in (
-        ("gsm8k", 200),
-        ("copy", 300),
-        ("finqa", 400),
-        ("repository/main", 500),
-        ("repository/more", 600),
-    ):
+    folders = ("gsm8k", "copy", "finqa", "repository/main", "repository/more")
+    for start, folder in zip(range(200, 700, 100), folders, strict=True):
         (root / folder).mkdir(parents=True)
         for number, split in enumerate(("train", "test", "extra")):
             write_jsonl(root / folder / f"{split}.jsonl", rows(8, start + 10 * number))

@@ -17,35 +17,33 @@ import pytest
 import torch
 import torch.utils.backend_registration
 
+from tests.system.harness import numbers, split
+
 if not hasattr(torch.utils.backend_registration, "_setup_privateuseone_for_python_backend"):
     pytest.skip(f"torch {torch.__version__} has no devices made in Python", allow_module_level=True)
 
 ROOT = Path(__file__).resolve().parents[2]
-SMALL = (
-    "trainer.num_threads=1",
-    "tracker.console=none",
-    "trainer.precision=fp32",
-    "evaluation.every=1",
-    "evaluation.num_examples=4",
-    "rollout.max_completion_tokens=10",
-    "task.max_prompt_tokens=15",
-)
-PPO = ("train", "--config-name", "rpn_test", "warm_start.num_steps=4", "warm_start.warmup_steps=1", *SMALL)
+SMALL = split("""
+    trainer.num_threads=1 tracker.console=none trainer.precision=fp32 evaluation.every=1 evaluation.num_examples=4
+    rollout.max_completion_tokens=10 task.max_prompt_tokens=15
+""")
+PPO = split("train --config-name rpn_test warm_start.num_steps=4 warm_start.warmup_steps=1") + SMALL
 """A critic, two epochs of two minibatches, top-p."""
 
 TOOLS = (
-    *("train", "--config-name", "two_hop", *SMALL[:-2], "warm_start.num_steps=10", "warm_start.warmup_steps=1"),
-    *("trainer.max_steps=1", "rollout.prompts_per_step=2", "rollout.group_size=2", "algorithm.kl_coef=0.1"),
-    "warm_start.batch_size=16",
+    *split("train --config-name two_hop warm_start.num_steps=10 warm_start.warmup_steps=1 warm_start.batch_size=16"),
+    *split("trainer.max_steps=1 rollout.prompts_per_step=2 rollout.group_size=2 algorithm.kl_coef=0.1"),
+    *SMALL[:-2],
 )
 """Several turns, whose keys and values are kept between them, and a reference model."""
 
 ADAPTERS = (
-    *("train", "--config-name", "rpn_test", "model=hf", "model.lora.enabled=true", "model.gradient_checkpointing=true"),
-    *("model.lora.target_modules=[q_proj,v_proj]", "algorithm=grpo", "algorithm.kl_coef=0.1", "trainer.max_steps=1"),
-    *("rollout.group_size=2", *SMALL, "algorithm.num_epochs=2", "algorithm.num_minibatches=1"),
+    *split("train --config-name rpn_test model=hf model.lora.enabled=true model.gradient_checkpointing=true"),
+    *split("model.lora.target_modules=[q_proj,v_proj] algorithm=grpo algorithm.kl_coef=0.1 trainer.max_steps=1"),
+    *split("rollout.group_size=2 algorithm.num_epochs=2 algorithm.num_minibatches=1"),
+    *SMALL,
 )
-"""Adapters on the model that the first run began with, whose layers are computed anew in the backward pass."""
+"""Adapters on the model that the first run began with, whose layers are computed again in the backward pass."""
 
 
 def runs(folder: Path) -> list[tuple[str, ...]]:
@@ -59,18 +57,10 @@ def runs(folder: Path) -> list[tuple[str, ...]]:
     ]
 
 
-def metrics(folder: Path) -> list[dict[str, float]]:
-    """The lines of metrics.jsonl, without what depends on the machine."""
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in row.items() if not k.startswith(("time/", "system/"))} for row in rows]
-
-
 @contextmanager
 def elsewhere(folder: Path) -> Iterator[subprocess.Popen[str]]:
     """The same runs with models on the other device, in a process of their own."""
-    words: list[str] = []
-    for command in runs(folder):
-        words += [*(["then"] if words else []), *command]
+    words = [word for command in runs(folder) for word in ("then", *command)][1:]
     settings = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "tests.system.far_run", *words]
     with subprocess.Popen(command, stdout=PIPE, stderr=PIPE, text=True, env=settings) as process:
@@ -90,7 +80,7 @@ def test_runs_on_another_device_are_those_on_the_cpu(tmp_path):
         output, errors = process.communicate(timeout=600)
     assert process.returncode == 0, errors[-3000:]
     for name, num_lines in {"ppo": 3, "tools": 2, "adapters": 2}.items():
-        far, cpu = (metrics(tmp_path / where / name) for where in ("far", "cpu"))
+        far, cpu = (numbers(tmp_path / where / name) for where in ("far", "cpu"))
         assert len(far) == len(cpu) == num_lines
         # up to the first update, whose signs of tiny gradients are anybody's
         for ours, theirs in zip(far[:2], cpu[:2], strict=True):

@@ -1,7 +1,5 @@
 """`torchrun -m rlvr train`: one job, one voice, the numbers of one process, and a run that survives its processes."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re
@@ -21,17 +19,18 @@ from rlvr.app.train import train
 from rlvr.config.compose import load_config
 from rlvr.core.rollout import RolloutSource
 from rlvr.core.world import World
-from rlvr.errors import ConfigError, UserError
+from rlvr.errors import UserError
 from rlvr.evaluation.evaluate import grade
-from rlvr.tracking.rollouts import read_rollouts
+from rlvr.tracking.rollouts import EpisodeRecord, read_rollouts
 from rlvr.training.checkpoint import list_checkpoints
 from tests.ranks import Ranks
-from tests.system.harness import Command, metrics, num_lines, numbers, run_train, wait_until
+from tests.system.harness import Cli, Command, metrics, num_lines, numbers, run_train, wait_until
 from tests.system.torchrun import Job, said
 
 NUM_STEPS = 8
 RPN_TEST = (f"trainer.max_steps={NUM_STEPS}", "trainer.checkpoint_every=5", "trainer.keep_last=9")
 RPN_TEST += ("tracker.rollouts_every=1", "evaluation.num_examples=40")
+TRAIN = ("train", "--config-name", "rpn_test")
 ACCELERATE = (sys.executable, "-m", "accelerate.commands.launch", "--num_processes", "2")
 TOLERANCE = 1e-5
 
@@ -42,10 +41,13 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run_train(tmp_path_factory.mktemp("alone") / "run", *RPN_TEST, name="rpn_test").folder
 
 
+def records(folder: Path, step: int) -> list[EpisodeRecord]:
+    return read_rollouts(folder / "rollouts" / f"step_{step:06d}.jsonl.gz")
+
+
 def sampled(folder: Path, step: int) -> list[list[int]]:
     """The token ids of a step's completions."""
-    records = read_rollouts(folder / "rollouts" / f"step_{step:06d}.jsonl.gz")
-    return [turn.completion_ids for record in records for turn in record.turns]
+    return [turn.completion_ids for record in records(folder, step) for turn in record.turns]
 
 
 def check_same_numbers(folder: Path, alone: Path, *, least: int) -> int:
@@ -69,14 +71,10 @@ def forked(num_processes: int, *words: str, log: Path) -> list[Command]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    common = {"WORLD_SIZE": num_processes, "LOCAL_WORLD_SIZE": num_processes, "MASTER_PORT": port}
+    size = str(num_processes)
+    common = {"WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size, "MASTER_PORT": str(port), "MASTER_ADDR": "127.0.0.1"}
     return [
-        Command(
-            *words,
-            log=log / f"log{rank}",
-            environment={n: str(v) for n, v in (common | {"RANK": rank, "LOCAL_RANK": rank}).items()}
-            | {"MASTER_ADDR": "127.0.0.1"},
-        )
+        Command(*words, log=log / f"log{rank}", environment=common | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
         for rank in range(num_processes)
     ]
 
@@ -86,7 +84,7 @@ def forked(num_processes: int, *words: str, log: Path) -> list[Command]:
 
 def test_pitfall_09_two_processes_train_as_one_does(alone: Path, tmp_path: Path) -> None:
     words = (*RPN_TEST, "trainer.strategy=fsdp2", "trainer.world_size=2", "run_dir=run")
-    done = Job(2, "train", "--config-name", "rpn_test", *words, cwd=tmp_path).wait()
+    done = Job(2, *TRAIN, *words, cwd=tmp_path).wait()
     assert done.code == 0, done.err
     folder = tmp_path / "run"
     check_same_numbers(folder, alone, least=6)
@@ -115,23 +113,20 @@ def check_one_voice(out: str, err: str) -> None:
     assert not [line for line in err.splitlines() if "Warning" in line or "Traceback" in line]
 
 
+@pytest.mark.usefixtures("warm_starts")
 def test_two_processes_sample_ahead_on_the_prompts_of_one(alone: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     words = (*RPN_TEST, "algorithm.num_epochs=1", "algorithm.num_minibatches=1", "rollout.max_staleness=1")
     words += ("trainer.strategy=ddp", f"run_dir={folder}")
-    job = forked(2, "train", "--config-name", "rpn_test", *words, log=tmp_path)
+    job = forked(2, *TRAIN, *words, log=tmp_path)
     assert [rank.wait() for rank in job] == [0, 0], job[0].err
     rows = metrics(folder)[1:]
     assert [row["step"] for row in rows] == list(range(1, NUM_STEPS + 1))
     ages = [row["rollout/staleness_max"] for row in rows]
     assert max(ages) == 1
     for step in range(1, NUM_STEPS + 1):
-        assert examples(folder, step) == examples(alone, step)
-
-
-def examples(folder: Path, step: int) -> list[str]:
-    """Whose completions a step trained on."""
-    return [record.example_id for record in read_rollouts(folder / "rollouts" / f"step_{step:06d}.jsonl.gz")]
+        ours, theirs = ([record.example_id for record in records(one, step)] for one in (folder, alone))
+        assert ours == theirs
 
 
 def work_of(world: World, folder: str) -> tuple[list[int], int, list[str]]:
@@ -177,6 +172,7 @@ def five_steps(world: World, folder: str) -> None:
     train(config, lambda: num_lines(Path(folder)) > 5)
 
 
+@pytest.mark.usefixtures("warm_starts")
 def test_pitfall_37_saved_by_two_processes_gone_on_by_one(ranks: Ranks, alone: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     ranks(2, None, five_steps, str(folder))
@@ -188,9 +184,10 @@ def test_pitfall_37_saved_by_two_processes_gone_on_by_one(ranks: Ranks, alone: P
     assert not (folder / "checkpoints/step_000008/shards").exists()
 
 
+@pytest.mark.usefixtures("warm_starts")
 def test_pitfall_37_a_killed_process_ends_the_job(alone: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    words = ("train", "--config-name", "rpn_test", *RPN_TEST, f"run_dir={folder}")
+    words = (*TRAIN, *RPN_TEST, f"run_dir={folder}")
     job = forked(2, *words, "trainer.strategy=ddp", log=tmp_path)
     wait_until(lambda: num_lines(folder) > 7)
     job[1].send(signal.SIGKILL)
@@ -218,9 +215,10 @@ def check_stopped(folder: Path, alone: Path) -> None:
     check_same_numbers(folder, alone, least=min(len(steps), 6))
 
 
+@pytest.mark.usefixtures("warm_starts")
 def test_a_signal_to_one_process_saves_once_and_ends_all(alone: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    words = ("train", "--config-name", "rpn_test", *SHORT_OF_THE_END, "trainer.strategy=ddp", f"run_dir={folder}")
+    words = (*TRAIN, *SHORT_OF_THE_END, "trainer.strategy=ddp", f"run_dir={folder}")
     job = forked(2, *words, log=tmp_path)
     wait_until(lambda: num_lines(folder) > 2)
     job[1].send(signal.SIGTERM)
@@ -234,7 +232,7 @@ def test_a_signal_to_one_process_saves_once_and_ends_all(alone: Path, tmp_path: 
 @pytest.mark.long
 def test_a_signal_to_the_launcher_saves_once_and_ends_all(alone: Path, tmp_path: Path) -> None:
     """`accelerate launch` where it is installed: it runs what torchrun does."""
-    words = ("train", "--config-name", "rpn_test", *SHORT_OF_THE_END, "trainer.strategy=ddp", "run_dir=run")
+    words = (*TRAIN, *SHORT_OF_THE_END, "trainer.strategy=ddp", "run_dir=run")
     launcher = (*ACCELERATE, "--multi_gpu") if importlib.util.find_spec("accelerate") else None
     job = Job(2, *words, "trainer.world_size=2", cwd=tmp_path, launcher=launcher)
     job.wait_until(lambda: num_lines(tmp_path / "run") > 2)
@@ -275,47 +273,29 @@ def refused(world: World, overrides: tuple[str, ...]) -> str:
 
 
 def test_prompts_that_do_not_split_over_ranks_are_refused(ranks: Ranks, tmp_path: Path) -> None:
-    odd = ("rollout.prompts_per_step=5", "algorithm.num_minibatches=1")
-    found = ranks(2, None, refused, ("trainer.strategy=fsdp2", *odd, f"run_dir={tmp_path / 'run'}"))
-    assert "rollout.prompts_per_step=5: does not split into equal parts for 2 processes; choose 4 or 6" in "".join(
-        found
-    )
+    odd = ("rollout.prompts_per_step=5", "algorithm.num_minibatches=1", f"run_dir={tmp_path / 'run'}")
+    found = ranks(2, None, refused, ("trainer.strategy=fsdp2", *odd))
+    assert "rollout.prompts_per_step=5: does not split into equal parts for 2 processes" in "".join(found)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_world_of_another_size_is_refused_in_python_too(tmp_path: Path) -> None:
-    config = load_config(["trainer.world_size=2", "trainer.strategy=ddp", f"run_dir={tmp_path / 'run'}"])
-    with pytest.raises(ConfigError, match=r"^trainer\.world_size=2: 1 process trains here"):
-        train(config)
-
-
-def test_processes_that_would_train_alone_are_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    from rlvr.cli.main import main
-
-    monkeypatch.chdir(tmp_path)
+def test_processes_that_would_train_alone_are_refused(monkeypatch: pytest.MonkeyPatch, here: Path, cli: Cli) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        assert main(["train", "trainer.strategy=single"]) == 2
+        err = cli.refuses(2, ["train", "trainer.strategy=single"])
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err == (
-        "rlvr: error: trainer.strategy=single: 2 processes were started, and each would train by itself; set "
-        "trainer.strategy=fsdp2 or ddp.\n"
-    )
-    assert list(tmp_path.iterdir()) == []
+    alone = "2 processes were started, and each would train by itself; set trainer.strategy=fsdp2 or ddp."
+    assert err == f"rlvr: error: trainer.strategy=single: {alone}\n"
+    assert list(here.iterdir()) == []
 
 
 def test_a_launcher_that_starts_one_process_is_noticed(tmp_path: Path) -> None:
     """`accelerate launch` on a CPU: one process where two were asked for."""
-    if importlib.util.find_spec("accelerate") is None:
-        pytest.skip("accelerate is not installed")
-    words = ("train", "--config-name", "rpn_test", "trainer.strategy=ddp", "trainer.world_size=2", "run_dir=run")
+    pytest.importorskip("accelerate")
+    words = (*TRAIN, "trainer.strategy=ddp", "trainer.world_size=2", "run_dir=run")
     done = Job(2, *words, cwd=tmp_path, launcher=(*ACCELERATE, "--cpu")).wait()
     assert done.code != 0
     assert [line for line in done.err.splitlines() if line.startswith("rlvr: error: ")] == [
@@ -325,6 +305,7 @@ def test_a_launcher_that_starts_one_process_is_noticed(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.usefixtures("warm_starts")
 def test_a_world_of_one_is_a_run_like_any_other(alone: Path, tmp_path: Path) -> None:
     words = (*RPN_TEST, "trainer.strategy=ddp", "trainer.max_steps=2")
     folder = run_train(tmp_path / "run", *words, name="rpn_test").folder

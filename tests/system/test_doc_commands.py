@@ -1,7 +1,5 @@
 """Every command line of the README and of docs/ runs, every link leads somewhere, every piece of code is code."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import re

@@ -1,29 +1,17 @@
 """`rlvr eval` and `rlvr predict` on a model behind an endpoint: a small one of the tests' own, and `rlvr serve`."""
 
-from __future__ import annotations
-
 import json
-import re
-import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rlvr.cli.main import main
 from rlvr.tracking.evaluations import read_records
-from tests.system.harness import DATA, TASK, Command, wait_until
+from tests.system.harness import DATA, TASK, Cli
 from tests.system.openai_server import Fault, error, serve
+from tests.system.served import served
 
 pytestmark = pytest.mark.openai
-
-Capture = pytest.CaptureFixture[str]
-
-
-@pytest.fixture(autouse=True)
-def _data(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RLVR_DATA", str(DATA))
 
 
 def solve(messages: list[dict[str, Any]]) -> dict[str, Any]:
@@ -34,30 +22,35 @@ def solve(messages: list[dict[str, Any]]) -> dict[str, Any]:
     return {"content": f"<REASONING>easy</REASONING><SOLUTION>{answer}</SOLUTION>"}
 
 
-def test_an_endpoint_is_asked_only_for_what_is_missing(tmp_path: Path, capsys: Capture) -> None:
+def test_an_endpoint_is_asked_only_for_what_is_missing(tmp_path: Path, cli: Cli) -> None:
     output = tmp_path / "F.jsonl"
     with serve(solve) as server:
         words = ["eval", f"openai:{server.url}#policy", "--task", "gsm8k", "--num-examples", "4", "--json"]
-        assert main([*words, "--samples-per-example", "1", "--output", str(output)]) == 0
-        out, err = capsys.readouterr()
+        done = cli.ok(*words, "--samples-per-example", "1", "--output", output)
         assert len(server.requests) == 8
-        assert main([*words, "--samples-per-example", "2", "--output", str(output)]) == 0
+        cli.ok(*words, "--samples-per-example", "2", "--output", output)
         assert len(server.requests) == 12
-    result = json.loads(out)
+    result = json.loads(done.out)
     assert result["model"] == f"openai:{server.url}#policy"
     assert result["eval/gsm8k/accuracy"] == result["eval/gsm8k/sampled_accuracy"] == 1.0
-    assert "the endpoint's model is not known here" in err
+    assert "the endpoint's model is not known here" in done.err
     assert len(read_records(output)[0]) == 12
-    capsys.readouterr()
 
 
-def test_predict_asks_an_endpoint_too(tmp_path: Path, capsys: Capture) -> None:
+def test_predict_asks_an_endpoint_too(cli: Cli) -> None:
     with serve(lambda messages: {"content": "\x1b[2J so <SOLUTION>7</SOLUTION>"}) as server:
         words = ["predict", f"openai:{server.url}#policy", "--task", "gsm8k"]
-        assert main([*words, "--prompt", "3 + 4?"]) == 0
-        assert capsys.readouterr().out == "\\x1b[2J so <SOLUTION>7</SOLUTION>\nanswer 7\n"
-        assert main([*words, "--num-examples", "2", "--json"]) == 0
-        assert len([json.loads(line) for line in capsys.readouterr().out.splitlines()]) == 2
+        assert cli.ok(*words, "--prompt", "3 + 4?").out == "\\x1b[2J so <SOLUTION>7</SOLUTION>\nanswer 7\n"
+        assert len(cli.ok(*words, "--num-examples", "2", "--json").out.splitlines()) == 2
+
+
+def refused(cli: Cli, sentence: str, *words: object) -> None:
+    """One sentence at the end, and no result."""
+    done = cli(*words)
+    assert (done.code, done.out) == (1, "")
+    assert sentence in done.err
+    assert done.err.splitlines()[-1].startswith("rlvr: error: ")
+    assert "Traceback" not in done.err
 
 
 @pytest.mark.parametrize(
@@ -68,24 +61,13 @@ def test_predict_asks_an_endpoint_too(tmp_path: Path, capsys: Capture) -> None:
         ("openai:URL", "an endpoint is written openai:ADDRESS#MODEL"),
     ],
 )
-def test_an_endpoint_that_is_not_there_is_one_sentence(model: str, sentence: str, capsys: Capture) -> None:
+def test_an_endpoint_that_is_not_there_is_one_sentence(model: str, sentence: str, cli: Cli) -> None:
     with serve(solve) as server:
-        code = main(["eval", model.replace("URL", server.url), "--task", "gsm8k"])
-    refused(code, sentence, capsys)
+        refused(cli, sentence, "eval", model.replace("URL", server.url), "--task", "gsm8k")
 
 
-def refused(code: int, sentence: str, capsys: Capture) -> None:
-    out, err = capsys.readouterr()
-    assert code == 1
-    assert out == ""
-    assert sentence in err
-    assert err.splitlines()[-1].startswith("rlvr: error: ")
-    assert "Traceback" not in err
-
-
-def test_an_endpoint_has_no_task_of_its_own(capsys: Capture) -> None:
-    assert main(["eval", "openai:http://127.0.0.1:9/v1#policy"]) == 1
-    assert "so has no task of its own: add --task" in capsys.readouterr().err
+def test_an_endpoint_has_no_task_of_its_own(cli: Cli) -> None:
+    refused(cli, "so has no task of its own: add --task", "eval", "openai:http://127.0.0.1:9/v1#policy")
 
 
 @pytest.mark.parametrize(
@@ -98,16 +80,13 @@ def test_an_endpoint_has_no_task_of_its_own(capsys: Capture) -> None:
     ],
 )
 @pytest.mark.parametrize("command", ["eval", "predict"])
-def test_an_endpoint_that_misbehaves_is_one_sentence(
-    command: str, fault: Fault, sentence: str, capsys: Capture
-) -> None:
+def test_an_endpoint_that_misbehaves_is_one_sentence(command: str, fault: Fault, sentence: str, cli: Cli) -> None:
     with serve(solve, fault=lambda number, body: fault) as server:
-        code = main([command, f"openai:{server.url}#policy", "--task", "gsm8k", "--num-examples", "4"])
-    refused(code, sentence, capsys)
+        words = (command, f"openai:{server.url}#policy", "--task", "gsm8k", "--num-examples", "4")
+        refused(cli, sentence, *words)
 
 
-def test_what_an_endpoint_failed_at_is_asked_again_later(tmp_path: Path, capsys: Capture) -> None:
-    output = tmp_path / "F.jsonl"
+def test_what_an_endpoint_failed_at_is_asked_again_later(tmp_path: Path, cli: Cli) -> None:
     broken = True
 
     def fault(number: int, body: dict[str, Any]) -> Fault | None:
@@ -115,46 +94,31 @@ def test_what_an_endpoint_failed_at_is_asked_again_later(tmp_path: Path, capsys:
 
     with serve(solve, fault=fault) as server:
         words = ["eval", f"openai:{server.url}#policy", "--task", "gsm8k", "--num-examples", "6", "--json"]
-        words += ["--output", str(output)]
-        code = main(words)
-        refused(code, "4 of 6 episodes could not be played", capsys)
+        words += ["--output", str(tmp_path / "F.jsonl")]
+        refused(cli, "4 of 6 episodes could not be played", *words)
         broken = False
-        assert main(words) == 0
+        done = cli.ok(*words)
         assert len(server.requests) == 6 + 4
-    assert json.loads(capsys.readouterr().out)["eval/gsm8k/num_examples"] == 6
+    assert json.loads(done.out)["eval/gsm8k/num_examples"] == 6
 
 
 # ------------------------------------------------------------------------------------------------------ a served model
 
 
-@pytest.fixture
-def served(first_run: Path, tmp_path: Path) -> Iterator[str]:
-    """The address of the run's model behind `rlvr serve`."""
-    command = Command("serve", str(first_run), "--port", "0", "--served-model-name", "sums", log=tmp_path / "log")
-    wait_until(lambda: "/v1" in command.err or not command.process.is_alive())
-    found = re.search(r"http://127\.0\.0\.1:\d+/v1", command.err)
-    assert found, command.err
-    yield found[0]
-    command.send(signal.SIGTERM)
-    command.wait()
-
-
-def test_a_served_model_has_the_score_of_its_folder(first_run: Path, served: str, tmp_path: Path) -> None:
+def test_a_served_model_has_the_score_of_its_folder(first_run: Path, tmp_path: Path, cli: Cli) -> None:
     here, there = tmp_path / "here.jsonl", tmp_path / "there.jsonl"
     options = ["--num-examples", "30", "--samples-per-example", "1", "--json"]
-    assert main(["eval", str(first_run), *options, "--output", str(here)]) == 0
+    cli.ok("eval", first_run, *options, "--output", here)
     settings = [word for line in (*TASK, "rollout.max_completion_tokens=16") for word in ("--set", line)]
-    words = ["eval", f"openai:{served}#sums", "--task", "rpn", *settings, *options, "--output", str(there)]
-    assert main(words) == 0
+    with served(str(first_run), ["--served-model-name", "sums"]) as server:
+        cli.ok("eval", f"openai:{server.url}#sums", "--task", "rpn", *settings, *options, "--output", there)
     ours, theirs = read_records(here)[0], read_records(there)[0]
     assert len(ours) == len(theirs) == 60
     for one, other in zip(ours, theirs, strict=True):
+        (turn,), (other_turn,) = one.turns, other.turns
         assert one.example_id == other.example_id
-        assert one.turns[0].completion == other.turns[0].completion
+        assert (turn.completion, turn.token_ids) == (other_turn.completion, other_turn.token_ids)
         assert (one.answer, one.correct, one.reward) == (other.answer, other.correct, other.reward)
-        assert one.turns[0].token_ids == other.turns[0].token_ids
-        assert one.turns[0].logprobs == pytest.approx(other.turns[0].logprobs, abs=1e-4)
-        assert (one.num_prompt_tokens, one.num_completion_tokens) == (
-            other.num_prompt_tokens,
-            other.num_completion_tokens,
-        )
+        assert turn.logprobs == pytest.approx(other_turn.logprobs, abs=1e-4)
+        for count in ("num_prompt_tokens", "num_completion_tokens"):
+            assert getattr(one, count) == getattr(other, count)

@@ -1,7 +1,5 @@
 """An evaluation that was killed anywhere goes on, and its records are those of one that never was."""
 
-from __future__ import annotations
-
 import json
 import signal
 from dataclasses import replace
@@ -11,9 +9,9 @@ import pytest
 
 from rlvr.cli.main import main
 from rlvr.tracking.evaluations import EvaluationRecord, GradedTurn, read_records
-from tests.system.harness import Command, wait_until
+from tests.system.harness import Cli, Command, wait_until
 
-Capture = pytest.CaptureFixture[str]
+EVAL = ("--num-examples", "20", "--samples-per-example", "3", "--json")
 
 
 def words(command: str, model: Path, output: Path, *more: str) -> list[str]:
@@ -39,9 +37,6 @@ def comparable(path: Path) -> list[EvaluationRecord]:
     return [replace(one, time_s=0.0, turns=tuple(map(plain, one.turns))) for one in records]
 
 
-EVAL = ("--num-examples", "20", "--samples-per-example", "3", "--json")
-
-
 @pytest.fixture(scope="module")
 def whole(first_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The records of an evaluation that nobody disturbed."""
@@ -50,35 +45,29 @@ def whole(first_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return output
 
 
-def test_pitfall_37_a_killed_evaluation_resumes_exactly(
-    first_run: Path, whole: Path, tmp_path: Path, capsys: Capture
-) -> None:
+def test_pitfall_37_a_killed_evaluation_resumes_exactly(first_run: Path, whole: Path, tmp_path: Path, cli: Cli) -> None:
     output = tmp_path / "F.jsonl"
-    command = Command(*words("eval", first_run, output, *EVAL), log=tmp_path / "log", die_at=30)
-    assert command.wait() == -signal.SIGKILL
+    line = words("eval", first_run, output, *EVAL)
+    assert Command(*line, log=tmp_path / "log", die_at=30).wait() == -signal.SIGKILL
     assert 10 <= num_kept(output) < 80
     with partial(output).open("ab") as file:
         file.write(b'{"model": "and the line that it was wri')
     before = {record.key for record in read_records(partial(output))[0]}
-    capsys.readouterr()
-    assert main(words("eval", first_run, output, *EVAL)) == 0
-    out, err = capsys.readouterr()
-    assert "is damaged" in err
+    done = cli.ok(*line)
+    assert "is damaged" in done.err
     assert not partial(output).exists()
     assert comparable(output) == comparable(whole)
-    assert json.loads(out)["eval/rpn/num_examples"] == 20
+    assert json.loads(done.out)["eval/rpn/num_examples"] == 20
     times = {record.key: record.time_s for record in read_records(output)[0]}
     assert len(before) < len(times) == 80
-    assert main(words("eval", first_run, output, *EVAL)) == 0  # nothing is left to do
+    assert cli.ok(*line).out == done.out  # nothing is left to do
     assert {record.key: record.time_s for record in read_records(output)[0]} == times
-    assert capsys.readouterr().out == out
 
 
-def test_more_examples_and_samples_use_what_is_there(first_run: Path, whole: Path, tmp_path: Path) -> None:
+def test_more_examples_and_samples_use_what_is_there(first_run: Path, whole: Path, tmp_path: Path, cli: Cli) -> None:
     output = tmp_path / "F.jsonl"
     output.write_bytes(whole.read_bytes())
-    more = ("--num-examples", "25", "--samples-per-example", "4", "--json")
-    assert main(words("eval", first_run, output, *more)) == 0
+    cli.ok(*words("eval", first_run, output, "--num-examples", "25", "--samples-per-example", "4", "--json"))
     records = {record.key: record for record in read_records(output)[0]}
     assert len(records) == 25 * 5
     assert all(records[record.key].time_s == record.time_s for record in read_records(whole)[0])
@@ -87,26 +76,21 @@ def test_more_examples_and_samples_use_what_is_there(first_run: Path, whole: Pat
 @pytest.mark.parametrize(
     "other",
     [
-        ("--temperature", "0.5"),
-        ("--split", "train"),
-        ("--set", "rollout.max_completion_tokens=7"),
-        ("--set", "reward.parts.boxed.weight=1.0"),
+        "--temperature 0.5",
+        "--split train",
+        "--set rollout.max_completion_tokens=7",
+        "--set reward.parts.boxed.weight=1.0",
+        "other weights",
     ],
 )
-def test_pitfall_38_records_of_other_settings_are_refused(
-    other: tuple[str, ...], first_run: Path, whole: Path, capsys: Capture
-) -> None:
+def test_pitfall_38_records_of_other_settings_are_refused(other: str, first_run: Path, whole: Path, cli: Cli) -> None:
     before = whole.read_bytes()
-    assert main(words("eval", first_run, whole, *EVAL, *other)) == 1
-    err = capsys.readouterr().err
-    assert "holds records of other settings" in err
-    assert "name another --output" in err
+    model, more = (first_run / "warm_start", []) if other == "other weights" else (first_run, other.split())
+    done = cli(*words("eval", model, whole, *EVAL, *more))
+    assert done.code == 1
+    assert "holds records of other settings" in done.err
+    assert "name another --output" in done.err
     assert whole.read_bytes() == before
-
-
-def test_pitfall_38_other_weights_are_other_settings(first_run: Path, whole: Path, capsys: Capture) -> None:
-    assert main(words("eval", first_run / "warm_start", whole, *EVAL)) == 1
-    assert "holds records of other settings, model or task" in capsys.readouterr().err
 
 
 def test_what_is_done_is_kept_at_the_first_signal(first_run: Path, tmp_path: Path) -> None:
@@ -123,15 +107,14 @@ def test_what_is_done_is_kept_at_the_first_signal(first_run: Path, tmp_path: Pat
     assert problems == []
 
 
-def test_pitfall_37_killed_predictions_go_on(first_run: Path, tmp_path: Path, capsys: Capture) -> None:
+def test_pitfall_37_killed_predictions_go_on(first_run: Path, tmp_path: Path, cli: Cli) -> None:
     source, output, once = tmp_path / "in.jsonl", tmp_path / "F.jsonl", tmp_path / "once.jsonl"
     source.write_text("".join(json.dumps({"prompt": f"{a} {b} +"}) + "\n" for a in range(5) for b in range(5)))
     options = ("--input", str(source), "--num-samples", "2", "--temperature", "0.7")
     command = Command(*words("predict", first_run, output, *options), log=tmp_path / "log", die_at=20)
     assert command.wait() == -signal.SIGKILL
     assert 5 <= num_kept(output) < 50
-    assert main(words("predict", first_run, output, *options, "--batch-size", "7")) == 0
-    assert main(words("predict", first_run, once, *options)) == 0
+    assert cli.ok(*words("predict", first_run, output, *options, "--batch-size", "7")).out == ""
+    cli.ok(*words("predict", first_run, once, *options))
     assert comparable(output) == comparable(once)
     assert len(comparable(output)) == 50
-    assert capsys.readouterr().out == ""

@@ -1,7 +1,5 @@
 """Pushing to the Hub: against a small one on this machine, and one sentence for each way in which it fails."""
 
-from __future__ import annotations
-
 import base64
 import json
 import threading
@@ -14,7 +12,7 @@ import huggingface_hub
 import pytest
 
 from rlvr.cli.main import main
-from tests.system.harness import SCRATCH, SMALL, run_train
+from tests.system.harness import SCRATCH, SMALL, Cli, run_train
 from tests.unit.models.test_hub import use
 
 
@@ -89,21 +87,27 @@ def hub(online: pytest.MonkeyPatch) -> Iterator[Hub]:
     thread.join()
 
 
+@pytest.fixture
+def push(first_run: Path, tmp_path: Path) -> list[object]:
+    """Words that export the run to `out` and push it."""
+    return ["export", first_run, "--output", tmp_path / "out", "--push", "ann/sums", "--license", "mit"]
+
+
 @pytest.mark.parametrize("more", [(), ("--public",)])
 def test_a_run_is_pushed_to_a_private_repository(
-    more: tuple[str, ...], hub: Hub, first_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    more: tuple[str, ...], hub: Hub, push: list[object], tmp_path: Path, cli: Cli
 ) -> None:
-    words = ["export", str(first_run), "--output", str(tmp_path / "out"), "--push", "ann/sums"]
-    assert main([*words, "--license", "mit", *more]) == 0
+    done = cli.ok(*push, *more)
     assert hub.files == {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
     (repository,) = hub.repositories
     assert (repository["name"], repository["organization"], is_private(repository)) == ("sums", "ann", not more)
     assert hub.tokens == {"Bearer hf_test"}
-    assert capsys.readouterr().out.endswith(f"uploaded to {hub.url}/ann/sums\n")
+    assert done.out.endswith(f"uploaded to {hub.url}/ann/sums\n")
     assert 'from_pretrained("ann/sums")' in hub.files["README.md"].decode()
     assert str(tmp_path).encode() not in b"".join(hub.files.values())
 
 
+@pytest.mark.usefixtures("warm_starts")
 def test_the_newest_checkpoint_is_pushed_while_the_run_goes_on(
     hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -123,78 +127,54 @@ def test_the_newest_checkpoint_is_pushed_while_the_run_goes_on(
     assert "whole model of step 1:" in capsys.readouterr().out
 
 
-def test_a_dry_run_lists_what_would_be_pushed(
-    hub: Hub, first_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ["export", str(first_run), "--output", str(tmp_path / "deep/out"), "--push", "ann/sums", "--json"]
-    assert main([*words, "--dry-run"]) == 0
-    dry = json.loads(capsys.readouterr().out)
+def test_a_dry_run_lists_what_would_be_pushed(hub: Hub, push: list[object], tmp_path: Path, cli: Cli) -> None:
+    dry = json.loads(cli.ok(*push, "--json", "--dry-run").out)
     assert hub.requests == []
     assert list(tmp_path.iterdir()) == []
-    assert main(words) == 0
+    cli.ok(*push, "--json")
     assert dry["files"] == {name: len(content) for name, content in hub.files.items()}
     assert dry["repository"] == "ann/sums"
     assert (dry["dry_run"], dry["url"]) == (True, None)
 
 
-def failed(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str]:
-    capsys.readouterr()
-    code = main(["export", *map(str, words)])
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.count("\n") == 1
-    return code, err
-
-
 def test_without_a_token_or_offline_nothing_is_begun(
-    hub: Hub, first_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    hub: Hub, push: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
     monkeypatch.delenv("HF_TOKEN")
     monkeypatch.setattr(huggingface_hub.constants, "HF_TOKEN_PATH", str(tmp_path / "no_token"))
-    code, err = failed(capsys, first_run, "--output", tmp_path / "out", "--push", "ann/sums")
-    assert code == 1
-    assert "hf auth login" in err
+    cli.refuses(1, push, "hf auth login")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    cli.refuses(1, push, "HF_HUB_OFFLINE")
     assert hub.requests == []
     assert not (tmp_path / "out").exists()
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    assert "HF_HUB_OFFLINE" in failed(capsys, first_run, "--push", "ann/sums")[1]
 
 
 @pytest.mark.parametrize(("status", "says"), [(403, "what your token may write"), (500, "did not take")])
 def test_a_refusal_is_one_sentence_and_the_folder_is_kept(
-    status: int, says: str, hub: Hub, first_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    status: int, says: str, hub: Hub, push: list[object], tmp_path: Path, cli: Cli
 ) -> None:
     hub.status = status
-    code, err = failed(capsys, first_run, "--output", tmp_path / "out", "--push", "ann/sums", "--license", "mit")
-    assert code == 1
-    assert says in err
+    cli.refuses(1, push, says)
     assert (tmp_path / "out/model.safetensors").is_file()
 
 
-def test_a_hub_that_is_not_there_is_one_sentence(
-    online: pytest.MonkeyPatch, first_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_hub_that_is_not_there_is_one_sentence(online: pytest.MonkeyPatch, push: list[object], cli: Cli) -> None:
     use(online, "http://127.0.0.1:9")
     online.setenv("HF_TOKEN", "hf_test")
-    code, err = failed(capsys, first_run, "--output", tmp_path / "out", "--push", "ann/sums", "--license", "mit")
-    assert code == 1
-    assert "check the network" in err
+    cli.refuses(1, push, "check the network")
 
 
 @pytest.mark.parametrize("name", ["sums", "ann/sums/x", "../x", "ann/ sums", "-x/y"])
-def test_a_name_that_is_no_repository_is_refused(
-    name: str, hub: Hub, first_run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, err = failed(capsys, first_run, f"--push={name}", "--dry-run")
-    assert code == 2
-    assert "owner/name" in err
+def test_a_name_that_is_no_repository_is_refused(name: str, hub: Hub, first_run: Path, cli: Cli) -> None:
+    cli.refuses(2, ["export", first_run, f"--push={name}", "--dry-run"], "owner/name")
+    assert hub.requests == []
 
 
 def test_an_adapter_for_a_folder_of_this_machine_is_not_pushed(
-    hub: Hub, tmp_path: Path, adapted: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+    hub: Hub, adapted: tuple[Path, Path], tmp_path: Path, cli: Cli
 ) -> None:
-    code, err = failed(capsys, adapted[0], "--output", tmp_path / "out", "--push", "ann/sums")
-    assert code == 1
-    assert "--base-model" in err
+    done = cli("export", adapted[0], "--output", tmp_path / "out", "--push", "ann/sums")
+    assert (done.code, done.out, done.err.count("\n")) == (1, "", 1)
+    assert "--base-model" in done.err
     assert hub.requests == []
     assert not (tmp_path / "out").exists()

@@ -7,32 +7,19 @@ import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlvr.config.compose import load_config
-from tests.system.harness import check_equal, metrics, num_lines, outcome, rlvr, run_train
+from tests.system.harness import DATA, check_equal, metrics, num_lines, outcome, rlvr, run_train, split
 
-ROWS = Path(__file__).parents[1] / "fixtures" / "gsm8k"
 RATE = "eval/gsm8k/sampled_part_format"
 FEW = (
-    f"task.path={ROWS}",
-    "model.hidden_size=48",
-    "model.num_layers=2",
-    "model.num_heads=2",
-    "model.intermediate_size=64",
-    "model.vocabulary_size=400",
-    "model.max_context_tokens=144",
-    "task.max_prompt_tokens=96",
-    "warm_start.num_steps=120",
-    "warm_start.batch_size=8",
-    "warm_start.learning_rate=1e-2",
-    "warm_start.warmup_steps=5",
-    "warm_start.worked_share=0.6",
-    "rollout.prompts_per_step=4",
-    "rollout.group_size=4",
-    "trainer.max_steps=4",
-    "trainer.checkpoint_every=2",
-    "trainer.num_threads=1",
-    "evaluation.every=2",
-    "tracker.console=none",
-    "tracker.rollouts_every=1",
+    f"task.path={DATA / 'gsm8k'}",
+    *split("""
+        model.hidden_size=48 model.num_layers=2 model.num_heads=2 model.intermediate_size=64
+        model.vocabulary_size=400 model.max_context_tokens=144 task.max_prompt_tokens=96
+        warm_start.num_steps=120 warm_start.batch_size=8 warm_start.learning_rate=1e-2 warm_start.warmup_steps=5
+        warm_start.worked_share=0.6 rollout.prompts_per_step=4 rollout.group_size=4
+        trainer.max_steps=4 trainer.checkpoint_every=2 trainer.num_threads=1
+        evaluation.every=2 tracker.console=none tracker.rollouts_every=1
+    """),
 )
 """The recipe on a handful of rows, with 80k weights, which soon know them by heart: three seconds."""
 
@@ -65,6 +52,7 @@ def test_the_model_and_its_tokenizer_are_ordinary_ones(whole: Path) -> None:
         assert ids[-1] == tokenizer.eos_token_id == model.generation_config.eos_token_id
 
 
+@pytest.mark.usefixtures("warm_starts")
 def test_pitfall_37_stop_and_resume_equals_the_uninterrupted_run(whole: Path, tmp_path: Path) -> None:
     folder = tmp_path / "parts"
     first = run_train(folder, *FEW, name="gsm8k_smoke", stopped=lambda: num_lines(folder) > 3)

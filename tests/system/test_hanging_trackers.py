@@ -1,7 +1,5 @@
 """A tracker of the user's own that never comes back: the run ends all the same, in time and with its own status."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable
 from pathlib import Path

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from rlvr.cli.main import main
 from rlvr.tasks.multihop_sets import made_rows
-from tests.system.harness import metrics, num_lines, run_train
+from tests.system.harness import Cli, metrics, num_lines, run_train
 
 ACCURACY = "eval/musique/accuracy"
 QUICK = ("trainer.num_threads=1", "tracker.console=none", "tracker.rollouts_every=1")
@@ -33,11 +32,9 @@ def test_it_learns_to_search_on_a_machine_without_hub_or_data(tmp_path: Path, mo
     assert found()[-1] >= 0.5
 
 
-def test_a_short_run_can_be_evaluated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The recipe, too short to learn anything but the form of a call."""
+def test_a_short_run_can_be_evaluated(tmp_path: Path, cli: Cli) -> None:
     few = ("warm_start.num_steps=20", "warm_start.batch_size=8", "rollout.prompts_per_step=4", "rollout.group_size=4")
     few += ("trainer.max_steps=2", "evaluation.every=2", "evaluation.num_examples=10")
     folder = run_train(tmp_path / "run", *QUICK, *few, name="musique_smoke").folder
     assert (folder / "report.html").is_file()
-    assert main(["eval", str(folder), "--num-examples", "5"]) == 0
-    assert "musique, 5 held-out examples" in capsys.readouterr().out
+    assert "musique, 5 held-out examples" in cli.ok("eval", folder, "--num-examples", "5").out

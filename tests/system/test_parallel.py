@@ -1,7 +1,5 @@
 """Training spread over real ranks: whatever their number, the losses are those of one process."""
 
-from __future__ import annotations
-
 import copy
 import math
 from functools import partial
@@ -34,13 +32,7 @@ from tests.unit.models.checkpoints import adapted, save_model
 AGGREGATIONS = ("token_mean", "sequence_mean", "sequence_sum", "fixed_length")
 ARCHITECTURES = ("llama", "qwen2", "mixtral", "gemma3")
 GRPO = ("algorithm=grpo", "algorithm.kl_coef=0.1", "trainer.max_grad_norm=0.5")
-PPO = (
-    "algorithm=ppo",
-    "algorithm.num_epochs=2",
-    "algorithm.num_minibatches=2",
-    "algorithm.entropy_coef=0.01",
-    "trainer.max_grad_norm=0.5",
-)
+PPO = ("algorithm=ppo", "algorithm.num_epochs=2", "algorithm.num_minibatches=2", "algorithm.entropy_coef=0.01", GRPO[2])
 NUM_UPDATES = {GRPO: 1, PPO: 4}
 """Of one step."""
 
@@ -58,6 +50,13 @@ def one_layer(*, critic: bool = False, architecture: str = "qwen2") -> HubPolicy
 def trainer_of(policy: HubPolicy, strategy: str, world: World, *overrides: str) -> Trainer:
     small = ("trainer.microbatch_tokens=60", "trainer.learning_rate=0.003", "trainer.precision=fp32")
     return tiny_trainer(policy, f"trainer.strategy={strategy}", *small, *overrides, world=world)
+
+
+def begin(world: World, strategy: str, *overrides: str) -> tuple[Trainer, TokenBatch]:
+    """A trainer, and a batch that its policy has sampled."""
+    policy = one_layer()
+    batch = tiny_batch(policy)
+    return trainer_of(policy, strategy, world, *overrides), batch
 
 
 def step_on(trainer: Trainer, batch: TokenBatch, step: int = 0) -> tuple[dict[str, float], TokenBatch]:
@@ -133,11 +132,9 @@ def apart(world: World, strategy: str) -> list[float]:
 
 def poisoned(world: World, strategy: str, where: str) -> tuple[str, list[int], bool]:
     """An update on a batch with one bad row: what was raised, its rows, and whether the weights stayed."""
-    policy = one_layer()
-    batch = tiny_batch(policy)
-    trainer = trainer_of(policy, strategy, world)
+    trainer, batch = begin(world, strategy)
     ready = trainer.objective.advantages(trainer.score(batch))
-    before = weights_of(policy)
+    before = weights_of(trainer.policy)
     assert ready.advantages is not None
     if where == "loss":
         ready.advantages[5, :] = math.nan
@@ -146,7 +143,7 @@ def poisoned(world: World, strategy: str, where: str) -> tuple[str, list[int], b
     try:
         trainer.update(ready, 0)
     except NonFiniteError as error:
-        return error.what, error.rows, weights_of(policy) == before
+        return error.what, error.rows, weights_of(trainer.policy) == before
     return "nothing", [], False
 
 
@@ -161,9 +158,7 @@ def in_precision(world: World, strategy: str, precision: str) -> tuple[Lines, bo
 
 def precise_gradients(world: World, strategy: str) -> tuple[str, bool]:
     """How the trainer calls its precision, and whether bfloat16 could hold the gradient of several microbatches."""
-    policy = one_layer()
-    batch = tiny_batch(policy)
-    trainer = trainer_of(policy, strategy, world, "trainer.precision=bf16")
+    trainer, batch = begin(world, strategy, "trainer.precision=bf16")
     step_on(trainer, batch)
     gradient = torch.tensor(gradient_of(trainer))
     return trainer.precision, torch.equal(gradient, gradient.bfloat16().float())
@@ -185,9 +180,7 @@ def stopped_early(world: World, strategy: str) -> list[float]:
 
 def short_of_memory(world: World, strategy: str) -> tuple[dict[str, float], list[float]]:
     """The last rank's first backward pass does not fit into its memory."""
-    policy = one_layer()
-    batch = tiny_batch(policy)
-    trainer = trainer_of(policy, strategy, world, "trainer.microbatch_tokens=300", "trainer.max_grad_norm=1e9")
+    trainer, batch = begin(world, strategy, "trainer.microbatch_tokens=300", "trainer.max_grad_norm=1e9")
     backward, failures = trainer._backward, [RuntimeError("out of memory: tried to allocate 9 GiB")]
 
     def failing(*arguments: Any) -> list[int]:
@@ -201,8 +194,8 @@ def short_of_memory(world: World, strategy: str) -> tuple[dict[str, float], list
 
 def cut_parts(world: World, strategy: str) -> dict[str, Any]:
     """What of a policy and of the reference it is compared with this rank holds, and what is gathered by itself."""
-    policy = one_layer()
-    trainer = trainer_of(policy, strategy, world, *GRPO)
+    trainer, _ = begin(world, strategy, *GRPO)
+    policy = trainer.policy
     assert trainer.reference is not None
     with trainer.reference() as reference:
         models = [policy.model, reference.model]
@@ -239,9 +232,8 @@ def with_adapters(world: World, strategy: str, folder: str) -> dict[str, Any]:
 
 def save_and_load(world: World, strategy: str, folder: str) -> dict[str, Any]:
     """Train, write, train on, and go back to what was written."""
-    policy = one_layer()
-    batch = tiny_batch(policy)
-    trainer = trainer_of(policy, strategy, world)
+    trainer, batch = begin(world, strategy)
+    policy = trainer.policy
     step_on(trainer, batch)
     policy.save(Path(folder) / strategy, writes=world.is_first)
     world.gather(None)
@@ -285,13 +277,11 @@ def sample_after_an_update(world: World, strategy: str) -> dict[str, Any]:
 
 def pushed(world: World, strategy: str, precision: str) -> dict[str, Any]:
     """What is pushed to servers after an update, and what is compared with their answers."""
-    policy = one_layer()
-    batch = tiny_batch(policy)
-    step_on(trainer_of(policy, strategy, world, f"trainer.precision={precision}"), batch)
-    probe = make_probe(policy, [(1, 5, 3), (4,)])
-    again = make_probe(policy, [(1, 5, 3), (4,)])
+    trainer, batch = begin(world, strategy, f"trainer.precision={precision}")
+    step_on(trainer, batch)
+    probe, again = (make_probe(trainer.policy, [(1, 5, 3), (4,)]) for _ in range(2))
     return {
-        "weights": [(name, weight.tolist()) for name, weight in full_weights(policy)],
+        "weights": [(name, weight.tolist()) for name, weight in full_weights(trainer.policy)],
         "logprobs": probe.logprobs.tolist(),
         "exact": probe.exact,
         "stays": torch.equal(probe.logprobs, again.logprobs),
@@ -453,9 +443,8 @@ def test_a_rank_that_is_short_of_memory_cuts_its_share_finer(ranks: Ranks) -> No
 
 
 def test_a_pass_that_other_ranks_take_part_in_is_not_made_anew(ranks: Ranks) -> None:
-    with pytest.raises(
-        RankError, match=r"UserError: out of memory at 300 .* go on with resume=true trainer.microbatch_tokens=150"
-    ):
+    remedy = r"UserError: out of memory at 300 .* go on with resume=true trainer.microbatch_tokens=150"
+    with pytest.raises(RankError, match=remedy):
         ranks(1, "fsdp2", short_of_memory, "fsdp2")
 
 

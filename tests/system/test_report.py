@@ -22,12 +22,10 @@ def test_a_run_ends_with_its_report(first_run: Path) -> None:
 def test_pitfall_37_a_report_that_cannot_be_written_fails_no_run(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = run_train(tmp_path / "run", *SMALL, *pretrained(model), "tracker.console=plain", "trainer.max_steps=1")
+    words = (*SMALL, *pretrained(model), "tracker.console=plain")
+    run = run_train(tmp_path / "run", *words, "trainer.max_steps=1")
     assert "report: " in capsys.readouterr().err
     (run.folder / "report.html").unlink()
     (run.folder / "report.html").mkdir()
-    again = run_train(
-        tmp_path / "run", *SMALL, *pretrained(model), "tracker.console=plain", "trainer.max_steps=2", "resume=true"
-    )
-    assert again.result.finished
+    assert run_train(tmp_path / "run", *words, "trainer.max_steps=2", "resume=true").result.finished
     assert "warning: no report was written (Cannot write" in capsys.readouterr().err

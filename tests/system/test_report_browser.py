@@ -102,16 +102,8 @@ def hostile() -> EpisodeRecord:
     kinds: Sequence[tuple[str, bool | None]] = (("query", None), ("document", True), ("cite", False), ("answer", False))
     trace = [TraceStep(kind=kind, text=HOSTILE + WIDE, ok=ok, id=HOSTILE) for kind, ok in kinds]  # type: ignore[arg-type]
     text = f"{HOSTILE} {WIDE}"
-    return episode(
-        group=99,
-        example=HOSTILE + WIDE,
-        prompt=text,
-        completion=text,
-        reply=text,
-        calls=(call,),
-        trace=trace,
-        status=HOSTILE,
-    )
+    said = {"prompt": text, "completion": text, "reply": text, "status": HOSTILE, "example": HOSTILE + WIDE}
+    return episode(group=99, calls=(call,), trace=trace, **said)
 
 
 @pytest.fixture(scope="module")
@@ -121,10 +113,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for step in range(1, 21):
         metrics[step] = {"reward/mean": step / 20, "loss/total": 1e-9 * step, "rollout/truncated_share": 0.8}
         if step % 5 == 0:
-            accuracy = step / 25
-            metrics[step] |= {"eval/rpn/accuracy": accuracy} | {
-                f"eval/rpn/accuracy_{end}": accuracy + move for end, move in (("low", -0.1), ("high", 0.1))
-            }
+            ends = {"": 0.0, "_low": -0.1, "_high": 0.1}
+            metrics[step] |= {f"eval/rpn/accuracy{end}": step / 25 + move for end, move in ends.items()}
     metrics[20]["policy/ratio"] = math.nan
     rollouts = {1: episodes(1, 40), 2: episodes(2, 40), 3: [*episodes(3, 40), hostile()]}
     run = save_run(tmp_path_factory.mktemp("report") / "run", metrics=metrics, rollouts=rollouts)
@@ -183,31 +173,32 @@ def test_signals_that_look_wrong_come_first_with_a_sentence(opened: Opener, repo
     assert "policy/ratio is not a number" in page.inner_text("#panel-health")
 
 
+FILTERS = [  # one on top of the other: which control, its value, how many of 121 are left
+    ("[aria-label=step]", "step 2", 40),
+    ("[aria-label='lowest reward']", "0.5", 20),
+    ("[aria-label='lowest reward']", "1", 20),  # a bound is inside
+    ("[aria-label='highest reward']", "1", 20),
+    ("[aria-label='stop reason']", "length", 7),
+    ("[type=search]", "ANSWER 3 ", 1),
+]
+
+
 def test_filters_narrow_the_list(opened: Opener, report: Path) -> None:
     page = opened(report, "rollouts").page
     assert count(page) == "121 of 121"
-    page.select_option("[aria-label=step]", label="step 2")
-    assert count(page) == "40 of 121"
-    page.fill("[aria-label='lowest reward']", "0.5")
-    assert count(page) == "20 of 121"
-    page.fill("[aria-label='lowest reward']", "1")  # a bound is inside
-    assert count(page) == "20 of 121"
-    page.fill("[aria-label='highest reward']", "1")
-    assert count(page) == "20 of 121"
-    page.select_option("[aria-label='stop reason']", label="length")
-    assert count(page) == "7 of 121"
-    page.fill("[type=search]", "ANSWER 3 ")
-    assert count(page) == "1 of 121"
+    for control, value, num_left in FILTERS:
+        is_list = page.locator(control).evaluate("node => node.tagName") == "SELECT"
+        page.select_option(control, label=value) if is_list else page.fill(control, value)
+        assert count(page) == f"{num_left} of 121"
     assert page.locator(".row").count() == 1
     page.click("text=Reset")
     assert count(page) == "121 of 121"
     page.fill("[type=search]", "no such text")
     assert count(page) == "0 of 121"
     page.fill("[type=search]", "")
-    page.select_option("[aria-label=order]", label="advantage, highest first")
-    assert page.locator(".row >> nth=0").inner_text().startswith("1")
-    page.select_option("[aria-label=order]", label="reward, lowest first")
-    assert page.locator(".row >> nth=0").inner_text().startswith("0")
+    for order, first in (("advantage, highest first", "1"), ("reward, lowest first", "0")):
+        page.select_option("[aria-label=order]", label=order)
+        assert page.locator(".row >> nth=0").inner_text().startswith(first)
 
 
 def test_an_episode_opens_by_turn_and_by_token(opened: Opener, report: Path) -> None:
@@ -224,10 +215,8 @@ def test_an_episode_opens_by_turn_and_by_token(opened: Opener, report: Path) -> 
     assert page.locator(".token.sampled").count() == 2
     numbers = page.locator(".token-numbers")
     tokens.nth(6).hover()
-    text = numbers.inner_text()
-    for part in ("id 6", "mask 1", "advantage 0.5", "ratio 0.90484", "behavior logprob -2.5", "trainer logprob -2.6"):
-        assert part in text, part
-    assert "policy version 4" in text
+    shown = ("id 6", "mask 1", "advantage 0.5", "ratio 0.90484", "behavior logprob -2.5", "trainer logprob -2.6")
+    assert [part for part in (*shown, "policy version 4") if part not in numbers.inner_text()] == []
     page.select_option("[aria-label='color by']", label="policy version")
     assert "the stronger, the older; the newest is 4" in page.locator(".legend").first.inner_text()
     page.keyboard.press("Tab")
@@ -269,9 +258,8 @@ def test_two_steps_stand_side_by_side(opened: Opener, report: Path) -> None:
     assert "step 3, group 1, sample 1" in right
     assert "There is no episode" not in right
     page.select_option("[aria-label='beside it']", label="step 2")
-    playwright_api.expect(page.locator(".pane >> nth=1")).to_contain_text(
-        "There is no episode of this example at step 2"
-    )
+    second = page.locator(".pane >> nth=1")
+    playwright_api.expect(second).to_contain_text("There is no episode of this example at step 2")
     page.select_option("[aria-label='beside it']", label="nothing")
     playwright_api.expect(page.locator(".pane")).to_have_count(1)
     page.click("text=Its group")
@@ -352,10 +340,8 @@ def test_two_runs_share_charts(opened: Opener, tmp_path: Path) -> None:
     runs = [save_run(tmp_path / name) for name in ("first", "second")]
     found = opened(write_run_report(runs, tmp_path / "both.html").path)
     assert found.page.inner_text("h1") == "first and second"
-    dashes = [
-        line.get_attribute("stroke-dasharray") for line in found.page.locator(".chart >> nth=0 >> path.line").all()
-    ]
-    assert dashes == [None, "6 3"]  # told apart by more than color
+    lines = found.page.locator(".chart >> nth=0 >> path.line").all()
+    assert [line.get_attribute("stroke-dasharray") for line in lines] == [None, "6 3"]  # more than a color differs
     found.page.click("#tab-rollouts")
     found.page.wait_for_selector("#panel-rollouts[data-ready]")
     assert "second, step 3" in found.page.inner_text("[aria-label=step]")

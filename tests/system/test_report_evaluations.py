@@ -32,29 +32,24 @@ EXAMPLES = {  # expression: answer, what the first model writes, what the second
 def rpn_records() -> list[EvaluationRecord]:
     """Both models on every example, scored and traced by the real verifier."""
     return [
-        rpn_record(expression, gold, written, model)
-        for model, place in (("runs/before", 0), ("runs/after", 1))
+        rpn_record(expression, gold, both[place], model)
+        for place, model in enumerate(("runs/before", "runs/after"))
         for expression, (gold, *both) in EXAMPLES.items()
-        for written in [both[place]]
     ]
 
 
 def rpn_record(expression: str, gold: str, written: str, model: str) -> EvaluationRecord:
-    prompt = f"<boe> {expression} ="
+    prompt, words = f"<boe> {expression} =", written.split()
     score = scored(made(written, gold, prompt))
-    right = score.parts["correct"] == 1.0
-    found = written.split()[-2] if score.status == "scored" else None
-    turn = GradedTurn(
-        completion=written, token_ids=tuple(range(len(written.split()))), logprobs=(-2.5,) * len(written.split())
-    )
+    turn = GradedTurn(completion=written, token_ids=tuple(range(len(words))), logprobs=(-2.5,) * len(words))
     return record(
         expression,
-        right,
+        score.parts["correct"] == 1.0,
         model=model,
         prompt=prompt,
         turns=(turn,),
         expected=gold,
-        answer=found,
+        answer=words[-2] if score.status == "scored" else None,
         reward=score.value,
         trace=score.trace,
         tags=(f"{len(expression.split()) // 2}_operators",),
@@ -67,17 +62,13 @@ def musique_record() -> EvaluationRecord:
     example = task.eval_examples(1)[0]
     support = next(iter(example.metadata["support"]))
     title = next(document.title for document in example.metadata["documents"] if document.id == support)
-    turns = (
-        said(call("retrieve_documents", query=title, top_n=12)),
-        said(call("get_document", doc_id="404")),
-        said(answer(HOSTILE, (support, "404"))),
+    calls = (
+        call("retrieve_documents", query=title, top_n=12),
+        call("get_document", doc_id="404"),
+        answer(HOSTILE, (support, "404")),
     )
-    score, grade, _ = play(task, example, *turns)
-    graded = [
-        GradedTurn(completion=HOSTILE, calls=(CallRecord(name=one.name, arguments=dict(one.arguments), problem=None),))
-        for turn in turns
-        for one in turn.calls
-    ]
+    score, grade, _ = play(task, example, *map(said, calls))
+    records = [CallRecord(name=one.name, arguments=dict(one.arguments), problem=None) for one in calls]
     return record(
         example.id,
         grade.correct,
@@ -85,7 +76,7 @@ def musique_record() -> EvaluationRecord:
         task="musique",
         retriever="bm25",
         prompt=HOSTILE,
-        turns=tuple(graded),
+        turns=tuple(GradedTurn(completion=HOSTILE, calls=(one,)) for one in records),
         expected=example.answer,
         answer=grade.answer,
         trace=score.trace,
@@ -148,9 +139,8 @@ def test_scores_stand_in_tables_with_their_intervals(page: Any, report: Path) ->
     page.goto(report.as_uri())
     page.wait_for_selector(".ev-bar")
     # 3 of 5 and 3 of 5: Wilson's interval, and one that crosses zero
-    rows = (
-        page.locator(".ev-set").filter(has_text="rpn").locator(".ev-block").first.locator(".ev-row").all_inner_texts()
-    )
+    block = page.locator(".ev-set").filter(has_text="rpn").locator(".ev-block").first
+    rows = block.locator(".ev-row").all_inner_texts()
     assert ["60.0 %" in row and "23.1 to 88.2" in row for row in rows] == [True, True]
     whisker = page.locator(".ev-bar .ev-whisker").first
     assert whisker.evaluate("node => node.getBoundingClientRect().width") > 100
@@ -160,26 +150,27 @@ def test_scores_stand_in_tables_with_their_intervals(page: Any, report: Path) ->
     assert page.get_by_text("tokens written").first.is_visible()
 
 
+FILTERS = [  # each by itself: a list, its choice, and what is left
+    ("#ev-grade", "disagree", ["4 0 1 + +", "3 4 +"]),
+    ("#ev-grade", "right-one", ["4 0 1 + +"]),
+    ("#ev-grade", "wrong", ["4 0 1 + +", "2 2 +"]),
+    ("#ev-grade", "both-wrong", ["2 2 +"]),
+    ("#ev-tag", "3_operators", ["1 2 + 3 4 + *"]),
+]
+
+
 def test_pitfall_38_the_filter_for_disagreement(page: Any, report: Path) -> None:
     open_examples(page, report)
     assert len(listed(page)) == 5
-    page.select_option("#ev-grade", "disagree")
-    assert listed(page) == ["4 0 1 + +", "3 4 +"]
-    assert page.locator("#ev-count").inner_text() == "2 of 5 examples"
-    page.select_option("#ev-grade", "right-one")
-    assert listed(page) == ["4 0 1 + +"]
-    page.select_option("#ev-grade", "wrong")
-    assert listed(page) == ["4 0 1 + +", "2 2 +"]
-    page.select_option("#ev-grade", "both-wrong")
-    assert listed(page) == ["2 2 +"]
-    page.select_option("#ev-grade", "all")
-    page.select_option("#ev-tag", "3_operators")
-    assert listed(page) == ["1 2 + 3 4 + *"]
-    page.select_option("#ev-tag", "")
-    page.fill("#ev-text", "ONERROR")
-    assert listed(page) == ["3 4 +"]
-    page.fill("#ev-text", "there is nothing like it")
-    assert listed(page) == []
+    for control, choice, left in FILTERS:
+        everything = page.locator(control).input_value()
+        page.select_option(control, choice)
+        assert listed(page) == left
+        assert page.locator("#ev-count").inner_text().startswith(f"{len(left)} of 5 example")
+        page.select_option(control, everything)
+    for text, left in (("ONERROR", ["3 4 +"]), ("there is nothing like it", [])):
+        page.fill("#ev-text", text)
+        assert listed(page) == left
     assert "No example is like that." in page.locator("#ev-list").inner_text()
 
 

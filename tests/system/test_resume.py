@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from rlvr.app.run_folder import RunFolder, read_config
-from rlvr.cli.main import main
 from rlvr.tracking.jsonl import read_metrics
 from tests.system.harness import (
     SCRATCH,
     SMALL,
+    Cli,
     Command,
     Outcome,
     check_equal,
@@ -97,36 +97,37 @@ def test_more_steps_than_at_first_and_no_more_of_a_finished_run(plain: Path, mod
 # ------------------------------------------------------------------------------------------- by the command line
 
 
-def test_resume_takes_the_settings_of_the_run_and_no_others(
-    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_resume_takes_the_settings_of_the_run_and_no_others(model: Path, tmp_path: Path, cli: Cli) -> None:
     overrides = (*LONG, *pretrained(model), "algorithm=rloo", "seed=5", "name=mine")
     whole = run_train(tmp_path / "whole", *overrides).folder
     folder = tmp_path / "parts"
     run_train(folder, *overrides, stopped=lambda: num_lines(folder) > 2)
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    resume = ["train", f"run_dir={folder}", "resume=true"]
     for extra in ("seed=7", "trainer.learning_rate=0.5", "rollout.group_size=2"):
-        capsys.readouterr()
-        assert main(["train", f"run_dir={folder}", "resume=true", extra]) == 2
-        out, err = capsys.readouterr()
-        assert (out, err.count("\n")) == ("", 1)
-        assert err.startswith(f"rlvr: error: {extra} differs from ")
+        cli.refuses(2, [*resume, extra], f"rlvr: error: {extra} differs from ")
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
-    assert main(["train", f"run_dir={folder}", "resume=true"]) == 0
+    cli.ok(*resume)
     check_equal(outcome(folder), outcome(whole))
     assert read_config(RunFolder(root=folder)).name == "mine"
 
 
-def test_resume_of_a_run_of_another_configuration(model: Path, tmp_path: Path) -> None:
+def test_resume_of_a_run_of_another_configuration(tmp_path: Path, cli: Cli) -> None:
     folder = tmp_path / "run"
     overrides = ["trainer.max_steps=2", "warm_start.num_steps=3", "warm_start.warmup_steps=1", "tracker.console=none"]
     overrides += ["warm_start.final_phase_steps=1", "evaluation.num_examples=10"]
     run_train(folder, *overrides, name="rpn_test", stopped=lambda: num_lines(folder) > 1)
-    assert main(["train", "resume=true", f"run_dir={folder}", "trainer.max_steps=3"]) == 0
+    cli.ok("train", "resume=true", f"run_dir={folder}", "trainer.max_steps=3")
     assert [row["step"] for row in metrics(folder)] == [0, 1, 2, 3]
 
 
 # -------------------------------------------------------------------------------------------------------- signals
+
+
+def start(tmp_path: Path, *words: str, **options: int) -> tuple[Path, Command]:
+    """The run by the command, from scratch."""
+    folder = tmp_path / "run"
+    return folder, Command("train", *LONG, *SCRATCH, f"run_dir={folder}", *words, log=tmp_path / "log", **options)
 
 
 @pytest.fixture(scope="module")
@@ -135,21 +136,18 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
 
 
 def resume_and_compare(folder: Path, whole: Outcome) -> None:
-    """By the command that a user would type."""
-    if (folder / "config.yaml").exists():
-        run_train(folder, *LONG, *SCRATCH, "resume=true")
-    else:
-        run_train(folder, *LONG, *SCRATCH)
+    resume = ["resume=true"] if (folder / "config.yaml").exists() else []
+    run_train(folder, *LONG, *SCRATCH, *resume)
     check_equal(outcome(folder), whole)
     assert not [path for path in folder.rglob(".*.tmp-*")] + [path for path in folder.rglob(".*.old-*")]
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.usefixtures("warm_starts")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_pitfall_37_a_signal_saves_the_step_and_resume_goes_on(
     number: int, code: int, tmp_path: Path, uninterrupted: Outcome
 ) -> None:
-    folder = tmp_path / "run"
-    command = Command("train", *LONG, *SCRATCH, f"run_dir={folder}", log=tmp_path / "log")
+    folder, command = start(tmp_path)
     wait_until(lambda: num_lines(folder) >= 2)
     command.send(number)
     assert command.wait() == code, command.err
@@ -161,9 +159,7 @@ def test_pitfall_37_a_signal_saves_the_step_and_resume_goes_on(
 
 
 def test_a_signal_during_the_warm_start_ends_it(tmp_path: Path, uninterrupted: Outcome) -> None:
-    folder = tmp_path / "run"
-    words = (*LONG, *SCRATCH, f"run_dir={folder}", "tracker.console=plain")
-    command = Command("train", *words, log=tmp_path / "log")
+    folder, command = start(tmp_path, "tracker.console=plain")
     wait_until((folder / "config.yaml").exists)
     command.send(signal.SIGINT)
     assert command.wait() == 130, command.err
@@ -173,16 +169,10 @@ def test_a_signal_during_the_warm_start_ends_it(tmp_path: Path, uninterrupted: O
     resume_and_compare(folder, uninterrupted)
 
 
-def test_a_second_signal_stops_at_once(tmp_path: Path) -> None:
+def test_a_second_signal_stops_at_once(model: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    slow = [
-        "trainer.max_steps=1",
-        "rollout.prompts_per_step=1000",
-        "warm_start.num_steps=10",
-        "engine.max_batch_size=8",
-    ]
-    slow += ["warm_start.final_phase_steps=1"]
-    command = Command("train", *LONG, *SCRATCH, *slow, f"run_dir={folder}", log=tmp_path / "log")
+    slow = ["trainer.max_steps=1", "rollout.prompts_per_step=1000", "engine.max_batch_size=8"]
+    command = Command("train", *LONG, *pretrained(model), *slow, f"run_dir={folder}", log=tmp_path / "log")
     wait_until(lambda: num_lines(folder) == 1)  # in the middle of a step of a minute
     command.send(signal.SIGINT)
     wait_until(lambda: "once more stops at once" in command.err)
@@ -195,20 +185,20 @@ def test_a_second_signal_stops_at_once(tmp_path: Path) -> None:
 # -------------------------------------------------------------------------------------------------------- kill -9
 
 
+@pytest.mark.usefixtures("warm_starts")
 @pytest.mark.parametrize("lines", [0, 4])
 def test_pitfall_37_kill_9_during_the_run_loses_nothing(lines: int, tmp_path: Path, uninterrupted: Outcome) -> None:
-    folder = tmp_path / "run"
-    command = Command("train", *LONG, *SCRATCH, f"run_dir={folder}", log=tmp_path / "log")
+    folder, command = start(tmp_path)
     wait_until(lambda: (folder / "config.yaml").exists() and num_lines(folder) >= lines)
     command.send(signal.SIGKILL)
     assert command.wait() in (-signal.SIGKILL, 0)
     resume_and_compare(folder, uninterrupted)
 
 
+@pytest.mark.usefixtures("warm_starts")
 @pytest.mark.parametrize("die_at", range(2, 100, 16))
 def test_pitfall_37_kill_9_at_a_write_loses_nothing(die_at: int, tmp_path: Path, uninterrupted: Outcome) -> None:
-    folder = tmp_path / "run"
-    command = Command("train", *LONG, *SCRATCH, f"run_dir={folder}", log=tmp_path / "log", die_at=die_at)
+    folder, command = start(tmp_path, die_at=die_at)
     assert command.wait() == -signal.SIGKILL, command.err
     resume_and_compare(folder, uninterrupted)
 

@@ -1,7 +1,5 @@
 """`rlvr serve` as a process, over sockets."""
 
-from __future__ import annotations
-
 import json
 import random
 import signal
@@ -14,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from rlvr.app.serving import ServeSettings, open_served
-from rlvr.cli.main import main
 from rlvr.types import SamplingParams
+from tests.system.harness import Cli
 from tests.system.served import Server, served
 from tests.system.small_qwen import save_small_qwen
 from tests.unit.engines.tiny import generate
@@ -153,19 +151,5 @@ def test_ctrl_c_gives_up_slow_requests(folder: Path) -> None:
         (["x", "--max-queue", "0"], 2, "0 is not a whole number of 1 or more"),
     ],
 )
-def test_wrong_usage_is_one_sentence(
-    options: list[str], code: int, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["serve", *options]) == code
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert message in told.err
-    assert told.err.count("\n") == 1
-
-
-def test_a_port_that_is_taken_is_named(folder: Path, server: Server, capsys: pytest.CaptureFixture[str]) -> None:
-    port = str(server.address[1])
-    assert main(["serve", str(folder), "--port", port]) == 1
-    told = capsys.readouterr()
-    assert f"--host 127.0.0.1 --port {port} cannot be used (address already in use)" in told.err.lower()
-    assert told.out == ""
+def test_wrong_usage_is_one_sentence(options: list[str], code: int, message: str, cli: Cli) -> None:
+    cli.refuses(code, ["serve", *options], message)

@@ -1,7 +1,5 @@
 """The official client against `rlvr serve`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

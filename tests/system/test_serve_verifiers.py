@@ -1,7 +1,5 @@
 """`vf-eval`, the command of the verifiers library, against `rlvr serve`."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What docs/tools.md shows works: files, commands and what they print."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import shlex
@@ -13,43 +11,31 @@ from typing import Any
 import pytest
 
 import rlvr
-from rlvr.cli.main import main
 from rlvr.tracking.rollouts import read_rollouts
-from tests.system.harness import DATA, ENVIRONMENT, metrics
+from tests.system.harness import ENVIRONMENT, Cli, metrics
 from tests.system.test_components_doc import ROOT, blocks
 from tests.system.test_own_components import commands
 
 PAGE = (ROOT / "docs" / "tools.md").read_text()
 BLOCKS = blocks(PAGE)
 FIRST, SHOP, MUSIQUE = (block.text.strip() for block in BLOCKS if block.language == "bash")
-SHORT = {
-    "prompt.system": "Answer with tools.",
-    "task.max_turns": 3,
-    "rollout.prompts_per_step": 2,
-    "rollout.group_size": 4,
-    "rollout.max_completion_tokens": 32,
-    "trainer.max_steps": 1,
-    "trainer.warmup_steps": 0,
-    "trainer.checkpoint_every": None,
-    "evaluation.num_examples": 4,
-    "model.lora.enabled": False,
-    "tracker.console": "none",
-    "tracker.rollouts_every": 1,
-    "run_dir": "run",
+SHORT: dict[str, Any] = {
+    **{"prompt.system": "Answer with tools.", "task.max_turns": 3, "model.lora.enabled": False},
+    **{"rollout.prompts_per_step": 2, "rollout.group_size": 4, "rollout.max_completion_tokens": 32},
+    **{"trainer.max_steps": 1, "trainer.warmup_steps": 0, "trainer.checkpoint_every": None},
+    **{"evaluation.num_examples": 4, "tracker.console": "none", "tracker.rollouts_every": 1, "run_dir": "run"},
 }
 NAMED = '"name": "difference", "description": "Subtract one number from another."'
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The files of the page."""
+def folder(here: Path, cli: Cli) -> Path:
+    """The files of the page, in the current folder."""
     for block in BLOCKS:
         if block.file:
-            (tmp_path / block.file).write_text(block.text)
+            (here / block.file).write_text(block.text)
             sys.modules.pop(block.file.removesuffix(".py"), None)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("RLVR_DATA", str(DATA))
-    return tmp_path
+    return here
 
 
 def test_the_first_tools_print_what_the_page_says(folder: Path) -> None:
@@ -73,10 +59,9 @@ def check_episodes(part: str, most: int) -> None:
     assert len(set(few)) == (2 if most == 1 else 1)
 
 
-def test_a_tool_and_a_reward_of_ones_own_in_musique(folder: Path, tool_qwen: Path) -> None:
+def test_a_tool_and_a_reward_of_ones_own_in_musique(folder: Path, tool_qwen: Path, cli: Cli) -> None:
     words = [f"{key}={'null' if value is None else value}" for key, value in SHORT.items()]
-    model = f"model.name_or_path={tool_qwen}"
-    assert main([*shlex.split(MUSIQUE)[1:], *words, model]) == 0
+    cli.ok(*shlex.split(MUSIQUE)[1:], *words, f"model.name_or_path={tool_qwen}")
     assert "reward/effort" in metrics(Path("run"))[-1]
     check_episodes("effort", most=1)
 

@@ -1,7 +1,5 @@
 """Settings of the trackers, as `test_settings` has those of everything else: two values give something else."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -93,40 +91,40 @@ def test_a_setting_of_a_tracker_does_what_it_says(case: TrackerCase, both: tuple
     assert case.look(both[0]) != case.look(both[1])
 
 
-def said(model: Path, folder: Path, capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """Stderr of a run."""
-    run_train(folder, *SMALL, *pretrained(model), "tracker.console=plain", *words)
-    return capsys.readouterr().err
+@pytest.fixture
+def said(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """`said("tracker.report_to=wandb")`: stderr of a run."""
+
+    def run(*words: str) -> str:
+        run_train(tmp_path / "run", *SMALL, *pretrained(model), "tracker.console=plain", *words)
+        return capsys.readouterr().err
+
+    return run
 
 
-def test_event_files_go_where_they_are_wanted(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    said(model, tmp_path / "run", capsys, TENSORBOARD, f"tracker.tensorboard.folder={tmp_path / 'events'}")
+def test_event_files_go_where_they_are_wanted(said: Callable[..., str], tmp_path: Path) -> None:
+    said(TENSORBOARD, f"tracker.tensorboard.folder={tmp_path / 'events'}")
     assert not (tmp_path / "run" / "tensorboard").exists()
     assert from_tensorboard(tmp_path / "events").status == "finished"
 
 
 @pytest.mark.parametrize("limit", ["0.5", "1.5"])
-def test_a_tracker_is_given_up_after_so_long(
-    limit: str, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_tracker_is_given_up_after_so_long(limit: str, said: Callable[..., str]) -> None:
     with hanging() as port:
         server = f"tracker.mlflow.tracking_uri=http://127.0.0.1:{port}"
-        text = said(model, tmp_path / "run", capsys, "tracker.report_to=mlflow", server, f"tracker.timeout_s={limit}")
+        text = said("tracker.report_to=mlflow", server, f"tracker.timeout_s={limit}")
     assert f"MLflow at http://127.0.0.1:{port} is given up" in text
     assert f"within {limit} s" in text
 
 
-def test_the_model_has_a_limit_of_its_own(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_model_has_a_limit_of_its_own(said: Callable[..., str]) -> None:
     words = ("tracker.report_to=wandb", "tracker.wandb.mode=offline", "tracker.wandb.log_model=true")
-    text = said(model, tmp_path / "run", capsys, *words, "tracker.upload_timeout_s=1e-6")
-    assert "no answer to `model` within 1e-06 s" in text
+    assert "no answer to `model` within 1e-06 s" in said(*words, "tracker.upload_timeout_s=1e-6")
 
 
-def test_online_needs_a_server(
-    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_online_needs_a_server(said: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
     with refusing() as port:
         monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{port}")
         words = ("tracker.report_to=wandb", "tracker.wandb.mode=online", "tracker.timeout_s=2")
-        assert "Weights & Biases is given up" in said(model, tmp_path / "run", capsys, *words)
+        assert "Weights & Biases is given up" in said(*words)

@@ -1,7 +1,5 @@
 """MLflow, Weights & Biases and TensorBoard after real runs, read back from what they keep."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import re
@@ -10,8 +8,9 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rlvr.cli.main import main
-from tests.system.harness import SMALL, Command, Finished, Ran, metrics, once, pretrained, run_train, wait_until
+from tests.system.harness import SMALL, Cli, Command, Finished, Ran, metrics, once, pretrained, run_train, wait_until
 from tests.system.hold import FIRST_HELD
 from tests.system.tracker_readers import Kept, Numbers, from_mlflow, from_tensorboard, from_wandb
 
@@ -39,24 +37,25 @@ def in_file(folder: Path) -> Numbers:
 
 def single(values: Numbers) -> Numbers:
     """As float32, which TensorBoard keeps."""
-
-    def cut(value: float) -> float:
-        return struct.unpack("f", struct.pack("f", value))[0]
-
-    return {step: {name: cut(value) for name, value in row.items()} for step, row in values.items()}
+    return {
+        step: {name: struct.unpack("f", struct.pack("f", value))[0] for name, value in row.items()}
+        for step, row in values.items()
+    }
 
 
 def without_clock(values: Numbers) -> Numbers:
-    return {
-        step: {name: value for name, value in row.items() if not name.startswith(("time/", "system/"))}
-        for step, row in values.items()
-    }
+    timed = ("time/", "system/")
+    return {step: {k: v for k, v in row.items() if not k.startswith(timed)} for step, row in values.items()}
 
 
 def mlflow_run(folder: Path, experiment: str = "rpn") -> Kept:
     """The only run of the store beside a run folder."""
     (kept,) = from_mlflow(f"sqlite:///{folder.parent / 'mlflow.db'}", experiment).values()
     return kept
+
+
+def tensorboard_run(folder: Path) -> Kept:
+    return from_tensorboard(folder / "tensorboard")
 
 
 # --------------------------------------------------------------------------------------------------- all three at once
@@ -67,7 +66,7 @@ def kept(tracked: tuple[Path, Finished]) -> dict[str, Kept]:
     folder, _ = tracked
     (offline,) = from_wandb(folder)
     mlflow = mlflow_run(folder, "rpn_test")
-    return {"mlflow": mlflow, "wandb": offline, "tensorboard": from_tensorboard(folder / "tensorboard")}
+    return {"mlflow": mlflow, "wandb": offline, "tensorboard": tensorboard_run(folder)}
 
 
 def test_pitfall_38_every_number_of_the_file_is_in_every_tracker(
@@ -146,7 +145,7 @@ def test_pitfall_37_a_stopped_run_resumes_its_tracker_runs(model: Path, beside_s
     words = (*SMALL, *pretrained(model), *ALL, "trainer.max_steps=4", "tracker.mlflow.log_model=false")
     folder = beside_store / "run"
     run_train(folder, *words, stopped=lambda: len(metrics(folder)) == 3)
-    stopped = [mlflow_run(folder).status, from_wandb(folder)[0].status, from_tensorboard(folder / "tensorboard").status]
+    stopped = [mlflow_run(folder).status, from_wandb(folder)[0].status, tensorboard_run(folder).status]
     assert stopped == ["KILLED", 130, "killed"]
     first = json.loads((folder / "trackers" / "wandb.json").read_text())["id"]
     end = int(time.time())
@@ -154,7 +153,7 @@ def test_pitfall_37_a_stopped_run_resumes_its_tracker_runs(model: Path, beside_s
     run_train(folder, *words, "resume=true")
     expected = in_file(folder)
     assert sorted(expected) == [0, 1, 2, 3, 4]
-    one, parts, events = mlflow_run(folder), from_wandb(folder), from_tensorboard(folder / "tensorboard")
+    one, parts, events = mlflow_run(folder), from_wandb(folder), tensorboard_run(folder)
     assert one.numbers == expected
     assert [sorted(part.numbers) for part in parts] == [[0, 1, 2], [3, 4]]
     assert parts[0].numbers | parts[1].numbers == expected
@@ -188,7 +187,7 @@ def test_pitfall_37_steps_after_a_kill_are_not_doubled(model: Path, beside_store
     run_train(folder, *words, "resume=true")  # from the checkpoint of step 3: 4 and 5 are made again
     expected = in_file(folder)
     assert sorted(expected) == list(range(last + 1))
-    one, parts, events = mlflow_run(folder), from_wandb(folder), from_tensorboard(folder / "tensorboard")
+    one, parts, events = mlflow_run(folder), from_wandb(folder), tensorboard_run(folder)
     assert without_clock(one.numbers) == without_clock(expected)
     first, second = (without_clock(part.numbers) for part in parts)
     assert sorted(second) == list(range(FIRST_HELD, last + 1))
@@ -203,27 +202,22 @@ def test_a_tracker_added_to_a_finished_run_gets_all_of_it(model: Path, tmp_path:
     words = (*SMALL, *pretrained(model), "trainer.max_steps=3")
     folder = run_train(tmp_path / "run", *words).folder
     run_train(folder, *words, "resume=true", TENSORBOARD)
-    assert from_tensorboard(folder / "tensorboard").numbers == single(in_file(folder))
+    assert tensorboard_run(folder).numbers == single(in_file(folder))
 
 
 def test_an_error_of_the_run_marks_it_as_failed(model: Path, tmp_path: Path) -> None:
     words = (*SMALL, *pretrained(model), TENSORBOARD, "trainer.learning_rate=1e30", "trainer.max_steps=9")
     with pytest.raises(Exception, match=r"not finite|NaN"):
         run_train(tmp_path / "run", *words)
-    assert from_tensorboard(tmp_path / "run" / "tensorboard").status == "failed"
+    assert tensorboard_run(tmp_path / "run").status == "failed"
 
 
-def test_the_runs_of_a_sweep_are_runs_of_one_group(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    words = ["train", "-m", *SMALL, *pretrained(model), TENSORBOARD, "trainer.max_steps=1", "run_dir=sweep"]
-    assert main(once(*words, "seed=0,1")) == 0
-    found = [from_tensorboard(tmp_path / "sweep" / f"seed-{seed}" / "tensorboard") for seed in (0, 1)]
-    assert [(one.name, one.group, one.config["seed"]) for one in found] == [
-        ("seed-0", "sweep", 0),
-        ("seed-1", "sweep", 1),
-    ]
+def test_the_runs_of_a_sweep_are_runs_of_one_group(model: Path, here: Path, cli: Cli) -> None:
+    words = ("train", "-m", *SMALL, *pretrained(model), TENSORBOARD, "trainer.max_steps=1", "run_dir=sweep")
+    cli.ok(*once(*words, "seed=0,1"))
+    found = [tensorboard_run(here / "sweep" / f"seed-{seed}") for seed in (0, 1)]
+    told = [(one.name, one.group, one.config["seed"]) for one in found]
+    assert told == [("seed-0", "sweep", 0), ("seed-1", "sweep", 1)]
 
 
 # ------------------------------------------------------------------------------------------------------- dead trackers
@@ -284,14 +278,27 @@ def plain(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Ran:
     return run_train(tmp_path_factory.mktemp("plain") / "run", *SMALL, *pretrained(model))
 
 
+@pytest.fixture
+def again(model: Path, tmp_path: Path) -> Callable[..., Ran]:
+    """The same with more settings, on a plain console."""
+    return partial(run_train, tmp_path / "run", *SMALL, *pretrained(model), "tracker.console=plain")
+
+
+def the_warning(capfd: pytest.CaptureFixture[str]) -> str:
+    """The only one that was printed, on stderr."""
+    said = capfd.readouterr()
+    assert said.out == ""
+    (warning,) = [line for line in said.err.splitlines() if line.startswith("warning: ")]
+    return warning
+
+
 @pytest.mark.parametrize("name", ["mlflow", "wandb"])
 @pytest.mark.parametrize("server", [refusing, hanging, broken])
 def test_pitfall_37_a_dead_server_costs_a_warning(
     name: str,
     server: Any,
     plain: Ran,
-    model: Path,
-    tmp_path: Path,
+    again: Callable[..., Ran],
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
@@ -301,39 +308,33 @@ def test_pitfall_37_a_dead_server_costs_a_warning(
         monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{port}")
         monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{port}")
         begin = time.monotonic()
-        words = (*SMALL, *pretrained(model), "tracker.console=plain", "tracker.timeout_s=3")
-        ran = run_train(tmp_path / "run", *words, f"tracker.report_to={name}")
+        ran = again("tracker.timeout_s=3", f"tracker.report_to={name}")
         assert time.monotonic() - begin < 100  # three seconds to give up, and on a busy machine a minute to load
     assert ran.numbers == plain.numbers
     assert (ran.folder / "final" / "model.safetensors").is_file()
-    said = capfd.readouterr()
-    assert said.out == ""
-    warnings = [line for line in said.err.splitlines() if line.startswith("warning: ")]
-    assert len(warnings) == 1
-    assert "is given up (" in warnings[0]
-    assert "metrics.jsonl has all numbers" in warnings[0]
+    warning = the_warning(capfd)
+    assert "is given up (" in warning
+    assert "metrics.jsonl has all numbers" in warning
 
 
 def test_a_store_that_cannot_be_written_costs_a_warning(
-    plain: Ran, model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    plain: Ran, again: Callable[..., Ran], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("in the way")
-    words = (*SMALL, *pretrained(model), "tracker.console=plain", TENSORBOARD)
-    ran = run_train(tmp_path / "run", *words, f"tracker.tensorboard.folder={tmp_path / 'file'}")
+    ran = again(TENSORBOARD, f"tracker.tensorboard.folder={tmp_path / 'file'}")
     assert ran.numbers == plain.numbers
-    (warning,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("warning: ")]
-    assert "TensorBoard is given up (" in warning
+    assert "TensorBoard is given up (" in the_warning(capfd)
 
 
 def test_a_missing_library_is_refused_before_anything_is_done(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
     real = importlib.util.find_spec
     monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *more: None if name == "mlflow" else real(name, *more)
+        importlib.util, "find_spec", lambda name, *rest: None if name == "mlflow" else real(name, *rest)
     )
     words = ["train", *SMALL, *pretrained(model), "tracker.report_to=mlflow", f"run_dir={tmp_path / 'run'}"]
-    assert main(words) == 2
-    assert main([*words, "-m", "seed=1,2"]) == 2
-    assert capsys.readouterr().err.count("pip install 'rlvr[mlflow]'") == 2
+    for more in ((), ("-m", "seed=1,2")):
+        done = cli(*words, *more)
+        assert (done.code, "pip install 'rlvr[mlflow]'" in done.err) == (2, True)
     assert list(tmp_path.iterdir()) == []

@@ -11,24 +11,35 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rlvr.cli.main import main
 from rlvr.tracking.metrics import undocumented
-from rlvr.tracking.rollouts import read_rollouts
+from rlvr.tracking.rollouts import EpisodeRecord, read_rollouts
 from rlvr.training.warm_start import warm_start
 from tests.system.harness import (
     SCRATCH,
     SMALL,
+    TASK,
+    Cli,
     Ran,
     check_equal,
     metrics,
     numbers,
+    once,
     outcome,
     pretrained,
     python_rlvr,
     run_train,
+    split,
 )
 
 ALGORITHMS = ["grpo", "dr_grpo", "dapo", "rloo", "reinforce_pp", "gspo", "cispo", "ppo"]
+
+
+def records(folder: Path, step: int = 1) -> list[EpisodeRecord]:
+    return read_rollouts(folder / "rollouts" / f"step_{step:06d}.jsonl.gz")
+
+
+def names_in(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
 
 
 @pytest.fixture(scope="module")
@@ -52,18 +63,16 @@ def test_rpn_test_shows_learning_in_its_seconds(tmp_path: Path) -> None:
 
 
 def test_the_run_folder_holds_what_is_promised_and_nothing_else(command_run: Path) -> None:
-    visible = {path.name for path in command_run.iterdir() if not path.name.startswith(".")}
-    assert visible == {"config.yaml", "metrics.jsonl", "rollouts", "checkpoints", "warm_start", "final", "report.html"}
-    assert {path.name for path in command_run.iterdir() if path.name.startswith(".")} <= {".lock"}
-    names = sorted(path.name for path in (command_run / "checkpoints").iterdir())
-    assert names[-1] == "step_000004"
-    assert len(names) <= 3  # the newest two and the best
-    rollouts = sorted(path.name for path in (command_run / "rollouts").iterdir())
-    assert rollouts == ["step_000001.jsonl.gz", "step_000002.jsonl.gz", "step_000004.jsonl.gz"]
+    promised = {"config.yaml", "metrics.jsonl", "rollouts", "checkpoints", "warm_start", "final", "report.html"}
+    assert names_in(command_run) - {".lock"} == promised
+    checkpoints = names_in(command_run / "checkpoints")
+    assert max(checkpoints) == "step_000004"
+    assert len(checkpoints) <= 3  # the newest two and the best
+    assert names_in(command_run / "rollouts") == {f"step_{step:06d}.jsonl.gz" for step in (1, 2, 4)}
     for folder in ("final", "warm_start"):
-        files = {path.name for path in (command_run / folder).iterdir()}
+        files = names_in(command_run / folder)
         assert {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json"} <= files
-        assert {path.suffix for path in (command_run / folder).iterdir()} <= {".json", ".safetensors"}
+        assert {Path(name).suffix for name in files} <= {".json", ".safetensors"}
 
 
 def test_metrics_start_with_an_evaluation(command_run: Path) -> None:
@@ -83,17 +92,11 @@ def test_metrics_start_with_an_evaluation(command_run: Path) -> None:
 def test_what_every_run_shows_is_there_and_documented(command_run: Path) -> None:
     assert undocumented(sorted({name for row in metrics(command_run) for name in row})) == []
     wanted = {
-        "reward/within_group_std",
-        "rollout/zero_advantage_share",
-        "rollout/truncated_share",
-        "rollout/invalid_share",
-        "rollout/entropy",
-        "policy/clip_fraction",
-        "policy/grad_norm",
-        "policy/approx_kl",
-        "time/tokens_per_s",
-        "time/generation_share",
-        "time/update_share",
+        *split("""
+        reward/within_group_std rollout/zero_advantage_share rollout/truncated_share rollout/invalid_share
+        rollout/entropy policy/clip_fraction policy/grad_norm policy/approx_kl
+        time/tokens_per_s time/generation_share time/update_share
+    """)
     }
     assert wanted - set(metrics(command_run)[-1]) == set()
 
@@ -104,32 +107,28 @@ def test_final_is_a_model_for_plain_transformers(command_run: Path) -> None:
     inputs = tokenizer("<boe> 3 4 + =", return_tensors="pt")
     answer = model.generate(**inputs, max_new_tokens=8, do_sample=False)
     assert tokenizer.decode(answer[0]).startswith("<boe> 3 4 + = ")
-    trained, start = (
-        load_file(command_run / "final/model.safetensors"),
-        load_file(command_run / "warm_start/model.safetensors"),
-    )
+    trained, start = (load_file(command_run / name / "model.safetensors") for name in ("final", "warm_start"))
     assert all(not torch.equal(trained[name], start[name]) for name in trained)
 
 
 def test_rollout_files_tell_what_was_sampled_and_trained_on(command_run: Path) -> None:
-    records = read_rollouts(command_run / "rollouts" / "step_000001.jsonl.gz")
-    assert len(records) == 16
-    for record in records:
+    first = records(command_run)
+    assert len(first) == 16
+    for record in first:
         (turn,), (row,) = record.turns, record.rows
         assert row.ids == turn.prompt_ids + turn.completion_ids
         assert row.loss_mask == [0] * len(turn.prompt_ids) + [1] * len(turn.completion_ids)
         assert record.policy_version == 0
-    later = read_rollouts(command_run / "rollouts" / "step_000004.jsonl.gz")
-    assert {record.policy_version for record in later} == {3}
+    assert {record.policy_version for record in records(command_run, 4)} == {3}
     lines = gzip.decompress((command_run / "rollouts" / "step_000001.jsonl.gz").read_bytes()).decode().splitlines()
     assert all(isinstance(json.loads(line), dict) for line in lines)
 
 
-def test_pitfall_36_a_run_repeats_and_another_seed_does_not(command_run: Path, tmp_path: Path) -> None:
-    words = ["--config-dir", str(command_run), "--config-name", "config", f"run_dir={tmp_path / 'again'}"]
-    assert main(["train", *words, "tracker.console=none"]) == 0
+def test_pitfall_36_a_run_repeats_and_another_seed_does_not(command_run: Path, tmp_path: Path, cli: Cli) -> None:
+    words = ["train", "--config-dir", command_run, "--config-name", "config", "tracker.console=none"]
+    cli.ok(*words, f"run_dir={tmp_path / 'again'}")
     check_equal(outcome(tmp_path / "again"), outcome(command_run))
-    assert main(["train", *words[:4], f"run_dir={tmp_path / 'other'}", "seed=2", "tracker.console=none"]) == 0
+    cli.ok(*words, f"run_dir={tmp_path / 'other'}", "seed=2")
     one, other = outcome(command_run), outcome(tmp_path / "other")
     assert one.final != other.final
     assert all(one.rollouts[name] != other.rollouts[name] for name in one.rollouts)
@@ -144,9 +143,9 @@ def test_pitfall_36_the_run_seed_reaches_the_rollouts(model: Path, tmp_path: Pat
     prompts = []
     for seed in (1, 2):
         run = run_train(tmp_path / str(seed), *SMALL, *pretrained(model), f"seed={seed}")
-        records = read_rollouts(run.folder / "rollouts" / "step_000001.jsonl.gz")
-        prompts.append([record.turns[0].prompt for record in records])
-        assert len({record.seed for record in records}) == len(records)
+        sampled = records(run.folder)
+        prompts.append([record.turns[0].prompt for record in sampled])
+        assert len({record.seed for record in sampled}) == len(sampled)
     assert prompts[0] != prompts[1]
     held_out = [numbers(tmp_path / seed)[0] for seed in ("1", "2")]
     assert held_out[0] == held_out[1]  # the fixed examples of the evaluation do not depend on the seed
@@ -156,7 +155,7 @@ def test_a_warm_start_is_computed_once(tmp_path: Path, monkeypatch: pytest.Monke
     made: list[str] = []
 
     def run(name: str, *words: str) -> Ran:
-        return run_train(tmp_path / name, *SMALL, *SCRATCH, "trainer.max_steps=1", *words)
+        return run_train(tmp_path / name, *SMALL, *SCRATCH, "warm_start.num_steps=40", "trainer.max_steps=1", *words)
 
     def counted(*args: Any, **how: Any) -> bool:
         made.append("warm start")
@@ -202,9 +201,8 @@ def test_pitfall_13_a_step_of_dead_groups_changes_no_weight(model: Path, tmp_pat
     for row in run.rows[1:]:
         assert row["rollout/zero_advantage_share"] == 1.0
         assert row["policy/trained_tokens"] == 0
-        assert {row[name] for name in ("loss/policy", "loss/total", "policy/clip_fraction", "policy/approx_kl")} == {
-            0.0
-        }
+        still = ("loss/policy", "loss/total", "policy/clip_fraction", "policy/approx_kl")
+        assert [row[name] for name in still] == [0.0] * 4
 
 
 @pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
@@ -221,15 +219,9 @@ def test_pitfall_21_the_first_update_of_a_real_run_cancels(algorithm: str, model
 
 
 def test_pitfall_20_truncated_sampling_leaves_the_ratio_at_one(model: Path, tmp_path: Path) -> None:
-    overrides = [
-        "rollout.top_p=0.8",
-        "algorithm.num_epochs=2",
-        "algorithm.clip_high=0.3",
-        "rollout.prompts_per_step=16",
-        "tracker.rollouts_every=1",
-    ]
-    run = run_train(tmp_path / "run", *SMALL, *pretrained(model), *overrides, "trainer.learning_rate=1e-6")
-    turns = [turn for record in read_rollouts(run.folder / "rollouts/step_000001.jsonl.gz") for turn in record.turns]
+    more = ["rollout.top_p=0.8", "algorithm.num_epochs=2", "algorithm.clip_high=0.3", "trainer.learning_rate=1e-6"]
+    run = run_train(tmp_path / "run", *SMALL, *pretrained(model), *more, "rollout.prompts_per_step=16")
+    turns = [turn for record in records(run.folder) for turn in record.turns]
     gains = [a - b for t in turns for a, b in zip(t.sampling_logprobs, t.behavior_logprobs, strict=True)]
     assert min(gains) > -1e-4  # what is left of the distribution gains what was cut off
     assert max(gains) <= -math.log(0.8) + 1e-4  # which is at most a share of 1 - 0.8
@@ -242,33 +234,18 @@ def test_pitfall_20_truncated_sampling_leaves_the_ratio_at_one(model: Path, tmp_
 # -------------------------------------------------------------------------------------------------------- learning
 
 LEARN = (
-    "task.operators=['+']",
-    "task.modulus=5",
-    "task.operand_range=[0,4]",
-    "task.shape=chain",
-    "task.complexity_range=[1,2]",
-    "task.complexity_weights=null",
-    "task.eval_complexity_weights=null",
-    "model.intermediate_size=176",
-    "warm_start.num_steps=400",
-    "warm_start.learning_rate=4e-3",
-    "warm_start.final_phase_steps=60",
-    "rollout.prompts_per_step=16",
-    "rollout.group_size=8",
-    "trainer.max_steps=25",
-    "trainer.checkpoint_every=null",
-    "trainer.warmup_steps=0",
-    "trainer.learning_rate=1e-3",
-    "evaluation.every=25",
-    "evaluation.num_examples=200",
-    "tracker.console=none",
-    "tracker.rollouts_every=null",
-    "seed=1",
+    *TASK,
+    *split("""
+        task.shape=chain model.intermediate_size=176
+        warm_start.num_steps=400 warm_start.learning_rate=4e-3 warm_start.final_phase_steps=60
+        rollout.prompts_per_step=16 rollout.group_size=8
+        trainer.max_steps=25 trainer.checkpoint_every=null trainer.warmup_steps=0 trainer.learning_rate=1e-3
+        evaluation.every=25 evaluation.num_examples=200 tracker.console=none tracker.rollouts_every=null seed=1
+    """),
 )
 """Sums of three digits modulo 5, warm-started until a third of the held-out ones is right."""
 
 
-@pytest.mark.long
 @pytest.mark.long
 def test_pitfall_18_a_short_run_learns_to_write_the_steps(tmp_path: Path) -> None:
     rows = run_train(tmp_path / "run", *LEARN).rows
@@ -283,17 +260,17 @@ def test_pitfall_18_a_short_run_learns_to_write_the_steps(tmp_path: Path) -> Non
 # ------------------------------------------------------------------------------------------------ configurations
 
 
-def test_multirun_trains_every_value(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = [*SMALL, *pretrained(model), f"run_dir={tmp_path / 'sweep'}", "seed=1,2"]
-    assert main(["train", "--multirun", *words]) == 0
-    table = capsys.readouterr().out.splitlines()
-    assert [path.name for path in sorted((tmp_path / "sweep").iterdir())] == ["seed-1", "seed-2"]
+def test_multirun_trains_every_value(model: Path, tmp_path: Path, cli: Cli) -> None:
+    sweep = tmp_path / "sweep"
+    words = once("train", "--multirun", *SMALL, *pretrained(model), f"run_dir={sweep}", "seed=1,2")
+    table = cli.ok(*words).out.splitlines()
+    assert names_in(sweep) == {"seed-1", "seed-2"}
     assert all("done" in line for line in table[1:3])
     assert table[4].startswith("all runs: 2 runs, 0.")
-    one, two = (outcome(tmp_path / "sweep" / name) for name in ("seed-1", "seed-2"))
+    one, two = (outcome(sweep / name) for name in ("seed-1", "seed-2"))
     assert one.final != two.final
     alone = run_train(tmp_path / "alone", *SMALL, *pretrained(model), "seed=2")
     check_equal(two, outcome(alone.folder))  # a run of a sweep is the run by itself
-    capsys.readouterr()
-    assert main(["train", "--multirun", *words]) == 1  # the folders are taken
-    assert "2 runs" not in capsys.readouterr().out  # numbers of earlier runs are no result
+    done = cli(*words)  # the folders are taken
+    assert done.code == 1
+    assert "2 runs" not in done.out  # numbers of earlier runs are no result

@@ -1,7 +1,5 @@
 """The verifiers library, both directions: its environments are trained here, and ours runs under its commands."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -24,9 +22,9 @@ from rlvr.errors import ConfigError, UserError
 from rlvr.models.policy import HubPolicy
 from rlvr.models.scratch import build_tokenizer
 from rlvr.tracking.rollouts import read_rollouts
-from rlvr.training.warm_start import warm_start
-from tests.system.harness import Ran, once, pretrained, run_train
+from tests.system.harness import once, pretrained, run_train, split
 from tests.system.openai_server import serve
+from tests.system.qwen import show
 from tests.system.test_data_settings import DataCase
 from tests.system.verifiers_settings import VERIFIERS_CASES
 
@@ -37,30 +35,17 @@ BIN = Path(sys.executable).parent
 WORDS = ("<pad>", "<boe>", "<eoe>", "<call>", "</call>", "peek", "ask", "1", "yes", "no")
 needs_library = pytest.mark.verifiers
 
-RUN = (
-    "task=verifiers",
-    "task.env_id=rlvr-test-environments",
-    "rollout.prompts_per_step=8",
-    "rollout.group_size=8",
-    "rollout.max_completion_tokens=12",
-    "trainer.max_steps=8",
-    "trainer.learning_rate=0.02",
-    "trainer.warmup_steps=0",
-    "trainer.checkpoint_every=null",
-    "evaluation.every=8",
-    "evaluation.num_examples=8",
-    "evaluation.samples_per_example=1",
-    "tracker.console=none",
-    "tracker.rollouts_every=1",
-)
-TINY = (
-    "model=scratch_bpe",
-    "model.vocabulary_size=300",
-    "model.hidden_size=32",
-    "model.num_layers=1",
-    "model.num_heads=2",
-    "warm_start.enabled=false",
-)
+RUN = split("""
+    task=verifiers task.env_id=rlvr-test-environments
+    rollout.prompts_per_step=8 rollout.group_size=8 rollout.max_completion_tokens=12
+    trainer.max_steps=8 trainer.learning_rate=0.02 trainer.warmup_steps=0 trainer.checkpoint_every=null
+    evaluation.every=8 evaluation.num_examples=8 evaluation.samples_per_example=1
+    tracker.console=none tracker.rollouts_every=1
+""")
+TINY = split("""
+    model=scratch_bpe model.vocabulary_size=300 model.hidden_size=32 model.num_layers=1 model.num_heads=2
+    warm_start.enabled=false
+""")
 
 
 @pytest.fixture(autouse=True)
@@ -90,31 +75,23 @@ def test_a_single_turn_environment_is_learnt(tmp_path: Path) -> None:
 
 @needs_library
 def test_a_tool_environment_is_learnt(tmp_path: Path) -> None:
-    ran = run_train(
-        tmp_path / "run",
-        *RUN,
-        *pretrained(_model_of_ten_words(tmp_path / "model")),
-        kind("words"),
-        "prompt.tool_format=words",
-        "task.metric=looked",
-    )
+    start = pretrained(_model_of_ten_words(tmp_path / "model"))
+    more = (kind("words"), "prompt.tool_format=words", "task.metric=looked")
+    ran = run_train(tmp_path / "run", *RUN, *start, *more)
     first, last = ran.rows[1], ran.rows[-1]
     assert 0.2 < first["reward/looked"] < 0.8
     assert last["reward/looked"] > 0.95
     assert last["reward/mean"] > first["reward/mean"] + 0.2
     assert last["eval/verifiers/sampled_accuracy"] > 0.9
     assert first["reward/total_tool_calls"] == first["rollout/tool_calls_mean"]
-    records = [record for record in _records(ran) if len(record.turns) > 1]
+    found = read_rollouts(ran.folder / "rollouts" / "step_000001.jsonl.gz")
+    records = [record for record in found if len(record.turns) > 1]
     assert records
     for record in records:
         before, after = record.turns[:2]
         said = list(before.prompt_ids) + list(before.completion_ids)
         assert list(after.prompt_ids[: len(said)]) == said
         assert after.prompt.split()[-1] in ("1", "no")
-
-
-def _records(ran: Ran) -> list[Any]:
-    return read_rollouts(ran.folder / "rollouts" / "step_000001.jsonl.gz")
 
 
 class _Demonstrator:
@@ -128,29 +105,13 @@ class _Demonstrator:
 
 def _model_of_ten_words(folder: Path) -> Path:
     tokenizer = build_tokenizer(WORDS)
-    config = LlamaConfig(
-        vocab_size=len(WORDS),
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        max_position_embeddings=64,
-        bos_token_id=1,
-        eos_token_id=2,
-        pad_token_id=0,
-    )
+    size = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2}
+    ids = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+    config = LlamaConfig(vocab_size=len(WORDS), max_position_embeddings=64, **size, **ids)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         policy = HubPolicy(model=LlamaForCausalLM(config).eval(), tokenizer=tokenizer)
-    settings = load_config(["warm_start.num_steps=40", "warm_start.final_phase_steps=0"]).warm_start
-    assert warm_start(
-        policy,
-        _Demonstrator(),
-        settings,
-        microbatch_tokens=4096,
-        progress=lambda step, loss: None,
-        stopped=lambda: False,
-    )
+    show(policy, _Demonstrator(), load_config(["warm_start.num_steps=40", "warm_start.final_phase_steps=0"]), 4096)
     policy.save(folder)
     return folder
 

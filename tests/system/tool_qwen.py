@@ -1,30 +1,22 @@
 """A small checkpoint of Qwen2's architecture that has seen how MuSiQue's tools are called: it searches, lists,
 answers with something that shares a word with some answers, or forgets to answer: turns and rewards differ."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
 
-import torch
-from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from transformers import PreTrainedTokenizerBase
 
 from rlvr.app.musique import Game, open_game
 from rlvr.chat.rendering import Chat
 from rlvr.config.compose import load_config
 from rlvr.core.env import Env
-from rlvr.models.policy import HubPolicy
-from rlvr.models.scratch import build_bpe_tokenizer
-from rlvr.training.warm_start import warm_start
 from rlvr.types import StopReason
-from tests.system.harness import DATA
-from tests.system.qwen import END, START
-from tests.unit.chat.tokenizers import CHATML
+from tests.system.harness import DATA, split
+from tests.system.qwen import END, chat_policy, show
 
-CONTEXT_TOKENS = 1024
 TASK = (
     f"task.train_sets='{DATA / 'musique'},train'",
     f"task.eval_sets='{DATA / 'musique'},dev'",
@@ -33,32 +25,19 @@ TASK = (
 )
 """On top of `--config-name musique`."""
 
-WARM_START = (
-    "warm_start.num_steps=25",
-    "warm_start.batch_size=8",
-    "warm_start.learning_rate=0.01",
-    "warm_start.warmup_steps=5",
-    "warm_start.final_phase_steps=0",
-)
+WARM_START = split("""
+    warm_start.num_steps=25 warm_start.batch_size=8 warm_start.learning_rate=0.01 warm_start.warmup_steps=5
+    warm_start.final_phase_steps=0
+""")
 
 
 def save_tool_qwen(folder: Path) -> Path:
     """100,000 weights in Hub format and a tokenizer of the texts of such episodes."""
     game = open_game(TASK)
-    settings = load_config(WARM_START).warm_start
-    tokenizer = build_bpe_tokenizer(list(_texts(game)), 1200, TOKENS)
-    tokenizer.add_special_tokens({"eos_token": END, "extra_special_tokens": [START]})
-    tokenizer.chat_template = CHATML
-    policy = HubPolicy(model=_model(tokenizer), tokenizer=tokenizer)
-    made = warm_start(
-        policy,
-        _Demonstrator(game, Chat(tokenizer, model=policy.model), tokenizer),
-        settings,
-        microbatch_tokens=16384,
-        progress=lambda step, loss: None,
-        stopped=lambda: False,
-    )
-    assert made
+    policy = chat_policy(list(_texts(game)), 1200, TOKENS, intermediate_size=64, max_position_embeddings=1024)
+    tokenizer = policy.tokenizer
+    demonstrator = _Demonstrator(game, Chat(tokenizer, model=policy.model), tokenizer)
+    show(policy, demonstrator, load_config(WARM_START), 16384)
     policy.save(folder)
     return folder
 
@@ -85,7 +64,7 @@ class _Demonstrator:
 
     stop_words = ()
 
-    def __init__(self, game: Game, chat: Chat, tokenizer: PreTrainedTokenizerFast) -> None:
+    def __init__(self, game: Game, chat: Chat, tokenizer: PreTrainedTokenizerBase) -> None:
         self._game, self._chat, self._tokenizer = game, chat, tokenizer
 
     def demonstration(self, index: int, worked_share: float) -> tuple[str, ...]:
@@ -120,25 +99,3 @@ def _texts(game: Game) -> Iterator[str]:
         yield tools
         yield from _turns(rng)
         yield from (f"Document ID: {each.id}\n# {each.title}\n{each.text}" for each in example.metadata["documents"])
-
-
-def _model(tokenizer: PreTrainedTokenizerFast) -> Qwen2ForCausalLM:
-    pad = tokenizer.pad_token_id
-    assert isinstance(pad, int)
-    config = Qwen2Config(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        max_position_embeddings=CONTEXT_TOKENS,
-        tie_word_embeddings=True,
-        initializer_range=0.1,
-        bos_token_id=None,
-        eos_token_id=tokenizer.convert_tokens_to_ids(END),
-        pad_token_id=pad,
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return Qwen2ForCausalLM(config).eval()

@@ -1,7 +1,5 @@
 """`rlvr train` as a job of several processes, started by torchrun as a user would."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """What a run has told its trackers, read back from what they keep on disk."""
 
-from __future__ import annotations
-
 import json
 import struct
 import warnings
@@ -30,6 +28,18 @@ class Kept:
     entity: str | None = None
 
 
+def _by_step(points: dict[str, Any]) -> tuple[Numbers, list[str]]:
+    """The values of each name, and the names that have two for a step."""
+    numbers: Numbers = {}
+    doubled = []
+    for name, history in points.items():
+        for point in history:
+            if name in numbers.setdefault(point.step, {}):
+                doubled.append(name)
+            numbers[point.step][name] = point.value
+    return numbers, doubled
+
+
 def from_mlflow(uri: str, experiment: str) -> dict[str, Kept]:
     """The runs of an experiment by id."""
     with warnings.catch_warnings():
@@ -44,13 +54,7 @@ def from_mlflow(uri: str, experiment: str) -> dict[str, Kept]:
 
 def _mlflow_run(client: Any, run: Any) -> Kept:
     id = run.info.run_id
-    numbers: Numbers = {}
-    doubled = []
-    for name in run.data.metrics:
-        for point in client.get_metric_history(id, name):
-            if name in numbers.setdefault(point.step, {}):
-                doubled.append(name)
-            numbers[point.step][name] = point.value
+    numbers, doubled = _by_step({name: client.get_metric_history(id, name) for name in run.data.metrics})
     root = Path(run.info.artifact_uri.removeprefix("file://"))
     return Kept(
         numbers=numbers,
@@ -74,13 +78,7 @@ def from_tensorboard(folder: Path) -> Kept:
 
     events = EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 0})
     events.Reload()
-    numbers: Numbers = {}
-    doubled = []
-    for name in events.Tags()["scalars"]:
-        for point in events.Scalars(name):
-            if name in numbers.setdefault(point.step, {}):
-                doubled.append(name)
-            numbers[point.step][name] = point.value
+    numbers, doubled = _by_step({name: events.Scalars(name) for name in events.Tags()["scalars"]})
     texts = {name: events.Tensors(name) for name in events.Tags()["tensors"]}
     completions: dict[int, list[Any]] = {}
     for name in sorted(texts):

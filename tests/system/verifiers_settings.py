@@ -1,7 +1,5 @@
 """Settings of task=verifiers, as `test_data_settings` has those of other tasks: two values give something else."""
 
-from __future__ import annotations
-
 from rlvr.tasks.base import Task
 from rlvr.tasks.verifiers import VerifiersTask
 from tests.system.test_data_settings import DataCase, num_different
