@@ -78,7 +78,7 @@ def test_a_missing_or_unknown_file_is_an_error(tmp_path: Path) -> None:
             fields(tmp_path / name)
 
 
-def test_a_split_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+def test_a_missing_split_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").write_bytes(LINES)
     (tmp_path / "empty").mkdir()
     for path, said in (

@@ -27,7 +27,7 @@ PROMPT = "<boe> 3 4 + ="
         ("999999999999999999 <eoe>", "999999999999999999"),
     ],
 )
-def test_pitfall_38_the_answer_is_behind_the_last_equals(completion: str, answer: str) -> None:
+def test_pitfall_38_the_answer_follows_the_last_equals(completion: str, answer: str) -> None:
     for gold in ("7", "-7"):
         assert grade(PROMPT, completion, gold) == GradedAnswer(answer=answer, correct=answer == gold)
 

@@ -106,7 +106,7 @@ def test_max_train_keeps_the_first_examples() -> None:
 
 
 @pytest.mark.parametrize("make", [lambda: replay(200), replay, drawn, lambda: drawn(50)])
-def test_pitfall_38_what_is_held_out_is_never_trained_on(make) -> None:
+def test_pitfall_38_held_out_keys_are_never_trained_on(make) -> None:
     source = make()
     held_out = {p.key for p in source.held_out(20)}
     assert 5 <= len(source.held_out(20)) == len(held_out) <= 20
