@@ -56,19 +56,10 @@ class Command:
 
 def blocks(text: str) -> list[Block]:
     """The fenced blocks of a page, also those with a longer fence."""
-    found, lines, number = [], text.splitlines(), 0
-    while number < len(lines):
-        opening = re.fullmatch(r"\s*(`{3,})(\w*) ?([\w/.-]*)", lines[number])
-        number += 1
-        if opening is None:
-            continue
-        start = number
-        while number < len(lines) and lines[number].strip() != opening[1]:
-            number += 1
-        body = "\n".join(lines[start:number]) + "\n"
-        found.append(Block(line=start + 1, language=opening[2], file=opening[3], text=body))
-        number += 1
-    return found
+    return [
+        Block(line=text.count("\n", 0, found.start(4)) + 1, language=found[2], file=found[3], text=found[4])
+        for found in re.finditer(r"(?ms)^[ \t]*(`{3,})(\w*) ?([\w/.-]*)\n(.*?)^[ \t]*\1[ \t]*$", text)
+    ]
 
 
 def commands(page: Path) -> list[Command]:
@@ -111,43 +102,29 @@ def _lines(block: Block) -> list[tuple[int, str]]:
 def _joined(block: Block) -> list[tuple[int, str]]:
     """Lines with those that a backslash continues."""
     found: list[tuple[int, str]] = []
-    going_on = False
+    is_continued = False
     for number, line in enumerate(block.text.splitlines(), start=block.line):
-        part = line.rstrip()
-        if going_on:
+        part = line.rstrip().removesuffix("\\").rstrip()
+        if is_continued:
             start, before = found.pop()
-            found.append((start, f"{before} {part.removesuffix(chr(92)).strip()}"))
-        else:
-            found.append((number, part.removesuffix("\\").rstrip()))
-        going_on = part.endswith("\\")
+            number, part = start, f"{before} {part.strip()}"
+        found.append((number, part))
+        is_continued = line.rstrip().endswith("\\")
     return found
 
 
 def _commands(page: str, number: int, line: str) -> list[Command]:
-    lexer = shlex.shlex(_without_comment(line), posix=True, punctuation_chars="&|;>")
+    line = re.sub(r"""('[^']*'|"[^"]*")|(?<!\S)#.*""", r"\1", line)  # a # inside a word or quotes begins no comment
+    lexer = shlex.shlex(line, posix=True, punctuation_chars="&|;>")
     lexer.whitespace_split = True
-    lexer.commenters = ""  # a # inside a word is none
-    words = list(lexer)
+    lexer.commenters = ""
     parts: list[list[str]] = [[]]
-    for word in words:
+    for word in lexer:
         if word in ("&&", ";"):
             parts.append([])
         elif word != "&":
             parts[-1].append(word)
     return [_command(page, number, part) for part in parts if part]
-
-
-def _without_comment(line: str) -> str:
-    """`rlvr eval openai:URL#NAME '# x'` of `rlvr eval openai:URL#NAME '# x'   # it's measured`."""
-    quote = ""
-    for place, char in enumerate(line):
-        if quote:
-            quote = "" if char == quote else quote
-        elif char in "'\"":
-            quote = char
-        elif char == "#" and (place == 0 or line[place - 1].isspace()):
-            return line[:place]
-    return line
 
 
 def _command(page: str, number: int, words: list[str]) -> Command:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import json
 import os
@@ -23,6 +24,13 @@ from tests.docs.world import World, fill_in, point_latest, shorten
 from tests.system.harness import ENVIRONMENT, once
 
 WAIT_S = 60.0
+CURL = argparse.ArgumentParser()
+for flag in ("-s", "-N", "-i"):
+    CURL.add_argument(flag, action="store_true")
+CURL.add_argument("-H", action="append", default=[])
+CURL.add_argument("-d")
+CURL.add_argument("-X")
+CURL.add_argument("url")
 
 
 def treatments_of(command: Command) -> list[Treatment]:
@@ -146,21 +154,11 @@ class Session:
 
     def _request(self, command: Command, treatment: Treatment) -> None:
         """What `curl [-s] [-N] [-H HEADER] [-d BODY] URL` asks for."""
-        words = [word for word in command.words[1:] if word not in ("-s", "-N", "-sN", "-i")]
-        options: dict[str, list[str]] = {"-H": [], "-d": [], "-X": []}
-        rest: list[str] = []
-        while words:
-            word = words.pop(0)
-            if word in options:
-                options[word].append(words.pop(0))
-            else:
-                rest.append(word)
-        (url,) = rest
-        url = self._port(url if "://" in url else f"http://{url}")
-        headers = dict(one.split(": ", 1) for one in options["-H"])  # with -d urllib says what curl says: a form
-        data = options["-d"][0].encode() if options["-d"] else None
-        method = options["-X"][0] if options["-X"] else None
-        request = urllib.request.Request(url, data=data, headers=headers, method=method)
+        said = CURL.parse_args(command.words[1:])
+        url = self._port(said.url if "://" in said.url else f"http://{said.url}")
+        headers = dict(one.split(": ", 1) for one in said.H)  # with -d urllib says what curl says: a form
+        data = said.d.encode() if said.d else None
+        request = urllib.request.Request(url, data=data, headers=headers, method=said.X)
         with urllib.request.urlopen(request, timeout=WAIT_S) as answer:
             assert answer.status == 200, command
             body = answer.read()

@@ -5,9 +5,8 @@ A new command in a page that fits none: add a line here, or make an existing pat
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass
+from typing import Any, Literal
 
 Kind = Literal["train", "plain", "server", "request", "install", "elsewhere", "override", "launched"]
 
@@ -31,11 +30,18 @@ class Treatment:
     pages: str = ".*"
     why: str = ""
     more: tuple[str, ...] = ()
-    fill: Mapping[str, str] = field(default_factory=dict)  # placeholder -> a name in the folder that is prepared
     latest: str = "rpn"  # what runs/latest is: a prepared run
     code: int = 0
     says: str = ""  # on stderr
     needs: str = ""  # a library; without it the command says how to install it
+
+
+def plain(pattern: str, *more: str, **changes: Any) -> Treatment:
+    return Treatment(pattern=pattern, kind="plain", more=more, **changes)
+
+
+def elsewhere(pattern: str, why: str, **changes: Any) -> Treatment:
+    return Treatment(pattern=pattern, kind="elsewhere", why=why, **changes)
 
 
 OWN_TEST = {
@@ -47,79 +53,55 @@ OWN_TEST = {
 
 NO_TRAINING = r"--cfg job|--help|env_id=|task\.retriever=hybrid|report_to=\[\w| train\.|engine=vllm"
 
+JOB = ("--cfg", "job")
+SHORT = ("--set", "rollout.max_completion_tokens=32")
+LAUNCHERS = r"(srun .* )?(torchrun|accelerate launch|python -m torch\.distributed\.run)"
+
 TREATMENTS = [
-    Treatment(pattern=r".*", pages=r"docs/(components|own_files|tools)\.md", kind="elsewhere", why="OWN_TEST"),
-    # ------------------------------------------------------------------------------------------------------- train
-    Treatment(pattern=r"rlvr train(?=.* --cfg job).*", kind="plain"),
-    Treatment(pattern=r"rlvr train .*(?<!\w)train\.\w+=.*", kind="plain", code=2, says="the key is called"),
-    Treatment(
-        pattern=rf"rlvr train(?!.*({NO_TRAINING})).*",
-        kind="train",
-    ),
-    # tests/system/test_trackers.py runs trackers, which are extras: the settings are composed
-    Treatment(
-        pattern=r"rlvr train(?=.*tracker\.report_to=\[\w)(?!.*--cfg job).*",
-        kind="plain",
-        more=("--cfg", "job"),
-    ),
-    # without a server: the settings are composed
-    Treatment(pattern=r"rlvr train(?=.*engine=vllm)(?!.*--cfg job).*", kind="plain", more=("--cfg", "job")),
-    Treatment(pattern=r"(mlflow|wandb|tensorboard) .*", kind="elsewhere", why="tests/system/test_trackers.py"),
-    # the semantic half of `hybrid` would load a model of the Hub: the settings are composed
-    Treatment(pattern=r"rlvr train(?=.*task\.retriever=hybrid)(?!.*--cfg job).*", kind="plain", more=("--cfg", "job")),
-    Treatment(
-        pattern=r"rlvr train(?=.*env_id=)(?!.*--cfg job).*",
-        kind="elsewhere",
-        why="tests/system/test_verifiers.py",
-    ),
-    # ----------------------------------------------------------------------------------- eval, predict, score, retrieve
-    Treatment(
-        pattern=r"rlvr (eval|predict) (?!.*(--retriever|where p\d|openai:|--help)).*",
+    elsewhere(r".*", "OWN_TEST", pages=r"docs/(components|own_files|tools)\.md"),
+    # train
+    plain(r"rlvr train(?=.* --cfg job).*"),
+    plain(r"rlvr train .*(?<!\w)train\.\w+=.*", code=2, says="the key is called"),
+    Treatment(pattern=rf"rlvr train(?!.*({NO_TRAINING})).*", kind="train"),
+    # composed only: trackers are extras (tests/system/test_trackers.py), vLLM a server, `hybrid` loads a Hub model
+    plain(r"rlvr train(?=.*(tracker\.report_to=\[\w|engine=vllm|task\.retriever=hybrid))(?!.*--cfg job).*", *JOB),
+    elsewhere(r"(mlflow|wandb|tensorboard) .*", "tests/system/test_trackers.py"),
+    elsewhere(r"rlvr train(?=.*env_id=)(?!.*--cfg job).*", "tests/system/test_verifiers.py"),
+    # eval, predict, score, retrieve
+    plain(
+        r"rlvr (eval|predict) (?!.*(--retriever|where p\d|openai:|--help)).*",
         pages=r"(?!docs/two_hop\.md).*",
-        kind="plain",
     ),
-    Treatment(pattern=r"rlvr (eval|predict) (?!.*--retriever).*where p\d.*", kind="plain", latest="two_hop"),
-    Treatment(pattern=r"rlvr (eval|predict) (?=.*--retriever)(?!.*(openai:|--task)).*", kind="plain", latest="musique"),
-    Treatment(
-        pattern=r"rlvr (eval|predict) (?=.*--retriever)(?=.*--task)(?!.*openai:).*",
-        kind="plain",
+    plain(r"rlvr (eval|predict) (?!.*--retriever).*where p\d.*", latest="two_hop"),
+    plain(r"rlvr (eval|predict) (?=.*--retriever)(?!.*(openai:|--task)).*", latest="musique"),
+    plain(
+        r"rlvr (eval|predict) (?=.*--retriever)(?=.*--task)(?!.*openai:).*",
+        *(*SHORT, "--set", "prompt.system='Answer with tools.'"),
         latest="musique",
-        more=("--set", "rollout.max_completion_tokens=32", "--set", "prompt.system='Answer with tools.'"),
     ),
-    Treatment(pattern=r"rlvr (eval|predict) (?=.*openai:).*", kind="plain", needs="openai"),
-    Treatment(pattern=r"rlvr score .*", kind="plain"),
-    Treatment(pattern=r"rlvr retrieve (?!.*--serve).*", kind="plain", more=("--retriever", "bm25")),
+    plain(r"rlvr (eval|predict) (?=.*openai:).*", needs="openai"),
+    plain(r"rlvr score .*"),
+    plain(r"rlvr retrieve (?!.*--serve).*", "--retriever", "bm25"),
     Treatment(pattern=r"rlvr retrieve (?=.*--serve).*", kind="server", more=("--retriever", "bm25")),
-    # -------------------------------------------------------------------- benchmark, analyze, report, export, serve
-    Treatment(pattern=r"rlvr (benchmark|analyze|report) (?!.*--retrievers).*", kind="plain"),
-    Treatment(
-        pattern=r"rlvr benchmark (?=.*--retrievers).*",
-        kind="plain",
-        latest="musique",
-        more=("--set", "rollout.max_completion_tokens=32"),
-    ),
-    Treatment(pattern=r"rlvr export (?!.*(--merge|--push)).*", kind="plain", more=("--overwrite",)),
-    Treatment(pattern=r"rlvr export (?=.*--merge)(?!.*--push).*", kind="plain", latest="lora", more=("--overwrite",)),
-    Treatment(pattern=r"rlvr export (?=.*--push)(?=.*--dry-run).*", kind="plain", more=("--overwrite",)),
-    Treatment(
-        pattern=r"rlvr export (?=.*--push)(?!.*--dry-run).*", kind="plain", code=1, says="Hub", more=("--overwrite",)
-    ),
+    # benchmark, analyze, report, export, serve
+    plain(r"rlvr (benchmark|analyze|report) (?!.*--retrievers).*"),
+    plain(r"rlvr benchmark (?=.*--retrievers).*", *SHORT, latest="musique"),
+    plain(r"rlvr export (?!.*(--merge|--push)).*", "--overwrite"),
+    plain(r"rlvr export (?=.*--merge)(?!.*--push).*", "--overwrite", latest="lora"),
+    plain(r"rlvr export (?=.*--push)(?=.*--dry-run).*", "--overwrite"),
+    plain(r"rlvr export (?=.*--push)(?!.*--dry-run).*", "--overwrite", code=1, says="Hub"),
     Treatment(pattern=r"rlvr serve (?!.*--engine vllm).*", kind="server"),
-    Treatment(pattern=r"rlvr serve (?=.*--engine vllm).*", kind="elsewhere", why="tests/system/test_vllm.py"),
-    Treatment(pattern=r"python -m vllm\..*", kind="elsewhere", why="tests/unit/app/test_vllm_server.py"),
+    elsewhere(r"rlvr serve (?=.*--engine vllm).*", "tests/system/test_vllm.py"),
+    elsewhere(r"python -m vllm\..*", "tests/unit/app/test_vllm_server.py"),
     Treatment(pattern=r"curl .*", kind="request"),
-    Treatment(pattern=r"rlvr( \w+)? --(help|version)", kind="plain"),
-    Treatment(
-        pattern=r"(srun .* )?(torchrun|accelerate launch|python -m torch\.distributed\.run) .*-m rlvr train.*",
-        kind="launched",
-    ),
+    plain(r"rlvr( \w+)? --(help|version)"),
+    Treatment(pattern=rf"{LAUNCHERS} .*-m rlvr train.*", kind="launched"),
     Treatment(pattern=r"'?task\.\w+=.*", kind="override", more=("--config-name", "musique")),
-    # ------------------------------------------------------------------------------------------------ other programs
-    Treatment(pattern=r"cat .*", kind="elsewhere", why="shows a file"),
-    Treatment(pattern=r"export [A-Z_]+=.*", kind="elsewhere", why="sets a variable"),
-    Treatment(pattern=r"pytest( .*)?", kind="elsewhere", why=".ci/run"),
+    # other programs
+    elsewhere(r"cat .*", "shows a file"),
+    elsewhere(r"export [A-Z_]+=.*", "sets a variable"),
+    elsewhere(r"pytest( .*)?", ".ci/run"),
+    elsewhere(r"vf-(install|eval) .*", "tests/system/test_verifiers.py"),
     Treatment(pattern=r"(pip|python3 -m venv) .*|source .venv/bin/activate", kind="install"),
-    Treatment(pattern=r"vf-install .*", kind="elsewhere", why="tests/system/test_verifiers.py"),
-    Treatment(pattern=r"vf-eval .*", kind="elsewhere", why="tests/system/test_verifiers.py"),
     Treatment(pattern=r"python benchmarks/\w+\.py.*", kind="install"),
 ]

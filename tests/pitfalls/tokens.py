@@ -91,8 +91,7 @@ BUGS = [
         pitfall=3,
         name="the end tokens of the model's configuration are ignored",
         plant=around("rlvr.chat.rendering:end_ids", lambda original, tokenizer, model: original(tokenizer, None)),
-        caught_by="tests/unit/chat/test_rendering.py::"
-        "test_pitfall_03_every_end_token_stops_also_where_config_and_tokenizer_disagree",
+        caught_by="tests/unit/chat/test_rendering.py::test_pitfall_03_every_end_token_stops",
     ),
     Planted(
         pitfall=3,
@@ -110,7 +109,7 @@ BUGS = [
         pitfall=4,
         name="the header of the next completion is repeated",
         plant=around("rlvr.chat.rendering:Chat.encode_reply", lambda original, *a, **k: 2 * original(*a, **k)),
-        caught_by=CHAT + "04_turns_with_a_tool_are_the_template_and_nothing_of_it_is_trained_on",
+        caught_by=CHAT + "04_turns_with_a_tool_are_not_trained_on",
     ),
     Planted(
         pitfall=5,
@@ -134,7 +133,7 @@ BUGS = [
         pitfall=7,
         name="a rewritten history is not noticed",
         plant=around("rlvr.chat.history:History.rewritten", lambda original, *arguments: False),
-        caught_by=CHAT + "07_where_reasoning_is_taken_back_a_new_row_begins",
+        caught_by=CHAT + "07_taken_back_reasoning_begins_a_new_row",
     ),
     Planted(
         pitfall=7,

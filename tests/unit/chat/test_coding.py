@@ -1,6 +1,9 @@
-"""The short way between text and ids gives what transformers gives."""
+"""The fast encoder and decoder agree with transformers."""
 
 from __future__ import annotations
+
+from itertools import product
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -11,8 +14,7 @@ from rlvr.chat.coding import Coder
 from rlvr.chat.rendering import Chat
 from rlvr.errors import UserError
 from rlvr.models.scratch import build_tokenizer
-from rlvr.types import Message
-from tests.unit.chat.tokenizers import byte_tokenizer
+from tests.unit.chat.tokenizers import SEARCH, byte_tokenizer, user
 
 BYTES = byte_tokenizer(adds_bos=True)
 CODER = Coder(BYTES)
@@ -29,7 +31,7 @@ def test_ids_and_text_are_those_of_transformers(text: str, pieces: list[str]) ->
     assert CODER.decode(cut) == CODER.decode(tuple(cut)) == wanted
 
 
-def test_padding_and_truncation_that_others_set_change_nothing() -> None:
+def test_foreign_padding_and_truncation_change_nothing() -> None:
     tokenizer = byte_tokenizer()
     tokenizer.backend_tokenizer.enable_truncation(2)
     coder = Coder(tokenizer)
@@ -40,42 +42,33 @@ def test_padding_and_truncation_that_others_set_change_nothing() -> None:
 
 
 class Shouting(PreTrainedTokenizerFast):
-    """A tokenizer with a mind of its own."""
-
     def _decode(self, *args, **kwargs) -> str:
         return super()._decode(*args, **kwargs).upper()
 
 
-def test_a_tokenizer_with_a_way_of_its_own_is_asked() -> None:
-    shouting = Shouting(tokenizer_object=BYTES.backend_tokenizer)
-    coder = Coder(shouting)
+def test_an_overridden_decode_is_used() -> None:
+    coder = Coder(Shouting(tokenizer_object=BYTES.backend_tokenizer))
     assert coder.decode(coder.encode("abc")) == "ABC"
 
 
-def test_a_word_that_the_tokenizer_does_not_know_is_one_sentence() -> None:
+def test_an_unknown_word_is_one_sentence() -> None:
     coder = Coder(build_tokenizer(["<pad>", "<boe>", "<eoe>", "a"]))
     assert coder.encode("a a") == (3, 3)
     with pytest.raises(UserError, match="cannot encode 'a b': use a model made for it"):
         coder.encode("a b")
 
 
-def schema(name: str) -> dict[str, object]:
-    parameters = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}
-    return {"type": "function", "function": {"name": name, "description": "x", "parameters": parameters}}
-
-
-def test_pitfall_38_prompts_that_are_remembered_are_not_mixed_up() -> None:
+def test_pitfall_38_cached_prompts_are_not_mixed_up() -> None:
     chat = Chat(byte_tokenizer())
-    questions = [[Message(role="user", content=text)] for text in ("a", "b")]
-    prompts = {}
+    prompts: dict[tuple[str | None, str], set[tuple[int, ...]]] = {}
     for _ in range(2):
-        for name in ("search", "read", None):
-            for number, messages in enumerate(questions):
-                tools = [schema(name)] if name else []  # a new list, whose id may be that of an old one
-                prompts.setdefault((name, number), set()).add(chat.encode_prompt(messages, tools))
+        for name, question in product(("search", "read", None), "ab"):
+            schema: Any = SEARCH | {"function": SEARCH["function"] | {"name": name}}
+            tools = [schema] if name else []  # a new list, whose id may be that of an old one
+            prompts.setdefault((name, question), set()).add(chat.encode_prompt([user(question)], tools))
     assert [len(found) for found in prompts.values()] == [1] * 6
     assert len(set.union(*prompts.values())) == 6
-    for (name, number), found in prompts.items():
-        text = chat.decode(next(iter(found)))
-        assert (name or "no tool") in text or name is None
-        assert f"\n{'ab'[number]}<|im_end|>" in text
+    for (name, question), (found,) in prompts.items():
+        text = chat.decode(found)
+        assert name is None or name in text
+        assert f"\n{question}<|im_end|>" in text

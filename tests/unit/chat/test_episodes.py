@@ -1,4 +1,4 @@
-"""Whole episodes through the chat layer: what was sampled is what is trained on, whatever its text."""
+"""Whole episodes through the chat layer: the sampled ids are the trained ids."""
 
 import asyncio
 import random
@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlvr.chat.rendering import Chat
-from rlvr.core.batch import episode_rows
+from rlvr.core.batch import TokenRow, episode_rows
 from rlvr.core.engine.base import Engine
 from rlvr.core.env import Reply, TurnText
 from rlvr.core.episode import ChatModel, run_episode
 from rlvr.types import Completion, Episode, Example, Message, SamplingParams, Score, StopReason, ToolCall, ToolSchema
-from tests.unit.chat.tokenizers import CHATML, END, START, encode, template_tokenizer
+from tests.unit.chat.tokenizers import CHATML, END, SEARCH, START, answer, encode, ended, template_tokenizer, user
 
 MERGES = [("t", "h"), ("th", "e"), ("Ġ", "the"), ("a", "a"), ("aa", "a"), ("<", "t"), ("0", "0")]
 FORGETFUL = CHATML.replace(
@@ -28,15 +28,6 @@ FORGETFUL = CHATML.replace(
 )
 """As Qwen3's: reasoning is shown until the user speaks again."""
 
-SEARCH: ToolSchema = {
-    "type": "function",
-    "function": {
-        "name": "search",
-        "description": "",
-        "parameters": {"type": "object", "properties": {"query": {"type": "string"}}},
-    },
-}
-
 
 class Script(Engine):
     """Says the completions one after the other."""
@@ -48,14 +39,8 @@ class Script(Engine):
         self, prompt_ids: tuple[int, ...], params: SamplingParams, *, session: object | None = None
     ) -> Completion:
         ids = next(self.completions)
-        logprobs = tuple(-0.5 for _ in ids)
-        return Completion(
-            token_ids=ids,
-            behavior_logprobs=logprobs,
-            sampling_logprobs=logprobs,
-            stop_reason=StopReason.STOP,
-            policy_version=0,
-        )
+        logprobs = {"behavior_logprobs": (-0.5,) * len(ids), "sampling_logprobs": (-0.5,) * len(ids)}
+        return Completion(token_ids=ids, stop_reason=StopReason.STOP, policy_version=0, **logprobs)
 
     def release(self, session: object) -> None:
         pass
@@ -92,32 +77,27 @@ def run(chat: Chat, completions: Sequence[tuple[int, ...]], env: Talk) -> Episod
     return asyncio.run(run_episode(example, env, model, sampling, sample_index=0, seed=0))
 
 
-def user(content: str = "go on") -> Message:
-    return Message(role="user", content=content)
-
-
-def answer(content: str = "found") -> Message:
-    return Message(role="tool", content=content, name="search", call_id="call_0")
-
-
 CHATS = {
     name: Chat(template_tokenizer(template, MERGES)) for name, template in (("chatml", CHATML), ("qwen", FORGETFUL))
 }
 
 
+def trained(*rows: TokenRow) -> list[int]:
+    return [token for row in rows for token, counts in zip(row.ids, row.loss_mask, strict=True) if counts]
+
+
 @given(st.integers(0, 10**9), st.lists(st.sampled_from(["user", "tool"]), max_size=3))
 @settings(max_examples=60, deadline=None)
-def test_pitfall_06_trained_ids_are_sampled_ids_whatever_text_they_make(seed: int, roles: list[str]) -> None:
+def test_pitfall_06_trained_ids_are_sampled_ids_of_any_text(seed: int, roles: list[str]) -> None:
     """Ids at random: bytes that are no text, merges that no encoder would choose, tags, special tokens."""
     chat = CHATS["chatml"]
     rng = random.Random(seed)
     stop = chat._tokenizer.convert_tokens_to_ids(END)
     usual = [token for token in range(len(chat._tokenizer)) if token not in chat.stop_ids]
     completions = [(*rng.choices(usual, k=rng.randint(0, 12)), stop) for _ in range(len(roles) + 1)]
-    episode = run(chat, completions, Talk([user() if role == "user" else answer() for role in roles]))
+    episode = run(chat, completions, Talk([user("go on") if role == "user" else answer() for role in roles]))
     (row,) = episode_rows(episode)
-    trained = [token for token, counts in zip(row.ids, row.loss_mask, strict=True) if counts]
-    assert trained == [token for ids in completions for token in ids]
+    assert trained(row) == [token for ids in completions for token in ids]
     for turn, following in zip(episode.turns, episode.turns[1:], strict=False):
         before = turn.prompt_ids + turn.completion.token_ids
         assert following.prompt_ids[: len(before)] == before
@@ -125,22 +105,16 @@ def test_pitfall_06_trained_ids_are_sampled_ids_whatever_text_they_make(seed: in
 
 def test_pitfall_06_ids_that_encode_otherwise_stay_as_they_are() -> None:
     chat = CHATS["chatml"]
-    tokenizer = chat._tokenizer
-    stop = tokenizer.convert_tokens_to_ids(END)
-    ids = (*map(tokenizer.convert_tokens_to_ids, ("t", "h", "e", "a", "aa")), stop)
-    assert tuple(tokenizer.encode(chat.decode(ids), add_special_tokens=False)) != ids
+    ids = tuple(map(chat._tokenizer.convert_tokens_to_ids, ("t", "h", "e", "a", "aa", END)))
+    assert encode(chat._tokenizer, chat.decode(ids)) != ids
     (row,) = episode_rows(run(chat, [ids, ids], Talk([answer()])))
-    assert [token for token, counts in zip(row.ids, row.loss_mask, strict=True) if counts] == [*ids, *ids]
+    assert trained(row) == [*ids, *ids]
 
 
-def said(chat: Chat, text: str) -> tuple[int, ...]:
-    return (*encode(chat._tokenizer, text), chat._tokenizer.convert_tokens_to_ids(END))
-
-
-def test_pitfall_04_turns_with_a_tool_are_the_template_and_nothing_of_it_is_trained_on() -> None:
+def test_pitfall_04_turns_with_a_tool_are_not_trained_on() -> None:
     chat = CHATS["chatml"]
     call = '<tool_call>\n{"name": "search", "arguments": {"query": "Ann"}}\n</tool_call>'
-    completions = [said(chat, text) for text in (call, call, "Rome")]
+    completions = [ended(chat, text) for text in (call, call, "Rome")]
     env = Talk([answer("one"), answer("two")])
     (row,) = episode_rows(run(chat, completions, env))
     header = f"{END}\n{START}assistant\n"
@@ -150,18 +124,17 @@ def test_pitfall_04_turns_with_a_tool_are_the_template_and_nothing_of_it_is_trai
         f"{START}tool\ntwo{header}Rome{END}"
     )
     assert text.count(call) == 2
-    trained = [token for token, counts in zip(row.ids, row.loss_mask, strict=True) if counts]
-    assert chat.decode(trained) == f"{call}{END}{call}{END}Rome{END}"
+    assert chat.decode(trained(row)) == f"{call}{END}{call}{END}Rome{END}"
     assert [message.tool_calls for message in env.heard] == [
         (ToolCall(id="call_0", name="search", arguments={"query": "Ann"}),)
     ] * 2 + [()]
 
 
-def test_pitfall_07_where_reasoning_is_taken_back_a_new_row_begins() -> None:
+def test_pitfall_07_taken_back_reasoning_begins_a_new_row() -> None:
     """Two answers of a tool go on in the row; the user's next question begins another, without the reasoning."""
     chat = CHATS["qwen"]
     texts = [f"<think>\nthought {turn}\n</think>\n\nsaid {turn}" for turn in range(3)]
-    completions = [said(chat, text) for text in texts]
+    completions = [ended(chat, text) for text in texts]
     first, second = episode_rows(run(chat, completions, Talk([answer(), user("Sure?")])))
     assert chat.decode(first.ids).endswith(
         f"{texts[0]}{END}\n{START}tool\nfound{END}\n{START}assistant\n{texts[1]}{END}"
@@ -171,21 +144,19 @@ def test_pitfall_07_where_reasoning_is_taken_back_a_new_row_begins() -> None:
     assert "thought 1" not in shown
     assert shown.index("said 0") < shown.index("found") < shown.index("said 1")
     assert shown.endswith(f"{START}user\nSure?{END}\n{START}assistant\n{texts[2]}{END}")
-    trained = [token for row in (first, second) for token, on in zip(row.ids, row.loss_mask, strict=True) if on]
-    assert trained == [token for ids in completions for token in ids]
+    assert trained(first, second) == [token for ids in completions for token in ids]
 
 
-def test_pitfall_04_an_answer_with_the_dummy_in_it_is_rendered_whole() -> None:
+def test_pitfall_04_an_answer_with_the_dummy_is_rendered_whole() -> None:
     """A tool may say anything, also the words with which the template is asked."""
     chat = CHATS["chatml"]
-    reply = (answer("a rlvr-completion-goes-here b"),)
-    assert chat.decode(chat.encode_reply(reply)) == (
+    assert chat.decode(chat.encode_reply([answer("a rlvr-completion-goes-here b")])) == (
         f"\n{START}tool\na rlvr-completion-goes-here b{END}\n{START}assistant\n"
     )
 
 
 @pytest.mark.parametrize("reason", [StopReason.LENGTH, StopReason.STOP])
-def test_pitfall_14_a_completion_cut_off_by_a_limit_calls_only_what_is_complete(reason: StopReason) -> None:
+def test_pitfall_14_a_cut_completion_calls_only_what_is_complete(reason: StopReason) -> None:
     chat = CHATS["chatml"]
     whole = '<tool_call>{"name": "search", "arguments": {"query": "a"}}</tool_call>'
     ids = encode(chat._tokenizer, whole + whole[:-5])

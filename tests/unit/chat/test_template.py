@@ -1,21 +1,23 @@
-"""What templates cannot render is said in words that they have."""
+"""Templates without tools, a tool role or calls, and what replaces them."""
 
 import json
 
 import pytest
 
 from rlvr.chat.rendering import Chat
-from rlvr.types import Message, StopReason, ToolCall, ToolSchema
-from tests.unit.chat.tokenizers import CHATML, END, START, byte_tokenizer, encode, template_tokenizer
+from rlvr.types import Message, StopReason, ToolCall
+from tests.unit.chat.tokenizers import (
+    CHATML,
+    END,
+    SEARCH,
+    START,
+    answer,
+    byte_tokenizer,
+    ended,
+    template_tokenizer,
+    user,
+)
 
-SEARCH: ToolSchema = {
-    "type": "function",
-    "function": {
-        "name": "search",
-        "description": "Finds texts.",
-        "parameters": {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]},
-    },
-}
 SHOWS_TOOLS = "{% if tools %}<|im_start|>tools\n{{ tools | tojson }}<|im_end|>\n{% endif %}" + CHATML
 HERMES = SHOWS_TOOLS.replace(
     "{{ m['content'] }}",
@@ -42,20 +44,12 @@ MISTRAL = (  # of 7B v0.3, without its defaults
 OPENS = CHATML.replace("<|im_start|>assistant\n{% endif %}", "<|im_start|>assistant\n<think>\n{% endif %}")
 
 
-def user(content: str) -> Message:
-    return Message(role="user", content=content)
-
-
 def calling(query: str, number: int = 0) -> ToolCall:
     return ToolCall(id=f"call_{number}", name="search", arguments={"query": query})
 
 
 def prompt(chat: Chat, *messages: Message) -> str:
     return chat.decode(chat.encode_prompt(messages, [SEARCH]))
-
-
-def ended(chat: Chat, text: str, end: str = END) -> tuple[int, ...]:
-    return (*encode(chat._tokenizer, text), chat._tokenizer.convert_tokens_to_ids(end))
 
 
 def test_a_template_that_shows_tools_gets_the_schemas() -> None:
@@ -65,7 +59,7 @@ def test_a_template_that_shows_tools_gets_the_schemas() -> None:
 
 
 @pytest.mark.parametrize("tool_format", ["hermes", "llama", "words"])
-def test_a_template_that_ignores_tools_gets_them_described_in_the_system_message(tool_format: str) -> None:
+def test_a_template_without_tools_describes_them_to_the_system(tool_format: str) -> None:
     chat = Chat(byte_tokenizer(), tool_format=tool_format)
     said = {"hermes": "<tool_call>", "llama": '"parameters": dictionary', "words": "<call> search QUERY </call>"}
     text = prompt(chat, Message(role="system", content="Be brief."), user("Who?"))
@@ -76,7 +70,7 @@ def test_a_template_that_ignores_tools_gets_them_described_in_the_system_message
     assert said[tool_format] in prompt(chat, user("Who?")).partition(END)[0]
 
 
-def test_mistral_wants_calls_before_answers_and_ids_of_nine_characters() -> None:
+def test_mistral_wants_calls_first_and_ids_of_nine_characters() -> None:
     chat = Chat(template_tokenizer(MISTRAL))
     eos = str(chat._tokenizer.eos_token)
     assert chat.tool_format.name == "mistral"
@@ -85,15 +79,15 @@ def test_mistral_wants_calls_before_answers_and_ids_of_nine_characters() -> None
     first, completion = chat.encode_prompt([user("Who?")], [SEARCH]), ended(chat, text, eos)
     said = chat.parse(completion, StopReason.STOP, [SEARCH])
     assert said.tool_calls == (calling("Ann"), calling("Bo", 1))
-    reply = [Message(role="tool", content=f"text {i}", name="search", call_id=f"call_{i}") for i in range(2)]
+    reply = [answer(f"text {i}", i) for i in range(2)]
     following = chat.next_prompt(first, completion, [user("Who?"), said], reply, [SEARCH])
     assert following[: len(first + completion)] == first + completion
     assert chat.decode(following[len(first + completion) :]) == "".join(
         f'[TOOL_RESULTS] {{"content": "text {i}", "call_id": "call0000{i}"}}[/TOOL_RESULTS]' for i in range(2)
     )
     # it shows the tools before the last question only: a further question rewrites the prompt
-    answer = chat.parse(ended(chat, "Ann.", eos), StopReason.STOP, [SEARCH])
-    conversation = [user("Who?"), said, *reply, answer]
+    final = chat.parse(ended(chat, "Ann.", eos), StopReason.STOP, [SEARCH])
+    conversation = [user("Who?"), said, *reply, final]
     anew = chat.decode(chat.next_prompt(following, ended(chat, "Ann.", eos), conversation, [user("Sure?")], [SEARCH]))
     assert anew.count("[AVAILABLE_TOOLS]") == 1
     assert anew.index("[AVAILABLE_TOOLS]") > anew.index("Ann.")
@@ -114,9 +108,9 @@ STRICT = (  # Gemma's: only users and models, in turn
 @pytest.mark.parametrize(
     ("tool_format", "shown"), [("hermes", "<tool_response>\n{}\n</tool_response>"), ("words", "{}")]
 )
-def test_without_a_role_for_tools_the_user_says_what_they_found(tool_format: str, shown: str) -> None:
+def test_without_a_tool_role_the_user_says_what_was_found(tool_format: str, shown: str) -> None:
     chat = Chat(byte_tokenizer(template=STRICT), tool_format=tool_format)
-    reply = [Message(role="tool", content=f"text {i}", name="search", call_id=f"call_{i}") for i in range(2)]
+    reply = [answer(f"text {i}", i) for i in range(2)]
     said = Message(role="assistant", content="", tool_calls=(calling("Ann"), calling("Bo", 1)))
     answered = "\n".join([shown.format("text 0"), shown.format("text 1"), "Well?"])
     tail = f"\n{START}user\n{answered}{END}\n{START}assistant\n"
@@ -124,7 +118,7 @@ def test_without_a_role_for_tools_the_user_says_what_they_found(tool_format: str
     assert prompt(chat, user("Who?"), said, *reply, user("Well?")).endswith(tail)
 
 
-def test_reasoning_that_the_header_opens_begins_with_the_completion() -> None:
+def test_reasoning_opened_by_the_header_begins_the_completion() -> None:
     chat = Chat(byte_tokenizer(template=OPENS))
     call = '<tool_call>{"name": "search", "arguments": {"query": "Ann"}}</tool_call>'
     assert chat.parse(ended(chat, call), StopReason.STOP, [SEARCH]).tool_calls == ()
@@ -135,24 +129,19 @@ def test_reasoning_that_the_header_opens_begins_with_the_completion() -> None:
     assert f"{START}assistant\n<think>\nHm.\n</think>\n\nAnn.{END}" in history
 
 
-def test_pitfall_03_a_call_may_end_otherwise_than_an_answer() -> None:
-    template = HERMES.replace("<|im_end|>", "{{ '<|call|>' if m.tool_calls else '<|im_end|>' }}")
+ENDS_CALLS = HERMES.replace("<|im_end|>", "{{ '<|call|>' if m.tool_calls else '<|im_end|>' }}")
+ENDS_TURNS = "{# <|eom_id|> #}" + HERMES  # Llama's other end of a call
+
+
+@pytest.mark.parametrize(
+    ("template", "end", "closing"),
+    [(ENDS_CALLS, "<|call|>", ""), (ENDS_CALLS, END, "<|call|>"), (ENDS_TURNS, "<|eom_id|>", "")],
+)
+def test_pitfall_03_a_call_may_have_its_own_end(template: str, end: str, closing: str) -> None:
     chat = Chat(template_tokenizer(template))
-    assert {chat.decode([token]) for token in chat.stop_ids} == {END, "<|call|>", "<|endoftext|>"}
+    own = "<|call|>" if template == ENDS_CALLS else "<|eom_id|>"
+    assert {chat.decode([token]) for token in chat.stop_ids} == {END, own, "<|endoftext|>"}
     said = Message(role="assistant", content="", tool_calls=(calling("Ann"),))
-    reply = [Message(role="tool", content="found", name="search", call_id="call_0")]
-    tail = f"\n{START}tool\nfound{END}\n{START}assistant\n"
-    for end, wanted in (("<|call|>", tail), (END, "<|call|>" + tail)):
-        last = chat._tokenizer.convert_tokens_to_ids(end)
-        assert chat.decode(chat.encode_reply(reply, last_id=last, said=said)) == wanted
-
-
-def test_pitfall_03_llamas_other_end_of_a_call_is_one() -> None:
-    template = "{# <|eom_id|> #}" + HERMES
-    tokenizer = template_tokenizer(template)
-    chat = Chat(tokenizer)
-    other = tokenizer.convert_tokens_to_ids("<|eom_id|>")
-    assert other in chat.stop_ids
-    said = Message(role="assistant", content="", tool_calls=(calling("Ann"),))
-    reply = [Message(role="tool", content="found", name="search", call_id="call_0")]
-    assert chat.decode(chat.encode_reply(reply, last_id=other, said=said)).startswith(f"\n{START}tool")
+    last = chat._tokenizer.convert_tokens_to_ids(end)
+    tail = f"{closing}\n{START}tool\nfound{END}\n{START}assistant\n"
+    assert chat.decode(chat.encode_reply([answer()], last_id=last, said=said)) == tail

@@ -24,7 +24,6 @@ def dense(text: str) -> str:
 
 def as_rendered(chat: Chat, said: Message, reply: Sequence[Message]) -> tuple[int, ...]:
     """The completion that the template renders for a message, with its stop token."""
-    assert chat._template is not None
     prompt = chat.decode(chat.encode_prompt([QUESTION], [TOOL]))
     whole = chat._template.render([QUESTION, said], header=False, tools=[TOOL])
     assert whole.startswith(prompt), "the header is not what history has in its place"
@@ -43,7 +42,6 @@ def next_prompt(
 ) -> tuple[tuple[int, ...], list[Message], bool]:
     """The next prompt, the conversation it is made of, and whether the template rewrites it."""
     said = chat.parse(completion, StopReason.STOP, [TOOL])
-    assert chat._history is not None
     rewritten = chat._history.rewritten([QUESTION, said], reply, [TOOL])
     following = chat.next_prompt(prompt, completion, [QUESTION, said], reply, [TOOL])
     return following, [QUESTION, said, *reply], rewritten
@@ -57,27 +55,21 @@ RETURN_IS_AN_END = {"gptoss"}  # the last answer of all ends otherwise than thos
 
 
 @pytest.mark.parametrize("name", [n for n in NAMES if family(n) not in HEADER_IS_TAKEN_BACK | HEADER_IS_CLOSED])
-def test_pitfall_04_what_comes_behind_a_completion_is_what_the_template_has_there(name: str) -> None:
+def test_pitfall_04_replies_are_what_the_template_has_there(name: str) -> None:
     """Completions as the template renders them: then the whole prompt must be the template's, every character."""
     chat = trl_templates.chat_of(name)
-    assert chat._template is not None
     for num_calls in range(3 if chat._template.can.many_calls else 2):
-        check_what_comes_behind(name, chat, [call(index) for index in range(num_calls)])
-
-
-def check_what_comes_behind(name: str, chat: Chat, calls: list[ToolCall]) -> None:
-    assert chat._template is not None
-    said = Message(role="assistant", content="" if calls else "Ann.", tool_calls=tuple(calls))
-    replied = answers(calls) or [SURE]
-    prompt, completion = chat.encode_prompt([QUESTION], [TOOL]), as_rendered(chat, said, replied)
-    following, conversation, rewritten = next_prompt(chat, prompt, completion, replied)
-    wanted, found = chat._template.render(conversation, tools=[TOOL]), chat.decode(following)
-    assert rewritten or following[: len(prompt) + len(completion)] == prompt + completion
-    if family(name) in SPACES_ARE_TRIMMED:
-        assert dense(found) == dense(wanted)
-    elif family(name) in RETURN_IS_AN_END and not calls:
-        assert found == wanted.replace("Ann.<|end|>", "Ann.<|return|>")
-    else:
+        calls = [call(index) for index in range(num_calls)]
+        said = Message(role="assistant", content="" if calls else "Ann.", tool_calls=tuple(calls))
+        replied = answers(calls) or [SURE]
+        prompt, completion = chat.encode_prompt([QUESTION], [TOOL]), as_rendered(chat, said, replied)
+        following, conversation, rewritten = next_prompt(chat, prompt, completion, replied)
+        wanted, found = chat._template.render(conversation, tools=[TOOL]), chat.decode(following)
+        assert rewritten or following[: len(prompt) + len(completion)] == prompt + completion
+        if family(name) in SPACES_ARE_TRIMMED:
+            wanted, found = dense(wanted), dense(found)
+        elif family(name) in RETURN_IS_AN_END and not calls:
+            wanted = wanted.replace("Ann.<|end|>", "Ann.<|return|>")
         assert found == wanted
 
 
@@ -85,9 +77,8 @@ SAID = [("user", "Who?"), ("assistant", "Ann."), ("user", "Sure?")]
 
 
 @pytest.mark.parametrize("name", [n for n in NAMES if family(n) not in SPACES_ARE_TRIMMED])
-def test_a_first_prompt_is_what_the_tokenizer_renders_from_openai_messages(name: str) -> None:
+def test_a_first_prompt_is_what_the_tokenizer_renders(name: str) -> None:
     chat = trl_templates.chat_of(name)
-    assert chat._template is not None
     shown = [dict(TOOL)] if chat._template.can.tools else None
     messages = [{"role": role, "content": text} for role, text in SAID]
     wanted = chat._tokenizer.apply_chat_template(messages, tools=shown, add_generation_prompt=True, tokenize=False)
@@ -99,9 +90,8 @@ def test_a_first_prompt_is_what_the_tokenizer_renders_from_openai_messages(name:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_pitfall_07_a_prompt_is_extended_unless_the_template_has_taken_back_what_was_said(name: str) -> None:
+def test_pitfall_07_a_prompt_is_extended_unless_rewritten(name: str) -> None:
     chat = trl_templates.chat_of(name)
-    assert chat._template is not None
     for case in CASES:
         prompt, completion = chat.encode_prompt([QUESTION], [TOOL]), case.completion(chat)
         reply = answers([call()]) if case.calls else [SURE]
@@ -119,16 +109,11 @@ def test_pitfall_07_a_prompt_is_extended_unless_the_template_has_taken_back_what
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_pitfall_07_three_turns_are_extended_or_rendered_anew_each(name: str) -> None:
-    check_three_turns(name, Case(thinks=True, calls=False))
-    check_three_turns(name, Case(thinks=False, calls=False))  # what is taken back was said in the turns before
-
-
-def check_three_turns(name: str, last: Case) -> None:
+@pytest.mark.parametrize("thinks", [True, False])  # in the last turn; what is taken back was said before
+def test_pitfall_07_three_turns_are_extended_or_rendered_again(name: str, thinks: bool) -> None:
     chat = trl_templates.chat_of(name)
-    assert chat._template is not None
     conversation, prompt, extended = [QUESTION], chat.encode_prompt([QUESTION], [TOOL]), []
-    for case in (Case(thinks=True, calls=True), Case(thinks=True, calls=True), last):
+    for case in (Case(thinks=True, calls=True), Case(thinks=True, calls=True), Case(thinks, calls=False)):
         completion = case.completion(chat)
         conversation.append(chat.parse(completion, StopReason.STOP, [TOOL]))
         reply = answers([call()]) if case.calls else [SURE]
@@ -157,9 +142,8 @@ TAGS = "<tool_call>{</tool_call>"
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_episode_goes_on_behind_a_malformed_call(name: str) -> None:
+def test_an_episode_goes_on_after_a_malformed_call(name: str) -> None:
     chat = trl_templates.chat_of(name)
-    assert chat._template is not None
     begun = "</think>" if chat._template.can.opened else ""
     text = encode(chat._tokenizer, begun + MALFORMED.get(chat.tool_format.name, TAGS))
     completion = (*text, min(chat.stop_ids - {chat._tokenizer.eos_token_id}))
@@ -195,7 +179,6 @@ NATIVE = [n for n in NAMES if n in trl_templates.names() and family(n) not in HE
 @pytest.mark.parametrize("name", [n for n in NATIVE if n != "qwen2_5_vl"])
 def test_a_call_that_the_template_renders_is_read_back(name: str) -> None:
     chat = trl_templates.chat_of(name)
-    assert chat._template is not None
     for arguments in (VALUES, {} if family(name) in UNESCAPED else QUOTES, {"query": "3"}, {}):
         said = Message(
             role="assistant", content="", tool_calls=(ToolCall(id="call_0", name="look_up", arguments=arguments),)

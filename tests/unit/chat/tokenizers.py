@@ -10,12 +10,39 @@ from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from rlvr.chat.rendering import Chat
+from rlvr.types import Message, ToolSchema
+
 START, END, TEXT_END, BOS = "<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|bos|>"
 
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+
+
+SEARCH: ToolSchema = {
+    "type": "function",
+    "function": {
+        "name": "search",
+        "description": "Finds texts.",
+        "parameters": {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]},
+    },
+}
+
+
+def user(content: str) -> Message:
+    return Message(role="user", content=content)
+
+
+def answer(content: str = "found", number: int = 0) -> Message:
+    """The answer to call `number` of `search`."""
+    return Message(role="tool", content=content, name="search", call_id=f"call_{number}")
+
+
+def ended(chat: Chat, text: str, end: str = END) -> tuple[int, ...]:
+    """The ids of a completion."""
+    return (*encode(chat._tokenizer, text), chat._tokenizer.convert_tokens_to_ids(end))
 
 
 def byte_tokenizer(*, template: str | None = CHATML, eos: str = END, adds_bos: bool = False) -> PreTrainedTokenizerFast:

@@ -86,7 +86,6 @@ class Case:
     def completion(self, chat: Chat) -> tuple[int, ...]:
         """As a model of the family writes it, with the stop token."""
         template = chat._template
-        assert template is not None
         said = template.format.write([call()], [TOOL]) if self.calls else "Ann."
         if template.marks == HARMONY:
             thought = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant" if self.thinks else ""
@@ -113,7 +112,6 @@ CASES = [Case(thinks, calls) for thinks in (False, True) for calls in (False, Tr
 
 def header(chat: Chat, reply: Sequence[Message]) -> str:
     """What the template has behind a reply, so that the model goes on."""
-    assert chat._template is not None
     said = Message(role="assistant", content="", tool_calls=(call(),) if reply[0].role == "tool" else ())
     return behind(chat._template, said, reply).rstrip()[-8:]
 
@@ -122,7 +120,6 @@ def row(name: str) -> str:
     """The template's row of the table."""
     chat = chat_of(name)
     template = chat._template
-    assert template is not None
     calls = template.format.name if template.native else f"text ({template.format.name})"
     tools = "template" if template.can.tools else "system message"
     tool_role = "tool" if template.can.tool_role else "user"
@@ -131,7 +128,6 @@ def row(name: str) -> str:
 
 
 def _taken_back(chat: Chat, *, calls: bool) -> str:
-    assert chat._history is not None
     reply = answers([call()]) if calls else [SURE]
     lost = {}
     for case in CASES:

@@ -19,13 +19,10 @@ def make_env() -> SingleTurnEnv:
     return SingleTurnEnv(EXAMPLE, VERIFIER, Arithmetic(operators=("+",), smallest=0, largest=6, modulus=7))
 
 
-def turn(completion: str, prompt: str = "<boe> 3 1 + =") -> TurnText:
+def turn(completion: str) -> TurnText:
     text = completion.removesuffix(" <eoe>")
+    prompt = EXAMPLE.messages[0].content
     return TurnText(prompt=prompt, completion=completion, text=text, stop_reason=StopReason.STOP, num_tokens=2)
-
-
-def score(completion: str, prompt: str = "<boe> 3 1 + =") -> Score:
-    return asyncio.run(make_env().score([turn(completion, prompt)]))
 
 
 def test_an_episode_is_one_completion() -> None:
@@ -33,16 +30,23 @@ def test_an_episode_is_one_completion() -> None:
         env = make_env()
         assert await env.start() == EXAMPLE.messages
         assert await env.step(Message(role="assistant", content="4 <eoe>")) == Reply(messages=(), done=True)
-        assert (await env.score([turn("4 <eoe>")])).value == 1.0
+        assert (await env.score([turn("4 <eoe>")])).parts == {"boxed": 1.0, "correct": 1.0}
 
     asyncio.run(episode())
 
 
-def test_the_score_is_the_verifiers() -> None:
-    assert score("4 <eoe>").parts == {"boxed": 1.0, "correct": 1.0}
-    assert score("5 <eoe>").value == 0.0
-    assert score("4").status == "invalid"
-    assert score("7 <eoe>").status == "invalid"  # no word of the arithmetic that the environment hands on
+@pytest.mark.parametrize(
+    ("completion", "status", "value"),
+    [
+        ("4 <eoe>", "scored", 1.0),
+        ("5 <eoe>", "scored", 0.0),
+        ("4", "invalid", 0.0),
+        ("7 <eoe>", "invalid", 0.0),  # no word of the arithmetic that the environment hands on
+    ],
+)
+def test_the_score_is_the_verifiers(completion: str, status: str, value: float) -> None:
+    score = asyncio.run(make_env().score([turn(completion)]))
+    assert (score.status, score.value) == (status, value)
 
 
 class Broken:
@@ -54,7 +58,7 @@ class Broken:
         return Score(value=math.nan if attempt.completion == "bad" else float(attempt.text))
 
 
-def test_pitfall_29_every_completion_gets_its_own_finite_score_in_order() -> None:
+def test_pitfall_29_every_completion_gets_its_own_finite_score() -> None:
     async def group(completions: list[str]) -> list[float]:
         envs = [SingleTurnEnv(EXAMPLE, Broken()) for _ in completions]
         scores = await asyncio.gather(*(e.score([turn(c)]) for e, c in zip(envs, completions, strict=True)))

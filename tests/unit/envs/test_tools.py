@@ -1,4 +1,4 @@
-"""Functions as tools: the schema, checked arguments, and everything that a tool may do to its caller."""
+"""Functions as tools: schema, checked arguments, results, failures."""
 
 from __future__ import annotations
 
@@ -37,27 +37,20 @@ def search(query: str, state: list[str], top_n: int = 3, kinds: list[str] | None
     return f"{query} {top_n} {kinds} in {len(state)}"
 
 
-# ---------------------------------------------------------------------------------------------------------- schema
-
-
-def test_pitfall_38_the_schema_is_made_of_types_and_docstring_and_the_state_is_no_part_of_it() -> None:
+def test_pitfall_38_the_schema_has_no_state() -> None:
     tool = make_tool(search, timeout_s=1.0)
-    assert tool.name == "search"
-    assert not tool.final
+    properties = {
+        "query": {"type": "string", "description": "Words to look for, in any order."},
+        "top_n": {"type": "integer", "description": "How many, at most.", "default": 3},
+        "kinds": {"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "null"}]},
+    }
+    assert (tool.name, tool.final) == ("search", False)
     assert tool.schema == {
         "type": "function",
         "function": {
             "name": "search",
             "description": "Find passages.\n\nThe best ones come first.",
-            "parameters": {
-                "type": "object",
-                "properties": {
-                    "query": {"type": "string", "description": "Words to look for, in any order."},
-                    "top_n": {"type": "integer", "description": "How many, at most.", "default": 3},
-                    "kinds": {"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "null"}]},
-                },
-                "required": ["query"],
-            },
+            "parameters": {"type": "object", "properties": properties, "required": ["query"]},
         },
     }
     assert list(tool.schema["function"]["parameters"]["properties"]) == ["query", "top_n", "kinds"]
@@ -91,9 +84,6 @@ def test_a_function_that_cannot_be_a_tool_is_one_sentence(function: Callable[...
         make_tool(function, timeout_s=1.0)
 
 
-# ------------------------------------------------------------------------------------------------------- arguments
-
-
 @pytest.mark.parametrize("top_n", ["5", 5.0, " 5"])
 def test_texts_stand_for_numbers_and_numbers_for_texts(top_n: object) -> None:
     assert call(search, {"query": 3, "top_n": top_n, "kinds": ["b", 7]}, state=[]).text == "3 5 ['b', '7'] in 0"
@@ -117,7 +107,7 @@ def test_texts_stand_for_numbers_and_numbers_for_texts(top_n: object) -> None:
         ({"query": "\ud800"}, "the arguments are no JSON object"),
     ],
 )
-def test_pitfall_28_wrong_arguments_are_named_to_the_model_and_nothing_is_called(arguments: Any, text: str) -> None:
+def test_pitfall_28_wrong_arguments_are_named_to_the_model(arguments: Any, text: str) -> None:
     result = call(search, arguments, state=[])
     assert result == ToolResult(text=text, failure="arguments")
 
@@ -134,9 +124,6 @@ def test_messages_about_huge_or_deep_arguments_are_short() -> None:
         deep = deep.pop()
 
 
-# ---------------------------------------------------------------------------------------------------------- answers
-
-
 @pytest.mark.parametrize(
     ("value", "text"),
     [
@@ -149,7 +136,7 @@ def test_messages_about_huge_or_deep_arguments_are_short() -> None:
         ("", ""),
     ],
 )
-def test_what_is_returned_is_text_for_the_model(value: object, text: str) -> None:
+def test_returned_values_become_text_for_the_model(value: object, text: str) -> None:
     def give() -> object:
         """Give."""
         return value
@@ -190,7 +177,7 @@ class UnspeakableError(Exception):
         (RecursionError(), "RecursionError"),
     ],
 )
-def test_pitfall_26_what_a_tool_raises_is_said_in_few_words(kind: str, error: BaseException, text: str | None) -> None:
+def test_pitfall_26_an_error_of_a_tool_is_told_in_few_words(kind: str, error: BaseException, text: str | None) -> None:
     def fail() -> str:
         """Fail."""
         raise error
@@ -208,32 +195,15 @@ def test_pitfall_26_what_a_tool_raises_is_said_in_few_words(kind: str, error: Ba
 
 OWN = """
 def calculator(expression: str) -> str:
-    '''Work out a sum.
-
-    Args:
-        expression: `2 + 3`.
-    '''
+    '''Work out a sum.'''
     return expression[::-1]
-
-def untyped(x):
-    '''Do something.'''
-
-def bare(x: int) -> int:
-    return x
-
-LIMIT = 3
 """
 
 
-@pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A module in the current folder."""
+def test_a_users_own_tool_is_found_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    Path(f"tools_{tmp_path.name}.py").write_text(OWN)
-    return f"tools_{tmp_path.name}"
-
-
-def test_a_tool_of_ones_own_is_found_by_its_path(own: str) -> None:
-    tool = load_tool(f"{own}:calculator", timeout_s=5)
+    name = f"tools_{tmp_path.name}"
+    Path(f"{name}.py").write_text(OWN)
+    tool = load_tool(f"{name}:calculator", timeout_s=5)
     assert (tool.name, tool.timeout_s) == ("calculator", 5)
     assert asyncio.run(tool.call({"expression": "ab"}, None)) == ToolResult(text="ba")

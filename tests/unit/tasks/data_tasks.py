@@ -106,3 +106,7 @@ def real_data(name: str) -> Path:
 
 def ids(task: Task, indices: range) -> list[str]:
     return [task.train_example(index).id for index in indices]
+
+
+def held_out_ids(task: Task) -> set[str]:
+    return {example.id for example in task.eval_examples(200)}

@@ -7,68 +7,65 @@ import pytest
 from rlvr.errors import ConfigError
 from rlvr.rows import DataError, read_file
 from rlvr.tasks import readers
-from tests.unit.tasks.data_tasks import graded, ids, make, scored, solved, sums, write_jsonl
+from tests.unit.tasks.data_tasks import graded, held_out_ids, ids, make, scored, solved, sums, write_jsonl
 
 
 def jsonl(path: Path, **changes: Any) -> dict[str, Any]:
     return {"name": "jsonl", "path": str(path), **changes}
 
 
-def hub(path: Path, **changes: Any) -> dict[str, Any]:
-    return {"name": "hub", "path": str(path), **changes}
+def of_rows(folder: Path, rows: list[dict[str, Any]], **changes: Any) -> Any:
+    more = {key: changes.pop(key) for key in ("seed", "reward", "prompt") if key in changes}
+    return make(jsonl(write_jsonl(folder / "x.jsonl", rows), **changes), **more)
 
 
-def test_any_file_with_questions_and_answers_is_a_task(tmp_path: Path) -> None:
-    path = write_jsonl(tmp_path / "my.jsonl", [{"prompt": f"{n}+1?", "gold": n + 1} for n in range(50)])
-    made = make(jsonl(path, question_field="prompt", answer_field="gold", eval_share=0.3))
-    held_out = made.eval_examples(50)
+def answering(answer: Any, num: int = 5) -> list[dict[str, Any]]:
+    return [row | {"answer": answer} for row in sums(num)]
+
+
+def test_a_file_of_questions_and_answers_is_a_task(tmp_path: Path) -> None:
+    rows = [{"prompt": f"{n}+1?", "gold": n + 1} for n in range(50)]
+    made = of_rows(tmp_path, rows, question_field="prompt", answer_field="gold", eval_share=0.3)
+    held_out, asked = held_out_ids(made), {*ids(made, range(200))}
     assert 5 <= len(held_out) <= 25
-    asked = set(ids(made, range(200)))
     assert len(asked) + len(held_out) == 50
-    assert not asked & {example.id for example in held_out}
-    example = held_out[0]
+    assert not asked & held_out
+    example = made.eval_examples(1)[0]
     assert graded(made, example, solved(f"${example.answer}.0")).correct
     assert scored(made, example, solved(example.answer)).value == 1.0
 
 
-def test_pitfall_38_the_share_that_is_held_out_is_chosen_by_hash_and_not_by_seed_or_order(tmp_path: Path) -> None:
-    rows = sums(100)
-    made = make(jsonl(write_jsonl(tmp_path / "a.jsonl", rows)), seed=0)
-    other = make(jsonl(write_jsonl(tmp_path / "b.jsonl", rows[::-1])), seed=7)
+def test_pitfall_38_seed_and_order_do_not_move_the_split(tmp_path: Path) -> None:
+    made, other = of_rows(tmp_path, sums(100), seed=0), of_rows(tmp_path, sums(100)[::-1], seed=7)
     assert [e.id for e in made.eval_examples(100)] == [e.id for e in other.eval_examples(100)]
-    more = make(jsonl(write_jsonl(tmp_path / "c.jsonl", sums(200))))
-    held_out = {e.id for e in more.eval_examples(200)}
-    assert {e.id for e in made.eval_examples(100)} == held_out & {e.id for e in made.eval_examples(100)}
-    assert not set(ids(made, range(100))) & held_out
-
-
-def test_a_file_of_its_own_can_be_held_out_and_overlap_is_left_out(tmp_path: Path) -> None:
-    train = write_jsonl(tmp_path / "train.jsonl", sums(10))
-    held_out = write_jsonl(tmp_path / "test.json.jsonl", sums(3, start=8))
-    made = make(jsonl(train, eval_path=str(held_out)))
-    assert "2 of 10 training examples are also held out: left out" in made.notes
-    assert len(made.eval_examples(10)) == 3
+    more = held_out_ids(of_rows(tmp_path, sums(200)))
+    assert held_out_ids(made) == more & held_out_ids(made)
+    assert not {*ids(made, range(100))} & more
 
 
 def test_a_tiny_file_holds_out_at_least_one_question(tmp_path: Path) -> None:
     for num in range(2, 8):
-        made = make(jsonl(write_jsonl(tmp_path / "few.jsonl", sums(num)), eval_share=0.01))
+        made = of_rows(tmp_path, sums(num), eval_share=0.01)
         assert len(made.eval_examples(10)) == 1
-        assert len(set(ids(made, range(50)))) == num - 1
+        assert len({*ids(made, range(50))}) == num - 1
     with pytest.raises(ConfigError, match="has 1 different questions"):
-        make(jsonl(write_jsonl(tmp_path / "one.jsonl", sums(1))))
+        of_rows(tmp_path, sums(1))
 
 
 def test_given_ids_are_used_and_must_differ(tmp_path: Path) -> None:
     rows = [row | {"key": f"k{n}"} for n, row in enumerate(sums(20))]
-    made = make(jsonl(write_jsonl(tmp_path / "x.jsonl", rows), id_field="key"))
-    assert set(ids(made, range(40))) | {e.id for e in made.eval_examples(40)} == {f"k{n}" for n in range(20)}
-    rows[7]["key"] = "k3"
-    with pytest.raises(DataError, match=r"x\.jsonl, line 8: the id 'k3' was given before, at .*x\.jsonl, line 4"):
-        make(jsonl(write_jsonl(tmp_path / "x.jsonl", rows), id_field="key"))
-    rows[7]["key"] = None
-    with pytest.raises(DataError, match=r"line 8: field 'key' must be a text or a whole number, but is null"):
-        make(jsonl(write_jsonl(tmp_path / "x.jsonl", rows), id_field="key"))
+    made = of_rows(tmp_path, rows, id_field="key")
+    assert {*ids(made, range(40))} | held_out_ids(made) == {f"k{n}" for n in range(20)}
+    for key, said in (
+        ("k3", r"x\.jsonl, line 8: the id 'k3' was given before, at .*x\.jsonl, line 4"),
+        (None, r"line 8: field 'key' must be a text or a whole number, but is null"),
+    ):
+        rows[7]["key"] = key
+        with pytest.raises(DataError, match=said):
+            of_rows(tmp_path, rows, id_field="key")
+
+
+WORKED = "48 / 2 = <<48/2=24>>24\nand so on\n#### 1,072"
 
 
 @pytest.mark.parametrize(
@@ -81,17 +78,21 @@ def test_given_ids_are_used_and_must_differ(tmp_path: Path) -> None:
         ("Paris", "text", "Paris"),
         (["Paris"], "exact", "Paris"),
         ("\\frac{1}{2}", "math", "\\frac{1}{2}"),
+        (WORKED, "numeric", "1,072"),
+        (WORKED, "math", "1,072"),
+        (WORKED, "text", WORKED),
     ],
 )
-def test_answers_may_be_texts_and_numbers(tmp_path: Path, answer: Any, metric: str, text: str) -> None:
-    rows = [row | {"answer": answer} for row in sums(5)]
-    made = make(jsonl(write_jsonl(tmp_path / "x.jsonl", rows), metric=metric))
+def test_answers_are_texts_numbers_or_behind_four_hashes(tmp_path: Path, answer: Any, metric: str, text: str) -> None:
+    made = of_rows(tmp_path, answering(answer), metric=metric)
     assert made.train_example(0).answer == text
+    worked = made.demonstration(0, 1.0)[1]
+    assert ("48 / 2 = 24\nand so on" in worked) == (answer == WORKED and metric != "text")
 
 
-def test_several_accepted_texts_are_all_right(tmp_path: Path) -> None:
-    rows = [row | {"answer": ["New York", "NYC", ""]} for row in sums(5)]
-    made = make(jsonl(write_jsonl(tmp_path / "x.jsonl", rows), metric="text"), reward="text", prompt="short_answer")
+def test_any_of_several_accepted_texts_is_right(tmp_path: Path) -> None:
+    rows = answering(["New York", "NYC", ""])
+    made = of_rows(tmp_path, rows, metric="text", reward="text", prompt="short_answer")
     example = made.eval_examples(1)[0]
     assert (example.answer, example.metadata["aliases"]) == ("New York", ("NYC",))
     assert graded(made, example, "nyc").correct
@@ -110,54 +111,39 @@ def test_several_accepted_texts_are_all_right(tmp_path: Path) -> None:
         (10**400, "must be a finite number, but is the number 1000"),
     ],
 )
-def test_an_answer_that_the_metric_cannot_grade_is_an_error_at_load_time(
-    tmp_path: Path, answer: Any, said: str
-) -> None:
-    path = write_jsonl(tmp_path / "x.jsonl", [*sums(9), {"question": "Q?", "answer": answer}])
+def test_an_answer_the_metric_cannot_grade_fails_at_load(tmp_path: Path, answer: Any, said: str) -> None:
     with pytest.raises(DataError) as error:
-        make(jsonl(path))
-    assert f"{path}, line 10: field 'answer' {said}" in str(error.value)
+        of_rows(tmp_path, [*sums(9), {"question": "Q?", "answer": answer}])
+    assert f"{tmp_path / 'x.jsonl'}, line 10: field 'answer' {said}" in str(error.value)
 
 
 @pytest.mark.parametrize("field", ["id", "question", "answer"])
-def test_a_text_that_is_too_long_is_an_error_that_names_its_field(tmp_path: Path, field: str) -> None:
+def test_a_text_that_is_too_long_names_its_field(tmp_path: Path, field: str) -> None:
     row = {"id": "a", "question": "Q?", "answer": "1"} | {field: "x" * 2_000_000 + "#### 1"}
-    path = write_jsonl(tmp_path / "x.jsonl", [row])
     with pytest.raises(DataError, match=f"field '{field}' must have 2,000,000 characters at most"):
-        make(jsonl(path, id_field="id"))
+        of_rows(tmp_path, [row], id_field="id")
 
 
 def test_a_data_set_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_jsonl(tmp_path / "train.jsonl", sums(9))
     files: list[Path] = []
     monkeypatch.setattr(readers, "read_file", lambda path: (files.append(path), read_file(path))[1])
-    make(hub(tmp_path))
+    make({"name": "hub", "path": str(tmp_path)})
     assert files == [tmp_path / "train.jsonl"]
 
 
 def test_rows_without_an_answer_are_left_out_and_noted(tmp_path: Path) -> None:
     rows = [*sums(20), {"question": "a?", "answer": None}, {"question": "b?", "answer": " "}, {"question": "c?"}]
-    path = write_jsonl(tmp_path / "x.jsonl", rows)
-    assert f"3 training rows have no gold answer: left out (first: {path}, line 21)" in make(jsonl(path)).notes
+    note = f"3 training rows have no gold answer: left out (first: {tmp_path / 'x.jsonl'}, line 21)"
+    assert note in of_rows(tmp_path, rows).notes
     with pytest.raises(DataError, match=r"x\.jsonl, line 1: field 'gold' is missing; there are 'question', 'answer'"):
-        make(jsonl(path, answer_field="gold"))
+        of_rows(tmp_path, rows, answer_field="gold")
 
 
 @pytest.mark.parametrize("field", ["question_field", "answer_field", "id_field"])
 def test_a_missing_field_names_the_setting_that_chooses_it(tmp_path: Path, field: str) -> None:
-    path = write_jsonl(tmp_path / "x.jsonl", sums(20))
     with pytest.raises(DataError, match=rf"field 'gone' is missing; .* \(name the right one: task\.{field}=\.\.\.\)"):
-        make(jsonl(path, **{field: "gone"}))
-
-
-@pytest.mark.parametrize(("metric", "answer"), [("numeric", "1,072"), ("math", "1,072")])
-def test_golds_behind_four_hashes_are_read_and_the_working_is_shown(tmp_path: Path, metric: str, answer: str) -> None:
-    rows = [row | {"answer": "48 / 2 = <<48/2=24>>24\nand so on\n#### 1,072"} for row in sums(5)]
-    made = make(jsonl(write_jsonl(tmp_path / "x.jsonl", rows), metric=metric))
-    assert made.train_example(0).answer == answer
-    assert "48 / 2 = 24\nand so on" in made.demonstration(0, 1.0)[1]
-    text = make(jsonl(tmp_path / "x.jsonl", metric="text"))
-    assert "####" in text.train_example(0).answer
+        of_rows(tmp_path, sums(20), **{field: "gone"})
 
 
 def test_a_folder_of_files_of_any_kind_is_read(tmp_path: Path) -> None:
@@ -166,10 +152,10 @@ def test_a_folder_of_files_of_any_kind_is_read(tmp_path: Path) -> None:
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(sums(10, start=50)), tmp_path / "c.parquet")
     (tmp_path / "README.md").write_text("read me")
     assert make(jsonl(tmp_path)).sizes == (38, 2)
-    held_out = write_jsonl(tmp_path / "test.jsonl", sums(5, start=90))
-    with pytest.raises(ConfigError, match=r"has test\.jsonl, which would be trained on: name it as task\.eval_path"):
+    held_out = write_jsonl(tmp_path / "test.json.jsonl", [*sums(5, start=90), *sums(2)])  # two are trained on, too
+    with pytest.raises(ConfigError, match=r"has test\.json\.jsonl, .* be trained on: name it as task\.eval_path"):
         make(jsonl(tmp_path))
-    assert make(jsonl(tmp_path, eval_path=str(held_out))).sizes == (40, 5)
+    assert make(jsonl(tmp_path, eval_path=str(held_out))).sizes == (38, 7)
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match=r"has no data file; data files end in \.jsonl"):
         make(jsonl(tmp_path / "empty"))

@@ -10,7 +10,7 @@ from rlvr.errors import ConfigError, UserError
 from rlvr.rewards.base import Grade, Part
 from rlvr.tasks.generator import ExamplesTask
 from rlvr.types import Attempt, Example
-from tests.unit.tasks.data_tasks import graded, make, scored
+from tests.unit.tasks.data_tasks import graded, held_out_ids, ids, make, scored
 from tests.unit.tasks.multihop_episodes import call, play, said
 
 HERE = __name__
@@ -72,16 +72,15 @@ def shop(**more: Any) -> Any:
     return make({"name": f"{HERE}:Shop", **more}, reward={"asked": {"type": f"{HERE}:Asked"}})
 
 
-def test_a_class_that_yields_examples_is_a_task_with_settings() -> None:
+def test_a_class_that_yields_examples_is_a_task() -> None:
     made = make({"name": f"{HERE}:Doubles", "num": 20, "eval_share": 0.3, "metric": "numeric"})
-    held_out = made.eval_examples(20)
-    trained = {made.train_example(index).id for index in range(100)}
+    held_out, trained = held_out_ids(made), {*ids(made, range(100))}
     assert made.name == "doubles"
     assert made.notes == (f"examples from {HERE}:Doubles, 30% of them, chosen by hash, held out",)
-    assert len(held_out) + len(trained) == 20
-    assert not {example.id for example in held_out} & trained
-    assert graded(made, held_out[0], f"{held_out[0].answer}.0").correct
-    assert scored(made, held_out[0], held_out[0].answer).value == 1.0
+    assert len(held_out | trained) == len(held_out) + len(trained) == 20
+    example = made.eval_examples(1)[0]
+    assert graded(made, example, f"{example.answer}.0").correct
+    assert scored(made, example, example.answer).value == 1.0
 
 
 def test_it_is_chosen_by_its_path() -> None:
@@ -91,13 +90,12 @@ def test_it_is_chosen_by_its_path() -> None:
         load_task_config(f"{HERE}:Doubles", ["task.max_turns=2"])
 
 
-def test_tools_and_reward_share_a_state_that_is_each_episodes_own() -> None:
+def test_tools_and_reward_share_the_state_of_an_episode() -> None:
     made = shop()
     example = made.eval_examples(1)[0]
+    asked = [said(call("price", item=item)) for item in ("pen", "hat")]
     for _ in range(2):
-        score, grade, messages = play(
-            made, example, said(call("price", item="pen")), said(call("price", item="hat")), said(text=example.answer)
-        )
+        score, grade, messages = play(made, example, *asked, said(text=example.answer))
         assert [message.content for message in messages] == [example.answer, "Error: price: KeyError: 'hat'"]
         assert (score.value, score.diagnostics["tool_errors"], grade.correct) == (2.0, 1.0, True)
 
@@ -123,7 +121,7 @@ def test_without_a_demonstration_none_can_be_shown() -> None:
 @pytest.mark.parametrize(
     "shown", [[], [PEN], [PEN, PEN], ["text", "text"], [{"arguments": {}}, "3"], [PEN | {"arguments": "pen"}, "3"]]
 )
-def test_turns_that_are_none_are_an_error_naming_the_example(shown: Any) -> None:
+def test_a_bad_demonstration_is_an_error_naming_the_example(shown: Any) -> None:
     with pytest.raises(
         ConfigError, match=f"task={HERE}:Shop, example 1: field 'demonstration' must be .* text, but is"
     ):
@@ -150,7 +148,7 @@ class Empty(ExamplesTask):
         ("Empty", r"has no method examples, which every ExamplesTask needs"),
     ],
 )
-def test_what_a_class_lacks_or_misspells_is_one_sentence_that_names_it(name: str, said: str) -> None:
+def test_a_missing_or_misspelled_member_is_named(name: str, said: str) -> None:
     with pytest.raises(ConfigError, match=rf"^task={HERE}:{name}: {said}"):
         load_task_config(f"{HERE}:{name}", [])
 
@@ -162,7 +160,7 @@ class Stateless(Shop):
         return example.metadata["no"]
 
 
-def test_a_state_that_fails_is_an_error_that_names_it() -> None:
+def test_a_failing_state_is_an_error_naming_it() -> None:
     made = make({"name": f"{HERE}:Stateless"}, reward="text")
     failed = rf"^task={HERE}:Stateless: state of example generator/.*: KeyError: 'no' \(.*, line \d+\)$"
     with pytest.raises(UserError, match=failed):

@@ -1,6 +1,7 @@
 import asyncio
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,6 @@ from rlvr.rows import DataError, Row
 from rlvr.tasks.base import Task
 from rlvr.tasks.dataset import NO_GOLD
 from rlvr.tasks.finqa import Finqa
-from rlvr.tasks.problems import Problem
 from rlvr.types import Example
 from tests.unit.tasks.data_tasks import FIXTURES, graded, ids, make, real_data, scored, solved, turn
 
@@ -35,25 +35,15 @@ def row(**changes: Any) -> Row:
     return Row("test.json, row 3", values | {"qa": values["qa"] | qa} | changes)
 
 
-def parse(given: Row, *, wants_program: bool = False) -> Problem | str:
-    return Finqa(path="x", answer="program" if wants_program else "number").parse(given)
+def parse(given: Row, answer: str = "number") -> Any:
+    return Finqa(path="x", answer=answer).parse(given)
 
 
-def parsed(given: Row, *, wants_program: bool = False) -> Problem:
-    problem = parse(given, wants_program=wants_program)
-    assert isinstance(problem, Problem)
-    return problem
-
-
-def test_a_page_is_its_text_with_the_table_between_bars_and_the_question_last() -> None:
-    problem = parsed(row())
+def test_a_row_gives_page_question_and_executed_gold() -> None:
+    problem = parse(row())
     assert problem.question == (
         "acme makes tools .\n\n | 2012 | 2011\nnet sales | $ 250 | 200\n\n.\n\nQuestion: growth ?"
     )
-
-
-def test_the_gold_is_the_result_of_the_program_and_not_the_display_text() -> None:
-    problem = parsed(row())
     assert (problem.answer, problem.solution) == ("0.25", "subtract(250, 200)")
     assert problem.metadata == {
         "table": [["", "2012", "2011"], ["net sales", "$ 250", "200"]],
@@ -67,38 +57,38 @@ def test_the_gold_is_the_result_of_the_program_and_not_the_display_text() -> Non
     [(94.0, "94"), (94, "94"), (-3.5, "-3.5"), (1e-05, "0.00001"), (3.6e13, "36000000000000"), ("No", "no")],
 )
 def test_golds_are_written_in_full(exe_ans: object, answer: str) -> None:
-    problem = parsed(row(qa={"exe_ans": exe_ans}))
-    assert problem.answer == answer
+    assert parse(row(qa={"exe_ans": exe_ans})).answer == answer
 
 
-def test_with_programs_the_answer_is_the_program_and_the_facts_are_the_working() -> None:
-    problem = parsed(row(qa={"gold_inds": {"table_1": "net sales of 2012 is 250 ;"}}), wants_program=True)
+def test_a_program_is_the_answer_and_the_facts_are_the_working() -> None:
+    problem = parse(row(qa={"gold_inds": {"table_1": "net sales of 2012 is 250 ;"}}), "program")
     assert (problem.answer, problem.solution) == ("subtract(250, 200)", "net sales of 2012 is 250 ;")
     assert problem.metadata["exe_ans"] == 0.25
     for gold_inds in (None, 5, "net sales", []):
-        assert parsed(row(qa={"gold_inds": gold_inds}), wants_program=True).solution == ""
+        assert parse(row(qa={"gold_inds": gold_inds}), "program").solution == ""
 
 
-def test_the_hubs_flat_rows_are_read_for_numbers_and_refused_for_programs() -> None:
+def test_flat_rows_of_the_hub_are_read_for_numbers_only() -> None:
     fields = {name: value for name, value in row().fields.items() if name != "qa"}
     flat = Row("p", fields | {"question": "growth ?", "answer": "25%", "final_result": "0.25", "gold_inds": ["x"]})
-    problem = parsed(flat)
+    problem = parse(flat)
     assert (problem.answer, problem.metadata["exe_ans"]) == ("0.25", 0.25)
     assert problem.question.endswith("Question: growth ?")
     with pytest.raises(DataError, match=r"'qa\.program' must be a program"):
-        parse(flat, wants_program=True)
+        parse(flat, "program")
 
 
-def test_tags_say_how_many_steps_and_whether_it_is_yes_or_no() -> None:
-    programs = {
-        "add(1, 2)": ("1_step",),
-        "add(1, 2), divide(#0, 2)": ("2_steps",),
-        ", ".join(["add(1, 2)"] * 4): ("3_or_more_steps",),
-    }
-    for program, tags in programs.items():
-        assert parsed(row(qa={"program": program})).tags == tags
-    yes = parsed(row(qa={"program": "greater(1, 2)", "exe_ans": "no"}))
-    assert yes.tags == ("1_step", "yes_or_no")
+@pytest.mark.parametrize(
+    ("qa", "tags"),
+    [
+        ({"program": "add(1, 2)"}, ("1_step",)),
+        ({"program": "add(1, 2), divide(#0, 2)"}, ("2_steps",)),
+        ({"program": ", ".join(["add(1, 2)"] * 4)}, ("3_or_more_steps",)),
+        ({"program": "greater(1, 2)", "exe_ans": "no"}, ("1_step", "yes_or_no")),
+    ],
+)
+def test_tags_count_steps_and_name_yes_or_no(qa: dict[str, str], tags: tuple[str, ...]) -> None:
+    assert parse(row(qa=qa)).tags == tags
 
 
 @pytest.mark.parametrize("gold", [None, ""])
@@ -120,13 +110,13 @@ def test_a_row_without_a_gold_is_none(gold: object) -> None:
         ({"id": 7}, "field 'id' must be a valid string, but is the number 7"),
     ],
 )
-def test_a_row_of_another_schema_is_an_error_naming_row_and_field(changes: dict[str, Any], said: str) -> None:
+def test_a_row_of_another_schema_names_row_and_field(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(DataError) as error:
         parse(row(**changes))
     assert str(error.value).startswith(f"test.json, row 3: {said}")
 
 
-def test_pitfall_38_the_same_question_on_the_same_table_is_overlap_and_on_another_is_not(tmp_path: Path) -> None:
+def test_pitfall_38_overlap_is_the_same_question_and_table(tmp_path: Path) -> None:
     shutil.copytree(FINQA, tmp_path, dirs_exist_ok=True)
     test = json.loads((tmp_path / "test.json").read_text())
     train = json.loads((tmp_path / "train.json").read_text())
@@ -139,24 +129,28 @@ def test_pitfall_38_the_same_question_on_the_same_table_is_overlap_and_on_anothe
     assert "other" in ids(made, range(6))
 
 
-@pytest.mark.parametrize("answer", ["number", "program"])
-def test_every_gold_of_both_kinds_of_rows_passes_verifier_and_metric(answer: str) -> None:
-    more: dict[str, Any] = PROGRAM if answer == "program" else {}
-    made = make(task(train_split="train+dev", answer=answer), **more)
+@pytest.fixture(params=["number", "program"])
+def finqa(request: pytest.FixtureRequest) -> Callable[..., Any]:
+    """Makes the task with answers of one kind."""
+    more: dict[str, Any] = PROGRAM if request.param == "program" else {}
+    return lambda path=FINQA, **changes: make(task(path, answer=request.param, **changes), **more)
+
+
+def test_every_gold_passes_verifier_and_metric(finqa: Callable[..., Any]) -> None:
+    made = finqa(train_split="train+dev")
     assert made.notes[0].startswith("6 training and 4 held-out examples")
     examples = [*made.eval_examples(10), *(made.train_example(i) for i in range(6))]
     assert len({example.id for example in examples}) == 10
-    _check(made, examples)
-    wrong = "subtract(1, 2)" if answer == "program" else "123.456"
+    check_golds(made, examples)
     for example in examples:
-        assert not graded(made, example, solved(wrong)).correct
+        for wrong in ("subtract(1, 2)", "123.456"):
+            assert not graded(made, example, solved(wrong)).correct
+        wrong = "subtract(1, 2)" if "(" in example.answer else "123.456"
         assert scored(made, example, solved(wrong)).value == 1.5
 
 
-@pytest.mark.parametrize("answer", ["number", "program"])
-def test_worked_examples_earn_full_marks(answer: str) -> None:
-    more: dict[str, Any] = PROGRAM if answer == "program" else {}
-    made = make(task(answer=answer), **more)
+def test_worked_examples_earn_full_marks(finqa: Callable[..., Any]) -> None:
+    made = finqa()
     by_question = {e.messages[-1].content: e for e in (made.train_example(i) for i in range(5))}
     for index in range(5):
         prompt, completion = made.demonstration(index, 1.0)
@@ -164,15 +158,15 @@ def test_worked_examples_earn_full_marks(answer: str) -> None:
         assert scored(made, example, completion).value == 4.5
 
 
-def _check(made: Task, examples: list[Example]) -> None:
+def check_golds(made: Task, examples: list[Example]) -> None:
     """Every gold earns full marks, every prompt has its table and no placeholder."""
 
     async def run() -> None:
         for example in examples:
-            text = solved(example.answer)
-            score = await made.env(example).score([turn(text)])
+            turns = [turn(solved(example.answer))]
+            score = await made.env(example).score(turns)
             assert score.value == 4.5, (example.id, score)
-            assert (await made.grade(example, [turn(text)])).correct, example.id
+            assert (await made.grade(example, turns)).correct, example.id
             system, user = example.messages
             assert "{" not in system.content
             assert "<SOLUTION>" in system.content
@@ -182,12 +176,10 @@ def _check(made: Task, examples: list[Example]) -> None:
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("answer", ["number", "program"])
-def test_all_of_the_real_data_loads_and_renders_and_every_gold_passes(answer: str) -> None:
+def test_the_real_data_loads_and_every_gold_passes(finqa: Callable[..., Any]) -> None:
     path = real_data("finqa")
-    more: dict[str, Any] = PROGRAM if answer == "program" else {}
-    made = make(task(path, train_split="train+dev", answer=answer), **more)
+    made = finqa(path, train_split="train+dev")
     assert made.notes == (f"983 training and 801 held-out examples from {path}",)
     examples = [*made.eval_examples(1_000), *(made.train_example(i) for i in range(983))]
     assert len({example.id for example in examples}) == 1_784
-    _check(made, examples)
+    check_golds(made, examples)

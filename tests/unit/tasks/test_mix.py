@@ -62,7 +62,7 @@ def test_pitfall_37_every_cursor_of_a_mix_resumes_exactly() -> None:
         assert [resumed.train_example(index) for index in range(cursor, 60)] == straight[cursor:]
 
 
-def test_pitfall_37_no_example_of_a_part_is_skipped_or_repeated_within_its_epoch() -> None:
+def test_pitfall_37_an_epoch_of_a_part_has_each_example_once() -> None:
     made = both()
     places: dict[str, list[int]] = {"gsm8k": [], "finqa": []}
     for index in range(90):
@@ -88,7 +88,7 @@ def test_each_part_has_its_own_prompt_reward_and_metric() -> None:
     assert made.stop_words == (END,)
 
 
-def test_pitfall_36_two_parts_with_the_same_data_see_it_in_different_orders(tmp_path: Path) -> None:
+def test_pitfall_36_two_parts_order_the_same_data_differently(tmp_path: Path) -> None:
     data = {"name": "jsonl", "path": str(write_jsonl(tmp_path / "a.jsonl", sums(40)))}
     made = mix({"a": (data, 1.0), "b": (data, 1.0)})
     found = [made.train_example(index) for index in range(40)]
@@ -97,7 +97,7 @@ def test_pitfall_36_two_parts_with_the_same_data_see_it_in_different_orders(tmp_
     assert orders["a"] != orders["b"]
 
 
-def test_pitfall_38_what_one_part_holds_out_no_other_is_trained_on(tmp_path: Path) -> None:
+def test_pitfall_38_no_part_trains_on_what_another_holds_out(tmp_path: Path) -> None:
     held_out = make(GSM8K).eval_examples(6)
     rows = [{"question": e.messages[-1].content.upper(), "answer": e.answer} for e in held_out[:2]]
     path = write_jsonl(tmp_path / "copy.jsonl", [*sums(20), *rows])

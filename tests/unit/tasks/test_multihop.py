@@ -13,7 +13,6 @@ from rlvr.errors import UserError
 from rlvr.retrieval.base import Document, NoAnswerError, RetrievalError
 from rlvr.retrieval.retriever import Retriever
 from rlvr.tasks.dataset import DatasetTask
-from rlvr.tasks.multihop import MultiHopEnvs
 from rlvr.types import Example, StopReason, ToolCall
 from tests.unit.tasks.data_tasks import real_data
 from tests.unit.tasks.multihop_episodes import FOLDERS, answer, call, corpus, episode, make_qa, play, said, solve
@@ -24,17 +23,30 @@ def task() -> DatasetTask:
     return make_qa(max_top_n=3, top_n=1)
 
 
+@pytest.fixture(scope="module")
+def example(task: DatasetTask) -> Example:
+    return task.eval_examples(1)[0]
+
+
 def heard(task: DatasetTask, *calls: ToolCall) -> str:
     """What the tools say to one turn of calls."""
     _, _, messages = play(task, task.eval_examples(1)[0], said(*calls), said(answer("?")))
     return "\n---\n".join(message.content for message in messages)
 
 
-@pytest.mark.parametrize("scope", ["paragraphs", "corpus"])
-@pytest.mark.parametrize("name", ["musique", "hotpotqa", "wiki2"])
-def test_pitfall_28_golden_retrieval_and_the_gold_answer_get_full_marks_on_every_question(
-    name: str, scope: str, tmp_path: Any
-) -> None:
+@pytest.mark.parametrize(
+    ("name", "scope", "num"),
+    [
+        ("musique", "paragraphs", 147 + 100),
+        ("hotpotqa", "paragraphs", 275 + 200),
+        ("wiki2", "paragraphs", 459 + 500),
+        ("musique", "corpus", 147),
+        ("hotpotqa", "corpus", 377),
+        ("wiki2", "corpus", 459),
+    ],
+)
+def test_pitfall_28_golden_retrieval_gets_full_marks(name: str, scope: str, num: int, tmp_path: Any) -> None:
+    """On every question of the real data."""
     folder = real_data(FOLDERS[name])
     retrieval = {"scope": scope}
     if scope == "corpus":
@@ -44,11 +56,7 @@ def test_pitfall_28_golden_retrieval_and_the_gold_answer_get_full_marks_on_every
     if scope == "paragraphs":
         assert task.sizes is not None
         examples += [task.train_example(index) for index in range(task.sizes[0])]
-    expected = {
-        "paragraphs": {"musique": 147 + 100, "hotpotqa": 275 + 200, "wiki2": 459 + 500},
-        "corpus": {"musique": 147, "hotpotqa": 377, "wiki2": 459},
-    }
-    assert len({example.id for example in examples}) == len(examples) == expected[scope][name]
+    assert len({example.id for example in examples}) == len(examples) == num
 
     async def run() -> list[str]:
         bad = []
@@ -69,12 +77,10 @@ def test_every_gold_and_alias_passes_its_own_verifier(name: str) -> None:
     for example in task.eval_examples(100):
         for gold in (example.answer, *example.metadata["aliases"]):
             score, grade, _ = play(task, example, said(answer(gold)))
-            assert grade.correct
-            assert score.parts["em"] == score.parts["f1"] == 1.0
+            assert (grade.correct, score.parts["em"], score.parts["f1"]) == (True, 1.0, 1.0)
 
 
-def test_documents_are_shown_with_id_title_and_text(task: DatasetTask) -> None:
-    example = task.eval_examples(1)[0]
+def test_documents_are_shown_with_id_title_and_text(task: DatasetTask, example: Example) -> None:
     first, second = example.metadata["documents"][:2]
     assert heard(task, call("get_document", doc_id=first.id)) == (
         f"Document ID: {first.id}\n# {first.title}\n{first.text}"
@@ -87,25 +93,16 @@ def test_documents_are_shown_with_id_title_and_text(task: DatasetTask) -> None:
     assert listed.splitlines() == [f"{each.id}. {each.title}" for each in example.metadata["documents"]]
 
 
-def test_pitfall_28_top_n_is_the_configured_one_unless_asked_and_never_above_the_limit(task: DatasetTask) -> None:
-    query = task.eval_examples(1)[0].messages[-1].content
-
-    def shown(**more: Any) -> int:
-        return heard(task, call("retrieve_documents", query=f"{query} town people place", **more)).count("Document ID")
-
-    assert shown() == 1
-    assert shown(top_n=2) == 2
-    assert shown(top_n=10**30) == 3
-    assert shown(top_n=-5) == 1
+def test_pitfall_28_top_n_is_bounded_and_has_a_default(task: DatasetTask) -> None:
+    query = f"{task.eval_examples(1)[0].messages[-1].content} town people place"
+    for asked, shown in (({}, 1), ({"top_n": 2}, 2), ({"top_n": 10**30}, 3), ({"top_n": -5}, 1)):
+        found = heard(task, call("retrieve_documents", query=query, **asked))
+        assert found.count("Document ID") == shown
 
 
-def test_the_tools_say_exactly_what_they_take() -> None:
-    task = make_qa()
-    assert isinstance(task.environments, MultiHopEnvs)
-    schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in task.environments.tools}
-    kinds = {
-        name: {key: value["type"] for key, value in schema["properties"].items()} for name, schema in schemas.items()
-    }
+def test_the_tools_have_exact_schemas() -> None:
+    schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in make_qa().environments.tools}
+    kinds = {name: {key: value["type"] for key, value in it["properties"].items()} for name, it in schemas.items()}
     assert kinds == {
         "retrieve_documents": {"query": "string", "top_n": "integer"},
         "get_document": {"doc_id": "string"},
@@ -117,8 +114,7 @@ def test_the_tools_say_exactly_what_they_take() -> None:
     assert schemas["retrieve_documents"]["required"] == ["query"]
 
 
-def test_pitfall_28_what_is_found_counts_once_and_in_the_order_of_finding(task: DatasetTask) -> None:
-    assert isinstance(task.environments, MultiHopEnvs)
+def test_pitfall_28_found_documents_count_once_in_order(task: DatasetTask) -> None:
     notes = task.environments.notes(task.eval_examples(1)[0])
     tools = {tool.name: tool for tool in task.environments.toolbox}
 
@@ -131,8 +127,7 @@ def test_pitfall_28_what_is_found_counts_once_and_in_the_order_of_finding(task: 
     assert list(notes.retrieved) == ["2", "0"]
 
 
-def test_pitfall_07_episodes_of_one_example_share_nothing(task: DatasetTask) -> None:
-    example = task.eval_examples(1)[0]
+def test_pitfall_07_episodes_of_one_example_share_nothing(task: DatasetTask, example: Example) -> None:
     supporting = tuple(example.metadata["support"])
     fetch = said(*(call("get_document", doc_id=name) for name in supporting))
 
@@ -146,8 +141,7 @@ def test_pitfall_07_episodes_of_one_example_share_nothing(task: DatasetTask) -> 
 
 
 @pytest.mark.parametrize("turn", [0, 1, 2])
-def test_pitfall_28_the_answer_counts_in_whichever_turn_complete_was_called(task: DatasetTask, turn: int) -> None:
-    example = task.eval_examples(1)[0]
+def test_pitfall_28_complete_answers_in_any_turn(task: DatasetTask, example: Example, turn: int) -> None:
     turns = [said(call("list_documents")) for _ in range(3)]
     turns[turn] = said(call("list_documents"), answer(example.answer, tuple(example.metadata["support"])))
     score, grade, _ = play(task, example, *turns)
@@ -156,11 +150,9 @@ def test_pitfall_28_the_answer_counts_in_whichever_turn_complete_was_called(task
     assert score.diagnostics["turns"] == turn + 1
 
 
-def test_pitfall_14_only_a_call_of_complete_in_a_whole_turn_answers(task: DatasetTask) -> None:
-    example = task.eval_examples(1)[0]
+def test_pitfall_14_only_complete_in_a_whole_turn_answers(task: DatasetTask, example: Example) -> None:
     score, grade, _ = play(task, example, said(text=example.answer))
-    assert grade.answer is None
-    assert (score.status, score.parts["em"], score.parts["format"]) == ("invalid", 0.0, 0.0)
+    assert (grade.answer, score.status, score.parts["em"], score.parts["format"]) == (None, "invalid", 0.0, 0.0)
     score, grade, _ = play(task, example, said(answer(example.answer), stop_reason=StopReason.LENGTH))
     assert (score.status, grade.correct, score.trace) == ("invalid", False, ())
 
@@ -178,11 +170,10 @@ def test_pitfall_14_only_a_call_of_complete_in_a_whole_turn_answers(task: Datase
         (answer("Oslo", ("0",), reasoning=7), "Oslo", 2 / 3),
     ],
 )
-def test_pitfall_28_arguments_of_another_type_are_read_and_counted_as_a_fault_of_form(
-    task: DatasetTask, made: ToolCall, answered: str, form: float
+def test_pitfall_28_wrong_argument_types_cost_format_only(
+    task: DatasetTask, example: Example, made: ToolCall, answered: str, form: float
 ) -> None:
-    example = replace(task.eval_examples(1)[0], answer=answered)
-    score, grade, messages = play(task, example, said(made))
+    score, grade, messages = play(task, replace(example, answer=answered), said(made))
     assert grade.correct
     assert messages == []  # the episode ended
     assert score.parts["format"] == pytest.approx(form)
@@ -203,19 +194,15 @@ def test_pitfall_28_arguments_of_another_type_are_read_and_counted_as_a_fault_of
     ],
     ids=str,
 )
-def test_what_cannot_be_read_is_a_message_and_the_episode_goes_on(task: DatasetTask, made: ToolCall) -> None:
-    example = replace(task.eval_examples(1)[0], answer="Oslo")
-    score, grade, messages = play(task, example, said(made), said(answer("Oslo")))
-    assert len(messages) == 1
-    assert messages[0].content.startswith("Error: ")
-    assert grade.correct
-    assert score.diagnostics["tool_errors"] == 1
+def test_unreadable_calls_are_answered_and_not_final(task: DatasetTask, example: Example, made: ToolCall) -> None:
+    score, grade, (message,) = play(task, example, said(made), said(answer(example.answer)))
+    assert message.content.startswith("Error: ")
+    assert (grade.correct, score.diagnostics["tool_errors"]) == (True, 1)
     left, unanswered, _ = play(task, example, said(made))
     assert (left.status, unanswered.answer) == ("invalid", None)
 
 
-def test_pitfall_28_ids_are_whole_ids_and_those_that_do_not_exist_cost_precision(task: DatasetTask) -> None:
-    example = task.eval_examples(1)[0]
+def test_pitfall_28_cited_ids_are_whole_and_unknown_ones_cost(task: DatasetTask, example: Example) -> None:
     right = tuple(example.metadata["support"])
     score, _, _ = play(task, example, said(answer("x", (*right, "99", "none", *right))))
     assert score.diagnostics["citation_precision"] == len(right) / (len(right) + 2)
@@ -240,65 +227,58 @@ class Scripted(Retriever):
         return self._finds[:top_n]
 
 
-def with_retriever(finds: Any, **changes: Any) -> DatasetTask:
-    task = make_qa(**changes)
-    assert isinstance(task.environments, MultiHopEnvs)
+def with_retriever(finds: Any, **changes: Any) -> Any:
+    task: Any = make_qa(**changes)
     task.environments._retriever = Scripted()
     task.environments._retriever._finds = finds
     return task
 
 
-def test_a_search_that_hangs_is_given_up_and_the_episode_goes_on() -> None:
-    task = with_retriever(None, tool_timeout_s=0.05)
+NO_ANSWER = NoAnswerError("the service at http://secret does not answer.")
+
+
+@pytest.mark.parametrize(
+    ("finds", "said_of_it", "counted"),
+    [
+        (None, "took more than 0.05 s", "tool_timeouts"),
+        (NO_ANSWER, "the search service does not answer; try again", "tool_errors"),
+    ],
+    ids=["hangs", "does not answer"],
+)
+def test_a_search_without_an_answer_is_told_and_counted(finds: Any, said_of_it: str, counted: str) -> None:
+    task = with_retriever(finds, tool_timeout_s=0.05)
     example = task.eval_examples(1)[0]
-    score, grade, messages = play(
-        task, example, said(call("retrieve_documents", query="town")), said(answer(example.answer))
-    )
-    assert "took more than 0.05 s" in messages[0].content
-    assert grade.correct
-    assert score.diagnostics["tool_timeouts"] == 1
+    search = said(call("retrieve_documents", query="town"))
+    score, grade, messages = play(task, example, search, said(answer(example.answer)))
+    assert said_of_it in messages[0].content
+    assert (grade.correct, score.diagnostics[counted]) == (True, 1)
 
 
 @pytest.mark.parametrize(
     ("error", "said_of_it"),
     [(RetrievalError("the service is down: start it."), "start it"), (KeyError("no index"), "KeyError")],
 )
-def test_pitfall_26_a_search_that_fails_ends_the_run_and_is_no_reward_of_0(error: Exception, said_of_it: str) -> None:
+def test_pitfall_26_a_failing_search_ends_the_run(error: Exception, said_of_it: str) -> None:
     task = with_retriever(error)
     with pytest.raises(RetrievalError, match=said_of_it):
         play(task, task.eval_examples(1)[0], said(call("retrieve_documents", query="town")))
 
 
-def test_a_search_service_without_an_answer_is_told_to_the_model_and_counted() -> None:
-    task = with_retriever(NoAnswerError("the service at http://secret does not answer."))
-    example = task.eval_examples(1)[0]
-    score, grade, messages = play(
-        task, example, said(call("retrieve_documents", query="town")), said(answer(example.answer))
-    )
-    assert "the search service does not answer; try again" in messages[0].content
-    assert (grade.correct, score.diagnostics["tool_errors"]) == (True, 1)
-
-
-def test_in_a_corpus_ids_are_the_corpus_ids_and_a_title_may_have_any_number_of_passages(tmp_path: Any) -> None:
+def test_in_a_corpus_documents_have_the_ids_of_the_corpus(tmp_path: Any) -> None:
     task = make_qa(retrieval=corpus(index_dir=str(tmp_path)), max_top_n=9)
     example = task.eval_examples(1)[0]
     ids = set(example.metadata["support"])
     assert all(name.startswith("m") for name in ids)
     assert len(ids) == example.metadata["hops"]
-    _, _, messages = play(
-        task,
-        example,
-        said(call("list_documents")),
-        said(*(call("get_document", doc_id=name) for name in sorted(ids))),
-        said(call("list_documents")),
-        said(answer("x")),
-    )
+    fetch = said(*(call("get_document", doc_id=name) for name in sorted(ids)))
+    listing = said(call("list_documents"))
+    _, _, messages = play(task, example, listing, fetch, listing, said(answer("x")))
     assert messages[0].content.startswith("There are ")
     assert messages[0].content.endswith("Found so far:\nnone")
     assert len(messages[-1].content.splitlines()) == 1 + len(ids)
 
 
-def test_pitfall_28_the_oracle_gives_all_that_supports_unless_fewer_are_asked_for() -> None:
+def test_pitfall_28_the_oracle_gives_all_that_supports() -> None:
     task = make_qa(retriever="golden", top_n=1)
     example = max(task.eval_examples(100), key=lambda each: len(each.metadata["support"]))
     num = len(example.metadata["support"])
@@ -308,26 +288,15 @@ def test_pitfall_28_the_oracle_gives_all_that_supports_unless_fewer_are_asked_fo
         assert score.diagnostics["paragraphs_recall"] == pytest.approx(found / num)
 
 
-@pytest.fixture
-def elsewhere() -> tuple[DatasetTask, Example]:
-    """A service whose first passage supports an example, and whose second does not."""
+def test_support_from_an_external_service_is_known_once_found() -> None:
     task = with_retriever([], retriever="search", retrieval={"scope": "corpus", "search_url": "http://127.0.0.1:1/"})
     example = task.eval_examples(1)[0]
     (title, text), *_ = list(example.metadata["wanted"])
-    first = Document(id="en:7", title=title, text=text)
-    task.environments._retriever._finds = [first, Document(id="en:8", title=title, text="Something else.")]
-    return task, example
-
-
-def test_of_an_external_service_what_supports_is_known_once_it_is_found(elsewhere: tuple[DatasetTask, Example]) -> None:
-    task, example = elsewhere
-    score, _, messages = play(
-        task,
-        example,
-        said(call("retrieve_documents", query="town", top_n=2)),
-        said(call("get_document", doc_id="en:8")),
-        said(answer("x", ("en:7",))),
-    )
+    supports = Document(id="en:7", title=title, text=text)
+    task.environments._retriever._finds = [supports, Document(id="en:8", title=title, text="Something else.")]
+    search = said(call("retrieve_documents", query="town", top_n=2))
+    fetch = said(call("get_document", doc_id="en:8"))
+    score, _, messages = play(task, example, search, fetch, said(answer("x", ("en:7",))))
     assert [(m.role, m.name, m.call_id) for m in messages][1] == ("tool", "get_document", "call_0")
     assert "Something else." in messages[1].content
     assert score.diagnostics["corpus_recall"] == 1 / example.metadata["hops"]
@@ -370,16 +339,15 @@ def test_a_question_of_the_users_own_needs_a_corpus(task: DatasetTask, tmp_path:
         task.env(task.example("Who was it?"))
     searching = make_qa(retrieval=corpus(index_dir=str(tmp_path)))
     own = searching.example("Which town has people?")
-    score, grade, messages = play(
-        searching, own, said(call("retrieve_documents", query="town people")), said(answer("Oslo"))
-    )
+    search = said(call("retrieve_documents", query="town people"))
+    score, grade, messages = play(searching, own, search, said(answer("Oslo")))
     assert "Document ID: m" in messages[0].content
     assert (grade.answer, grade.correct) == ("Oslo", False)
     assert score.status == "scored"
 
 
 @pytest.mark.parametrize("scope", ["paragraphs", "corpus"])
-def test_a_demonstration_searches_for_what_supports_then_answers_and_cites(scope: str, tmp_path: Any) -> None:
+def test_a_demonstration_searches_answers_and_cites(scope: str, tmp_path: Any) -> None:
     task = make_qa(retrieval=corpus(index_dir=str(tmp_path)) if scope == "corpus" else {})
     prompt, *parts = task.demonstration(0, 1.0)
     example = next(e for e in map(task.train_example, range(8)) if prompt.endswith(e.messages[-1].content))
@@ -394,8 +362,7 @@ def test_a_demonstration_searches_for_what_supports_then_answers_and_cites(scope
     assert task.demonstration(0, 0.0) == (prompt, parts[-1])
 
 
-def test_pitfall_28_an_episode_is_traced_in_the_order_in_which_it_happened(task: DatasetTask) -> None:
-    example = task.eval_examples(1)[0]
+def test_pitfall_28_an_episode_is_traced_in_order(task: DatasetTask, example: Example) -> None:
     support = example.metadata["support"]
     titles = {document.id: document.title for document in example.metadata["documents"]}
     other = next(name for name in titles if name not in support)

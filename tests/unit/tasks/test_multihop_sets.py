@@ -14,7 +14,6 @@ from rlvr.rows import DataError, Row
 from rlvr.tasks import hotpotqa, musique
 from rlvr.tasks.dataset import DatasetTask
 from rlvr.tasks.multihop_sets import Library, read_sets
-from rlvr.tasks.problems import Problem
 from rlvr.types import Example
 from tests.unit.tasks.data_tasks import FIXTURES, ids, write_jsonl
 from tests.unit.tasks.multihop_episodes import corpus, make_qa, rows
@@ -29,21 +28,8 @@ def save(folder: Path, train: list[dict[str, Any]], dev: list[dict[str, Any]]) -
     return folder
 
 
-def parsed(row: dict[str, Any]) -> Problem | str:
-    return musique.parse(Row("here, line 1", row))
-
-
-def changed(**fields: Any) -> dict[str, Any]:
-    """The first row of the fixture with other fields."""
-    return rows("musique")[0] | fields
-
-
-def question(found: Problem | str) -> Problem:
-    assert isinstance(found, Problem), found
-    return found
-
-
-# ------------------------------------------------------------------------------------------------------------ sets
+def parsed(row: dict[str, Any], parse: Any = musique.parse, library: Library | None = None) -> Any:
+    return parse(Row("here, line 1", row), library) if library else parse(Row("here, line 1", row))
 
 
 @pytest.mark.parametrize(
@@ -61,7 +47,7 @@ def question(found: Problem | str) -> Problem:
         (f"{MUSIQUE},,dev[8:]", "is an empty slice of 8 rows"),
     ],
 )
-def test_sets_that_cannot_be_read_are_an_error_naming_the_setting(text: str, words: str) -> None:
+def test_unreadable_sets_are_errors_naming_the_setting(text: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words) as caught:
         list(read_sets("task.train_sets", text, musique.Musique.fields))
     assert "task.path" not in str(caught.value)
@@ -84,18 +70,8 @@ def test_a_row_that_two_sets_share_is_used_once_and_noted() -> None:
     assert note.endswith("train.jsonl, line 1)")
 
 
-def test_pitfall_38_questions_that_are_also_held_out_are_not_trained_on(tmp_path: Path) -> None:
-    again = [row | {"id": f"again{place}"} for place, row in enumerate(rows("musique")[:2])]
-    task = make_qa(folder=save(tmp_path / "data", rows("musique", "train") + again, rows("musique")))
-    assert task.sizes == (8, 8)
-    assert "2 of 10 training examples are also held out: left out" in task.notes
-
-
-# ------------------------------------------------------------------------------------------------------------ rows
-
-
-def test_pitfall_28_a_musique_row_has_its_documents_golds_and_hops() -> None:
-    found = question(parsed(rows("musique")[1]))
+def test_pitfall_28_a_musique_row_has_documents_golds_and_hops() -> None:
+    found = parsed(rows("musique")[1])
     about = found.metadata
     assert about["hops"] == about["num_support"] == len(about["support"]) == 3
     assert about["aliases"] == (f"the {found.answer}",)
@@ -113,26 +89,32 @@ def test_the_hubs_columns_of_lists_are_read_like_rows() -> None:
     assert parsed(row | {"paragraphs": json.dumps(row["paragraphs"])}) == parsed(row)
 
 
-def test_all_shapes_of_hotpotqa_and_2wiki_are_read_alike() -> None:
+FACTS, CONTEXT = (rows("hotpotqa")[0][key] for key in ("supporting_facts", "context"))
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        {
+            "supporting_facts": {"title": [title for title, _ in FACTS], "sent_id": [place for _, place in FACTS]},
+            "context": {"title": [title for title, _ in CONTEXT], "sentences": [lines for _, lines in CONTEXT]},
+        },
+        {"supporting_facts": json.dumps(FACTS), "context": json.dumps(CONTEXT)},
+        {"supporting_facts": [{"title": title, "sent_id": place, "more": 1} for title, place in FACTS]},
+        {"supporting_facts": [[title, [place], ["text"], {}] for title, place in FACTS]},
+    ],
+    ids=["hub columns", "json texts", "objects", "longer facts"],
+)
+def test_all_shapes_of_hotpotqa_and_2wiki_are_read_alike(shape: dict[str, Any]) -> None:
     row = rows("hotpotqa")[0]
-    facts, context = row["supporting_facts"], row["context"]
-    expected = hotpotqa.parse(Row("r", row))
-    assert len(question(expected).metadata["support"]) == 2
-    hub = {key: value for key, value in row.items() if key != "_id"} | {
-        "id": row["_id"],
-        "supporting_facts": {"title": [title for title, _ in facts], "sent_id": [place for _, place in facts]},
-        "context": {"title": [title for title, _ in context], "sentences": [lines for _, lines in context]},
-    }
-    assert hotpotqa.parse(Row("r", hub)) == expected
-    parquet = row | {"supporting_facts": json.dumps(facts), "context": json.dumps(context)}
-    assert hotpotqa.parse(Row("r", parquet)) == expected
-    objects = row | {"supporting_facts": [{"title": title, "sent_id": place, "more": 1} for title, place in facts]}
-    assert hotpotqa.parse(Row("r", objects)) == expected
-    longer = row | {"supporting_facts": [[title, [place], ["text"], {}] for title, place in facts]}
-    assert hotpotqa.parse(Row("r", longer)) == expected
+    expected = parsed(row, hotpotqa.parse)
+    assert len(expected.metadata["support"]) == 2
+    assert parsed(row | shape, hotpotqa.parse) == expected
+    renamed = {key: value for key, value in row.items() if key != "_id"} | {"id": row["_id"]}
+    assert parsed(renamed | shape, hotpotqa.parse) == expected
 
 
-def test_hops_of_hotpotqa_are_its_different_supporting_titles_and_kinds_are_tags() -> None:
+def test_hops_of_hotpotqa_are_its_supporting_titles() -> None:
     task = make_qa("wiki2")
     for example in task.eval_examples(100):
         assert example.metadata["hops"] == len({fact for fact in example.metadata["support"].values()})
@@ -140,8 +122,8 @@ def test_hops_of_hotpotqa_are_its_different_supporting_titles_and_kinds_are_tags
         assert task.tags(example) == (f"{example.metadata['hops']}_hops", kind)
 
 
-def without_support(paragraphs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [paragraph | {"is_supporting": False} for paragraph in paragraphs]
+FIRST = rows("musique")[0]
+UNSUPPORTED = [paragraph | {"is_supporting": False} for paragraph in FIRST["paragraphs"]]
 
 
 @pytest.mark.parametrize(
@@ -152,7 +134,7 @@ def without_support(paragraphs: list[dict[str, Any]]) -> list[dict[str, Any]]:
         ("musique", {"answerable": False}, "cannot be answered"),
         ("musique", {"paragraphs": []}, "have no paragraphs"),
         ("musique", {"paragraphs": None}, "have no paragraphs"),
-        ("musique", {"paragraphs": without_support(rows("musique")[0]["paragraphs"])}, "have no supporting paragraph"),
+        ("musique", {"paragraphs": UNSUPPORTED}, "have no supporting paragraph"),
         ("hotpotqa", {"context": []}, "have no paragraphs"),
         ("hotpotqa", {"supporting_facts": []}, "have no supporting facts"),
         ("hotpotqa", {"context_complete": False}, hotpotqa.INCOMPLETE),
@@ -161,10 +143,10 @@ def without_support(paragraphs: list[dict[str, Any]]) -> list[dict[str, Any]]:
 )
 def test_pitfall_28_rows_that_cannot_be_used_say_why(name: str, fields: dict[str, Any], reason: str) -> None:
     parse = musique.parse if name == "musique" else hotpotqa.parse
-    assert parse(Row("r", rows(name)[0] | fields)) == reason
+    assert parsed(rows(name)[0] | fields, parse) == reason
 
 
-def test_questions_without_paragraphs_are_left_out_with_one_note_that_names_the_first(tmp_path: Path) -> None:
+def test_questions_without_paragraphs_are_left_out_and_noted(tmp_path: Path) -> None:
     bare = [{key: value for key, value in row.items() if key != "paragraphs"} for row in rows("musique")[:3]]
     folder = save(tmp_path / "data", rows("musique", "train"), bare + rows("musique")[3:])
     notes = [note for note in make_qa(folder=folder).notes if "paragraphs:" in note]
@@ -190,7 +172,7 @@ BAD = {
 def test_damaged_rows_are_errors_that_name_row_and_field(name: str) -> None:
     change, words = BAD[name]
     with pytest.raises(DataError, match=words) as caught:
-        parsed(changed(paragraphs=change(rows("musique")[0]["paragraphs"])))
+        parsed(FIRST | {"paragraphs": change(FIRST["paragraphs"])})
     assert str(caught.value).startswith("here, line 1: field ")
 
 
@@ -203,33 +185,23 @@ def test_incomplete_contexts_of_hotpotqa_are_for_the_corpus_only(tmp_path: Path)
     assert make_qa("hotpotqa", retrieval=corpus("hotpotqa", index_dir=str(tmp_path))).sizes == (8, 8)
 
 
-# ---------------------------------------------------------------------------------------------------------- corpus
-
-
-def test_pitfall_28_in_a_corpus_musique_wants_title_and_text_and_the_others_the_title() -> None:
-    row = rows("musique")[0]
-    support = [paragraph for paragraph in row["paragraphs"] if paragraph["is_supporting"]]
+def test_pitfall_28_support_in_a_corpus_is_by_text_or_title() -> None:
+    support = [paragraph for paragraph in FIRST["paragraphs"] if paragraph["is_supporting"]]
     passages = [
         *(Document(id=f"m{n}", title=p["title"], text=p["paragraph_text"]) for n, p in enumerate(support)),
         Document(id="other", title=support[0]["title"], text="Another text."),
     ]
-    found = question(musique.parse(Row("r", row), Library(passages, "title_and_text")))
+    found = parsed(FIRST, library=Library(passages, "title_and_text"))
     assert found.metadata["support"].keys() == {"m0", "m1"}
-    assert musique.parse(Row("r", row), Library(passages[1:], "title_and_text")) == (
-        "have supporting paragraphs that are not in the corpus"
-    )
-    hotpot = rows("hotpotqa")[0]
-    titles = [title for title, _ in hotpot["supporting_facts"]]
-    named = [Document(id=f"h{n}", title=titles[n % 2], text=f"Text {n}.") for n in range(4)]
-    whole = question(hotpotqa.parse(Row("r", hotpot), Library(named, "title")))
-    assert whole.metadata["support"] == {"h0": titles[0], "h2": titles[0], "h1": titles[1], "h3": titles[1]}
+    missing = "have supporting paragraphs that are not in the corpus"
+    assert parsed(FIRST, library=Library(passages[1:], "title_and_text")) == missing
+    first, second = (title for title, _ in FACTS)
+    named = [Document(id=f"h{n}", title=(first, second)[n % 2], text=f"Text {n}.") for n in range(4)]
+    whole = parsed(rows("hotpotqa")[0], hotpotqa.parse, Library(named, "title"))
+    assert whole.metadata["support"] == {"h0": first, "h2": first, "h1": second, "h3": second}
     assert whole.metadata["num_support"] == whole.metadata["hops"] == 2
-    assert hotpotqa.parse(Row("r", hotpot), Library(named[:1], "title")) == (
-        "have supporting titles that are not in the corpus"
-    )
-
-
-# ------------------------------------------------------------------------------------------- noise, order and hops
+    missing = "have supporting titles that are not in the corpus"
+    assert parsed(rows("hotpotqa")[0], hotpotqa.parse, Library(named[:1], "title")) == missing
 
 
 def documents(example: Example) -> list[str]:
@@ -244,7 +216,7 @@ def trained(task: DatasetTask) -> dict[str, Example]:
     return {example.id: example for example in (task.train_example(index) for index in range(8))}
 
 
-def test_pitfall_37_noise_is_seeded_for_each_example_and_leaves_evaluation_alone() -> None:
+def test_pitfall_37_noise_is_seeded_and_spares_evaluation() -> None:
     some, again, other = (trained(make_qa(noise_rate=0.5, seed=seed)) for seed in (0, 0, 1))
     assert all(documents(some[name]) == documents(again[name]) for name in some)
     assert any(documents(some[name]) != documents(other[name]) for name in some)
@@ -253,7 +225,7 @@ def test_pitfall_37_noise_is_seeded_for_each_example_and_leaves_evaluation_alone
     assert held_out == [documents(example) for example in make_qa(noise_rate=1.0).eval_examples(9)]
 
 
-def test_pitfall_37_each_question_draws_noise_of_its_own_and_keeps_what_supports() -> None:
+def test_pitfall_37_each_question_draws_its_own_noise() -> None:
     whole, some, none = (trained(make_qa(noise_rate=rate)) for rate in (1.0, 0.5, 0.0))
     fates: dict[int, set[bool]] = {}
     for name, example in whole.items():
@@ -269,7 +241,7 @@ def hops(task: DatasetTask, indices: range) -> list[int]:
     return [task.train_example(index).metadata["hops"] for index in indices]
 
 
-def test_a_curriculum_goes_from_few_hops_to_many_in_every_pass_and_in_a_new_order() -> None:
+def test_a_curriculum_goes_from_few_hops_to_many_in_every_pass() -> None:
     task = make_qa(curriculum="hops")
     first, second = hops(task, range(8)), hops(task, range(8, 16))
     assert first == second == sorted(first)
@@ -285,15 +257,14 @@ def test_pitfall_37_a_curriculum_is_a_function_of_seed_and_index() -> None:
     assert backwards[::-1] == ids(make_qa(curriculum="hops"), range(24))
 
 
-def test_pitfall_38_the_first_held_out_questions_are_no_longer_those_of_few_hops() -> None:
-    balanced = make_qa(eval_order="balanced")
-    kinds = [example.metadata["hops"] for example in balanced.eval_examples(8)]
-    assert kinds == [2, 3, 4, 2, 3, 4, 2, 3]
-    fair = [example.metadata["hops"] for example in make_qa().eval_examples(8)]
-    assert fair != sorted(fair)
-    assert sorted(fair) == sorted(kinds)
-    curriculum = [example.metadata["hops"] for example in make_qa(curriculum="hops").eval_examples(8)]
-    assert curriculum == fair
+def test_pitfall_38_the_first_held_out_questions_have_all_hops() -> None:
+    def held_out(**changes: str) -> list[int]:
+        return [example.metadata["hops"] for example in make_qa(**changes).eval_examples(8)]
+
+    assert held_out(eval_order="balanced") == [2, 3, 4, 2, 3, 4, 2, 3]
+    fair = held_out()
+    assert fair != sorted(fair) == sorted(held_out(eval_order="balanced"))
+    assert held_out(curriculum="hops") == fair
 
 
 def test_hops_keeps_a_subset_and_says_so() -> None:

@@ -1,6 +1,7 @@
 """The surface for programs with a loop of their own: questions, tools, scores."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -26,8 +27,8 @@ def calls_of(example: Example) -> list[ToolCall]:
     return [search, call("get_document", doc_id=first), broken, answer(f"{example.answer} or so", (first, "0"))]
 
 
-def test_scores_agree_to_the_last_digit_with_the_environment_of_the_task(game: Game) -> None:
-    async def outside(example: Example) -> tuple[object, object]:
+def test_scores_agree_to_the_last_digit_with_the_task(game: Game) -> None:
+    async def outside(example: Example) -> tuple[Any, Any]:
         notes = game.begin(example)
         calls = calls_of(example)
         for each in calls[:-1]:
@@ -37,9 +38,9 @@ def test_scores_agree_to_the_last_digit_with_the_environment_of_the_task(game: G
     for example in game.held_out():
         score, grade = asyncio.run(outside(example))
         ours, graded, _ = play(game.task, example, *(said(each) for each in calls_of(example)))
-        assert score.value == ours.value  # type: ignore[attr-defined]
-        assert score.parts == ours.parts  # type: ignore[attr-defined]
-        assert score.diagnostics.items() <= ours.diagnostics.items()  # type: ignore[attr-defined]
+        assert score.value == ours.value
+        assert score.parts == ours.parts
+        assert score.diagnostics.items() <= ours.diagnostics.items()
         assert grade == graded
 
 

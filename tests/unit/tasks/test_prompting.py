@@ -6,45 +6,37 @@ from rlvr import registry
 from rlvr.errors import ConfigError
 from rlvr.tasks.problems import Problem, fingerprint
 from rlvr.tasks.prompting import Prompter, resolve_markers
-from rlvr.tasks.prompts import MarkerSettings, MathReasoning, Prompt
-from rlvr.types import Message
+from rlvr.tasks.prompts import MarkerSettings, MathReasoning
 from tests.unit.tasks.data_tasks import MARKERS
 
 SET = MARKERS.sets["working_out"]
 PROBLEM = Problem(
     id="p", key=fingerprint("Two and two?"), question="Two and two?", answer="4", solution="2+2 makes four."
 )
+NASTY = "{solution_start} {} {0} {{x}} %s {question} \\boxed{}"
+SHOTS = [Problem(id=q, key=b"", question=q, answer="", demonstration=a) for q, a in (("a?", "A"), ("b?", "B"))]
 
 
-def prompt(**changes: Any) -> Prompt:
-    return MathReasoning(**changes)
+def prompter(**changes: Any) -> Prompter:
+    return Prompter(MathReasoning(**changes), SET)
 
 
-def test_markers_are_filled_into_system_and_user_and_the_question_into_user() -> None:
-    made = Prompter(prompt(system="Use {reasoning_start}.", user="Q: {question} End with {solution_end}"), SET)
-    assert made.messages("Why?") == (
-        Message(role="system", content="Use <start_working_out>."),
-        Message(role="user", content="Q: Why? End with </SOLUTION>"),
-    )
+FILLED = "system: Use <start_working_out>. | user: Q: Why? End with </SOLUTION>"
+SHOWN = "system: s | user: <a?> | assistant: A | user: <b?> | assistant: B | user: <c?>"
 
 
-def test_braces_of_a_question_stay_as_they_are() -> None:
-    made = Prompter(prompt(system=None), SET)
-    nasty = "{solution_start} {} {0} {{x}} %s {question} \\boxed{}"
-    assert made.messages(nasty) == (Message(role="user", content=nasty),)
-
-
-def test_shots_are_turns_before_the_question() -> None:
-    shots = [Problem(id=q, key=b"", question=q, answer="", demonstration=a) for q, a in (("a?", "A"), ("b?", "B"))]
-    messages = Prompter(prompt(system="s", user="<{question}>"), SET).messages("c?", shots)
-    assert [(m.role, m.content) for m in messages] == [
-        ("system", "s"),
-        ("user", "<a?>"),
-        ("assistant", "A"),
-        ("user", "<b?>"),
-        ("assistant", "B"),
-        ("user", "<c?>"),
-    ]
+@pytest.mark.parametrize(
+    ("system", "user", "question", "shots", "wanted"),
+    [
+        ("Use {reasoning_start}.", "Q: {question} End with {solution_end}", "Why?", [], FILLED),
+        (None, "{question}", NASTY, [], f"user: {NASTY}"),  # braces of a question stay
+        ("s", "<{question}>", "c?", SHOTS, SHOWN),
+    ],
+    ids=["markers and question", "braces of a question", "shots before the question"],
+)
+def test_templates_are_filled_in(system: str | None, user: str, question: str, shots: list, wanted: str) -> None:
+    messages = prompter(system=system, user=user).messages(question, shots)
+    assert " | ".join(f"{message.role}: {message.content}" for message in messages) == wanted
 
 
 @pytest.mark.parametrize(
@@ -58,17 +50,15 @@ def test_shots_are_turns_before_the_question() -> None:
         ("user", "{question} } closed", "brace"),
     ],
 )
-def test_a_placeholder_that_cannot_be_filled_is_an_error_that_names_the_setting(
-    key: str, template: str, named: str
-) -> None:
+def test_a_bad_placeholder_is_an_error_naming_the_setting(key: str, template: str, named: str) -> None:
     with pytest.raises(ConfigError) as error:
-        Prompter(prompt(**{key: template}), SET)
+        prompter(**{key: template})
     assert f"prompt.{key}" in str(error.value)
     assert named in str(error.value)
 
 
 @pytest.mark.parametrize("name", registry.names("prompt"))
-def test_every_prompt_of_the_package_renders_without_a_placeholder_left(name: str) -> None:
+def test_every_prompt_renders_without_a_placeholder_left(name: str) -> None:
     settings = registry.find("prompt", name)()
     made = Prompter(settings, resolve_markers(settings, MARKERS, "qwen2"), ("documents",))
     text = "\n".join(message.content for message in made.messages("Q?", fields={"documents": "0. Lyon"}))
@@ -86,37 +76,28 @@ def test_every_prompt_of_the_package_renders_without_a_placeholder_left(name: st
         ("whole", "4"),
     ],
 )
-def test_a_worked_problem_is_in_the_asked_for_format_and_reads_back(answer_in: str, worked: str) -> None:
-    made = Prompter(prompt(answer_in=answer_in), SET)
+def test_a_worked_problem_in_its_format_reads_back(answer_in: str, worked: str) -> None:
+    made = prompter(answer_in=answer_in)
     assert made.worked(PROBLEM) == worked
     assert made.answer_format.extract(worked) == "4"
     assert made.answer_format.is_exact(worked)
 
 
-@pytest.mark.parametrize(
-    ("family", "remedy"), [("gpt9", r"add markers\.families\.gpt9=SET"), (None, r"prompt\.markers=SET")]
-)
-def test_a_family_without_markers_is_an_error_with_a_remedy(family: str | None, remedy: str) -> None:
-    with pytest.raises(ConfigError, match=remedy):
-        resolve_markers(prompt(), MARKERS, family)
-
-
-def test_an_unknown_set_is_an_error_naming_the_nearest() -> None:
-    with pytest.raises(ConfigError, match=r"prompt\.markers=thinking: .* did you mean think\?"):
-        resolve_markers(prompt(markers="thinking"), MARKERS, "qwen2")
-    lost = MARKERS.model_copy(update={"families": {"mine": "gone"}})
-    with pytest.raises(ConfigError, match=r"markers\.families\.mine=gone"):
-        resolve_markers(prompt(), lost, "mine")
+TWICE = MarkerSettings(**(SET.model_dump() | {"reasoning_end": "<start_working_out>"}))
+INSIDE = MarkerSettings(**(SET.model_dump() | {"solution_start": "SOLUTION>"}))
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("changes", "markers", "family", "remedy"),
     [
-        {"reasoning_end": "<start_working_out>"},  # twice
-        {"solution_start": "SOLUTION>"},  # inside another
+        ({}, {}, "gpt9", r"add markers\.families\.gpt9=SET"),
+        ({}, {}, None, r"prompt\.markers=SET"),
+        ({"markers": "thinking"}, {}, "qwen2", r"prompt\.markers=thinking: .* did you mean think\?"),
+        ({}, {"families": {"mine": "gone"}}, "mine", r"markers\.families\.mine=gone"),
+        ({"markers": "mine"}, {"sets": {"mine": TWICE}}, "llama", r"markers\.sets\.mine: "),
+        ({"markers": "mine"}, {"sets": {"mine": INSIDE}}, "llama", r"markers\.sets\.mine: "),
     ],
 )
-def test_markers_that_cannot_be_told_apart_are_an_error_naming_their_set(changes: dict[str, str]) -> None:
-    broken = MarkerSettings(**(SET.model_dump() | changes))
-    with pytest.raises(ConfigError, match=r"markers\.sets\.mine: "):
-        resolve_markers(prompt(markers="mine"), MARKERS.model_copy(update={"sets": {"mine": broken}}), "llama")
+def test_missing_and_ambiguous_markers_are_errors(changes: Any, markers: Any, family: str | None, remedy: str) -> None:
+    with pytest.raises(ConfigError, match=remedy):
+        resolve_markers(MathReasoning(**changes), MARKERS.model_copy(update=markers), family)

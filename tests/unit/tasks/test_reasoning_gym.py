@@ -16,11 +16,9 @@ def gym(dataset: str = "chain_sum", seed: int = 0, prompt: dict[str, Any] | None
 def test_problems_are_real_and_carry_what_their_verifier_needs() -> None:
     made = gym(settings={"min_terms": 2, "max_terms": 2})
     example = made.train_example(0)
-    assert example.metadata["dataset"] == "chain_sum"
     entry = example.metadata["entry"]
-    assert entry["answer"] == example.answer
-    assert entry["question"] == example.messages[-1].content
-    assert entry["metadata"]["num_terms"] == 2
+    assert (entry["answer"], entry["question"]) == (example.answer, example.messages[-1].content)
+    assert (example.metadata["dataset"], entry["metadata"]["num_terms"]) == ("chain_sum", 2)
     assert "<SOLUTION>" in example.messages[0].content
 
 
@@ -34,7 +32,7 @@ def test_pitfall_37_a_problem_is_a_function_of_seed_and_index() -> None:
     assert ids(gym("acre"), range(70))[66:] == ids(gym("acre"), range(66, 70))  # made in chunks by the library
 
 
-def test_pitfall_38_held_out_problems_are_never_drawn_in_training_even_where_there_are_few() -> None:
+def test_pitfall_38_held_out_problems_are_never_trained_on() -> None:
     settings = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}
     made = gym(settings=settings)
     held_out = {example.id for example in made.eval_examples(20)}
@@ -44,16 +42,17 @@ def test_pitfall_38_held_out_problems_are_never_drawn_in_training_even_where_the
 
 
 @pytest.mark.parametrize("dataset", ["chain_sum", "acre", "rearc", "countdown"])
-def test_every_gold_earns_full_marks_from_the_librarys_own_verifier(dataset: str) -> None:
+def test_every_gold_earns_full_marks_from_the_library(dataset: str) -> None:
     async def run() -> None:
         for example in [made.train_example(0), *made.eval_examples(1)]:
-            text = solved(example.answer)
-            assert (await made.env(example).score([turn(text)])).value == 1.0
-            assert (await made.grade(example, [turn(text)])).correct
-            wrong = solved("no answer at all")
-            assert (await made.env(example).score([turn(wrong)])).value < 0.5
-            assert not (await made.grade(example, [turn(wrong)])).correct
-            unread = await made.grade(example, [turn(example.answer)])
+            right, wrong, bare = (
+                [turn(said)] for said in (solved(example.answer), solved("no answer"), example.answer)
+            )
+            assert (await made.env(example).score(right)).value == 1.0
+            assert (await made.grade(example, right)).correct
+            assert (await made.env(example).score(wrong)).value < 0.5
+            assert not (await made.grade(example, wrong)).correct
+            unread = await made.grade(example, bare)
             assert (unread.answer, unread.correct) == (None, False)
 
     with opened({"name": "reasoning_gym", "dataset": dataset}) as made:
@@ -70,12 +69,12 @@ def test_every_gold_earns_full_marks_from_the_librarys_own_verifier(dataset: str
         ("chain_sum", {"min_terms": "many"}),
     ],
 )
-def test_what_the_library_refuses_is_an_error_naming_it(dataset: str, settings: dict[str, Any]) -> None:
+def test_refused_settings_are_an_error_naming_them(dataset: str, settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=rf"task\.dataset={dataset} task\.settings=.* cannot make a problem of them"):
         gym(dataset, settings=settings)
 
 
-def test_data_sets_without_reference_answers_can_be_trained_on_but_not_demonstrated() -> None:
+def test_data_sets_without_golds_cannot_be_demonstrated() -> None:
     made = gym("graph_color")
     example = made.train_example(0)
     assert example.answer == ""
@@ -86,12 +85,7 @@ def test_data_sets_without_reference_answers_can_be_trained_on_but_not_demonstra
         gym("graph_color", prompt={"few_shot": 1})
 
 
-def test_without_the_library_one_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = importlib.util.find_spec
-
-    def find_spec(name: str, *args: Any) -> Any:
-        return None if name == "reasoning_gym" else real(name, *args)
-
-    monkeypatch.setattr(importlib.util, "find_spec", find_spec)
+def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *_: None)
     with pytest.raises(UserError, match=r"pip install 'rlvr\[reasoning-gym\]'"):
         gym()

@@ -11,6 +11,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from rlvr.errors import ConfigError
@@ -37,20 +39,14 @@ configs:
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository in the Hub's format with two configurations."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     root = tmp_path_factory.mktemp("hub") / "my_gsm8k"
     for subset, split, num in (("main", "train", 8), ("main", "test", 3), ("socratic", "train", 2)):
         (root / subset).mkdir(parents=True, exist_ok=True)
-        table = pa.table(
-            {
-                "question": [f"{subset} {split} {n} and {n}?" for n in range(num)],
-                "answer": [f"{n}+{n}=<<{n}+{n}={2 * n}>>{2 * n}\n#### {2 * n}" for n in range(num)],
-                "extra": [{"n": n} for n in range(num)],
-            }
-        )
-        pq.write_table(table, root / subset / f"{split}-00000-of-00001.parquet")
+        rows = [
+            {"question": f"{subset} {split} {n} and {n}?", "answer": f"#### {2 * n}", "extra": {"n": n}}
+            for n in range(num)
+        ]
+        pq.write_table(pa.Table.from_pylist(rows), root / subset / f"{split}-00000-of-00001.parquet")
     (root / "README.md").write_text(CARD)
     return root
 
@@ -67,16 +63,14 @@ def test_a_repository_on_disk_is_a_task(repository: Path, capfd: pytest.CaptureF
     assert capfd.readouterr() == ("", "")
 
 
-def test_unknown_splits_and_subsets_are_errors_naming_the_known_ones(repository: Path) -> None:
-    with pytest.raises(ConfigError, match=r"split dev: .*train.*test"):
-        gsm8k(repository, eval_split="dev")
-    with pytest.raises(ConfigError, match=r"has no configuration platonic .*main.*socratic"):
-        gsm8k(repository, subset="platonic")
-    with pytest.raises(ConfigError, match=r"has no configuration null .*main.*socratic"):
-        gsm8k(repository, subset=None)
-
-
-# -------------------------------------------------------------- in a process of its own, whose Hub is a server of ours
+def test_unknown_splits_and_subsets_name_the_known_ones(repository: Path) -> None:
+    for changes, said in (
+        ({"eval_split": "dev"}, r"split dev: .*train.*test"),
+        ({"subset": "platonic"}, r"has no configuration platonic .*main.*socratic"),
+        ({"subset": None}, r"has no configuration null .*main.*socratic"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            gsm8k(repository, **changes)
 
 
 LOAD = """
@@ -94,7 +88,7 @@ for name in sys.argv[1:]:
 """
 
 
-def test_a_data_set_that_is_loaded_by_a_program_is_refused_and_not_run(tmp_path: Path) -> None:
+def test_a_loading_script_is_refused_and_not_run(tmp_path: Path) -> None:
     folder = tmp_path / "scripted"
     folder.mkdir()
     (folder / "scripted.py").write_text("raise SystemExit('this must never run')")
@@ -117,13 +111,14 @@ def load(names: Sequence[str], cache: Path, **environment: str) -> list[str]:
     return result.stdout.splitlines()
 
 
+REFUSED = "UserError the Hub refuses access to the data set owner/{} with this token"
 ANSWERS: dict[str, tuple[int, str | None, str]] = {
-    "gated": (401, "GatedRepo", "UserError the Hub refuses access to the data set owner/gated with this token"),
-    "private": (401, "RepoNotFound", "UserError the Hub refuses access to the data set owner/private with this token"),
-    "token": (401, None, "UserError the Hub refuses access to the data set owner/token with this token"),
-    "forbidden": (403, None, "UserError the Hub refuses access to the data set owner/forbidden with this token"),
-    "gone": (404, "RepoNotFound", "ConfigError task.path=owner/gone: there is no such folder, and the Hub has no such"),
-    "down": (503, None, "UserError task.path=owner/down is no local folder, was not downloaded before, and the Hub"),
+    "gated": (401, "GatedRepo", REFUSED),
+    "private": (401, "RepoNotFound", REFUSED),
+    "token": (401, None, REFUSED),
+    "forbidden": (403, None, REFUSED),
+    "gone": (404, "RepoNotFound", "ConfigError task.path=owner/{}: there is no such folder, and the Hub has no such"),
+    "down": (503, None, "UserError task.path=owner/{} is no local folder, was not downloaded before, and the Hub"),
 }
 """Name of a data set -> status and error code of the Hub, and what the user is told."""
 
@@ -146,13 +141,13 @@ class Hub(BaseHTTPRequestHandler):
         pass
 
 
-def test_what_the_hub_refuses_is_one_sentence_with_the_remedy(tmp_path: Path) -> None:
+def test_a_refusal_of_the_hub_names_the_remedy(tmp_path: Path) -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         lines = load(list(ANSWERS), tmp_path, HF_ENDPOINT=f"http://127.0.0.1:{server.server_port}", HF_TOKEN="hf_wrong")
         server.shutdown()
-    for line, (status, _, said) in zip(lines, ANSWERS.values(), strict=True):
-        assert line.startswith(said)
+    for line, (name, (status, _, said)) in zip(lines, ANSWERS.items(), strict=True):
+        assert line.startswith(said.format(name))
         assert status == 404 or "set task.path to a folder" in line
 
 
@@ -160,9 +155,7 @@ NOWHERE = "is no local folder, was not downloaded before, and the Hub cannot be 
 
 
 @pytest.mark.parametrize("offline", [False, True])
-def test_without_a_network_what_was_downloaded_is_used_and_the_rest_is_one_sentence(
-    offline: bool, repository: Path, tmp_path: Path
-) -> None:
+def test_without_a_network_the_cache_is_used(offline: bool, repository: Path, tmp_path: Path) -> None:
     from datasets import load_dataset
 
     cache = tmp_path / "datasets"
@@ -176,7 +169,7 @@ def test_without_a_network_what_was_downloaded_is_used_and_the_rest_is_one_sente
     assert ("HF_HUB_OFFLINE" in unknown) == offline
 
 
-def test_a_hub_that_never_answers_is_given_up_within_seconds(tmp_path: Path) -> None:
+def test_a_hub_that_never_answers_is_given_up(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         (line,) = load(["my_gsm8k"], tmp_path, HF_ENDPOINT=f"http://127.0.0.1:{listener.getsockname()[1]}")
     assert line.startswith(f"UserError task.path=owner/my_gsm8k {NOWHERE}")

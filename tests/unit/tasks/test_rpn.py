@@ -28,9 +28,6 @@ def is_uniform(counts: list[int], weights: list[float] | None = None) -> bool:
     return chisquare(counts, [total * weight / sum(weights) for weight in weights]).pvalue > 0.001
 
 
-# ------------------------------------------------------------------------------------------------------ examples
-
-
 def test_an_example_is_one_user_message_ending_in_equals() -> None:
     assert make_task(modulus=13, operand_range=(0, 12)).example("4 0 1 + +") == Example(
         id="4 0 1 + +",
@@ -48,7 +45,7 @@ def test_the_stream_is_a_function_of_seed_and_index_only() -> None:
     assert len({example.id for example in forward}) > 40
 
 
-def test_pitfall_36_training_examples_and_demonstrations_are_different_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pitfall_36_training_and_demonstrations_have_own_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     seeds: list[int] = []
 
     def recorded(*parts: Any) -> int:
@@ -63,12 +60,11 @@ def test_pitfall_36_training_examples_and_demonstrations_are_different_streams(m
     assert len(seeds) == len(set(seeds)) == 60
 
 
-@pytest.mark.parametrize("num_operators", [3, 4])
-def test_tree_shapes_are_uniform(num_operators: int) -> None:
-    size = {"complexity_range": (num_operators, num_operators), "max_prompt_tokens": 11}
-    task = make_task(**size)
+@pytest.mark.parametrize(("num_operators", "num_shapes"), [(3, 5), (4, 14)])
+def test_tree_shapes_are_uniform(num_operators: int, num_shapes: int) -> None:
+    task = make_task(complexity_range=(num_operators, num_operators), max_prompt_tokens=11)
     counts = Counter(shape_of(task.train_example(index).id) for index in range(4000))
-    assert len(counts) == {3: 5, 4: 14}[num_operators]
+    assert len(counts) == num_shapes
     assert is_uniform(list(counts.values()))
 
 
@@ -79,7 +75,7 @@ def test_operands_and_operators_are_uniform() -> None:
     assert is_uniform([words[operator] for operator in "+-*"])
 
 
-def test_weights_say_how_often_each_number_of_operators_is_drawn() -> None:
+def test_weights_are_the_shares_of_each_number_of_operators() -> None:
     def sizes(examples: list[Example]) -> list[int]:
         counts = Counter(example.metadata["num_operators"] for example in examples)
         return [counts[size] for size in (1, 2, 3)]
@@ -92,19 +88,15 @@ def test_weights_say_how_often_each_number_of_operators_is_drawn() -> None:
     assert is_uniform(sizes(weighted.eval_examples(600)), [3, 1, 2])
 
 
-# ------------------------------------------------------------------------------------------------------ the split
-
-
-def test_pitfall_38_no_held_out_expression_is_ever_trained_on() -> None:
+def test_pitfall_38_held_out_expressions_are_never_trained_on() -> None:
     held_out = {example.id for example in make_task().eval_examples(500)}
     assert len(held_out) == 500
     for seed in range(5):
         task = make_task(seed=seed)
         trained = {task.train_example(index).id for index in range(2000)}
         shown = {" ".join(task.demonstration(index, 0.5)[0].split()[1:-1]) for index in range(2000)}
-        assert not held_out & trained
-        assert not held_out & shown
-        assert not any(task.is_held_out(expression) for expression in trained | shown)
+        assert not held_out & (trained | shown)
+        assert not any(map(task.is_held_out, trained | shown))
 
 
 def test_pitfall_38_held_out_examples_are_the_same_for_every_run() -> None:
@@ -130,9 +122,6 @@ def test_a_small_space_gives_what_it_has_and_no_duplicates() -> None:
     assert sorted(example.id for example in examples) == sorted(filter(task.is_held_out, every))
 
 
-# ------------------------------------------------------------------------------------------------ demonstrations
-
-
 def test_demonstrations_are_worked_or_direct() -> None:
     task = make_task()
     for index in range(200):
@@ -151,9 +140,6 @@ def test_the_worked_demonstration_of_the_specification() -> None:
     )
     found = dict(task.demonstration(index, 1.0) for index in range(20000))
     assert found["<boe> 4 0 1 + + ="] == "4 1 + = 5 <eoe>"
-
-
-# -------------------------------------------------------------------------------- vocabulary and gold answers
 
 
 def test_the_vocabulary_of_the_specification_has_18_words() -> None:
@@ -190,7 +176,7 @@ def tasks(draw: st.DrawFn) -> RpnTask:
 
 @settings(max_examples=150, deadline=None)
 @given(tasks(), st.integers(0, 10**6), st.sampled_from([0.0, 1.0]), st.data())
-def test_pitfall_28_every_gold_scores_full_marks_and_a_perturbed_one_none(
+def test_pitfall_28_only_the_gold_scores_full_marks(
     task: RpnTask, index: int, worked_share: float, data: st.DataObject
 ) -> None:
     prompt, completion = task.demonstration(index, worked_share)
@@ -204,9 +190,6 @@ def test_pitfall_28_every_gold_scores_full_marks_and_a_perturbed_one_none(
     perturbed = completion.rsplit(maxsplit=2)[:-2]
     found = score(task, prompt, " ".join([*perturbed, wrong, "<eoe>"]), answer)
     assert (found.value, dict(found.parts)) == (0.3, {"boxed": 1.0, "correct": 0.0})
-
-
-# ----------------------------------------------------------------------------------------------------- settings
 
 
 def test_a_users_expression_is_checked() -> None:

@@ -10,7 +10,7 @@ def is_valid(shape: str) -> bool:
     return all(height >= 1 for height in heights) and heights[-1] == 1
 
 
-def test_there_are_catalan_many_shapes() -> None:
+def test_shapes_are_counted_by_the_catalan_numbers() -> None:
     assert [count_shapes(k) for k in range(7)] == [1, 1, 2, 5, 14, 42, 132]
 
 

@@ -1,4 +1,4 @@
-"""Whatever stands in a row: a problem, no problem, or one sentence."""
+"""Any row gives a problem, none, or one sentence."""
 
 import json
 from pathlib import Path

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import importlib.metadata
 import math
 import signal
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from rlvr.errors import ConfigError, UserError
-from rlvr.tasks.verifiers import library
 from rlvr.tracking.rollout_metrics import tool_metrics
 from rlvr.types import StopReason
+from tests.unit.tasks.data_tasks import turn
 from tests.unit.tasks.verifiers_play import ENVIRONMENTS, Codec, Engine, call, episode, graded, make_task, play
 
-needs_library = pytest.mark.verifiers
+pytestmark = pytest.mark.verifiers
 CUT = StopReason.LENGTH
 
 
@@ -31,27 +30,6 @@ def _environments(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     assert {number: signal.getsignal(number) for number in handlers} == handlers
 
 
-# ------------------------------------------------------------------------------------------------ without the library
-
-
-@pytest.mark.parametrize("found", [None, "0.4.0"])
-def test_without_the_library_or_with_another_version_the_extra_is_named(
-    monkeypatch: pytest.MonkeyPatch, found: str | None
-) -> None:
-    def version(name: str) -> str:
-        if found is None:
-            raise importlib.metadata.PackageNotFoundError(name)
-        return found
-
-    monkeypatch.setattr(importlib.metadata, "version", version)
-    with pytest.raises(UserError, match=r"pip install 'rlvr\[verifiers\]'"):
-        library()
-
-
-# ------------------------------------------------------------------------------------------------------- one turn
-
-
-@needs_library
 def test_a_single_turn_is_scored_by_the_rubric() -> None:
     task = make_task("letters")
     example = task.train_example(0)
@@ -63,8 +41,7 @@ def test_a_single_turn_is_scored_by_the_rubric() -> None:
     assert found.stop_reason == StopReason.STOP
 
 
-@needs_library
-def test_its_evaluation_set_is_held_out_and_else_a_share_of_the_rows() -> None:
+def test_held_out_is_its_evaluation_set_or_a_share_of_rows() -> None:
     own, cut = make_task("letters"), make_task("numbers")
     assert {example.messages[0].content[:4] for example in own.eval_examples(99)} == {"tell"}
     held_out = {example.id for example in cut.eval_examples(99)}
@@ -76,11 +53,7 @@ def test_its_evaluation_set_is_held_out_and_else_a_share_of_the_rows() -> None:
     assert "from the verifiers environment rlvr-test-environments" in cut.notes[0]
 
 
-# ------------------------------------------------------------------------------------------------------------ tools
-
-
-@needs_library
-def test_tools_are_called_by_the_library_and_answered_in_messages() -> None:
+def test_tools_are_called_by_the_library() -> None:
     task = make_task("tools")
     example = task.train_example(0)
     (env,) = task.envs(example, 1)
@@ -102,42 +75,36 @@ def test_tools_are_called_by_the_library_and_answered_in_messages() -> None:
     assert found.turns[1].prompt_ids[:3] == found.turns[0].prompt_ids + found.turns[0].completion.token_ids
 
 
-@needs_library
-def test_pitfall_28_a_malformed_call_is_answered_and_the_episode_goes_on() -> None:
+def test_pitfall_28_a_malformed_call_is_answered() -> None:
     found, codec = play(make_task("tools"), "calls rubbish", "done")
     assert "Expecting value" in codec.prompts[1][0].content
-    assert found.score.diagnostics["malformed_calls"] == 1.0
-    assert len(found.turns) == 2
+    assert (found.score.diagnostics["malformed_calls"], len(found.turns)) == (1.0, 2)
 
 
-@needs_library
 def test_a_call_in_the_last_turn_ends_at_the_limit() -> None:
-    found, _ = play(make_task("tools", more={"max_turns": 2}), *[call(("add", {"a": 1, "b": 2}))] * 2)
+    add = call(("add", {"a": 1, "b": 2}))
+    found, _ = play(make_task("tools", more={"max_turns": 2}), add, add)
     assert (found.stop_reason, found.score.value) == (StopReason.MAX_TURNS, 0.5)
-    answered, _ = play(make_task("tools", more={"max_turns": 2}), call(("add", {"a": 1, "b": 2})), "no")
+    answered, _ = play(make_task("tools", more={"max_turns": 2}), add, "no")
     assert answered.stop_reason == StopReason.STOP
 
 
-# ------------------------------------------------------------------------------------------------- ends of a rollout
-
-
-@needs_library
 @pytest.mark.parametrize(
     ("said", "max_turns", "reason"), [(("a", ("unfinish", CUT)), None, CUT), (("a", "b"), 2, StopReason.MAX_TURNS)]
 )
-def test_pitfall_14_an_episode_that_ends_early_is_finished_by_the_library_and_scored_as_truncated(
-    said: Any, max_turns: int | None, reason: StopReason
-) -> None:
+def test_pitfall_14_an_episode_that_ends_early_is_truncated(said: Any, max_turns: int | None, reason: Any) -> None:
     found, _ = play(make_task("talk"), *said, max_turns=max_turns)
     assert (found.stop_reason, found.score.status) == (reason, "scored")
     # the library saw both completions, and answered the second one to nobody
     assert found.score.parts == {"num_heard": 2.0, "num_messages": 3.0, "cut": 1.0, "num_turns": 2.0}
+
+
+def test_pitfall_14_a_cut_single_turn_is_truncated() -> None:
     single, _ = play(make_task("letters"), ("ee", CUT))
     assert (single.score.value, single.score.parts["cut"]) == (1.0, 1.0)
 
 
-@needs_library
-def test_pitfall_07_a_conversation_that_is_rewritten_starts_a_new_prompt() -> None:
+def test_pitfall_07_a_rewritten_conversation_starts_a_new_prompt() -> None:
     plain, _ = play(make_task("talk"), "a", "b", "c", max_turns=3)
     starts = [turn.prompt_ids[: len(plain.turns[0].prompt_ids)] for turn in plain.turns]
     assert starts == [plain.turns[0].prompt_ids] * 3
@@ -146,40 +113,27 @@ def test_pitfall_07_a_conversation_that_is_rewritten_starts_a_new_prompt() -> No
     assert [message.content for message in codec.prompts[1]] == ["hello", "heard 1"]
 
 
-@needs_library
 def test_content_that_is_no_text_ends_the_run() -> None:
     with pytest.raises(UserError, match="text alone"):
         play(make_task("talk", more={"mode": "image"}), "a", "b")
 
 
-@needs_library
-def test_an_environment_that_never_ends_is_given_up() -> None:
-    found, _ = play(make_task("talk", more={"mode": "stubborn"}), "a", ("b", CUT))
-    assert found.score.status == "error"
-    assert "went on after 100 requests" in str(found.score.diagnostics["error"])
-
-
-# ----------------------------------------------------------------------------------------------------------- failures
-
-
-@needs_library
 @pytest.mark.parametrize(
-    ("mode", "message"),
+    ("more", "last", "message"),
     [
-        ("setup", "InfraError: no sandbox <- OSError: connection refused"),
-        ("bug", "ZeroDivisionError: a bug"),
-        ("hangs", "time limit of 0.05 s timed out"),
+        ({"mode": "setup"}, "b", "InfraError: no sandbox <- OSError: connection refused"),
+        ({"mode": "bug"}, "b", "ZeroDivisionError: a bug"),
+        ({"mode": "hangs", "timeout_seconds": 0.05}, "b", "time limit of 0.05 s timed out"),
+        ({"mode": "stubborn"}, ("b", CUT), "went on after 100 requests"),
     ],
 )
-def test_pitfall_26_a_failing_environment_is_an_error_and_no_wrong_answer(mode: str, message: str) -> None:
-    found, _ = play(make_task("talk", more={"mode": mode, "timeout_seconds": 0.05}), "a", "b")
-    assert found.score.status == "error"
-    assert math.isnan(found.score.value)
+def test_pitfall_26_a_failing_environment_is_an_error(more: dict[str, Any], last: Any, message: str) -> None:
+    found, _ = play(make_task("talk", more=more), "a", last)
+    assert (found.score.status, math.isnan(found.score.value)) == ("error", True)
     assert message in str(found.score.diagnostics["error"])
 
 
-@needs_library
-def test_pitfall_26_a_reward_function_that_raises_is_counted_and_not_scored_zero() -> None:
+def test_pitfall_26_a_raising_reward_function_is_an_error() -> None:
     task = make_task("breaks")
     examples = {task.train_example(index).answer: index for index in range(60)}
     found, _ = play(task, "3", index=examples["3"])
@@ -187,9 +141,6 @@ def test_pitfall_26_a_reward_function_that_raises_is_counted_and_not_scored_zero
     assert found.score.diagnostics["error"] == "reward function broken: KeyError: 'no such column'"
     fine, _ = play(task, "4", index=examples["4"])
     assert fine.score.value == 1.5
-
-
-# ------------------------------------------------------------------------------------------------------------- groups
 
 
 def play_group(task: Any, *said: Any) -> list[Any]:
@@ -202,37 +153,27 @@ def play_group(task: Any, *said: Any) -> list[Any]:
     return asyncio.run(run())
 
 
-@needs_library
-def test_rewards_of_groups_compare_the_episodes_of_a_group() -> None:
-    found = play_group(make_task("group"), "a", "aaa", "aa")
-    assert [one.score.parts["longest"] for one in found] == [0.0, 1.0, 0.0]
+@pytest.mark.parametrize(
+    ("second", "longest"), [("aaa", [0.0, 1.0, 0.0]), (("aaaaa", StopReason.ABORTED), [0.0, None, 1.0])]
+)
+def test_group_rewards_compare_all_but_aborted_episodes(second: Any, longest: list[float | None]) -> None:
+    found = play_group(make_task("group"), "a", second, "aa")
+    assert [one.score.status for one in found] == ["error" if value is None else "scored" for value in longest]
+    assert [one.score.parts.get("longest") for one in found] == longest
 
 
-@needs_library
-def test_an_aborted_episode_neither_holds_its_group_up_nor_takes_part() -> None:
-    found = play_group(make_task("group"), "a", ("aaaaa", StopReason.ABORTED), "aa")
-    assert [one.score.status for one in found] == ["scored", "error", "scored"]
-    assert [one.score.parts.get("longest") for one in found] == [0.0, None, 1.0]
-
-
-@needs_library
-def test_pitfall_29_a_reward_of_a_group_with_too_few_numbers_is_an_error_of_all() -> None:
+def test_pitfall_29_too_few_rewards_of_a_group_are_an_error() -> None:
     found = play_group(make_task("group", more={"fails": True}), "a", "aa")
     assert [one.score.status for one in found] == ["error", "error"]
     assert "1 numbers for 2 episodes" in found[0].score.diagnostics["error"]
 
 
-# ------------------------------------------------------------------------------------------------- nothing is left over
-
-
-@needs_library
-def test_environments_inside_a_group_of_environments_are_watched_and_scored() -> None:
+def test_environments_of_an_environment_group_are_scored() -> None:
     found = play_group(make_task("both", more={"num": 4}), "e", "ee")
     assert [one.score.status for one in found] == ["scored", "scored"]
 
 
-@needs_library
-def test_pitfall_27_an_episode_that_is_cancelled_leaves_no_task_behind() -> None:
+def test_pitfall_27_a_cancelled_episode_leaves_no_task_behind() -> None:
     task = make_task("tools")
     example = task.train_example(0)
     problems: list[str] = []  # a task that is destroyed while it waits
@@ -258,7 +199,6 @@ def test_pitfall_27_an_episode_that_is_cancelled_leaves_no_task_behind() -> None
     assert (asyncio.run(run()), problems) == (1, [])
 
 
-@needs_library
 @pytest.mark.parametrize("kind", ["letters", "handlers"])
 def test_our_signal_handlers_stay(kind: str) -> None:
     def ours(number: int, frame: object) -> None: ...
@@ -272,20 +212,12 @@ def test_our_signal_handlers_stay(kind: str) -> None:
             signal.signal(number, handler)
 
 
-# ---------------------------------------------------------------------------------------------------- metric and rest
-
-
-@needs_library
 def test_environments_can_be_made_in_another_thread() -> None:
-    made: list[Any] = []
-    thread = threading.Thread(target=lambda: made.append(make_task("letters")))
-    thread.start()
-    thread.join()
-    assert made
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(make_task, "letters").result()
 
 
-@needs_library
-def test_pitfall_38_the_metric_is_the_number_that_the_settings_name() -> None:
+def test_pitfall_38_the_metric_is_the_number_in_the_settings() -> None:
     by_reward, by_length = make_task("letters"), make_task("letters", metric="length", metric_threshold=3)
     example = by_reward.eval_examples(1)[0]
     assert [graded(by_reward, example, said).correct for said in ("e", "eex", "xxxx")] == [True, False, False]
@@ -293,31 +225,22 @@ def test_pitfall_38_the_metric_is_the_number_that_the_settings_name() -> None:
     assert graded(by_reward, example, " e ").answer == "e"
 
 
-@needs_library
 def test_the_metric_cannot_grade_what_was_not_scored() -> None:
     task = make_task("breaks")
     example = next(e for e in (task.train_example(index) for index in range(60)) if e.answer == "3")
     assert "KeyError" in (graded(task, example, "3").failure or "")
     other = make_task("breaks")
     assert graded(other, other.train_example(0), "1").failure is None
-    assert asyncio.run(other.grade(example, _turns("1"))).failure == "the environment has not scored this episode"
+    assert asyncio.run(other.grade(example, [turn("1")])).failure == "the environment has not scored this episode"
 
 
-def _turns(text: str) -> Any:
-    from rlvr.core.env import TurnText
-
-    return [TurnText(prompt="", completion=text, text=text, stop_reason=StopReason.STOP, num_tokens=1)]
-
-
-@needs_library
-def test_an_unknown_metric_is_named_with_those_there_are() -> None:
+def test_an_unknown_metric_is_an_error_listing_the_metrics() -> None:
     task = make_task("letters", metric="accuracy")
     with pytest.raises(ConfigError, match=r"task\.metric=accuracy.*choose one of reward, share_of_e, length"):
         graded(task, task.eval_examples(1)[0], "e")
 
 
-@needs_library
-def test_demonstrations_texts_and_questions_of_ones_own() -> None:
+def test_demonstrations_texts_and_own_questions() -> None:
     task = make_task("numbers")
     system, user = play(task, "1")[1].prompts[0]  # the library's
     assert (system.role, system.content, user.content[:4]) == ("system", "Answer in digits.", "say ")
@@ -330,7 +253,6 @@ def test_demonstrations_texts_and_questions_of_ones_own() -> None:
     assert not graded(task, own, "").correct
 
 
-@needs_library
 def test_long_prompts_are_left_out_and_tools_count() -> None:
     task = make_task("tools")
     counted: list[int] = []
@@ -347,7 +269,6 @@ def test_long_prompts_are_left_out_and_tools_count() -> None:
         make_task("tools").limit_prompts(count, 1)
 
 
-@needs_library
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -358,12 +279,11 @@ def test_long_prompts_are_left_out_and_tools_count() -> None:
         ({"env_args": {"kind": "no_environment"}}, "cannot be made with them"),
     ],
 )
-def test_what_cannot_be_an_environment_is_one_sentence(changes: dict[str, Any], message: str) -> None:
+def test_a_bad_environment_is_an_error_naming_it(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make_task(**changes)
 
 
-@needs_library
 def test_an_environment_that_only_evaluates_can_be_evaluated() -> None:
     task = make_task("only_eval")
     assert len(task.eval_examples(99)) == 40

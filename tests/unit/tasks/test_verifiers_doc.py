@@ -1,12 +1,17 @@
-"""docs/verifiers.md: what it says of other versions of the library holds. Needs no library."""
+"""Without the verifiers library: docs/verifiers.md on other versions of it, and the error that names the extra."""
 
 from __future__ import annotations
 
 import asyncio
+import importlib.metadata
 import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from rlvr.errors import UserError
+from rlvr.tasks.verifiers import library
 from rlvr.types import Example
 from tests.unit.tasks.verifiers_play import call, episode
 
@@ -37,3 +42,15 @@ def test_an_episode_can_be_scored_from_its_calls_alone() -> None:
         assert asyncio.run(names["score"](example, made)) == score.value
         rewards.add(score.value)
     assert len(rewards) > 1
+
+
+@pytest.mark.parametrize("found", [None, "0.4.0"])
+def test_a_missing_or_other_version_names_the_extra(monkeypatch: pytest.MonkeyPatch, found: str | None) -> None:
+    def version(name: str) -> str:
+        if found is None:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return found
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    with pytest.raises(UserError, match=r"pip install 'rlvr\[verifiers\]'"):
+        library()

@@ -1,4 +1,4 @@
-"""`environments/vf_musique` is worth what our own training gives, to the last digit, whatever shape messages have."""
+"""`environments/vf_musique` gives the scores of our own training to the last digit, for every shape of a message."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def by_us(env: Env, example: Example, script: Sequence[Any]) -> Score:
         ({"settings": ["task.hop=3"]}, r"there is no key task\.hop; did you mean task\.hops\?"),
     ],
 )
-def test_a_wrong_argument_is_one_sentence_and_ends_vf_eval_with_it(
+def test_a_wrong_argument_ends_vf_eval_with_one_sentence(
     arguments: dict[str, Any], sentence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(ConfigError, match=sentence):
@@ -127,9 +127,6 @@ def test_a_wrong_argument_is_one_sentence_and_ends_vf_eval_with_it(
     monkeypatch.setattr("sys.argv", ["/usr/bin/vf-eval"])
     with pytest.raises(SystemExit, match=f"^vf-eval: error: .*{sentence}"):
         load(**arguments)
-
-
-# --------------------------------------------------------------------------------------------------------- agreement
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -144,10 +141,9 @@ def test_rewards_agree_to_the_last_digit(reward: str, kind: str) -> None:
         assert (state["reward"], ours.status) == (ours.value, state["rlvr_score"].status)
         assert ours.parts
         assert {name: state["metrics"][name] for name in ours.parts} == ours.parts
-        same = dict(state["rlvr_score"].diagnostics)
-        assert same == ours.diagnostics
-        assert state["metrics"]["answer_em"] == ours.diagnostics["answer_em"]
-        assert state["metrics"]["tool_errors"] == ours.diagnostics["tool_errors"]
+        assert dict(state["rlvr_score"].diagnostics) == ours.diagnostics
+        for name in ("answer_em", "tool_errors"):
+            assert state["metrics"][name] == ours.diagnostics[name]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -163,9 +159,6 @@ def test_our_training_in_its_environment_agrees_too(kind: str) -> None:
     assert {name: found.parts[name] for name in ours.parts} == ours.parts
 
 
-# ------------------------------------------------------------------------------------------------------------ shapes
-
-
 def test_every_shape_of_a_message_is_read() -> None:
     import vf_musique
     from openai.types.chat import ChatCompletionMessage
@@ -174,23 +167,19 @@ def test_every_shape_of_a_message_is_read() -> None:
     arguments = {"query": "Aldby", "top_n": 2}
     function = {"name": "retrieve_documents", "arguments": json.dumps(arguments)}
     of_openai = {"id": "a", "type": "function", "function": function}
-    shapes = [
+    empty = {"role": "assistant", "content": None}
+    for shape in (
         AssistantMessage(content=None, tool_calls=[ToolCall(id="a", **function)]),
-        {"role": "assistant", "content": None, "tool_calls": [{"id": "a", **function}]},
-        {"role": "assistant", "content": "", "tool_calls": [{"id": "a", **function, "arguments": arguments}]},
-        {"role": "assistant", "content": "", "tool_calls": [of_openai]},
-        {"role": "assistant", "content": [], "tool_calls": [ToolCall(id="a", **function)]},
-        ChatCompletionMessage.model_validate({"role": "assistant", "content": None, "tool_calls": [of_openai]}),
-    ]
-    for shape in shapes:
+        empty | {"tool_calls": [{"id": "a", **function}]},
+        empty | {"content": "", "tool_calls": [{"id": "a", **function, "arguments": arguments}]},
+        empty | {"content": "", "tool_calls": [of_openai]},
+        empty | {"content": [], "tool_calls": [ToolCall(id="a", **function)]},
+        ChatCompletionMessage.model_validate(empty | {"tool_calls": [of_openai]}),
+    ):
         message = vf_musique.said([shape])
         assert message.content == ""
-        assert [(one.id, one.name, one.arguments, one.problem) for one in message.tool_calls] == [
-            ("a", "retrieve_documents", arguments, None)
-        ]
-
-
-# ------------------------------------------------------------------------------------------------ data and episodes
+        (one,) = message.tool_calls
+        assert (one.id, one.name, one.arguments, one.problem) == ("a", "retrieve_documents", arguments, None)
 
 
 def test_arguments_choose_data_tools_and_retriever() -> None:
@@ -204,7 +193,7 @@ def test_arguments_choose_data_tools_and_retriever() -> None:
     assert orders[0] == orders[1] != orders[2]
 
 
-def test_pitfall_07_documents_of_one_rollout_are_not_those_of_another() -> None:
+def test_pitfall_07_rollouts_do_not_share_documents() -> None:
     env = load(retriever="golden")
     examples = env.game.held_out()
     scripted = [(call(("retrieve_documents", {"query": "x", "top_n": 5})), answers(example)) for example in examples]
@@ -224,7 +213,7 @@ def test_pitfall_07_documents_of_one_rollout_are_not_those_of_another() -> None:
         assert [document.title in shown for document in example.metadata["documents"]].count(True) >= 2
 
 
-def test_what_cannot_be_scored_is_an_error_and_not_a_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unscorable_episode_is_an_error_and_not_a_zero(monkeypatch: pytest.MonkeyPatch) -> None:
     env = load()
     example = env.game.held_out(1)[0]
 

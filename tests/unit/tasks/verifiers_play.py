@@ -48,12 +48,7 @@ class Codec:
         return (self.id_of("\n".join(message.content for message in messages)),)
 
     def next_prompt(
-        self,
-        prompt_ids: tuple[int, ...],
-        completion_ids: tuple[int, ...],
-        conversation: Sequence[Message],
-        reply: Sequence[Message],
-        tools: Sequence[object] = (),
+        self, prompt_ids: tuple[int, ...], completion_ids: tuple[int, ...], said: Any, reply: Any, tools: Any = ()
     ) -> tuple[int, ...]:
         return prompt_ids + completion_ids + self.encode_prompt(reply)
 
@@ -78,8 +73,6 @@ class Engine:
 
     codec: Codec
     script: list[Said]
-    policy_version: int = 0
-    released: list[Hashable] = field(default_factory=list)
     silent: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def generate(
@@ -91,22 +84,11 @@ class Engine:
         said = self.script.pop(0)
         text, stop_reason = said if isinstance(said, tuple) else (said, StopReason.STOP)
         ids = (self.codec.id_of(text), STOP) if stop_reason == StopReason.STOP else (self.codec.id_of(text),)
-        return Completion(
-            token_ids=ids,
-            behavior_logprobs=(0.0,) * len(ids),
-            sampling_logprobs=(0.0,) * len(ids),
-            stop_reason=stop_reason,
-            policy_version=0,
-        )
+        logprobs = {"behavior_logprobs": (0.0,) * len(ids), "sampling_logprobs": (0.0,) * len(ids)}
+        return Completion(token_ids=ids, stop_reason=stop_reason, policy_version=0, **logprobs)
 
     def release(self, session: Hashable) -> None:
-        self.released.append(session)
-
-    def load_weights(self, version: int) -> None:
-        raise NotImplementedError
-
-    def close(self) -> None:
-        raise NotImplementedError
+        pass
 
 
 async def episode(
