@@ -160,7 +160,7 @@ def test_pitfall_28_a_failed_final_call_does_not_end_the_episode() -> None:
     assert (score.value, score.diagnostics["invalid_arguments"]) == (1.0, 1.0)
 
 
-def test_pitfall_28_an_unknown_tool_is_answered_with_the_nearest_name() -> None:
+def test_pitfall_28_an_unknown_tool_names_the_nearest_one() -> None:
     assert told(make_env(), call("serch", query="a")) == (
         "Error: there is no tool 'serch'; did you mean 'search'? The tools are: search, fail, down, complete"
     )
