@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
+from collections import Counter
 from collections.abc import Hashable, Sequence
+from itertools import pairwise
 
 import pytest
 import torch
@@ -15,7 +17,8 @@ from hypothesis import strategies as st
 from rlvr.core.batch import episode_rows, to_batch
 from rlvr.envs.tool_env import ToolEnv
 from rlvr.envs.tools import make_tool
-from rlvr.types import Completion, Episode, Example, Group, SamplingParams, StopReason
+from rlvr.types import Completion, Episode, SamplingParams, StopReason
+from tests.unit.core.fakes import FakeEngine, completion, group
 from tests.unit.core.tool_play import (
     DONE,
     Recorder,
@@ -33,7 +36,9 @@ from tests.unit.core.tool_play import (
 )
 from tests.unit.core.walker import CONTEXT_TOKENS
 
-# ------------------------------------------------------------------------------------------------- token in, token out
+
+def encoded(text: str) -> tuple[int, ...]:
+    return tuple(chat()._tokenizer.encode(text, add_special_tokens=False))
 
 
 @settings(max_examples=25, deadline=None, derandomize=True, database=None, phases=[Phase.generate])
@@ -61,12 +66,12 @@ def test_pitfall_06_trained_ids_are_sampled_ids_with_tools(
         assert calls in heard  # nothing was changed between engine and record
         assert_extended(episode)
     assert_masks(episodes)
-    assert not recorder.engine._scheduler.parked  # pyright: ignore[reportPrivateUsage]
+    assert not recorder.engine._scheduler.parked
 
 
 def assert_extended(episode: Episode) -> None:
     """Each prompt is the one before with its completion, and something behind them."""
-    for before, after in zip(episode.turns, episode.turns[1:], strict=False):
+    for before, after in pairwise(episode.turns):
         known = before.prompt_ids + before.completion.token_ids
         assert after.prompt_ids[: len(known)] == known
         assert len(after.prompt_ids) > len(known)
@@ -74,25 +79,21 @@ def assert_extended(episode: Episode) -> None:
 
 def assert_masks(episodes: Sequence[Episode]) -> None:
     """One row an episode, with mask 1 exactly on what was sampled, and its log-probabilities there."""
-    examples = [Example(id=episode.example_id, messages=(), answer="") for episode in episodes]
-    batch = to_batch([Group(example=x, episodes=(e,)) for x, e in zip(examples, episodes, strict=True)])
+    batch = to_batch([group(episode) for episode in episodes])
     assert len(batch.ids) == len(episodes)
     for row, episode in enumerate(episodes):
-        sampled = [token for turn in episode.turns for token in turn.completion.token_ids]
-        logprobs = [value for turn in episode.turns for value in turn.completion.behavior_logprobs]
-        assert batch.ids[row][batch.loss_mask[row]].tolist() == sampled
-        assert torch.equal(batch.behavior_logprobs[row][batch.loss_mask[row]], torch.tensor(logprobs))
-        assert not batch.behavior_logprobs[row][~batch.loss_mask[row]].any()
-        last = episode.turns[-1]
-        whole = last.prompt_ids + last.completion.token_ids
-        assert batch.ids[row, : batch.lengths[row]].tolist() == list(whole)
-        position = 0
+        ids, mask, logprobs = (x[row].tolist() for x in (batch.ids, batch.loss_mask, batch.behavior_logprobs))
+        whole = episode.turns[-1].prompt_ids + episode.turns[-1].completion.token_ids
+        assert ids[: batch.lengths[row]] == list(whole)
+        expected = [0.0] * len(ids)
+        spans = []
         for turn in episode.turns:
-            position = len(turn.prompt_ids)
-            end = position + len(turn.completion.token_ids)
-            assert batch.loss_mask[row, position:end].all()
-        assert int(batch.loss_mask[row].sum()) == len(sampled)
-        assert not batch.loss_mask[row, len(whole) :].any()
+            span = slice(len(turn.prompt_ids), len(turn.prompt_ids) + len(turn.completion.token_ids))
+            assert tuple(ids[span]) == turn.completion.token_ids
+            expected[span] = torch.tensor(turn.completion.behavior_logprobs).tolist()
+            spans += range(len(ids))[span]
+        assert [place for place, sampled in enumerate(mask) if sampled] == spans
+        assert logprobs == expected
 
 
 def test_the_random_episodes_do_everything_that_can_be_done() -> None:
@@ -111,12 +112,8 @@ def test_the_random_episodes_do_everything_that_can_be_done() -> None:
     }
     assert min(totals.values()) >= 3
     assert totals["tool_calls"] > totals["tool_errors"]
-    encodes = [
-        tuple(chat()._tokenizer.encode(chat().decode(ids), add_special_tokens=False)) == ids  # pyright: ignore
-        for episode in episodes
-        for ids in (turn.completion.token_ids for turn in episode.turns)
-    ]
-    assert encodes.count(False) >= 5
+    sampled = [turn.completion.token_ids for episode in episodes for turn in episode.turns]
+    assert sum(encoded(chat().decode(ids)) != ids for ids in sampled) >= 5
 
 
 def test_pitfall_05_tool_replies_are_not_in_the_mask() -> None:
@@ -147,46 +144,30 @@ def test_pitfall_31_keys_and_values_are_kept_across_turns() -> None:
         hook.remove()
 
 
-class InstantEngine:
-    """Three turns: search and read at once, read, complete. Turns of different episodes are mixed at random."""
+TURNS = (
+    '<tool_call>{"name": "search", "arguments": {"query": "alpha"}}</tool_call>'
+    '<tool_call>{"name": "slowly", "arguments": {"doc_id": "beta"}}</tool_call>',
+    '<tool_call>{"name": "read", "arguments": {"doc_id": "delta"}}</tool_call>',
+    '<tool_call>{"name": "complete", "arguments": {"answer": "alpha"}}</tool_call>',
+)
 
-    policy_version = 0
+
+class InstantEngine(FakeEngine):
+    """Says the turns above in each session. Turns of different episodes are mixed at random."""
 
     def __init__(self) -> None:
-        texts = (
-            '<tool_call>{"name": "search", "arguments": {"query": "alpha"}}</tool_call>'
-            '<tool_call>{"name": "slowly", "arguments": {"doc_id": "beta"}}</tool_call>',
-            '<tool_call>{"name": "read", "arguments": {"doc_id": "delta"}}</tool_call>',
-            '<tool_call>{"name": "complete", "arguments": {"answer": "alpha"}}</tool_call>',
-        )
-        self._ids = [tuple(chat()._tokenizer.encode(f"{text}<|im_end|>", add_special_tokens=False)) for text in texts]  # pyright: ignore
+        super().__init__()
+        self._ids = [encoded(f"{text}<|im_end|>") for text in TURNS]
         self._random = random.Random(0)
-        self.sessions: dict[Hashable, int] = {}
+        self._turns: Counter[Hashable] = Counter()
 
-    async def generate(
-        self, prompt_ids: Sequence[int], sampling: SamplingParams, *, session: Hashable | None = None
-    ) -> Completion:
-        turn = self.sessions.setdefault(session, 0)
-        self.sessions[session] += 1
+    async def sample(self, sampling: SamplingParams) -> Completion:
+        session = self.sessions[-1]
+        self._turns[session] += 1
+        ids = self._ids[self._turns[session] - 1]
         for _ in range(self._random.randrange(5)):
             await asyncio.sleep(0)
-        zeros = (0.0,) * len(self._ids[turn])
-        return Completion(
-            token_ids=self._ids[turn],
-            behavior_logprobs=zeros,
-            sampling_logprobs=zeros,
-            stop_reason=StopReason.STOP,
-            policy_version=0,
-        )
-
-    def release(self, session: Hashable) -> None:
-        del self.sessions[session]
-
-    def load_weights(self, version: int) -> None:
-        raise NotImplementedError
-
-    def close(self) -> None:
-        raise NotImplementedError
+        return completion(*ids)
 
 
 def slowly(doc_id: str, state: Shelf) -> str:
@@ -208,11 +189,11 @@ def test_pitfall_38_episodes_never_see_each_others_documents() -> None:
         for document in ("alpha 0", "alpha 2", "beta", "delta"):
             assert f"{document} of {own}" in text
         assert text.count("house-") == text.count(own) == 6  # the question and five documents
-        state = env._state  # pyright: ignore[reportPrivateUsage]
+        state = env._state
         assert state == Shelf(own, seen=["alpha", "beta"])
         assert (episode.score.value, len(episode.turns), episode.stop_reason) == (2.0, 3, StopReason.STOP)
         assert episode.score.diagnostics["tool_errors"] == 0.0
-    assert engine.sessions == {}
+    assert len(engine.released) == len(set(engine.released)) == 300
 
 
 @pytest.mark.parametrize("kind", ["thread", "async"])

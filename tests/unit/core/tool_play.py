@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from rlvr.chat.rendering import Chat
 from rlvr.core.engine.engine import LocalEngine
 from rlvr.core.episode import ChatModel, run_episode
 from rlvr.envs.tool_env import ToolEnv
@@ -26,17 +25,15 @@ from rlvr.types import (
     ToolCall,
     ToolSchema,
 )
+from tests.unit.core.fakes import FakeEngine
 from tests.unit.core.walker import CONTEXT_TOKENS, walker_chat, walker_model
 
-
-@cache
-def chat() -> Chat:
-    return walker_chat()
+chat = cache(walker_chat)
 
 
 @cache
 def model() -> Any:
-    return walker_model(chat()._tokenizer)  # pyright: ignore[reportPrivateUsage, reportArgumentType]
+    return walker_model(chat()._tokenizer)
 
 
 def make_engine(max_batch_size: int = 8) -> LocalEngine:
@@ -97,31 +94,24 @@ def make_env(name: str, tools: Sequence[Tool] = TOOLS, max_turns: int = 4) -> To
     return ToolEnv(example, tools=tools, state=Shelf(name), verifier=CountVerifier(), max_turns=max_turns)
 
 
-class Recorder:
+class Recorder(FakeEngine):
     """Passes everything on to an engine and notes it."""
 
     def __init__(self, engine: LocalEngine) -> None:
+        super().__init__()
         self.engine = engine
-        self.policy_version = 0
         self.calls: dict[Hashable, list[tuple[tuple[int, ...], Completion]]] = {}
-        self.released: list[Hashable] = []
 
     async def generate(
-        self, prompt_ids: Sequence[int], sampling: SamplingParams, *, session: Hashable | None = None
+        self, prompt_ids: Sequence[int], sampling: SamplingParams, *, session: Hashable | None = None, **_: Any
     ) -> Completion:
         completion = await self.engine.generate(prompt_ids, sampling, session=session)
         self.calls.setdefault(session or object(), []).append((tuple(prompt_ids), completion))
         return completion
 
     def release(self, session: Hashable) -> None:
-        self.released.append(session)
+        super().release(session)
         self.engine.release(session)
-
-    def load_weights(self, version: int) -> None:
-        raise NotImplementedError
-
-    def close(self) -> None:
-        raise NotImplementedError
 
 
 async def play(env: ToolEnv, engine: Any, seed: int, *, codec: Any = None, context: int = CONTEXT_TOKENS) -> Episode:
@@ -130,7 +120,7 @@ async def play(env: ToolEnv, engine: Any, seed: int, *, codec: Any = None, conte
     def sampling(turn: int) -> SamplingParams:
         return SamplingParams(max_tokens=40, stop_ids=codec.stop_ids, seed=1000 * seed + turn)
 
-    example = env._example  # pyright: ignore[reportPrivateUsage]
+    example = env._example
     model = ChatModel(engine=engine, chat=codec, max_context_tokens=context)
     return await run_episode(example, env, model, sampling, sample_index=0, seed=seed)
 
