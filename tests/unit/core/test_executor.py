@@ -34,7 +34,7 @@ def alive() -> list[str]:
 
 
 @pytest.mark.parametrize("make", BOTH)
-def test_work_is_done_and_functions_are_called_where_it_runs(make: Callable[[], Executor]) -> None:
+def test_work_and_functions_have_their_results(make: Callable[[], Executor]) -> None:
     with make() as executor:
         results = [executor.start(double(number)) for number in range(3)]
         assert [result() for result in reversed(results)] == [4, 2, 0]

@@ -12,7 +12,7 @@ from rlvr.core.episode import ChatModel
 from rlvr.core.executor import Background, Executor
 from rlvr.core.rollout import RolloutSchedule, RolloutSource, SampledGroups
 from rlvr.core.settings import RolloutSettings
-from rlvr.core.world import ALONE, World
+from rlvr.core.world import World
 from rlvr.errors import UserError
 from rlvr.types import Completion, Example, Message, SamplingParams, Score, ToolSchema
 from tests.unit.core.fakes import FakeChat, FakeEngine, completion
@@ -64,33 +64,16 @@ class ParityTask:
 def schedule(
     *,
     seed: int = 0,
-    refills: int | None = None,
-    failing: Sequence[int] = (),
-    num_turns: int = 1,
-    settings: dict[str, Any] | None = None,
     task: ParityTask | None = None,
-    max_error_share: float = 0.2,
-    max_staleness: int = 0,
-    executor: Executor | None = None,
+    settings: dict[str, Any] | None = None,
     engine: EchoEngine | None = None,
-    world: World = ALONE,
+    **options: Any,
 ) -> tuple[RolloutSchedule, EchoEngine]:
     engine = engine or EchoEngine()
-    source = RolloutSource(
-        task=task or ParityTask(failing, num_turns),
-        model=ChatModel(engine=engine, chat=FakeChat(), max_context_tokens=16),
-        settings=SETTINGS.model_copy(update=settings),
-        seed=seed,
-    )
-    made = RolloutSchedule(
-        source=source,
-        executor=executor or Executor(),
-        refills=refills,
-        max_error_share=max_error_share,
-        max_staleness=max_staleness,
-        world=world,
-    )
-    return made, engine
+    model = ChatModel(engine=engine, chat=FakeChat(), max_context_tokens=16)
+    chosen = SETTINGS.model_copy(update=settings)
+    source = RolloutSource(task=task or ParityTask(), model=model, settings=chosen, seed=seed)
+    return RolloutSchedule(source=source, **{"executor": Executor(), "max_error_share": 0.2} | options), engine
 
 
 def batches(made: RolloutSchedule, count: int = 1, *, first: int = 0) -> list[SampledGroups]:
@@ -104,8 +87,8 @@ def dead_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlvr.core.rollout.is_dead_group", lambda rewards: True)
 
 
-def all_equal(rewards: Sequence[float]) -> bool:
-    return len(set(rewards)) <= 1
+def are_dead(rollouts: SampledGroups) -> list[bool]:
+    return [len({episode.score.value for episode in group.episodes}) == 1 for group in rollouts.groups]
 
 
 def test_groups_come_in_issue_order() -> None:
@@ -123,7 +106,7 @@ def test_groups_come_in_issue_order() -> None:
 def test_pitfall_36_every_completion_has_its_own_seed() -> None:
     seeds = []
     for run_seed in (0, 1):
-        made, engine = schedule(seed=run_seed, num_turns=3)
+        made, engine = schedule(seed=run_seed, task=ParityTask(num_turns=3))
         batches(made, 4)
         seeds += [request.seed for request in engine.requests]
     assert len(seeds) == 2 * 4 * 3 * 2 * 3
@@ -140,12 +123,10 @@ def test_pitfall_20_the_engine_samples_with_the_settings() -> None:
 
 def test_pitfall_13_dead_groups_are_replaced_and_counted() -> None:
     plain, _ = schedule()
-    dead = [all_equal([e.score.value for e in g.episodes]) for g in batches(plain)[0].groups]
-    assert any(dead)
+    assert any(are_dead(batches(plain)[0]))
     made, _ = schedule(refills=20)
     rollouts = batches(made)[0]
-    assert len(rollouts.groups) == 3
-    assert not any(all_equal([e.score.value for e in g.episodes]) for g in rollouts.groups)
+    assert are_dead(rollouts) == [False] * 3
     assert rollouts.num_refilled == made.state()["cursor"] - 3 > 0
 
 
@@ -166,7 +147,7 @@ def test_pitfall_13_a_verifier_error_leaves_a_group_dead() -> None:
 
 @pytest.mark.usefixtures("dead_groups")
 def test_pitfall_25_requests_the_trainer_waits_for_go_first() -> None:
-    for made, engine in (schedule(max_staleness=2, num_turns=2), schedule(max_staleness=2, refills=1)):
+    for made, engine in (schedule(max_staleness=2, task=ParityTask(num_turns=2)), schedule(max_staleness=2, refills=1)):
         with made:
             for step in range(4, 7):
                 made.next_batch(step, last=7)
@@ -205,7 +186,9 @@ def test_pitfall_30_the_engine_is_used_in_one_thread() -> None:
             seen["close"] = threading.current_thread().name
             raise RuntimeError("the connection is gone")
 
-    made, _ = schedule(executor=Background(num_threads=1), max_staleness=1, num_turns=2, engine=Noting())
+    made, _ = schedule(
+        executor=Background(num_threads=1), max_staleness=1, task=ParityTask(num_turns=2), engine=Noting()
+    )
 
     def use() -> None:
         with made:
@@ -262,19 +245,19 @@ def test_what_is_still_dead_after_the_last_round_is_dropped() -> None:
 
 
 def test_pitfall_26_errors_above_the_limit_stop_the_run() -> None:
-    made, _ = schedule(failing=[0, 1])
+    made, _ = schedule(task=ParityTask([0, 1]))
     with pytest.raises(UserError, match=r"4 of 6 episodes .*sandbox died"):
         batches(made)
 
 
 @pytest.mark.usefixtures("dead_groups")
 def test_pitfall_26_verifier_errors_of_replacements_count_too() -> None:
-    made, _ = schedule(refills=1, failing=[3, 4, 5])
+    made, _ = schedule(refills=1, task=ParityTask([3, 4, 5]))
     with pytest.raises(UserError, match="6 of 12 episodes"):
         batches(made)
 
 
 @pytest.mark.parametrize(("failing", "limit"), [([0], 0.25), ([], 0.0)])
 def test_pitfall_26_errors_at_the_limit_do_not_stop_the_run(failing: list[int], limit: float) -> None:
-    made, _ = schedule(failing=failing, max_error_share=limit, settings={"prompts_per_step": 4})
+    made, _ = schedule(task=ParityTask(failing), max_error_share=limit, settings={"prompts_per_step": 4})
     assert len(batches(made)[0].groups) == 4
