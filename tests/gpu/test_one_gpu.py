@@ -19,9 +19,11 @@ from rlvr.core.packing import microbatches
 from rlvr.models.devices import choose_device
 from rlvr.models.policy import HubPolicy
 from rlvr.training.memory import Demand, available_memory, measure_activations, plan_memory
-from tests.unit.core.engine.test_graphs import assert_exact, crowd
+from tests.unit.core.engine.test_graphs import crowd
 from tests.unit.core.tiny import gradient, tiny_batch, tiny_policy, tiny_trainer, update
-from tests.unit.engines.tiny import ARCHITECTURES, generate, tiny_model
+from tests.unit.engines.tiny import ARCHITECTURES, assert_exact, generate, tiny_model
+
+EIGHT_LONG = crowd(2, 4, max_tokens=75, stop_ids=frozenset())
 
 
 @pytest.fixture
@@ -46,24 +48,25 @@ def test_graphs_give_the_logprobs_of_a_plain_forward(name, device):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         engine = LocalEngine(model, max_batch_size=8, max_context_tokens=100)
+
+    def assert_sampled(requests):
+        assert_exact(on_cpu, requests, generate(engine, requests), atol=1e-4)
+
     runner = engine._scheduler._runner
     if not isinstance(runner, GraphedRunner):
-        assert name == "mixtral", (
-            "experts in float32 may be multiplied one by one, which waits for how many tokens each has"
-        )
-        assert_exact(on_cpu, crowd(4, 5), generate(engine, crowd(4, 5)), atol=1e-4)
+        assert name == "mixtral"  # float32 experts may be multiplied one by one, which waits for their token counts
+        assert_sampled(crowd(4, 5))
         return
-    for requests in (crowd(2, 4, max_tokens=75, stop_ids=frozenset()), crowd(4, 5), crowd(4, 5)):
-        assert_exact(on_cpu, requests, generate(engine, requests), atol=1e-4)
+    for requests in (EIGHT_LONG, crowd(4, 5), crowd(4, 5)):
+        assert_sampled(requests)
     assert len(runner.graphs.steps) > 1  # they were dropped where buffers had grown, and recorded again
-    for weights in (model, on_cpu):
-        with torch.no_grad():
-            for parameter in weights.parameters():
-                parameter.mul_(0.9)
+    with torch.no_grad():
+        for parameter in (*model.parameters(), *on_cpu.parameters()):
+            parameter.mul_(0.9)
     engine.load_weights(1)
-    assert_exact(on_cpu, crowd(3, 3), generate(engine, crowd(3, 3)), atol=1e-4)
+    assert_sampled(crowd(3, 3))
     runner.graphs.clear()
-    assert_exact(on_cpu, crowd(3, 3), generate(engine, crowd(3, 3)), atol=1e-4)
+    assert_sampled(crowd(3, 3))
     assert not runner.graphs.gave_up
 
 
@@ -107,8 +110,8 @@ def test_steps_are_recorded_while_another_thread_computes(device):
 def test_a_decode_step_waits_for_the_gpu_once(device):
     model = tiny_model("llama").to(device)
     engine = LocalEngine(model, max_batch_size=8, max_context_tokens=100)
-    generate(engine, crowd(2, 4, max_tokens=75, stop_ids=frozenset()))
-    for ids, sampling in crowd(2, 4, max_tokens=75, stop_ids=frozenset()):
+    generate(engine, EIGHT_LONG)
+    for ids, sampling in EIGHT_LONG:
         engine._scheduler.submit(Request(prompt_ids=tuple(ids), sampling=sampling, future=Future()))
     with engine_attention(model), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -144,9 +147,8 @@ def test_an_update_takes_about_the_memory_of_the_plan(device):
     trainer = tiny_trainer(policy, "trainer.microbatch_tokens=8192")
     batch = tiny_batch(tiny_policy(), num_groups=200)
     update(trainer, batch)
-    shape = max(
-        (m.ids.shape for m in microbatches(batch, range(len(batch.ids)), trainer.packing)), key=torch.Size.numel
-    )
+    shapes = [part.ids.shape for part in microbatches(batch, range(len(batch.ids)), trainer.packing)]
+    shape = max(shapes, key=torch.Size.numel)
     torch.cuda.reset_peak_memory_stats()
     update(trainer, batch)
     demand = Demand(
@@ -162,7 +164,7 @@ def test_an_update_takes_about_the_memory_of_the_plan(device):
     assert 0.7 * torch.cuda.max_memory_allocated() < planned < 1.6 * torch.cuda.max_memory_allocated()
 
 
-def test_memory_that_runs_out_is_answered_by_smaller_microbatches(device):
+def test_memory_that_runs_out_halves_the_microbatches(device):
     def make(tokens):
         policy = moved(tiny_policy(intermediate_size=8192), device)
         return tiny_trainer(policy, f"trainer.microbatch_tokens={tokens}", "trainer.precision=fp32")

@@ -241,7 +241,7 @@ BUGS = [
         pitfall=32,
         name="each reference pass merges and unmerges the adapters",
         plant=around("rlvr.models.adapters:without_adapters", merged_and_unmerged),
-        caught_by=ADAPTERS + "32_only_adapters_move_and_the_base_stays_bit_identical",
+        caught_by=ADAPTERS + "32_only_adapters_move",
     ),
     Planted(
         pitfall=33,

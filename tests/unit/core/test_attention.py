@@ -7,61 +7,46 @@ from rlvr.core.attention import attention_mask
 from tests.unit.engines.tiny import ARCHITECTURES, prompt, tiny_model
 
 
-def causal(length: int) -> tuple[torch.Tensor, torch.Tensor]:
-    positions = torch.arange(length)[None]
-    return positions[:, None, None, :] <= positions[:, None, :, None], positions
-
-
-@pytest.mark.parametrize("name", ARCHITECTURES)
-def test_a_ready_causal_mask_gives_the_models_own_logits(name):
-    model = tiny_model(name).eval()
-    ids = torch.tensor([prompt(17)])
-    allowed, positions = causal(17)
-    mask = attention_mask(model.config, allowed, positions, positions, torch.float32)
-    with torch.no_grad():
-        own = model(input_ids=ids, use_cache=False).logits
-        ours = model(input_ids=ids, position_ids=positions, attention_mask=mask, use_cache=False).logits
-    torch.testing.assert_close(ours, own, atol=1e-5, rtol=0)
-
-
-@pytest.mark.parametrize("name", ARCHITECTURES)
-def test_packed_segments_get_the_logits_they_have_alone(name):
-    model = tiny_model(name).eval()
-    first, second = prompt(11), prompt(9)
-    positions = torch.tensor([[*range(11), *range(9)]])
-    segments = torch.tensor([[0] * 11 + [1] * 9])
+def packed(*lengths: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Each token of a segment sees itself and the earlier ones; the positions of all."""
+    positions = torch.cat([torch.arange(length) for length in lengths])[None]
+    segments = torch.repeat_interleave(torch.tensor(lengths))[None]
     same = segments[:, None, None, :] == segments[:, None, :, None]
-    allowed = same & (positions[:, None, None, :] <= positions[:, None, :, None])
+    return same & (positions[:, None, None, :] <= positions[:, None, :, None]), positions
+
+
+@pytest.mark.parametrize("lengths", [(17,), (11, 9)])
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_packed_segments_get_the_logits_they_have_alone(name, lengths):
+    model = tiny_model(name).eval()
+    segments = [prompt(length) for length in lengths]
+    allowed, positions = packed(*lengths)
     mask = attention_mask(model.config, allowed, positions, positions, torch.float32)
+    ids = torch.tensor([[token for segment in segments for token in segment]])
     with torch.no_grad():
-        packed = model(
-            input_ids=torch.tensor([first + second]), position_ids=positions, attention_mask=mask, use_cache=False
-        ).logits
-        alone = [model(input_ids=torch.tensor([ids]), use_cache=False).logits for ids in (first, second)]
-    torch.testing.assert_close(packed, torch.cat(alone, 1), atol=1e-5, rtol=0)
+        ours = model(input_ids=ids, position_ids=positions, attention_mask=mask, use_cache=False).logits
+        alone = [model(input_ids=torch.tensor([ids]), use_cache=False).logits for ids in segments]
+    torch.testing.assert_close(ours, torch.cat(alone, 1), atol=1e-5, rtol=0)
 
 
 def test_the_form_follows_the_layers():
-    allowed, positions = causal(4)
-    forms = {}
-    for name in ("llama", "gemma3", "mistral", "qwen2", "qwen2_sliding"):
-        forms[name] = attention_mask(tiny_model(name).config, allowed, positions, positions, torch.float32)
-    assert isinstance(forms["llama"], torch.Tensor)
-    assert isinstance(forms["mistral"], torch.Tensor)
-    assert isinstance(forms["qwen2"], torch.Tensor)
-    assert set(forms["gemma3"]) == set(forms["qwen2_sliding"]) == {"full_attention", "sliding_attention"}
+    allowed, positions = packed(4)
+    for name in ("llama", "mistral", "qwen2", "gemma3", "qwen2_sliding"):
+        mask = attention_mask(tiny_model(name).config, allowed, positions, positions, torch.float32)
+        if name in ("gemma3", "qwen2_sliding"):
+            assert set(mask) == {"full_attention", "sliding_attention"}
+        else:
+            assert isinstance(mask, torch.Tensor)
 
 
 def test_the_example_of_the_docstring():
     config = tiny_model("mistral").config
-    config.sliding_window = 2
     positions = torch.tensor([[0, 1, 0, 1]])
     allowed = torch.tensor([[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 1, 1]]).bool()[None, None]
-    mask = attention_mask(config, allowed, positions, positions, torch.float32)
-    assert ((mask == 0) == allowed).all()
-    config.sliding_window = 1
-    mask = attention_mask(config, allowed, positions, positions, torch.float32)
-    assert ((mask == 0)[0, 0] == torch.eye(4).bool()).all()
+    for window, expected in ((2, allowed[0, 0]), (1, torch.eye(4).bool())):
+        config.sliding_window = window
+        mask = attention_mask(config, allowed, positions, positions, torch.float32)
+        assert ((mask == 0)[0, 0] == expected).all()
 
 
 def test_a_query_that_may_look_nowhere_gives_no_nan():

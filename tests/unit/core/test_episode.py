@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -16,18 +15,22 @@ from rlvr.core.episode import ChatModel, run_episode
 from rlvr.errors import UserError
 from rlvr.rewards.base import RewardError
 from rlvr.types import Completion, Episode, Example, Message, SamplingParams, Score, StopReason, ToolSchema
+from tests.unit.core.fakes import FakeChat, FakeEngine, completion
 
 STOP = 9
 EXAMPLE = Example(id="e", messages=(Message(role="user", content="ab"),), answer="c")
 
 
-class LetterCodec:
+class LetterCodec(FakeChat):
     """Letters a, b, c ... are 10, 11, 12, ...; 9 is the stop token; 30 is another way to write "ab".
 
     `encode(decode([30])) == [10, 11]`, as with real tokenizers: text does not say which ids were sampled.
     """
 
     stop_ids = frozenset({STOP})
+
+    def __init__(self) -> None:
+        self.told: list[list[str]] = []
 
     def encode_prompt(self, messages: Sequence[Message], tools: Sequence[object] = ()) -> tuple[int, ...]:
         return tuple(ord(letter) - ord("a") + 10 for message in messages for letter in message.content)
@@ -41,52 +44,25 @@ class LetterCodec:
         tools: Sequence[object] = (),
     ) -> tuple[int, ...]:
         assert completion_ids[-1] == STOP
+        self.told.append([message.content for message in conversation])
         return (*prompt_ids, *completion_ids, *self.encode_prompt(reply), 7)  # 7: header of the next completion
-
-    def parse(self, completion_ids: Sequence[int], stop_reason: StopReason, tools: Sequence[object] = ()) -> Message:
-        return Message(role="assistant", content=self.decode(completion_ids))
 
     def decode(self, ids: Sequence[int]) -> str:
         return "".join({STOP: "$", 7: ">", 30: "ab"}.get(token) or chr(token - 10 + ord("a")) for token in ids)
 
 
-@dataclass
-class ScriptedEngine:
-    """Returns the scripted completions in turn and notes what it was asked."""
+class ScriptedEngine(FakeEngine):
+    """Returns the scripted completions in turn."""
 
-    script: list[tuple[tuple[int, ...], StopReason]]
-    policy_version: int = 0
-    prompts: list[tuple[int, ...]] = field(default_factory=list)
-    asked: list[SamplingParams] = field(default_factory=list)
-    sessions: list[Hashable] = field(default_factory=list)
-    released: list[Hashable] = field(default_factory=list)
+    def __init__(self, *script: tuple[int, ...], stop: StopReason = StopReason.STOP) -> None:
+        super().__init__()
+        self.script, self.stop = script, stop
 
-    async def generate(
-        self, prompt_ids: Sequence[int], sampling: SamplingParams, *, session: Hashable | None = None
-    ) -> Completion:
-        self.prompts.append(tuple(prompt_ids))
-        self.asked.append(sampling)
-        self.sessions.append(session)
-        ids, stop_reason = self.script[len(self.prompts) - 1]
+    async def sample(self, sampling: SamplingParams) -> Completion:
+        ids = self.script[len(self.prompts) - 1]
         if not ids:
             raise ConnectionError("the engine is gone")
-        logprobs = tuple(-0.125 * (i + 1) for i in range(len(ids)))
-        return Completion(
-            token_ids=ids,
-            behavior_logprobs=logprobs,
-            sampling_logprobs=logprobs,
-            stop_reason=stop_reason,
-            policy_version=self.policy_version,
-        )
-
-    def release(self, session: Hashable) -> None:
-        self.released.append(session)
-
-    def load_weights(self, version: int) -> None:
-        self.policy_version = version
-
-    def close(self) -> None:
-        pass
+        return completion(*ids, stop=self.stop, logprobs=[-0.125 * (i + 1) for i in range(len(ids))])
 
 
 class TalkingEnv:
@@ -115,73 +91,49 @@ class TalkingEnv:
         return Score(value=1.0)
 
 
-def run(engine: ScriptedEngine, env: TalkingEnv, *, context: int = 100, max_turns: int | None = None) -> Episode:
+def run(engine: ScriptedEngine, env: TalkingEnv, codec: LetterCodec | None = None, *, context: int = 100) -> Episode:
     def sampling(turn: int) -> SamplingParams:
         return SamplingParams(max_tokens=8, stop_ids=frozenset({STOP}), seed=100 + turn)
 
-    env.max_turns = max_turns
-    model = ChatModel(engine=engine, chat=LetterCodec(), max_context_tokens=context)
+    model = ChatModel(engine=engine, chat=codec or LetterCodec(), max_context_tokens=context)
     return asyncio.run(run_episode(EXAMPLE, env, model, sampling, sample_index=3, seed=17))
 
 
 def two_turns() -> ScriptedEngine:
-    return ScriptedEngine([((30, 12, STOP), StopReason.STOP), ((11, STOP), StopReason.STOP)])
+    return ScriptedEngine((30, 12, STOP), (11, STOP))
 
 
 def test_pitfall_06_trained_ids_are_sampled_ids() -> None:
     engine = two_turns()
     episode = run(engine, TalkingEnv(2))
-    sampled = [(30, 12, STOP), (11, STOP)]
+    first, second = (30, 12, STOP), (11, STOP)
     assert LetterCodec().decode((30,)) == "ab"  # which would be encoded as 10 11
-    assert [turn.completion.token_ids for turn in episode.turns] == sampled
-    assert engine.prompts[1] == (10, 11) + sampled[0] + (13, 7)
+    assert [turn.completion.token_ids for turn in episode.turns] == [first, second]
+    assert engine.prompts == [(10, 11), (10, 11, *first, 13, 7)]
     (row,) = episode_rows(episode)
-    trained = tuple(token for token, masked_in in zip(row.ids, row.loss_mask, strict=True) if masked_in)
-    assert trained == sampled[0] + sampled[1]
-
-
-def test_pitfall_28_a_verifier_reads_each_turn_as_it_came() -> None:
-    env = RestartingEnv(3)
-    run(ScriptedEngine([((number, STOP), StopReason.STOP) for number in (12, 13, 12)]), env)
-    assert [(turn.prompt, turn.completion) for turn in env.scored] == [("ab", "c$"), ("ef", "d$"), ("d>", "c$")]
-
-
-def test_pitfall_04_reply_and_header_tokens_are_not_trained_on() -> None:
-    (row,) = episode_rows(run(two_turns(), TalkingEnv(2)))
-    assert row.ids == (10, 11, 30, 12, STOP, 13, 7, 11, STOP)
+    assert row.ids == (10, 11, *first, 13, 7, *second)  # the reply and the header are not trained on
     assert row.loss_mask == (False, False, True, True, True, False, False, True, True)
     assert row.behavior_logprobs == (0, 0, -0.125, -0.25, -0.375, 0, 0, -0.125, -0.25)
 
 
-def test_pitfall_07_each_prompt_extends_the_last_turn() -> None:
-    engine = ScriptedEngine(
-        [((30, STOP), StopReason.STOP), ((11, STOP), StopReason.STOP), ((12, STOP), StopReason.STOP)]
-    )
-    episode = run(engine, TalkingEnv(3))
-    for before, after in zip(episode.turns, episode.turns[1:], strict=False):
-        known = before.prompt_ids + before.completion.token_ids
-        assert after.prompt_ids[: len(known)] == known
-        assert after.prompt_ids[len(known) :] == (13, 7)
-    assert len(list(episode_rows(episode))) == 1
-
-
 @pytest.mark.parametrize(
-    ("script", "num_turns", "ends", "status"),
+    ("script", "stop", "num_turns", "ends", "status"),
     [
-        ([((12, 12), StopReason.LENGTH)], 2, StopReason.LENGTH, "scored"),
-        ([((12,), StopReason.ABORTED)], 2, StopReason.ABORTED, "error"),  # not a wrong answer
-        ([((12, STOP), StopReason.STOP), ((11, STOP), StopReason.STOP)], 3, StopReason.MAX_TURNS, "scored"),
-        ([((12, STOP), StopReason.STOP), ((11, STOP), StopReason.STOP)], 2, StopReason.STOP, "scored"),
-        ([((11, STOP), StopReason.STOP)], 1, StopReason.STOP, "scored"),
+        ([(12, 12)], StopReason.LENGTH, 2, StopReason.LENGTH, "scored"),
+        ([(12,)], StopReason.ABORTED, 2, StopReason.ABORTED, "error"),  # not a wrong answer
+        ([(12, STOP), (11, STOP)], StopReason.STOP, 3, StopReason.MAX_TURNS, "scored"),
+        ([(12, STOP), (11, STOP)], StopReason.STOP, 2, StopReason.STOP, "scored"),
+        ([(11, STOP)], StopReason.STOP, 1, StopReason.STOP, "scored"),
     ],
 )
-def test_how_an_episode_ends(script: Any, num_turns: int, ends: StopReason, status: str) -> None:
-    engine, env = ScriptedEngine(script), TalkingEnv(num_turns)
-    episode = run(engine, env, max_turns=min(num_turns, 2))
+def test_how_an_episode_ends(script: Any, stop: StopReason, num_turns: int, ends: StopReason, status: str) -> None:
+    engine, env = ScriptedEngine(*script, stop=stop), TalkingEnv(num_turns)
+    env.max_turns = min(num_turns, 2)
+    episode = run(engine, env)
     assert (episode.stop_reason, episode.score.status) == (ends, status)
-    assert [turn.stop_reason for turn in env.scored] == [reason for _, reason in script]
-    assert [params.seed for params in engine.asked] == [100, 101][: len(script)]  # each turn has its own
-    assert len(env.heard) == sum(reason is StopReason.STOP for _, reason in script)
+    assert [turn.stop_reason for turn in env.scored] == [stop] * len(script)
+    assert [params.seed for params in engine.requests] == [100, 101][: len(script)]  # each turn has its own
+    assert len(env.heard) == (len(script) if stop is StopReason.STOP else 0)
     if num_turns == 1:  # nothing is kept for a next turn
         assert (engine.sessions, engine.released) == ([None], [])
 
@@ -189,12 +141,12 @@ def test_how_an_episode_ends(script: Any, num_turns: int, ends: StopReason, stat
 def test_completions_never_outgrow_the_context() -> None:
     engine = two_turns()
     run(engine, TalkingEnv(2), context=11)
-    assert [params.max_tokens for params in engine.asked] == [8, 4]  # 2 and 7 tokens are taken
+    assert [params.max_tokens for params in engine.requests] == [8, 4]  # 2 and 7 tokens are taken
     episode = run(two_turns(), TalkingEnv(2), context=7)  # the reply fills it
     assert (len(episode.turns), episode.stop_reason) == (1, StopReason.LENGTH)
 
 
-def test_a_prompt_that_fills_the_context_is_one_clear_sentence() -> None:
+def test_a_prompt_that_fills_the_context_is_an_error() -> None:
     with pytest.raises(UserError, match=r"prompt of example 'e' has 2 tokens.*context of 2 tokens"):
         run(two_turns(), TalkingEnv(1), context=2)
 
@@ -221,20 +173,14 @@ class RestartingEnv(TalkingEnv):
         return Reply(messages=(Message(role="user", content="ef"),), done=False, restarts=True)
 
 
-def test_pitfall_07_what_was_said_before_a_restart_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[list[str]] = []
-    extended = LetterCodec.next_prompt
-
-    def next_prompt(codec: LetterCodec, *args: Any) -> tuple[int, ...]:
-        told.append([message.content for message in args[2]])
-        return extended(codec, *args)
-
-    monkeypatch.setattr(LetterCodec, "next_prompt", next_prompt)
-    engine = ScriptedEngine([((number, STOP), StopReason.STOP) for number in (12, 13, 12)])
-    episode = run(engine, RestartingEnv(3))
+def test_pitfall_07_what_was_said_before_a_restart_is_forgotten() -> None:
+    engine, env, codec = ScriptedEngine((12, STOP), (13, STOP), (12, STOP)), RestartingEnv(3), LetterCodec()
+    episode = run(engine, env, codec)
     assert engine.prompts == [(10, 11), (14, 15), (14, 15, 13, STOP, 13, 7)]
-    assert told == [["ef", "d$"]]  # neither "ab" nor what was said to it
+    assert codec.told == [["ef", "d$"]]  # neither "ab" nor what was said to it
     assert len(list(episode_rows(episode))) == 2
+    # a verifier reads each turn as it came
+    assert [(turn.prompt, turn.completion) for turn in env.scored] == [("ab", "c$"), ("ef", "d$"), ("d>", "c$")]
 
 
 def test_the_session_is_one_per_episode_and_always_released() -> None:
@@ -243,7 +189,7 @@ def test_the_session_is_one_per_episode_and_always_released() -> None:
     run(second, TalkingEnv(2))
     assert first.sessions[0] is first.sessions[1] is first.released[0]
     assert first.sessions[0] != second.sessions[0]
-    broken = ScriptedEngine([((30, STOP), StopReason.STOP), ((), StopReason.STOP)])
+    broken = ScriptedEngine((30, STOP), ())
     with pytest.raises(ConnectionError):
         run(broken, TalkingEnv(2))
     assert broken.released == broken.sessions[:1]

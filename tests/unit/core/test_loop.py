@@ -1,35 +1,21 @@
 """The order of things in a step, on parts that only note what is called."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 import pytest
-import torch
 
 from rlvr.core.algorithms.grpo import Grpo
 from rlvr.core.loop import TrainingRun, train
 from rlvr.core.rollout import SampledGroups
 from rlvr.core.trainer import NonFiniteError
-from rlvr.types import Completion, Episode, Example, Group, Score, StopReason, TokenBatch, Turn
+from rlvr.types import Group, TokenBatch
+from tests.unit.core.fakes import completion, episode, group
 
 
 def one_group(version: int) -> Group:
-    completion = Completion(
-        token_ids=(5, 2),
-        behavior_logprobs=(-0.5, -0.1),
-        sampling_logprobs=(-0.5, -0.1),
-        stop_reason=StopReason.STOP,
-        policy_version=version,
-    )
-    episode = Episode(
-        example_id="x",
-        sample_index=0,
-        seed=0,
-        turns=(Turn(prompt_ids=(1, 7), completion=completion),),
-        score=Score(value=1.0),
-        stop_reason=StopReason.STOP,
-    )
-    return Group(example=Example(id="x", messages=(), answer="1"), episodes=(episode,))
+    return group(episode(((1, 7), completion(5, 2, version=version))))
 
 
 @dataclass
@@ -43,6 +29,7 @@ class Parts:
     stop_when: str | None = None
     stopping: bool = False
     last: int | None = None  # step that is not made any more
+    logged: dict[int, dict[str, float]] = field(default_factory=dict)
 
     algorithm = Grpo()
 
@@ -86,7 +73,8 @@ class Parts:
         self.note(f"weights {version}")
 
     def log(self, step: int, metrics: dict[str, float]) -> None:
-        assert all(torch.isfinite(torch.tensor(value)) for value in metrics.values())
+        assert all(map(math.isfinite, metrics.values()))
+        self.logged[step] = metrics
         self.note(f"log {step}" + (" with evaluation" if "eval/x/accuracy" in metrics else ""))
 
     def rollouts(self, step: int, rollouts: SampledGroups, batch: TokenBatch) -> dict[str, float]:
@@ -119,24 +107,16 @@ def test_a_run_evaluates_first_and_last_and_every_so_often() -> None:
     parts = Parts()
     assert train(make_run(parts, steps=3), parts.stopped) == 3
     shown = [line for line in parts.diary if line.startswith(("log", "save"))]
-    assert shown == [
-        "log 0 with evaluation",
-        "save 0",
-        "log 1",
-        "save 1",
-        "log 2 with evaluation",
-        "save 2",
-        "log 3 with evaluation",
-        "save 3 now",
-    ]
+    with_evaluation = [f"log {step} with evaluation" for step in range(4)]
+    assert shown[::2] == [with_evaluation[0], "log 1", *with_evaluation[2:]]
+    assert shown[1::2] == ["save 0", "save 1", "save 2", "save 3 now"]
 
 
 def test_pitfall_31_the_engine_gets_new_weights_first() -> None:
     parts = Parts()
     train(make_run(parts, steps=2), parts.stopped)
     assert parts.last == 2
-    step = ["sample", "score", "advantages", "update 0", "weights 1"]
-    assert parts.diary[3:8] == step
+    assert parts.diary[3:8] == ["sample", "score", "advantages", "update 0", "weights 1"]
     later = parts.diary[8:]
     assert later.index("weights 2") < later.index("evaluate")
 
@@ -149,9 +129,9 @@ def test_a_resumed_run_goes_on_without_another_first_evaluation() -> None:
     assert "log 0 with evaluation" not in parts.diary
 
 
-@pytest.mark.parametrize("parts", [Parts(), Parts(stop_when="evaluate")], ids=["finished", "stopped"])
-def test_a_run_that_is_finished_or_stopped_samples_nothing(parts: Parts) -> None:
-    start = 3 if parts.stop_when is None else 0
+@pytest.mark.parametrize(("start", "stop_when"), [(3, None), (0, "evaluate")], ids=["finished", "stopped"])
+def test_a_run_that_is_finished_or_stopped_samples_nothing(start: int, stop_when: str | None) -> None:
+    parts = Parts(stop_when=stop_when)
     assert train(make_run(parts, start=start, steps=3), parts.stopped) == start
     assert "sample" not in parts.diary
 
@@ -177,19 +157,13 @@ def test_a_non_finite_loss_writes_nothing_of_the_step() -> None:
 
 
 def test_time_and_machine_have_prefixes_of_their_own() -> None:
-    seen: dict[int, dict[str, float]] = {}
-
-    class Keeps(Parts):
-        def log(self, step: int, metrics: dict[str, float]) -> None:
-            seen[step] = metrics
-
-    parts = Keeps()
+    parts = Parts()
     train(make_run(parts, steps=1), parts.stopped)
-    names = set(seen[1])
-    assert {"time/step_s", "time/tokens_per_s", "time/generation_share", "system/peak_memory_mb"} <= names
-    shares = [value for name, value in seen[1].items() if name.startswith("time/") and name.endswith("_share")]
+    logged = parts.logged[1]
+    assert {"time/step_s", "time/tokens_per_s", "time/generation_share", "system/peak_memory_mb"} <= set(logged)
+    shares = [value for name, value in logged.items() if name.startswith("time/") and name.endswith("_share")]
     assert sum(shares) == pytest.approx(1.0)
-    assert seen[1]["loss/total"] == 0.25
+    assert logged["loss/total"] == 0.25
 
 
 def test_pitfall_24_tokens_that_are_too_old_are_not_trained_on() -> None:
@@ -202,12 +176,7 @@ def test_pitfall_24_tokens_that_are_too_old_are_not_trained_on() -> None:
 
 
 def test_the_ages_of_tokens_are_logged() -> None:
-    seen: list[dict[str, float]] = []
-
-    class Keeps(Parts):
-        def log(self, step: int, metrics: dict[str, float]) -> None:
-            seen.append({name: value for name, value in metrics.items() if "staleness" in name})
-
-    for parts in (Keeps(max_staleness=3, age=2), Keeps()):
+    ages = {"rollout/staleness_mean": 2.0, "rollout/staleness_max": 2.0}
+    for parts, expected in ((Parts(max_staleness=3, age=2), ages), (Parts(), {})):
         train(make_run(parts, start=2, steps=3), parts.stopped)
-    assert seen == [{"rollout/staleness_mean": 2.0, "rollout/staleness_max": 2.0}, {}]
+        assert {name: value for name, value in parts.logged[3].items() if "staleness" in name} == expected

@@ -1,4 +1,6 @@
 import math
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -6,28 +8,31 @@ import torch
 from rlvr.core.optimizer import adamw, learning_rate
 
 
-def rate(step: int, schedule: str, *, warmup: int = 0, steps: int = 5, final: float = 0.1) -> float:
-    return learning_rate(step, peak=2.0, warmup_steps=warmup, final_share=final, schedule=schedule, max_steps=steps)
+def rates(schedule: str, *, warmup: int = 0, steps: int = 5, final: float = 0.1, count: int = 0) -> list[float]:
+    """The learning rates of the first `count` or of all steps, with a peak of 2."""
+    rate = partial(learning_rate, peak=2.0, warmup_steps=warmup, final_share=final, schedule=schedule, max_steps=steps)
+    return [rate(step) for step in range(count or steps)]
 
 
-def rates(schedule: str, *, warmup: int = 0, steps: int = 5, final: float = 0.1) -> list[float]:
-    return [rate(step, schedule, warmup=warmup, steps=steps, final=final) for step in range(steps)]
+COSINE = 2.0 * (0.2 + 0.8 * (1 + math.cos(math.pi / 2)) / 2)
 
 
-def test_the_warm_up_is_linear_and_reaches_the_peak() -> None:
-    assert rates("constant", warmup=4, steps=6) == [0.5, 1.0, 1.5, 2.0, 2.0, 2.0]
-
-
-def test_schedules_end_at_their_share_of_the_peak_and_stay_there() -> None:
-    assert rates("linear", steps=5, final=0.2) == pytest.approx([2.0, 1.6, 1.2, 0.8, 0.4])
-    assert rates("linear", warmup=2, steps=5, final=0.0) == pytest.approx([1.0, 2.0, 2.0, 1.0, 0.0])
-    middle = 2.0 * (0.2 + 0.8 * (1 + math.cos(math.pi / 2)) / 2)
-    assert rates("cosine", steps=3, final=0.2) == pytest.approx([2.0, middle, 0.4])
-    assert rate(99, "linear", steps=5, final=0.25) == pytest.approx(0.5)
+@pytest.mark.parametrize(
+    ("schedule", "options", "expected"),
+    [
+        ("constant", {"warmup": 4, "steps": 6}, [0.5, 1.0, 1.5, 2.0, 2.0, 2.0]),  # linear, and reaches the peak
+        ("linear", {"final": 0.2}, [2.0, 1.6, 1.2, 0.8, 0.4]),
+        ("linear", {"warmup": 2, "final": 0.0}, [1.0, 2.0, 2.0, 1.0, 0.0]),
+        ("cosine", {"steps": 3, "final": 0.2}, [2.0, COSINE, 0.4]),
+        ("linear", {"steps": 3, "final": 0.25, "count": 5}, [2.0, 1.25, 0.5, 0.5, 0.5]),  # stays at its end
+    ],
+)
+def test_schedules_by_hand(schedule: str, options: dict[str, Any], expected: list[float]) -> None:
+    assert rates(schedule, **options) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])
-def test_a_schedule_is_finite_and_positive_whatever_its_length(schedule: str) -> None:
+def test_a_schedule_is_finite_and_positive_for_any_length(schedule: str) -> None:
     for steps, warmup in [(1, 0), (1, 1), (2, 1), (3, 3), (3, 9)]:
         assert all(0 < one <= 2.0 for one in rates(schedule, warmup=warmup, steps=steps))
 

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -14,20 +15,27 @@ from rlvr.models.policy import HubPolicy
 from tests.unit.core.tiny import gradient, tiny_batch, tiny_policy, tiny_trainer, update
 
 CPU_SAYS = "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to"
+LIBRARIES_SAY = (
+    CPU_SAYS,
+    "CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported",
+    "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+    "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+    "std::bad_alloc",
+    "could not create a memory object",
+)
 BIG = ("trainer.microbatch_tokens=256", "algorithm=ppo", "algorithm.num_epochs=2", "algorithm.kl_coef=0.1")
 
 
-def failing(monkeypatch, policy, *calls, error=torch.OutOfMemoryError):
-    """The given forward passes (from 1) of the policy's model fail; returns the list of how many tokens passes had."""
+def failing(monkeypatch, policy, call):
+    """The forward pass number `call` (from 1) of the policy's model fails; returns how many tokens passes had."""
     sizes = []
     hidden = HubPolicy.hidden
 
     def wrapped(self, ids, *args):
-        if self.model is not policy.model:
-            return hidden(self, ids, *args)
-        sizes.append(ids.numel())
-        if len(sizes) in calls:
-            raise error("CUDA out of memory. Tried to allocate 2.00 GiB")
+        if self.model is policy.model:
+            sizes.append(ids.numel())
+            if len(sizes) == call:
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
         return hidden(self, ids, *args)
 
     monkeypatch.setattr(HubPolicy, "hidden", wrapped)
@@ -103,7 +111,6 @@ def test_a_line_that_does_not_fit_alone_is_one_sentence(monkeypatch, longest, tr
         raise MemoryError
 
     packing = Packing(max_tokens=2000, note=lambda text: None)
-
     with pytest.raises(UserError, match=rf"^a line of {longest} tokens does not fit into memory, even alone .*lora"):
         packing.until_it_fits(attempt, longest=longest)
     assert made == tries
@@ -120,33 +127,26 @@ def test_where_other_ranks_wait_in_the_pass_it_is_not_made_anew():
 
 
 @pytest.mark.parametrize(
-    "said",
+    ("error", "expected"),
     [
-        CPU_SAYS,
-        "CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported",
-        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
-        "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
-        "std::bad_alloc",
-        "could not create a memory object",
+        *((RuntimeError(said), True) for said in LIBRARIES_SAY),
+        *((ValueError(said), False) for said in LIBRARIES_SAY),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
+        (ValueError("memory"), False),
     ],
 )
-def test_libraries_have_their_own_words_for_it(said):
-    assert is_out_of_memory(RuntimeError(said))
-    assert not is_out_of_memory(ValueError(said))
-
-
-@pytest.mark.parametrize("error", [RuntimeError("mat1 and mat2 shapes cannot be multiplied"), ValueError("memory")])
-def test_other_errors_are_not_retried(error):
+def test_only_errors_of_memory_are_retried(error, expected):
     calls = []
 
     def attempt():
         calls.append(error)
-        raise error
+        if len(calls) == 1:
+            raise error
 
-    with pytest.raises(type(error)):
-        Packing(max_tokens=4096).until_it_fits(attempt, longest=20)
-    assert len(calls) == 1
-    assert not is_out_of_memory(error)
+    assert is_out_of_memory(error) == expected
+    with nullcontext() if expected else pytest.raises(type(error)):
+        Packing(max_tokens=4096, note=lambda text: None).until_it_fits(attempt, longest=20)
+    assert len(calls) == 1 + expected
 
 
 LIMITED = """

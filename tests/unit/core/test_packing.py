@@ -1,4 +1,5 @@
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -6,6 +7,7 @@ import pytest
 import torch
 from transformers import CohereConfig, CohereForCausalLM, GraniteConfig, GraniteForCausalLM
 
+from rlvr.core.batch import to_batch
 from rlvr.core.packing import Layout, Microbatch, Packing, first_fit, microbatches, share_out
 from rlvr.core.policy import forward
 from rlvr.core.world import World
@@ -13,6 +15,7 @@ from rlvr.errors import UserError
 from rlvr.models.policy import HubPolicy
 from rlvr.training.layout import LAYOUTS, choose_layout
 from rlvr.types import TokenBatch
+from tests.unit.core.fakes import completion, episode, group
 from tests.unit.core.tiny import ARCHITECTURES, SIZES, plain_logprobs, tiny_batch, tiny_policy
 
 
@@ -46,26 +49,14 @@ def test_pitfall_02_a_segment_does_not_see_its_neighbors() -> None:
 
 
 def test_two_rows_share_their_prompt_as_in_the_docstring() -> None:
-    batch = TokenBatch(
-        ids=torch.tensor([[10, 11, 12, 13], [10, 11, 14, 0]]),
-        lengths=torch.tensor([4, 3]),
-        prompt_lengths=torch.tensor([2, 2]),
-        loss_mask=torch.tensor([[False, False, True, True], [False, False, True, False]]),
-        behavior_logprobs=torch.zeros(2, 4),
-        rewards=torch.zeros(2),
-        groups=torch.zeros(2, dtype=torch.int64),
-        episodes=torch.arange(2),
-        valid=torch.ones(2, dtype=torch.bool),
-        truncated=torch.zeros(2, dtype=torch.bool),
-    )
+    prompt = (10, 11)
+    batch = to_batch([group(episode((prompt, completion(12, 13))), episode((prompt, completion(14))))])
     (part,) = microbatches(batch, [0, 1], Packing(max_tokens=64))
     assert part.ids.tolist() == [[10, 11, 12, 13, 14]]
     assert part.positions.tolist() == [[0, 1, 2, 3, 2]]
     assert part.predictors.tolist() == [1, 2, 1]
     assert part.targets.tolist() == [12, 13, 14]
-    allowed = part.allowed()
-    assert allowed is not None
-    assert allowed[0].int().tolist() == [
+    assert part.allowed()[0].int().tolist() == [
         [1, 0, 0, 0, 0],
         [1, 1, 0, 0, 0],
         [1, 1, 1, 0, 0],
@@ -100,22 +91,11 @@ def test_shares_differ_by_at_most_one_piece(num_shares: int) -> None:
         assert max(sums) - min(sums) <= max(sizes, default=0)
 
 
-def dealt(size: int, layout: Layout, *, in_lockstep: bool, rows: list[int] | None = None) -> list[list[Microbatch]]:
+def dealt(size: int, layout: Layout = "shared", *, rows: Sequence[int], in_lockstep: bool) -> list[list[Microbatch]]:
     """The microbatches of each of `size` ranks."""
-    batch = tiny_batch(tiny_policy())
-    chosen = list(range(12)) if rows is None else rows
-    return [
-        list(
-            microbatches(
-                batch,
-                chosen,
-                Packing(layout=layout, max_tokens=40),
-                World(rank=rank, size=size),
-                in_lockstep=in_lockstep,
-            )
-        )
-        for rank in range(size)
-    ]
+    batch, packing = tiny_batch(tiny_policy()), Packing(layout=layout, max_tokens=40)
+    worlds = [World(rank=rank, size=size) for rank in range(size)]
+    return [list(microbatches(batch, rows, packing, world, in_lockstep=in_lockstep)) for world in worlds]
 
 
 def places(parts: list[Microbatch]) -> list[tuple[int, int]]:
@@ -126,7 +106,7 @@ def places(parts: list[Microbatch]) -> list[tuple[int, int]]:
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_every_token_is_predicted_on_exactly_one_rank(size: int, layout: Layout) -> None:
     batch = tiny_batch(tiny_policy())
-    ranks = [places(parts) for parts in dealt(size, layout, in_lockstep=True)]
+    ranks = [places(parts) for parts in dealt(size, layout, rows=range(12), in_lockstep=True)]
     assert sorted(place for rank in ranks for place in rank) == [tuple(p) for p in batch.loss_mask.nonzero().tolist()]
     rows = [{row for row, _ in rank} for rank in ranks]
     assert sum(map(len, rows)) == 12  # a row is never cut
@@ -135,14 +115,14 @@ def test_every_token_is_predicted_on_exactly_one_rank(size: int, layout: Layout)
 
 def test_in_lockstep_all_ranks_make_as_many_passes() -> None:
     for rows in ([0], [0, 1, 4], list(range(12))):
-        ranks = dealt(4, "shared", in_lockstep=True, rows=rows)
+        ranks = dealt(4, in_lockstep=True, rows=rows)
         assert len({len(parts) for parts in ranks}) == 1
-        free = dealt(4, "shared", in_lockstep=False, rows=rows)
+        free = dealt(4, in_lockstep=False, rows=rows)
         assert [places(parts) for parts in free] == [places(parts) for parts in ranks]
         assert sum(map(len, free)) < sum(map(len, ranks)) or len(rows) == 12
         empty = [part for parts in ranks for part in parts if not len(part.targets)]
         assert all(part.ids.shape == (1, 1) and part.allowed() is not None for part in empty)
-    assert dealt(2, "shared", in_lockstep=True, rows=[]) == [[], []]
+    assert dealt(2, in_lockstep=True, rows=[]) == [[], []]
 
 
 def test_bins_and_shares_by_hand() -> None:
@@ -154,7 +134,6 @@ def test_bins_and_shares_by_hand() -> None:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_no_line_is_longer_than_the_longest_row(layout: Layout) -> None:
-    """With a shared prompt too: memory is planned for that length."""
     batch = tiny_batch(tiny_policy(), num_groups=2, group_size=12)
     longest = int(batch.lengths.max())
     parts = list(microbatches(batch, range(24), Packing(layout=layout, max_tokens=longest)))
@@ -164,13 +143,10 @@ def test_no_line_is_longer_than_the_longest_row(layout: Layout) -> None:
 
 def test_sharing_saves_the_repeated_prompts() -> None:
     batch = tiny_batch(tiny_policy(), num_groups=2, group_size=4)
-    tokens = {
-        layout: sum(
-            int((part.segments >= 0).sum())
-            for part in microbatches(batch, range(len(batch.ids)), Packing(layout=layout, max_tokens=4096))
-        )
-        for layout in LAYOUTS
-    }
+    tokens = {}
+    for layout in LAYOUTS:
+        parts = microbatches(batch, range(len(batch.ids)), Packing(layout=layout, max_tokens=4096))
+        tokens[layout] = sum(int((part.segments >= 0).sum()) for part in parts)
     repeated = 3 * int(batch.prompt_lengths[0] + batch.prompt_lengths[4])
     assert tokens["packed"] == int(batch.lengths.sum())
     assert tokens["shared"] == tokens["packed"] - repeated
@@ -181,16 +157,10 @@ def test_the_self_test_accepts_sharing_where_it_is_exact(architecture: str) -> N
     assert choose_layout(tiny_policy(architecture)) == "shared"
 
 
-def test_the_self_test_refuses_sharing_without_a_mask(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_self_test_refuses_sharing_without_a_mask(monkeypatch, caplog) -> None:
     policy = tiny_policy()
     inner = policy.model.base_model.forward
-
-    def without_mask(input_ids: torch.Tensor, use_cache: bool, **_: object) -> object:
-        return inner(input_ids=input_ids, use_cache=use_cache)
-
-    monkeypatch.setattr(policy.model.base_model, "forward", without_mask)
+    monkeypatch.setattr(policy.model.base_model, "forward", lambda input_ids, **_: inner(input_ids, use_cache=False))
     assert choose_layout(policy) == "rows"
     assert "slower layout" in caplog.text
 

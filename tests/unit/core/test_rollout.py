@@ -1,3 +1,4 @@
+import itertools
 import json
 import threading
 from collections.abc import Hashable, Sequence
@@ -11,68 +12,19 @@ from rlvr.core.episode import ChatModel
 from rlvr.core.executor import Background, Executor
 from rlvr.core.rollout import RolloutSchedule, RolloutSource, SampledGroups
 from rlvr.core.settings import RolloutSettings
-from rlvr.core.world import ALONE, World
+from rlvr.core.world import World
 from rlvr.errors import UserError
-from rlvr.types import Completion, Example, Message, SamplingParams, Score, StopReason, ToolSchema
+from rlvr.types import Completion, Example, Message, SamplingParams, Score, ToolSchema
+from tests.unit.core.fakes import FakeChat, FakeEngine, completion
 
 SETTINGS = RolloutSettings(prompts_per_step=3, group_size=2, max_completion_tokens=4)
 
 
-class EchoEngine:
-    """Samples one token that is the parity of the seed, and remembers every request."""
+class EchoEngine(FakeEngine):
+    """Samples one token that is the parity of the seed."""
 
-    policy_version = 0
-
-    def __init__(self) -> None:
-        self.requests: list[SamplingParams] = []
-
-    @property
-    def seeds(self) -> list[int]:
-        return [request.seed for request in self.requests]
-
-    async def generate(
-        self, prompt_ids: Sequence[int], sampling: SamplingParams, *, session: Hashable | None = None
-    ) -> Completion:
-        self.requests.append(sampling)
-        return Completion(
-            token_ids=(sampling.seed % 2,),
-            behavior_logprobs=(-0.7,),
-            sampling_logprobs=(-0.7,),
-            stop_reason=StopReason.STOP,
-            policy_version=0,
-        )
-
-    def release(self, session: Hashable) -> None:
-        pass
-
-    def load_weights(self, version: int) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
-class PlainChat:
-    stop_ids = frozenset({0, 1})
-
-    def encode_prompt(self, messages: Sequence[Message], tools: Sequence[object] = ()) -> tuple[int, ...]:
-        return (7,)
-
-    def next_prompt(
-        self,
-        prompt_ids: tuple[int, ...],
-        completion_ids: tuple[int, ...],
-        conversation: Sequence[Message],
-        reply: Sequence[Message],
-        tools: Sequence[object] = (),
-    ) -> tuple[int, ...]:
-        return prompt_ids + completion_ids
-
-    def parse(self, completion_ids: Sequence[int], stop_reason: StopReason, tools: Sequence[object] = ()) -> Message:
-        return Message(role="assistant", content=self.decode(completion_ids))
-
-    def decode(self, ids: Sequence[int]) -> str:
-        return " ".join(map(str, ids))
+    async def sample(self, sampling: SamplingParams) -> Completion:
+        return completion(sampling.seed % 2)
 
 
 class ParityEnv:
@@ -112,33 +64,16 @@ class ParityTask:
 def schedule(
     *,
     seed: int = 0,
-    refills: int | None = None,
-    failing: Sequence[int] = (),
-    num_turns: int = 1,
-    settings: RolloutSettings = SETTINGS,
     task: ParityTask | None = None,
-    max_error_share: float = 0.2,
-    max_staleness: int = 0,
-    executor: Executor | None = None,
+    settings: dict[str, Any] | None = None,
     engine: EchoEngine | None = None,
-    world: World = ALONE,
+    **options: Any,
 ) -> tuple[RolloutSchedule, EchoEngine]:
     engine = engine or EchoEngine()
-    source = RolloutSource(
-        task=task or ParityTask(failing, num_turns),
-        model=ChatModel(engine=engine, chat=PlainChat(), max_context_tokens=16),
-        settings=settings,
-        seed=seed,
-    )
-    made = RolloutSchedule(
-        source=source,
-        executor=executor or Executor(),
-        refills=refills,
-        max_error_share=max_error_share,
-        max_staleness=max_staleness,
-        world=world,
-    )
-    return made, engine
+    model = ChatModel(engine=engine, chat=FakeChat(), max_context_tokens=16)
+    chosen = SETTINGS.model_copy(update=settings)
+    source = RolloutSource(task=task or ParityTask(), model=model, settings=chosen, seed=seed)
+    return RolloutSchedule(source=source, **{"executor": Executor(), "max_error_share": 0.2} | options), engine
 
 
 def batches(made: RolloutSchedule, count: int = 1, *, first: int = 0) -> list[SampledGroups]:
@@ -152,8 +87,8 @@ def dead_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlvr.core.rollout.is_dead_group", lambda rewards: True)
 
 
-def all_equal(rewards: Sequence[float]) -> bool:
-    return len(set(rewards)) <= 1
+def are_dead(rollouts: SampledGroups) -> list[bool]:
+    return [len({episode.score.value for episode in group.episodes}) == 1 for group in rollouts.groups]
 
 
 def test_groups_come_in_issue_order() -> None:
@@ -171,57 +106,48 @@ def test_groups_come_in_issue_order() -> None:
 def test_pitfall_36_every_completion_has_its_own_seed() -> None:
     seeds = []
     for run_seed in (0, 1):
-        made, engine = schedule(seed=run_seed, num_turns=3)
+        made, engine = schedule(seed=run_seed, task=ParityTask(num_turns=3))
         batches(made, 4)
-        seeds += engine.seeds
+        seeds += [request.seed for request in engine.requests]
     assert len(seeds) == 2 * 4 * 3 * 2 * 3
     assert len(set(seeds)) == len(seeds)
 
 
 def test_pitfall_20_the_engine_samples_with_the_settings() -> None:
-    settings = SETTINGS.model_copy(
-        update={"max_completion_tokens": 5, "temperature": 0.7, "top_p": 0.9, "top_k": 11, "min_p": 0.05}
-    )
-    made, engine = schedule(settings=settings)
+    cuts = {"temperature": 0.7, "top_p": 0.9, "top_k": 11, "min_p": 0.05}
+    made, engine = schedule(settings={"max_completion_tokens": 5, **cuts})
     batches(made)
-    expected = SamplingParams(
-        max_tokens=5, stop_ids=PlainChat.stop_ids, seed=0, temperature=0.7, top_p=0.9, top_k=11, min_p=0.05
-    )
+    expected = SamplingParams(max_tokens=5, stop_ids=FakeChat.stop_ids, seed=0, **cuts)
     assert {replace(request, seed=0) for request in engine.requests} == {expected}
 
 
 def test_pitfall_13_dead_groups_are_replaced_and_counted() -> None:
     plain, _ = schedule()
-    dead = [all_equal([e.score.value for e in g.episodes]) for g in batches(plain)[0].groups]
-    assert any(dead)
+    assert any(are_dead(batches(plain)[0]))
     made, _ = schedule(refills=20)
     rollouts = batches(made)[0]
-    assert len(rollouts.groups) == 3
-    assert not any(all_equal([e.score.value for e in g.episodes]) for g in rollouts.groups)
+    assert are_dead(rollouts) == [False] * 3
     assert rollouts.num_refilled == made.state()["cursor"] - 3 > 0
 
 
 def test_pitfall_13_a_verifier_error_leaves_a_group_dead() -> None:
-    class OneFailure(ParityTask):
-        def envs(self, example: Example, count: int) -> list[Env]:
-            first, self.made = self.made, self.made + count
-            return [AlwaysRight(fails=first + sample == 0, max_turns=1) for sample in range(count)]
-
-        made = 0
-
     class AlwaysRight(ParityEnv):
         async def score(self, turns: Sequence[TurnText]) -> Score:
-            await super().score(turns)
-            return Score(value=1.0)
+            return replace(await super().score(turns), value=1.0)
 
-    settings = SETTINGS.model_copy(update={"prompts_per_step": 1, "group_size": 6})
-    made, _ = schedule(refills=1, settings=settings, task=OneFailure())
+    class OneFailure(ParityTask):
+        made = itertools.count()
+
+        def envs(self, example: Example, count: int) -> list[Env]:
+            return [AlwaysRight(fails=next(self.made) == 0, max_turns=1) for _ in range(count)]
+
+    made, _ = schedule(refills=1, settings={"prompts_per_step": 1, "group_size": 6}, task=OneFailure())
     assert batches(made)[0].num_refilled == 1
 
 
 @pytest.mark.usefixtures("dead_groups")
 def test_pitfall_25_requests_the_trainer_waits_for_go_first() -> None:
-    for made, engine in (schedule(max_staleness=2, num_turns=2), schedule(max_staleness=2, refills=1)):
+    for made, engine in (schedule(max_staleness=2, task=ParityTask(num_turns=2)), schedule(max_staleness=2, refills=1)):
         with made:
             for step in range(4, 7):
                 made.next_batch(step, last=7)
@@ -235,8 +161,8 @@ def test_pitfall_09_each_rank_samples_its_share() -> None:
         def gather(self, item: Any) -> list[Any]:
             return [item, item]  # the other one samples as many
 
-    settings = SETTINGS.model_copy(update={"prompts_per_step": 4})
-    made, engine = schedule(settings=settings, refills=1, world=SecondOfTwo(rank=1, size=2, local_size=2))
+    world = SecondOfTwo(rank=1, size=2, local_size=2)
+    made, engine = schedule(settings={"prompts_per_step": 4}, refills=1, world=world)
     rollouts = batches(made)[0]
     assert [group.example.id for group in rollouts.groups] == ["5", "5", "7", "7"]
     assert len(engine.requests) == 2 * 2 + 2 * 2
@@ -246,24 +172,23 @@ def test_pitfall_30_the_engine_is_used_in_one_thread() -> None:
     seen: dict[str, str] = {}
 
     class Noting(EchoEngine):
-        def note(self, what: str) -> None:
-            seen[what] = threading.current_thread().name
-
         async def generate(self, *args: Any, **options: Any) -> Completion:
-            self.note("generate")
+            seen["generate"] = threading.current_thread().name
             return await super().generate(*args, **options)
 
         def release(self, session: Hashable) -> None:
-            self.note("release")
+            seen["release"] = threading.current_thread().name
 
         def load_weights(self, version: int) -> None:
-            self.note("load_weights")
+            seen["load_weights"] = threading.current_thread().name
 
         def close(self) -> None:
-            self.note("close")
+            seen["close"] = threading.current_thread().name
             raise RuntimeError("the connection is gone")
 
-    made, _ = schedule(executor=Background(num_threads=1), max_staleness=1, num_turns=2, engine=Noting())
+    made, _ = schedule(
+        executor=Background(num_threads=1), max_staleness=1, task=ParityTask(num_turns=2), engine=Noting()
+    )
 
     def use() -> None:
         with made:
@@ -320,23 +245,19 @@ def test_what_is_still_dead_after_the_last_round_is_dropped() -> None:
 
 
 def test_pitfall_26_errors_above_the_limit_stop_the_run() -> None:
-    few, _ = schedule(failing=[])
-    batches(few)
-    many, _ = schedule(failing=[0, 1])
+    made, _ = schedule(task=ParityTask([0, 1]))
     with pytest.raises(UserError, match=r"4 of 6 episodes .*sandbox died"):
-        batches(many)
+        batches(made)
 
 
 @pytest.mark.usefixtures("dead_groups")
 def test_pitfall_26_verifier_errors_of_replacements_count_too() -> None:
-    made, _ = schedule(refills=1, failing=[3, 4, 5])
+    made, _ = schedule(refills=1, task=ParityTask([3, 4, 5]))
     with pytest.raises(UserError, match="6 of 12 episodes"):
         batches(made)
 
 
-def test_pitfall_26_errors_at_the_limit_do_not_stop_the_run() -> None:
-    settings = SETTINGS.model_copy(update={"prompts_per_step": 4})
-    made, _ = schedule(failing=[0], max_error_share=0.25, settings=settings)
+@pytest.mark.parametrize(("failing", "limit"), [([0], 0.25), ([], 0.0)])
+def test_pitfall_26_errors_at_the_limit_do_not_stop_the_run(failing: list[int], limit: float) -> None:
+    made, _ = schedule(task=ParityTask(failing), max_error_share=limit, settings={"prompts_per_step": 4})
     assert len(batches(made)[0].groups) == 4
-    clean, _ = schedule(max_error_share=0.0)
-    assert len(batches(clean)[0].groups) == 3

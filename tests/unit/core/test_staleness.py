@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import Callable, Coroutine, Hashable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from statistics import fmean
 from typing import Any, TypeVar
 
@@ -13,12 +14,12 @@ import pytest
 import torch
 
 from rlvr.core.batch import check_staleness, to_batch
-from rlvr.core.engine.base import OnToken
 from rlvr.core.episode import ChatModel
 from rlvr.core.executor import Executor
 from rlvr.core.rollout import RolloutSchedule, RolloutSource
-from rlvr.types import Completion, SamplingParams, StopReason, TokenBatch
-from tests.unit.core.test_rollout import SETTINGS, ParityTask, PlainChat
+from rlvr.types import Completion, SamplingParams, TokenBatch
+from tests.unit.core.fakes import FakeChat, FakeEngine, completion, episode, group
+from tests.unit.core.test_rollout import SETTINGS, ParityTask
 
 T = TypeVar("T")
 STEPS, PROMPTS = 40, 3
@@ -45,20 +46,10 @@ def length_of(seed: int) -> int:
     return 1 + seed % 4 if seed % 5 else LONG + seed % 40
 
 
-class SlowEngine:
+class SlowEngine(FakeEngine):
     """A tick a token; notes the version of each, as engines do whose weights change while they sample."""
 
-    def __init__(self) -> None:
-        self.policy_version = 0
-
-    async def generate(
-        self,
-        prompt_ids: Sequence[int],
-        sampling: SamplingParams,
-        *,
-        session: Hashable | None = None,
-        on_token: OnToken | None = None,
-    ) -> Completion:
+    async def sample(self, sampling: SamplingParams) -> Completion:
         first, changes = self.policy_version, []
         count = length_of(sampling.seed)
         now = first
@@ -67,26 +58,11 @@ class SlowEngine:
                 now = self.policy_version
                 changes.append((number, now))
             await asyncio.sleep(0)
-        return Completion(
-            token_ids=(2,) * (count - 1) + (sampling.seed % 2,),
-            behavior_logprobs=(-0.5,) * count,
-            sampling_logprobs=(-0.5,) * count,
-            stop_reason=StopReason.STOP,
-            policy_version=first,
-            version_changes=tuple((number, version) for number, version in changes if number),
-        )
-
-    def release(self, session: Hashable) -> None:
-        pass
-
-    def load_weights(self, version: int) -> None:
-        self.policy_version = version
-
-    def close(self) -> None:
-        pass
+        sampled = completion(*(2,) * (count - 1), sampling.seed % 2, version=first)
+        return replace(sampled, version_changes=tuple((number, version) for number, version in changes if number))
 
 
-class LastToken(PlainChat):
+class LastToken(FakeChat):
     def decode(self, ids: Sequence[int]) -> str:
         return str(ids[-1]) if ids else ""
 
@@ -123,9 +99,10 @@ def in_issue_order(max_staleness: int, *, refills: int | None = None) -> list[To
     return batches
 
 
-def oldest(batch: TokenBatch, step: int) -> int:
+def sampled_versions(batch: TokenBatch) -> list[list[int]]:
+    """Of the sampled tokens of each row."""
     assert batch.policy_versions is not None
-    return step - int(batch.policy_versions[batch.loss_mask].min())
+    return [row[mask].tolist() for row, mask in zip(batch.policy_versions, batch.loss_mask, strict=True)]
 
 
 def lengths(batches: Sequence[TokenBatch]) -> list[int]:
@@ -141,12 +118,11 @@ def sampled_lengths(num_prompts: int) -> list[int]:
 
 @pytest.mark.parametrize("max_staleness", [0, 1, 2, 4])
 def test_pitfall_24_delivery_in_issue_order_keeps_the_bound(max_staleness: int) -> None:
-    batches = in_issue_order(max_staleness)
-    ages = [oldest(batch, step) for step, batch in enumerate(batches)]
+    versions = [sampled_versions(batch) for batch in in_issue_order(max_staleness)]
+    ages = [step - min(map(min, rows)) for step, rows in enumerate(versions)]
     assert max(ages) == max_staleness  # and it is used up
-    if max_staleness:
-        mixed = [len(set(versions[mask].tolist())) > 1 for versions, mask in each_row(batches)]
-        assert any(mixed)  # new weights came in the middle of completions
+    if max_staleness:  # new weights came in the middle of completions
+        assert any(len(set(row)) > 1 for rows in versions for row in rows)
 
 
 def test_pitfall_24_later_batches_begin_before_the_wait() -> None:
@@ -172,15 +148,6 @@ def test_pitfall_24_later_batches_begin_before_the_wait() -> None:
     assert diary == ["begin", "begin", "begin", "wait", "begin", "wait", "begin", "wait", "wait"]
 
 
-def each_row(batches: Sequence[TokenBatch]) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    return [
-        (versions, mask)
-        for batch in batches
-        if batch.policy_versions is not None
-        for versions, mask in zip(batch.policy_versions, batch.loss_mask, strict=True)
-    ]
-
-
 @pytest.mark.parametrize("max_staleness", [0, 1, 4])
 def test_pitfall_25_trained_episodes_are_as_long_as_sampled(max_staleness: int) -> None:
     sampled = sampled_lengths(STEPS * PROMPTS)
@@ -194,25 +161,18 @@ def test_pitfall_25_replacements_are_sampled_by_the_prompt() -> None:
     assert abs(fmean(seen[0]) - fmean(seen[1])) < 0.2 * fmean(seen[0])
 
 
-def one_row(versions: list[int], mask: list[bool] | None = None) -> TokenBatch:
-    made, _ = make_schedule(0)
-    with made:
-        batch = to_batch(made.next_batch(0, last=1).groups)
-    width = len(versions)
-    values: dict[str, Any] = {name: getattr(batch, name) for name in batch.__dataclass_fields__}
-    values |= {"policy_versions": torch.tensor([versions]), "behavior_logprobs": torch.full((1, width), -0.5)}
-    values["loss_mask"] = torch.tensor([mask or [True] * width])
-    return TokenBatch(**values)
+def one_row(*versions: int, prompt: int = 0) -> TokenBatch:
+    """Of a row whose tokens after the prompt are sampled."""
+    batch = to_batch([group(episode(((), completion(*versions))))])
+    sampled = torch.arange(len(versions))[None] >= prompt
+    return replace(batch, policy_versions=torch.tensor([versions]), loss_mask=sampled)
 
 
 def test_the_ages_of_sampled_tokens_by_hand() -> None:
-    assert check_staleness(one_row([3, 3, 4]), 4, 2) == {
-        "rollout/staleness_mean": pytest.approx(2 / 3),
-        "rollout/staleness_max": 1.0,
-    }
-    assert check_staleness(one_row([4, 4, 4]), 4, 0) == {}
-    prompt_before = one_row([-1, -1, 4], [False, False, True])
-    assert check_staleness(prompt_before, 4, 1)["rollout/staleness_max"] == 0.0
+    mean = pytest.approx(2 / 3)
+    assert check_staleness(one_row(3, 3, 4), 4, 2) == {"rollout/staleness_mean": mean, "rollout/staleness_max": 1.0}
+    assert check_staleness(one_row(4, 4, 4), 4, 0) == {}
+    assert check_staleness(one_row(-1, -1, 4, prompt=2), 4, 1)["rollout/staleness_max"] == 0.0
 
 
 @pytest.mark.parametrize(
@@ -220,10 +180,7 @@ def test_the_ages_of_sampled_tokens_by_hand() -> None:
 )
 def test_pitfall_24_a_token_too_old_is_an_error(versions: list[int], step: int, limit: int) -> None:
     with pytest.raises(RuntimeError, match=f"step {step} would train on tokens .* versions {versions[0]} to"):
-        check_staleness(one_row(versions), step, limit)
-
-
-# ------------------------------------------------------------------------------------------------------------- resume
+        check_staleness(one_row(*versions), step, limit)
 
 
 def test_pitfall_37_a_resume_loses_and_doubles_no_prompt() -> None:

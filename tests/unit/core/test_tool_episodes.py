@@ -1,11 +1,16 @@
-"""Whole episodes with tools: real environments, chat and engine, over a tiny model that calls tools by chance."""
+"""Whole episodes with tools: real environments, chat and engine, a tiny model that calls tools by chance."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import threading
+from collections import Counter
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -13,10 +18,14 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from rlvr.core.batch import episode_rows, to_batch
+from rlvr.core.engine.engine import LocalEngine
 from rlvr.envs.tool_env import ToolEnv
 from rlvr.envs.tools import make_tool
-from rlvr.types import Completion, Episode, Example, Group, SamplingParams, StopReason
+from rlvr.threads import CallThreads
+from rlvr.types import Completion, Episode, SamplingParams, StopReason
+from tests.unit.core.fakes import FakeEngine, completion, group
 from tests.unit.core.tool_play import (
+    CONTEXT_TOKENS,
     DONE,
     Recorder,
     Script,
@@ -26,14 +35,15 @@ from tests.unit.core.tool_play import (
     make_engine,
     make_env,
     make_tools,
-    model,
     play,
     read,
     search,
+    wait_until,
 )
-from tests.unit.core.walker import CONTEXT_TOKENS
 
-# ------------------------------------------------------------------------------------------------- token in, token out
+
+def encoded(text: str) -> tuple[int, ...]:
+    return tuple(chat()._tokenizer.encode(text, add_special_tokens=False))
 
 
 @settings(max_examples=25, deadline=None, derandomize=True, database=None, phases=[Phase.generate])
@@ -61,12 +71,12 @@ def test_pitfall_06_trained_ids_are_sampled_ids_with_tools(
         assert calls in heard  # nothing was changed between engine and record
         assert_extended(episode)
     assert_masks(episodes)
-    assert not recorder.engine._scheduler.parked  # pyright: ignore[reportPrivateUsage]
+    assert not recorder.engine._scheduler.parked
 
 
 def assert_extended(episode: Episode) -> None:
     """Each prompt is the one before with its completion, and something behind them."""
-    for before, after in zip(episode.turns, episode.turns[1:], strict=False):
+    for before, after in pairwise(episode.turns):
         known = before.prompt_ids + before.completion.token_ids
         assert after.prompt_ids[: len(known)] == known
         assert len(after.prompt_ids) > len(known)
@@ -74,25 +84,21 @@ def assert_extended(episode: Episode) -> None:
 
 def assert_masks(episodes: Sequence[Episode]) -> None:
     """One row an episode, with mask 1 exactly on what was sampled, and its log-probabilities there."""
-    examples = [Example(id=episode.example_id, messages=(), answer="") for episode in episodes]
-    batch = to_batch([Group(example=x, episodes=(e,)) for x, e in zip(examples, episodes, strict=True)])
+    batch = to_batch([group(episode) for episode in episodes])
     assert len(batch.ids) == len(episodes)
     for row, episode in enumerate(episodes):
-        sampled = [token for turn in episode.turns for token in turn.completion.token_ids]
-        logprobs = [value for turn in episode.turns for value in turn.completion.behavior_logprobs]
-        assert batch.ids[row][batch.loss_mask[row]].tolist() == sampled
-        assert torch.equal(batch.behavior_logprobs[row][batch.loss_mask[row]], torch.tensor(logprobs))
-        assert not batch.behavior_logprobs[row][~batch.loss_mask[row]].any()
-        last = episode.turns[-1]
-        whole = last.prompt_ids + last.completion.token_ids
-        assert batch.ids[row, : batch.lengths[row]].tolist() == list(whole)
-        position = 0
+        ids, mask, logprobs = (x[row].tolist() for x in (batch.ids, batch.loss_mask, batch.behavior_logprobs))
+        whole = episode.turns[-1].prompt_ids + episode.turns[-1].completion.token_ids
+        assert ids[: batch.lengths[row]] == list(whole)
+        expected = [0.0] * len(ids)
+        spans = []
         for turn in episode.turns:
-            position = len(turn.prompt_ids)
-            end = position + len(turn.completion.token_ids)
-            assert batch.loss_mask[row, position:end].all()
-        assert int(batch.loss_mask[row].sum()) == len(sampled)
-        assert not batch.loss_mask[row, len(whole) :].any()
+            span = slice(len(turn.prompt_ids), len(turn.prompt_ids) + len(turn.completion.token_ids))
+            assert tuple(ids[span]) == turn.completion.token_ids
+            expected[span] = torch.tensor(turn.completion.behavior_logprobs).tolist()
+            spans += range(len(ids))[span]
+        assert [place for place, sampled in enumerate(mask) if sampled] == spans
+        assert logprobs == expected
 
 
 def test_the_random_episodes_do_everything_that_can_be_done() -> None:
@@ -111,12 +117,8 @@ def test_the_random_episodes_do_everything_that_can_be_done() -> None:
     }
     assert min(totals.values()) >= 3
     assert totals["tool_calls"] > totals["tool_errors"]
-    encodes = [
-        tuple(chat()._tokenizer.encode(chat().decode(ids), add_special_tokens=False)) == ids  # pyright: ignore
-        for episode in episodes
-        for ids in (turn.completion.token_ids for turn in episode.turns)
-    ]
-    assert encodes.count(False) >= 5
+    sampled = [turn.completion.token_ids for episode in episodes for turn in episode.turns]
+    assert sum(encoded(chat().decode(ids)) != ids for ids in sampled) >= 5
 
 
 def test_pitfall_05_tool_replies_are_not_in_the_mask() -> None:
@@ -132,61 +134,30 @@ def test_pitfall_05_tool_replies_are_not_in_the_mask() -> None:
     assert "<tool_call>" in shown
 
 
-def test_pitfall_31_keys_and_values_are_kept_across_turns() -> None:
-    """Every token goes through the model once, but the last one, which nothing follows."""
-    engine = make_engine()
-    seen: list[int] = []
-    hook = model().get_input_embeddings().register_forward_pre_hook(lambda _, args: seen.append(args[0].numel()))
-    try:
-        for seed in range(12):
-            seen.clear()
-            episode = asyncio.run(play(make_env("house 7"), engine, seed))
-            (row,) = episode_rows(episode)
-            assert sum(seen) == len(row.ids) - 1
-    finally:
-        hook.remove()
+TURNS = (
+    '<tool_call>{"name": "search", "arguments": {"query": "alpha"}}</tool_call>'
+    '<tool_call>{"name": "slowly", "arguments": {"doc_id": "beta"}}</tool_call>',
+    '<tool_call>{"name": "read", "arguments": {"doc_id": "delta"}}</tool_call>',
+    '<tool_call>{"name": "complete", "arguments": {"answer": "alpha"}}</tool_call>',
+)
 
 
-class InstantEngine:
-    """Three turns: search and read at once, read, complete. Turns of different episodes are mixed at random."""
-
-    policy_version = 0
+class InstantEngine(FakeEngine):
+    """Says the turns above in each session. Turns of different episodes are mixed at random."""
 
     def __init__(self) -> None:
-        texts = (
-            '<tool_call>{"name": "search", "arguments": {"query": "alpha"}}</tool_call>'
-            '<tool_call>{"name": "slowly", "arguments": {"doc_id": "beta"}}</tool_call>',
-            '<tool_call>{"name": "read", "arguments": {"doc_id": "delta"}}</tool_call>',
-            '<tool_call>{"name": "complete", "arguments": {"answer": "alpha"}}</tool_call>',
-        )
-        self._ids = [tuple(chat()._tokenizer.encode(f"{text}<|im_end|>", add_special_tokens=False)) for text in texts]  # pyright: ignore
+        super().__init__()
+        self._ids = [encoded(f"{text}<|im_end|>") for text in TURNS]
         self._random = random.Random(0)
-        self.sessions: dict[Hashable, int] = {}
+        self._turns: Counter[Hashable] = Counter()
 
-    async def generate(
-        self, prompt_ids: Sequence[int], sampling: SamplingParams, *, session: Hashable | None = None
-    ) -> Completion:
-        turn = self.sessions.setdefault(session, 0)
-        self.sessions[session] += 1
+    async def sample(self, sampling: SamplingParams) -> Completion:
+        session = self.sessions[-1]
+        self._turns[session] += 1
+        ids = self._ids[self._turns[session] - 1]
         for _ in range(self._random.randrange(5)):
             await asyncio.sleep(0)
-        zeros = (0.0,) * len(self._ids[turn])
-        return Completion(
-            token_ids=self._ids[turn],
-            behavior_logprobs=zeros,
-            sampling_logprobs=zeros,
-            stop_reason=StopReason.STOP,
-            policy_version=0,
-        )
-
-    def release(self, session: Hashable) -> None:
-        del self.sessions[session]
-
-    def load_weights(self, version: int) -> None:
-        raise NotImplementedError
-
-    def close(self) -> None:
-        raise NotImplementedError
+        return completion(*ids)
 
 
 def slowly(doc_id: str, state: Shelf) -> str:
@@ -208,11 +179,11 @@ def test_pitfall_38_episodes_never_see_each_others_documents() -> None:
         for document in ("alpha 0", "alpha 2", "beta", "delta"):
             assert f"{document} of {own}" in text
         assert text.count("house-") == text.count(own) == 6  # the question and five documents
-        state = env._state  # pyright: ignore[reportPrivateUsage]
+        state = env._state
         assert state == Shelf(own, seen=["alpha", "beta"])
         assert (episode.score.value, len(episode.turns), episode.stop_reason) == (2.0, 3, StopReason.STOP)
         assert episode.score.diagnostics["tool_errors"] == 0.0
-    assert engine.sessions == {}
+    assert len(engine.released) == len(set(engine.released)) == 300
 
 
 @pytest.mark.parametrize("kind", ["thread", "async"])
@@ -245,3 +216,108 @@ def test_pitfall_27_a_batch_does_not_wait_for_a_slow_tool(kind: str) -> None:
 
     episode = asyncio.run(batch())
     assert "True" in chat().decode(episode.turns[1].prompt_ids)
+
+
+class FailingEngine(Recorder):
+    """Gives up, or breaks, in the second turn of the sessions that are marked."""
+
+    def __init__(self, engine: LocalEngine, how: dict[int, str]) -> None:
+        super().__init__(engine)
+        self._how = how
+
+    async def generate(
+        self, prompt_ids: Sequence[int], sampling: SamplingParams, *, session: Hashable | None = None, **_: Any
+    ) -> Completion:
+        completion = await super().generate(prompt_ids, sampling, session=session)
+        how = self._how.get(sampling.seed)
+        if how == "raise":
+            raise ConnectionError("the engine is gone")
+        return completion if how is None else replace(completion, stop_reason=StopReason.ABORTED)
+
+
+def test_pitfall_27_a_batch_survives_failing_tools_and_engines() -> None:
+    wake = threading.Event()
+
+    def hang() -> str:
+        """Hang."""
+        wake.wait(30)
+        return ""
+
+    async def hang_too() -> str:
+        """Hang."""
+        await asyncio.sleep(30)
+        return ""
+
+    def fail() -> str:
+        """Fail."""
+        raise ZeroDivisionError("by zero")
+
+    def odd() -> object:
+        """Odd."""
+        return {"found": [1, None]}
+
+    def huge() -> str:
+        """Huge."""
+        return "x" * 10_000_000
+
+    threads = CallThreads()
+    bad = [make_tool(f, timeout_s=0.1, threads=threads) for f in (hang, hang_too)]
+    bad += [make_tool(f, timeout_s=10.0, threads=threads) for f in (fail, odd, huge)]
+    tools = [*bad, *make_tools()]
+    engine = FailingEngine(make_engine(4), {1000 * 5 + 1: "abort", 1000 * 6 + 1: "raise"})
+
+    async def batch() -> tuple[list[Any], int]:
+        scripts = [Script([call(tool.name)], DONE) for tool in bad]
+        scripts += [Script([call("search", query="alpha")], DONE) for _ in range(5)]
+        playing = [play(make_env(f"{i}", tools), engine, i, codec=script) for i, script in enumerate(scripts)]
+        return await asyncio.gather(*playing, return_exceptions=True), len(asyncio.all_tasks())
+
+    before = threading.active_count()
+    episodes, num_tasks = asyncio.run(batch())
+    assert isinstance(episodes.pop(6), ConnectionError)
+    told = [chat().decode(episode.turns[-1].prompt_ids) for episode in episodes]
+    assert "Error: hang: it took more than 0.1 s and was given up" in told[0]
+    assert "Error: hang_too: it took more than 0.1 s and was given up" in told[1]
+    assert "Error: fail: ZeroDivisionError: by zero" in told[2]
+    assert '{"found":[1,null]}' in told[3]
+    stops = [StopReason.STOP] * 4 + [StopReason.LENGTH, StopReason.ABORTED] + [StopReason.STOP] * 3
+    assert [episode.stop_reason for episode in episodes] == stops
+    scores = [episode.score for episode in episodes]
+    assert [score.status for score in scores] == ["scored"] * 5 + ["error"] + ["scored"] * 3
+    assert [score.diagnostics.get("tool_timeouts") for score in scores[:3]] == [1.0, 1.0, 0.0]
+    assert len(engine.released) == 10
+    assert not engine.engine._scheduler.parked
+    wake.set()
+    wait_until(lambda: threading.active_count() <= before)
+    assert num_tasks <= 2  # the batch itself, and the engine's, which ends by itself
+    gc.collect()
+
+
+def test_pitfall_27_giving_a_batch_up_ends_its_tools() -> None:
+    started = []
+
+    async def hang() -> str:
+        """Hang."""
+        started.append(True)
+        await asyncio.sleep(30)
+        return ""
+
+    engine = make_engine(4)
+    tools = [make_tool(hang, timeout_s=20.0), *make_tools()]
+
+    async def batch() -> set[asyncio.Task[Any]]:
+        playing = [
+            asyncio.create_task(play(make_env(f"{i}", tools), engine, i, codec=Script([call("hang")])))
+            for i in range(5)
+        ]
+        while len(started) < 5:
+            assert not any(task.done() for task in playing)
+            await asyncio.sleep(0)
+        for task in playing:
+            task.cancel()
+        found = await asyncio.gather(*playing, return_exceptions=True)
+        assert {type(error) for error in found} == {asyncio.CancelledError}
+        return asyncio.all_tasks() - {asyncio.current_task()}
+
+    assert asyncio.run(batch()) == set()
+    assert not engine._scheduler.parked

@@ -24,17 +24,13 @@ def talk(world: World) -> dict[str, object]:
 def attempts(world: World) -> list[object]:
     """What comes back where all succeed, and what is raised where two of three fail."""
 
-    def fails() -> str:
+    def fails() -> None:
         if world.rank:
             raise ConfigError(f"rank {world.rank}: disk full.")
-        return "fine"
 
-    found: list[object] = [world.attempt(lambda: world.rank)]
-    try:
+    with pytest.raises(ConfigError) as error:
         world.attempt(fails)
-    except ConfigError as error:
-        found.append(str(error))
-    return found
+    return [world.attempt(lambda: world.rank), str(error.value)]
 
 
 def fail_on_the_last(world: World) -> None:
@@ -44,18 +40,14 @@ def fail_on_the_last(world: World) -> None:
 
 
 def test_alone_everything_is_given_back() -> None:
-    answer = talk(ALONE)
-    assert answer["joined"] == list("ABCDE")
-    assert answer["sum"] == [1.0, 0.0]
-    assert answer["copied"] == [5.0]
-    assert answer["any"] == (False, False)
+    alone = {"joined": list("ABCDE"), "sum": [1.0, 0.0], "copied": [5.0], "any": (False, False)}
+    assert talk(ALONE).items() >= alone.items()
 
 
 def test_ranks_agree_and_a_failure_ends_all(ranks: Ranks) -> None:
     answers = ranks(3, "ddp", talk)
     assert [answer.pop("speaks") for answer in answers] == [True, False, False]
-    assert answers[0] == answers[1] == answers[2]
-    assert answers[0] == {
+    expected = {
         "ranks": [(0, 3, 0, 3), (1, 3, 1, 3), (2, 3, 2, 3)],
         "joined": list("ABCDE"),
         "first": "rank 0",
@@ -63,6 +55,7 @@ def test_ranks_agree_and_a_failure_ends_all(ranks: Ranks) -> None:
         "sum": [3.0, 3.0],
         "copied": [5.0],
     }
+    assert answers == [expected] * 3
     assert ranks(3, "ddp", attempts) == [[[0, 1, 2], "rank 1: disk full."]] * 3
     assert ranks(1, "fsdp2", talk)[0]["ranks"] == [(0, 1, 0, 1)]
     with pytest.raises(RankError, match="this one has had enough"):

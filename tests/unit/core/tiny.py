@@ -4,19 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from transformers import (
-    Gemma3ForCausalLM,
-    Gemma3TextConfig,
-    LlamaConfig,
-    LlamaForCausalLM,
-    MixtralConfig,
-    MixtralForCausalLM,
-    PreTrainedModel,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-)
+import transformers
+from transformers import PreTrainedModel
 
 from rlvr.config import Config
 from rlvr.config.compose import load_config
@@ -33,39 +22,25 @@ from rlvr.scale.fsdp import make_parallel
 from rlvr.types import TokenBatch
 
 VOCABULARY = ("<pad>", "<boe>", "<eoe>", "=", "+", *map(str, range(12)))
-SIZES: dict[str, Any] = {
-    "vocab_size": len(VOCABULARY),
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "head_dim": 16,
-    "max_position_embeddings": 64,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "initializer_range": 0.3,
-}
+SIZES: dict[str, Any] = {"vocab_size": len(VOCABULARY), "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+SIZES |= {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "max_position_embeddings": 64}
+SIZES |= {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "initializer_range": 0.3}
+MIXED = {"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"], "final_logit_softcapping": 5.0}
 ARCHITECTURES: dict[str, Any] = {
-    "llama": (LlamaForCausalLM, LlamaConfig, {}),
-    "qwen2": (Qwen2ForCausalLM, Qwen2Config, {"tie_word_embeddings": True}),
-    "mixtral": (MixtralForCausalLM, MixtralConfig, {"num_local_experts": 4, "num_experts_per_tok": 2}),
-    "qwen3": (Qwen3ForCausalLM, Qwen3Config, {}),
-    "gemma3": (
-        Gemma3ForCausalLM,
-        Gemma3TextConfig,
-        {"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"], "final_logit_softcapping": 5.0},
-    ),
+    "llama": (transformers.LlamaForCausalLM, {}),
+    "qwen2": (transformers.Qwen2ForCausalLM, {"tie_word_embeddings": True}),
+    "mixtral": (transformers.MixtralForCausalLM, {"num_local_experts": 4, "num_experts_per_tok": 2}),
+    "qwen3": (transformers.Qwen3ForCausalLM, {}),
+    "gemma3": (transformers.Gemma3ForCausalLM, MIXED),
 }
 
 
 def tiny_model(architecture: str = "llama", **changes: Any) -> PreTrainedModel:
     """Random float32 weights, the same at every call."""
-    model_class, config_class, more = ARCHITECTURES[architecture]
+    model_class, more = ARCHITECTURES[architecture]
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return model_class(config_class(**SIZES | more | changes)).eval()
+        return model_class(model_class.config_class(**SIZES | more | changes)).eval()
 
 
 def tiny_policy(architecture: str = "llama", *, critic: bool = False, **changes: Any) -> HubPolicy:

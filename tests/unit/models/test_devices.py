@@ -1,8 +1,8 @@
 """Where models go; a GPU is only said to be there."""
 
 from contextlib import contextmanager
+from functools import partial
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ from rlvr.core.engine.runner import CachedRunner
 from rlvr.errors import ConfigError
 from rlvr.models.devices import bf16_pays, choose_device, choose_products
 from rlvr.models.loading import load_policy
-from tests.unit.engines.tiny import generate, plain_logprobs, prompt, sampling, tiny_model
+from tests.unit.engines.tiny import assert_exact, generate, prompt, sampling, tiny_model
 from tests.unit.models.checkpoints import lora, save_model, settings
 
 
@@ -29,7 +29,7 @@ def two_gpus(monkeypatch):
     return made
 
 
-def test_without_a_gpu_auto_is_the_cpu_and_asking_for_one_is_an_error(monkeypatch):
+def test_without_a_gpu_auto_is_the_cpu_and_cuda_an_error(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert choose_device("auto") == choose_device("cpu") == torch.device("cpu")
     with pytest.raises(ConfigError, match=r"^trainer\.device=cuda: .* sees 0 GPU\(s\) here; .* trainer\.device=cpu\.$"):
@@ -51,31 +51,23 @@ def test_every_process_of_a_machine_gets_its_own_gpu(monkeypatch, two_gpus, want
 
 def test_every_thread_that_samples_makes_its_gpu_the_current_one(monkeypatch):
     """Else steps would be recorded on GPU 0 and computed on another: a replay would then compute nothing."""
-    made: list[torch.device] = []
+    made, inside = [], []
 
     @contextmanager
-    def enter(device):
-        made.append(device)
+    def noting(devices, device):
+        devices.append(device)
         yield
 
-    monkeypatch.setattr(torch.cuda, "device", enter)
+    monkeypatch.setattr(torch.cuda, "device", partial(noting, made))
     with current(torch.device("cpu")):
-        pass
-    assert made == []
+        assert made == []
     with current(torch.device("cuda", 1)):
         assert made == [torch.device("cuda", 1)]
-    model, inside = tiny_model("llama"), []
-    monkeypatch.setattr(rlvr.core.engine.engine, "current", lambda device: _noting(inside, device))
+    monkeypatch.setattr(rlvr.core.engine.engine, "current", partial(noting, inside))
+    model = tiny_model()
     engine = LocalEngine(model, max_batch_size=2, max_context_tokens=64)
-    generate(engine, [(prompt(5), sampling(3, max_tokens=3, stop_ids=frozenset()))])
-    assert len(inside) == 4  # to choose the runner, to make it, and for each step
-    assert set(inside) == {model.device}
-
-
-@contextmanager
-def _noting(inside, device):
-    inside.append(device)
-    yield
+    generate(engine, [(prompt(5), sampling(3, max_tokens=3))])
+    assert inside == [model.device] * 4  # to choose the runner, to make it, and for each step
 
 
 def test_a_gpu_that_only_emulates_bfloat16_computes_in_float32(monkeypatch, two_gpus):
@@ -83,29 +75,29 @@ def test_a_gpu_that_only_emulates_bfloat16_computes_in_float32(monkeypatch, two_
     monkeypatch.setattr(
         torch.cuda, "is_bf16_supported", lambda including_emulation=True: asked.append(including_emulation)
     )
-    model: Any = SimpleNamespace(device=torch.device("cuda", 0))
-    assert not bf16_pays(model)
+    assert not bf16_pays(SimpleNamespace(device=torch.device("cuda", 0)))
     assert asked == [False]
 
 
 def test_products_are_exact_where_they_are_compared():
-    before = torch.get_float32_matmul_precision()
+    precision = torch.get_float32_matmul_precision
+    before = precision()
     choose_products(torch.device("cpu"), "auto")
-    assert torch.get_float32_matmul_precision() == before
+    assert precision() == before
     try:
         choose_products(torch.device("cuda"), "auto")
-        assert torch.get_float32_matmul_precision() == "high"
+        assert precision() == "high"
         with exact_products():
-            assert torch.get_float32_matmul_precision() == "highest"
-        assert torch.get_float32_matmul_precision() == "high"
+            assert precision() == "highest"
+        assert precision() == "high"
         choose_products(torch.device("cuda"), "fp32")
-        assert torch.get_float32_matmul_precision() == "highest"
+        assert precision() == "highest"
     finally:
         torch.set_float32_matmul_precision(before)
 
 
 @pytest.mark.parametrize("bits", ["load_in_4bit", "load_in_8bit"])
-def test_quantized_weights_are_rounded_on_the_device_that_was_chosen(monkeypatch, tmp_path, bits):
+def test_weights_are_quantized_on_the_chosen_device(monkeypatch, tmp_path, bits):
     asked, load = [], rlvr.models.loading._from_pretrained
 
     def note(kind, *args, **options):
@@ -118,15 +110,13 @@ def test_quantized_weights_are_rounded_on_the_device_that_was_chosen(monkeypatch
     assert [found for found in asked if found is not None] == [{"": "cuda:1"}]
 
 
-def test_the_engine_samples_with_torchs_attention_in_the_place_of_flash_attention():
-    model = tiny_model("llama")
+def test_the_engine_samples_without_flash_attention():
+    model, requests = tiny_model(), [(prompt(5), sampling(3, max_tokens=9))]
     model.config._attn_implementation_internal = "flash_attention_2"
     assert has_flash_attention(model)
     engine = LocalEngine(model, max_batch_size=4, max_context_tokens=64)
     assert type(engine._scheduler._runner) is CachedRunner
-    request = (prompt(5), sampling(3, max_tokens=9))
-    (completion,) = generate(engine, [request])
+    completions = generate(engine, requests)
     assert has_flash_attention(model)
     model.config._attn_implementation_internal = "sdpa"
-    expected = plain_logprobs(model, request[0], completion, 1.0)
-    torch.testing.assert_close(torch.tensor(completion.behavior_logprobs), expected, atol=1e-5, rtol=0)
+    assert_exact(model, requests, completions)

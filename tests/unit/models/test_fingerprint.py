@@ -51,13 +51,12 @@ def test_pitfall_38_a_change_of_any_one_weight_is_another_model(policy: HubPolic
     assert fingerprint(policy) == before
 
 
-def test_pitfall_38_another_tokenizer_template_or_end_is_another_model(policy: HubPolicy) -> None:
+def test_pitfall_38_another_tokenizer_or_end_is_another_model(policy: HubPolicy) -> None:
     before = fingerprint(policy)
     other = build_tokenizer(("<pad>", "<boe>", "<eoe>", "=", "+", "2", "1"))
     assert fingerprint(replace(policy, tokenizer=other)) != before
     templated = copy.deepcopy(policy.tokenizer)
     templated.chat_template = "{{ messages }}"
     assert fingerprint(replace(policy, tokenizer=templated)) != before
-    assert policy.model.generation_config is not None
     policy.model.generation_config.eos_token_id = [2, 3]
     assert fingerprint(policy) != before

@@ -16,7 +16,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "model"
 
 
-def test_pitfall_33_weights_are_float32_whatever_they_were_saved_in(folder: Path) -> None:
+def test_pitfall_33_loaded_weights_are_float32(folder: Path) -> None:
     half = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
     half.save_pretrained(folder)
     policy = load_for_inference(str(folder))

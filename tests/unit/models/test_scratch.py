@@ -40,7 +40,7 @@ def test_text_and_ids_are_a_round_trip() -> None:
     assert tokenizer.encode("") == []
 
 
-def test_weights_are_a_function_of_the_seed_and_leave_the_global_one_alone() -> None:
+def test_weights_follow_the_seed_and_leave_the_global_one_alone() -> None:
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
@@ -75,8 +75,6 @@ def test_heads_are_as_wide_as_asked() -> None:
     assert all(torch.equal(same[name], default[name]) for name in default)
 
 
-# ---------------------------------------------------------------------------------------------------- byte-level BPE
-
 MARKERS = ("<start_working_out>", "<end_working_out>", "<SOLUTION>", "</SOLUTION>")
 TEXTS = [f"Ann has {n} apples and eats {n % 3} of them.\nHow many apples has Ann?  {n}-{n % 3}=?" for n in range(99)]
 BPE = build_bpe_tokenizer(TEXTS, 330, MARKERS)
@@ -91,12 +89,7 @@ def scratch_bpe(**changes: object) -> ScratchBpeModel:
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        " a",
-        "  two  spaces\t\n\r\n",
-        "don 't , stop .",
-        "é 漢字 🙂 \u200b\u0301",
-        "<start_working",
+        *("", " a", "  two  spaces\t\n\r\n", "don 't , stop .", "é 漢字 🙂 \u200b\u0301", "<start_working"),
         *TEXTS[:2],
         f"{MARKERS[0]} 7-1=6 {MARKERS[1]}\n{MARKERS[2]}6{MARKERS[3]} <eos>",
         f"x{MARKERS[0]}y",
@@ -140,10 +133,10 @@ print(build_bpe_tokenizer(texts, 330, markers).backend_tokenizer.to_str())
 """
 
 
-def test_bpe_the_same_text_gives_the_same_tokenizer_in_any_process_and_with_any_number_of_threads(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Pairs that are equally frequent are what could differ: this text is full of them."""
+def test_bpe_the_same_text_gives_the_same_tokenizer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In any process, with any number of threads. Pairs that are equally frequent, of which this text is full, could
+    differ.
+    """
     here = BPE.backend_tokenizer.to_str()
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
     assert build_bpe_tokenizer(iter(TEXTS), 330, MARKERS).backend_tokenizer.to_str() == here
@@ -173,7 +166,7 @@ def test_bpe_the_folder_is_one_that_transformers_loads(tmp_path: Path) -> None:
     assert (loaded.config.bos_token_id, loaded.config.pad_token_id) == (None, 0)
 
 
-def test_bpe_embeddings_have_their_own_scale_and_are_tied_if_asked() -> None:
+def test_bpe_embeddings_have_their_scale_and_are_tied_if_asked() -> None:
     tied, untied = build_model(scratch_bpe(), BPE, 0), build_model(scratch_bpe(tie_embeddings=False), BPE, 0)
     assert tied.lm_head.weight is tied.model.embed_tokens.weight
     assert untied.lm_head.weight is not untied.model.embed_tokens.weight

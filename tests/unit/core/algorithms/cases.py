@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from rlvr import imports, registry
-from rlvr.core.algorithms.objective import Objective
+from rlvr.core.algorithms.objective import LossTerms, Objective
+from rlvr.core.policy import Predictions
 from rlvr.settings import validated
 from rlvr.types import TokenBatch
 
@@ -18,13 +19,8 @@ NAMES = ("grpo", "dr_grpo", "dapo", "rloo", "reinforce_pp", "gspo", "cispo", "pp
 OWN_NAME = "my_algorithm:Reinforce"  # examples/own/my_algorithm.py
 MODES = ("token_mean", "sequence_mean", "sequence_sum", "fixed_length")
 CORRECTIONS = ("none", "truncate", "mask", "sequence_truncate", "sequence_mask", "geometric_mask")
-SHARED = {
-    "aggregation": "token_mean",
-    "kl_estimator": "k3",
-    "kl_placement": "loss",
-    "num_epochs": 2,
-    "num_minibatches": 1,
-}
+SHARED = {"aggregation": "token_mean", "kl_estimator": "k3", "kl_placement": "loss"}
+SHARED |= {"num_epochs": 2, "num_minibatches": 1}
 CLIP = {"clip_low": 0.2, "clip_high": 0.28}
 OWN: dict[str, dict[str, Any]] = {
     "dapo": CLIP | {"std_normalization": "population", "overlong_buffer_tokens": 4},
@@ -103,13 +99,28 @@ def take(batch: TokenBatch, rows: Tensor) -> TokenBatch:
     return replace(batch, **{f.name: x[rows] for f in fields(batch) if (x := getattr(batch, f.name)) is not None})
 
 
-def noisy(batch: TokenBatch, seed: int = 1) -> tuple[Tensor, Tensor, Tensor]:
+def noisy(batch: TokenBatch, seed: int = 1) -> Predictions:
     """Current logprobs, entropy and values near the batch's old ones, all leaves with gradient."""
     draw = torch.Generator().manual_seed(seed)
-    assert batch.old_logprobs is not None
-    assert batch.values is not None
 
     def near(x: Tensor) -> Tensor:
         return (x + 0.3 * torch.randn(x.shape, generator=draw, dtype=x.dtype)).requires_grad_()
 
-    return near(batch.old_logprobs), near(torch.ones_like(batch.values)), near(batch.values)
+    return Predictions(near(batch.old_logprobs), near(torch.ones_like(batch.values)), near(batch.values))
+
+
+def rows_of(predicted: Predictions, rows: Tensor) -> Predictions:
+    return predicted.map(lambda x: x[rows])
+
+
+def current(batch: TokenBatch) -> Tensor:
+    """The old logprobs as the current policy's."""
+    return batch.old_logprobs.clone().requires_grad_()
+
+
+def loss_of(chosen: Objective, scored: TokenBatch, predicted: Predictions | Tensor | None = None) -> LossTerms:
+    """The loss of a batch that has advantages; logprobs alone have entropy 1, and without any they are the old ones."""
+    if not isinstance(predicted, Predictions):
+        now = current(scored) if predicted is None else predicted
+        predicted = Predictions(now, torch.ones_like(now), scored.values)
+    return chosen.loss(scored, chosen.loss_weights(scored), predicted)

@@ -23,12 +23,7 @@ GROUPS = ("grpo", "dr_grpo", "dapo", "rloo", "gspo", "cispo")
 
 def advantages_of(name: str, batch: TokenBatch, **overrides: object) -> torch.Tensor:
     """Just the advantages."""
-    found = algorithm(name, **overrides).advantages(batch).advantages
-    assert found is not None
-    return found
-
-
-# ------------------------------------------------------------------------------------------- one number an episode
+    return algorithm(name, **overrides).advantages(batch).advantages
 
 
 @pytest.mark.parametrize(
@@ -59,28 +54,30 @@ def test_pitfall_13_equal_rewards_give_exactly_zero_advantage(name: str, reward:
         assert (advantages_of(name, batch) == 0).all()
 
 
-def test_pitfall_13_dead_groups_are_recognized():
-    assert is_dead_group([0.1] * 8)
-    assert is_dead_group([1 / 3, float("nan"), 1 / 3])
-    assert is_dead_group([1.0])
-    assert is_dead_group([])
-    assert not is_dead_group([0.0, 1.0, 0.0])
+@pytest.mark.parametrize(
+    ("rewards", "dead"),
+    [([0.1] * 8, True), ([1 / 3, float("nan"), 1 / 3], True), ([1.0], True), ([], True), ([0.0, 1.0, 0.0], False)],
+)
+def test_pitfall_13_dead_groups_are_recognized(rewards: list[float], dead: bool):
+    assert is_dead_group(rewards) == dead
 
 
-def test_leave_one_out_by_hand():
-    found = advantages_of("rloo", batch_of([[1]] * 4, [1.0, 0.0, 0.0, 0.5]))
-    torch.testing.assert_close(found[:, 0], torch.tensor([1 - 0.5 / 3, -1.5 / 3, -1.5 / 3, 0.5 - 1 / 3]).double())
+THIRD = 1 / 3
 
 
-def test_groups_need_not_be_contiguous():
-    batch = batch_of([[1]] * 4, [1.0, 5.0, 0.0, 7.0], groups=torch.tensor([40, -2, 40, -2]))
-    assert advantages_of("dr_grpo", batch)[:, 0].tolist() == [0.5, -1.0, -0.5, 1.0]
-
-
-def test_an_episode_of_two_rows_counts_once():
-    batch = batch_of([[1]] * 4, [1.0, 1.0, 0.0, 0.0], episodes=torch.tensor([0, 0, 1, 2]), groups=torch.zeros(4).long())
-    expected = torch.tensor([2.0, 2.0, -1.0, -1.0], dtype=torch.float64) / 3
-    torch.testing.assert_close(advantages_of("dr_grpo", batch)[:, 0], expected)
+@pytest.mark.parametrize(
+    ("name", "rewards", "batch", "expected"),
+    [
+        ("rloo", [1, 0, 0, 0.5], {}, [1 - 0.5 / 3, -1.5 / 3, -1.5 / 3, 0.5 - THIRD]),
+        ("dr_grpo", [1, 5, 0, 7], {"groups": [40, -2, 40, -2]}, [0.5, -1, -0.5, 1]),
+        ("dr_grpo", [1, 1, 0, 0], {"episodes": [0, 0, 1, 2]}, [2 * THIRD, 2 * THIRD, -THIRD, -THIRD]),
+    ],
+    ids=["leave one out", "groups need not be contiguous", "an episode of two rows counts once"],
+)
+def test_group_advantages_by_hand(name: str, rewards: list[float], batch: dict[str, list[int]], expected: list[float]):
+    tensors = {key: torch.tensor(values) for key, values in batch.items()}
+    found = advantages_of(name, batch_of([[1]] * 4, rewards, **tensors))[:, 0]
+    torch.testing.assert_close(found, torch.tensor(expected).double())
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -112,7 +109,6 @@ def test_pitfall_14_truncation_is_the_flag_not_the_length():
         assert leave.has_gradient(left).tolist() == [True, False] if name != "reinforce_pp" else [False, False]
         assert (leave.loss_weights(left)[0] > 0).all()
         assert (leave.loss_weights(left)[1] == 0).all()
-        assert left.advantages is not None
         assert (left.advantages[1] == 0).all()
 
 
@@ -165,16 +161,8 @@ def test_pitfall_05_tool_positions_change_no_advantage():
     settings = {"kl_coef": 0.1, "kl_placement": "reward"}
     batch = ragged_batch()
 
-    def spoil(x: torch.Tensor | None) -> torch.Tensor:
-        assert x is not None
-        return torch.where(batch.loss_mask, x, float("nan"))
-
-    spoiled = replace(
-        batch,
-        old_logprobs=spoil(batch.old_logprobs),
-        reference_logprobs=spoil(batch.reference_logprobs),
-        values=spoil(batch.values),
-    )
+    names = ("old_logprobs", "reference_logprobs", "values")
+    spoiled = replace(batch, **{n: torch.where(batch.loss_mask, getattr(batch, n), float("nan")) for n in names})
     for name in NAMES:
         assert torch.equal(advantages_of(name, batch, **settings), advantages_of(name, spoiled, **settings))
 
@@ -185,19 +173,14 @@ def test_a_missing_tensor_is_an_error_not_a_guess():
         algorithm("ppo").advantages(batch)
 
 
-# ---------------------------------------------------------------------------------------------- one number a token
-
-
-def by_hand(
-    rewards: list[float], values: list[float], gamma: float, gae_lambda: float
-) -> tuple[list[float], list[float]]:
-    """The textbook loop over one sequence of trainable tokens."""
+def by_hand(rewards: list[float], values: list[float], gamma: float, gae_lambda: float) -> list[list[float]]:
+    """Advantages and returns by the textbook loop over one sequence of trainable tokens."""
     advantages, advantage, next_value = [], 0.0, 0.0
     for reward, value in zip(reversed(rewards), reversed(values), strict=True):
         advantage = reward + gamma * next_value - value + gamma * gae_lambda * advantage
         next_value = value
         advantages.insert(0, advantage)
-    return advantages, [a + v for a, v in zip(advantages, values, strict=True)]
+    return [advantages, [a + v for a, v in zip(advantages, values, strict=True)]]
 
 
 def test_generalized_advantages_by_hand():
@@ -233,12 +216,11 @@ def test_pitfall_08_tool_tokens_are_no_steps(seed: int, gamma: float, gae_lambda
     plain, _ = token_returns(batch, -rewards, None, gamma, 1.0)
     assert (advantages[~mask] == 0).all()
     assert (returns[~mask] == 0).all()
-    for row in range(3):
-        own = mask[row]
-        expected = by_hand(rewards[row, own].tolist(), values[row, own].tolist(), gamma, gae_lambda)
-        torch.testing.assert_close(advantages[row, own].tolist(), expected[0])
-        torch.testing.assert_close(returns[row, own].tolist(), expected[1])
-        no_critic = by_hand(rewards[row, own].tolist(), [0.0] * int(own.sum()), gamma, 1.0)[0]
+    for row, own in enumerate(mask):
+        reward, value = rewards[row, own].tolist(), values[row, own].tolist()
+        found = [advantages[row, own].tolist(), returns[row, own].tolist()]
+        torch.testing.assert_close(found, by_hand(reward, value, gamma, gae_lambda))
+        no_critic, _ = by_hand(reward, [0.0] * len(value), gamma, 1.0)
         torch.testing.assert_close(plain[row, own].tolist(), no_critic)
 
 
@@ -253,13 +235,8 @@ def test_pitfall_08_returns_do_not_reset_at_a_tool_reply():
 def test_nothing_is_bootstrapped_at_the_end(truncated: bool):
     batch = batch_of([[0, 1, 1]], [1.0], truncated=torch.tensor([truncated]), values=torch.full((1, 3), 0.25).double())
     scored = algorithm("ppo", whiten_advantages=False, gae_lambda=1.0).advantages(batch)
-    assert scored.advantages is not None
-    assert scored.returns is not None
     assert scored.advantages.tolist() == [[0.0, 0.75, 0.75]]
     assert scored.returns.tolist() == [[0.0, 1.0, 1.0]]
-
-
-# --------------------------------------------------------------------------------------- potential-based shaping
 
 
 def test_shaping_of_the_docstring() -> None:

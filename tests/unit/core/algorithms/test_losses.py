@@ -24,8 +24,6 @@ from tests.unit.core.algorithms.cases import algorithm, batch_of
 
 INF = float("inf")
 
-# ----------------------------------------------------------------------------------------------------- surrogates
-
 # (ratio, advantage) -> (loss, d loss / d log ratio), by hand, for clip_low 0.2 and clip_high 0.5
 TOKEN_CLIP = [
     (0.5, 1.0, -0.5, -0.5),
@@ -45,7 +43,6 @@ def test_pitfall_22_table_of_ratio_and_advantage(ratio: float, advantage: float,
     log_ratio = torch.tensor([[ratio]], dtype=torch.float64).log().requires_grad_()
     found = clip(log_ratio.exp(), torch.tensor([[advantage]], dtype=torch.float64), clip_low=0.2, clip_high=0.5)
     found.loss.sum().backward()
-    assert log_ratio.grad is not None
     assert found.loss.item() == pytest.approx(loss)
     assert log_ratio.grad.item() == pytest.approx(slope)
     assert found.ratio.item() == pytest.approx(ratio)
@@ -62,7 +59,6 @@ def test_cispo_gradient_is_the_clipped_ratio_times_advantage(ratio: float, advan
     moving = (logprobs - logprobs.detach()).exp() * ratio
     found = detached_clip(moving, logprobs, torch.tensor([[advantage]]).double(), clip_high=0.5)
     found.loss.sum().backward()
-    assert logprobs.grad is not None
     assert found.loss.item() == pytest.approx(slope * -0.7)
     assert logprobs.grad.item() == pytest.approx(slope)
     assert found.clipped_high.item() == (ratio > 1.5)
@@ -94,15 +90,13 @@ def test_pitfall_22_clipped_value_loss_by_hand(value: float, old: float, target:
     values = torch.tensor(value, dtype=torch.float64, requires_grad=True)
     found = clipped_value_loss(values, torch.tensor(old), torch.tensor(target), value_clip=0.2)
     found.backward()
-    assert values.grad is not None
     assert found.item() == pytest.approx(loss)
     assert values.grad.item() == pytest.approx(slope, abs=1e-6)
     plain = clipped_value_loss(values, torch.tensor(old), torch.tensor(target), value_clip=None)
     assert plain.item() == pytest.approx((value - target) ** 2 / 2)
 
 
-# ------------------------------------------- KL estimators, on a categorical policy that is small enough to enumerate
-
+# a categorical policy that is small enough to enumerate
 START = torch.tensor([1.0, -0.5, 0.2, 0.0], dtype=torch.float64)
 REFERENCE = torch.tensor([0.1, 0.4, 0.2, 0.3], dtype=torch.float64).log()
 
@@ -112,16 +106,15 @@ def exact_kl(p: Tensor, q: Tensor) -> Tensor:
     return (p.exp() * (p - q)).sum()
 
 
-def enumerated_loss_gradient(estimator: str, logits: Tensor) -> Tensor:
-    """E over all tokens, weighted by their probability, of the product's gradient with only the KL term in the loss."""
+def enumerated_gradient(logits: Tensor, name: str = "grpo", **settings: str) -> Tensor:
+    """E over all tokens, weighted by their probability, of the product's gradient with nothing but the KL term."""
     logits = logits.clone().requires_grad_()
     logprobs = logits.log_softmax(0)[:, None]  # [4 rows, 1 token]: row i sampled token i
     now = logprobs.detach()
     batch = batch_of([[1]] * 4, [0.0] * 4, old_logprobs=now, behavior_logprobs=now)
-    batch = replace(batch, reference_logprobs=REFERENCE[:, None], advantages=torch.zeros(4, 1).double())
-    chosen = algorithm("grpo", kl_coef=1.0, kl_estimator=estimator, num_epochs=1)
-    chosen.loss(batch, now.exp(), Predictions(logprobs, torch.zeros(4, 1).double())).loss.backward()
-    assert logits.grad is not None
+    chosen = algorithm(name, kl_coef=1.0, num_epochs=1, **settings)
+    scored = chosen.advantages(replace(batch, reference_logprobs=REFERENCE[:, None]))
+    chosen.loss(scored, now.exp(), Predictions(logprobs, torch.zeros(4, 1).double())).loss.backward()
     return logits.grad
 
 
@@ -130,15 +123,14 @@ def gradient_of(divergence: str, logits: Tensor) -> Tensor:
     logits = logits.clone().requires_grad_()
     p = logits.log_softmax(0)
     (exact_kl(p, REFERENCE) if divergence == "reverse" else exact_kl(REFERENCE, p)).backward()
-    assert logits.grad is not None
     return logits.grad
 
 
 def test_pitfall_15_the_enumerated_gradient_is_as_documented():
     reverse, forward = gradient_of("reverse", START), gradient_of("forward", START)
-    torch.testing.assert_close(enumerated_loss_gradient("k1", START), torch.zeros(4).double())
-    torch.testing.assert_close(enumerated_loss_gradient("k2", START), reverse)
-    torch.testing.assert_close(enumerated_loss_gradient("k3", START), forward)
+    torch.testing.assert_close(enumerated_gradient(START, kl_estimator="k1"), torch.zeros(4).double())
+    torch.testing.assert_close(enumerated_gradient(START, kl_estimator="k2"), reverse)
+    torch.testing.assert_close(enumerated_gradient(START, kl_estimator="k3"), forward)
     assert (forward - reverse).abs().max() > 0.05
 
 
@@ -147,7 +139,7 @@ def test_pitfall_15_descending_the_loss_lowers_the_exact_kl(estimator: str):
     logits = START.clone()
     values = [exact_kl(logits.log_softmax(0), REFERENCE).item()]
     for _ in range(200):
-        logits = logits - 0.5 * enumerated_loss_gradient(estimator, logits)
+        logits = logits - 0.5 * enumerated_gradient(logits, kl_estimator=estimator)
         values.append(exact_kl(logits.log_softmax(0), REFERENCE).item())
     assert values[0] > 0.2
     assert values[-1] < 1e-4
@@ -156,15 +148,8 @@ def test_pitfall_15_descending_the_loss_lowers_the_exact_kl(estimator: str):
 
 def test_pitfall_15_k1_in_the_reward_is_the_reverse_kl():
     """Enumerated policy gradient: one row per token, weighted by its probability; the baseline is the same for all."""
-    logits = START.clone().requires_grad_()
-    logprobs = logits.log_softmax(0)[:, None]
-    now = logprobs.detach()
-    batch = batch_of([[1]] * 4, [0.0] * 4, old_logprobs=now, behavior_logprobs=now)
-    batch = replace(batch, reference_logprobs=REFERENCE[:, None])
-    chosen = algorithm("dr_grpo", kl_coef=1.0, kl_estimator="k1", kl_placement="reward", num_epochs=1)
-    scored = chosen.advantages(batch)
-    chosen.loss(scored, now.exp(), Predictions(logprobs, torch.zeros(4, 1).double())).loss.backward()
-    torch.testing.assert_close(logits.grad, gradient_of("reverse", START))
+    found = enumerated_gradient(START, "dr_grpo", kl_estimator="k1", kl_placement="reward")
+    torch.testing.assert_close(found, gradient_of("reverse", START))
 
 
 def test_estimates_in_expectation():
@@ -178,9 +163,6 @@ def test_estimates_in_expectation():
 @pytest.mark.parametrize(("estimator", "value"), [("k1", 0.6931472), ("k2", 0.2402265), ("k3", 0.5 - 1 + 0.6931472)])
 def test_kl_estimates_at_log_two(estimator: str, value: float):
     assert kl_estimate(torch.tensor(2.0).log(), estimator).item() == pytest.approx(value)
-
-
-# ------------------------------------------------------------------------------------------- ratios and corrections
 
 
 @pytest.mark.parametrize("num_tokens", [3, 300])
@@ -218,6 +200,15 @@ def test_pitfall_23_a_product_that_overflows_is_bounded():
     assert found[0, 0].item() == pytest.approx(math.exp(MAX_LOG_RATIO), rel=1e-5)
 
 
+def test_bounds_and_their_count():
+    p = torch.tensor([-1.0, -INF, -1.0, -INF, -1.0, -500.0])
+    q = torch.tensor([-1.5, -1.0, -INF, -INF, -40.0, -500.5])
+    log_ratio, clamped = bounded_log_ratio(p, q)
+    assert log_ratio.tolist() == [0.5, -MAX_LOG_RATIO, MAX_LOG_RATIO, 0.0, MAX_LOG_RATIO, 0.5]
+    assert clamped.tolist() == [False, True, True, False, True, False]
+    assert math.isfinite(log_ratio.exp().max().item())
+
+
 def test_pitfall_23_each_correction_has_its_weight_and_limit():
     log_weight = torch.tensor([[2.0, 0.6, 1.0]]).log()  # product 1.2, mean 1.0627
     mask = torch.ones(1, 3, dtype=torch.bool)
@@ -231,15 +222,6 @@ def test_pitfall_23_each_correction_has_its_weight_and_limit():
     }
     for name, factors in expected.items():
         assert mismatch_factor(mismatch_weight(log_weight, mask, name), name, 1.1)[0].tolist() == factors
-
-
-def test_bounds_and_their_count():
-    p = torch.tensor([-1.0, -INF, -1.0, -INF, -1.0, -500.0])
-    q = torch.tensor([-1.5, -1.0, -INF, -INF, -40.0, -500.5])
-    log_ratio, clamped = bounded_log_ratio(p, q)
-    assert log_ratio.tolist() == [0.5, -MAX_LOG_RATIO, MAX_LOG_RATIO, 0.0, MAX_LOG_RATIO, 0.5]
-    assert clamped.tolist() == [False, True, True, False, True, False]
-    assert math.isfinite(log_ratio.exp().max().item())
 
 
 def test_corrections_by_hand():

@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from rlvr.core.algorithms.weights import longest_turn
-from rlvr.core.policy import Predictions
 from rlvr.types import TokenBatch
-from tests.unit.core.algorithms.cases import MODES, NAMES, algorithm, noisy, ragged_batch, take
+from tests.unit.core.algorithms.cases import MODES, NAMES, algorithm, loss_of, noisy, ragged_batch, rows_of, take
 
 EVERY_TERM = {"kl_coef": 0.1, "entropy_coef": 0.01, "mismatch_correction": "truncate", "truncated": "mask"}
 
@@ -34,32 +33,32 @@ def test_pitfall_11_weight_of_a_token_of_10_and_of_100(mode: str, short: float, 
     assert weights[0, 11:].sum() == 0
 
 
+STRAIGHT = list(range(8))
+
+
 def gradients(name: str, mode: str, batch: TokenBatch, parts: list[list[int]], order: list[int]) -> list[torch.Tensor]:
     """Loss and gradients of a batch permuted, then cut into microbatches of rows, in the original order of rows."""
     chosen = algorithm(name, aggregation=mode, **EVERY_TERM)
-    logprobs, entropy, values = noisy(batch)
-    shuffled = torch.tensor(order)
+    predicted, shuffled = noisy(batch), torch.tensor(order)
     batch = take(chosen.advantages(batch), shuffled)
     weights = chosen.loss_weights(batch)
     total = torch.zeros(())
     for part in parts:
-        rows, at = torch.tensor(part), shuffled[part]
-        terms = chosen.loss(take(batch, rows), weights[rows], Predictions(logprobs[at], entropy[at], values[at]))
-        terms.loss.backward()
-        total = total + terms.loss.detach()
-    found = [logprobs.grad, entropy.grad] + ([values.grad] if name == "ppo" else [])
-    assert all(x is not None for x in found)
-    return [total, *(x for x in found if x is not None)]
+        at = shuffled[part]
+        loss = chosen.loss(take(batch, torch.tensor(part)), weights[part], rows_of(predicted, at)).loss
+        loss.backward()
+        total = total + loss.detach()
+    return [total, *(leaf.grad for leaf in predicted[: 3 if name == "ppo" else 2])]
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", NAMES)
 def test_pitfall_09_gradient_does_not_depend_on_the_split(name: str, mode: str):
-    batch, straight = ragged_batch(), list(range(8))
-    whole = gradients(name, mode, batch, [straight], straight)
+    batch = ragged_batch()
+    whole = gradients(name, mode, batch, [STRAIGHT], STRAIGHT)
     assert all(x.abs().sum() > 0 for x in whole)
     for parts in ([[0, 1, 2], [3], [4, 5, 6, 7]], [[0, 7], [1, 6], [2, 5], [3, 4]]):
-        for order in (straight, [3, 1, 4, 0, 5, 7, 2, 6]):
+        for order in (STRAIGHT, [3, 1, 4, 0, 5, 7, 2, 6]):
             for one, other in zip(whole, gradients(name, mode, batch, parts, order), strict=True):
                 torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
 
@@ -67,14 +66,14 @@ def test_pitfall_09_gradient_does_not_depend_on_the_split(name: str, mode: str):
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", NAMES)
 def test_pitfall_10_rows_outside_the_loss_count_nowhere(name: str, mode: str):
-    batch, straight = ragged_batch(), list(range(8))
-    kept = [row for row in straight if batch.valid[row] and not batch.truncated[row]]
+    batch = ragged_batch()
+    kept = torch.tensor([row for row in STRAIGHT if batch.valid[row] and not batch.truncated[row]])
     chosen = algorithm(name, aggregation=mode, **EVERY_TERM)
-    scored = chosen.advantages(batch)
-    logprobs, entropy, values = noisy(batch)
-    full = chosen.loss(scored, chosen.loss_weights(scored), Predictions(logprobs, entropy, values))
-    fewer, rows = take(scored, torch.tensor(kept)), torch.tensor(kept)
-    part = chosen.loss(fewer, chosen.loss_weights(fewer), Predictions(logprobs[rows], entropy[rows], values[rows]))
+    scored, predicted = chosen.advantages(batch), noisy(batch)
+    full, part = (
+        loss_of(chosen, rows, values)
+        for rows, values in ((scored, predicted), (take(scored, kept), rows_of(predicted, kept)))
+    )
     torch.testing.assert_close(full.loss, part.loss, rtol=1e-6, atol=0)
     assert full.sums.keys() == part.sums.keys()
     for key in full.sums:
@@ -86,8 +85,7 @@ def test_pitfall_10_rows_outside_the_loss_count_nowhere(name: str, mode: str):
 def test_a_minibatch_without_a_trained_token_has_loss_zero(mode: str):
     batch, chosen = ragged_batch(), algorithm("grpo", aggregation=mode)
     batch = chosen.advantages(replace(batch, valid=torch.zeros_like(batch.valid)))
-    logprobs, entropy, values = noisy(batch)
-    terms = chosen.loss(batch, chosen.loss_weights(batch), Predictions(logprobs, entropy, values))
+    terms = loss_of(chosen, batch, noisy(batch))
     assert terms.loss == 0
     assert terms.sums["tokens"] == 0
     assert not chosen.has_gradient(batch).any()
@@ -109,11 +107,9 @@ def test_pitfall_07_two_rows_of_an_episode_count_as_one(name: str, mode: str):
     """A row is its own sequence where a ratio or a value spans it (gspo, ppo); everything else sees one episode."""
     chosen = algorithm(name, aggregation=mode, kl_coef=0.1, entropy_coef=0.01)
     whole, rows = ragged_batch(), torch.tensor([0, *range(8)])
-    logprobs, entropy, values = noisy(whole)
-    one = chosen.advantages(whole)
-    two = chosen.advantages(split_at_the_tool(whole))
-    expected = chosen.loss(one, chosen.loss_weights(one), Predictions(logprobs, entropy, values))
-    found = chosen.loss(two, chosen.loss_weights(two), Predictions(logprobs[rows], entropy[rows], values[rows]))
+    predicted = noisy(whole)
+    expected = loss_of(chosen, chosen.advantages(whole), predicted)
+    found = loss_of(chosen, chosen.advantages(split_at_the_tool(whole)), rows_of(predicted, rows))
     torch.testing.assert_close(found.loss, expected.loss, rtol=1e-6, atol=1e-12)
     assert found.sums["tokens"] == expected.sums["tokens"]
 
@@ -121,8 +117,6 @@ def test_pitfall_07_two_rows_of_an_episode_count_as_one(name: str, mode: str):
 def test_pitfall_07_kl_is_summed_over_all_rows_of_an_episode():
     chosen = algorithm("grpo", kl_coef=0.1, kl_placement="reward")
     one, two = chosen.advantages(ragged_batch()), chosen.advantages(split_at_the_tool(ragged_batch()))
-    assert one.advantages is not None
-    assert two.advantages is not None
     torch.testing.assert_close(two.advantages[1:, -6:], one.advantages[:, -6:])
     torch.testing.assert_close(two.advantages[0, :6], one.advantages[0, :6])
 

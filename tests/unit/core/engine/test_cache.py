@@ -1,7 +1,5 @@
 """Slots that grow, move, and are saved and put back; rows that share a prefix."""
 
-import asyncio
-
 import pytest
 import torch
 
@@ -11,7 +9,7 @@ from rlvr.core.engine.cache import Append, SlotCache, Slots
 from rlvr.core.engine.runner import CachedRunner
 from rlvr.core.engine.select import probe
 from rlvr.core.engine.shared_prefix import Grouping, engine_attention
-from tests.unit.engines.tiny import plain_logprobs, prompt, sampling, tiny_model
+from tests.unit.engines.tiny import assert_exact, play, prompt, tiny_model
 
 
 def states(rows: int, tokens: int, start: float) -> torch.Tensor:
@@ -70,8 +68,8 @@ def test_layers_of_different_shapes_are_saved_and_put_back():
     other = Slots(4)
     other.reserve(3, 4)
     other.load(2, saved)
-    for plane, wanted in {(0, 0): narrow, (0, 1): wide, (1, 0): wide, (1, 1): 2 * wide}.items():
-        assert torch.equal(other.buffers[plane][2, :, :3], wanted[1])
+    planes = {(0, 0): narrow, (0, 1): wide, (1, 0): wide, (1, 1): 2 * wide}
+    assert all(torch.equal(other.buffers[plane][2, :, :3], wanted[1]) for plane, wanted in planes.items())
 
 
 def test_the_example_of_grouping_spreads_and_collects():
@@ -105,19 +103,10 @@ def test_a_wrong_cache_is_seen_where_logits_are_flat_too(dtype, scale):
 
 def test_the_dtype_of_keys_and_values_is_one_setting(monkeypatch):
     monkeypatch.setattr(cache_module, "KV_DTYPE", torch.bfloat16)
-    model, request = tiny_model(), (prompt(9), sampling(3))
+    model = tiny_model()
     with torch.inference_mode(), engine_attention(model):
         assert probe(model.eval(), CachedRunner) is None  # its rounding is expected
     engine = LocalEngine(model, max_batch_size=4, max_context_tokens=64)
-    ids = request[0]
-
-    async def turns():
-        first = await engine.generate(*request, session="a")
-        return first, await engine.generate([*ids, *first.token_ids, 4], sampling(5), session="a")
-
-    first, second = asyncio.run(turns())
-    for prompt_ids, completion in ((ids, first), ([*ids, *first.token_ids, 4], second)):
-        expected = plain_logprobs(model, prompt_ids, completion)
-        torch.testing.assert_close(torch.tensor(completion.behavior_logprobs), expected, atol=0.1, rtol=0)
-    buffers = engine._scheduler._runner._cache.rows.buffers  # pyright: ignore[reportAttributeAccessIssue]
+    assert_exact(model, *play(engine, [prompt(9)], max_tokens=3), atol=0.1)
+    buffers = engine._scheduler._runner._cache.rows.buffers
     assert {buffer.dtype for buffer in buffers.values()} == {torch.bfloat16}

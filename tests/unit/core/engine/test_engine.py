@@ -66,7 +66,12 @@ def count_tokens(model) -> list[int]:
     return seen
 
 
-def test_the_second_turn_of_a_session_prefills_only_what_is_new():
+@pytest.mark.parametrize(
+    ("kept", "new", "num_prefilled"),
+    [(24, [7, 8, 9], 4), (12, prompt(6, seed=5), 6)],
+    ids=["three new tokens, and the last sampled one, which was never fed", "a rewritten prompt"],
+)
+def test_a_session_prefills_only_what_is_new(kept, new, num_prefilled):
     model = tiny_model()
     engine = make_engine(model)
     seen = count_tokens(model)
@@ -74,34 +79,12 @@ def test_the_second_turn_of_a_session_prefills_only_what_is_new():
     async def run():
         first = await engine.generate(prompt(20), sampling(max_tokens=4), session="a")
         seen.clear()
-        await engine.generate([*prompt(20), *first.token_ids, 7, 8, 9], sampling(max_tokens=1), session="a")
+        ids = [*prompt(20), *first.token_ids][:kept] + new
+        return ids, await engine.generate(ids, sampling(max_tokens=5), session="a")
 
-    asyncio.run(run())
-    assert seen == [4]  # the last sampled token was never fed, and three new ones
-
-
-def test_a_rewritten_prompt_keeps_only_the_common_prefix():
-    model = tiny_model()
-    engine = make_engine(model)
-    seen = count_tokens(model)
-    rewritten = [*prompt(20)[:12], *prompt(6, seed=5)]
-
-    async def run():
-        await engine.generate(prompt(20), sampling(max_tokens=4), session="a")
-        seen.clear()
-        return await engine.generate(rewritten, sampling(max_tokens=5), session="a")
-
-    completion = asyncio.run(run())
-    assert seen[0] == 6
-    assert_exact(model, [(rewritten, sampling())], [completion])
-
-
-def test_a_prompt_is_prefilled_once_for_its_group():
-    model = tiny_model()
-    engine = make_engine(model)
-    seen = count_tokens(model)
-    generate(engine, [(prompt(20), sampling(seed, max_tokens=1)) for seed in range(8)])
-    assert seen == [20]
+    ids, completion = asyncio.run(run())
+    assert seen == [num_prefilled, 1, 1, 1, 1]
+    assert_exact(model, [(ids, sampling())], [completion])
 
 
 def test_parked_sessions_are_evicted_when_their_room_is_needed():
@@ -151,13 +134,8 @@ def test_greedy_equals_generate(name):
     model.generation_config.eos_token_id = None  # or generate would end at, or be forbidden to draw, the default id
     for ids, completion in zip(prompts, ours, strict=True):
         tensor = torch.tensor([ids])
-        out = model.generate(
-            tensor,
-            attention_mask=torch.ones_like(tensor),
-            do_sample=False,
-            max_new_tokens=12,
-            pad_token_id=0,
-        )
+        limits = {"do_sample": False, "max_new_tokens": 12, "pad_token_id": 0}
+        out = model.generate(tensor, attention_mask=torch.ones_like(tensor), **limits)
         assert completion.token_ids == tuple(out[0, len(ids) :].tolist())
         assert_exact(model, [(ids, sampling())], [completion])
 
@@ -227,7 +205,7 @@ def test_a_long_completion_is_cut_a_long_prompt_an_error():
         make_engine(tiny_model(), max_context_tokens=1000)
 
 
-def test_concurrent_calls_are_batched_in_every_event_loop():
+def test_concurrent_calls_are_batched_and_share_prompts():
     model = tiny_model()
     engine = make_engine(model, max_batch_size=256)
     requests = [(prompt(5 + i % 3), sampling(i, max_tokens=4)) for i in range(256)]
@@ -263,8 +241,7 @@ def test_pitfall_25_smaller_priorities_start_first():
 
 
 def test_an_exception_reaches_all_callers_and_sampling_goes_on(monkeypatch):
-    model = tiny_model()
-    engine = make_engine(model, max_batch_size=2)
+    engine = make_engine(tiny_model(), max_batch_size=2)
     expected = generate(engine, [(prompt(5), sampling(0))])
     decode, calls = engine._scheduler._runner.decode, []
 
@@ -280,8 +257,7 @@ def test_an_exception_reaches_all_callers_and_sampling_goes_on(monkeypatch):
         jobs = [engine.generate(prompt(5), sampling(i), session=i) for i in range(5)]
         return await asyncio.wait_for(asyncio.gather(*jobs, return_exceptions=True), 20)
 
-    results = asyncio.run(run())
-    assert [str(result) for result in results] == ["a broken step"] * 5
+    assert [str(result) for result in asyncio.run(run())] == ["a broken step"] * 5
     assert generate(engine, [(prompt(5), sampling(0))]) == expected
     assert not engine._scheduler.parked
 
@@ -290,14 +266,15 @@ def test_a_cancelled_caller_frees_its_row():
     engine = make_engine(tiny_model(), max_batch_size=1)
 
     async def run():
-        first = asyncio.ensure_future(engine.generate(prompt(5), sampling(0, max_tokens=40), session="a"))
-        second = asyncio.ensure_future(engine.generate(prompt(5), sampling(1)))
-        third = asyncio.ensure_future(engine.generate(prompt(5), sampling(2)))
+        settings = [sampling(0, max_tokens=40), sampling(1), sampling(2)]
+        first, second, third = (asyncio.ensure_future(engine.generate(prompt(5), s, session=s.seed)) for s in settings)
         for _ in range(6):
             await asyncio.sleep(0)
         first.cancel()
         third.cancel()
-        return await second
+        found = await second
+        engine.release(1)
+        return found
 
     assert asyncio.run(run()) == generate(engine, [(prompt(5), sampling(1))])[0]
     assert not engine._scheduler.parked
@@ -325,30 +302,25 @@ def test_pitfall_34_modules_sample_in_evaluation_mode():
     assert_exact(model, requests, generate(make_engine(model), requests))
 
 
-def test_pitfall_35_engine_and_trainer_use_the_same_experts() -> None:
+def test_pitfall_35_engine_and_trainer_use_the_same_experts():
     model, requests = tiny_model("mixtral"), crowd(max_tokens=12)  # its router adds noise in training mode
     assert_exact(model, requests, generate(make_engine(model), requests))
 
 
-def test_pitfall_37_the_engine_has_no_memory() -> None:
-    model = tiny_model("llama")
-    requests = crowd(max_tokens=12)
+def test_pitfall_37_the_engine_has_no_memory():
+    model, requests = tiny_model(), crowd(max_tokens=12)
     fresh, used = make_engine(model), make_engine(model)
     generate(used, [(prompt(20), sampling(seed=99, max_tokens=40))] * 8)
     assert generate(used, requests) == generate(fresh, requests)  # to the last bit
     # the shapes of the buffers decide how products are cut: on some machines and sizes that is the last bit
-    assert buffer_shapes(used) == buffer_shapes(fresh)
+    caches = [engine._scheduler._runner._cache for engine in (used, fresh)]
+    shapes = [[b.shape for slots in (c.rows, c.prefixes) for b in slots.buffers.values()] for c in caches]
+    assert shapes[0] == shapes[1]
 
 
-def buffer_shapes(engine: LocalEngine) -> list[torch.Size]:
-    cache = engine._scheduler._runner._cache
-    return [buffer.shape for slots in (cache.rows, cache.prefixes) for buffer in slots.buffers.values()]
-
-
-def test_pitfall_31_nan_of_broken_weights_does_not_outlive_them() -> None:
-    model = tiny_model("llama")
+def test_pitfall_31_nan_of_broken_weights_does_not_outlive_them():
+    model, requests = tiny_model(), crowd(max_tokens=12)
     engine = make_engine(model)
-    requests = crowd(max_tokens=12)
     expected = generate(engine, requests)
     head = model.get_input_embeddings().weight.data
     sound = head.clone()
@@ -370,10 +342,8 @@ def test_two_engines_over_one_model_serve_at_the_same_time():
     one, other = (LocalEngine(model, max_batch_size=2, max_context_tokens=40) for _ in range(2))
 
     async def both():
-        short = one.generate(prompt(5), sampling(max_tokens=4, seed=1))
-        long = other.generate(prompt(6), sampling(max_tokens=20, seed=2))
-        return await asyncio.gather(short, long)
+        calls = [(one, sampling(1, max_tokens=4)), (other, sampling(2, max_tokens=20))]
+        return await asyncio.gather(*(engine.generate(prompt(5), settings) for engine, settings in calls))
 
-    found = asyncio.run(both())
-    assert [len(completion.token_ids) for completion in found] == [4, 20]
+    assert [len(completion.token_ids) for completion in asyncio.run(both())] == [4, 20]
     assert model.config._attn_implementation == usual

@@ -1,9 +1,9 @@
-"""Recorded decode steps, tried without a GPU: a step is recorded as the operations that it consists of, with the very
-tensors that they met, and replayed without any of the Python that called them."""
+"""Recorded decode steps without a GPU: the operations of a step are recorded with the tensors that they met, and
+replayed without the Python that called them."""
 
 import warnings
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -76,12 +76,8 @@ class TapeRecorder:
 def make_engine(model, recorder, *, max_batch_size=8) -> LocalEngine:
     """An engine that decodes by recorded steps."""
     engine = LocalEngine(model, max_batch_size=max_batch_size, max_context_tokens=100)
-    engine._scheduler = Scheduler(
-        GraphedRunner(model, max_batch_size, recorder=recorder),
-        num_slots=max_batch_size,
-        max_cached_tokens=1000,
-        device=model.device,
-    )
+    runner = GraphedRunner(model, max_batch_size, recorder=recorder)
+    engine._scheduler = Scheduler(runner, num_slots=max_batch_size, max_cached_tokens=1000, device=model.device)
     return engine
 
 
@@ -94,7 +90,7 @@ def test_pitfall_31_replayed_steps_equal_a_plain_forward(name):
     with torch.inference_mode(), engine_attention(model):
         assert probe(model, partial(GraphedRunner, recorder=TapeRecorder())) is None
     engine = make_engine(model, recorder, max_batch_size=8)
-    long = [(prompt(4), sampling(7, max_tokens=90, stop_ids=frozenset()))]
+    long = [(prompt(4), sampling(7, max_tokens=90))]
     # one that lets the buffers grow, then many whose steps are recorded with few columns and go on to more, then some
     # of all lengths, five to a prompt: as many as no recorded step has
     for requests in (long, crowd(2, 4, max_tokens=75, stop_ids=frozenset()), crowd(4, 5), crowd(4, 5)):
@@ -107,10 +103,10 @@ def test_later_batches_record_nothing_new():
     engine = make_engine(model, recorder)
     for _ in range(2):  # the first one's steps were recorded before the buffers had grown to their size
         generate(engine, crowd())
-    before, replayed = recorder.recorded, recorder.replayed
+    before = replace(recorder)
     generate(engine, crowd())
-    assert recorder.recorded == before
-    assert recorder.replayed > replayed
+    assert recorder.recorded == before.recorded
+    assert recorder.replayed > before.replayed
 
 
 def test_prompts_longer_and_more_than_there_was_room_for():
@@ -118,12 +114,12 @@ def test_prompts_longer_and_more_than_there_was_room_for():
     model, recorder = tiny_model("llama"), TapeRecorder()
     engine = make_engine(model, recorder)
     short = crowd(2, 4, max_tokens=4)
-    long = [(prompt(65 + i), sampling(i, max_tokens=4, stop_ids=frozenset())) for i in range(5)]
+    long = [(prompt(65 + i), sampling(i, max_tokens=4)) for i in range(5)]
     others = [(prompt(len(ids), seed=9), settings) for ids, settings in short]
     for requests in (short, long, others):
         assert_exact(model, requests, generate(engine, requests))
     before = recorder.recorded
-    generate(engine, [(prompt(4), sampling(7, max_tokens=90, stop_ids=frozenset()))])
+    generate(engine, [(prompt(4), sampling(7, max_tokens=90))])
     assert recorder.recorded - before <= 4  # columns come in a few numbers, too
 
 
@@ -161,15 +157,11 @@ def test_what_is_recorded_is_bounded_and_forgotten_on_demand():
     def twice(number):
         return graphs.run(number, lambda x: x[:, None] * 2.0, [torch.tensor([1.0 + number])], most_rows=4).tolist()
 
-    for number in range(MOST_STEPS):
+    for number in (*range(MOST_STEPS), 0, MOST_STEPS):  # the last takes the place of 1, which was used longest ago
         assert twice(number) == [[2.0 * (1.0 + number)]]
-    twice(0)
-    twice(MOST_STEPS)  # takes the place of 1, which was used longest ago
     assert len(graphs.steps) == recorder.recorded - 1 == MOST_STEPS
-    assert twice(0) == [[2.0]]
-    assert recorder.recorded == MOST_STEPS + 1
-    assert twice(1) == [[4.0]]
-    assert recorder.recorded == MOST_STEPS + 2
+    assert (twice(0), recorder.recorded) == ([[2.0]], MOST_STEPS + 1)
+    assert (twice(1), recorder.recorded) == ([[4.0]], MOST_STEPS + 2)
     graphs.clear()
     assert len(graphs.steps) == 0
 
@@ -187,10 +179,12 @@ class Streams:
             monkeypatch.setattr(torch.cuda, name, getattr(self, name))
 
     def Stream(self):  # noqa: N802
-        return SimpleNamespace(wait_stream=lambda other: self.waits.append(("aside", other.name)), name="aside")
+        return self.named("aside")
 
     def current_stream(self):
-        name = self.here
+        return self.named(self.here)
+
+    def named(self, name):
         return SimpleNamespace(wait_stream=lambda other: self.waits.append((name, other.name)), name=name)
 
     @contextmanager
@@ -223,10 +217,13 @@ class Streams:
         self.here, self.waits = self.default, []
 
 
-def test_recording_keeps_the_rules_of_cuda(monkeypatch):
-    cuda = Streams(monkeypatch)
-    graphs = Graphs(CudaRecorder())
-    streams = []
+@pytest.fixture
+def cuda(monkeypatch) -> Streams:
+    return Streams(monkeypatch)
+
+
+def test_recording_keeps_the_rules_of_cuda(cuda):
+    graphs, streams = Graphs(CudaRecorder()), []
 
     def step(x):
         streams.append(cuda.here)
@@ -242,20 +239,18 @@ def test_recording_keeps_the_rules_of_cuda(monkeypatch):
     assert cuda.users == {1: 0, 2: 1}
 
 
-def test_a_failed_recording_leaves_the_stream(monkeypatch):
-    cuda = Streams(monkeypatch)
-    graphs = Graphs(CudaRecorder())
-    calls = []
+def test_a_failed_recording_leaves_the_stream(cuda):
+    graphs, streams = Graphs(CudaRecorder()), []
 
     def step(x):
-        calls.append(cuda.here)
-        if len(calls) == 3:
+        streams.append(cuda.here)
+        if len(streams) == 3:
             raise RuntimeError("operation not permitted when stream is capturing")
         return x[:, None]
 
     with pytest.warns(UserWarning, match="not permitted when stream is capturing"):
         graphs.run(1, step, [torch.ones(2)], most_rows=4)
-    assert calls == ["default", "aside", "aside", "default"]
+    assert streams == ["default", "aside", "aside", "default"]
     assert graphs.gave_up
 
 
@@ -286,7 +281,7 @@ def test_a_gpu_gets_recorded_steps(monkeypatch):
 
 
 def test_shapes_are_rounded_up_to_few():
-    assert [rounded_up(n) for n in (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 17, 24, 25, 100, 512)] == [
-        *(0, 1, 2, 3, 4, 6, 6, 8, 8, 12, 12, 16, 24, 24, 32, 128, 512)
-    ]
+    known = {0: 0, 1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 6, 7: 8, 8: 8, 9: 12, 12: 12, 13: 16, 17: 24, 24: 24, 25: 32}
+    known |= {100: 128, 512: 512}
+    assert {number: rounded_up(number) for number in known} == known
     assert len({rounded_up(n) for n in range(1, 513)}) == 18

@@ -45,6 +45,16 @@ def said(before: int, after: int) -> str:
     return f"out of memory with up to {before} completions sampled together ({reason}): going on with {after} at a time"
 
 
+def outcomes(engine, calls) -> list:
+    """Completions and errors of requests with more arguments."""
+
+    async def together():
+        jobs = (engine.generate(*one, **arguments) for one, arguments in zip(REQUESTS, calls, strict=True))
+        return await asyncio.gather(*jobs, return_exceptions=True)
+
+    return asyncio.run(together())
+
+
 @pytest.mark.parametrize("from_step", [0, 3])
 def test_pitfall_36_half_as_many_at_a_time_give_the_same_tokens(rows, from_step):
     expected = generate(make_engine([]), REQUESTS)
@@ -73,11 +83,7 @@ def test_the_running_rows_are_halved_and_nothing_is_held(rows, monkeypatch):
 def test_one_completion_that_does_not_fit_is_a_sentence(rows):
     engine = make_engine([])
     rows[0] = 0
-
-    async def run():
-        return await asyncio.gather(*(engine.generate(*one) for one in REQUESTS), return_exceptions=True)
-
-    found = asyncio.run(run())
+    found = outcomes(engine, [{}] * 11)
     assert len({str(error) for error in found}) == 1
     assert isinstance(found[0], UserError)
     assert str(found[0]).startswith("out of memory with up to 1 completions sampled together (CUDA out of memory.")
@@ -90,11 +96,7 @@ def test_no_memory_to_start_over_is_an_error_for_all(rows, monkeypatch):
     engine = make_engine([])
     rows[0] = 4
     monkeypatch.setattr(engine_module, "Scheduler", lambda *args, **kwargs: torch.zeros(1 << 60))
-
-    async def run():
-        return await asyncio.gather(*(engine.generate(*one) for one in REQUESTS), return_exceptions=True)
-
-    assert {type(error) for error in asyncio.run(run())} == {RuntimeError}
+    assert {type(error) for error in outcomes(engine, [{}] * 11)} == {RuntimeError}
 
 
 def test_pitfall_24_restarted_completions_use_the_newest_weights(rows):
@@ -117,35 +119,25 @@ def test_pitfall_24_restarted_completions_use_the_newest_weights(rows):
 
 
 def test_alternatives_are_noted_once(rows):
-    engine = make_engine([])
     rows[:] = [3, 2]
     seen = [Alternatives(count=2) for _ in REQUESTS]
-
-    async def run():
-        calls = zip(REQUESTS, seen, strict=True)
-        return await asyncio.gather(*(engine.generate(*one, alternatives=alternatives) for one, alternatives in calls))
-
-    for completion, alternatives in zip(asyncio.run(run()), seen, strict=True):
+    for completion, alternatives in zip(
+        outcomes(make_engine([]), [{"alternatives": a} for a in seen]), seen, strict=True
+    ):
         assert len(alternatives.seen) == len(completion.token_ids)
 
 
 def test_listeners_hear_of_the_end_and_the_others_go_on(rows):
-    engine = make_engine([])
     rows[:] = [3, 2]
     heard = [[] for _ in REQUESTS]
 
-    async def run():
-        calls = []
-        for index, one in enumerate(REQUESTS):
-            listen = None if index % 2 else lambda token, logprob, tokens=heard[index]: tokens.append(token)
-            calls.append(engine.generate(*one, on_token=listen))
-        return await asyncio.gather(*calls, return_exceptions=True)
+    def listener(index):
+        return None if index % 2 else lambda token, logprob: heard[index].append(token)
 
-    found = asyncio.run(run())
+    found = outcomes(make_engine([]), [{"on_token": listener(index)} for index in range(11)])
     failed = [index for index, one in enumerate(found) if isinstance(one, UserError)]
     assert failed
     assert all(index % 2 == 0 and heard[index] for index in failed)
     assert all(str(found[index]).endswith(": ask again") for index in failed)
-    for index, completion in enumerate(found):
-        if index not in failed and index % 2 == 0:
-            assert heard[index] == list(completion.token_ids)
+    for index in set(range(0, 11, 2)) - set(failed):
+        assert heard[index] == list(found[index].token_ids)

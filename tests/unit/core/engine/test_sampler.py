@@ -72,26 +72,20 @@ def test_frequencies_and_logprobs_match_the_distribution(settings, expected):
     torch.testing.assert_close(drawn.sampling_logprobs, expected.log()[drawn.ids], atol=1e-5, rtol=0)
 
 
-def test_pitfall_19_behavior_logprobs_are_at_the_temperature():
-    drawn = draw(temperature=0.5)
-    torch.testing.assert_close(drawn.behavior_logprobs, (HAND**2 / (HAND**2).sum()).log()[drawn.ids])
-
-
-def test_greedy_takes_the_most_likely_token():
-    drawn = draw(50, temperature=0.0)
-    assert (drawn.ids == 1).all()
-    torch.testing.assert_close(drawn.behavior_logprobs, HAND.log()[drawn.ids])
-    torch.testing.assert_close(drawn.sampling_logprobs, HAND.log()[drawn.ids])
+@pytest.mark.parametrize(("temperature", "probs"), [(0.5, HAND**2 / (HAND**2).sum()), (0.0, HAND)])
+def test_pitfall_19_behavior_logprobs_are_at_the_temperature(temperature, probs):
+    drawn = draw(50, temperature=temperature)
+    torch.testing.assert_close(drawn.behavior_logprobs, probs.log()[drawn.ids])
+    torch.testing.assert_close(drawn.sampling_logprobs, probs.log()[drawn.ids])
+    assert temperature or (drawn.ids == 1).all()  # greedy takes the most likely token
 
 
 def test_truncated_rows_do_not_change_the_others():
     logits = torch.randn(200, 50, generator=torch.Generator().manual_seed(0))
-    positions = torch.arange(200)
-    plain = rows(range(200))
     mixed = rows(range(200), top_p=0.5)
     mixed.top_p[::2] = 1.0
-    first = sample(logits, positions, plain, truncates=False)
-    second = sample(logits, positions, mixed, truncates=True)
+    first = sample(logits, torch.arange(200), rows(range(200)), truncates=False)
+    second = sample(logits, torch.arange(200), mixed, truncates=True)
     assert torch.equal(first.ids[::2], second.ids[::2])
     assert not torch.equal(first.ids, second.ids)
     torch.testing.assert_close(first.sampling_logprobs[::2], second.sampling_logprobs[::2])
@@ -99,9 +93,10 @@ def test_truncated_rows_do_not_change_the_others():
 
 def test_cutting_rows_into_chunks_changes_nothing(monkeypatch):
     logits = torch.randn(20, 50, generator=torch.Generator().manual_seed(0))
-    whole = sample(logits, torch.arange(20), rows(range(20), top_k=7), truncates=True)
+    arguments = (logits, torch.arange(20), rows(range(20), top_k=7))
+    whole = sample(*arguments, truncates=True)
     monkeypatch.setattr("rlvr.core.engine.sampler.MAX_CHUNK_ELEMENTS", 150)
-    parts = sample(logits, torch.arange(20), rows(range(20), top_k=7), truncates=True)
+    parts = sample(*arguments, truncates=True)
     assert torch.equal(whole.ids, parts.ids)
     assert torch.equal(whole.sampling_logprobs, parts.sampling_logprobs)
 
@@ -118,10 +113,8 @@ def test_uniform_numbers_are_uniform_and_independent():
     assert numbers.unique().numel() == numbers.numel()
     shares = torch.histc(numbers.float(), 10, 0, 1) / numbers.numel()
     torch.testing.assert_close(shares, torch.full((10,), 0.1), atol=0.005, rtol=0)
-    between_seeds = torch.corrcoef(torch.stack([numbers[:-1].flatten(), numbers[1:].flatten()]))[0, 1]
-    between_positions = torch.corrcoef(torch.stack([numbers[:, :-1].flatten(), numbers[:, 1:].flatten()]))[0, 1]
-    assert abs(between_seeds) < 0.01
-    assert abs(between_positions) < 0.01
+    for by in (numbers, numbers.T):  # neighboring seeds, neighboring positions
+        assert abs(torch.corrcoef(torch.stack([by[:-1].flatten(), by[1:].flatten()]))[0, 1]) < 0.01
 
 
 def test_seeds_of_any_size_are_accepted():

@@ -38,15 +38,12 @@ class Scripted:
         return []
 
 
-def begin(*scripts: tuple[int, ...], **changes) -> tuple[Scheduler, Scripted, list[Request]]:
+def begin(*scripts: tuple[int, ...], settings=None) -> tuple[Scheduler, Scripted, list[Request]]:
     """Requests that will be answered with what their prompts hold; they begin."""
     runner = Scripted()
-    scheduler = Scheduler(runner, num_slots=8, max_cached_tokens=99, device=torch.device("cpu"))  # pyright: ignore[reportArgumentType]
-    settings = changes.get("settings") or [sampling(max_tokens=9, stop_ids=frozenset({7})) for _ in scripts]
-    requests = [
-        Request(prompt_ids=script, sampling=one, future=Future())  # pyright: ignore[reportArgumentType]
-        for script, one in zip(scripts, settings, strict=True)
-    ]
+    scheduler = Scheduler(runner, num_slots=8, max_cached_tokens=99, device=torch.device("cpu"))
+    settings = settings or [sampling(max_tokens=9, stop_ids=frozenset({7}))] * len(scripts)
+    requests = [Request(prompt_ids=s, sampling=one, future=Future()) for s, one in zip(scripts, settings, strict=True)]
     for request in requests:
         scheduler.submit(request)
     return scheduler, runner, requests

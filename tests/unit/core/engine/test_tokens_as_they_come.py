@@ -24,10 +24,10 @@ def test_pitfall_06_each_token_is_heard_once_in_order():
         completion = await engine.generate(prompt(3 + index % 3), settings, on_token=listen)
         return index, heard, completion
 
-    async def run():
+    async def together():
         return await asyncio.gather(*(one(index) for index in range(8)))
 
-    for index, heard, completion in asyncio.run(run()):
+    for index, heard, completion in asyncio.run(together()):
         expected = list(zip(completion.token_ids, completion.behavior_logprobs, strict=True))
         assert heard == ([] if index == 2 else expected)
 

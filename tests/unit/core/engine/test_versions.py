@@ -18,17 +18,11 @@ def count_tokens(engine: LocalEngine) -> list[int]:
     return seen
 
 
-def test_pitfall_30_a_copy_samples_with_its_last_load(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_pitfall_30_a_copy_samples_with_its_last_load(monkeypatch: pytest.MonkeyPatch) -> None:
     versions = [tiny_model(seed=seed) for seed in range(4)]
     policy = copy.deepcopy(versions[0])
-    engine = LocalEngine(
-        copy.deepcopy(policy).requires_grad_(False),
-        max_batch_size=4,
-        max_context_tokens=64,
-        weights=lambda: policy.named_parameters(),
-    )
+    sampler = copy.deepcopy(policy).requires_grad_(False)
+    engine = LocalEngine(sampler, max_batch_size=4, max_context_tokens=64, weights=policy.named_parameters)
 
     async def until(num_tokens: int) -> None:
         while max((len(r.token_ids) for r in engine._scheduler.running), default=0) < num_tokens:
