@@ -367,14 +367,14 @@ ELSEWHERE = {  # what takes several processes, runs or a server, and the test of
     "trainer.cpu_offload": f"{UNIT}scale/test_fsdp.py::test_a_cpu_has_nowhere_to_offload_to",
     "warm_start.cache": f"{SYSTEM}test_train.py::test_a_warm_start_is_computed_once",
     "task.retrieval.max_error_share": f"{UNIT}retrieval/test_services.py::test_pitfall_26_a_search_may_fail",
-    "engine.urls": f"{SERVERS}test_engine.py::test_requests_are_spread_",
-    "engine.sync": f"{SERVERS}test_push.py::test_pitfall_32_",
+    "engine.urls": f"{SERVERS}test_engine.py::test_requests_are_spread_and_a_session_keeps_its_server",
+    "engine.sync": f"{SERVERS}test_push.py::test_pitfall_32_the_merged_model_is_pushed",
     "engine.broadcast_host": f"{SERVERS}test_push.py::test_an_address_that_is_not_this_machines_is_refused",
-    "engine.weights_dir": f"{UNIT}app/test_engines.py::test_servers_",
+    "engine.weights_dir": f"{UNIT}app/test_engines.py::test_servers_read_weights_from_run_folder_or_weights_dir",
     "engine.timeout_s": f"{SERVERS}test_faults.py::test_a_server_that_hangs_is_not_waited_for",
     "engine.wait_s": f"{SERVERS}test_faults.py::test_a_server_that_does_not_come_back_ends_the_run",
     "engine.max_retries": f"{SERVERS}test_faults.py::test_a_server_that_is_always_wrong_ends_the_run",
-    "engine.max_logprob_gap": f"{SERVERS}test_push.py::test_how_far_a_server_may_be_from_the_trainer",
+    "engine.max_logprob_gap": f"{SERVERS}test_push.py::test_pitfall_30_the_probe_finds_a_head_with_old_weights",
 }
 
 

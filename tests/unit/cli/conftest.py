@@ -1,14 +1,54 @@
-"""A stand-in for training, so that the command line is tested by itself."""
+"""Commands in this process, and a stand-in for training."""
 
+import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
+from rlvr.cli.main import main
 from rlvr.config import Config
+
+
+@dataclass(frozen=True)
+class Ran:
+    """Exit status and output of a command."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def error(self) -> str:
+        """The one line of a command that fails before it prints anything."""
+        assert self.code != 0
+        assert self.out == ""
+        assert self.err.startswith("rlvr: error: ")
+        assert self.err.count("\n") == 1
+        return self.err
+
+    @property
+    def lines(self) -> list[Any]:
+        """The JSON lines of a command that succeeds."""
+        assert self.code == 0, self.err
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+Rlvr = Callable[..., Ran]
+
+
+@pytest.fixture
+def rlvr(capsys: pytest.CaptureFixture[str]) -> Rlvr:
+    """`rlvr("train", "seed=3")` runs the command."""
+
+    def run(*words: object) -> Ran:
+        return Ran(main([*map(str, words)]), *capsys.readouterr())
+
+    return run
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""`rlvr eval` and `rlvr predict` on a run folder with an untrained model: what is printed, what is refused."""
+"""`rlvr eval` and `rlvr predict` on a run folder with an untrained model: output and errors."""
 
 import argparse
 import json
@@ -13,7 +13,6 @@ import pytest
 from rlvr.app.sources import inference_config
 from rlvr.app.tasks import open_tasks
 from rlvr.cli.eval import failures, table
-from rlvr.cli.main import main
 from rlvr.cli.model_arguments import settings_of
 from rlvr.cli.predict import by_turn, steps
 from rlvr.config.compose import load_config, to_run_yaml
@@ -23,10 +22,12 @@ from rlvr.tracking.evaluations import EvaluationRecord, GradedTurn, read_records
 from rlvr.tracking.rollouts import CallRecord
 from rlvr.types import StopReason
 from tests.system.qwen import save_qwen
+from tests.unit.cli.conftest import Rlvr
+from tests.unit.evaluation import records
 
 
 def without_clock(line: dict[str, Any]) -> dict[str, Any]:
-    """What two evaluations agree in: all but the clock, and the last bits of logprobs, which depend on the batch."""
+    """All but the clock and the last bits of logprobs, which depend on the batch."""
     turns = [turn | {"logprobs": [round(value, 4) for value in turn["logprobs"]]} for turn in line["turns"]]
     return line | {"time_s": 0.0, "turns": turns}
 
@@ -43,76 +44,61 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_eval_prints_accuracy_with_its_interval(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["eval", str(run_folder), "--num-examples", "8", "--samples-per-example", "2"]) == 0
-    out, err = capsys.readouterr()
-    assert "8 held-out examples" in out
-    assert "accuracy" in out
-    assert "pass@2" in out
-    assert " to " in out
-    assert err == ""
+def test_eval_prints_accuracy_with_its_interval(run_folder: Path, rlvr: Rlvr) -> None:
+    ran = rlvr("eval", run_folder, "--num-examples", 8, "--samples-per-example", 2)
+    assert (ran.code, ran.err) == (0, "")
+    assert [word for word in ("8 held-out examples", "accuracy", "pass@2", " to ") if word not in ran.out] == []
 
 
-def test_eval_json_is_one_line_with_metric_n_and_interval(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = []
-    for model in (run_folder, run_folder / "final"):  # a model folder inside a run uses the run's task
-        assert main(["eval", str(model), "--num-examples", "8", "--json"]) == 0
-        lines.append(json.loads(capsys.readouterr().out))
-    assert lines[0] == lines[1]
-    assert lines[0]["eval/rpn/num_examples"] == 8
-    assert lines[0]["eval/rpn/accuracy_low"] <= lines[0]["eval/rpn/accuracy"] <= lines[0]["eval/rpn/accuracy_high"]
-    assert lines[0]["split"] == "test"
+def test_eval_json_is_one_line_with_metric_n_and_interval(run_folder: Path, rlvr: Rlvr) -> None:
+    [line] = rlvr("eval", run_folder, "--num-examples", 8, "--json").lines
+    # a model folder inside a run uses the run's task
+    assert [line] == rlvr("eval", run_folder / "final", "--num-examples", 8, "--json").lines
+    assert line["eval/rpn/num_examples"] == 8
+    assert line["eval/rpn/accuracy_low"] <= line["eval/rpn/accuracy"] <= line["eval/rpn/accuracy_high"]
+    assert line["split"] == "test"
 
 
-def test_eval_output_holds_every_completion(
-    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def json_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_eval_output_holds_every_completion(run_folder: Path, tmp_path: Path, rlvr: Rlvr) -> None:
     output = tmp_path / "new" / "records.jsonl"
-    options = ["--num-examples", "3", "--samples-per-example", "2", "--output", str(output), "--json"]
-    assert main(["eval", str(run_folder), *options]) == 0
-    records = [json.loads(line) for line in output.read_text().splitlines()]
+    options = ("--num-examples", 3, "--samples-per-example", 2, "--output", output, "--json")
+    [line] = rlvr("eval", run_folder, *options).lines
+    records = json_of(output)
     assert [record["sample_index"] for record in records] == [0, 1, 2] * 3
     right = sum(record["correct"] for record in records if record["sample_index"] == 0)
-    assert json.loads(capsys.readouterr().out)["eval/rpn/accuracy"] == right / 3
+    assert line["eval/rpn/accuracy"] == right / 3
 
 
-def test_pitfall_38_conditions_tell_how_it_was_asked_and_not_what_was_trained(run_folder: Path, tmp_path: Path) -> None:
-    changes = (
-        [],
-        ["rollout.max_completion_tokens=7"],
-        ["task.max_prompt_tokens=21"],
-        ["reward.parts.correct.weight=1.0"],
-    )
+def test_pitfall_38_conditions_are_of_the_request_only(run_folder: Path, tmp_path: Path, rlvr: Rlvr) -> None:
     told = []
-    for number, lines in enumerate(changes):
+    lines = "rollout.max_completion_tokens=7", "task.max_prompt_tokens=21", "reward.parts.correct.weight=1.0"
+    for number, words in enumerate([(), *(("--set", line) for line in lines)]):
         output = tmp_path / f"{number}.jsonl"
-        words = [word for line in lines for word in ("--set", line)]
-        assert main(["eval", str(run_folder), "--num-examples", "1", "--output", str(output), "--json", *words]) == 0
+        assert rlvr("eval", run_folder, "--num-examples", 1, "--output", output, *words).code == 0
         told.append(read_records(output)[0][0])
     assert len({one.settings for one in told}) == 4
     assert told[0].conditions == told[3].conditions
     assert len({one.conditions for one in told[:3]}) == 3
 
 
-def test_predict_prints_steps_and_grade(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["predict", str(run_folder), "--prompt", "3  4 +"]) == 0
-    out, err = capsys.readouterr()
-    assert out.startswith("3 4 +\n")
-    assert "7" in out.splitlines()[-1]  # the right answer is named, whatever the model said
-    assert err == ""
+def test_predict_prints_steps_and_grade(run_folder: Path, rlvr: Rlvr) -> None:
+    ran = rlvr("predict", run_folder, "--prompt", "3  4 +")
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out.startswith("3 4 +\n")
+    assert "7" in ran.out.splitlines()[-1]  # the right answer is named, whatever the model said
 
 
-def test_predict_json_and_input_and_output_agree(
-    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["predict", str(run_folder), "--prompt", "3 4 +", "--json"]) == 0
-    one = json.loads(capsys.readouterr().out)
+def test_predict_json_and_input_and_output_agree(run_folder: Path, tmp_path: Path, rlvr: Rlvr) -> None:
+    [one] = rlvr("predict", run_folder, "--prompt", "3 4 +", "--json").lines
     assert (one["example_id"], one["expected"]) == ("3 4 +", "7")
     source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_text('{"prompt": "3 4 +"}\n\n{"prompt": "5 5 + 1 +"}\n')
-    assert main(["predict", str(run_folder), "--input", str(source), "--output", str(output)]) == 0
-    assert capsys.readouterr().out == ""
-    first, second = (json.loads(line) for line in output.read_text().splitlines())
+    assert rlvr("predict", run_folder, "--input", source, "--output", output).out == ""
+    first, second = json_of(output)
     assert without_clock(first) == without_clock(one)
     assert second["expected"] == "11"
 
@@ -140,38 +126,28 @@ def test_predict_json_and_input_and_output_agree(
     ],
 )
 def test_bad_input_is_one_sentence(
-    words: list[str],
-    code: int,
-    sentence: str,
-    run_folder: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    words: list[str], code: int, sentence: str, run_folder: Path, tmp_path: Path, rlvr: Rlvr
 ) -> None:
     (tmp_path / "bad.jsonl").write_text('{"prompt": "3 4 +"}\n["3 4 +"]\n')
     (tmp_path / "notes").write_text("mine\n")
-    (tmp_path / "sum.jsonl").write_text('{"prompt": "3 4"}\n')
     shutil.copytree(run_folder / "final", tmp_path / "bare", ignore=shutil.ignore_patterns("tokenizer*"))
     (tmp_path / "empty_run").mkdir()
     shutil.copy(run_folder / "config.yaml", tmp_path / "empty_run")
-    places = {"RUN": str(run_folder), "TMP": str(tmp_path)}
-    assert main([word.replace("RUN", places["RUN"]).replace("TMP", places["TMP"]) for word in words]) == code
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert sentence.replace("TMP", places["TMP"]) in err
-    assert "Traceback" not in err
-    assert err.strip().splitlines()[-1].startswith("rlvr: error: ")
+    ran = rlvr(*(word.replace("RUN", str(run_folder)).replace("TMP", str(tmp_path)) for word in words))
+    assert (ran.code, ran.out) == (code, "")
+    assert sentence.replace("TMP", str(tmp_path)) in ran.err
+    assert "Traceback" not in ran.err
+    assert ran.err.strip().splitlines()[-1].startswith("rlvr: error: ")
 
 
-def test_failures_show_what_was_not_right_greedy_first_and_why() -> None:
-    wrong = record("5 \x1b[2J <eoe>", "5", correct=False)
+def test_failures_show_wrong_answers_greedy_first() -> None:
+    wrong = record("5 \x1b[2J <eoe>", "5")
     sampled = replace(wrong, sample_index=3, example_id="of a sample")
     right = record("0 <eoe>", "0", correct=True)
     failed = replace(right, correct=False, turns=(), answer=None, failure="the endpoint failed: 500: \x1b]0;x")
     shown = failures([right, sampled, wrong, failed], 10)
-    assert [line for line in shown.splitlines() if line.startswith("----")] == [
-        *["---- 3 4 + 5 *"] * 2,
-        "---- of a sample",
-    ]
+    heads = [line for line in shown.splitlines() if line.startswith("----")]
+    assert heads == [*["---- 3 4 + 5 *"] * 2, "---- of a sample"]
     assert "answer 5: wrong, 0 is right" in shown
     assert "no grade: the endpoint failed: 500: \\x1b]0;x" in shown
     assert "\x1b" not in shown
@@ -179,19 +155,17 @@ def test_failures_show_what_was_not_right_greedy_first_and_why() -> None:
     assert failures([wrong] * 3, 1).endswith("... and 2 more\n")
 
 
-def test_predict_samples_as_many_answers_as_it_is_told(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["predict", str(run_folder), "--prompt", "3 4 +", "--num-samples", "3", "--temperature", "1.5"]
-    assert main([*words, "--json"]) == 0
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+def test_predict_samples_several_answers(run_folder: Path, rlvr: Rlvr) -> None:
+    words = ("predict", run_folder, "--prompt", "3 4 +", "--num-samples", 3, "--temperature", 1.5)
+    lines = rlvr(*words, "--json").lines
     assert [line["sample_index"] for line in lines] == [1, 2, 3]
     assert {line["split"] for line in lines} == {"prompts"}
     assert len({tuple(line["turns"][0]["token_ids"]) for line in lines}) > 1
-    assert main(words) == 0
-    assert capsys.readouterr().out.count("3 4 +\n=") == 3
+    assert rlvr(*words).out.count("3 4 +\n=") == 3
 
 
-def test_one_of_the_tasks_that_a_run_evaluates_is_asked_as_the_run_asks_it(run_folder: Path, tmp_path: Path) -> None:
-    """The run evaluates a second set with settings of its own; --task NAME is that set, any other name is not."""
+def test_task_names_a_second_set_of_the_run(run_folder: Path, tmp_path: Path) -> None:
+    """--task NAME is the run's second set with its settings; any other name is not."""
     config = load_config(["evaluation.also={more: {task: rpn, set: ['task.modulus=11']}}"], config_name="rpn_test")
     run = tmp_path / "run"
     shutil.copytree(run_folder, run)
@@ -210,34 +184,27 @@ def test_the_retriever_is_that_of_the_command(retriever: str) -> None:
     assert (task.retriever, task.top_n) == (retriever, 2)
 
 
-def record(
-    completion: str, answer: str | None, *, correct: bool, stop: StopReason = StopReason.STOP
-) -> EvaluationRecord:
-    return EvaluationRecord(
-        example_id="3 4 + 5 *",
-        sample_index=0,
-        prompt="<boe> 3 4 + 5 * =",
-        turns=(GradedTurn(completion=completion),),
-        expected="0",
-        answer=answer,
-        correct=correct,
-        reward=0.0,
-        stop_reason=stop,
-        num_completion_tokens=3,
-        tags=(),
-        parts={},
-        diagnostics={},
-    )
+def record(completion: str, answer: str | None, *, correct: bool = False, **changes: Any) -> EvaluationRecord:
+    turns = (GradedTurn(completion=completion),)
+    rest = {"prompt": "<boe> 3 4 + 5 * =", "turns": turns, "expected": "0", "answer": answer}
+    return records.record("3 4 + 5 *", correct, **rest | changes)
 
 
-def test_steps_stand_line_by_line() -> None:
-    assert steps(record("0 5 * = 0 <eoe>", "0", correct=True)) == "3 4 + 5 *\n= 0 5 *\n= 0\nanswer 0: right\n"
-    assert steps(record("2 <eoe>", "2", correct=False)) == "3 4 + 5 *\n= 2\nanswer 2: wrong, 0 is right\n"
-    assert steps(record("2 2 <eoe>", None, correct=False)).endswith("the model gave no answer; 0 is right\n")
-    failed = replace(record("2 <eoe>", None, correct=False), failure="timed out after 5 s")
-    assert steps(failed).endswith("no grade: timed out after 5 s\n")
-    cut = steps(record("2 2 2", None, correct=False, stop=StopReason.LENGTH))
-    assert cut.endswith("the model was cut off before an answer; 0 is right\n")
+@pytest.mark.parametrize(
+    ("made", "end"),
+    [
+        (record("0 5 * = 0 <eoe>", "0", correct=True), "= 0 5 *\n= 0\nanswer 0: right\n"),
+        (record("2 <eoe>", "2"), "= 2\nanswer 2: wrong, 0 is right\n"),
+        (record("2 2 <eoe>", None), "= 2 2\nthe model gave no answer; 0 is right\n"),
+        (record("2 <eoe>", None, failure="timed out after 5 s"), "= 2\nno grade: timed out after 5 s\n"),
+        (
+            record("2 2 2", None, stop_reason=StopReason.LENGTH),
+            "= 2 2 2\nthe model was cut off before an answer; 0 is right\n",
+        ),
+    ],
+)
+def test_each_step_has_a_line(made: EvaluationRecord, end: str) -> None:
+    assert steps(made) == f"3 4 + 5 *\n{end}"
 
 
 def test_an_episode_with_tools_is_shown_turn_by_turn() -> None:
@@ -246,8 +213,7 @@ def test_an_episode_with_tools_is_shown_turn_by_turn() -> None:
         GradedTurn(completion="<call> search p3 </call>", calls=(call,), reply="<tool> \x1b[2J o7"),
         GradedTurn(completion="<ans> c4 </ans>", reply=None),
     )
-    shown = by_turn(replace(record("<ans> c4 </ans>", "c4", correct=False), turns=turns))
-    assert shown.splitlines() == [
+    assert by_turn(record("", "c4", turns=turns)).splitlines() == [
         "---- 3 4 + 5 *",
         "prompt    <boe> 3 4 + 5 * =",
         "turn 1    <call> search p3 </call>",
@@ -258,7 +224,7 @@ def test_an_episode_with_tools_is_shown_turn_by_turn() -> None:
     ]
 
 
-def test_numbers_by_kind_of_example_stand_in_a_table_of_their_own() -> None:
+def test_numbers_by_kind_have_a_table() -> None:
     def score(name: str) -> dict[str, float]:
         return {f"eval/m/{name}": 0.5, f"eval/m/{name}_low": 0.25, f"eval/m/{name}_high": 0.75}
 
@@ -276,45 +242,36 @@ def test_numbers_by_kind_of_example_stand_in_a_table_of_their_own() -> None:
     ]
 
 
-def test_predict_writes_what_is_sampled_on_a_terminal_and_the_same_elsewhere(
-    run_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    words = ["predict", str(run_folder), "--prompt", "3 4 +"]
-    assert main(words) == 0
-    elsewhere = capsys.readouterr().out
+def test_predict_streams_to_a_terminal(run_folder: Path, rlvr: Rlvr, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("predict", run_folder, "--prompt", "3 4 +")
+    elsewhere = rlvr(*words).out
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     written: list[str] = []
     write = sys.stdout.write
     monkeypatch.setattr(sys.stdout, "write", lambda text: (written.append(text), write(text))[1])
-    assert main(words) == 0
-    assert capsys.readouterr().out.split() == elsewhere.split()
+    assert rlvr(*words).out.split() == elsewhere.split()
     assert len(written) >= 4  # the problem, each token, the grade
-    assert main([*words, "--json"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 1
+    assert len(rlvr(*words, "--json").lines) == 1
 
 
-def test_evaluation_reads_no_training_data_and_an_own_question_no_data_at_all(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    model, rows = str(save_qwen(tmp_path / "model")), tmp_path / "rows.jsonl"
+def test_evaluation_reads_no_training_data(tmp_path: Path, rlvr: Rlvr) -> None:
+    """A question of the user reads no data at all."""
+    model, rows, questions = save_qwen(tmp_path / "model"), tmp_path / "rows.jsonl", tmp_path / "questions.jsonl"
     rows.write_text('{"question": "What is 1 + 1?", "answer": "2"}\n')
-    asked = ["--task", "jsonl", "--set", f"task.path={tmp_path / 'absent.jsonl'}", "--json"]
-    asked += ["--set", "rollout.max_completion_tokens=4"]
-    assert main(["eval", model, *asked, "--set", f"task.eval_path={rows}"]) == 0
-    assert main(["predict", model, *asked, "--prompt", "What is 2 + 2?"]) == 0
-    questions = tmp_path / "questions.jsonl"
     questions.write_text('{"question": "What is 2 + 2?"}\n\n{"prompt": "What is 3 + 3?"}\n')
-    assert main(["predict", model, *asked, "--input", str(questions)]) == 0
-    assert "What is 2 + 2?" in capsys.readouterr().out
-    assert main(["eval", model, *asked]) != 0
+    asked = ("--task", "jsonl", "--set", f"task.path={tmp_path / 'absent.jsonl'}", "--json")
+    asked += ("--set", "rollout.max_completion_tokens=4")
+    assert rlvr("eval", model, *asked, "--set", f"task.eval_path={rows}").code == 0
+    assert rlvr("predict", model, *asked, "--prompt", "What is 2 + 2?").code == 0
+    assert "What is 2 + 2?" in rlvr("predict", model, *asked, "--input", questions).out
+    assert rlvr("eval", model, *asked).code != 0
 
 
-def test_eval_of_the_train_split_uses_other_examples(run_folder: Path, tmp_path: Path) -> None:
+def test_eval_of_the_train_split_uses_other_examples(run_folder: Path, tmp_path: Path, rlvr: Rlvr) -> None:
     ids = {}
     for split in ("test", "train"):
         output = tmp_path / f"{split}.jsonl"
-        options = ["--num-examples", "20", "--split", split, "--output", str(output), "--json"]
-        assert main(["eval", str(run_folder), *options]) == 0
-        ids[split] = {json.loads(line)["example_id"] for line in output.read_text().splitlines()}
+        assert rlvr("eval", run_folder, "--num-examples", 20, "--split", split, "--output", output).code == 0
+        ids[split] = {line["example_id"] for line in json_of(output)}
     assert len(ids["test"]) == len(ids["train"]) == 20
     assert not ids["test"] & ids["train"]

@@ -10,7 +10,7 @@ import pytest
 
 from rlvr.cli.main import _parsers, main
 from rlvr.errors import UserError
-from tests.unit.cli.conftest import FakeTraining
+from tests.unit.cli.conftest import FakeTraining, Rlvr
 
 COMMANDS = list(_parsers()[1])
 
@@ -22,60 +22,49 @@ def raiser(error: BaseException) -> Callable[[object], None]:
     return act
 
 
-def test_help_goes_to_stdout_and_succeeds(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--help"]) == 0
-    out, err = capsys.readouterr()
-    assert "train" in out
-    assert err == ""
-
-
 @pytest.mark.parametrize("command", COMMANDS)
-def test_help_of_every_command_has_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([command, "--help"]) == 0
-    text = capsys.readouterr().out
-    assert "example" in text
-    assert f"rlvr {command}" in text.partition("example")[2]
+def test_help_of_every_command_has_an_example(command: str, rlvr: Rlvr) -> None:
+    shown = rlvr(command, "--help")
+    assert shown.code == 0
+    assert f"rlvr {command}" in shown.out.partition("example")[2]
 
 
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (["trian"], ["trian", "did you mean train?"]),
-        (["train", "--trainer.max_steps=4"], ["no dashes: trainer.max_steps=4"]),
-        (["train", "--learning-rate", "1e-5"], ["--learning-rate", "trainer.learning_rate"]),
-        (["eval", "x", "--output-file", "y"], ["did you mean --output?"]),
-        (["train", "run_dir=absent", "resume=true"], ["run_dir=absent: holds no run to resume"]),
+        ("trian", ["trian", "did you mean train?"]),
+        ("train --trainer.max_steps=4", ["no dashes: trainer.max_steps=4"]),
+        ("train --learning-rate 1e-5", ["--learning-rate", "trainer.learning_rate"]),
+        ("eval x --output-file y", ["did you mean --output?"]),
+        ("train run_dir=absent resume=true", ["run_dir=absent: holds no run to resume"]),
     ],
 )
-def test_wrong_usage_is_one_line_and_exit_status_2(
-    argv: list[str], words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(argv) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("rlvr: error: ")
-    assert err.count("\n") == 1
-    assert [word for word in words if word not in err] == []
+def test_wrong_usage_is_one_line_and_exit_status_2(argv: str, words: list[str], rlvr: Rlvr) -> None:
+    ran = rlvr(*argv.split())
+    assert ran.code == 2
+    assert [word for word in words if word not in ran.error] == []
+
+
+def test_help_goes_to_stdout_and_succeeds(rlvr: Rlvr) -> None:
+    shown = rlvr("--help")
+    assert (shown.code, shown.err) == (0, "")
+    assert "train" in shown.out
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "words"),
+    ("error", "said"),
     [
-        (UserError("the run is\nbroken; mend it."), 1, ["the run is broken; mend it."]),
-        (OSError(errno.ENOSPC, "No space left on device", "runs/x"), 1, ["runs/x: no space left"]),
-        (PermissionError(errno.EACCES, "Permission denied", "runs"), 1, ["runs: permission denied"]),
-        (ConnectionResetError("peer went away"), 1, ["peer went away"]),
+        (UserError("the run is\nbroken; mend it."), "the run is broken; mend it."),
+        (OSError(errno.ENOSPC, "No space left on device", "runs/x"), "runs/x: no space left"),
+        (PermissionError(errno.EACCES, "Permission denied", "runs"), "runs: permission denied"),
+        (ConnectionResetError("peer went away"), "peer went away"),
     ],
 )
-def test_a_failure_is_one_sentence(
-    error: Exception, code: int, words: list[str], training: FakeTraining, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_failure_is_one_sentence(error: Exception, said: str, training: FakeTraining, rlvr: Rlvr) -> None:
     training.act = raiser(error)
-    assert main(["train"]) == code
-    err = capsys.readouterr().err
-    assert err.startswith("rlvr: error: ")
-    assert err.count("\n") == 1
-    assert [word for word in words if word not in err] == []
+    ran = rlvr("train")
+    assert ran.code == 1
+    assert said in ran.error
 
 
 def test_a_bug_is_not_hidden(training: FakeTraining) -> None:
@@ -91,13 +80,12 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
     assert (process.returncode, process.stderr) == (141, "")
 
 
-def test_code_that_ends_the_program_is_no_success(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_code_that_ends_the_program_is_no_success(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rlvr: Rlvr) -> None:
     (tmp_path / "leaves.py").write_text(
         "import sys\nfrom rlvr.tasks.generator import ExamplesTask\n\n"
         "class Leaves(ExamplesTask):\n    def examples(self):\n        sys.exit(0)\n"
     )
     monkeypatch.chdir(tmp_path)
-    assert main(["train", "task=leaves:Leaves", "model=scratch_bpe"]) == 1
-    assert "ended the program by sys.exit" in capsys.readouterr().err
+    ran = rlvr("train", "task=leaves:Leaves", "model=scratch_bpe")
+    assert ran.code == 1
+    assert "ended the program by sys.exit" in ran.err

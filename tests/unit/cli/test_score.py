@@ -1,4 +1,4 @@
-"""`rlvr score` as a user runs it: what stands on stdout, and which sentence a bad file earns."""
+"""`rlvr score` as a user runs it: its output, and the error of a bad file."""
 
 import gzip
 import json
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rlvr.cli.main import main
+from tests.unit.cli.conftest import Rlvr
 from tests.unit.rewards.official.rows import FIXTURE, data_folder, read_rows
 
 GOOD = {"vid": "a", "task": "gsm8k", "prediction": "#### 18", "golds": ["#### 18"]}
@@ -23,25 +23,11 @@ def write(folder: Path, *lines: str | Mapping[str, Any]) -> str:
     return str(file)
 
 
-def json_lines(text: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in text.splitlines()]
-
-
-def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
-    """The sentence on stderr of a command that fails without a word on stdout."""
-    assert main(["score", *argv]) == 1
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("rlvr: error: ")
-    assert err.count("\n") == 1
-    return err
-
-
 def test_the_real_vectors_agree_through_the_real_command() -> None:
     file = data_folder() / "scoring_vectors.jsonl"
     command = [sys.executable, "-m", "rlvr", "score", str(file), "--json", "--check"]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
-    *lines, summary = json_lines(result.stdout)
+    *lines, summary = map(json.loads, result.stdout.splitlines())
     rows = read_rows(file)
     assert [line["vid"] for line in lines] == [row["vid"] for row in rows]
     assert [line["task"] for line in lines] == [row["task"] for row in rows]
@@ -50,14 +36,10 @@ def test_the_real_vectors_agree_through_the_real_command() -> None:
     assert result.stderr == "110 of 110 rows agree with their 'expected'\n"
 
 
-def test_json_prints_one_line_a_row_and_then_the_summary(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["score", str(FIXTURE), "--json"]) == 0
-    *lines, last = json_lines(capsys.readouterr().out)
+def test_json_prints_one_line_a_row_and_then_the_summary(rlvr: Rlvr) -> None:
+    *lines, last = rlvr("score", FIXTURE, "--json").lines
     rows = read_rows(FIXTURE)
-    assert [(line["vid"], line["task"], line["metrics"]) for line in lines] == [
-        (row["vid"], row["task"], row["expected"]) for row in rows
-    ]
-    assert all(line.keys() == {"vid", "task", "metrics"} for line in lines)
+    assert lines == [{"vid": row["vid"], "task": row["task"], "metrics": row["expected"]} for row in rows]
     assert last.keys() == {"summary"}
     assert list(last["summary"]) == list(dict.fromkeys(row["task"] for row in rows))
     finqa = last["summary"]["finqa_program"]
@@ -69,11 +51,12 @@ def test_json_prints_one_line_a_row_and_then_the_summary(capsys: pytest.CaptureF
     assert finqa["exe_correct_low"] < finqa["exe_correct"] < finqa["exe_correct_high"]
 
 
-def test_the_table_has_counts_means_and_intervals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_has_counts_means_and_intervals(tmp_path: Path, rlvr: Rlvr) -> None:
     wrong = GOOD | {"prediction": "#### 19"}
     text = {"vid": 3, "task": "musique_answer", "prediction": "Eton", "golds": ["Eton College"]}
-    assert main(["score", write(tmp_path, GOOD, wrong, "", text)]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    ran = rlvr("score", write(tmp_path, GOOD, wrong, "", text))
+    assert ran.code == 0
+    lines = ran.out.splitlines()
     assert lines[1].split() == ["mean", "95", "%", "interval"]
     assert lines[2] == "gsm8k, 2 rows"
     assert lines[3].split() == ["correct", "50.0%", "9.5%", "to", "90.5%"]  # Wilson, 1 of 2
@@ -84,25 +67,34 @@ def test_the_table_has_counts_means_and_intervals(tmp_path: Path, capsys: pytest
 
 
 @pytest.mark.parametrize("name", ["new/scores.jsonl", "scores.jsonl.gz"])
-def test_output_holds_the_lines_of_the_rows(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_output_holds_the_lines_of_the_rows(name: str, tmp_path: Path, rlvr: Rlvr) -> None:
     output = tmp_path / name
-    assert main(["score", str(FIXTURE), "--json", "--output", str(output)]) == 0
+    ran = rlvr("score", FIXTURE, "--json", "--output", output)
     data = output.read_bytes()
     text = (gzip.decompress(data) if name.endswith(".gz") else data).decode()
-    assert text.splitlines() == capsys.readouterr().out.splitlines()[:-1]
+    assert text.splitlines() == ran.out.splitlines()[:-1]
 
 
-def test_check_names_the_first_row_that_differs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    right = GOOD | {"expected": {"extracted": "18", "correct": True}}
-    wrong = GOOD | {"vid": "b", "expected": {"extracted": "18", "correct": False}}
-    assert main(["score", write(tmp_path, right, GOOD), "--check"]) == 0
-    assert capsys.readouterr().err == "1 of 1 rows agree with their 'expected'\n"
-    assert main(["score", write(tmp_path, right, wrong, GOOD), "--check"]) == 1
-    assert "1 of 2 rows differ from their 'expected', the first is vid b" in capsys.readouterr().err
-    assert main(["score", write(tmp_path, right, wrong)]) == 0  # without --check the field is ignored
-    capsys.readouterr()
-    assert main(["score", write(tmp_path, GOOD), "--check"]) == 1
-    assert "no row with a field 'expected'" in capsys.readouterr().err
+RIGHT = GOOD | {"expected": {"extracted": "18", "correct": True}}
+DIFFERS = GOOD | {"vid": "b", "expected": {"extracted": "18", "correct": False}}
+
+
+@pytest.mark.parametrize(
+    ("rows", "code", "said"),
+    [
+        ([RIGHT, GOOD], 0, "1 of 1 rows agree with their 'expected'\n"),
+        ([RIGHT, DIFFERS, GOOD], 1, "1 of 2 rows differ from their 'expected', the first is vid b"),
+        ([GOOD], 1, "no row with a field 'expected'"),
+    ],
+)
+def test_check_names_the_first_row_that_differs(rows: Any, code: int, said: str, tmp_path: Path, rlvr: Rlvr) -> None:
+    ran = rlvr("score", write(tmp_path, *rows), "--check")
+    assert ran.code == code
+    assert said in ran.err
+
+
+def test_without_check_expected_values_are_ignored(tmp_path: Path, rlvr: Rlvr) -> None:
+    assert rlvr("score", write(tmp_path, RIGHT, DIFFERS)).code == 0
 
 
 @pytest.mark.parametrize(
@@ -119,11 +111,10 @@ def test_check_names_the_first_row_that_differs(tmp_path: Path, capsys: pytest.C
         (GOOD | {"golds": ["18"]}, "line 2: the gold answer has no line `#### N`."),
     ],
 )
-def test_a_bad_row_is_named_by_file_and_line_and_nothing_is_printed(
-    line: str | dict[str, Any], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_bad_row_is_named_by_file_and_line(line: Any, message: str, tmp_path: Path, rlvr: Rlvr) -> None:
     file = write(tmp_path, GOOD, line)
     output = tmp_path / "scores.jsonl"
-    err = refused(capsys, file, "--output", str(output))
-    assert f"{file}, {message}" in err
+    ran = rlvr("score", file, "--output", output)
+    assert ran.code == 1
+    assert f"{file}, {message}" in ran.error
     assert not output.exists()

@@ -1,4 +1,4 @@
-"""What a terminal gets of a completion while it is sampled."""
+"""Output to a terminal while a completion is sampled."""
 
 import asyncio
 from collections.abc import Hashable, Sequence
@@ -21,7 +21,7 @@ class Bytes:
 
 
 class Saying:
-    """An engine that says what it is told to, and notes what was written at each token."""
+    """An engine of given completions, which notes what was written at each token."""
 
     policy_version = 0
 
@@ -54,7 +54,7 @@ class Saying:
         self.written += text
 
 
-def test_each_token_is_written_at_once_and_no_half_of_a_character() -> None:
+def test_tokens_are_written_at_once_characters_whole() -> None:
     engine = Saying("né🙂!")
     streamed = StreamedEngine(engine, Bytes(), engine.write)
     heard: list[int] = []
@@ -64,7 +64,7 @@ def test_each_token_is_written_at_once_and_no_half_of_a_character() -> None:
     assert tuple(heard) == completion.token_ids
 
 
-def test_what_came_back_between_two_turns_is_written_too() -> None:
+def test_the_reply_between_two_turns_is_written() -> None:
     engine = Saying("ask", "answer")
     streamed = StreamedEngine(engine, Bytes(), engine.write)
     asyncio.run(streamed.generate(b"p", PARAMS))

@@ -1,4 +1,4 @@
-"""`rlvr train`: overrides anywhere, `--cfg job`, and what a run ends with."""
+"""`rlvr train`: overrides, `--cfg job`, signals, and the result of a run."""
 
 import shlex
 import signal
@@ -12,24 +12,17 @@ from rlvr.cli import choices
 from rlvr.cli.main import main
 from rlvr.config.compose import load_config, to_run_yaml, to_yaml
 from rlvr.engines.settings import VllmEngineSettings
-from tests.unit.cli.conftest import FakeResult, FakeTraining
+from tests.unit.cli.conftest import FakeResult, FakeTraining, Rlvr
 
 
-def test_cfg_job_prints_what_would_run(training: FakeTraining, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", "--cfg", "job", "algorithm=dapo"]) == 0
-    out, err = capsys.readouterr()
-    assert out == to_yaml(load_config(["algorithm=dapo"]))
-    assert err == ""
+def test_cfg_job_prints_a_configuration_that_can_be_run(training: FakeTraining, tmp_path: Path, rlvr: Rlvr) -> None:
+    shown = rlvr("train", "--cfg", "job", "algorithm=gspo", "seed=9")
+    wanted = load_config(["algorithm=gspo", "seed=9"])
+    assert (shown.code, shown.out, shown.err) == (0, to_yaml(wanted), "")
     assert training.configs == []
-
-
-def test_printed_configuration_can_be_run(
-    training: FakeTraining, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    main(["train", "--cfg", "job", "algorithm=gspo", "seed=9"])
-    (tmp_path / "config.yaml").write_text(capsys.readouterr().out)
-    assert main(["train", "--config-dir", str(tmp_path), "--config-name", "config"]) == 0
-    assert training.configs == [load_config(["algorithm=gspo", "seed=9"])]
+    (tmp_path / "config.yaml").write_text(shown.out)
+    assert rlvr("train", "--config-dir", tmp_path, "--config-name", "config").code == 0
+    assert training.configs == [wanted]
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -50,9 +43,8 @@ def test_a_second_signal_stops_at_once(training: FakeTraining) -> None:
     assert main(["train"]) == 130
 
 
-def test_what_a_run_came_to_is_printed(training: FakeTraining, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train"]) == 0
-    assert capsys.readouterr().out.splitlines() == [
+def test_the_result_of_a_run_is_printed(training: FakeTraining, rlvr: Rlvr) -> None:
+    assert rlvr("train").out.splitlines() == [
         "rpn: held-out accuracy 0.250 -> 0.750 (95 % interval 0.700 to 0.800) in 40 steps",
         "model: run/final    curve: run/metrics.jsonl",
         "try it: rlvr eval run",
@@ -67,21 +59,20 @@ def test_what_a_run_came_to_is_printed(training: FakeTraining, capsys: pytest.Ca
         (1, 1, "0.250 -> 0.250 (95 % interval 0.200 to 0.300) in 1 step"),
     ],
 )
-def test_a_stopped_run_says_which_step_its_accuracy_is_of(
-    step: int, num_steps: int, line: str, training: FakeTraining, capsys: pytest.CaptureFixture[str]
+def test_a_stopped_run_says_the_step_of_its_accuracy(
+    step: int, num_steps: int, line: str, training: FakeTraining, rlvr: Rlvr
 ) -> None:
     metrics = {"step": step, "eval/rpn/accuracy": 0.25, "eval/rpn/accuracy_low": 0.2, "eval/rpn/accuracy_high": 0.3}
     training.result = FakeResult(folder=Path("a run"), num_steps=num_steps, metrics=metrics)
     training.act = lambda config: signal.raise_signal(signal.SIGTERM)
-    assert main(["train"]) == 143
-    out = capsys.readouterr().out.splitlines()
+    ran = rlvr("train")
+    assert ran.code == 143
+    out = ran.out.splitlines()
     assert out[0] == f"rpn: held-out accuracy {line}"
     assert shlex.split(out[1].partition("train ")[2]) == ["run_dir='a run'", "resume=true"]
 
 
-def test_a_run_that_goes_on_keeps_its_choices_but_may_have_another_engine(
-    training: FakeTraining, tmp_path: Path
-) -> None:
+def test_a_resumed_run_may_have_another_engine(training: FakeTraining, tmp_path: Path) -> None:
     run, url = tmp_path / "run", "http://127.0.0.1:1"
     run.mkdir()
     started = load_config(["model.head_dim=32", "trainer.max_steps=7"], config_name="rpn_test")
@@ -96,15 +87,14 @@ def test_a_run_that_goes_on_keeps_its_choices_but_may_have_another_engine(
     assert local.engine.max_batch_size == 3
 
 
-def test_a_run_that_goes_on_keeps_its_choices(
-    training: FakeTraining, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_resumed_run_keeps_its_choices(training: FakeTraining, tmp_path: Path, rlvr: Rlvr) -> None:
     started = load_config(["model.name_or_path=somewhere"], config_name="gsm8k")
     (tmp_path / "config.yaml").write_text(to_run_yaml(started))
     words = [f"run_dir={tmp_path}", "resume=true"]
-    assert main(["train", *words, "reward=numeric"]) == 2
-    assert f"(The run in {tmp_path} goes on with its own choices if none is given.)" in capsys.readouterr().err
-    assert main(["train", *words]) == 0
+    refused = rlvr("train", *words, "reward=numeric")
+    assert refused.code == 2
+    assert f"(The run in {tmp_path} goes on with its own choices if none is given.)" in refused.err
+    assert rlvr("train", *words).code == 0
     (config,) = training.configs
     assert config.task == started.task
 
