@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from rlvr.types import Completion, Episode, Example, Group, Message, SamplingParams, Score, StopReason, Turn
+from rlvr.types import Completion, Episode, Example, Group, Message, SamplingParams, Score, StopReason, Turn, TurnText
 
 
 def completion(
@@ -18,6 +18,10 @@ def completion(
     )
 
 
+def text(ids: tuple[int, ...]) -> str:
+    return " ".join(map(str, ids))
+
+
 def episode(*turns: tuple[tuple[int, ...], Completion], score: Score | None = None) -> Episode:
     return Episode(
         example_id="x",
@@ -26,6 +30,16 @@ def episode(*turns: tuple[tuple[int, ...], Completion], score: Score | None = No
         turns=tuple(Turn(prompt_ids=prompt, completion=done) for prompt, done in turns),
         score=score or Score(value=1.0),
         stop_reason=turns[-1][1].stop_reason,
+        texts=tuple(
+            TurnText(
+                prompt=text(prompt),
+                completion=text(done.token_ids),
+                text=text(done.token_ids),
+                stop_reason=done.stop_reason,
+                num_tokens=len(done.token_ids),
+            )
+            for prompt, done in turns
+        ),
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import rlvr
 from rlvr.core.env import TurnText
-from rlvr.core.episode import Sampling, run_episode
+from rlvr.core.episode import Sampling, run_episode, turn_texts
 from rlvr.core.world import ALONE, World
 from rlvr.errors import UserError
 from rlvr.evaluation.evaluate import UNKEPT, Session, check_failures, conclude, examples_of, grade, play_set
@@ -252,8 +252,10 @@ def test_pitfall_38_episodes_with_tools_are_recorded_by_turn() -> None:
 
     def recorded(*turns: Turn, tools: Sequence[Any] = TOOLS) -> EvaluationRecord:
         ending = {"score": Score(value=0.0), "stop_reason": StopReason.STOP}
-        episode = Episode(example_id="e", sample_index=0, seed=0, turns=turns, **ending)
-        return asyncio.run(grade(task, example, played(codec, episode, tools), 0))
+        said = [codec.parse(turn.completion.token_ids, turn.completion.stop_reason, tools) for turn in turns]
+        texts = turn_texts(codec, turns, said)
+        episode = Episode(example_id="e", sample_index=0, seed=0, turns=turns, texts=texts, **ending)
+        return asyncio.run(grade(task, example, played(codec, episode), 0))
 
     record = recorded(first, second)
     seen = [(turn.text, [call.name for call in turn.calls]) for turn in task.seen]  # by the metric

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rlvr.core.env import Env
-from rlvr.core.episode import ChatModel, run_episode, turn_texts
+from rlvr.core.episode import ChatModel, run_episode
 from rlvr.tasks.verifiers import Verifiers, VerifiersTask
 from rlvr.types import Completion, Episode, Example, GradedAnswer, Message, SamplingParams, StopReason, ToolCall
 
@@ -121,6 +121,6 @@ def graded(task: VerifiersTask, example: Example, *said: Said) -> GradedAnswer:
     async def run() -> GradedAnswer:
         codec, env = Codec(), task.env(example)
         found = await episode(example, env, *said, codec=codec)
-        return await task.grade(example, turn_texts(codec, found.turns, env.tools))
+        return await task.grade(example, found.texts)
 
     return asyncio.run(run())

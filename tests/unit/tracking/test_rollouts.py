@@ -18,7 +18,6 @@ from rlvr.errors import UserError
 from rlvr.tracking.rollouts import (
     CallRecord,
     EpisodeRecord,
-    Reader,
     RowRecord,
     TurnRecord,
     cut_back,
@@ -37,8 +36,8 @@ from rlvr.types import (
     StopReason,
     TokenBatch,
     ToolCall,
-    ToolSchema,
     Turn,
+    TurnText,
 )
 
 DOCS = Path(__file__).parents[3] / "docs" / "rollouts.md"
@@ -56,12 +55,36 @@ def turn(prompt: tuple[int, ...], *sampled: int, **changes: Any) -> Turn:
     return Turn(prompt_ids=prompt, completion=replace(done, **changes))
 
 
+def decode(ids: Sequence[int]) -> str:
+    return " ".join(f"w{i}" for i in ids)
+
+
+def text(turn: Turn) -> TurnText:
+    """Token 5 calls a tool, 6 fails to."""
+    nested: list[Any] = []
+    for _ in range(40):
+        nested = [nested]
+    good = ToolCall(id="call_0", name="search", arguments={"query": "w5", "weights": [math.nan, 2.0], "deep": nested})
+    bad = ToolCall(id="call_0", name="", arguments={}, problem="no JSON")
+    ids = turn.completion.token_ids
+    said = decode(ids)
+    return TurnText(
+        prompt=decode(turn.prompt_ids),
+        completion=said,
+        text=said,
+        stop_reason=turn.completion.stop_reason,
+        num_tokens=len(ids),
+        calls=(good,) * (5 in ids) + (bad,) * (6 in ids),
+    )
+
+
 def episode(sample: int, score: Score, *turns: Turn) -> Episode:
     """One turn of two tokens by default."""
     logprobs = {"behavior_logprobs": (-0.3, -0.1), "sampling_logprobs": (-0.25, -math.inf)}
     turns = turns or (turn((1, 7), 5, 9, policy_version=4, **logprobs),)
     last = turns[-1].completion.stop_reason
-    return Episode(example_id="e", sample_index=sample, seed=100 + sample, turns=turns, score=score, stop_reason=last)
+    about = {"example_id": "e", "sample_index": sample, "seed": 100 + sample, "score": score, "stop_reason": last}
+    return Episode(turns=turns, texts=tuple(map(text, turns)), **about)
 
 
 EXAMPLE = Example(id="e", messages=(Message(role="user", content="p"),), answer="7")
@@ -89,26 +112,8 @@ def batch(rows: int = 2) -> TokenBatch:
     )
 
 
-def decode(ids: Sequence[int]) -> str:
-    return " ".join(f"w{i}" for i in ids)
-
-
-def parse(ids: Sequence[int], stop_reason: StopReason, tools: Sequence[ToolSchema]) -> Message:
-    """Token 5 calls a tool, 6 fails to."""
-    nested: list[Any] = []
-    for _ in range(40):
-        nested = [nested]
-    good = ToolCall(id="call_0", name="search", arguments={"query": "w5", "weights": [math.nan, 2.0], "deep": nested})
-    bad = ToolCall(id="call_0", name="", arguments={}, problem="no JSON")
-    calls = ((good,) * (5 in ids) + (bad,) * (6 in ids)) if tools == ({"name": "tool of e"},) else ()
-    return Message(role="assistant", content=decode(ids), tool_calls=calls)
-
-
-READER = Reader(decode=decode, parse=parse, tools=lambda example: ({"name": f"tool of {example.id}"},))
-
-
 def test_a_record_has_sampled_and_trained_tokens() -> None:
-    first, second = make_records([GROUP], batch(), READER)
+    first, second = make_records([GROUP], batch(), decode)
     [row], [turn] = first.rows, first.turns
     assert row.ids == [1, 7, 5, 9]
     assert row.loss_mask == [0, 0, 1, 1]
@@ -125,7 +130,7 @@ def test_a_record_has_sampled_and_trained_tokens() -> None:
 def test_numbers_of_the_trainer_are_the_same_float32_bits() -> None:
     generator = torch.Generator().manual_seed(0)
     logprobs = torch.randn(2, 6, generator=generator) * 10.0 ** torch.randint(-30, 30, (2, 6), generator=generator)
-    records = make_records([GROUP], replace(batch(), old_logprobs=logprobs), READER)
+    records = make_records([GROUP], replace(batch(), old_logprobs=logprobs), decode)
     for record, expected in zip(records, logprobs, strict=True):
         assert torch.equal(torch.tensor(record.rows[0].trainer_logprobs), expected[:4])
 
@@ -136,7 +141,7 @@ def several_rows() -> list[EpisodeRecord]:
     made = Group(example=EXAMPLE, episodes=(episode(0, Score(value=1.0), *turns), episode(1, Score(value=0.0))))
     trained = to_batch([made])
     advantages = torch.where(trained.loss_mask, torch.tensor([[0.5], [0.5], [-0.5]]), 0.0)
-    return make_records([made], replace(trained, advantages=advantages), READER)
+    return make_records([made], replace(trained, advantages=advantages), decode)
 
 
 def test_pitfall_07_every_row_of_an_episode_is_recorded() -> None:
@@ -161,7 +166,7 @@ def test_pitfall_06_tool_calls_are_recorded_as_plain_json(tmp_path: Path) -> Non
 
 def test_written_records_are_read_back_and_valid_json(tmp_path: Path) -> None:
     path = rollouts_path(tmp_path / "rollouts", 10)
-    records = make_records([GROUP], batch(), READER)
+    records = make_records([GROUP], batch(), decode)
     write_rollouts(path, records)
     assert path.name == "step_000010.jsonl.gz"
     assert read_rollouts(path) == records
@@ -182,7 +187,7 @@ def test_pitfall_37_cut_back_removes_the_files_of_later_steps(tmp_path: Path) ->
 @pytest.mark.parametrize("damage", [lambda b: b[:-9], lambda b: b[:30] + b"\x00" + b[31:], lambda b: b"text"])
 def test_a_damaged_file_is_a_sentence(tmp_path: Path, damage) -> None:
     path = tmp_path / "r.jsonl.gz"
-    write_rollouts(path, make_records([GROUP], batch(), READER))
+    write_rollouts(path, make_records([GROUP], batch(), decode))
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(UserError, match=r"r\.jsonl\.gz is damaged or not a rollout file"):
         read_rollouts(path)
@@ -205,7 +210,7 @@ def test_pitfall_24_each_token_has_the_version_that_sampled_it(tmp_path: Path) -
     later = turn((1, 7, 5, 9, 8), 5, 9, policy_version=7)
     both = Group(example=EXAMPLE, episodes=(episode(0, FIRST.score, changed, later), SECOND))
     path = rollouts_path(tmp_path, 8)
-    write_rollouts(path, make_records([both], to_batch([both]), READER))
+    write_rollouts(path, make_records([both], to_batch([both]), decode))
     found = read_rollouts(path)
     assert [record.rows[0].policy_versions for record in found] == [[-1, -1, 4, 6, -1, 7, 7], [-1, -1, 4, 4]]
     assert [turn.policy_version for turn in found[0].turns] == [4, 7]
@@ -214,7 +219,7 @@ def test_pitfall_24_each_token_has_the_version_that_sampled_it(tmp_path: Path) -
 
 def test_a_file_without_token_versions_is_read(tmp_path: Path) -> None:
     path = rollouts_path(tmp_path, 1)
-    write_rollouts(path, make_records([GROUP], batch(), READER))
+    write_rollouts(path, make_records([GROUP], batch(), decode))
     lines = [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
     for line in lines:
         del line["rows"][0]["policy_versions"]

@@ -14,9 +14,9 @@ from rlvr.errors import UserError
 from rlvr.tracking.console import Console
 from rlvr.tracking.episodes import EpisodePrinter, Line
 from rlvr.tracking.jsonl import MetricsFile
-from rlvr.tracking.rollouts import Reader, read_rollouts
+from rlvr.tracking.rollouts import read_rollouts
 from rlvr.training.recorder import FolderRecorder
-from rlvr.types import GradedAnswer, Group, Message
+from rlvr.types import GradedAnswer, Group
 from tests.unit.core.test_loop import one_group
 
 GROUPS: tuple[Group, ...] = tuple(one_group(0) for _ in range(3))
@@ -25,13 +25,6 @@ ROLLOUTS = SampledGroups(groups=GROUPS, num_refilled=0)
 
 def decode(ids: Sequence[int]) -> str:
     return " ".join(map(str, ids))
-
-
-READER = Reader(
-    decode=decode,
-    parse=lambda ids, stop_reason, tools: Message(role="assistant", content=decode(ids)),
-    tools=lambda example: (),
-)
 
 
 def recorder(
@@ -43,7 +36,7 @@ def recorder(
         metrics_file=MetricsFile(folder / "metrics.jsonl"),
         console=Console("none", 1, 5),
         settings=settings,
-        reader=READER,
+        decode=decode,
         printer=printer,
     )
 
