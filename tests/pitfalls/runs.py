@@ -114,7 +114,7 @@ BUGS = [
         pitfall=37,
         name="the optimizer state is not restored",
         plant=around("rlvr.training.state:CheckpointSchedule._load_optimizer", lambda original, *arguments: None),
-        caught_by=STATE + "37_a_trainer_of_a_new_process_goes_on_bit_for_bit",
+        caught_by=STATE + "37_a_restored_trainer_goes_on_bit_for_bit",
     ),
     Planted(
         pitfall=37,
@@ -129,14 +129,13 @@ BUGS = [
         pitfall=37,
         name="the random generators are not restored",
         plant=around("rlvr.training.state:set_random_state", lambda original, state: None),
-        caught_by=STATE + "37_the_global_random_generators_go_on_where_they_were",
+        caught_by=STATE + "37_the_random_generators_are_restored",
     ),
     Planted(
         pitfall=37,
         name="a checkpoint is renamed before it is on disk",
         plant=around("rlvr.tracking.files:sync_file", lambda original, path: None),
-        caught_by="tests/unit/training/test_checkpoint.py::"
-        "test_pitfall_37_everything_is_on_the_disk_before_the_checkpoint_gets_its_name",
+        caught_by="tests/unit/training/test_checkpoint.py::test_pitfall_37_files_are_synced_before_the_rename",
     ),
     Planted(
         pitfall=38,

@@ -1,46 +1,62 @@
 """The memory plan against memory that is really taken."""
 
 import gc
+import weakref
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from rlvr.core.engine import LocalEngine
 from rlvr.core.packing import microbatches
 from rlvr.errors import ConfigError
 from rlvr.models.recompute import recompute_in_backward
-from rlvr.training.memory import (
-    Activations,
-    Demand,
-    keys_values_bytes,
-    measure_activations,
-    plan_memory,
-    weight_bytes,
-)
+from rlvr.training.memory import Activations, Demand, keys_values_bytes, measure_activations, plan_memory, weight_bytes
 from rlvr.types import SamplingParams
 from tests.unit.core.tiny import tiny_batch, tiny_policy, tiny_trainer, update
 from tests.unit.engines.tiny import generate
 from tests.unit.models.checkpoints import adapted, save_model
-from tests.unit.training.meter import Meter
 
 WIDE = {"hidden_size": 128, "intermediate_size": 512, "head_dim": 64, "max_position_embeddings": 512}
 NOTHING = Activations(fixed=0, per_token=0, per_pair=0)
 
 
+class Meter(TorchDispatchMode):
+    """Counts tensors where they are made: inside, `peak` is the most new memory that was alive at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.live = self.peak = 0
+        self._seen: set[int] = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, torch.Tensor):
+                self._count(leaf)
+        return result
+
+    def _count(self, tensor: torch.Tensor) -> None:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in self._seen:
+            self._seen.add(storage._cdata)
+            self.live += storage.nbytes()
+            self.peak = max(self.peak, self.live)
+            weakref.finalize(storage, self._gone, storage._cdata, storage.nbytes())
+
+    def _gone(self, name: int, num_bytes: int) -> None:
+        self._seen.discard(name)
+        self.live -= num_bytes
+
+
 def demand(**changes):
     """Of a run of 64 rows of up to 100 tokens."""
-    values = {
-        "line_tokens": 100,
-        "num_rows": 64,
-        "activations": NOTHING,
-        "keys_values_per_row": 0,
-        "max_batch_size": 64,
-        "has_reference": False,
-        "has_copy": False,
-    }
+    values = {"line_tokens": 100, "num_rows": 64, "max_batch_size": 64}
+    values |= {"activations": NOTHING, "keys_values_per_row": 0, "has_reference": False, "has_copy": False}
     return Demand(**(values | changes))
 
 
@@ -49,7 +65,7 @@ def held(tensors) -> int:
 
 
 @pytest.mark.parametrize("changes", [{"architecture": "qwen2"}, {"architecture": "llama", "critic": True}])
-def test_pitfall_33_weights_gradients_and_both_moments_are_planned_to_the_byte(changes):
+def test_pitfall_33_weights_and_moments_are_planned_to_the_byte(changes):
     policy = tiny_policy(**changes)
     trainer = tiny_trainer(policy)
     update(trainer, tiny_batch(policy))
@@ -63,7 +79,7 @@ def test_pitfall_33_weights_gradients_and_both_moments_are_planned_to_the_byte(c
 
 
 @pytest.mark.parametrize("kind", [{}, {"dtype": "bfloat16"}, {"load_in_4bit": True}, {"load_in_8bit": True}])
-def test_with_adapters_only_they_have_gradients_and_the_reference_is_the_model_itself(tmp_path, kind):
+def test_adapters_alone_have_gradients_and_need_no_reference(tmp_path, kind):
     policy = adapted(save_model(tmp_path / "model"), **kind)
     parts = plan_memory(policy, demand(has_reference=True), setting=2048).parts
     trained = sum(p.numel() for p in policy.parameters())
@@ -76,18 +92,22 @@ def test_with_adapters_only_they_have_gradients_and_the_reference_is_the_model_i
     assert (cut["gradients"], cut["optimizer"]) == (parts["gradients"], parts["optimizer"])
 
 
-CASES = {
-    "llama": ({"num_hidden_layers": 6, **WIDE}, (), False),
-    "recomputed": ({"num_hidden_layers": 6, **WIDE}, (), True),
-    "bf16": ({"num_hidden_layers": 6, **WIDE}, ("trainer.precision=bf16",), False),
-    "eager": ({"num_hidden_layers": 4, "attn_implementation": "eager", "max_position_embeddings": 512}, (), False),
-    "a large vocabulary": ({"vocab_size": 30_000, "max_position_embeddings": 512}, (), False),
-}
+SIX_LAYERS = {"num_hidden_layers": 6, **WIDE}
+LONG = {"max_position_embeddings": 512}
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_activations_and_logits_are_what_an_update_takes(name):
-    changes, overrides, recomputed = CASES[name]
+@pytest.mark.parametrize(
+    ("changes", "overrides", "recomputed"),
+    [
+        (SIX_LAYERS, (), False),
+        (SIX_LAYERS, (), True),
+        (SIX_LAYERS, ("trainer.precision=bf16",), False),
+        ({"num_hidden_layers": 4, "attn_implementation": "eager", **LONG}, (), False),
+        ({"vocab_size": 30_000, **LONG}, (), False),
+    ],
+    ids=["llama", "recomputed", "bf16", "eager", "a large vocabulary"],
+)
+def test_activations_and_logits_are_what_an_update_takes(changes, overrides, recomputed):
     policy = tiny_policy(**changes)
     if recomputed:
         recompute_in_backward(policy.model)
@@ -95,9 +115,8 @@ def test_activations_and_logits_are_what_an_update_takes(name):
     batch = tiny_batch(policy, num_groups=30)
     update(trainer, batch)  # the moments are there now
     batch = trainer.objective.advantages(trainer.score(batch))
-    shape = max(
-        (m.ids.shape for m in microbatches(batch, range(len(batch.ids)), trainer.packing)), key=torch.Size.numel
-    )
+    shapes = [part.ids.shape for part in microbatches(batch, range(len(batch.ids)), trainer.packing)]
+    shape = max(shapes, key=torch.Size.numel)
     gc.collect()
     with Meter() as meter:
         trainer.update(batch, 0)
@@ -116,16 +135,13 @@ def test_keys_and_values_are_what_the_engine_holds():
     assert 0.7 * taken < 8 * keys_values_bytes(policy, 123) < 1.5 * taken
 
 
-def test_on_a_gpu_one_set_of_keys_and_values_is_kept_and_the_logits_of_recorded_steps():
+def test_a_gpu_keeps_one_set_of_keys_and_recorded_logits():
     policy = tiny_policy()
     on_cpu = keys_values_bytes(policy, 20)
     assert keys_values_bytes(policy, 20, recomputed=True) == 2 * on_cpu
     assert on_cpu == 2 * 4 * (2 * 2 * 16 * 32)  # twice, float32: keys and values, layers, width, columns
     policy.model.to("meta")
     assert keys_values_bytes(policy, 20) == on_cpu // 2 + 2 * 4 * 17
-
-
-# ------------------------------------------------------------------------------------------------------ what fits a GPU
 
 
 BY_TOKEN = Activations(fixed=1000, per_token=1000, per_pair=1)
@@ -151,13 +167,12 @@ def test_auto_is_the_most_that_fits():
     assert all(b == 2 * a for a, b in pairwise(sorted(seen)))
 
 
-def test_completions_that_do_not_fit_beside_training_are_sampled_in_smaller_batches():
+def test_completions_that_do_not_fit_are_sampled_in_small_batches():
     policy = tiny_policy()
     asked = demand(keys_values_per_row=10_000)
     free = sum(plan_memory(policy, replace(asked, max_batch_size=0), setting=100).parts.values())
     plan = plan_memory(policy, asked, setting="auto", available=free + 170_000)
-    assert plan.max_batch_size == 16
-    assert plan.samples_fewer
+    assert (plan.max_batch_size, plan.samples_fewer) == (16, True)
     assert "engine.max_batch_size=64: the keys and values of that many completions do not fit" in plan.lines[1]
     roomy = plan_memory(policy, asked, setting="auto", available=free + 10_000_000)
     assert (roomy.max_batch_size, roomy.samples_fewer, len(roomy.lines)) == (64, False, 1)

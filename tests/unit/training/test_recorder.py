@@ -49,9 +49,7 @@ def recorder(
 
 
 @pytest.mark.parametrize(("every", "steps"), [(10, [1, 10, 20]), (1, list(range(1, 22))), (None, [])])
-def test_rollouts_are_written_on_the_first_step_and_every_so_often(
-    every: int | None, steps: list[int], tmp_path: Path
-) -> None:
+def test_rollouts_are_written_first_and_every_so_often(every: int | None, steps: list[int], tmp_path: Path) -> None:
     made, batch = recorder(tmp_path, every=every), to_batch(GROUPS)
     for step in range(1, 22):
         made.rollouts(step, ROLLOUTS, batch)
@@ -60,7 +58,7 @@ def test_rollouts_are_written_on_the_first_step_and_every_so_often(
     assert names == [f"step_{step:06d}.jsonl.gz" for step in steps]
 
 
-def test_a_printer_sees_every_episode_of_every_step_and_the_file_what_it_always_has(tmp_path: Path) -> None:
+def test_a_printer_sees_every_episode_and_the_files_stay(tmp_path: Path) -> None:
     shown: list[Line] = []
     printer = EpisodePrinter(
         print=shown.extend,
@@ -72,9 +70,8 @@ def test_a_printer_sees_every_episode_of_every_step_and_the_file_what_it_always_
     for step in (1, 2, 3):
         made.rollouts(step, ROLLOUTS, to_batch(GROUPS))
     titles = ["".join(text for text, _ in line) for line in shown if line[0][0].startswith("----")]
-    assert [title.split(",")[:2] for title in titles] == [
-        [f"---- step {step}", f" group {group} of 3"] for step in (1, 2, 3) for group in (1, 2, 3)
-    ]
+    expected = [f"---- step {step}, group {group} of 3," for step in (1, 2, 3) for group in (1, 2, 3)]
+    assert [title[: len(expected[0])] for title in titles] == expected
     files = sorted((tmp_path / "rollouts").iterdir())
     assert [len(read_rollouts(file)) for file in files] == [1, 1]
 
@@ -84,14 +81,9 @@ def test_a_batch_whose_loss_is_not_finite_is_kept_with_its_name(tmp_path: Path) 
     error = recorder(tmp_path).non_finite(12, batch, NonFiniteError("the loss", [1, 2]))
     path = tmp_path / "non_finite" / "step_000012.safetensors"
     assert isinstance(error, UserError)
-    for part in (
-        "the loss of step 12 is not finite",
-        str(path),
-        "rows 1, 2",
-        "trainer.learning_rate",
-        "start another run",
-    ):
-        assert part in str(error)
+    said = str(error)
+    assert all(part in said for part in ("the loss of step 12 is not finite", str(path), "rows 1, 2"))
+    assert all(remedy in said for remedy in ("trainer.learning_rate", "start another run"))
     kept = load_file(path)
     assert torch.equal(kept["ids"], batch.ids)
     assert kept["advantages"].isnan().all()

@@ -12,15 +12,9 @@ import torch
 
 from rlvr.core.trainer import Trainer
 from rlvr.errors import UserError
-from rlvr.training.checkpoint import list_checkpoints, load_checkpoint
-from rlvr.training.state import (
-    CheckpointSchedule,
-    flatten,
-    load_weights,
-    random_state,
-    set_random_state,
-    unflatten,
-)
+from rlvr.models.policy import HubPolicy
+from rlvr.training.checkpoint import Checkpoint, list_checkpoints, load_checkpoint
+from rlvr.training.state import CheckpointSchedule, flatten, load_weights, random_state, set_random_state, unflatten
 from tests.unit.core.tiny import tiny_batch, tiny_config, tiny_policy, tiny_trainer, update
 from tests.unit.models.checkpoints import KINDS, adapted, frozen_bytes, save_model
 
@@ -67,6 +61,19 @@ def save(made: CheckpointSchedule, accuracies: dict[int, float | None], *, last:
         made.save_if_due(step, metrics, now=step == last)
 
 
+def saved(folder: Path, trainer: Trainer, **options: Any) -> Checkpoint:
+    """What is read again of a checkpoint after one step."""
+    save(schedule(folder, trainer, **options), {1: None}, last=1)
+    return load_checkpoint(list_checkpoints(folder)[1])
+
+
+def assert_alike(first: Trainer | HubPolicy, second: Trainer | HubPolicy) -> None:
+    """The trained weights are equal bit for bit."""
+    policies = (getattr(one, "policy", one) for one in (first, second))
+    for one, two in zip(*(policy.parameters() for policy in policies), strict=True):
+        assert torch.equal(one, two)
+
+
 @pytest.mark.parametrize(
     ("every", "last", "expected"), [("2", 5, [0, 2, 4, 5]), ("null", 5, [5]), ("null", None, []), ("9", None, [0])]
 )
@@ -87,7 +94,7 @@ def test_the_newest_are_kept_and_the_best(best: str, expected: list[int], tmp_pa
     assert steps(tmp_path) == expected
 
 
-def test_pitfall_37_the_best_checkpoint_is_remembered_over_a_resume(tmp_path: Path) -> None:
+def test_pitfall_37_a_resume_remembers_the_best_checkpoint(tmp_path: Path) -> None:
     settings = ["trainer.checkpoint_every=1", "trainer.keep_last=1"]
     save(schedule(tmp_path, tiny_trainer(tiny_policy()), *settings), {0: 0.2, 1: 0.9, 2: 0.3})
     resumed = schedule(tmp_path, tiny_trainer(tiny_policy()), *settings)
@@ -97,54 +104,52 @@ def test_pitfall_37_the_best_checkpoint_is_remembered_over_a_resume(tmp_path: Pa
 
 
 @pytest.mark.parametrize("critic", [False, True])
-def test_pitfall_37_a_trainer_of_a_new_process_goes_on_bit_for_bit(critic: bool, tmp_path: Path) -> None:
+def test_pitfall_37_a_restored_trainer_goes_on_bit_for_bit(critic: bool, tmp_path: Path) -> None:
     overrides = ["algorithm=ppo", "rollout.group_size=1", "rollout.prompts_per_step=12"] if critic else []
     batch = tiny_batch(tiny_policy())
-    first = tiny_trainer(tiny_policy(critic=critic), *overrides)
+    first, second = (tiny_trainer(tiny_policy(critic=critic), *overrides) for _ in range(2))
     update(first, batch)
-    cursor = Cursor()
+    cursor, restored = Cursor(), Cursor()
     cursor.cursor = 17
-    save(schedule(tmp_path, first, cursor=cursor), {1: None}, last=1)
-    second = tiny_trainer(tiny_policy(critic=critic), *overrides)
-    restored = Cursor()
-    schedule(tmp_path, second, cursor=restored).restore(load_checkpoint(list_checkpoints(tmp_path)[1]))
+    schedule(tmp_path, second, cursor=restored).restore(saved(tmp_path, first, cursor=cursor))
     assert restored.cursor == 17
     for trainer in (first, second):
         update(trainer, batch)
-    pairs = zip(first.policy.parameters(), second.policy.parameters(), strict=True)
-    assert all(torch.equal(one, two) for one, two in pairs)
+    assert_alike(first, second)
 
 
-def test_pitfall_37_a_run_goes_on_in_the_precision_that_it_was_begun_in(tmp_path: Path) -> None:
+def test_pitfall_37_a_run_goes_on_in_its_precision(tmp_path: Path) -> None:
     """`auto` is another one on another machine."""
-    save(schedule(tmp_path, tiny_trainer(tiny_policy(), "trainer.precision=bf16")), {1: None}, last=1)
+    checkpoint = saved(tmp_path, tiny_trainer(tiny_policy(), "trainer.precision=bf16"))
     second = tiny_trainer(tiny_policy(), "trainer.precision=auto")
     assert not second.parallel.bf16  # such a small model would be slower in it
-    schedule(tmp_path, second).restore(load_checkpoint(list_checkpoints(tmp_path)[1]))
+    schedule(tmp_path, second).restore(checkpoint)
     assert second.parallel.bf16
 
 
-def test_pitfall_37_the_global_random_generators_go_on_where_they_were(tmp_path: Path) -> None:
+def test_pitfall_37_the_random_generators_are_restored(tmp_path: Path) -> None:
+    def seed(number: int) -> None:
+        random.seed(number)
+        torch.manual_seed(number)
+
     def draws() -> tuple[float, list[float]]:
         return random.random(), torch.rand(3).tolist()
 
     before = random_state()
     try:
-        random.seed(5)
-        torch.manual_seed(5)
+        seed(5)
         draws()
-        save(schedule(tmp_path, tiny_trainer(tiny_policy())), {1: None}, last=1)
+        checkpoint = saved(tmp_path, tiny_trainer(tiny_policy()))
         expected = draws()
         resumed = schedule(tmp_path, tiny_trainer(tiny_policy()))
-        random.seed(6)
-        torch.manual_seed(6)
-        resumed.restore(load_checkpoint(list_checkpoints(tmp_path)[1]))
+        seed(6)
+        resumed.restore(checkpoint)
         assert draws() == expected
     finally:
         set_random_state(before)
 
 
-def test_pitfall_37_the_lines_before_a_checkpoint_reach_the_disk_before_it(tmp_path: Path) -> None:
+def test_pitfall_37_earlier_lines_reach_the_disk_before_a_checkpoint(tmp_path: Path) -> None:
     """Seen at each sync: the checkpoints that were already there."""
     seen: list[list[int]] = []
     settings = ["trainer.checkpoint_every=2", "trainer.keep_last=9"]
@@ -154,49 +159,40 @@ def test_pitfall_37_the_lines_before_a_checkpoint_reach_the_disk_before_it(tmp_p
     assert steps(tmp_path) == [0, 2, 4]
 
 
-def test_loading_writes_into_the_tensors_that_engine_and_optimizer_share(tmp_path: Path) -> None:
-    trainer = tiny_trainer(tiny_policy())
-    save(schedule(tmp_path, trainer), {1: None}, last=1)
-    other = tiny_policy()
+def test_loading_writes_into_the_shared_tensors(tmp_path: Path) -> None:
+    """Engine and optimizer share them."""
+    trainer, other = tiny_trainer(tiny_policy()), tiny_policy(initializer_range=0.1)
     places = [parameter.data_ptr() for parameter in other.parameters()]
-    with torch.no_grad():
-        for parameter in other.parameters():
-            parameter.zero_()
-    load_weights(other, load_checkpoint(list_checkpoints(tmp_path)[1]))
+    load_weights(other, saved(tmp_path, trainer))
     assert [parameter.data_ptr() for parameter in other.parameters()] == places
-    assert all(torch.equal(a, b) for a, b in zip(other.parameters(), trainer.policy.parameters(), strict=True))
+    assert_alike(trainer, other)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_pitfall_37_a_checkpoint_of_adapters_holds_them_alone_and_goes_on_bit_for_bit(
-    kind: str, tmp_path: Path
-) -> None:
+def test_pitfall_37_a_checkpoint_of_adapters_goes_on_bit_for_bit(kind: str, tmp_path: Path) -> None:
     folder = save_model(tmp_path / "base")
-    overrides = ("algorithm.kl_coef=0.1", "trainer.learning_rate=0.01")
     batch = tiny_batch(adapted(folder))
-    first = tiny_trainer(adapted(folder, **KINDS[kind]), *overrides)
+    overrides = ("algorithm.kl_coef=0.1", "trainer.learning_rate=0.01")
+    first, second = (tiny_trainer(adapted(folder, **KINDS[kind]), *overrides) for _ in range(2))
     update(first, batch)
-    save(schedule(tmp_path, first), {1: None}, last=1)
-    files = {path.name for path in (tmp_path / "step_000001/model").iterdir()}
+    checkpoint = saved(tmp_path, first)
+    files = {path.name for path in checkpoint.model_path.iterdir()}
     assert {"adapter_model.safetensors", "adapter_config.json", "tokenizer.json"} <= files
     assert "model.safetensors" not in files
-    second = tiny_trainer(adapted(folder, **KINDS[kind]), *overrides)
-    schedule(tmp_path, second).restore(load_checkpoint(list_checkpoints(tmp_path)[1]))
+    schedule(tmp_path, second).restore(checkpoint)
     metrics = [update(trainer, batch) for trainer in (first, second)]
     assert metrics[0] == metrics[1]
     assert metrics[0]["policy/reference_kl"] > 0
-    pairs = zip(first.policy.parameters(), second.policy.parameters(), strict=True)
-    assert all(torch.equal(one, two) for one, two in pairs)
+    assert_alike(first, second)
     assert frozen_bytes(first.policy) == frozen_bytes(second.policy)
 
 
 def test_pitfall_37_moments_find_their_parameters_by_name(tmp_path: Path) -> None:
     """Where weights are sharded, the optimizer may number its parameters in another order."""
     batch = tiny_batch(tiny_policy())
-    first = tiny_trainer(tiny_policy())
+    first, second = (tiny_trainer(tiny_policy()) for _ in range(2))
     update(first, batch)
-    save(schedule(tmp_path, first), {1: None}, last=1)
-    checkpoint = load_checkpoint(list_checkpoints(tmp_path)[1])
+    checkpoint = saved(tmp_path, first)
     names = checkpoint.state["parameters"]
     assert sorted(names) == sorted(name for name, _ in first.policy.named_parameters())
     moments = dict(dict(checkpoint.state["structure"]["dict"])["optimizer"]["dict"])["state"]
@@ -204,33 +200,27 @@ def test_pitfall_37_moments_find_their_parameters_by_name(tmp_path: Path) -> Non
     swapped = [re.sub(r"layers\.[01]", lambda found: other[found[0]], name) for name in names]
     moments["dict"] = [[swapped.index(names[number]), values] for number, values in moments["dict"]]
     names[:] = swapped
-    second = tiny_trainer(tiny_policy())
     schedule(tmp_path, second).restore(checkpoint)
     for trainer in (first, second):
         update(trainer, batch)
-    pairs = zip(first.policy.parameters(), second.policy.parameters(), strict=True)
-    assert all(torch.equal(one, two) for one, two in pairs)
+    assert_alike(first, second)
 
 
-def test_pitfall_37_a_checkpoint_of_an_older_version_has_the_order_of_the_optimizer(tmp_path: Path) -> None:
-    first = tiny_trainer(tiny_policy())
+def test_pitfall_37_older_checkpoints_have_the_optimizers_order(tmp_path: Path) -> None:
+    first, second = (tiny_trainer(tiny_policy()) for _ in range(2))
     update(first, tiny_batch(tiny_policy()))
-    save(schedule(tmp_path, first), {1: None}, last=1)
-    checkpoint = load_checkpoint(list_checkpoints(tmp_path)[1])
+    checkpoint = saved(tmp_path, first)
     del checkpoint.state["parameters"]
-    second = tiny_trainer(tiny_policy())
     schedule(tmp_path, second).restore(checkpoint)
     states = (trainer.optimizer.state_dict()["state"] for trainer in (first, second))
     for one, two in zip(*(state.values() for state in states), strict=True):
         assert all(torch.equal(one[key], two[key]) for key in ("exp_avg", "exp_avg_sq", "step"))
 
 
-def test_a_checkpoint_of_another_model_is_refused_with_what_does_not_fit(tmp_path: Path) -> None:
-    first = tiny_trainer(tiny_policy())
+def test_a_checkpoint_of_another_model_names_what_does_not_fit(tmp_path: Path) -> None:
+    first, second = (tiny_trainer(tiny_policy()) for _ in range(2))
     update(first, tiny_batch(tiny_policy()))
-    save(schedule(tmp_path, first), {1: None}, last=1)
-    made = schedule(tmp_path, tiny_trainer(tiny_policy()))
-    checkpoint = load_checkpoint(list_checkpoints(tmp_path)[1])
+    checkpoint, made = saved(tmp_path, first), schedule(tmp_path, second)
     name = "model.embed_tokens.weight"
     place = checkpoint.state["parameters"].index(name)
     moment = f"state/optimizer/state/{place}/exp_avg"

@@ -10,6 +10,8 @@ from rlvr.training.settings import WarmStartSettings
 from rlvr.training.warm_start import _backward, _encode, warm_start
 from tests.unit.core.tiny import tiny_policy
 
+TURNS = ("<boe> 1 2", "3 + =", "4 5", "6 <eoe>", "7", "8 <eoe>")
+"""A prompt, then completions and replies in turn."""
 PAIRS = [("<boe> 1 2 + =", "3 <eoe>"), ("<boe> 1 2 + 4 + =", "3 4 + = 7 <eoe>"), ("<boe> 5 =", "5 <eoe>")]
 
 
@@ -36,22 +38,17 @@ class WithoutEnd(Copies):
         return prompt, completion.removesuffix(" <eoe>")
 
 
-def run(
-    policy: HubPolicy, task: Any, *, stop_at: int | None = None, **changes: Any
-) -> tuple[bool, list[tuple[int, float]]]:
-    few = {"num_steps": 8, "warmup_steps": 2, "final_phase_steps": 3, "batch_size": 4}
-    settings = WarmStartSettings(**(few | changes))
-    reports: list[tuple[int, float]] = []
+def run(policy: HubPolicy, task: Any, *, stop_at: int | None = None, **changes: Any) -> bool:
+    settings = WarmStartSettings(num_steps=8, warmup_steps=2, final_phase_steps=3, batch_size=4, **changes)
     polls = iter(range(1000))
-    done = warm_start(
+    return warm_start(
         policy,
         task,
         settings,
         microbatch_tokens=2048,
-        progress=lambda step, loss: reports.append((step, loss)),
+        progress=lambda step, loss: None,
         stopped=lambda: stop_at is not None and next(polls) >= stop_at,
     )
-    return done, reports
 
 
 def by_hand(policy: HubPolicy, prompt: str, completion: str, first: int) -> list[torch.Tensor]:
@@ -80,11 +77,7 @@ def test_pitfall_04_only_the_completions_are_trained_on() -> None:
     assert loss_of(policy, PAIRS) == pytest.approx(torch.stack(tokens).mean().item(), abs=1e-5)
 
 
-TURNS = ("<boe> 1 2", "3 + =", "4 5", "6 <eoe>", "7", "8 <eoe>")
-"""A prompt, then completions and replies in turn."""
-
-
-def test_pitfall_05_what_tools_reply_is_not_learnt_in_the_warm_start() -> None:
+def test_pitfall_05_tool_replies_are_not_learnt() -> None:
     policy = tiny_policy()
     tokens = by_hand(policy, " ".join(TURNS[:-1]), TURNS[-1], first=1)  # of every token but the first
     ends = [0, 3, 6, 8, 10, 11, 13]
@@ -94,15 +87,27 @@ def test_pitfall_05_what_tools_reply_is_not_learnt_in_the_warm_start() -> None:
     assert loss_of(policy, [TURNS], "all") == pytest.approx(torch.stack(tokens).mean().item(), abs=1e-5)
 
 
-def test_pitfall_03_every_completion_ends_with_the_end_token_and_no_reply_does() -> None:
+@pytest.mark.parametrize(
+    ("task", "turns", "completions"),
+    [
+        (Copies, ("<boe> 1 =", "1 <eoe>"), [[6, 2]]),
+        (Copies, ("<boe> 2 =", "2"), [[7]]),
+        (WithoutEnd, ("<boe> 1 =", "1 <eoe>"), [[6, 2, 2]]),
+        (WithoutEnd, ("<boe> 2 =", "2"), [[7, 2]]),
+        (WithoutEnd, ("<boe> 2 =", "2", "3", "4", "5", "6"), [[7, 2], [9, 2], [11, 2]]),
+    ],
+)
+def test_pitfall_03_completions_end_with_the_end_token_once(
+    task: type[Copies], turns: tuple[str, ...], completions: list[list[int]]
+) -> None:
+    """Added where the text does not say where a completion ends, and to no reply."""
     policy = tiny_policy()
-    plain = tuple(part.removesuffix(" <eoe>") for part in TURNS)
-    (row,) = _encode(policy, WithoutEnd(), [plain])
-    assert [part[-1:] == [2] for part in row] == [False, True] * 3
-    assert row[3] == _encode(policy, Copies(), [TURNS])[0][3]
+    (row,) = _encode(policy, task(), [turns])
+    assert list(row[1::2]) == completions
+    assert not any(2 in part for part in row[::2])
 
 
-def test_demonstrations_of_one_turn_and_of_several_are_learnt_together() -> None:
+def test_one_turn_and_several_are_learnt_together() -> None:
     policy = tiny_policy()
     mixed: list[tuple[str, ...]] = [TURNS, *PAIRS, TURNS[:4]]
     rows = _encode(policy, Copies(), mixed)
@@ -114,27 +119,19 @@ def test_demonstrations_of_one_turn_and_of_several_are_learnt_together() -> None
 
 
 @pytest.mark.parametrize("loss_on", ["completion", "all"])
-def test_pitfall_09_the_gradient_does_not_depend_on_microbatches_padding_and_company(loss_on: str) -> None:
+def test_pitfall_09_the_gradient_ignores_microbatches_and_padding(loss_on: str) -> None:
     policy = tiny_policy()
     pairs = [PAIRS[i % 3] for i in (0, 2, 1, 1, 2)]
     rows = _encode(policy, Copies(), pairs)
     tokens = [len(p) + len(c) - (len(p) if loss_on == "completion" else 1) for p, c in rows]
-    expected = torch.zeros(0)
+    expected = 0.0
     for row, count in zip(rows, tokens, strict=True):  # each by itself, weighted by its share of the tokens
         policy.model.zero_grad()
         _backward(policy, [row], loss_on, 2048)
-        share = gradient(policy) * count / sum(tokens)
-        expected = share if not len(expected) else expected + share
+        expected = expected + gradient(policy) * count / sum(tokens)
     for limit in (2048, 30, 20, 1):
         loss_of(policy, pairs, loss_on, limit)
         torch.testing.assert_close(gradient(policy), expected, atol=1e-6, rtol=1e-4)
-
-
-def test_pitfall_03_a_completion_ends_with_the_end_token_unless_its_text_has_the_end() -> None:
-    policy = tiny_policy()
-    pairs = [("<boe> 1 =", "1 <eoe>"), ("<boe> 2 =", "2")]
-    assert [row[1] for row in _encode(policy, Copies(), pairs)] == [[6, 2], [7]]
-    assert [row[1] for row in _encode(policy, WithoutEnd(), pairs)] == [[6, 2, 2], [7, 2]]
 
 
 def test_a_tokenizer_without_an_end_token_is_a_sentence() -> None:
@@ -144,14 +141,14 @@ def test_a_tokenizer_without_an_end_token_is_a_sentence() -> None:
         run(policy, WithoutEnd())
 
 
-def test_every_demonstration_is_fresh_and_the_last_phase_has_its_own_share() -> None:
+def test_demonstrations_are_fresh_and_the_last_phase_has_its_share() -> None:
     task = Copies()
-    assert run(tiny_policy(), task, worked_share=0.9, final_worked_share=0.2)[0]
+    assert run(tiny_policy(), task, worked_share=0.9, final_worked_share=0.2)
     assert [index for index, _ in task.asked] == list(range(32))
     assert [share for _, share in task.asked] == [0.9] * 20 + [0.2] * 12
 
 
 def test_a_stop_ends_it() -> None:
     task = Copies()
-    assert run(tiny_policy(), task, stop_at=3)[0] is False
+    assert run(tiny_policy(), task, stop_at=3) is False
     assert len(task.asked) == 3 * 4

@@ -27,40 +27,26 @@ def key(policy: HubPolicy | None = None, task: Any = None, microbatch_tokens: in
     return content_key(policy or tiny_policy(), task or Copies(), settings, microbatch_tokens)
 
 
-def weights(policy: HubPolicy) -> list[torch.Tensor]:
-    return [parameter.detach().clone() for parameter in policy.model.parameters()]
-
-
 def changed() -> HubPolicy:
     """A policy with other weights than `tiny_policy()`."""
     policy = tiny_policy()
     with torch.no_grad():
-        next(iter(policy.model.parameters())).add_(1.0)
+        next(policy.parameters()).add_(1.0)
     return policy
 
 
 def same(first: HubPolicy, second: HubPolicy) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(weights(first), weights(second), strict=True))
+    return all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
 
 
 def test_same_content_has_the_same_key():
     assert key() == key(cache=False)
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        {"policy": "changed"},
-        {"task": LastCopyDiffers()},
-        {"microbatch_tokens": 64},
-        {"learning_rate": 1e-4},
-        {"loss_on": "all"},
-    ],
-)
-def test_other_content_has_another_key(other: dict[str, Any]):
-    if "policy" in other:
-        other = {"policy": changed()}
-    assert key(**other) != key()
+def test_other_content_has_another_key():
+    others = [{"policy": changed()}, {"task": LastCopyDiffers()}, {"microbatch_tokens": 64}]
+    keys = [key(**other) for other in (*others, {"learning_rate": 1e-4}, {"loss_on": "all"}, {})]
+    assert len(set(keys)) == 6
 
 
 def test_threads_and_libraries_are_content(monkeypatch: pytest.MonkeyPatch):
