@@ -290,14 +290,14 @@ def run_children(code: str, folder: Path) -> list[int]:
     return [int(number) for number in done.stdout.split()]
 
 
-def test_pitfall_37_a_kill_between_writes_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
+def test_pitfall_37_a_kill_between_writes_leaves_a_checkpoint(tmp_path: Path) -> None:
     moments, leftovers, newest = run_children(KILLED_EVERYWHERE, tmp_path)
     assert moments > 30
     assert leftovers > 10
     assert newest == 3
 
 
-def test_pitfall_37_a_kill_inside_a_write_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
+def test_pitfall_37_a_kill_inside_a_write_leaves_a_checkpoint(tmp_path: Path) -> None:
     newest, *files_begun = run_children(KILLED_INSIDE_A_WRITE, tmp_path)
     assert files_begun == [0, 1, 2, 3, 4, 5]  # killed in each of the five, and at last in none
     assert newest == 3

@@ -167,7 +167,7 @@ def test_auto_is_the_most_that_fits():
     assert all(b == 2 * a for a, b in pairwise(sorted(seen)))
 
 
-def test_completions_that_do_not_fit_are_sampled_in_small_batches():
+def test_completions_that_do_not_fit_are_sampled_in_parts():
     policy = tiny_policy()
     asked = demand(keys_values_per_row=10_000)
     free = sum(plan_memory(policy, replace(asked, max_batch_size=0), setting=100).parts.values())

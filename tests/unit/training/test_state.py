@@ -149,7 +149,7 @@ def test_pitfall_37_the_random_generators_are_restored(tmp_path: Path) -> None:
         set_random_state(before)
 
 
-def test_pitfall_37_earlier_lines_reach_the_disk_before_a_checkpoint(tmp_path: Path) -> None:
+def test_pitfall_37_earlier_lines_reach_the_disk_first(tmp_path: Path) -> None:
     """Seen at each sync: the checkpoints that were already there."""
     seen: list[list[int]] = []
     settings = ["trainer.checkpoint_every=2", "trainer.keep_last=9"]

@@ -119,7 +119,7 @@ def test_one_turn_and_several_are_learnt_together() -> None:
 
 
 @pytest.mark.parametrize("loss_on", ["completion", "all"])
-def test_pitfall_09_the_gradient_ignores_microbatches_and_padding(loss_on: str) -> None:
+def test_pitfall_09_gradients_ignore_microbatches_and_padding(loss_on: str) -> None:
     policy = tiny_policy()
     pairs = [PAIRS[i % 3] for i in (0, 2, 1, 1, 2)]
     rows = _encode(policy, Copies(), pairs)
@@ -141,7 +141,7 @@ def test_a_tokenizer_without_an_end_token_is_a_sentence() -> None:
         run(policy, WithoutEnd())
 
 
-def test_demonstrations_are_fresh_and_the_last_phase_has_its_share() -> None:
+def test_demonstrations_are_fresh_and_shares_follow_the_phase() -> None:
     task = Copies()
     assert run(tiny_policy(), task, worked_share=0.9, final_worked_share=0.2)
     assert [index for index, _ in task.asked] == list(range(32))
