@@ -1,9 +1,10 @@
-"""What is shown, where, and that showing never ends a run."""
+"""The console: lines, the live display, hints; an error of it never ends a run."""
 
 import io
 import os
 import threading
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from rlvr.tracking.console import Console, summarize
 
 
 class Clock:
-    """One second passes whenever somebody looks."""
+    """One second passes with each look."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -35,10 +36,15 @@ def run(console: Console, steps: int = 10) -> None:
             console.log(step, metrics(step))
 
 
+def plain(total: int = 100, *, every: int = 100, **options: Any) -> tuple[Console, io.StringIO]:
+    stream = io.StringIO()
+    return Console("plain", every, total, stream=stream, **options), stream
+
+
 def test_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlvr.tracking.console.monotonic", Clock())
-    stream = io.StringIO()
-    run(Console("plain", 4, 10, stream=stream))
+    console, stream = plain(10, every=4)
+    run(console)
     assert stream.getvalue().splitlines() == [
         "warm start: 4 steps",
         "warm start 4/4  loss 0.250",
@@ -50,16 +56,14 @@ def test_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_evaluation_has_its_line_with_its_interval() -> None:
-    stream = io.StringIO()
-    scores = {"eval/rpn/accuracy": 0.5, "eval/rpn/accuracy_low": 0.46, "eval/rpn/accuracy_high": 0.54}
-    Console("plain", 100, 100, stream=stream).log(0, scores)
+    console, stream = plain()
+    console.log(0, {"eval/rpn/accuracy": 0.5, "eval/rpn/accuracy_low": 0.46, "eval/rpn/accuracy_high": 0.54})
     assert stream.getvalue() == "training 0/100  accuracy 0.500 [0.460, 0.540]\n"
 
 
-def test_a_resumed_stage_counts_only_its_own_steps_for_the_eta(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_eta_of_a_resumed_stage_counts_its_own_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlvr.tracking.console.monotonic", Clock())
-    stream = io.StringIO()
-    console = Console("plain", 1, 100, stream=stream)
+    console, stream = plain(every=1)
     console.stage("training", done=90)
     console.log(91, {})
     assert stream.getvalue().splitlines() == ["training: 10 steps", "training 91/100  eta 0:09"]
@@ -103,9 +107,8 @@ def test_brackets_of_a_text_are_shown_as_they_are(mode) -> None:
     assert "see [bold]x[/bold]" in stream.getvalue()
 
 
-def test_a_hint_is_said_once() -> None:
-    stream = io.StringIO()
-    console = Console("plain", 100, 100, stream=stream)
+def test_a_hint_is_printed_once() -> None:
+    console, stream = plain()
     for step in range(1, 30):
         console.log(step, {"reward/mean": 0.0})
     assert stream.getvalue().count("Every reward was 0 in each of the last 5 steps (reward/mean)") == 1
@@ -121,27 +124,25 @@ def test_a_reader_that_has_gone_does_not_end_the_run() -> None:
     run(Console("plain", 1, 10, stream=Gone()))
 
 
-def test_the_headline_may_be_a_part_of_the_reward_and_several_sets_are_told_apart() -> None:
+def test_the_headline_may_be_a_part_of_the_reward() -> None:
     metrics = {"eval/a/accuracy": 0.1, "eval/a/part_format": 0.5, "eval/b/part_format": 0.25}
     assert summarize(metrics, "part_format") == "a part format 0.500  b part format 0.250"
     assert summarize(metrics) == "accuracy 0.100"
 
 
-def test_a_diagnosis_is_made_of_however_few_steps_there_were() -> None:
-    stream = io.StringIO()
-    console = Console("plain", 100, 100, penalties={"length"}, stream=stream)
+def test_a_diagnosis_needs_only_a_few_steps() -> None:
+    console, stream = plain(penalties={"length"})
     console.diagnose()
     assert stream.getvalue() == ""  # no step, nothing to say
     good = {"reward/mean": 0.5, "reward/answer": 0.5, "reward/length": 0.0}
     console.log(1, good)
     console.diagnose()
     assert stream.getvalue() == "diagnosis: nothing looks wrong\n"
-    wrong = Console("plain", 100, 100, stream=stream)
+    wrong, stream = plain()
     for step in range(1, 4):
         wrong.log(step, good | {"rollout/truncated_share": 0.9})
-    stream.truncate(0)
     wrong.diagnose()
-    lines = stream.getvalue().lstrip("\0").splitlines()
+    lines = stream.getvalue().splitlines()
     assert lines[0] == "diagnosis: 2 things to look at"
     assert [line.split()[0] for line in lines[1:]] == ["-", "-"]
     assert "each of the last 3 steps" in lines[1]

@@ -1,79 +1,42 @@
-"""An episode on paper: the masks are those that were trained with, and hostile text stays text."""
+"""An episode as lines: brackets follow the loss mask, and hostile text is escaped."""
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from rlvr.tracking.episodes import MASKED, TRAINED, call_text, episode_lines, turn_lines, visible
-from rlvr.tracking.rollouts import CallRecord, EpisodeRecord, RowRecord, TextTurn, TurnRecord
+from rlvr.tracking.rollouts import CallRecord, EpisodeRecord, TextTurn
 from rlvr.types import GradedAnswer
-
-
-def decode(ids: Sequence[int]) -> str:
-    return " ".join(f"w{i}" for i in ids)
-
-
-def turn(prompt: list[int], sampled: list[int], **changes: Any) -> TurnRecord:
-    made = TurnRecord(
-        prompt_ids=prompt,
-        completion_ids=sampled,
-        prompt=decode(prompt),
-        completion=decode(sampled),
-        stop_reason="stop",
-        policy_version=0,
-        behavior_logprobs=[],
-        sampling_logprobs=[],
-        calls=(),
-        reply=None,
-    )
-    return dataclasses.replace(made, **changes)
-
-
-def row(ids: list[int], mask: list[int], advantage: float = 0.5) -> RowRecord:
-    numbers: list[float | None] = [0.0] * len(ids)
-    return RowRecord(
-        ids=ids,
-        loss_mask=mask,
-        behavior_logprobs=numbers,
-        trainer_logprobs=None,
-        reference_logprobs=None,
-        values=None,
-        advantages=[advantage * bit for bit in mask],
-        returns=None,
-    )
+from tests.unit.tracking.records import episode_record, words
+from tests.unit.tracking.records import row_record as row
+from tests.unit.tracking.records import turn_record as turn
 
 
 def record(**changes: Any) -> EpisodeRecord:
     """Two turns that share a row: w1 w2 [sampled w3 w4] w5 [sampled w6 w4]."""
     call = CallRecord(name="search", arguments={"query": "Oslo", "top_n": 2}, problem=None)
-    made = EpisodeRecord(
-        example_id="e1",
-        answer="Norway",
-        group=0,
-        sample_index=1,
-        seed=0,
-        policy_version=0,
-        reward=0.6,
-        reward_parts={"answer": 1.0, "citation": 0.5},
-        score_status="scored",
-        diagnostics={"turns": 2.0, "tool_errors": 0.0, "answer_em": 0.0},
-        stop_reason="stop",
-        advantage=0.5,
-        trace=[],
-        turns=[turn([1, 2], [3, 4], calls=(call,)), turn([1, 2, 3, 4, 5], [6, 4])],
-        rows=[row([1, 2, 3, 4, 5, 6, 4], [0, 0, 1, 1, 0, 1, 1])],
-    )
-    return dataclasses.replace(made, **changes)
+    two_turns = {
+        "example_id": "e1",
+        "answer": "Norway",
+        "reward": 0.6,
+        "reward_parts": {"answer": 1.0, "citation": 0.5},
+        "diagnostics": {"turns": 2.0, "tool_errors": 0.0, "answer_em": 0.0},
+        "advantage": 0.5,
+        "turns": [turn([1, 2], [3, 4], calls=(call,)), turn([1, 2, 3, 4, 5], [6, 4])],
+        "rows": [row([1, 2, 3, 4, 5, 6, 4], [0, 0, 1, 1, 0, 1, 1])],
+    }
+    return episode_record(**two_turns | changes)
 
 
 RIGHT = GradedAnswer(answer="norway", correct=True)
+WRONG = GradedAnswer(answer="5", correct=False)
+NONE = GradedAnswer(answer=None, correct=False)
 WEIGHTS = {"answer": 0.5, "citation": 0.2}
 
 
 def lines(made: EpisodeRecord, grade: GradedAnswer = RIGHT) -> list[str]:
-    found = episode_lines(made, grade, WEIGHTS, decode)
+    found = episode_lines(made, grade, WEIGHTS, words)
     return ["".join(text for text, _ in line).rstrip() for line in found]
 
 
@@ -92,16 +55,16 @@ def test_an_episode_from_its_prompt_to_its_training() -> None:
     ]
 
 
-def test_pitfall_05_the_brackets_follow_the_mask_that_was_trained_with() -> None:
-    """A reply that is trained on is not in brackets, a sampled token that is not trained on is: the bug is seen."""
+def test_pitfall_05_brackets_follow_the_loss_mask() -> None:
+    # a reply that is trained on has no brackets, a sampled token that is not trained on has: the bug is seen
     shown = lines(record(rows=[row([1, 2, 3, 4, 5, 6, 4], [0, 0, 1, 0, 1, 1, 1])]))
     assert shown[1] == "turn 1    w3[w4]"
     assert shown[3] == "reply     w5"
-    styles = [style for line in episode_lines(record(), RIGHT, WEIGHTS, decode) for text, style in line if "w" in text]
+    styles = [style for line in episode_lines(record(), RIGHT, WEIGHTS, words) for text, style in line if "w" in text]
     assert styles[:2] == [MASKED, TRAINED]
 
 
-def test_pitfall_07_turns_of_a_second_row_are_shown_with_its_mask() -> None:
+def test_pitfall_07_a_second_row_is_shown_with_its_mask() -> None:
     turns = [turn([1, 2], [3, 4]), turn([1, 8], [6, 4])]
     rows = [row([1, 2, 3, 4], [0, 0, 1, 1]), row([1, 8, 6, 4], [0, 0, 1, 0])]
     shown = lines(record(turns=turns, rows=rows))
@@ -111,22 +74,16 @@ def test_pitfall_07_turns_of_a_second_row_are_shown_with_its_mask() -> None:
 
 @pytest.mark.parametrize(
     ("stop", "sentence"),
-    [
-        ("length", "CUT OFF after 2 tokens"),
-        ("max_turns", "NO TURNS LEFT after 2"),
-        ("aborted", "GIVEN UP by the engine"),
-    ],
+    [("length", "CUT OFF after 2 tokens"), ("max_turns", "NO TURNS LEFT after 2"), ("aborted", "GIVEN UP by the")],
 )
-def test_how_an_episode_ended_is_said(stop: str, sentence: str) -> None:
+def test_the_end_of_an_episode_is_named(stop: str, sentence: str) -> None:
     cut = record(stop_reason=stop, turns=[record().turns[0], turn([1, 2, 3, 4, 5], [6, 4], stop_reason=stop)])
-    assert any(sentence in line for line in lines(cut, GradedAnswer(answer=None, correct=False)))
+    assert any(sentence in line for line in lines(cut, NONE))
 
 
 def test_grades_and_scores_of_every_kind() -> None:
-    assert "answer    answer 5: wrong, Norway is right" in lines(record(), GradedAnswer(answer="5", correct=False))
-    assert "answer    the model gave no answer; Norway is right" in lines(
-        record(), GradedAnswer(answer=None, correct=False)
-    )
+    assert "answer    answer 5: wrong, Norway is right" in lines(record(), WRONG)
+    assert "answer    the model gave no answer; Norway is right" in lines(record(), NONE)
     failed = record(reward=None, score_status="error", diagnostics={"error": "service down"})
     assert "reward    none: the verifier failed (service down)" in lines(failed)
     assert "training  left out, its reward is not known" in lines(failed)
@@ -142,7 +99,7 @@ def test_grades_and_scores_of_every_kind() -> None:
 HOSTILE = "\x1b[2J\x07[bold red]x[/]\r\u202e\nreward    9.99"
 
 
-def test_pitfall_28_what_the_model_wrote_neither_steers_the_terminal_nor_looks_like_a_line_of_ours() -> None:
+def test_pitfall_28_text_of_the_model_is_escaped() -> None:
     shown = visible(HOSTILE)
     assert not any(char in shown for char in "\x1b\x07\r\u202e")
     assert shown.startswith(r"\x1b[2J\x07[bold red]x[/]\r\u202e")
@@ -155,10 +112,8 @@ def test_pitfall_28_what_the_model_wrote_neither_steers_the_terminal_nor_looks_l
 
 def test_episodes_without_masks_are_shown_by_turn() -> None:
     call = CallRecord(name="search", arguments={}, problem="no JSON")
-    shown = list(
-        turn_lines([TextTurn(completion="a", calls=(call,), reply="found"), TextTurn(completion="b")], "question")
-    )
-    assert ["".join(text for text, _ in line).rstrip() for line in shown] == [
+    turns = [TextTurn(completion="a", calls=(call,), reply="found"), TextTurn(completion="b")]
+    assert ["".join(text for text, _ in line).rstrip() for line in turn_lines(turns, "question")] == [
         "prompt    question",
         "turn 1    a",
         "          calls no call: no JSON",

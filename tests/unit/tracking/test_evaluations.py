@@ -1,4 +1,4 @@
-"""The record of a graded episode as a line, and the line as a record: whatever stands in the file."""
+"""Records of graded episodes as lines, and damaged lines."""
 
 from __future__ import annotations
 
@@ -67,34 +67,29 @@ def test_missing_numbers_are_null_and_every_line_is_json() -> None:
     assert math.isnan(back.turns[0].logprobs[1])
 
 
-def without(name: str) -> dict[str, Any]:
-    data = json.loads(to_json(RECORD))
-    del data[name]
-    return data
-
-
+DATA = json.loads(to_json(RECORD))
 BAD_LINES: dict[str, tuple[Any, str]] = {
     "a list": ([1], "^Input should be a dictionary"),
-    "no turns": (without("turns"), "turns: Field required"),
-    "turns are a text": (json.loads(to_json(RECORD)) | {"turns": "abc"}, "turns: "),
-    "a turn is a number": (json.loads(to_json(RECORD)) | {"turns": [3]}, "turns.0: "),
-    "ids are texts": (json.loads(to_json(RECORD)) | {"turns": [{"completion": "x", "token_ids": ["a"]}]}, "token_ids"),
-    "correct is a list": (json.loads(to_json(RECORD)) | {"correct": []}, "correct: "),
-    "a reason of its own": (json.loads(to_json(RECORD)) | {"stop_reason": "bored"}, "stop_reason: "),
-    "a sample before the first": (json.loads(to_json(RECORD)) | {"sample_index": -1}, "sample_index: "),
-    "more tokens than numbers": (json.loads(to_json(RECORD)) | {"num_completion_tokens": 10**400}, "num_completion_to"),
-    "reward is a text": (json.loads(to_json(RECORD)) | {"reward": "much"}, "reward: "),
+    "no turns": ({key: value for key, value in DATA.items() if key != "turns"}, "turns: Field required"),
+    "turns are a text": (DATA | {"turns": "abc"}, "turns: "),
+    "a turn is a number": (DATA | {"turns": [3]}, "turns.0: "),
+    "ids are texts": (DATA | {"turns": [{"completion": "x", "token_ids": ["a"]}]}, "token_ids"),
+    "correct is a list": (DATA | {"correct": []}, "correct: "),
+    "an unknown stop reason": (DATA | {"stop_reason": "bored"}, "stop_reason: "),
+    "a sample before the first": (DATA | {"sample_index": -1}, "sample_index: "),
+    "too many tokens": (DATA | {"num_completion_tokens": 10**400}, "num_completion_to"),
+    "reward is a text": (DATA | {"reward": "much"}, "reward: "),
 }
 
 
 @pytest.mark.parametrize(("data", "reason"), BAD_LINES.values(), ids=list(BAD_LINES))
-def test_a_line_that_is_no_record_says_what_is_wrong(data: Any, reason: str) -> None:
+def test_a_line_that_is_no_record_is_refused(data: Any, reason: str) -> None:
     with pytest.raises(ValueError, match=reason) as caught:
         from_line(SCHEMA, json.dumps(data))
     assert len(str(caught.value)) < 400
 
 
-def test_the_rest_of_a_damaged_file_is_used_and_each_damage_named(tmp_path: Path) -> None:
+def test_undamaged_lines_are_read_damaged_ones_named(tmp_path: Path) -> None:
     path = tmp_path / "F.jsonl"
     other = replace(RECORD, example_id="other")
     path.write_bytes(to_line(RECORD) + b"\x1b[2J{\n\n" + to_line(other) + to_line(RECORD)[:-20])
@@ -112,7 +107,7 @@ def test_of_one_measurement_the_last_line_counts(tmp_path: Path) -> None:
     assert problems == []
 
 
-def test_pitfall_38_models_without_settings_of_their_own_are_not_taken_for_one(tmp_path: Path) -> None:
+def test_pitfall_38_models_without_settings_stay_separate(tmp_path: Path) -> None:
     records = [replace(RECORD, model=model, task=task, settings="") for model in "ab" for task in ("rpn", "gsm8k")]
     (path := tmp_path / "F.jsonl").write_bytes(b"".join(map(to_line, records)))
     assert read_records(path) == (records, [])

@@ -1,4 +1,4 @@
-"""Whole or absent, and a sentence when it fails."""
+"""A file is whole or absent; a failure is a sentence."""
 
 from pathlib import Path
 

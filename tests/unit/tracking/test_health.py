@@ -35,11 +35,14 @@ TOOLS = HEALTHY | {
 }
 
 
+EQUAL = {"rollout/zero_advantage_share": 1.0, "policy/trained_token_share": 0.0, "policy/grad_norm": 0.0}
+
+
 def keys(history: list[dict[str, float]]) -> list[str]:
     return [hint.key for hint in hints(history)]
 
 
-def test_nothing_is_said_about_a_healthy_run() -> None:
+def test_a_healthy_run_has_no_hint() -> None:
     assert keys([HEALTHY] * 50) == []
     assert keys([TOOLS] * 50) == []
     assert keys([]) == []
@@ -90,29 +93,37 @@ def test_pitfall_13_a_short_run_is_graded_by_all_of_its_steps() -> None:
     assert "in the last step (" in hint.text
 
 
-def test_pitfall_29_a_part_that_is_silently_zero_while_the_others_move_is_named() -> None:
+def test_pitfall_29_a_part_that_stays_zero_is_named() -> None:
     silent = HEALTHY | {"reward/answer": 0.0, "reward/retrieval": 0.8, "reward/length": 0.0}
     assert [hint.key for hint in hints([silent] * WINDOW, penalties={"length"})] == ["silent/reward/answer"]
     assert keys([silent | {"reward/length": -0.1}] * WINDOW) == ["silent/reward/answer"]
     assert keys([silent | {"episode/answer_em": 0.0, "reward/length": -0.1}] * WINDOW) == ["silent/reward/answer"]
     nothing = HEALTHY | {"reward/answer": 0.0, "reward/retrieval": 0.0}
-    assert keys([nothing] * WINDOW) == []  # all are 0: then the reward is, which has a sentence of its own
+    assert keys([nothing] * WINDOW) == []  # all are 0: then the reward is, which has its own hint
     assert keys([silent] * (WINDOW - 1) + [silent | {"reward/answer": 0.01, "reward/length": -0.1}]) == []
 
 
-def test_one_trouble_is_told_once() -> None:
-    unreadable = TOOLS | {"rollout/malformed_call_share": 0.9, "rollout/tool_error_share": 0.9}
-    assert keys([unreadable] * WINDOW) == ["malformed_calls"]
-    equal = {"rollout/zero_advantage_share": 1.0, "policy/trained_token_share": 0.0, "policy/grad_norm": 0.0}
-    assert keys([HEALTHY | equal | {"policy/changed_weight_share": 0.0}] * WINDOW) == ["no_signal"]
-    cut = HEALTHY | {"rollout/truncated_share": 1.0, "rollout/invalid_share": 1.0, "reward/mean": 0.0}
-    assert keys([cut] * WINDOW) == ["truncated", "no_reward"]
-    nothing = HEALTHY | {"reward/mean": 0.0, "rollout/zero_advantage_share": 1.0}
-    assert keys([nothing] * WINDOW) == ["no_reward"]
-    old = HEALTHY | {"policy/mismatch_kl": 0.2, "policy/mismatch_capped": 0.4, "policy/mismatch_weight": 0.1}
-    assert keys([old] * WINDOW) == ["mismatch"]
-    masked = HEALTHY | {"policy/grad_norm": 0.0, "policy/changed_weight_share": 0.0}
-    assert keys([masked] * WINDOW) == ["no_gradient"]
+@pytest.mark.parametrize(
+    ("healthy", "changes", "found"),
+    [
+        (TOOLS, {"rollout/malformed_call_share": 0.9, "rollout/tool_error_share": 0.9}, ["malformed_calls"]),
+        (HEALTHY, EQUAL | {"policy/changed_weight_share": 0.0}, ["no_signal"]),
+        (
+            HEALTHY,
+            {"rollout/truncated_share": 1.0, "rollout/invalid_share": 1.0, "reward/mean": 0.0},
+            ["truncated", "no_reward"],
+        ),
+        (HEALTHY, {"reward/mean": 0.0, "rollout/zero_advantage_share": 1.0}, ["no_reward"]),
+        (
+            HEALTHY,
+            {"policy/mismatch_kl": 0.2, "policy/mismatch_capped": 0.4, "policy/mismatch_weight": 0.1},
+            ["mismatch"],
+        ),
+        (HEALTHY, {"policy/grad_norm": 0.0, "policy/changed_weight_share": 0.0}, ["no_gradient"]),
+    ],
+)
+def test_one_cause_has_one_hint(healthy: dict[str, float], changes: dict[str, float], found: list[str]) -> None:
+    assert keys([healthy | changes] * WINDOW) == found
 
 
 def test_equal_rewards_of_a_solved_task_are_no_warning() -> None:
@@ -121,23 +132,17 @@ def test_equal_rewards_of_a_solved_task_are_no_warning() -> None:
     assert keys([{"eval/rpn/accuracy": 0.3}] + [bad] * WINDOW) == ["no_signal", "collapse"]
 
 
+def evaluation(accuracy: float, reward: float = 0.0) -> dict[str, float]:
+    """An evaluation whose interval is 0.04 to each side."""
+    ends = {"eval/rpn/accuracy_low": accuracy - 0.04, "eval/rpn/accuracy_high": accuracy + 0.04}
+    return {"eval/rpn/accuracy": accuracy, "eval/rpn/reward": reward} | ends
+
+
 def test_an_accuracy_below_the_first_one_beyond_chance_is_named() -> None:
-    first = {"eval/rpn/accuracy": 0.5, "eval/rpn/accuracy_low": 0.46, "eval/rpn/accuracy_high": 0.54}
-    noise = {"eval/rpn/accuracy": 0.45, "eval/rpn/accuracy_low": 0.41, "eval/rpn/accuracy_high": 0.49}
-    worse = {"eval/rpn/accuracy": 0.35, "eval/rpn/accuracy_low": 0.31, "eval/rpn/accuracy_high": 0.39}
+    first, noise, worse = evaluation(0.5), evaluation(0.45), evaluation(0.35)
     assert keys([first, noise]) == []
     assert keys([first, noise, worse]) == ["worse/rpn"]
     assert keys([first, worse, noise]) == []
-
-
-def evaluation(accuracy: float, reward: float) -> dict[str, float]:
-    """An evaluation whose interval is 0.04 to each side."""
-    return {
-        "eval/rpn/accuracy": accuracy,
-        "eval/rpn/accuracy_low": accuracy - 0.04,
-        "eval/rpn/accuracy_high": accuracy + 0.04,
-        "eval/rpn/reward": reward,
-    }
 
 
 def test_a_reward_that_rises_while_accuracy_falls_is_an_alarm() -> None:

@@ -1,4 +1,4 @@
-"""metrics.jsonl: equal numbers, equal bytes; always valid JSON; cut back exactly."""
+"""metrics.jsonl: equal numbers are equal bytes, lines are valid JSON, a resume cuts back exactly."""
 
 import json
 import math
@@ -35,7 +35,7 @@ def test_floats_come_back_bit_for_bit(metrics: dict[str, float]) -> None:
     assert json.loads(metrics_line(0, metrics)) == {"step": 0} | metrics
 
 
-def test_pitfall_37_cut_back_and_go_on_equals_an_uninterrupted_file(tmp_path: Path) -> None:
+def test_pitfall_37_a_resumed_file_equals_an_uninterrupted_one(tmp_path: Path) -> None:
     write(tmp_path / "whole.jsonl", *range(10))
     write(tmp_path / "m.jsonl", *range(8))  # killed after step 7; the checkpoint is of step 5
     resumed = MetricsFile(tmp_path / "m.jsonl")

@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 from typing import Literal
 
@@ -10,21 +11,22 @@ from tests.unit.core.test_batch import completion, episode, group
 
 
 def test_pitfall_14_truncated_invalid_and_failed_are_separate() -> None:
-    """Of eight episodes one was truncated only, two are invalid only, one is both, three failed, one is neither."""
-
-    def made(stop: StopReason, status: Literal["scored", "invalid", "error"]) -> Episode:
-        value = float("nan") if status == "error" else 0.0
-        return episode(((1,), completion(5, stop=stop)), score=Score(value=value, status=status))
-
+    kinds: list[tuple[StopReason, Literal["scored", "invalid", "error"]]] = [
+        (StopReason.LENGTH, "scored"),
+        (StopReason.STOP, "invalid"),
+        (StopReason.STOP, "invalid"),
+        (StopReason.LENGTH, "invalid"),
+        (StopReason.ABORTED, "error"),
+        (StopReason.STOP, "error"),
+        (StopReason.STOP, "error"),
+        (StopReason.MAX_TURNS, "scored"),
+    ]
     episodes = [
-        made(StopReason.LENGTH, "scored"),
-        made(StopReason.STOP, "invalid"),
-        made(StopReason.STOP, "invalid"),
-        made(StopReason.LENGTH, "invalid"),
-        made(StopReason.ABORTED, "error"),
-        made(StopReason.STOP, "error"),
-        made(StopReason.STOP, "error"),
-        made(StopReason.MAX_TURNS, "scored"),
+        episode(
+            ((1,), completion(5, stop=stop)),
+            score=Score(value=math.nan if status == "error" else 0.0, status=status),
+        )
+        for stop, status in kinds
     ]
     metrics = rollout_metrics([group(*episodes[:4]), group(*episodes[4:])], num_refilled=0)
     assert metrics["rollout/truncated_share"] == 2 / 8
@@ -35,18 +37,15 @@ def test_pitfall_14_truncated_invalid_and_failed_are_separate() -> None:
 def test_the_numbers_of_a_small_batch_by_hand() -> None:
     good = episode(((1,), completion(5, 2)), score=Score(value=1.0, parts={"boxed": 1.0}))
     bad = episode(((1,), completion(5, 6, 2)), score=Score(value=0.0, parts={"boxed": 1.0}))
-    cut = episode(
-        ((1,), completion(5, stop=StopReason.LENGTH)), score=Score(value=0.0, status="invalid", parts={"boxed": 0.0})
-    )
-    failed = episode(((1,), completion(5, 2)), score=Score(value=float("nan"), status="error"))
+    unread = Score(value=0.0, status="invalid", parts={"boxed": 0.0})
+    cut = episode(((1,), completion(5, stop=StopReason.LENGTH)), score=unread)
+    failed = episode(((1,), completion(5, 2)), score=Score(value=math.nan, status="error"))
     metrics = rollout_metrics([group(good, bad), group(cut, failed)], num_refilled=3)
     assert metrics["reward/mean"] == pytest.approx(1 / 3)
     assert metrics["reward/within_group_std"] == pytest.approx(0.25)
     assert metrics["reward/boxed"] == pytest.approx(2 / 3)
     assert metrics["rollout/zero_advantage_share"] == 0.5
-    assert (
-        metrics["rollout/invalid_share"] == metrics["rollout/error_share"] == metrics["rollout/truncated_share"] == 0.25
-    )
+    assert [metrics[f"rollout/{kind}_share"] for kind in ("invalid", "error", "truncated")] == [0.25] * 3
     assert metrics["rollout/completion_tokens_mean"] == 2.0
     assert metrics["rollout/completion_tokens_max"] == 3.0
     assert metrics["rollout/refilled_groups"] == 3.0
@@ -63,7 +62,7 @@ def test_pitfall_14_all_turns_of_an_episode_count_once() -> None:
     assert metrics["rollout/entropy"] == pytest.approx((0.3 + 1.0 + 0.1 + 0.1) / 8)
 
 
-def test_tasks_of_a_mix_are_told_apart() -> None:
+def test_tasks_of_a_mix_have_their_own_metrics() -> None:
     def of(task: str, value: float) -> Group:
         made = group(episode(((1,), completion(5, 2)), score=Score(value=value)))
         return replace(made, example=replace(made.example, metadata={"task": task}))
@@ -82,15 +81,8 @@ def with_tools(turns: int, stop: StopReason = StopReason.STOP, **counts: float) 
 
 def test_pitfall_05_turns_and_tool_calls_are_counted() -> None:
     first = with_tools(3, tool_calls=4.0, tool_errors=2.0, malformed_calls=1.0, unknown_tools=1.0)
-    second = with_tools(
-        6,
-        StopReason.MAX_TURNS,
-        tool_calls=6.0,
-        tool_errors=3.0,
-        invalid_arguments=2.0,
-        tool_timeouts=1.0,
-        answer_em=0.0,
-    )
+    counts = {"tool_calls": 6.0, "tool_errors": 3.0, "invalid_arguments": 2.0, "tool_timeouts": 1.0}
+    second = with_tools(6, StopReason.MAX_TURNS, **counts, answer_em=0.0)
     none = episode(((1,), completion(5, 2)), score=Score(value=1.0))
     metrics = rollout_metrics([group(first, second), group(none, none)], num_refilled=0)
     expected = {
@@ -106,7 +98,7 @@ def test_pitfall_05_turns_and_tool_calls_are_counted() -> None:
     assert {name: metrics[f"rollout/{name}"] for name in expected} == pytest.approx(expected)
     assert metrics["episode/answer_em"] == 0.5
     assert "episode/note" not in metrics
-    failed = replace(first, score=replace(first.score, value=float("nan"), status="error"))
+    failed = replace(first, score=replace(first.score, value=math.nan, status="error"))
     counted = rollout_metrics([group(failed, second)], num_refilled=0)
     assert {name: counted[f"rollout/{name}"] for name in expected} == pytest.approx(expected)  # tools ran all the same
     assert "episode/tool_calls" not in metrics

@@ -1,4 +1,4 @@
-"""A tracker that writes down what it is asked to do, and misbehaves on request."""
+"""A tracker that records its calls, and misbehaves on request."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rlvr.tracking.trackers.fanout import Trackers
 
 NAME = "tests.unit.tracking.trackers.fake:Fake"
 GATE = threading.Event()
-"""What a fake with `does="log:wait"` waits for."""
+"""Releases a fake with `does="log:wait"`."""
 INSIDE = threading.Event()
 """A fake that misbehaves has begun to."""
 
@@ -74,14 +74,10 @@ class Fake(Tracker):
     def _misbehave(self, how: str) -> None:
         INSIDE.set()
         match how:
-            case "hang":
-                time.sleep(600)
+            case "hang" | "slow" | "late":
+                time.sleep({"hang": 600, "slow": 0.01, "late": 0.2}[how])
             case "wait":
                 GATE.wait(300)
-            case "slow":
-                time.sleep(0.01)
-            case "late":
-                time.sleep(0.2)
             case "exit":
                 sys.exit(3)
             case "print":
@@ -120,7 +116,7 @@ class Run:
             trackers.end("finished")
 
     def calls(self, kind: str | None = None) -> list[Any]:
-        """What the fake was asked: `[kind, value]`, or the values of one kind."""
+        """Calls of the fake as `[kind, value]`, or the values of one kind."""
         lines = self.calls_file.read_text().splitlines() if self.calls_file.exists() else []
         found = [json.loads(line) for line in lines]
         return found if kind is None else [value for what, value in found if what == kind]
@@ -129,10 +125,3 @@ class Run:
         """The only one."""
         (warning,) = [note for note in self.notes if note.startswith("warning: ")]
         return warning
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)

@@ -32,7 +32,7 @@ def test_a_database_that_cannot_be_written_fails_at_once(tmp_path: Path) -> None
     assert time.monotonic() - start < 60  # MLflow tries again for longer
 
 
-def test_pitfall_37_numbers_that_were_sent_and_not_noted_are_not_doubled(tmp_path: Path) -> None:
+def test_pitfall_37_numbers_sent_before_a_kill_are_not_doubled(tmp_path: Path) -> None:
     rows = [(step, {"loss/total": step / 2, "reward/mean": 1.0}) for step in range(3)]
     run = facts(tmp_path / "run")
     first = Mlflow()

@@ -6,8 +6,9 @@ import pytest
 
 from rlvr.tracking.trackers import fanout
 from rlvr.tracking.trackers.base import sentence
-from tests.unit.tracking.trackers.fake import GATE, INSIDE, Run, wait_for
-from tests.unit.tracking.trackers.test_fanout import record
+from tests.system.harness import wait_until
+from tests.unit.tracking.records import episode_record
+from tests.unit.tracking.trackers.fake import GATE, INSIDE, Run
 
 
 def test_pitfall_37_every_number_arrives_once_and_in_order(tmp_path: Path) -> None:
@@ -16,21 +17,15 @@ def test_pitfall_37_every_number_arrives_once_and_in_order(tmp_path: Path) -> No
     (tmp_path / "final").mkdir()
     run.all(*range(30))
     assert run.calls("log") == [[step, {"x/y": step / 7}] for step in range(30)]
-    assert [kind for kind, _ in run.calls() if kind != "log"] == [
-        "load",
-        "prepare",
-        "start",
-        "files",
-        "model",
-        "finish",
-    ]
+    others = [kind for kind, _ in run.calls() if kind != "log"]
+    assert others == ["load", "prepare", "start", "files", "model", "finish"]
     assert run.calls()[-1] == ["finish", "finished"]
     assert run.notes == ["Fake: look here"]
 
 
-def test_pitfall_37_a_resumed_run_sends_what_is_missing_and_nothing_twice(tmp_path: Path) -> None:
+def test_pitfall_37_a_resumed_run_sends_only_missing_numbers(tmp_path: Path) -> None:
     Run(tmp_path).all(0, 1, 2)
-    for step in (3, 4):  # of a part that was reported to nobody
+    for step in (3, 4):  # of a part without a tracker
         Run(tmp_path).metrics.append(step, {"x/y": step / 7, "loss": float("nan")})
     Run(tmp_path).all(5, first_step=5)
     third = Run(tmp_path)  # the run was killed: it goes on from step 4
@@ -38,7 +33,7 @@ def test_pitfall_37_a_resumed_run_sends_what_is_missing_and_nothing_twice(tmp_pa
     with third.trackers as trackers:
         trackers.begin(4)
         for step in (4, 5, 6):
-            trackers.completions(step, [record()])
+            trackers.completions(step, [episode_record()])
             third.steps(step)
         trackers.end("finished")
     assert third.calls("log") == [[step, {"x/y": step / 7}] for step in range(7)]
@@ -59,7 +54,7 @@ def test_pitfall_37_a_resumed_run_sends_what_is_missing_and_nothing_twice(tmp_pa
         ("log:fail", "RuntimeError: the request failed: ConnectionRefusedError: nobody is there"),
     ],
 )
-def test_pitfall_37_a_tracker_that_fails_is_given_up_with_one_note_and_never_waited_for(
+def test_pitfall_37_a_failing_tracker_is_given_up_with_one_note(
     does: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fanout, "LOAD_S", 1.1)
@@ -68,13 +63,12 @@ def test_pitfall_37_a_tracker_that_fails_is_given_up_with_one_note_and_never_wai
     run.all(*range(50))
     assert time.perf_counter() - begin < 100  # it hangs for ten minutes
     assert reason in run.warning()
-    assert f"the run goes on, metrics.jsonl has all numbers, and `rlvr train run_dir={tmp_path} resume=true`" in (
-        run.warning()
-    )
+    resumes = f"the run goes on, metrics.jsonl has all numbers, and `rlvr train run_dir={tmp_path} resume=true`"
+    assert resumes in run.warning()
     assert "given up: " in (tmp_path / "trackers" / "fake.log").read_text()
 
 
-def test_pitfall_37_a_hang_is_said_while_the_run_goes_on(tmp_path: Path) -> None:
+def test_pitfall_37_a_hang_is_reported_while_the_run_goes_on(tmp_path: Path) -> None:
     run = Run(tmp_path, "log:wait", timeout_s=1.0)
     with run.trackers as trackers:
         trackers.begin(0)
@@ -84,7 +78,7 @@ def test_pitfall_37_a_hang_is_said_while_the_run_goes_on(tmp_path: Path) -> None
             trackers.log(0)
             return any(note.startswith("warning: ") for note in run.notes)
 
-        wait_for(is_said)
+        wait_until(is_said)
         assert "no answer to `log`" in run.warning()
         GATE.set()  # it comes back, and is given up all the same
         trackers._all[0].thread.join(20)
@@ -94,14 +88,14 @@ def test_pitfall_37_a_hang_is_said_while_the_run_goes_on(tmp_path: Path) -> None
     assert json.loads((tmp_path / "trackers" / "fake.json").read_text())["last_step"] == -1
 
 
-def test_pitfall_37_what_a_slow_tracker_has_not_taken_at_the_end_is_not_waited_for(tmp_path: Path) -> None:
-    """No single call takes too long: only all of them together do."""
+def test_pitfall_37_a_slow_tracker_is_not_waited_for(tmp_path: Path) -> None:
+    # no single call takes too long, only all of them together
     run = Run(tmp_path, "completions:late", timeout_s=2.0)
     with run.trackers as trackers:
         trackers.begin(0)
         for step in range(20):
             run.steps(step)
-            trackers.completions(step + 1, [record()])
+            trackers.completions(step + 1, [episode_record()])
         trackers.end("finished")
     assert "it did not take the rest within 2 s" in run.warning()
 
@@ -114,9 +108,9 @@ def test_pitfall_37_a_full_queue_costs_completions_but_no_number(
     with run.trackers as trackers:
         trackers.begin(0)
         run.steps(0)
-        wait_for(lambda: run.calls("start") != [])
+        wait_until(lambda: run.calls("start") != [])
         for step in range(1, 20):
-            trackers.completions(step, [record()])
+            trackers.completions(step, [episode_record()])
             run.steps(step)
         GATE.set()
         trackers.end("finished")
@@ -129,7 +123,7 @@ def test_pitfall_37_a_full_queue_costs_completions_but_no_number(
     assert [step for step, _ in made] == sorted(step for step, _ in made)  # W&B takes no step after a later one
 
 
-def test_what_a_library_prints_goes_to_the_log(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_output_of_a_library_goes_to_the_log(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     run = Run(tmp_path, "log:print")
     run.all(0, before_end=lambda: print("of the run"))
     assert (tmp_path / "trackers" / "fake.log").read_text() == "a line on stdout\nand another\n"
@@ -138,7 +132,7 @@ def test_what_a_library_prints_goes_to_the_log(tmp_path: Path, capfd: pytest.Cap
 
 
 @pytest.mark.parametrize(("does", "last"), [("", [["finish", "killed"]]), ("log:hang", [])])
-def test_pitfall_37_a_run_that_is_being_killed_marks_it_and_hardly_waits(
+def test_pitfall_37_a_killed_run_is_marked_without_waiting(
     does: str, last: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fanout, "LEAVE_S", 0.5 if does else 60.0)
@@ -147,14 +141,14 @@ def test_pitfall_37_a_run_that_is_being_killed_marks_it_and_hardly_waits(
     run.trackers.__enter__()
     run.trackers.begin(0)
     run.steps(0)
-    wait_for(INSIDE.is_set if does else lambda: run.calls("start") != [])
+    wait_until(INSIDE.is_set if does else lambda: run.calls("start") != [])
     begin = time.monotonic()
     run.trackers.__exit__(SystemExit, SystemExit(130), None)
     assert time.monotonic() - begin < 100
     assert [call for call in run.calls() if call[0] == "finish"] == last
 
 
-def test_an_error_tells_no_password() -> None:
+def test_an_error_shows_no_password() -> None:
     error = RuntimeError("API request to http://me:s3cret@host/api failed")
     assert sentence(error) == "RuntimeError: API request to http://host/api failed"
 

@@ -25,7 +25,7 @@ def test_a_missing_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPat
         ("x" * 300, "x" * 250),
     ],
 )
-def test_names_that_mlflow_refuses_are_changed_as_little_as_possible(name: str, expected: str) -> None:
+def test_names_that_mlflow_refuses_are_changed(name: str, expected: str) -> None:
     assert allowed(name) == expected
 
 
@@ -42,7 +42,7 @@ def test_an_address_is_shown_without_its_password(text: str, expected: str) -> N
     assert without_password(text) == expected
 
 
-def test_an_account_is_one_in_the_environment_or_the_netrc(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_account_is_in_the_environment_or_the_netrc(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE", "WANDB_BASE_URL", "NETRC"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
