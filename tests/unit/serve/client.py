@@ -12,6 +12,17 @@ from rlvr.serve.sampling import Pool, Served
 
 LIMITS = Limits(max_body_bytes=100_000, request_s=60.0)
 
+SCOPE = {
+    "type": "http",
+    "asgi": {"version": "3.0", "spec_version": "2.3"},
+    "http_version": "1.1",
+    "scheme": "http",
+    "query_string": b"",
+    "root_path": "",
+    "client": ("127.0.0.1", 1),
+    "server": ("127.0.0.1", 2),
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Response:
@@ -67,20 +78,8 @@ class Client:
     ) -> Response:
         """Send the body in blocks. The client goes away when `leave` is set."""
         left = list(blocks)
-        scope = {
-            "type": "http",
-            "asgi": {"version": "3.0", "spec_version": "2.3"},
-            "http_version": "1.1",
-            "method": method,
-            "scheme": "http",
-            "path": path,
-            "raw_path": path.encode("utf-8", "surrogatepass"),
-            "query_string": b"",
-            "root_path": "",
-            "headers": list(headers),
-            "client": ("127.0.0.1", 1),
-            "server": ("127.0.0.1", 2),
-        }
+        raw_path = path.encode("utf-8", "surrogatepass")
+        scope = SCOPE | {"method": method, "path": path, "raw_path": raw_path, "headers": list(headers)}
         sent: list[dict[str, Any]] = []
 
         async def receive() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What the endpoint says against what the engine samples."""
+"""Answers of the endpoint against completions of the engine."""
 
 import asyncio
 import json
@@ -13,17 +13,8 @@ from tests.unit.serve.client import Client
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 IDS = [40, 41, 42, 7]
-LOOK = {
-    "type": "function",
-    "function": {
-        "name": "look",
-        "description": "Looks.",
-        "parameters": {
-            "type": "object",
-            "properties": {"place": {"type": "string"}, "deep": {"type": ["boolean", "null"]}},
-        },
-    },
-}
+PLACE = {"type": "object", "properties": {"place": {"type": "string"}, "deep": {"type": ["boolean", "null"]}}}
+LOOK = {"type": "function", "function": {"name": "look", "description": "Looks.", "parameters": PLACE}}
 
 
 def ask(served: Served, path: str, **body):
@@ -44,9 +35,6 @@ def one(answer):
     assert answer.status == 200, answer.body
     (choice,) = answer.json["choices"]
     return choice
-
-
-# ----------------------------------------------------------------------------------------------------- what is sampled
 
 
 @pytest.mark.parametrize(
@@ -87,7 +75,7 @@ def test_the_prompt_may_have_four_forms(qwen):
     assert answers[0]["usage"]["prompt_tokens"] == len(ids) + len(others)
 
 
-def test_pitfall_36_seeds_repeat_and_the_choices_of_a_request_differ(qwen):
+def test_pitfall_36_seeds_repeat_and_choices_differ(qwen):
     body = {"prompt": IDS, "n": 4, "max_tokens": 12, "return_token_ids": True}
     answers = [ask(qwen, COMPLETIONS, **body, seed=seed).json["choices"] for seed in (3, 3, 4)]
     assert answers[0] == answers[1] != answers[2]
@@ -98,7 +86,7 @@ def test_pitfall_36_seeds_repeat_and_the_choices_of_a_request_differ(qwen):
     assert unseeded[0] != unseeded[1]
 
 
-def test_likely_tokens_stand_in_order_and_add_up(qwen):
+def test_likely_tokens_are_in_order(qwen):
     choice = one(ask(qwen, COMPLETIONS, prompt=IDS, logprobs=4, max_tokens=6, temperature=0, ignore_eos=True))
     probs = choice["logprobs"]
     for word, value, top in zip(probs["tokens"], probs["token_logprobs"], probs["top_logprobs"], strict=True):
@@ -115,7 +103,7 @@ def test_likely_tokens_stand_in_order_and_add_up(qwen):
         assert entry["bytes"] is None or bytes(entry["bytes"]).decode() == entry["token"]
 
 
-def test_different_clients_get_what_each_alone_would_get(qwen):
+def test_a_batch_gives_each_client_its_own_answer(qwen):
     bodies = [
         {"prompt": [40 + i, 50, 60 + i], "seed": i, "max_tokens": 4 + i, "return_token_ids": True, "logprobs": i % 3}
         for i in range(20)
@@ -131,12 +119,12 @@ def test_different_clients_get_what_each_alone_would_get(qwen):
         assert one(answer)["logprobs"]["token_logprobs"] == pytest.approx(alone["logprobs"]["token_logprobs"], abs=1e-5)
 
 
-def test_pitfall_03_the_end_ends_a_completion_unless_it_is_to_be_ignored(chain):
+def test_pitfall_03_the_end_token_ends_unless_ignored(chain):
     used = [ask(chain, COMPLETIONS, prompt="<", max_tokens=20, ignore_eos=flag).json["usage"] for flag in (None, True)]
     assert [usage["completion_tokens"] for usage in used] == [len(chain.chat.encode_text(SPOKEN)) + 1, 20]
 
 
-def test_completions_are_short_and_chats_are_not_unless_told(qwen):
+def test_default_lengths_of_completions_and_chats(qwen):
     assert ask(qwen, COMPLETIONS, prompt=IDS, ignore_eos=True).json["usage"]["completion_tokens"] == 16
     used = ask(qwen, CHAT, messages=HELLO, ignore_eos=True).json["usage"]
     assert used["total_tokens"] == qwen.max_context_tokens
@@ -144,24 +132,15 @@ def test_completions_are_short_and_chats_are_not_unless_told(qwen):
     assert answer.json["usage"] == {"prompt_tokens": 6, "completion_tokens": 12, "total_tokens": 18}  # prompts once
 
 
-# --------------------------------------------------------------------------------------------------------------- text
-
 HELLO = [{"role": "user", "content": "What is 3 plus 4?"}]
 
 
 def test_a_chat_is_rendered_by_the_chat_layer(qwen):
-    history = [
-        {"role": "developer", "content": "Be brief."},
-        {"role": "user", "content": [{"type": "text", "text": "What is"}, {"type": "text", "text": " 3?"}]},
-        {"role": "assistant", "content": "3"},
-        {"role": "user", "content": "And 4?"},
-    ]
-    messages = [
-        Message(role="system", content="Be brief."),
-        Message(role="user", content="What is 3?"),
-        Message(role="assistant", content="3"),
-        Message(role="user", content="And 4?"),
-    ]
+    turns = [("system", "Be brief."), ("user", "What is 3?"), ("assistant", "3"), ("user", "And 4?")]
+    messages = [Message(role=role, content=content) for role, content in turns]
+    history = [{"role": role, "content": content} for role, content in turns]
+    history[0]["role"] = "developer"
+    history[1]["content"] = [{"type": "text", "text": "What is"}, {"type": "text", "text": " 3?"}]
     choice = one(ask(qwen, CHAT, messages=history, return_token_ids=True, max_tokens=2))
     assert choice["prompt_token_ids"] == list(qwen.chat.encode_prompt(messages))
 
@@ -177,7 +156,7 @@ def test_a_chat_is_rendered_by_the_chat_layer(qwen):
         (["dx", "xa", ""], SPOKEN, "stop"),
     ],
 )
-def test_pitfall_14_a_stop_text_ends_the_text_before_it_wherever_its_tokens_are_cut(chain, stops, text, reason, stream):
+def test_pitfall_14_text_ends_before_a_stop_text(chain, stops, text, reason, stream):
     answer = ask(chain, COMPLETIONS, prompt="<", stop=stops, max_tokens=40, stream=stream, return_token_ids=True)
     if stream:
         parts = [choice for event in answer.events for choice in event["choices"]]
@@ -189,15 +168,14 @@ def test_pitfall_14_a_stop_text_ends_the_text_before_it_wherever_its_tokens_are_
         assert (one(answer)["token_ids"][-1] in chain.chat.stop_ids) == (text == SPOKEN)  # nothing is sampled behind it
 
 
-def test_a_completion_that_a_limit_cuts_says_so(chain):
-    choice = one(ask(chain, COMPLETIONS, prompt="<", max_tokens=2))
-    assert (choice["text"], choice["finish_reason"]) == ("ab", "length")
-    choice = one(ask(chain, COMPLETIONS, prompt="<", max_tokens=2, stop="ab"))
-    assert (choice["text"], choice["finish_reason"]) == ("", "stop")
+def test_a_truncated_completion_says_length(chain):
+    for stop, text, reason in ((None, "ab", "length"), ("ab", "", "stop")):
+        choice = one(ask(chain, COMPLETIONS, prompt="<", max_tokens=2, stop=stop))
+        assert (choice["text"], choice["finish_reason"]) == (text, reason)
 
 
 @pytest.mark.parametrize("stops", [None, ["e", "7 ", "\u00e9", "?"]])
-def test_pitfall_06_a_stream_gives_the_ids_logprobs_and_text_of_the_whole_answer(qwen, stops):
+def test_pitfall_06_a_stream_equals_the_whole_answer(qwen, stops):
     body = {"prompt": [IDS, [50, 51]], "seed": 5, "n": 3, "max_tokens": 40, "logprobs": 2, "return_token_ids": True}
     body["stop"] = stops
     whole = ask(qwen, COMPLETIONS, **body).json
@@ -210,16 +188,14 @@ def test_pitfall_06_a_stream_gives_the_ids_logprobs_and_text_of_the_whole_answer
         assert [entry for part in parts for entry in part["token_ids"]] == expected["token_ids"]
         for key in ("token_logprobs", "tokens", "top_logprobs", "text_offset"):
             assert [entry for part in parts for entry in part["logprobs"][key]] == expected["logprobs"][key]
-        assert parts[0]["prompt_token_ids"] == expected["prompt_token_ids"]
+        ids = [part["prompt_token_ids"] for part in parts if "prompt_token_ids" in part]
+        assert ids == [expected["prompt_token_ids"]]
         assert len(parts) > 2 or len(expected["token_ids"]) < 8
         assert [part["finish_reason"] for part in parts][-1] == expected["finish_reason"]
 
 
-# -------------------------------------------------------------------------------------------------------------- tools
-
-
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_call_is_told_apart_from_text_and_the_tools_stand_in_the_prompt(chain, stream):
+def test_tool_calls_are_parsed_and_tools_are_in_the_prompt(chain, stream):
     body = {"messages": HELLO, "tools": [LOOK], "stream": stream, "return_token_ids": True, "max_tokens": 20}
     answer = ask(chain, CHAT, **body)
     if stream:
@@ -244,7 +220,7 @@ def test_a_call_is_told_apart_from_text_and_the_tools_stand_in_the_prompt(chain,
     assert cut["message"]["content"] is None  # the call was whole
 
 
-def test_a_conversation_goes_on_behind_a_tool(chain):
+def test_a_conversation_goes_on_after_a_tool(chain):
     calls = one(ask(chain, CHAT, messages=HELLO, tools=[LOOK], max_tokens=20))["message"]["tool_calls"]
     history = [
         *HELLO,
@@ -258,15 +234,19 @@ def test_a_conversation_goes_on_behind_a_tool(chain):
     assert choice["message"]["tool_calls"][0]["id"] != calls[0]["id"]
 
 
-@pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
-def test_a_stream_tells_each_id_once_and_says_what_the_whole_answer_says(qwen, path):
-    asked = {"prompt": IDS, "logprobs": 0} if path == COMPLETIONS else {"messages": HELLO, "logprobs": True}
-    body = asked | {"max_tokens": 8, "seed": 1, "ignore_eos": True, "return_token_ids": True}
-    whole = one(ask(qwen, path, **body))
-    parts = [event["choices"][0] for event in ask(qwen, path, **body, stream=True).events]
+def test_a_stream_of_a_chat_equals_the_whole_answer(qwen):
+    body = {
+        "messages": HELLO,
+        "logprobs": True,
+        "max_tokens": 8,
+        "seed": 1,
+        "ignore_eos": True,
+        "return_token_ids": True,
+    }
+    whole = one(ask(qwen, CHAT, **body))
+    parts = [event["choices"][0] for event in ask(qwen, CHAT, **body, stream=True).events]
     assert [part["prompt_token_ids"] for part in parts if "prompt_token_ids" in part] == [whole["prompt_token_ids"]]
     assert [token for part in parts for token in part.get("token_ids", [])] == whole["token_ids"]
-    if path == CHAT:
-        assert parts[0]["delta"] == {"role": "assistant", "content": ""}
-        assert "".join(part["delta"].get("content", "") for part in parts) == whole["message"]["content"]
-        assert [entry for part in parts[1:] for entry in part["logprobs"]["content"]] == whole["logprobs"]["content"]
+    assert parts[0]["delta"] == {"role": "assistant", "content": ""}
+    assert "".join(part["delta"].get("content", "") for part in parts) == whole["message"]["content"]
+    assert [entry for part in parts[1:] for entry in part["logprobs"]["content"]] == whole["logprobs"]["content"]

@@ -1,4 +1,4 @@
-"""Connections of clients that take their time."""
+"""Connections of slow clients."""
 
 import asyncio
 
@@ -18,7 +18,7 @@ async def answer(scope, receive, send):
 
 
 async def talk(*pieces: bytes, pause_s: float) -> bytes:
-    """What a client hears that sends the pieces with pauses between them, until the server hangs up on it."""
+    """Answer to pieces sent with pauses between them, until the server closes the connection."""
     protocol = patient_protocol(HEAD_S)
     config = uvicorn.Config(answer, http=protocol, lifespan="off", log_config=None)
     config.load()
@@ -48,12 +48,11 @@ async def talk(*pieces: bytes, pause_s: float) -> bytes:
 @pytest.mark.parametrize(
     "pieces", [(), (b"GET ",), (HEAD[:20], *(HEAD[i : i + 1] for i in range(20, 36))), (HEAD, HEAD[:9])]
 )
-def test_whoever_does_not_finish_a_head_is_hung_up_on(pieces):
-    """Also when single bytes keep coming, and after a request that was answered."""
+def test_an_unfinished_head_closes_the_connection(pieces):
     assert asyncio.run(talk(*pieces, pause_s=HEAD_S / 10)).endswith(b"CLOSED")
 
 
-def test_whoever_has_asked_keeps_the_connection():
+def test_a_finished_request_keeps_the_connection():
     heard = asyncio.run(talk(HEAD, HEAD, HEAD, pause_s=HEAD_S / 2))
     assert heard.count(b"200 OK") == 3
     assert heard.endswith(b"OPEN")

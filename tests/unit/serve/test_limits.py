@@ -1,4 +1,4 @@
-"""Who is let in, how much of it, and how it ends."""
+"""Keys, limits, disconnects, shutdown and bad requests."""
 
 import asyncio
 import sys
@@ -26,9 +26,6 @@ async def until(condition) -> None:
             await asyncio.sleep(0)
 
 
-# ------------------------------------------------------------------------------------------------------------ the key
-
-
 WRONG_KEYS = (b"Bearer wrong", b"Bearer s3cre", b"Bearer s3cret more", b"Basic s3cret", b"s3cret", b"Bearer \xff\xfe")
 
 
@@ -53,9 +50,6 @@ def test_without_the_key_only_health_answers(qwen, header, message):
         assert (answer.status, answer.headers["www-authenticate"]) == (401, "Bearer")
         assert message in answer.message
         assert "s3cret" not in answer.message
-
-
-# -------------------------------------------------------------------------------------------------- coming and going
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -99,7 +93,7 @@ def test_a_full_queue_refuses_and_says_when_to_come_back(qwen):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_request_that_takes_too_long_is_given_up_and_told(qwen, stream):
+def test_a_request_that_takes_too_long_is_an_error(qwen, stream):
     async def run():
         client = Client(qwen, limits=replace(LIMITS, request_s=1e-3))
         answer = await client.post(COMPLETIONS, LONG | {"stream": stream})
@@ -112,7 +106,7 @@ def test_a_request_that_takes_too_long_is_given_up_and_told(qwen, stream):
     assert answer.status == (200 if stream else 504)
 
 
-def test_at_the_end_running_requests_finish_and_new_ones_are_refused(qwen):
+def test_shutdown_finishes_running_requests(qwen):
     async def run(seconds: float):
         client = Client(qwen)
         asked = asyncio.create_task(client.post(COMPLETIONS, LONG))
@@ -134,10 +128,9 @@ def test_at_the_end_running_requests_finish_and_new_ones_are_refused(qwen):
 
 @pytest.mark.parametrize("n", [1, 3])
 def test_pitfall_37_a_slow_reader_gets_every_token(qwen, n):
-    async def run(on_send):
-        return await Client(qwen).post(COMPLETIONS, LONG | {"max_tokens": 40, "n": n, "stream": True}, on_send=on_send)
-
-    slow, fast = asyncio.run(run(lambda: asyncio.sleep(0.05))), asyncio.run(run(None))
+    body = LONG | {"max_tokens": 40, "n": n, "stream": True}
+    slow = asyncio.run(Client(qwen).post(COMPLETIONS, body, on_send=lambda: asyncio.sleep(0.05)))
+    fast = asyncio.run(Client(qwen).post(COMPLETIONS, body))
     assert len(slow.events) < len(fast.events)  # several tokens a chunk
     for index in range(n):
         texts = [
@@ -147,24 +140,22 @@ def test_pitfall_37_a_slow_reader_gets_every_token(qwen, n):
         assert texts[0] == texts[1]
 
 
-def test_a_model_that_fails_is_an_error_and_not_the_end(qwen, monkeypatch, capsys):
-    async def run(body):
-        return await Client(qwen).post(COMPLETIONS, body)
+def test_a_failing_model_does_not_end_the_server(qwen, monkeypatch, capsys):
+    def answer(body):
+        return asyncio.run(Client(qwen).post(COMPLETIONS, body))
 
     def fail(*arguments):
         raise RuntimeError("out of order, at /some/path")
 
     with monkeypatch.context() as patch:
         patch.setattr(qwen.engine._scheduler._runner, "decode", fail)
-        broken = asyncio.run(run(LONG | {"n": 2}))
-        stream = asyncio.run(run(LONG | {"stream": True}))
+        broken = answer(LONG | {"n": 2})
+        stream = answer(LONG | {"stream": True})
     assert (broken.status, broken.message) == (500, "the server failed (RuntimeError): its log says where.")
     assert stream.events[-1]["error"]["type"] == "server_error"
     assert "out of order" in capsys.readouterr().err
-    assert asyncio.run(run(SHORT)).status == 200
+    assert answer(SHORT).status == 200
 
-
-# ------------------------------------------------------------------------------------------------------- bad requests
 
 CHATS = {"messages": [{"role": "user", "content": "x"}]}
 
@@ -179,6 +170,8 @@ def calling(arguments="{}"):
     return {"role": "assistant", "tool_calls": [call]}
 
 
+IMAGE = {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]}
+ODD = tool(parameters={"properties": {"a": 3}})
 LONG_JSON = '{"a": "' + "x" * 9000 + '"}'
 REFUSED = {
     COMPLETIONS: [
@@ -208,19 +201,10 @@ REFUSED = {
         ({"messages": [{"role": "user"}]}, "messages[0].content: it is missing."),
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].tool_call_id: it is missing"),
         ({"messages": [calling() | {"role": "user", "content": "x"}]}, "messages[0].tool_calls: only an"),
-        (
-            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]},
-            "messages[0].content[0].type: Input should be 'text' (got 'image_url').",
-        ),
-        (
-            {"messages": [calling(arguments="[")]},
-            "messages[0].tool_calls[0].function.arguments: they are not JSON: ",
-        ),
+        (IMAGE, "messages[0].content[0].type: Input should be 'text' (got 'image_url')."),
+        ({"messages": [calling(arguments="[")]}, "messages[0].tool_calls[0].function.arguments: they are not JSON: "),
         (CHATS | {"tools": [tool(name="")]}, "tools[0].function.name: String"),
-        (
-            CHATS | {"tools": [tool(parameters={"properties": {"a": 3}})]},
-            "tools[0].function.parameters.properties.a: it must be a JSON schema",
-        ),
+        (CHATS | {"tools": [ODD]}, "tools[0].function.parameters.properties.a: it must be a JSON schema"),
     ],
 }
 
@@ -236,31 +220,25 @@ def bad(answer: Response, status: int = 400) -> str:
 
 
 @pytest.mark.parametrize(("path", "body", "message"), [(path, *row) for path in REFUSED for row in REFUSED[path]])
-def test_a_request_that_cannot_be_answered_is_told_why(qwen, path, body, message):
+def test_a_bad_request_gets_the_reason(qwen, path, body, message):
     answer = asyncio.run(Client(qwen).post(path, body))
     assert bad(answer).startswith(message), answer.message
 
 
-def test_another_model_another_path_and_another_method_are_named(qwen):
-    async def run():
-        client = Client(qwen)
-        return [
-            await client.post(COMPLETIONS, SHORT | {"model": "olso"}),
-            await client.post(COMPLETIONS, SHORT | {"model": "gpt-99"}),
-            await client.get("/v1/models/gpt-99"),
-            await client.get("/v1/chat"),
-            await client.get(CHAT),
-            await client.post("/v1/models", {}),
-        ], [await client.post(COMPLETIONS, SHORT | {"model": name}) for name in ("m", "also", None, "")]
+def test_unknown_models_paths_and_methods_are_refused(qwen):
+    def get(path):
+        return asyncio.run(Client(qwen).get(path))
 
-    wrong, right = asyncio.run(run())
-    assert bad(wrong[0], 404) == "model: 'olso' is not served here; did you mean also?"
-    assert bad(wrong[1], 404) == "model: 'gpt-99' is not served here; there is m, also."
-    assert bad(wrong[2], 404) == "'gpt-99' is not served here; there is m, also."
-    assert bad(wrong[3], 404) == "there is no GET '/v1/chat' here; docs/serve.md says what there is."
-    assert bad(wrong[4], 405)
-    assert bad(wrong[5], 405)
-    assert {answer.json["model"] for answer in right} == {"m"}
+    def post(model):
+        return asyncio.run(Client(qwen).post(COMPLETIONS, SHORT | {"model": model}))
+
+    assert bad(post("olso"), 404) == "model: 'olso' is not served here; did you mean also?"
+    assert bad(post("gpt-99"), 404) == "model: 'gpt-99' is not served here; there is m, also."
+    assert bad(get("/v1/models/gpt-99"), 404) == "'gpt-99' is not served here; there is m, also."
+    assert bad(get("/v1/chat"), 404) == "there is no GET '/v1/chat' here; docs/serve.md says what there is."
+    assert bad(get(CHAT), 405)
+    assert bad(asyncio.run(Client(qwen).post("/v1/models", {})), 405)
+    assert {post(model).json["model"] for model in ("m", "also", None, "")} == {"m"}
 
 
 @pytest.mark.parametrize("announced", [(), ((b"content-length", b"60000000"),)])
@@ -292,8 +270,8 @@ def test_a_form_and_the_deepest_body_are_no_requests(qwen):
     ],
 )
 @pytest.mark.parametrize("item", ["-1", "{}", "null"])
-def test_a_long_list_of_nonsense_is_not_read_to_its_end(kind, body, item):
-    """A million errors would hold up all other clients for a minute, and take gigabytes."""
+def test_a_long_invalid_list_is_not_read_to_its_end(kind, body, item):
+    # a million errors would hold up all other clients for a minute, and take gigabytes
     with pytest.raises(ValidationError) as caught:
         kind.model_validate_json(body % ",".join([item] * 1000))
     assert caught.value.error_count() < 20

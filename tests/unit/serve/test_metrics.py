@@ -3,7 +3,7 @@
 from rlvr.serve.endpoint import Metrics
 
 
-def test_a_bucket_of_the_histogram_holds_those_below_it_too() -> None:
+def test_buckets_of_the_histogram_are_cumulative() -> None:
     metrics = Metrics()
     for seconds in (0.02, 0.02, 0.3, 1000.0):
         metrics.took(seconds)
