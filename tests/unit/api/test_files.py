@@ -1,4 +1,4 @@
-"""What is in memory gets a name that a configuration can hold."""
+"""Rows and functions in memory get a name that a configuration can hold."""
 
 import functools
 import json
@@ -50,7 +50,7 @@ def test_a_file_is_named_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         (ROWS[0], "eval_data is a dict: give a list of rows, or the path of a file."),
     ],
 )
-def test_what_are_no_rows_is_said_in_one_sentence(data: Any, sentence: str) -> None:
+def test_data_without_rows_is_one_sentence(data: Any, sentence: str) -> None:
     with pytest.raises(ConfigError) as caught:
         data_file(data, "eval_data")
     assert str(caught.value).startswith(sentence)

@@ -1,4 +1,4 @@
-"""What a call means is a configuration, the one that the same command would have."""
+"""A call makes the configuration of the same command."""
 
 from pathlib import Path
 from typing import Any
@@ -71,15 +71,19 @@ def test_a_function_is_a_reward_asked_plainly() -> None:
     custom = ["reward=custom", f"reward.parts.custom.function={PATH}"]
     assert config == command("name=jsonl", "task=jsonl", "task.path=/a", *custom, "prompt=plain")
     assert Call(data="/a", reward=reward).functions == {PATH: reward}
-    assert trained(reward=reward) == load_config(custom)  # on generated problems, too
+    assert trained(reward=reward) == load_config(custom)  # on generated problems as well
 
 
-def test_another_prompt_can_be_chosen() -> None:
-    assert trained(data="/a", reward=reward, prompt="boxed").prompt.answer_in == "boxed"
-    config = trained(data="/a", reward=reward, prompt={"name": "boxed", "user": "{question}!"})
-    assert (config.prompt.answer_in, config.prompt.user) == ("boxed", "{question}!")
-    config = trained(data="/a", reward=reward, prompt={"user": "{question}!"})
-    assert (config.prompt.answer_in, config.prompt.user) == ("whole", "{question}!")
+USER = {"user": "{question}!"}
+
+
+@pytest.mark.parametrize(
+    ("chosen", "answer_in"), [("boxed", "boxed"), ({"name": "boxed", **USER}, "boxed"), (USER, "whole")]
+)
+def test_another_prompt_can_be_chosen(chosen: Any, answer_in: str) -> None:
+    prompt = trained(data="/a", reward=reward, prompt=chosen).prompt
+    assert prompt.answer_in == answer_in
+    assert (prompt.user == USER["user"]) == (chosen != "boxed")
 
 
 def test_a_function_that_yields_examples_is_a_task() -> None:
@@ -92,13 +96,19 @@ def test_a_function_that_yields_examples_is_a_task() -> None:
     assert Call(data=rows).functions == {config.task.source: rows}  # type: ignore[union-attr]
 
 
-# ------------------------------------------------------------------------------------------------------- going on
+CALL = {"data": "/a", "eval_data": "/b", "reward": reward, "seed": 3, "algorithm": "rloo"}
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """The folder of a run with a reward function, as far as its configuration."""
-    return written(tmp_path / "run", trained(data="/a", eval_data="/b", reward=reward, seed=3, algorithm="rloo"))
+    return written(tmp_path / "run", trained(**CALL))
+
+
+@pytest.fixture
+def own(run: Path) -> Config:
+    """The configuration of that run."""
+    return load_config([], config_name="config", config_dir=str(run))
 
 
 def written(root: Path, config: Config) -> Path:
@@ -107,19 +117,14 @@ def written(root: Path, config: Config) -> Path:
     return root
 
 
-def test_a_run_goes_on_with_its_own_configuration(run: Path) -> None:
-    own = load_config([], config_name="config", config_dir=str(run))
+def test_a_run_goes_on_with_its_own_configuration(run: Path, own: Config) -> None:
     expected = own.model_copy(update={"run_dir": str(run), "resume": True})
     assert trained(run_dir=run, resume=True) == expected
     assert trained(run_dir=run, resume=True, reward=reward) == expected
+    assert trained(**CALL, run_dir=run, resume=True) == expected
     longer = trained(run_dir=run, resume=True, reward=reward, trainer={"max_steps": 7})
     assert longer.trainer.max_steps == 7
     assert (longer.seed, longer.algorithm.name) == (3, "rloo")
-
-
-def test_the_same_call_again_goes_on_too(run: Path) -> None:
-    call = {"data": "/a", "eval_data": "/b", "reward": reward, "seed": 3, "algorithm": "rloo"}
-    assert trained(**call, run_dir=run, resume=True) == trained(run_dir=run, resume=True)
 
 
 def test_a_run_without_a_function_takes_none(tmp_path: Path) -> None:
@@ -132,19 +137,14 @@ def test_a_new_run_folder_is_no_run_to_go_on_with(tmp_path: Path) -> None:
     assert "holds no run to resume" in refusal(run_dir=tmp_path / "new", resume=True)
 
 
-# ----------------------------------------------------------------------------------------------------- evaluation
-
-
-def test_a_run_is_evaluated_on_its_own_task(run: Path) -> None:
-    own = load_config([], config_name="config", config_dir=str(run))
+def test_a_run_is_evaluated_on_its_own_task(run: Path, own: Config) -> None:
     assert evaluation(Call(), str(run), None) == own
     config = evaluation(Call(values={"evaluation.num_examples": 7}), str(run / "final"), None)
     assert config.evaluation.num_examples == 7
     assert evaluation(Call(reward=reward), str(run), None) == own
 
 
-def test_a_run_on_rows_is_evaluated_on_others(run: Path) -> None:
-    own = load_config([], config_name="config", config_dir=str(run))
+def test_a_run_on_rows_is_evaluated_on_others(run: Path, own: Config) -> None:
     config = evaluation(Call(data="/c"), str(run), None)
     assert config.task == own.task.model_copy(update={"eval_path": "/c"})
     assert (config.prompt, config.reward, config.rollout) == (own.prompt, own.reward, own.rollout)
@@ -160,13 +160,12 @@ def test_a_run_on_another_data_set_is_asked_as_before(tmp_path: Path) -> None:
     assert config.evaluation.also == {}
 
 
-def test_what_only_its_own_task_can_be_asked_or_paid_for_is_left_behind(tmp_path: Path) -> None:
+def test_prompt_and_reward_of_its_own_task_only_are_dropped(tmp_path: Path) -> None:
     rows = load_config(["task=jsonl", "task.path=/c"], config_name="gsm8k")
     rpn = evaluation(Call(data="/c"), str(written(tmp_path / "rpn", trained())), None)
     assert (rpn.prompt, rpn.reward) == (rows.prompt, rows.reward)
-    programs = trained(
-        config_name="finqa", task={"answer": "program"}, reward="finqa_program", prompt="financial_program"
-    )
+    changes = {"task": {"answer": "program"}, "reward": "finqa_program", "prompt": "financial_program"}
+    programs = trained(config_name="finqa", **changes)
     finqa = evaluation(Call(data="/c"), str(written(tmp_path / "finqa", programs)), None)
     assert (finqa.prompt, finqa.reward) == (programs.prompt, rows.reward)
 

@@ -1,4 +1,4 @@
-"""The YAML files: commented, complete, and what the specifications say."""
+"""The YAML files are commented and complete, and follow the specifications."""
 
 from math import ceil
 from pathlib import Path
@@ -14,7 +14,7 @@ FILES = sorted(CONF.glob("**/*.yaml"))
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: f"{file.parent.name}/{file.stem}")
-def test_every_file_begins_with_what_it_is(file: Path) -> None:
+def test_every_file_begins_with_a_comment(file: Path) -> None:
     assert file.read_text().startswith("# ")
 
 

@@ -1,4 +1,4 @@
-"""debug=true: a run small enough to be read, in which nothing that the user said is changed."""
+"""debug=true: a small run, in which the user's own values win."""
 
 from pathlib import Path
 
@@ -55,7 +55,7 @@ def test_pitfall_37_a_value_of_the_users_own_wins(section: str, said: dict[str, 
     "lines", [("trainer.max_steps=7",), HF, ("tracker.console=none", "tracker.rollouts_every=null")]
 )
 def test_pitfall_37_the_file_of_a_debug_run_composes(lines: tuple[str, ...], tmp_path: Path) -> None:
-    """As a resume does; nothing is made smaller again, and nothing is taken for the user's own."""
+    # as a resume does: nothing is made smaller again, and nothing is taken for the user's own
     config = debug(*lines)
     (tmp_path / "config.yaml").write_text(to_run_yaml(config))
     assert load_config([], config_name="config", config_dir=str(tmp_path)) == config

@@ -1,4 +1,4 @@
-"""`docs/configuration.md` is current, and its table of foreign keys points to keys that exist."""
+"""`docs/configuration.md` is current; its table of foreign keys names keys that exist."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Values of Python reach the configuration as they are."""
+"""Values of Python reach the configuration unchanged."""
 
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,6 @@ from rlvr.config.overrides import parse_overrides
 from rlvr.errors import ConfigError
 from rlvr.lines import override_lines, quoted
 
-TEXTS = [
-    *("plain", "two words", " leading and trailing ", "it's", 'say "no"', "größer als 漢字 🙂", "a,b;c", "{question}"),
-    *("[a, b]", "k=v", "k: v", "", "null", "True", "NaN", "inf", "12", "1e-6", "\\boxed{x}", "ends in \\", "\\'"),
-    *("\\\\'\\", "${oc.env:HOME}", "\\${x}", "\\\\${x}'", "line\nbreak\ttab", "#!~@%^&*()+?|<>"),
-]
-
 
 def read_back(text: str) -> Any:
     """Through Hydra's grammar and OmegaConf's interpolation."""
@@ -28,7 +22,7 @@ def read_back(text: str) -> Any:
 
 
 @given(st.text(alphabet=st.sampled_from("ab \\'\"${}[],=:\n#"), max_size=12) | st.text(max_size=20))
-def test_any_text_arrives_as_it_is(text: str) -> None:
+def test_any_text_arrives_unchanged(text: str) -> None:
     assert read_back(text) == text
 
 
@@ -73,6 +67,6 @@ def test_paths_and_numbers_of_arrays() -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), {1, 2}, object, b"bytes", np.zeros(2), [{"a": 1}]])
-def test_what_no_configuration_can_hold_is_one_sentence(value: Any) -> None:
+def test_a_value_that_is_no_setting_is_one_sentence(value: Any) -> None:
     with pytest.raises(ConfigError, match=r"^trainer\.learning_rate=.*: a setting is a text, .* of these\.$"):
         override_lines({"trainer": {"learning_rate": value}})

@@ -1,4 +1,4 @@
-"""The configurations of the multi-hop tasks: data of the Hub or of RLVR_DATA, what follows the task, foreign keys."""
+"""The configurations of the multi-hop tasks: data sets, settings of the task, foreign keys."""
 
 from pathlib import Path
 
@@ -53,6 +53,6 @@ def test_a_run_has_the_settings_of_the_project() -> None:
         ("kl_beta=0.04", "algorithm.kl_coef"),
     ],
 )
-def test_options_of_the_musique_project_are_told_their_name_here(theirs: str, ours: str) -> None:
+def test_options_of_the_musique_project_name_ours(theirs: str, ours: str) -> None:
     with pytest.raises(ConfigError, match=ours.replace(".", r"\.")):
         load_config([theirs], config_name="musique")

@@ -31,7 +31,7 @@ def values(config: Config) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("run", COMMANDS)
-def test_it_means_what_the_command_of_that_run_means_today(run: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_run_equals_its_command_today(run: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RLVR_DATA", raising=False)
     name, words = COMMANDS[run]
     today = load_config(list(words), config_name=name)

@@ -1,4 +1,4 @@
-"""What does not go together, and what has no effect: each seen to be refused, and nothing where a value works."""
+"""Settings that exclude each other or have no effect are refused, all others are silent."""
 
 import re
 from pathlib import Path
@@ -26,13 +26,13 @@ def lines(text: str) -> list[str]:
 
 
 def table(text: str) -> list[tuple[str, str]]:
-    """`overrides -> what is said`, a line each."""
+    """`overrides -> message`, a line each."""
     rows = [line.split(" -> ") for line in text.strip().splitlines() if not line.startswith("#")]
     return [(overrides, said) for overrides, said in rows]
 
 
 REFUSED = table(r"""
-# tasks and their tools; what the classes of a section check by themselves is tested beside them
+# tasks and their tools; checks of one section are tested beside its class
 task.operators=[+,+] task.operand_range=[6,0] -> task.operators=["+","+"]: names an operator twice; name each once.
 task=two_hop prompt.tool_format=hermes -> task=two_hop needs words
 task=mix HF task.parts={musique:{set:['prompt.tool_format=llama']},wiki2:1} -> called in more than one way
@@ -77,7 +77,7 @@ task=gsm8k HF evaluation.also=[gsm8k] -> evaluation.also: names a task that this
 evaluation.headline=part_format -> evaluation.headline=part_format: the reward has no such part
 evaluation.headline=sampled_part_boxed -> evaluation.headline=sampled_part_boxed: nothing is sampled
 resume=true -> resume=true: needs the folder of the run to go on with; add run_dir=FOLDER
-# what the prompt asks for
+# the form of the answer
 task=finqa HF task.answer=program -> task.answer=program: the prompt asks for a number
 task=finqa HF prompt=financial_program -> task.answer=number: the prompt asks for a program, so no answer
 task=gsm8k HF prompt.answer_in=boxed reward=numeric -> prompt.answer_in=boxed: the prompt asks for the answer in another
@@ -138,7 +138,7 @@ task=gsm8k HF evaluation.also=[musique,hotpotqa,wiki2]
 
 
 @pytest.mark.parametrize(("overrides", "said"), REFUSED)
-def test_what_does_not_go_together_is_refused(overrides: str, said: str) -> None:
+def test_settings_that_exclude_each_other_are_refused(overrides: str, said: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load_config(lines(overrides))
     assert said in str(caught.value)
@@ -153,11 +153,9 @@ def test_a_value_without_effect_is_refused(overrides: str, condition: str) -> No
 
 
 @pytest.mark.parametrize("overrides", SILENT)
-def test_nothing_is_said_where_a_value_works_or_is_the_default(overrides: str) -> None:
+def test_values_that_work_are_silent(overrides: str) -> None:
     assert load_config(lines(overrides)).notes == ()
 
-
-# ----------------------------------------------------------------------------------------------- who said it, and where
 
 MINE = "defaults: [rpn, _self_]\nalgorithm: {kl_coef: 0.1, kl_estimator: k1}\n"
 
@@ -178,19 +176,16 @@ def test_an_idle_value_of_a_file_is_an_error(tmp_path: Path) -> None:
         mine(tmp_path, MINE, "algorithm.kl_coef=0", "algorithm.kl_estimator=k1")  # says it again
     tools = "defaults: [two_hop, _self_]\nprompt: {tool_format: words}\n"
     assert mine(tmp_path, tools) == ()
-    (note,) = mine(tmp_path, tools, "task=rpn")  # a choice changes a condition, too
+    (note,) = mine(tmp_path, tools, "task=rpn")  # a choice changes a condition as well
     assert note == "prompt.tool_format=words: has no effect; it needs a task with tools"
     (note,) = mine(tmp_path, "defaults: [rpn, _self_]\nwarm_start: {num_steps: 500}\n", "warm_start.enabled=false")
     assert note.startswith("warm_start.num_steps=500: has no effect")
 
 
-def test_what_our_own_files_say_is_never_idle() -> None:
+def test_values_of_our_own_files_are_never_idle() -> None:
     assert not load_config(["warm_start.enabled=false"], config_name="rpn_test").warm_start.enabled
     config = load_config(["algorithm.num_epochs=1", "algorithm.num_minibatches=1"], config_name="rpn_small")
     assert config.notes == ()
-
-
-# ------------------------------------------------------------------------------------------------------------- notes
 
 
 def notes(*overrides: str, config_name: str = "gsm8k") -> list[str]:
@@ -213,9 +208,6 @@ def test_a_headline_of_another_reward_falls_back_to_accuracy() -> None:
     assert "evaluation.headline=accuracy: the reward has no part format" in config.notes
 
 
-MUSIQUE = ("model.name_or_path=x",)
-
-
 @pytest.mark.parametrize(
     ("overrides", "key"),
     [
@@ -224,5 +216,5 @@ MUSIQUE = ("model.name_or_path=x",)
     ],
 )
 def test_a_factor_for_hops_that_the_algorithm_cancels_is_noted(overrides: tuple[str, ...], key: str) -> None:
-    (note,) = load_config([*MUSIQUE, *overrides], config_name="musique").notes
+    (note,) = load_config(["model.name_or_path=x", *overrides], config_name="musique").notes
     assert note.startswith(f"{key}: all episodes of a question share its factor for hops, which algorithm.std_norm")
