@@ -67,8 +67,7 @@ def test_imports_only_go_down() -> None:
     assert found == []
 
 
-def test_the_heart_needs_torch_transformers_and_little_else() -> None:
-    """Whoever reads a training step needs no other package of ours."""
+def test_core_needs_torch_transformers_and_little_else() -> None:
     of_ours = {"core", "types", "errors", "settings", "registry", "seeding", "imports"}
     allowed = set(sys.stdlib_module_names) | {"torch", "transformers", "pydantic"}
     found = set()
@@ -85,7 +84,7 @@ def test_every_room_has_a_layer() -> None:
     assert rooms - {"__init__"} <= set(LEVEL)
 
 
-def test_the_page_of_the_heart_names_files_that_exist() -> None:
+def test_the_page_of_core_names_files_that_exist() -> None:
     text = (PACKAGE / "core" / "README.md").read_text()
     named = re.findall(r"[\w/]+\.py", re.sub(r"\[.*?\]\(.*?\)", "", text))
     assert len(named) > 20

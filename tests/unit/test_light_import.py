@@ -31,22 +31,23 @@ def python(code: str) -> str:
 PARSERS = "from rlvr.cli.main import _parsers; [parser.format_help() for parser in _parsers()[1].values()]"
 
 
-@pytest.mark.parametrize("statement", ["import rlvr", f"import rlvr.cli.main; {PARSERS}"])
-def test_neither_the_package_nor_its_help_loads_anything_heavy(statement: str) -> None:
-    assert python(LIST_HEAVY.format(statement=statement)).split() == []
+MODELS = ("torch", "transformers")
+WRONG = "from rlvr.cli.main import main; assert main(['eval', 'x', '--task', 'rpn', '--set', 'misspelt=1']) == 2"
+TRACKING = "import rlvr.tracking.rollouts, rlvr.tracking.console, rlvr.tracking.jsonl"
 
 
-def test_naming_a_function_of_the_api_loads_no_model_library() -> None:
-    heavy = python(LIST_HEAVY.format(statement="import rlvr; rlvr.train, rlvr.evaluate, rlvr.Run")).split()
-    assert not {"torch", "transformers", "scipy", "numpy"} & set(heavy)
-
-
-def test_a_wrong_setting_is_told_before_anything_heavy_is_loaded() -> None:
-    statement = (
-        "from rlvr.cli.main import main; assert main(['eval', 'x', '--task', 'rpn', '--set', 'misspelt=1']) == 2"
-    )
-    heavy = python(LIST_HEAVY.format(statement=statement)).split()
-    assert not {"torch", "transformers"} & set(heavy)
+@pytest.mark.parametrize(
+    ("statement", "forbidden"),
+    [
+        pytest.param("import rlvr", HEAVY, id="package"),
+        pytest.param(f"import rlvr.cli.main; {PARSERS}", HEAVY, id="help of every command"),
+        pytest.param("import rlvr; rlvr.train, rlvr.evaluate, rlvr.Run", (*MODELS, "scipy", "numpy"), id="API names"),
+        pytest.param(WRONG, MODELS, id="a wrong setting"),
+        pytest.param(TRACKING, MODELS[:1], id="tracking"),
+    ],
+)
+def test_nothing_heavy_is_loaded_early(statement: str, forbidden: tuple[str, ...]) -> None:
+    assert not {*forbidden} & {*python(LIST_HEAVY.format(statement=statement)).split()}
 
 
 def test_a_run_loads_no_report_or_tracker_early(tmp_path: Path) -> None:

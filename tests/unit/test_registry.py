@@ -1,4 +1,4 @@
-"""Finding components: whose name counts, and what installed packages and files in the current folder can not do."""
+"""Names of components: ours win over installed packages and files in the current folder."""
 
 import colorsys
 import sys
@@ -26,7 +26,7 @@ class Mine(Grpo): ...
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A package that calls an algorithm `mine`, another one as ours is called, and a module that there is not."""
+    """A package with an algorithm `mine`, one with a name of ours, and one whose module is missing."""
     (tmp_path / "of_a_package.py").write_text(MODULE)
     info = tmp_path / "shelf-1.0.dist-info"
     info.mkdir()

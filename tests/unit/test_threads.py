@@ -1,29 +1,50 @@
-"""Tools that hang: the caller gets an answer in time, the event loop goes on, threads are few and end."""
+"""Tools that hang: the caller gets an answer in time, threads are few and end."""
 
 import asyncio
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
 from rlvr import threads
-from rlvr.envs.tools import ToolResult, make_tool
+from rlvr.envs.tools import Tool, ToolResult, make_tool
 from rlvr.errors import UserError
 from rlvr.threads import CallThreads
+from tests.system.harness import wait_until
 
 
-def test_pitfall_27_a_tool_that_hangs_is_given_up() -> None:
-    wake = threading.Event()
+@pytest.fixture
+def wake() -> Iterator[threading.Event]:
+    """Lets hanging tools end; set after the test."""
+    event = threading.Event()
+    yield event
+    event.set()
 
+
+def hanging(wake: threading.Event) -> Callable[[], str]:
     def hang() -> str:
         """Hang."""
         wake.wait(30)
         return "late"
 
+    return hang
+
+
+def calls(tool: Tool, arguments: Sequence[dict[str, Any]]) -> list[ToolResult]:
+    """Results of concurrent calls."""
+
+    async def together() -> list[ToolResult]:
+        return await asyncio.gather(*(tool.call(one, index) for index, one in enumerate(arguments)))
+
+    return asyncio.run(together())
+
+
+def test_pitfall_27_a_tool_that_hangs_is_given_up(wake: threading.Event) -> None:
     async def beside() -> tuple[ToolResult, int]:
         ticks = 0
 
@@ -34,12 +55,11 @@ def test_pitfall_27_a_tool_that_hangs_is_given_up() -> None:
                 ticks += 1
 
         ticking = asyncio.create_task(tick())
-        result = await make_tool(hang, timeout_s=0.2).call({}, None)
+        result = await make_tool(hanging(wake), timeout_s=0.2).call({}, None)
         ticking.cancel()
         return result, ticks
 
     result, ticks = asyncio.run(beside())
-    wake.set()
     assert result == ToolResult(text="it took more than 0.2 s and was given up", failure="timeout")
     assert ticks >= 5
 
@@ -63,21 +83,14 @@ def test_pitfall_27_a_tool_that_ignores_cancel_is_left() -> None:
 
 
 @pytest.mark.parametrize("kind", ["thread", "async"])
-def test_who_gives_up_waiting_is_cancelled_at_once(kind: str) -> None:
-    wake = threading.Event()
-
-    def hang() -> str:
-        """Hang."""
-        wake.wait(30)
-        return ""
-
+def test_a_cancelled_call_ends_at_once(kind: str, wake: threading.Event) -> None:
     async def hang_too() -> str:
         """Hang."""
         await asyncio.sleep(30)
         return ""
 
     async def give_up() -> int:
-        tool = make_tool(hang_too if kind == "async" else hang, timeout_s=20.0)
+        tool = make_tool(hang_too if kind == "async" else hanging(wake), timeout_s=20.0)
         waiting = asyncio.create_task(tool.call({}, None))
         await asyncio.sleep(0.02)
         waiting.cancel()
@@ -86,10 +99,6 @@ def test_who_gives_up_waiting_is_cancelled_at_once(kind: str) -> None:
         return len(asyncio.all_tasks())
 
     assert asyncio.run(give_up()) == 1
-    wake.set()
-
-
-# ----------------------------------------------------------------------------------------------------------- threads
 
 
 def num_tool_threads() -> int:
@@ -108,31 +117,20 @@ def test_few_calls_run_at_once_and_their_threads_end() -> None:
         return state
 
     tool = make_tool(note, timeout_s=5.0, threads=CallThreads(max_threads=3))
-
-    async def many() -> list[ToolResult]:
-        return await asyncio.gather(*(tool.call({}, index) for index in range(100)))
-
-    assert [result.text for result in asyncio.run(many())] == [str(index) for index in range(100)]
+    assert [result.text for result in calls(tool, [{}] * 100)] == [str(index) for index in range(100)]
     assert 1 <= most[0] <= 4  # one that has answered may not have ended yet
     wait_until(lambda: num_tool_threads() == 0)
 
 
-def test_hanging_threads_are_replaced() -> None:
-    wake = threading.Event()
-
+def test_hanging_threads_are_replaced(wake: threading.Event) -> None:
     def maybe(hangs: bool) -> str:
         """Perhaps."""
         if hangs:
             wake.wait(30)
         return "ok"
 
-    threads = CallThreads(max_threads=2)
-    tool = make_tool(maybe, timeout_s=0.1, threads=threads)
-
-    async def many() -> list[ToolResult]:
-        return await asyncio.gather(*(tool.call({"hangs": index < 6}, None) for index in range(20)))
-
-    results = asyncio.run(many())
+    tool = make_tool(maybe, timeout_s=0.1, threads=CallThreads(max_threads=2))
+    results = calls(tool, [{"hangs": index < 6} for index in range(20)])
     assert [result.failure for result in results] == ["timeout"] * 6 + [None] * 14
     wait_until(lambda: num_tool_threads() == 6)
     wake.set()
@@ -146,23 +144,11 @@ def test_pitfall_27_waiting_for_a_thread_is_not_timed() -> None:
         return "ok"
 
     tool = make_tool(slow, timeout_s=0.2, threads=CallThreads(max_threads=1))
-
-    async def many() -> list[ToolResult]:
-        return await asyncio.gather(*(tool.call({}, None) for _ in range(8)))
-
-    assert [result.text for result in asyncio.run(many())] == ["ok"] * 8
+    assert [result.text for result in calls(tool, [{}] * 8)] == ["ok"] * 8
 
 
-def test_pitfall_27_too_many_hanging_threads_are_a_sentence() -> None:
-    wake = threading.Event()
-
-    def hang() -> str:
-        """Hang."""
-        wake.wait(30)
-        return ""
-
-    threads = CallThreads(max_threads=2, max_hanging=4)
-    tool = make_tool(hang, timeout_s=0.02, threads=threads)
+def test_pitfall_27_too_many_hanging_threads_are_a_sentence(wake: threading.Event) -> None:
+    tool = make_tool(hanging(wake), timeout_s=0.02, threads=CallThreads(max_threads=2, max_hanging=4))
 
     async def many() -> None:
         for _ in range(10):
@@ -188,13 +174,6 @@ print(asyncio.run(make_tool(hang, timeout_s=0.05).call({}, None)).failure)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "timeout\n", "")
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + 20.0
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.005)
 
 
 def test_pitfall_27_a_call_that_is_given_up_is_not_made() -> None:
