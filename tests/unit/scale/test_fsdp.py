@@ -1,4 +1,4 @@
-"""How weights are dealt out; what real ranks make of it is in tests/system/test_parallel.py."""
+"""Sharding without ranks; tests/system/test_parallel.py has real ones."""
 
 import pytest
 import torch
@@ -26,8 +26,8 @@ def test_a_cpu_has_nowhere_to_offload_to() -> None:
         make_parallel(settings, ALONE, bf16=False).shard(tiny_policy())
 
 
-def test_what_is_cut_on_a_gpu_is_kept_on_the_cpu_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As far as it can be seen without one: what FSDP is told about every part."""
+def test_cpu_offload_is_set_for_every_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The options of FSDP for every part, without a GPU."""
     told: dict[nn.Module, dict[str, object]] = {}
     for name in ("set_gradient_divide_factor", "set_force_sum_reduction_for_comms"):
         monkeypatch.setattr(nn.Module, name, lambda module, value: None, raising=False)

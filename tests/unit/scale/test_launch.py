@@ -1,4 +1,4 @@
-"""What is refused before processes are connected, and which of them says it."""
+"""Errors before processes are connected, and the process that reports them."""
 
 from functools import partial
 
@@ -9,7 +9,7 @@ from rlvr.scale import launch
 from rlvr.scale.launch import errors_once, open_world
 
 
-def test_what_fails_alike_is_said_by_one_process_of_each_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_process_of_each_machine_reports_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
     waiting: list[str] = []
     for rank in ("0", "1", "2"):
         monkeypatch.setenv("LOCAL_RANK", rank)
@@ -27,7 +27,7 @@ def test_what_fails_alike_is_said_by_one_process_of_each_machine(monkeypatch: py
         ("2", "single", None, r"^trainer\.strategy=single: 2 processes were started"),
     ],
 )
-def test_another_world_than_the_one_asked_for_is_refused(
+def test_another_world_size_is_refused(
     size: str, strategy: str, wanted: int | None, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", size)

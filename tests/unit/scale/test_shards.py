@@ -1,4 +1,4 @@
-"""Checkpoints of several ranks: each writes what it holds, and any number of processes goes on from it."""
+"""Checkpoints of several ranks: each writes its rows, and any number of processes resumes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, nullcontext
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock, patch
@@ -43,9 +44,6 @@ OVERRIDES = ("algorithm=ppo", "algorithm.num_epochs=2", "trainer.learning_rate=0
 Weights = dict[str, list[float]]
 
 
-# ------------------------------------------------------------------------------------------------ what the ranks run
-
-
 class Cursor:
     """What checkpoints need of the rollouts."""
 
@@ -64,16 +62,9 @@ def make(world: World, strategy: str, folder: str, base: str | None) -> tuple[Tr
     settings = (f"trainer.strategy={strategy}", *(OVERRIDES if base is None else ()))
     trainer = tiny_trainer(policy, *settings, world=world)
     cursor: Any = Cursor()
-    made = CheckpointSchedule(
-        folder=Path(folder),
-        settings=tiny_config(*settings).trainer,
-        policy=trainer.policy,
-        trainer=trainer,
-        rollouts=cursor,
-        headline="eval/rpn/accuracy",
-        before_save=lambda: None,
-        world=world,
-    )
+    parts: dict[str, Any] = {"policy": trainer.policy, "trainer": trainer, "rollouts": cursor, "world": world}
+    parts |= {"headline": "eval/rpn/accuracy", "before_save": lambda: None}
+    made = CheckpointSchedule(folder=Path(folder), settings=tiny_config(*settings).trainer, **parts)
     return trainer, made, cursor
 
 
@@ -82,7 +73,7 @@ def weights_of(policy: HubPolicy) -> Weights:
 
 
 def moments_of(trainer: Trainer) -> Weights:
-    """By name: parameters stand in another order where some are sharded."""
+    """By name: sharded parameters have another order."""
     state = trainer.optimizer.state
     return {
         f"{name} {key}": whole(state[parameter][key]).flatten().tolist()
@@ -91,7 +82,10 @@ def moments_of(trainer: Trainer) -> Weights:
     }
 
 
-def begin(world: World, strategy: str, folder: str, base: str | None = None) -> tuple[Weights, Weights, Weights]:
+Numbers = tuple[Weights, Weights, Weights]
+
+
+def begin(world: World, strategy: str, folder: str, base: str | None = None) -> Numbers:
     """Two steps, saved; weights and moments then, and the weights after a third one."""
     trainer, made, _ = make(world, strategy, folder, base)
     batch = tiny_batch(tiny_policy("qwen2"))
@@ -103,8 +97,8 @@ def begin(world: World, strategy: str, folder: str, base: str | None = None) -> 
     return saved, moments, weights_of(trainer.policy)
 
 
-def go_on(world: World, strategy: str, folder: str, base: str | None = None) -> tuple[Weights, Weights, Weights]:
-    """The same from what was saved, in a process that knows nothing; the third step."""
+def go_on(world: World, strategy: str, folder: str, base: str | None = None) -> Numbers:
+    """The same numbers, restored into a trainer with other weights."""
     trainer, made, cursor = make(world, strategy, folder, base)
     with torch.no_grad():
         for parameter in trainer.policy.parameters():
@@ -131,9 +125,6 @@ def largest_gap(left: Weights, right: Weights) -> float:
     return max((torch.tensor(left[name]) - torch.tensor(right[name])).abs().max().item() for name in left)
 
 
-# --------------------------------------------------------------------------------------------- any number goes on
-
-
 @pytest.mark.parametrize(
     ("before", "after"),
     [
@@ -145,7 +136,7 @@ def largest_gap(left: Weights, right: Weights) -> float:
     ],
     ids=lambda value: f"{value[1]}{value[0]}",
 )
-def test_pitfall_37_what_some_ranks_saved_any_number_goes_on_from(
+def test_pitfall_37_any_number_of_ranks_resumes(
     before: tuple[int, str], after: tuple[int, str], ranks: Ranks, tmp_path: Path
 ) -> None:
     saved, moments, further = run(ranks, *before, begin, str(tmp_path))
@@ -162,7 +153,7 @@ def test_pitfall_37_what_some_ranks_saved_any_number_goes_on_from(
 
 
 @pytest.mark.parametrize(("before", "after"), [("fsdp2", "single"), ("single", "fsdp2")])
-def test_pitfall_37_adapters_over_a_cut_model_are_saved_whole(
+def test_pitfall_37_adapters_of_a_sharded_model_are_saved_whole(
     before: str, after: str, ranks: Ranks, tmp_path: Path
 ) -> None:
     base = str(save_model(tmp_path / "base"))
@@ -189,9 +180,6 @@ def test_each_rank_writes_only_its_rows(ranks: Ranks, tmp_path: Path) -> None:
         assert torch.equal(Shards(folder).rows(f"parameters/{name}"), tensor), name
 
 
-# ------------------------------------------------------------------------------------------------- rows on the disk
-
-
 def write(folder: Path, rows: Mapping[str, list[tuple[int, int]]], width: int = 2) -> dict[str, torch.Tensor]:
     """Tensors of `width` columns cut into ranges of rows, one for each rank."""
     whole_ones = {name: torch.arange(width * ranges[-1][1]).reshape(-1, width) for name, ranges in rows.items()}
@@ -211,7 +199,7 @@ def write(folder: Path, rows: Mapping[str, list[tuple[int, int]]], width: int = 
     return whole_ones
 
 
-def test_pitfall_37_any_rows_of_a_tensor_come_from_the_files_that_hold_them(tmp_path: Path) -> None:
+def test_pitfall_37_rows_are_read_from_the_files_that_hold_them(tmp_path: Path) -> None:
     wanted = write(tmp_path / "s", {"long": [(0, 3), (3, 6), (6, 7)], "short": [(0, 1)]})
     shards = Shards(tmp_path / "s")
     for first in range(8):
@@ -223,9 +211,6 @@ def test_pitfall_37_any_rows_of_a_tensor_come_from_the_files_that_hold_them(tmp_
     assert "long" not in Shards(None)
 
 
-# ------------------------------------------------------------------------------------------------ whole or absent
-
-
 def flip(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
@@ -233,44 +218,36 @@ def flip(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "name", "problem"),
-    [
-        (
-            lambda path: flip(path / SHARDS / shard_name(1)),
-            "shards/rank_00001.safetensors",
-            "is missing or",
-        ),
-        (
-            lambda path: (path / SHARDS / shard_name(0)).unlink(),
-            "shards/rank_00000.safetensors",
-            "is missing or",
-        ),
-        (lambda path: flip(path / SHARDS / INDEX), "shards/index.json", "is missing or"),
-    ],
+    ("damage", "name"),
+    [(flip, "rank_00001.safetensors"), (Path.unlink, "rank_00000.safetensors"), (flip, "index.json")],
 )
 def test_pitfall_37_damage_is_named_by_all_ranks(
-    damage: Callable[[Path], None], name: str, problem: str, ranks: Ranks, tmp_path: Path
+    damage: Callable[[Path], None], name: str, ranks: Ranks, tmp_path: Path
 ) -> None:
     run(ranks, 2, "fsdp2", begin, str(tmp_path))
     path = list_checkpoints(tmp_path)[2]
-    damage(path)
-    with pytest.raises(UserError, match=rf"step_000002 is damaged: {name} {problem}.*; delete that folder"):
+    damage(path / SHARDS / name)
+    with pytest.raises(UserError, match=rf"step_000002 is damaged: shards/{name} is missing or.*; delete that folder"):
         load_checkpoint(path)
     errors = ranks(2, "ddp", load_error, str(path))
     assert errors[0] == errors[1]
-    assert f"{name} {problem}" in errors[0]
+    assert f"shards/{name} is missing or" in errors[0]
 
 
-def load_error(world: World, path: str) -> str:
+def error_of(act: Callable[[], Any]) -> str:
     try:
-        load_checkpoint(Path(path), world)
+        act()
     except UserError as error:
         return str(error)
     return "none"
 
 
-def test_weights_of_another_shape_are_refused_before_any_is_loaded(ranks: Ranks, tmp_path: Path) -> None:
-    """A model folder that is another one than when the run began."""
+def load_error(world: World, path: str) -> str:
+    return error_of(lambda: load_checkpoint(Path(path), world))
+
+
+def test_weights_of_another_shape_are_refused(ranks: Ranks, tmp_path: Path) -> None:
+    # a model folder that has changed since the run began
     run(ranks, 2, "fsdp2", begin, str(tmp_path))
     found = run(ranks, 2, "fsdp2", go_on_with_fewer_tokens, str(tmp_path))
     assert re.search(r"does not fit the model \(model.embed_tokens.weight\): use", found)
@@ -279,14 +256,7 @@ def test_weights_of_another_shape_are_refused_before_any_is_loaded(ranks: Ranks,
 def go_on_with_fewer_tokens(world: World, strategy: str, folder: str) -> str:
     with patch(f"{__name__}.tiny_policy", partial(tiny_policy, vocab_size=13)):
         _, made, _ = make(world, strategy, folder, None)
-    try:
-        made.restore(load_checkpoint(list_checkpoints(Path(folder))[2], world))
-    except UserError as error:
-        return str(error)
-    return "restored"
-
-
-# -------------------------------------------------------------------------------------------- kills in the middle
+    return error_of(lambda: made.restore(load_checkpoint(list_checkpoints(Path(folder))[2], world)))
 
 
 def save_twice(world: World, folder: str, die_at: int, victim: int) -> None:
@@ -304,7 +274,7 @@ def save_twice(world: World, folder: str, die_at: int, victim: int) -> None:
     )
     save_checkpoint(Path(folder), 1, contents, world)
     if world.rank == victim:
-        sys.addaudithook(assassin(die_at))
+        sys.addaudithook(partial(kill_at, die_at, count()))
     save_checkpoint(Path(folder), 2, contents, world)
 
 
@@ -312,23 +282,14 @@ def save_on_a_full_disk(world: World, strategy: str, folder: str, full: int) -> 
     """One rank has no room for its rows."""
     trainer, made, _ = make(world, strategy, folder, None)
     update(trainer, tiny_batch(tiny_policy("qwen2")))
-    if world.rank == full:
-        no_room = OSError(errno.ENOSPC, "No space left on device")
-        made_by = patch("rlvr.training.checkpoint.write_rows", side_effect=no_room)
-    else:
-        made_by = nullcontext()
-    with made_by:
-        try:
-            made.save_if_due(1, {}, now=True)
-        except UserError as error:
-            return str(error)
-    return "saved"
+    no_room = OSError(errno.ENOSPC, "No space left on device")
+    rows = patch("rlvr.training.checkpoint.write_rows", side_effect=no_room) if world.rank == full else nullcontext()
+    with rows:
+        return error_of(lambda: made.save_if_due(1, {}, now=True))
 
 
 @pytest.mark.parametrize("full", [0, 1])
-def test_pitfall_37_a_disk_that_is_full_on_one_rank_is_the_reason_on_all(
-    full: int, ranks: Ranks, tmp_path: Path
-) -> None:
+def test_pitfall_37_a_full_disk_of_one_rank_is_the_error_of_all(full: int, ranks: Ranks, tmp_path: Path) -> None:
     found = run(ranks, 2, "fsdp2", save_on_a_full_disk, str(tmp_path), full)
     assert re.fullmatch(rf"Cannot write .*{shard_name(full)}: the disk is full; free some space\.", found)
     assert entries(tmp_path) == []
@@ -347,7 +308,7 @@ def test_pitfall_37_each_rank_pushes_its_own_rows_to_the_disk(ranks: Ranks, tmp_
     assert second == [shard_name(1)]
 
 
-def test_pitfall_37_only_the_first_rank_deletes_checkpoints_and_syncs_metrics(ranks: Ranks, tmp_path: Path) -> None:
+def test_pitfall_37_only_the_first_rank_deletes_and_syncs(ranks: Ranks, tmp_path: Path) -> None:
     assert run(ranks, 2, "fsdp2", deletes, str(tmp_path)) == "done"
     assert list(list_checkpoints(tmp_path)) == [3]
 
@@ -366,26 +327,17 @@ def deletes(world: World, strategy: str, folder: str) -> str:
     return "done"
 
 
-def assassin(die_at: int) -> Callable[[str, tuple[object, ...]], None]:
+def kill_at(die_at: int, counter: Iterator[int], event: str, args: tuple[object, ...]) -> None:
     """An audit hook that kills the process at its n-th operation on the file system, reading included."""
-    count = 0
-
-    def hook(event: str, args: tuple[object, ...]) -> None:
-        nonlocal count
-        if event in ("open", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.chmod"):
-            count += 1
-            if count == die_at:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    return hook
+    changes = ("open", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.chmod")
+    if event in changes and next(counter) == die_at - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.parametrize(
     ("victim", "die_at"), [(1, 1), (1, 2), *((0, number) for number in (1, 4, 7, 12, 20, 28))], ids=str
 )
-def test_pitfall_37_a_rank_killed_while_saving_leaves_whole_checkpoints_or_none(
-    victim: int, die_at: int, tmp_path: Path
-) -> None:
+def test_pitfall_37_a_rank_killed_while_saving_damages_nothing(victim: int, die_at: int, tmp_path: Path) -> None:
     pool = Ranks()
     try:
         with pytest.raises((RankError, EOFError, TimeoutError)):
