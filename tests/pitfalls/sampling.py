@@ -217,7 +217,7 @@ BUGS = [
         pitfall=30,
         name="a vLLM server's logprobs are not compared after a push",
         plant=around("rlvr.engines.vllm.push:_check_gap", lambda original, *arguments: None),
-        caught_by=PUSH + "30_a_head_that_keeps_its_old_weights_is_found_by_the_probe",
+        caught_by=PUSH + "30_the_probe_finds_a_head_with_old_weights",
     ),
     Planted(
         pitfall=31,
@@ -229,7 +229,7 @@ BUGS = [
         pitfall=31,
         name="vLLM's prefix cache survives a push",
         plant=around("rlvr.engines.vllm.server:Server.forget_prefixes", lambda original, self: None),
-        caught_by=PUSH + "31_a_prefix_cache_that_is_not_dropped_is_an_error",
+        caught_by=PUSH + "31_a_kept_prefix_cache_is_an_error",
     ),
     Planted(
         pitfall=32,

@@ -403,14 +403,14 @@ BY_OTHERS = {  # what takes several processes, runs or a server; tests/unit/app/
     "trainer.cpu_offload": f"{TRAINING}test_a_cpu_has_nowhere_to_offload_to",
     "warm_start.cache": "tests/system/test_train.py::test_a_warm_start_is_computed_once",
     "task.retrieval.max_error_share": "tests/unit/retrieval/test_services.py::test_pitfall_26_a_search_may_fail",
-    "engine.urls": f"{SERVERS}test_engine.py::test_requests_are_spread_by_load_bounded_in_number_and_a_session_stays",
-    "engine.sync": f"{SERVERS}test_push.py::test_pitfall_32_what_is_pushed_is_the_merged_model_and_the_base_stays_as",
+    "engine.urls": f"{SERVERS}test_engine.py::test_requests_are_spread_and_a_session_keeps_its_server",
+    "engine.sync": f"{SERVERS}test_push.py::test_pitfall_32_the_merged_model_is_pushed",
     "engine.broadcast_host": f"{SERVERS}test_push.py::test_an_address_that_is_not_this_machines_is_refused",
-    "engine.weights_dir": "tests/unit/app/test_engines.py::test_servers_get_their_weights_in_the_run_folder_or_where",
-    "engine.timeout_s": f"{SERVERS}test_faults.py::test_a_server_that_hangs_is_not_waited_for_for_ever",
-    "engine.wait_s": f"{SERVERS}test_faults.py::test_a_server_that_does_not_come_back_ends_the_run_with_a_sentence",
-    "engine.max_retries": f"{SERVERS}test_faults.py::test_a_server_that_is_always_wrong_ends_the_run_with_its_reason",
-    "engine.max_logprob_gap": f"{SERVERS}test_push.py::test_pitfall_30_a_head_that_keeps_its_old_weights_is_found",
+    "engine.weights_dir": "tests/unit/app/test_engines.py::test_servers_read_weights_from_run_folder_or_weights_dir",
+    "engine.timeout_s": f"{SERVERS}test_faults.py::test_a_server_that_hangs_is_not_waited_for",
+    "engine.wait_s": f"{SERVERS}test_faults.py::test_a_server_that_does_not_come_back_ends_the_run",
+    "engine.max_retries": f"{SERVERS}test_faults.py::test_a_server_that_is_always_wrong_ends_the_run",
+    "engine.max_logprob_gap": f"{SERVERS}test_push.py::test_pitfall_30_the_probe_finds_a_head_with_old_weights",
 }
 
 

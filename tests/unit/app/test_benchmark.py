@@ -15,7 +15,7 @@ def cell(model: str, task: str, retriever: str = "-") -> Cell:
     return Cell(model=model, task=task, own_task="rpn", retriever=retriever, config=CONFIG)
 
 
-def test_rows_stand_in_the_order_of_the_plan_and_sets_of_one_task_together() -> None:
+def test_rows_are_in_the_order_of_the_plan() -> None:
     cells = (cell("a", "mix"), cell("b", "mix"), cell("a", "rpn"), cell("a", "mix/x"), cell("b", "rpn"))
     records = [
         *greedy([1], task="mix/x", settings="s1"),  # of the plan's own mix/x, not of the mix
@@ -29,7 +29,7 @@ def test_rows_stand_in_the_order_of_the_plan_and_sets_of_one_task_together() -> 
     assert [line["kind"] for line in found.lines()] == ["cell"] * 4 + ["failed"] * 2
 
 
-def test_the_retriever_that_a_task_has_by_itself_stays_when_another_one_is_added(tmp_path: Path) -> None:
+def test_the_default_retriever_stays_when_another_is_added(tmp_path: Path) -> None:
     plan = join(tmp_path, Plan(models=("a",), tasks=("musique",)))
     write_plan(tmp_path, plan, make_cells(plan))
     more = join(tmp_path, Plan(models=(), tasks=(), retrievers=("golden",)))
@@ -38,7 +38,7 @@ def test_the_retriever_that_a_task_has_by_itself_stays_when_another_one_is_added
     assert len(plan.retrievers) == 1
 
 
-def test_every_cell_has_a_file_of_its_own_that_any_system_can_hold() -> None:
+def test_every_cell_has_a_file_with_a_portable_name() -> None:
     models = ["a", "runs/a", "runs-a", "runs_a", "../a", "a__b", "openai:http://h:1/v1#a", "ä" * 300, "x" * 300]
     files = [cell(model, task).file for model in models for task in ("rpn", "a__rpn")]
     files += [cell("a", "rpn", retriever).file for retriever in ("bm25", "semantic/BAAI/bge-small", "hybrid")]

@@ -1,4 +1,4 @@
-"""How tools are called is a setting, and the one of the task that is spoken of."""
+"""The format of tool calls is a setting of each task."""
 
 import pytest
 
@@ -25,17 +25,13 @@ def spoken(config: Config, name: str) -> str:
 
 
 @pytest.mark.parametrize("tool_format", ["hermes", "llama"])
-def test_pitfall_28_the_format_of_tool_calls_is_the_one_that_was_chosen(tool_format: str) -> None:
+def test_pitfall_28_tool_calls_have_the_chosen_format(tool_format: str) -> None:
     config = load_config([*HF, f"prompt.tool_format={tool_format}"], config_name="musique")
     assert spoken(config, "musique") == tool_format
 
 
-def test_pitfall_28_each_task_of_a_configuration_has_the_format_of_its_own_prompt() -> None:
+def test_pitfall_28_each_task_has_the_format_of_its_prompt() -> None:
     llama = "{set: ['prompt.tool_format=llama']}"
     also = "+evaluation.also={other: {task: wiki2, set: ['prompt.tool_format=hermes']}}"
     config = load_config(["task=mix", *HF, f"task.parts={{gsm8k: 1, musique: {llama}}}", also])
-    assert {name: spoken(config, name) for name in ("mix", "musique", "other")} == {
-        "mix": "llama",
-        "musique": "llama",
-        "other": "hermes",
-    }
+    assert [spoken(config, name) for name in ("mix", "musique", "other")] == ["llama", "llama", "hermes"]

@@ -14,7 +14,7 @@ SHORT = "reward.parts.short={type: length, weight: 1.0, free_tokens: 10, max_tok
 MIX = ("task=mix", *HF, f"task.parts={{gsm8k: {{set: ['{SHORT}']}}, finqa: 1}}")
 
 
-def test_the_weights_are_those_that_the_reward_is_made_with() -> None:
+def test_shown_weights_are_those_of_the_reward() -> None:
     def weights(*lines: str, task: str = "rpn") -> dict[str, float]:
         return dict(_part_weights(load_config(lines), Example(id="e", messages=(), answer="", metadata={"task": task})))
 
@@ -24,7 +24,7 @@ def test_the_weights_are_those_that_the_reward_is_made_with() -> None:
     assert "short" not in weights(*MIX, task="finqa")
 
 
-def test_parts_that_are_zero_where_all_is_well_are_known_in_a_mix_too() -> None:
+def test_penalties_of_a_mix_are_known() -> None:
     for lines, found in (((*HF, "task=gsm8k", SHORT), {"short"}), ((*HF, "task=gsm8k"), set()), (MIX, {"short"})):
         config = load_config(lines)
         assert _console(config)._penalties == found

@@ -17,7 +17,7 @@ from tests.unit.engines.vllm.fake import running
 from tests.unit.engines.vllm.world import fake_of, make_policy
 
 
-def test_the_local_engine_shares_the_weights_or_copies_them_where_they_change_under_it() -> None:
+def test_the_local_engine_shares_or_copies_the_weights() -> None:
     policy = make_policy()
     for overrides, shares in (([], True), (["rollout.max_staleness=1"], False), (["trainer.strategy=fsdp2"], False)):
         engine = make_engine(load_config(overrides), policy, Path("unused"))
@@ -26,7 +26,7 @@ def test_the_local_engine_shares_the_weights_or_copies_them_where_they_change_un
         assert engine.max_context_tokens == context_tokens(policy)
 
 
-def test_servers_get_their_weights_in_the_run_folder_or_where_all_of_them_can_read(tmp_path: Path) -> None:
+def test_servers_read_weights_from_run_folder_or_weights_dir(tmp_path: Path) -> None:
     policy = make_policy()
     fake = fake_of(policy)
     with running(fake):
@@ -45,7 +45,7 @@ def test_servers_get_their_weights_in_the_run_folder_or_where_all_of_them_can_re
             engine.close()
 
 
-def test_ranks_begin_with_different_servers_and_each_says_what_becomes_of_them(
+def test_ranks_begin_with_different_servers_and_log_their_loss(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     policy = make_policy()
@@ -53,21 +53,19 @@ def test_ranks_begin_with_different_servers_and_each_says_what_becomes_of_them(
     notes: list[str] = []
     with running(*fakes):
         config = load_config(["engine=vllm", f"engine.urls=[{fakes[0].url},{fakes[1].url}]"])
-        engines = [
-            make_engine(config, policy, tmp_path, world, note_of_rank(config, world, notes.append))
-            for world in (World(rank=0), World(rank=1))
-        ]
-        firsts = [engine._fleet.members[0].url for engine in engines if isinstance(engine, VllmEngine)]
-        assert firsts == [fakes[0].url, fakes[1].url]
-        for fleet in [engine._fleet for engine in engines if isinstance(engine, VllmEngine)]:
-            fleet._on_note("lost")
+        for rank, fake in enumerate(fakes):
+            world = World(rank=rank)
+            engine = make_engine(config, policy, tmp_path, world, note_of_rank(config, world, notes.append))
+            assert isinstance(engine, VllmEngine)
+            assert engine._fleet.members[0].url == fake.url
+            engine._fleet._on_note("lost")
     assert notes == ["lost"]
     assert capsys.readouterr().err == "process 1: lost\n"
     note_of_rank(load_config(["tracker.console=none"]), World(rank=1), notes.append)("nothing")
     assert notes == ["lost", "nothing"], "the note of a quiet console says nothing"
 
 
-def test_a_server_that_does_not_fit_is_told_before_the_warm_start(tmp_path: Path) -> None:
+def test_an_unsuitable_server_is_refused_before_the_warm_start(tmp_path: Path) -> None:
     fake = fake_of(make_policy())
     run = tmp_path / "run"
     with running(fake), pytest.raises(UserError, match=r"has a model with vocab_size=\d+, the policy has"):

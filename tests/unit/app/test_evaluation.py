@@ -1,7 +1,9 @@
-"""What makes two measurements the same."""
+"""Fingerprints of how a measurement was made."""
 
 from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 from rlvr.app.evaluation import origin_of
 from rlvr.config.compose import load_config
@@ -19,7 +21,7 @@ def origin(
     return origin_of(inference, task, split)
 
 
-def test_pitfall_38_whatever_decides_an_answer_makes_other_settings() -> None:
+def test_pitfall_38_settings_are_all_that_decides_an_answer() -> None:
     others = [
         origin(question="what is 3 4 + ?"),  # the data have changed under the same id
         origin(weights="g"),
@@ -33,12 +35,7 @@ def test_pitfall_38_whatever_decides_an_answer_makes_other_settings() -> None:
     assert origin().settings == origin("seed=1").settings == origin("trainer.learning_rate=1e-5").settings
 
 
-def test_pitfall_38_only_how_it_is_asked_makes_other_conditions() -> None:
-    same = [
-        origin(weights="g"),
-        origin("reward.parts.correct.weight=1.0"),
-        origin("rollout.temperature=0.5"),
-        origin("seed=1"),
-    ]
-    assert {one.conditions for one in same} == {origin().conditions}
+@pytest.mark.parametrize("line", ["reward.parts.correct.weight=1.0", "rollout.temperature=0.5", "seed=1"])
+def test_pitfall_38_conditions_are_only_how_it_is_asked(line: str) -> None:
+    assert origin(line, weights="g").conditions == origin().conditions
     assert origin("rollout.max_completion_tokens=7").conditions != origin().conditions

@@ -1,4 +1,4 @@
-"""Which settings a model is tried with."""
+"""Settings of an evaluated model."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ class Gone(Tracker):
 """
 
 
-def test_a_run_whose_tracker_is_gone_can_be_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_with_a_missing_tracker_can_be_evaluated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "gone_tracker.py").write_text(TRACKER)
     config = load_config(["tracker.report_to=[gone_tracker:Gone]", "evaluation.num_examples=7"])

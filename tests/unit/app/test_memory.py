@@ -1,4 +1,4 @@
-"""From the configuration to what the memory plan is asked."""
+"""From the configuration to the arguments of the memory plan."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -25,11 +25,11 @@ def plan(*overrides: str, name: str = "rpn", world: World = ALONE) -> MemoryPlan
 
 
 def asked_about(found: MemoryPlan) -> str:
-    """What the plan took for the longest row."""
+    """Tokens of the longest row in the plan."""
     return found.lines[0].partition("rows of up to ")[2].partition(":")[0]
 
 
-def test_a_row_is_the_longest_prompt_and_all_completions_within_the_context():
+def test_the_longest_row_fits_the_context():
     assert asked_about(plan()) == "27"
     assert asked_about(plan("task.max_turns=3", name="two_hop")) == "67"
     assert asked_about(plan("rollout.max_completion_tokens=300", "model.max_context_tokens=400")) == "256"
@@ -46,7 +46,7 @@ def test_pitfall_33_each_copy_of_the_weights_is_planned_for():
     assert plan("trainer.strategy=ddp", world=World(size=2)).parts["weights"] == alone["weights"]
 
 
-def test_keys_and_values_are_those_that_are_sampled_together():
+def test_the_cache_is_of_completions_sampled_together():
     def of(*overrides: str) -> int:
         return plan(*overrides).parts["keys and values"]
 
@@ -57,7 +57,7 @@ def test_keys_and_values_are_those_that_are_sampled_together():
     assert of("engine=vllm", "engine.urls=[http://127.0.0.1:1]") == 0
 
 
-def test_the_memory_of_a_gpu_decides_unless_weights_wait_on_the_cpu(monkeypatch: pytest.MonkeyPatch):
+def test_gpu_memory_decides_unless_weights_are_offloaded(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(rlvr.app.memory, "available_memory", lambda device: 1 << 40)
     few = ("rollout.prompts_per_step=1", "rollout.group_size=2")
     assert plan(*few).microbatch_tokens == 2 * 27

@@ -1,6 +1,7 @@
-"""The card of an exported model: its numbers are those of the exported step, and what a model wrote stays text."""
+"""The card of an exported model: numbers of the exported step, and escaped text of the model."""
 
 import re
+from itertools import product
 from typing import Any
 
 import pytest
@@ -48,7 +49,7 @@ def metadata(text: str) -> dict[str, Any]:
     return yaml.safe_load(text.split("---\n")[1])
 
 
-def test_pitfall_38_scores_stand_with_interval_and_number_of_examples() -> None:
+def test_pitfall_38_scores_have_interval_and_number_of_examples() -> None:
     text = write_card(card())
     assert "| rpn | accuracy | 12.5% | 50.0% | 40.0% to 60.0% | 100 |" in text
     assert "| rpn | accuracy, 1 operator | 25.0% | 25.0% | 20.0% to 30.0% |  |" in text  # of fewer than the 100
@@ -60,7 +61,7 @@ def test_pitfall_38_scores_stand_with_interval_and_number_of_examples() -> None:
     ]
 
 
-def test_what_was_not_measured_is_not_claimed() -> None:
+def test_a_card_claims_only_measured_numbers() -> None:
     text = write_card(card(after={"reward/mean": 0.9}))
     assert "did not evaluate at step 60" in text
     assert "%" not in text.partition("## Use")[0]
@@ -70,11 +71,10 @@ def test_what_was_not_measured_is_not_claimed() -> None:
 
 def test_the_metadata_is_what_the_hub_reads() -> None:
     config = load_config(["task=gsm8k", "model=hf", "model.name_or_path=owner/base"])
-    found = metadata(write_card(card(license="apache-2.0", base_model="owner/base", config=config)))
-    assert found["license"] == "apache-2.0"
-    assert found["base_model"] == "owner/base"
-    assert found["datasets"] == ["openai/gsm8k"]
-    assert found["library_name"] == "transformers"
+    known = {"license": "apache-2.0", "base_model": "owner/base"}
+    found = metadata(write_card(card(**known, config=config)))
+    known |= {"datasets": ["openai/gsm8k"], "library_name": "transformers"}
+    assert {key: found[key] for key in known} == known
     assert {"rlvr", "grpo", "gsm8k"} <= set(found["tags"])
     assert "license" not in metadata(write_card(card()))
     assert "No license was chosen" in write_card(card())
@@ -82,10 +82,8 @@ def test_the_metadata_is_what_the_hub_reads() -> None:
 
 def test_the_settings_that_matter_are_in_the_table() -> None:
     text = write_card(card(config=load_config(["seed=0", "task.modulus=5", "task.operand_range=[0,4]"])))
-    assert "| seed | 0 |" in text
-    assert r"| task.modulus | 5 |" in text
-    assert r"| task.operand\_range | 0, 4 |" in text
-    assert "| algorithm.name | grpo |" in text
+    rows = "| seed | 0 |", "| task.modulus | 5 |", r"| task.operand\_range | 0, 4 |", "| algorithm.name | grpo |"
+    assert [row for row in rows if row not in text] == []
 
 
 def test_model_output_cannot_leave_its_code_block() -> None:
@@ -106,10 +104,9 @@ def test_model_output_cannot_leave_its_code_block() -> None:
 @pytest.mark.parametrize("name", ['a"b', "a\\b", "ann/sums"])
 def test_the_snippet_is_python_whatever_the_names(name: str) -> None:
     messages = [{"role": "user", "content": 'Say "hi"\nand \\ <b>'}]
-    for kind in ("whole", "adapter", "merged"):
-        for asked in ((), messages):
-            text = write_card(card(name=name, kind=kind, messages=asked))
-            compile(text.partition("```python\n")[2].partition("\n```")[0], "card", "exec")
+    for kind, asked in product(("whole", "adapter", "merged"), ((), messages)):
+        text = write_card(card(name=name, kind=kind, messages=asked))
+        compile(text.partition("```python\n")[2].partition("\n```")[0], "card", "exec")
 
 
 def test_the_start_of_rl_is_not_called_trained() -> None:

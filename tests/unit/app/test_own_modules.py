@@ -1,4 +1,4 @@
-"""Modules of the user's own: found in `--config-dir`, and told apart from damage where they are gone or wrong."""
+"""User modules are found in `--config-dir`; a missing or wrong one is an error of the user."""
 
 import sys
 from pathlib import Path
@@ -69,7 +69,7 @@ def test_benchmark_and_serve_find_what_train_finds(shop: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "told"), [("Unread", "KeyError: 'rows'"), ("Answerless", "field 'answer' is missing")]
 )
-def test_what_is_wrong_with_its_data_is_the_users_to_mend(shop: Path, name: str, told: str) -> None:
+def test_an_error_of_a_user_task_is_a_config_error(shop: Path, name: str, told: str) -> None:
     config = load_config([f"task=own_shop:{name}", "model=scratch_bpe"], config_dir=str(shop))
     with pytest.raises(ConfigError, match=told), open_tasks(config, None, {}):
         pass

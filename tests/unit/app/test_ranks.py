@@ -1,12 +1,14 @@
-"""What processes that train together agree on, on real ranks."""
+"""Errors, stops, shares and folders of processes that train together, on real ranks."""
 
 import json
 import os
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from rlvr.app import ranks as module
 from rlvr.app.policies import set_threads
@@ -14,11 +16,10 @@ from rlvr.app.ranks import any_stopped, check_shares, fail_together, shared_fold
 from rlvr.config.compose import load_config
 from rlvr.core.world import ALONE, World
 from rlvr.errors import ConfigError, UserError
-from rlvr.models.policy import HubPolicy
 from tests.ranks import RankError, Ranks
 from tests.unit.core.tiny import tiny_policy
 
-# ------------------------------------------------------------------------------------------------------ one voice
+# --------------------------------------------------------------------------------------------------------- errors
 
 
 class EndedError(Exception):
@@ -39,7 +40,7 @@ def ending(world: World, failing: Callable[[World], None]) -> None:
 
 
 def endings(ranks: Ranks, size: int, failing: Callable[[World], None]) -> list[tuple[str, str, int | None]]:
-    """By rank, the class of what it raised, its words, and the exit status."""
+    """By rank: the class of its error, the message and the exit status."""
     with pytest.raises(RankError) as error:
         ranks(size, "ddp", ending, failing)
     found = re.findall(r"^tests.unit.app.test_ranks.EndedError: (.*)$", str(error.value), re.MULTILINE)
@@ -48,7 +49,7 @@ def endings(ranks: Ranks, size: int, failing: Callable[[World], None]) -> list[t
 
 def on_one(world: World) -> None:
     if world.rank == 1:
-        raise ConfigError("task.path=x: is bad.")
+        on_all(world)
 
 
 def on_all(world: World) -> None:
@@ -56,7 +57,7 @@ def on_all(world: World) -> None:
 
 
 def lost(world: World) -> None:
-    """Rank 1 goes without a word."""
+    """Rank 1 exits silently."""
     if world.rank == 1:
         raise SystemExit(9)
 
@@ -66,20 +67,18 @@ def bug(world: World) -> None:
         raise KeyError("x")
 
 
-def test_a_rank_that_fails_ends_the_others_and_speaks_for_them(ranks: Ranks) -> None:
+def test_a_rank_that_fails_ends_the_others(ranks: Ranks) -> None:
     found = endings(ranks, 3, on_one)
     assert found[1] == ("ConfigError", "task.path=x: is bad.", 2)
-    assert [answer[0] for answer in (found[0], found[2])] == ["SystemExit", "SystemExit"]
-    assert {answer[2] for answer in (found[0], found[2])} == {1}
+    assert [(name, code) for name, _, code in (found[0], found[2])] == [("SystemExit", 1)] * 2
 
 
-def test_ranks_that_fail_alike_say_it_once(ranks: Ranks) -> None:
+def test_ranks_that_fail_alike_report_it_once(ranks: Ranks) -> None:
     found = endings(ranks, 3, on_all)
-    assert sorted(answer[0] for answer in found) == ["ConfigError", "SystemExit", "SystemExit"]
-    assert {answer[2] for answer in found} == {2}
+    assert sorted((name, code) for name, _, code in found) == [("ConfigError", 2), *[("SystemExit", 2)] * 2]
 
 
-def test_a_rank_that_goes_without_a_word_is_missed_by_one_of_the_others(ranks: Ranks) -> None:
+def test_a_rank_that_exits_silently_is_missed_by_another(ranks: Ranks) -> None:
     found = endings(ranks, 3, lost)
     assert found[1] == ("SystemExit", "9", 9)
     kind, text, code = min(found[0], found[2], key=lambda answer: answer[0] != "UserError")
@@ -91,17 +90,14 @@ def test_a_rank_that_goes_without_a_word_is_missed_by_one_of_the_others(ranks: R
     assert sorted(answer[0] for answer in (found[0], found[2])) == ["SystemExit", "UserError"]
 
 
-def test_a_bug_is_shown_as_it_is_and_ends_the_others(ranks: Ranks) -> None:
+def test_a_bug_is_shown_and_ends_the_others(ranks: Ranks) -> None:
     found = endings(ranks, 2, bug)
     assert found[0] == ("KeyError", "'x'", None)
     assert found[1][0] == "SystemExit"
 
 
-# --------------------------------------------------------------------------------------------------------- stopping
-
-
 def stops(world: World, asked: list[list[bool]]) -> tuple[list[bool], list[str]]:
-    """`asked[rank]`: what each rank's own signals say, time after time."""
+    """`asked[rank]`: whether each rank was signaled, check after check."""
     notes: list[str] = []
     answers = iter(asked[world.rank])
     stopped = any_stopped(lambda: next(answers), world, notes.append)
@@ -113,28 +109,25 @@ def test_pitfall_37_all_stop_when_one_was_asked_to(ranks: Ranks) -> None:
     assert found == [([False, True], ["stopping after this step"])] * 2
 
 
-# ----------------------------------------------------------------------------------------------------------- shares
-
-
 @pytest.mark.parametrize(
     ("prompts", "size", "choose"), [(5, 2, "4 or 6"), (2, 4, "4"), (10, 4, "8 or 12"), (8, 4, None), (3, 1, None)]
 )
-def test_prompts_that_cannot_be_dealt_out_evenly_are_refused(prompts: int, size: int, choose: str | None) -> None:
+def test_prompts_that_do_not_split_evenly_are_refused(prompts: int, size: int, choose: str | None) -> None:
     config = load_config([f"rollout.prompts_per_step={prompts}"])
     world = World(size=size)
     if choose is None:
         check_shares(config, world)
         return
-    with pytest.raises(ConfigError) as error:
+    split = f"does not split into equal parts for {size} processes; choose {choose}, or start another"
+    with pytest.raises(ConfigError, match=rf"^rollout.prompts_per_step={prompts}: {split} .*number of processes\.$"):
         check_shares(config, world)
-    assert str(error.value) == (
-        f"rollout.prompts_per_step={prompts}: does not split into equal parts for {size} processes; choose {choose}, "
-        "or start another number of processes."
-    )
+
+
+LARGE = {"hidden_size": 256, "intermediate_size": 512}
 
 
 def folder_of(world: World, root: str, seen: list[bool]) -> str:
-    """Each rank stands where it sees the folder, or does not."""
+    """Each rank works in a directory where it sees the folder, or does not."""
     here = Path.cwd()
     os.chdir(Path(root) if seen[world.rank] else "/")
     try:
@@ -153,23 +146,25 @@ def test_the_first_rank_chooses_the_folder_and_all_must_see_it(ranks: Ranks, tmp
     assert found[0].startswith("run_dir=runs/x: process 1 does not see this folder of process 0; choose one on a file")
 
 
-def threads(policy: HubPolicy, world: World, cores: int, monkeypatch: pytest.MonkeyPatch, *overrides: str) -> int:
-    import torch
-
+@pytest.mark.parametrize(
+    ("sizes", "world", "cores", "overrides", "expected"),
+    [
+        (LARGE, ALONE, 8, [], 8),
+        (LARGE, World(size=8, local_size=4), 8, [], 2),
+        (LARGE, World(size=4, local_size=4), 2, [], 1),
+        (LARGE, World(size=4, local_size=4), 8, ["trainer.num_threads=3"], 3),
+        ({}, World(size=2, local_size=2), 8, [], 1),
+    ],
+)
+def test_ranks_share_the_cores_of_their_machine(
+    sizes: dict[str, int], world: World, cores: int, overrides: list[str], expected: int, monkeypatch: Any
+) -> None:
+    policy = tiny_policy(**sizes)
+    assert (policy.num_weights > 500_000) == bool(sizes)
     monkeypatch.setattr(os, "cpu_count", lambda: cores)
     before = torch.get_num_threads()
     try:
-        set_threads(load_config(list(overrides)), policy, world)
-        return torch.get_num_threads()
+        set_threads(load_config(overrides), policy, world)
+        assert torch.get_num_threads() == expected
     finally:
         torch.set_num_threads(before)
-
-
-def test_ranks_share_the_cores_of_their_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    large = tiny_policy(hidden_size=256, intermediate_size=512)
-    assert large.num_weights > 500_000
-    assert threads(large, ALONE, 8, monkeypatch) == 8
-    assert threads(large, World(size=8, local_size=4), 8, monkeypatch) == 2
-    assert threads(large, World(size=4, local_size=4), 2, monkeypatch) == 1
-    assert threads(large, World(size=4, local_size=4), 8, monkeypatch, "trainer.num_threads=3") == 3
-    assert threads(tiny_policy(), World(size=2, local_size=2), 8, monkeypatch) == 1

@@ -25,16 +25,12 @@ def base() -> Config:
     return load_config([])
 
 
-def with_values(config: Config, **values: Any) -> Config:
-    """`with_values(config, trainer__max_steps=7)`"""
-    data = dumped(config)
-    for name, value in values.items():
-        *path, key = name.split("__")
-        section = data
-        for part in path:
-            section = section[part]
-        section[key] = value
-    return read_values(data)
+def with_values(config: Config, values: dict[str, Any] | None = None, **more: Any) -> Config:
+    """`with_values(config, {"trainer.max_steps": 7}, seed=3)`"""
+    data = OmegaConf.create(dumped(config))
+    for key, value in {**(values or {}), **more}.items():
+        OmegaConf.update(data, key, value)
+    return read_values(OmegaConf.to_container(data))  # type: ignore[arg-type]
 
 
 def opened(config: Config, **options: Any) -> None:
@@ -58,7 +54,7 @@ def test_a_new_folder_holds_the_configuration_without_its_place(base: Config, tm
         assert read_config(folder) == base
 
 
-def test_what_a_run_killed_at_once_left_is_no_obstacle(base: Config, tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_run_are_no_obstacle(base: Config, tmp_path: Path) -> None:
     (tmp_path / ".lock").write_text("123\n")
     (tmp_path / ".config.yaml.tmp-123").write_text("half")
     opened(with_values(base, run_dir=str(tmp_path)))
@@ -73,7 +69,7 @@ def test_the_default_name_holds_the_time_and_latest_points_to_it(base: Config, t
     assert len(list(runs.iterdir())) == 3
 
 
-def test_latest_points_to_a_run_in_a_folder_of_its_own(base: Config, tmp_path: Path) -> None:
+def test_latest_points_to_a_run_in_another_folder(base: Config, tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     with open_run_folder(base.model_copy(update={"run_dir": str(tmp_path / "mine")}), runs=tmp_path / "runs"):
         assert (tmp_path / "runs" / "latest").resolve() == tmp_path / "mine"
@@ -85,9 +81,6 @@ def test_a_run_that_is_resumed_as_latest_stays_latest(base: Config, tmp_path: Pa
         pass
     opened(with_values(base, run_dir=str(runs / "latest"), resume=True), runs=runs)
     assert (runs / "latest").resolve() == first.root.resolve()
-
-
-# --------------------------------------------------------------------------------------------------------- resume
 
 
 def test_resume_with_the_same_settings(base: Config, tmp_path: Path) -> None:
@@ -102,7 +95,7 @@ def test_resume_with_the_same_settings(base: Config, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("key", "value", "old"),
-    [("seed", 123, 0), ("trainer__learning_rate", 0.5, 0.0004), ("evaluation__every", 77, 10)],
+    [("seed", 123, 0), ("trainer.learning_rate", 0.5, 0.0004), ("evaluation.every", 77, 10)],
 )
 def test_a_setting_that_changes_numbers_is_refused(
     base: Config, tmp_path: Path, key: str, value: Any, old: Any
@@ -110,9 +103,8 @@ def test_a_setting_that_changes_numbers_is_refused(
     with finished(base, tmp_path) as config:
         before = (tmp_path / "config.yaml").read_bytes()
         with pytest.raises(ConfigError) as error:
-            opened(with_values(config, **{key: value}))
-        name = key.replace("__", ".")
-        assert str(error.value).startswith(f"{name}={value} differs from {old} in {tmp_path / 'config.yaml'}, and ")
+            opened(with_values(config, {key: value}))
+        assert str(error.value).startswith(f"{key}={value} differs from {old} in {tmp_path / 'config.yaml'}, and ")
         assert f"--config-dir {tmp_path} --config-name config run_dir={tmp_path} resume=true" in str(error.value)
         assert (tmp_path / "config.yaml").read_bytes() == before
         opened(config)  # the refusal let go of the lock
@@ -124,15 +116,18 @@ def test_a_setting_of_another_algorithm_is_refused(base: Config, tmp_path: Path)
         opened(with_values(other, run_dir=str(tmp_path), resume=True))
 
 
-def test_settings_that_only_show_and_keep_may_change(base: Config, tmp_path: Path) -> None:
-    free = {"tracker__log_every": 99, "trainer__checkpoint_every": 3, "trainer__keep_last": 9, "name": "other"}
-    free["reward__max_error_share"] = 1.0  # verifiers that fail are what a run is stopped for, and mended
-    free |= {"trainer__strategy": "fsdp2", "trainer__world_size": 2}  # any number of processes goes on
-    free |= {"trainer__microbatch_tokens": 512, "engine__max_batch_size": 3}  # what ran out of memory says to change it
+def test_settings_that_change_no_number_may_change(base: Config, tmp_path: Path) -> None:
+    free = {"tracker.log_every": 99, "trainer.checkpoint_every": 3, "trainer.keep_last": 9, "name": "other"}
+    free["reward.max_error_share"] = 1.0  # a run is stopped for verifiers that fail
+    free |= {"trainer.strategy": "fsdp2", "trainer.world_size": 2}  # any number of processes goes on
+    free |= {
+        "trainer.microbatch_tokens": 512,
+        "engine.max_batch_size": 3,
+    }  # remedies of a full memory
     with finished(base, tmp_path) as config:
-        changed = with_values(config, **free)
+        changed = with_values(config, free)
         with open_run_folder(changed) as folder:
-            assert read_config(folder) == with_values(base, **free)
+            assert read_config(folder) == with_values(base, free)
 
 
 def test_servers_may_have_moved_when_a_run_goes_on() -> None:
@@ -145,8 +140,8 @@ def test_servers_may_have_moved_when_a_run_goes_on() -> None:
 def test_max_steps_may_change_where_no_schedule_depends_on_it(base: Config) -> None:
     more = base.trainer.max_steps + 5
     for schedule, refused in [("constant", []), ("linear", ["trainer.max_steps"]), ("cosine", ["trainer.max_steps"])]:
-        old = with_values(base, trainer__schedule=schedule)
-        assert list(changed_settings(old, with_values(old, trainer__max_steps=more))) == refused
+        old = with_values(base, {"trainer.schedule": schedule})
+        assert list(changed_settings(old, with_values(old, {"trainer.max_steps": more}))) == refused
 
 
 @pytest.mark.parametrize("text", ["", "a: [", "seed: 1", "\x00", "- 1"])
@@ -155,9 +150,6 @@ def test_a_damaged_configuration_is_a_sentence(base: Config, tmp_path: Path, tex
         (tmp_path / "config.yaml").write_text(text)
         with pytest.raises(UserError, match=r"config\.yaml(: | cannot be used \(.+\): start a new run)"):
             opened(config)
-
-
-# ----------------------------------------------------------------------------------------------------------- lock
 
 
 def test_two_processes_never_write_to_one_folder(base: Config, tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
@@ -17,9 +16,12 @@ import pytest
 
 from rlvr.app.vllm_server import LAUNCHER, VllmDiedError, VllmServer, VllmSettings, open_vllm
 from rlvr.cli.main import main
+from tests.system.harness import wait_until
 from tests.system.served import served
 from tests.unit.app.test_vllm_server import package
 from tests.unit.models.test_scratch import model
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 STAND_IN = """
 import http.server, json, os, signal, subprocess, sys, time
@@ -84,32 +86,30 @@ class StandIn:
         assert words.count(option) == 1
         return words[words.index(option) + 1]
 
-    def running(self) -> list[int]:
-        """Those of its processes that are still there; waits until the killed ones are gone."""
-        return [pid for pid in map(int, self.pids.read_text().split()) if not _gone(pid)]
+    def wait_for_the_end(self) -> None:
+        """Until all its processes have ended."""
+        for pid in map(int, self.pids.read_text().split()):
+            wait_until(lambda pid=pid: not is_running(pid))
 
 
-def _gone(pid: int, patience_s: float = 60.0) -> bool:
-    end = time.monotonic() + patience_s
-    while time.monotonic() < end:
-        try:
-            stat = Path(f"/proc/{pid}/stat").read_text()
-        except OSError:
-            return True
-        if stat.rpartition(")")[2].split()[0] == "Z":
-            return True
-        time.sleep(0.01)
-    return False
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+Make = Callable[[str], StandIn]
+VLLM = ("--engine", "vllm", "--vllm-python", sys.executable)
 
 
 @pytest.fixture
-def stand_in(tmp_path: Path, monkeypatch: Any) -> Callable[[str], StandIn]:
+def stand_in(tmp_path: Path, monkeypatch: Any) -> Make:
     """A program that `HOW`: serves, dies, quits once it is ready, or is deaf to SIGTERM."""
     monkeypatch.setattr("rlvr.app.vllm_server.POLL_S", 0.02)
     monkeypatch.delenv("VLLM_API_KEY", raising=False)
     monkeypatch.delenv("RLVR_API_KEY", raising=False)
-    built = model(head_dim=32)
-    built.save_pretrained(tmp_path / "model")
+    model(head_dim=32).save_pretrained(tmp_path / "model")
 
     def make(how: str) -> StandIn:
         site = package(tmp_path / how)
@@ -130,12 +130,8 @@ def stand_in(tmp_path: Path, monkeypatch: Any) -> Callable[[str], StandIn]:
     return make
 
 
-linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-
-
-@linux
 @pytest.mark.parametrize(("how", "host"), [("serves", "127.0.0.2"), ("deaf", "127.0.0.1")])
-def test_all_processes_end_with_the_block(how: str, host: str, stand_in: Callable[[str], StandIn]) -> None:
+def test_all_processes_end_with_the_block(how: str, host: str, stand_in: Make) -> None:
     there = stand_in(how)
     there.settings = replace(there.settings, host=host)
     with there.open() as server:
@@ -143,13 +139,12 @@ def test_all_processes_end_with_the_block(how: str, host: str, stand_in: Callabl
         assert server.names == (there.model,)
         assert all(Path(f"/proc/{pid}").exists() for pid in map(int, there.pids.read_text().split()))
         assert there.log == [f"begin {how}", "ready"], "it answers before it is ready, and stderr goes into the log"
-    assert there.running() == []
+    there.wait_for_the_end()
     assert there.log[2:] == ([] if how == "deaf" else ["goodbye"])
     assert there.notes[0].endswith(f"its log: {there.settings.log}")
 
 
-@linux
-def test_a_log_that_nobody_asked_for_stays_only_if_it_is_needed(stand_in: Callable[[str], StandIn]) -> None:
+def test_a_temporary_log_stays_only_after_a_failure(stand_in: Make) -> None:
     for how, stays in (("serves", False), ("dies", True)):
         there = stand_in(how)
         there.settings = replace(there.settings, log=None)
@@ -160,7 +155,6 @@ def test_a_log_that_nobody_asked_for_stays_only_if_it_is_needed(stand_in: Callab
         log.unlink(missing_ok=True)
 
 
-@linux
 @pytest.mark.parametrize(
     ("words", "variables", "key"),
     [
@@ -170,63 +164,48 @@ def test_a_log_that_nobody_asked_for_stays_only_if_it_is_needed(stand_in: Callab
         ("--host 0.0.0.0", {}, None),
     ],
 )
-def test_the_command_says_where_the_server_is_and_when_it_died(
-    words: str,
-    variables: dict[str, str],
-    key: str | None,
-    stand_in: Callable[[str], StandIn],
-    monkeypatch: Any,
-    capsys: pytest.CaptureFixture[str],
+def test_the_command_prints_the_address_and_the_end(
+    words: str, variables: dict[str, str], key: str | None, stand_in: Make, monkeypatch: Any, capsys: Any
 ) -> None:
     there = stand_in("quits")
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    fixed = ["--engine", "vllm", "--vllm-python", sys.executable, "--port", "0", "--log", str(there.settings.log)]
-    assert main(["serve", there.model, *fixed, *words.split()]) == 1
+    log = str(there.settings.log)
+    assert main(["serve", there.model, *VLLM, "--port", "0", "--log", log, *words.split()]) == 1
     out, err = capsys.readouterr()
     assert out == f"http://0.0.0.0:{there.told('--port')}/v1\n"
     assert json.loads(there.pids.with_suffix(".told").read_text())["key"] == key
     assert ("can use the model, and give it other weights: give an --api-key" in err) == (key is None)
     assert "\nbegin quits\nready\nrlvr: error: vLLM died (exit status 5)" in err
-    assert f"all of it in {there.settings.log}." in err
+    assert f"all of it in {log}." in err
     if "--max" in words:
         assert (there.told("--max-model-len"), there.told("--max-num-seqs")) == ("40", "3")
-    assert there.running() == []
+    there.wait_for_the_end()
 
 
-@linux
-def test_sigterm_ends_the_server_and_the_command_without_a_word_too_many(stand_in: Callable[[str], StandIn]) -> None:
+def test_sigterm_ends_the_server_and_the_command(stand_in: Make) -> None:
     there = stand_in("serves")
-    words = ["--engine", "vllm", "--vllm-python", sys.executable, "--log", str(there.settings.log)]
-    with served(there.model, words) as server:
+    with served(there.model, [*VLLM, "--log", str(there.settings.log)]) as server:
         server.process.terminate()
         code, err = server.ended()
     assert code == 143
-    said = [line for line in err.splitlines() if "vLLM is loading for" not in line]
-    assert [line.partition(" of ")[0] for line in said] == [
-        "rlvr: vLLM 0.32.0",
-        f"rlvr: serving {there.model}; Ctrl-C stops it",
-    ]
+    said = [line.partition(" of ")[0] for line in err.splitlines() if "vLLM is loading for" not in line]
+    assert said == ["rlvr: vLLM 0.32.0", f"rlvr: serving {there.model}; Ctrl-C stops it"]
     assert there.log[-1] == "goodbye"
-    assert there.running() == []
+    there.wait_for_the_end()
 
 
-@linux
-def test_a_server_that_dies_while_it_loads_says_why_and_nothing_on_stdout(
-    stand_in: Callable[[str], StandIn], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_server_that_dies_while_loading_says_why(stand_in: Make, capsys: Any) -> None:
     there = stand_in("dies")
-    words = ["--engine", "vllm", "--vllm-python", sys.executable, "--port", "0"]
-    assert main(["serve", there.model, *words]) == 1
+    assert main(["serve", there.model, *VLLM, "--port", "0"]) == 1
     out, err = capsys.readouterr()
     assert out == ""
     assert "\nbegin dies\nValueError: the real reason\nrlvr: error: vLLM died (exit status 3)" in err
-    assert there.running() == []
+    there.wait_for_the_end()
     Path(err.rpartition("all of it in ")[2].strip().rstrip(".")).unlink()
 
 
-@linux
-def test_what_a_killed_server_leaves_behind_is_ended(stand_in: Callable[[str], StandIn]) -> None:
+def test_children_of_a_killed_server_are_ended(stand_in: Make) -> None:
     """vLLM's engine and worker go on for ever, with their memory, when the process that started them is killed."""
     there = stand_in("serves")
 
@@ -237,11 +216,10 @@ def test_what_a_killed_server_leaves_behind_is_ended(stand_in: Callable[[str], S
 
     with pytest.raises(VllmDiedError, match="SIGKILL"):
         kill_and_wait()
-    assert there.running() == []
+    there.wait_for_the_end()
 
 
-@linux
-def test_the_server_ends_with_the_process_that_started_it(stand_in: Callable[[str], StandIn], tmp_path: Path) -> None:
+def test_the_server_ends_with_the_process_that_started_it(stand_in: Make, tmp_path: Path) -> None:
     there = stand_in("serves")
     words = [str(LAUNCHER), "serve", "{}", "--host", "127.0.0.1", "--port", str(there.settings.port)]
     program = f"""
@@ -254,5 +232,5 @@ os.kill(os.getpid(), 9)
 """
     subprocess.run([sys.executable, "-c", program], env=os.environ | {"PYTHONPATH": os.environ["PYTHONPATH"]})
     first, second = map(int, there.pids.read_text().split())
-    assert _gone(first)
+    wait_until(lambda: not is_running(first))
     os.kill(second, signal.SIGKILL)

@@ -1,13 +1,11 @@
-"""Finding vLLM, and what it is started with; tests/system/test_vllm.py starts it."""
+"""Finding vLLM, and its command line; tests/system/test_vllm.py starts it."""
 
 import asyncio
-import importlib.util
 import json
 import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -25,6 +23,7 @@ from rlvr.app.vllm_server import (
     find_weights,
     variables,
 )
+from rlvr.engines.vllm.extension import rlvr_vllm_launch
 from rlvr.errors import ConfigError, UserError
 from tests.system.qwen import save_qwen
 from tests.unit.models.test_scratch import model
@@ -32,17 +31,7 @@ from tests.unit.models.test_scratch import model
 CPU = Build(python="python", version="0.32.0", cpu=True, head_sizes=[32, 64])
 GPU = Build(python="python", version="0.32.0", cpu=False, head_sizes=None)
 WEIGHTS = Weights(model="some/model")
-
-
-@pytest.fixture(scope="module")
-def launcher() -> ModuleType:
-    """The file that runs in vLLM's Python."""
-    spec = importlib.util.spec_from_file_location("rlvr_vllm_launch", LAUNCHER)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+PORT = VllmSettings(port=1)
 
 
 def package(folder: Path, version: str = "0.32.0", attention: str | None = None, *, distribution: str = "vllm") -> Path:
@@ -66,9 +55,6 @@ class Backend:
 """
 
 
-# ------------------------------------------------------------------------------------------------------------- finding
-
-
 @pytest.mark.parametrize(
     ("distribution", "version", "sizes", "cpu", "known"),
     [
@@ -88,7 +74,7 @@ def test_a_build_is_read_without_importing_it(
     assert find_vllm(sys.executable) == Build(python=sys.executable, version=version, cpu=cpu, head_sizes=known)  # type: ignore[arg-type]
 
 
-def test_the_variable_names_the_python_and_the_option_comes_first(tmp_path: Path, monkeypatch: Any) -> None:
+def test_the_option_wins_over_the_variable(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setenv("PYTHONPATH", str(package(tmp_path)))
     assert find_vllm(None, {"RLVR_VLLM_PYTHON": sys.executable}).version == "0.32.0"
     with pytest.raises(ConfigError, match=r"RLVR_VLLM_PYTHON /no/python: cannot start vLLM \(.*No such file"):
@@ -108,11 +94,8 @@ def test_without_vllm_one_sentence_says_how_to_install_it(tmp_path: Path) -> Non
         find_vllm(str(silent))
 
 
-# ------------------------------------------------------------------------------------------------------------ the model
-
-
-def test_pitfall_30_a_head_size_that_attention_cannot_do_is_refused_before_the_start(tmp_path: Path) -> None:
-    """The server would say that it is well, and die at the first request."""
+def test_pitfall_30_an_unsupported_head_size_is_refused(tmp_path: Path) -> None:
+    # the server would say that it is well, and die at the first request
     model(head_dim=16).config.save_pretrained(tmp_path / "16")
     model(head_dim=32).config.save_pretrained(tmp_path / "32")
     check_head_size(CPU, Weights(model=str(tmp_path / "32")))
@@ -121,30 +104,26 @@ def test_pitfall_30_a_head_size_that_attention_cannot_do_is_refused_before_the_s
         check_head_size(CPU, Weights(model=str(tmp_path / "16")))
 
 
-def test_an_adapter_is_served_over_its_model_with_its_own_tokenizer(tmp_path: Path) -> None:
+def test_an_adapter_is_served_with_its_own_tokenizer(tmp_path: Path) -> None:
     adapter = {"base_model_name_or_path": "some/base", "r": 24, "peft_type": "LORA"}
     (tmp_path / "adapter_config.json").write_text(json.dumps(adapter))
     assert find_weights(str(tmp_path)) == Weights(model="some/base", adapter=tmp_path)
     (tmp_path / "tokenizer.json").write_text("{}")
     weights = find_weights(str(tmp_path))
     assert weights == Weights(model="some/base", adapter=tmp_path, tokenizer=str(tmp_path))
-    line = command_line(CPU, weights, ["a", "b"], VllmSettings(port=1))
-    assert _after(line, "--served-model-name") == "some/base"
-    assert _after(line, "--max-lora-rank") == "32"
+    line = command_line(CPU, weights, ["a", "b"], PORT)
+    assert [_after(line, one) for one in ("--served-model-name", "--max-lora-rank")] == ["some/base", "32"]
     at = line.index("--lora-modules")
     assert line[at + 1 : at + 3] == [f"a={tmp_path}", f"b={tmp_path}"]
 
 
 def test_a_request_with_tools_finds_the_models_own_parser(tmp_path: Path) -> None:
     weights = find_weights(str(save_qwen(tmp_path / "model")))
-    line = command_line(CPU, weights, ["a"], VllmSettings(port=1))
+    line = command_line(CPU, weights, ["a"], PORT)
     assert _after(line, "--tool-call-parser") == "hermes"
     assert "--enable-auto-tool-choice" in line
     own = VllmSettings(port=1, arguments=("--tool-call-parser=mistral",))
     assert "--tool-call-parser" not in command_line(CPU, weights, ["a"], own)
-
-
-# ------------------------------------------------------------------------------------------------------------ arguments
 
 
 def _after(line: list[str], option: str) -> str:
@@ -152,14 +131,14 @@ def _after(line: list[str], option: str) -> str:
     return line[line.index(option) + 1]
 
 
-def test_pitfall_19_logprobs_are_those_of_the_distribution_that_is_sampled_from() -> None:
-    """vLLM's own default are those before temperature and truncation."""
-    assert _after(command_line(CPU, WEIGHTS, ["x"], VllmSettings(port=1)), "--logprobs-mode") == "processed_logprobs"
+def test_pitfall_19_logprobs_are_of_the_sampled_distribution() -> None:
+    # vLLM's own default are those before temperature and truncation
+    assert _after(command_line(CPU, WEIGHTS, ["x"], PORT), "--logprobs-mode") == "processed_logprobs"
     with pytest.raises(ConfigError, match="--logprobs-mode=raw_logprobs after --"):
         check_arguments(["--logprobs-mode=raw_logprobs"])
 
 
-def test_ours_come_first_and_the_users_unchanged() -> None:
+def test_arguments_of_the_user_come_last_and_unchanged() -> None:
     own = ("--tensor-parallel-size", "2", "--foo=bar baz")
     line = command_line(GPU, WEIGHTS, ["x"], VllmSettings(port=8011, arguments=own))
     assert tuple(line[-3:]) == own
@@ -171,7 +150,7 @@ def test_ours_come_first_and_the_users_unchanged() -> None:
     assert "--enable-scale-out" in line
 
 
-def test_pitfall_33_on_a_cpu_numbers_are_float32_and_nothing_is_compiled_unless_asked() -> None:
+def test_pitfall_33_on_a_cpu_vllm_is_float32_and_not_compiled() -> None:
     line = command_line(CPU, WEIGHTS, ["x"], VllmSettings(port=1, max_batch_size=7, max_context_tokens=99))
     assert [_after(line, one) for one in ("--dtype", "--max-num-seqs", "--max-model-len")] == ["float32", "7", "99"]
     assert "--enforce-eager" in line
@@ -187,42 +166,37 @@ def test_pitfall_33_on_a_cpu_numbers_are_float32_and_nothing_is_compiled_unless_
         *("--api-key", "--logprobs-mode=raw_logprobs", "--worker_extension_cls", "--weight-transfer-config={}"),
     ],
 )
-def test_an_argument_that_would_undo_ours_is_refused(word: str) -> None:
+def test_an_argument_that_overrides_ours_is_refused(word: str) -> None:
     with pytest.raises(ConfigError, match=f"{re.escape(word)} after --: rlvr serve sets --.*leave it out"):
         check_arguments(["--seed", "1", word, "x"])
 
 
-def test_the_environment_has_what_our_routes_need_and_keeps_what_the_user_set(tmp_path: Path) -> None:
+def test_variables_of_the_user_are_kept(tmp_path: Path) -> None:
     user = {"PYTHONPATH": "mine", "VLLM_CPU_KVCACHE_SPACE": "7", "VLLM_SERVER_DEV_MODE": "0", "HOME": "/home/me"}
-    found = variables(CPU, WEIGHTS, VllmSettings(port=1), user)
+    found = variables(CPU, WEIGHTS, PORT, user)
     assert found["PYTHONPATH"].split(":") == [str(LAUNCHER.parent), "mine"]
     assert (found["VLLM_SERVER_DEV_MODE"], found["VLLM_CPU_KVCACHE_SPACE"], found["HOME"]) == ("1", "7", "/home/me")
     assert not {"HF_HUB_OFFLINE", "VLLM_API_KEY"} & set(found)
-    assert variables(CPU, WEIGHTS, VllmSettings(port=1), {})["VLLM_CPU_KVCACHE_SPACE"] == "1"
-    assert "VLLM_CPU_KVCACHE_SPACE" not in variables(GPU, WEIGHTS, VllmSettings(port=1), {})
+    assert variables(CPU, WEIGHTS, PORT, {})["VLLM_CPU_KVCACHE_SPACE"] == "1"
+    assert "VLLM_CPU_KVCACHE_SPACE" not in variables(GPU, WEIGHTS, PORT, {})
     local = variables(CPU, Weights(model=str(tmp_path)), VllmSettings(port=1, api_key="k"), {})
     assert (local["HF_HUB_OFFLINE"], local["VLLM_API_KEY"]) == ("1", "k")
 
 
-def test_who_starts_a_server_by_hand_reads_the_same_in_the_docs() -> None:
+def test_the_docs_have_the_command_of_a_server_by_hand() -> None:
     page = (Path(__file__).parents[3] / "docs/vllm.md").read_text()
     section = page.partition("## A server started by hand")[2].partition("\n## ")[0]
-    line = command_line(CPU, WEIGHTS, ["x"], VllmSettings(port=1))
+    line = command_line(CPU, WEIGHTS, ["x"], PORT)
     options = {word for word in line if word.startswith("--")} - {"--served-model-name", "--host"}
     told = set(re.findall(r"--[a-z][a-z-]+", section))
     assert options <= told
     assert {line[line.index(one) + 1] for one in ("--logprobs-mode", "--worker-extension-cls")} <= set(section.split())
     assert line[line.index("--weight-transfer-config") + 1] in section
-    named = set(variables(CPU, WEIGHTS, VllmSettings(port=1), {})) - {"VLLM_NO_USAGE_STATS", "DO_NOT_TRACK"}
+    named = set(variables(CPU, WEIGHTS, PORT, {})) - {"VLLM_NO_USAGE_STATS", "DO_NOT_TRACK"}
     assert named <= set(re.findall(r"[A-Z]+(?:_[A-Z]+)+|PYTHONPATH", section))
 
 
-# ---------------------------------------------------------------------------------------------------------- the routes
-
-
-def status(
-    launcher: ModuleType, path: str, headers: Sequence[tuple[bytes, bytes]] = (), kind: str = "http"
-) -> int | str:
+def status(path: str, headers: Sequence[tuple[bytes, bytes]] = (), kind: str = "http") -> int | str:
     """What a request gets; 200 from the routes behind the guard."""
     found: list[int | str] = []
 
@@ -232,23 +206,23 @@ def status(
     async def send(message: Any) -> None:
         found.extend([message.get("status", message["type"])] if message["type"] != "http.response.body" else [])
 
-    guard = launcher.RequireKey(app)
+    guard = rlvr_vllm_launch.RequireKey(app)
     asyncio.run(guard({"type": kind, "path": path, "headers": headers}, None, send))
     assert len(found) == 1
     return found[0]
 
 
-def test_with_a_key_every_route_that_changes_weights_wants_it(launcher: ModuleType, monkeypatch: Any) -> None:
+def test_every_route_that_changes_weights_needs_the_key(monkeypatch: Any) -> None:
     monkeypatch.setenv("VLLM_API_KEY", "hush")
     right = [(b"host", b"x"), (b"authorization", b"Bearer hush")]
     for path in ("/collective_rpc", "/pause", "/v1/completions", "/health/../resume", "/"):
-        assert status(launcher, path) == 401
-        assert status(launcher, path, headers=[(b"authorization", b"Bearer hus")]) == 401
-        assert status(launcher, path, headers=[*right, (b"authorization", b"Bearer x")]) == 401
-        assert status(launcher, path, headers=right) == 200
-    assert status(launcher, "/health") == 200
-    assert status(launcher, "/v1/realtime", kind="websocket") == "websocket.close"
-    assert status(launcher, "/v1/realtime", headers=right, kind="websocket") == 200
+        assert status(path) == 401
+        assert status(path, headers=[(b"authorization", b"Bearer hus")]) == 401
+        assert status(path, headers=[*right, (b"authorization", b"Bearer x")]) == 401
+        assert status(path, headers=right) == 200
+    assert status("/health") == 200
+    assert status("/v1/realtime", kind="websocket") == "websocket.close"
+    assert status("/v1/realtime", headers=right, kind="websocket") == 200
 
 
 def test_the_last_lines_of_a_log_and_its_first_error(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A model behind an endpoint: what is asked, what is read, and one clear failure for each way to misbehave."""
+"""A model behind an endpoint: requests, answers, and one clear failure for each way to misbehave."""
 
 from __future__ import annotations
 
@@ -21,34 +21,35 @@ PARAMS = SamplingParams(max_tokens=7, stop_ids=frozenset(), seed=2**62 + 1, temp
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
 
 
-def ask(
-    url: str,
-    *,
-    times: int = 1,
-    max_retries: int = 0,
-    timeout_s: float = 30.0,
-    sampling: SamplingParams = PARAMS,
-    **options: Any,
-) -> list[Said]:
-    """The answers to the same question, one after another."""
+def talk(url: str, times: int, *, stop: Any = (), tools: Any = (), **how: Any) -> list[Any]:
+    """Answers to the same question, one after another."""
 
-    async def asking() -> list[Said]:
-        endpoint = Endpoint(url, "policy", max_retries=max_retries, timeout_s=timeout_s)
+    async def asking() -> list[Any]:
+        endpoint = Endpoint(url, "policy", **{"max_retries": 0, "max_concurrent": 1} | how)
+        question = [{"role": "user", "content": "3 + 4?"}]
+        many = [endpoint.chat(question, PARAMS, stop=stop, tools=tools) for _ in range(times)]
         try:
-            return [
-                await endpoint.chat([{"role": "user", "content": "3 + 4?"}], sampling, **options) for _ in range(times)
-            ]
+            return await asyncio.gather(*many, return_exceptions=True)
         finally:
             await endpoint.close()
 
     return asyncio.run(asking())
 
 
+def ask(url: str, times: int = 1, **options: Any) -> list[Said]:
+    """The same; the first error is raised."""
+    found = talk(url, times, **options)
+    for one in found:
+        if isinstance(one, Exception):
+            raise one
+    return found
+
+
 def seven(messages: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {"content": "7"}
 
 
-def test_a_request_says_how_to_sample_and_where_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_has_the_sampling_settings_and_stops(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sesame")
     with serve(seven) as server:
         [said] = ask(server.url, stop=("<eoe>",))
@@ -67,11 +68,11 @@ def test_a_request_says_how_to_sample_and_where_to_stop(monkeypatch: pytest.Monk
     [
         ({"token_ids": [4, 9], "logprobs": [-0.5, -0.25]}, (4, 9), (-0.5, -0.25)),
         ({"logprobs": [-0.5]}, (), (-0.5,)),
-        ({"token_ids": [4, 9], "logprobs": [-0.5]}, (4, 9), ()),  # of one token less: nobody knows which
+        ({"token_ids": [4, 9], "logprobs": [-0.5]}, (4, 9), ()),  # of one token less: which one is unknown
         ({"token_ids": [4, 9]}, (4, 9), ()),
     ],
 )
-def test_pitfall_06_token_ids_and_logprobs_are_taken_where_they_are_told(
+def test_pitfall_06_token_ids_and_logprobs_are_read_if_told(
     told: dict[str, Any], ids: tuple[int, ...], logprobs: tuple[float, ...]
 ) -> None:
     with serve(lambda messages: {"content": "7", **told}) as server:
@@ -79,7 +80,7 @@ def test_pitfall_06_token_ids_and_logprobs_are_taken_where_they_are_told(
     assert (said.token_ids, said.logprobs) == (ids, logprobs)
 
 
-def test_tool_calls_are_read_and_a_malformed_one_is_a_call_with_a_problem() -> None:
+def test_a_malformed_tool_call_is_a_call_with_a_problem() -> None:
     calls = [("look", {"at": 3}), ("look", '{"at": 3'), ("", {})]
     with serve(lambda messages: {"content": None, "calls": calls}) as server:
         [said] = ask(server.url, tools=(TOOL,), stop=("</call>",))
@@ -91,11 +92,8 @@ def test_tool_calls_are_read_and_a_malformed_one_is_a_call_with_a_problem() -> N
     assert "names no tool" in str(third.problem)
     # an endpoint would refuse what cannot be read
     sent = [call["function"] for call in to_wire(said.message)["tool_calls"]]
-    assert [(one["name"], json.loads(one["arguments"])) for one in sent] == [
-        ("look", {"at": 3}),
-        ("look", {}),
-        ("unknown", {}),
-    ]
+    found = [(one["name"], json.loads(one["arguments"])) for one in sent]
+    assert found == [("look", {"at": 3}), ("look", {}), ("unknown", {})]
 
 
 def test_pitfall_14_finish_reasons_say_why_a_completion_ended() -> None:
@@ -105,7 +103,7 @@ def test_pitfall_14_finish_reasons_say_why_a_completion_ended() -> None:
     assert [one.stop_reason for one in said] == [StopReason.STOP, StopReason.LENGTH, StopReason.ABORTED]
 
 
-def test_what_an_endpoint_does_not_know_is_left_out_from_then_on() -> None:
+def test_an_argument_that_an_endpoint_refuses_is_left_out() -> None:
     def refuse(number: int, body: dict[str, Any]) -> Fault | None:
         for key in ("return_token_ids", "logprobs"):
             if key in body:
@@ -150,13 +148,11 @@ def test_a_bad_answer_is_one_clear_failure(fault: Fault, sentence: str) -> None:
     ("fault", "retries", "sentence"),
     [
         (Fault(silent=True), 0, "timed out"),
-        *(
-            (Fault(status=status, body=b" " * 100_000, drips=True), 1, "it timed out after 0.4 s")
-            for status in (200, 500)
-        ),
+        (Fault(status=200, body=b" " * 100_000, drips=True), 1, "it timed out after 0.4 s"),
+        (Fault(status=500, body=b" " * 100_000, drips=True), 1, "it timed out after 0.4 s"),
     ],
 )
-def test_an_endpoint_that_is_silent_or_drips_is_given_up_in_time(fault: Fault, retries: int, sentence: str) -> None:
+def test_a_silent_or_dripping_endpoint_times_out(fault: Fault, retries: int, sentence: str) -> None:
     with serve(seven, fault=lambda number, body: fault) as server, pytest.raises(EndpointError, match=sentence):
         ask(server.url, timeout_s=0.2, max_retries=retries)
 
@@ -165,33 +161,17 @@ def test_an_endpoint_that_is_silent_or_drips_is_given_up_in_time(fault: Fault, r
     ("status", "sentence"),
     [(401, "refuses the key (401: no): set OPENAI_API_KEY"), (403, "refuses the key"), (404, "has no model 'policy'")],
 )
-def test_what_every_request_would_get_ends_everything(status: int, sentence: str) -> None:
-    with (
-        serve(seven, fault=lambda number, body: error(status, "no")) as server,
-        pytest.raises(UserError) as caught,
-    ):
+def test_an_error_that_every_request_would_get_ends_the_run(status: int, sentence: str) -> None:
+    fault = error(status, "no")
+    with serve(seven, fault=lambda number, body: fault) as server, pytest.raises(UserError) as caught:
         ask(server.url)
     assert sentence in str(caught.value)
     assert len(server.requests) == 1
 
 
-def ask_many(url: str, count: int) -> list[Any]:
-    """Answers and errors, one after another."""
-
-    async def asking() -> list[Any]:
-        endpoint = Endpoint(url, "policy", max_retries=0, max_concurrent=1)
-        many = [endpoint.chat([{"role": "user", "content": "x"}], PARAMS) for _ in range(count)]
-        try:
-            return await asyncio.gather(*many, return_exceptions=True)
-        finally:
-            await endpoint.close()
-
-    return asyncio.run(asking())
-
-
-def test_pitfall_26_an_endpoint_that_never_answers_is_given_up_early() -> None:
+def test_pitfall_26_an_endpoint_without_answers_is_given_up() -> None:
     with serve(seven, fault=lambda number, body: error(500, "broken")) as server:
-        kinds = [type(one) for one in ask_many(server.url, 20)]
+        kinds = [type(one) for one in talk(server.url, 20)]
     assert kinds[: MAX_FAILURES_AT_START - 1] == [EndpointError] * (MAX_FAILURES_AT_START - 1)
     assert kinds[MAX_FAILURES_AT_START - 1] is UserError
 
@@ -199,25 +179,21 @@ def test_pitfall_26_an_endpoint_that_never_answers_is_given_up_early() -> None:
 def test_pitfall_26_failures_between_answers_are_not_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlvr.engines.openai.MAX_FAILURES", 3)
     with serve(seven, fault=lambda number, body: error(500, "broken") if number % 3 else None) as server:
-        found = ask_many(server.url, 9)
+        found = talk(server.url, 9)
     assert [isinstance(one, Said) for one in found] == [True, False, False] * 3
     assert not any(isinstance(one, UserError) for one in found)
 
 
-# ---------------------------------------------------------------------------------------------------- before the first
-
-
-def test_an_endpoint_is_looked_at_before_anything_is_asked() -> None:
+def test_an_endpoint_is_checked_before_the_first_request() -> None:
     with serve(seven, models=("policy", "other")) as server:
         assert open_endpoint(f"openai:{server.url}/#policy").url == server.url
-    with serve(seven, models=error(404, "no such page")) as server:  # not every one has a list
+    with serve(seven, models=error(404, "no such page")) as server:  # some have no list
         open_endpoint(f"openai:{server.url}#anything")
 
 
 @pytest.mark.parametrize(
     ("models", "sentence"),
     [
-        (("policies", "other"), "has no model 'policy': there are policies, other"),
         (("a", "b"), "has no model 'policy': there are a, b"),
         (error(500, "broken"), "does not answer (500: broken)"),
         (error(401, "who are you"), "refuses the key (401: who are you): set OPENAI_API_KEY"),
@@ -225,16 +201,19 @@ def test_an_endpoint_is_looked_at_before_anything_is_asked() -> None:
         (Fault(body=b'{"data": [3]}'), "is no endpoint of OpenAI's kind"),
     ],
 )
-def test_an_endpoint_that_will_not_do_is_refused_at_once(models: Any, sentence: str) -> None:
+def test_an_unsuitable_endpoint_is_refused_at_once(models: Any, sentence: str) -> None:
     with serve(seven, models=models) as server, pytest.raises(UserError) as caught:
         open_endpoint(f"openai:{server.url}#policy")
     assert sentence in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["openai:", "openai:policy", "openai:http://x/v1", "openai:ftp://x/v1#p", "openai:#p"])
-def test_an_address_that_is_none_is_said_how_to_write(name: str) -> None:
+def test_a_malformed_address_says_the_right_form(name: str) -> None:
     with pytest.raises(UserError, match="an endpoint is written openai:ADDRESS#MODEL"):
         open_endpoint(name)
+
+
+def test_a_password_in_an_address_is_refused_and_not_shown() -> None:
     with pytest.raises(UserError, match="set OPENAI_API_KEY instead") as caught:
         open_endpoint("openai:http://me:secret@127.0.0.1/v1#p")
     assert "secret" not in str(caught.value)

@@ -2,30 +2,12 @@
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import torch
+import transformers as hf
 from torch import Tensor
-from transformers import (
-    Gemma2Config,
-    Gemma2ForCausalLM,
-    Gemma3ForCausalLM,
-    Gemma3TextConfig,
-    GPT2Config,
-    GPT2LMHeadModel,
-    GptOssConfig,
-    GptOssForCausalLM,
-    LlamaConfig,
-    LlamaForCausalLM,
-    MistralConfig,
-    MistralForCausalLM,
-    MixtralConfig,
-    MixtralForCausalLM,
-    PreTrainedModel,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-)
+from transformers import PretrainedConfig, PreTrainedModel
 
 from rlvr.core.engine import LocalEngine
 from rlvr.seeding import derive_seed
@@ -44,49 +26,43 @@ COMMON = {
     "max_position_embeddings": 128,
     "initializer_range": 0.15,
 }
+SLIDING = {"use_sliding_window": True, "sliding_window": 5}
+GEMMA = {"head_dim": 16, "sliding_window": 5}
+EXPERTS = {"num_local_experts": 4}
+EAGER = {"attn_implementation": "eager"}
 MIXED = ["sliding_attention", "sliding_attention", "full_attention"]
 ARCHITECTURES = ("llama", "qwen2", "qwen2_sliding", "qwen3", "gemma3", "mistral", "mixtral", "gpt2")
+
+MODELS: dict[str, tuple[type[PretrainedConfig], type[PreTrainedModel], dict[str, Any]]] = {
+    "llama": (hf.LlamaConfig, hf.LlamaForCausalLM, COMMON),
+    "qwen2": (hf.Qwen2Config, hf.Qwen2ForCausalLM, COMMON),
+    "qwen2_sliding": (hf.Qwen2Config, hf.Qwen2ForCausalLM, COMMON | SLIDING | {"max_window_layers": 1}),
+    "qwen3": (hf.Qwen3Config, hf.Qwen3ForCausalLM, COMMON | {"head_dim": 16}),
+    "gemma3": (hf.Gemma3TextConfig, hf.Gemma3ForCausalLM, COMMON | GEMMA | {"layer_types": MIXED}),
+    "mistral": (hf.MistralConfig, hf.MistralForCausalLM, COMMON | {"sliding_window": 5}),
+    "mixtral": (
+        hf.MixtralConfig,
+        hf.MixtralForCausalLM,
+        COMMON | EXPERTS | {"num_experts_per_tok": 2, "sliding_window": None, "router_jitter_noise": 0.3},
+    ),
+    "gpt2": (
+        hf.GPT2Config,
+        hf.GPT2LMHeadModel,
+        {"vocab_size": VOCABULARY, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128}
+        | {"initializer_range": 0.15, "bos_token_id": 0, "eos_token_id": 0},
+    ),
+    # caps scores
+    "gemma2": (hf.Gemma2Config, hf.Gemma2ForCausalLM, COMMON | GEMMA | EAGER | {"attn_logit_softcapping": 0.5}),
+    # has attention sinks
+    "gpt_oss": (hf.GptOssConfig, hf.GptOssForCausalLM, COMMON | GEMMA | EAGER | EXPERTS),
+}
 
 
 def tiny_model(name: str = "llama", seed: int = 0) -> PreTrainedModel:
     """A random float32 model, in training mode as a trainer would leave it."""
     torch.manual_seed(seed)
-    match name:
-        case "llama":
-            model = LlamaForCausalLM(LlamaConfig(**COMMON))
-        case "qwen2":
-            model = Qwen2ForCausalLM(Qwen2Config(**COMMON))
-        case "qwen2_sliding":
-            config = Qwen2Config(**COMMON, use_sliding_window=True, sliding_window=5, max_window_layers=1)
-            model = Qwen2ForCausalLM(config)
-        case "qwen3":
-            model = Qwen3ForCausalLM(Qwen3Config(**COMMON, head_dim=16))
-        case "gemma3":
-            config = Gemma3TextConfig(**COMMON, head_dim=16, sliding_window=5, layer_types=MIXED)
-            model = Gemma3ForCausalLM(config)
-        case "mistral":
-            model = MistralForCausalLM(MistralConfig(**COMMON, sliding_window=5))
-        case "mixtral":
-            config = MixtralConfig(
-                **COMMON, num_local_experts=4, num_experts_per_tok=2, sliding_window=None, router_jitter_noise=0.3
-            )
-            model = MixtralForCausalLM(config)
-        case "gpt2":
-            sizes = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128, "initializer_range": 0.15}
-            model = GPT2LMHeadModel(GPT2Config(vocab_size=VOCABULARY, **sizes, bos_token_id=0, eos_token_id=0))
-        case "gemma2":  # caps scores
-            config = Gemma2Config(
-                **COMMON, head_dim=16, sliding_window=5, attn_logit_softcapping=0.5, attn_implementation="eager"
-            )
-            model = Gemma2ForCausalLM(config)
-        case "gpt_oss":  # has attention sinks
-            config = GptOssConfig(
-                **COMMON, head_dim=16, sliding_window=5, num_local_experts=4, attn_implementation="eager"
-            )
-            model = GptOssForCausalLM(config)
-        case _:
-            raise ValueError(name)
-    return model.train()
+    config, model, settings = MODELS[name]
+    return model(config(**settings)).train()
 
 
 def sampling(seed: int = 0, **changes) -> SamplingParams:

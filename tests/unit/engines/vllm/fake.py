@@ -28,7 +28,7 @@ from rlvr.engines.vllm.server import GENERATE
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """What comes in the place of an answer: any status, any bytes, silence, or the end of the connection."""
+    """Replaces an answer: any status, any bytes, silence, or the end of the connection."""
 
     status: int = 200
     body: bytes = b""
@@ -40,7 +40,12 @@ class Fault:
 Change = Callable[[dict[str, Any]], Any]
 """Changes an honest answer, which is then sent."""
 Misbehave = Callable[[str, int], "Fault | Change | None"]
-"""Route and how often it was asked before -> what goes wrong."""
+"""(route, number of earlier requests for it) -> the fault."""
+
+
+def wrong_at(route: str, wrong: Fault | Change, *counts: int) -> Misbehave:
+    """Goes wrong at one route: at every request, or at those with one of these numbers."""
+    return lambda asked, count: wrong if asked == route and (not counts or count in counts) else None
 
 
 def refusal(reason: str) -> Fault:
@@ -50,24 +55,22 @@ def refusal(reason: str) -> Fault:
 
 
 class DiedError(Exception):
-    """Of whatever is under way when the server dies."""
+    """Of every request under way when the server dies."""
 
 
 @dataclass
 class FakeVllm:
-    """Starts at `start()`, on a port that stays its own over deaths."""
+    """Starts at `start()`, on a port that it keeps over deaths."""
 
     model: PreTrainedModel
     words: Mapping[str, int]
     fault: Misbehave = lambda route, count: None
-    facts: dict[str, Any] = field(default_factory=dict)  # in the place of true ones
-    config: dict[str, Any] = field(default_factory=dict)  # of the model; in the place of true values
+    facts: dict[str, Any] = field(default_factory=dict)  # replace the true ones
     name: str = "some/model"
     is_raw: bool = False  # tells logprobs before the temperature
     keeps_head: bool = False  # loads everything but the head
-    sees_files: bool = True
     on_update: Callable[[], None] = lambda: None  # as weights arrive
-    holds_at: int | None = None  # samples so many tokens of a completion, and waits until this is None
+    holds_at: int | None = None  # pauses each completion at this number of tokens until it is None
     port: int = 0
     calls: list[str] = field(default_factory=list)  # routes in order, sampling left out
     bodies: list[dict[str, Any]] = field(default_factory=list)  # requests for completions
@@ -116,9 +119,7 @@ class FakeVllm:
         self._server.server_close()
         self._thread.join()
 
-    # ------------------------------------------------------------------------------------------------------- answers
-
-    def answer(self, verb: str, path: str, body: dict[str, Any]) -> Any:
+    def answer(self, path: str, body: dict[str, Any]) -> Any:
         route = path.partition("?")[0]
         with self._lock:
             count = self._counts.get(route, 0)
@@ -174,7 +175,7 @@ class FakeVllm:
             "device": "cpu",
             "gpu": None,
             "num_workers": 1,
-            "config": {key: getattr(self.original.config, key, None) for key in CONFIG_KEYS} | self.config,
+            "config": {key: getattr(self.original.config, key, None) for key in CONFIG_KEYS},
             "dtype": "float32",
             "quantization": None,
             "max_model_len": self.original.config.max_position_embeddings,
@@ -204,9 +205,7 @@ class FakeVllm:
         if "data" in info:
             self._coming |= load(base64.b64decode(info["data"]))
         else:
-            files = sorted(Path(info["path"]).glob("*.safetensors")) if self.sees_files else []
-            if not files:
-                return refusal(f"there is no safetensors file at {info['path']} on the server's side")
+            files = Path(info["path"]).glob("*.safetensors")
             self._coming |= {name: tensor for file in files for name, tensor in load_file(file).items()}
         if info["is_last"] and self._coming.keys() != {name for name, _ in self.weights.named_parameters()}:
             return refusal("not all weights came")
@@ -216,12 +215,12 @@ class FakeVllm:
 
     def _generate(self, body: dict[str, Any]) -> dict[str, Any]:
         settings = body["sampling_params"]
+        name = body["model"]
         with self._lock:
             self.bodies.append(body)
             self.running += 1
             self.most_at_once = max(self.most_at_once, self.running)
         try:
-            name = body["model"]
             return self._sample(name, self.adapters.get(name, self.weights), tuple(body["token_ids"]), settings)
         finally:
             with self._lock:
@@ -297,35 +296,31 @@ def _handler(fake: FakeVllm) -> type[BaseHTTPRequestHandler]:
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
-            self.serve("GET", {})
+            self.serve({})
 
         def do_POST(self) -> None:
             length = int(self.headers.get("Content-Length") or 0)
-            self.serve("POST", json.loads(self.rfile.read(length)) if length else {})
+            self.serve(json.loads(self.rfile.read(length)) if length else {})
 
-        def serve(self, verb: str, body: dict[str, Any]) -> None:
+        def serve(self, body: dict[str, Any]) -> None:
             fake.keys.add(self.headers.get("Authorization", ""))
-            try:
-                answer = fake.answer(verb, self.path, body)
-            except DiedError:
-                answer = Fault(drops=True)
-            if died.is_set():
-                answer = Fault(drops=True)
-            if isinstance(answer, Fault) and answer.silent:
+            answer = Fault(drops=True)
+            with suppress(DiedError):
+                found = fake.answer(self.path, body)
+                if not died.is_set():
+                    answer = found if isinstance(found, Fault) else Fault(body=json.dumps(found).encode())
+            if answer.silent:
                 died.wait()
-            if isinstance(answer, Fault) and (answer.drops or answer.silent):
+            if answer.drops or answer.silent:
                 self.close_connection = True
                 self.connection.close()
                 return
-            status, data = (
-                (answer.status, answer.body) if isinstance(answer, Fault) else (200, json.dumps(answer).encode())
-            )
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(data)))
-            if isinstance(answer, Fault) and answer.location is not None:
+            self.send_response(answer.status)
+            self.send_header("Content-Length", str(len(answer.body)))
+            if answer.location is not None:
                 self.send_header("Location", answer.location)
             self.end_headers()
-            self.wfile.write(data)
+            self.wfile.write(answer.body)
 
         def log_message(self, format: str, *args: Any) -> None:
             """Nothing."""
@@ -335,7 +330,7 @@ def _handler(fake: FakeVllm) -> type[BaseHTTPRequestHandler]:
 
 @contextmanager
 def running(*fakes: FakeVllm) -> Iterator[None]:
-    """Servers that end with the block, whatever became of them in it."""
+    """Servers that end with the block, if they have not died in it."""
     for fake in fakes:
         fake.start()
     try:

@@ -1,4 +1,4 @@
-"""Sampling on a server: what is asked, what comes back, and whose weights it was."""
+"""Sampling on a server: the request, the completion, and which weights it was sampled from."""
 
 import asyncio
 import copy
@@ -10,28 +10,19 @@ import torch
 
 from rlvr.engines.vllm import VllmEngine
 from rlvr.seeding import derive_seed
-from rlvr.types import Completion, SamplingParams, StopReason
-from tests.unit.engines.tiny import VOCABULARY, plain_logprobs, prompt, sampling
+from rlvr.types import Completion, StopReason
+from tests.unit.engines.tiny import VOCABULARY, assert_exact, generate, plain_logprobs, prompt, sampling
 from tests.unit.engines.vllm.fake import running
-from tests.unit.engines.vllm.world import engine_of, fake_of, make_policy, one_server, train_a_step
+from tests.unit.engines.vllm.world import engine_of, fake_of, make_policy, one_server, train_a_step, two_servers
 
 
-def sample(engine: VllmEngine, *requests: tuple[list[int], SamplingParams]) -> list[Completion]:
-    async def all_of_them() -> list[Completion]:
-        return await asyncio.gather(*(engine.generate(ids, params) for ids, params in requests))
-
-    return asyncio.run(all_of_them())
-
-
-def test_a_completion_is_what_the_server_sampled_with_the_pushed_weights(tmp_path: Path) -> None:
+def test_a_completion_is_sampled_with_the_pushed_weights(tmp_path: Path) -> None:
     with one_server(tmp_path, version=3) as (engine, _, policy):
         stop = frozenset(range(0, VOCABULARY, 6))
         requests = [(prompt(9), sampling(seed=i, stop_ids=stop, max_tokens=4)) for i in range(12)]
-        completions = sample(engine, *requests)
-    for (ids, _), completion in zip(requests, completions, strict=True):
-        torch.testing.assert_close(
-            torch.tensor(completion.behavior_logprobs), plain_logprobs(policy.model, ids, completion), atol=1e-5, rtol=0
-        )
+        completions = generate(engine, requests)
+    assert_exact(policy.model, requests, completions)
+    for completion in completions:
         assert completion.behavior_logprobs == completion.sampling_logprobs
         assert completion.policy_versions == (3,) * len(completion.token_ids)
         ended = completion.token_ids[-1] in stop
@@ -41,17 +32,15 @@ def test_a_completion_is_what_the_server_sampled_with_the_pushed_weights(tmp_pat
 
 
 def test_pitfall_19_logprobs_are_at_the_sampling_temperature(tmp_path: Path) -> None:
+    requests = [(prompt(9), sampling(temperature=0.6)), (prompt(9), sampling(temperature=0.0))]  # greedy: those at 1
     with one_server(tmp_path) as (engine, _, policy):
-        hot, greedy = sample(engine, (prompt(9), sampling(temperature=0.6)), (prompt(9), sampling(temperature=0.0)))
-    for completion, temperature in ((hot, 0.6), (greedy, 1.0)):  # of greedy ones both are taken at 1
-        ours = plain_logprobs(policy.model, prompt(9), completion, temperature)
-        torch.testing.assert_close(torch.tensor(completion.behavior_logprobs), ours, atol=1e-5, rtol=0)
+        assert_exact(policy.model, requests, generate(engine, requests))
 
 
-def test_pitfall_20_logprobs_over_the_whole_vocabulary_are_missing_where_tokens_are_left_out(tmp_path: Path) -> None:
+def test_pitfall_20_truncated_sampling_gives_no_full_logprobs(tmp_path: Path) -> None:
     # the server tells the truncated ones alone; taken for full ones they would make ratios above 1
     with one_server(tmp_path) as (engine, fake, policy):
-        cut, whole = sample(engine, (prompt(9), sampling(top_k=3)), (prompt(9), sampling()))
+        cut, whole = generate(engine, [(prompt(9), sampling(top_k=3)), (prompt(9), sampling())])
     full = plain_logprobs(policy.model, prompt(9), cut)
     assert all(map(math.isnan, cut.behavior_logprobs))
     assert (torch.tensor(cut.sampling_logprobs) > full + 0.01).all()
@@ -59,12 +48,13 @@ def test_pitfall_20_logprobs_over_the_whole_vocabulary_are_missing_where_tokens_
     assert fake.bodies[-2]["sampling_params"]["top_k"] + fake.bodies[-1]["sampling_params"]["top_k"] == 3
 
 
-def test_pitfall_36_every_completion_of_a_group_has_its_own_request_and_its_own_seed(tmp_path: Path) -> None:
+def test_pitfall_36_every_completion_of_a_group_has_its_own_seed(tmp_path: Path) -> None:
     seeds = [derive_seed(run, "train", 7, index) for run in (0, 1) for index in range(8)]
+    requests = [(prompt(9), sampling(seed=seed)) for seed in seeds]
     with one_server(tmp_path) as (engine, fake, _):
         fake.bodies.clear()
-        completions = sample(engine, *((prompt(9), sampling(seed=seed)) for seed in seeds))
-        again = sample(engine, *((prompt(9), sampling(seed=seed)) for seed in reversed(seeds)))
+        completions = generate(engine, requests)
+        again = generate(engine, requests[::-1])
     asked = [body["sampling_params"] for body in fake.bodies]
     assert sorted(one["seed"] for one in asked) == sorted(seeds * 2)
     assert max(seeds) > 2**62, "none is cut to fewer bits"
@@ -76,19 +66,16 @@ def test_pitfall_36_every_completion_of_a_group_has_its_own_request_and_its_own_
 def test_a_completion_is_cut_at_the_end_of_the_context(tmp_path: Path) -> None:
     with one_server(tmp_path, facts={"max_model_len": 20}) as (engine, _, _):
         assert engine.max_context_tokens == 20
-        cut, none = sample(engine, (prompt(15), sampling()), (prompt(20), sampling()))
+        cut, none = generate(engine, [(prompt(15), sampling()), (prompt(20), sampling())])
         assert (len(cut.token_ids), cut.stop_reason) == (5, StopReason.LENGTH)
         assert (none.token_ids, none.stop_reason) == ((), StopReason.LENGTH)
         with pytest.raises(ValueError, match="more than max_context_tokens=20"):
-            sample(engine, (prompt(21), sampling()))
+            generate(engine, [(prompt(21), sampling())])
         with pytest.raises(ValueError, match="the prompt is empty"):
-            sample(engine, ([], sampling()))
+            generate(engine, [([], sampling())])
 
 
-def test_requests_are_spread_by_load_bounded_in_number_and_a_session_stays_where_it_is(tmp_path: Path) -> None:
-    policy = make_policy()
-    fakes = fake_of(policy), fake_of(policy)
-
+def test_requests_are_spread_and_a_session_keeps_its_server(tmp_path: Path) -> None:
     async def episode(engine: VllmEngine, index: int) -> None:
         session = object()
         for turn in range(3):
@@ -98,9 +85,7 @@ def test_requests_are_spread_by_load_bounded_in_number_and_a_session_stays_where
     async def all_of_them(engine: VllmEngine) -> None:
         await asyncio.gather(*(episode(engine, index) for index in range(20)))
 
-    with running(*fakes):
-        engine = engine_of(policy, tmp_path, *fakes, max_batch_size=6)
-        engine.load_weights(0)
+    with two_servers(tmp_path, max_batch_size=6) as (engine, fakes, _):
         for fake in fakes:
             fake.bodies.clear()
         asyncio.run(all_of_them(engine))
@@ -112,9 +97,7 @@ def test_requests_are_spread_by_load_bounded_in_number_and_a_session_stays_where
     assert [member.load for member in engine._fleet.members] == [0, 0]
 
 
-def test_pitfall_24_pushing_while_64_requests_are_in_flight_loses_none_and_every_token_has_its_version(
-    tmp_path: Path,
-) -> None:
+def test_pitfall_24_pushes_lose_no_request_tokens_have_versions(tmp_path: Path) -> None:
     policy = make_policy()
     fakes = fake_of(policy), fake_of(policy)
     models = []

@@ -1,4 +1,4 @@
-"""New weights: written, loaded, compared; and what is said when they did not arrive."""
+"""New weights are written, loaded and compared; a push that fails is an error."""
 
 import asyncio
 import copy
@@ -21,45 +21,49 @@ from rlvr.models.adapters import add_adapters
 from rlvr.models.policy import Adapters, HubPolicy
 from rlvr.models.settings import LoraSettings
 from rlvr.types import Completion
-from tests.unit.engines.tiny import plain_logprobs, prompt, sampling, tiny_model
-from tests.unit.engines.vllm.fake import DiedError, FakeVllm, Fault, refusal, running
-from tests.unit.engines.vllm.world import engine_of, fake_of, make_policy, one_server, train_a_step
+from tests.unit.engines.tiny import assert_exact, tiny_model
+from tests.unit.engines.vllm.fake import DiedError, FakeVllm, Fault, refusal, running, wrong_at
+from tests.unit.engines.vllm.world import (
+    REQUEST,
+    answer,
+    assert_answers_with,
+    engine_of,
+    fake_of,
+    make_policy,
+    one_server,
+    train_a_step,
+)
 
 
-def test_pitfall_30_every_tensor_arrives_and_the_next_token_is_of_the_new_weights(tmp_path: Path) -> None:
-    policy = make_policy()
-    fake = fake_of(policy)
-    with running(fake):
-        engine = engine_of(policy, tmp_path, fake)
+def has_weights(fake: FakeVllm, model: torch.nn.Module) -> bool:
+    """Whether the server has all of them, bit by bit."""
+    served = dict(fake.weights.named_parameters())
+    return all(torch.equal(value, served[name]) for name, value in model.named_parameters())
+
+
+def test_pitfall_30_every_tensor_arrives(tmp_path: Path) -> None:
+    with one_server(tmp_path, version=None) as (engine, fake, policy):
         for version in range(3):
             train_a_step(policy, version)
             engine.load_weights(version)
-            served = dict(fake.weights.named_parameters())
-            assert all(torch.equal(value, served[name]) for name, value in policy.model.named_parameters())
-            completion = asyncio.run(engine.generate(prompt(5), sampling()))
-            ours = plain_logprobs(policy.model, prompt(5), completion)
-            torch.testing.assert_close(torch.tensor(completion.behavior_logprobs), ours, atol=1e-5, rtol=0)
-            assert completion.policy_version == engine.policy_version == version
+            assert has_weights(fake, policy.model)
+            assert assert_answers_with(policy, engine).policy_version == engine.policy_version == version
 
 
-def test_pitfall_30_a_head_that_keeps_its_old_weights_is_found_by_the_probe(tmp_path: Path) -> None:
+def test_pitfall_30_the_probe_finds_a_head_with_old_weights(tmp_path: Path) -> None:
     # the server says that everything was loaded, as a tied head of vLLM on a CPU does
-    policy = make_policy()
-    fake = fake_of(policy, keeps_head=True)
     sentence = r"does not sample from the pushed weights: after probe \d token \d+ has logprob -\S+ there and -\S+ in"
-    with running(fake), pytest.raises(UserError, match=sentence):
-        engine_of(policy, tmp_path, fake).load_weights(0)
+    with pytest.raises(UserError, match=sentence), one_server(tmp_path, keeps_head=True):
+        pass
 
 
 def test_pitfall_31_no_prefix_of_old_weights_is_used_again(tmp_path: Path) -> None:
     with one_server(tmp_path) as (engine, fake, policy):
-        before = asyncio.run(engine.generate(prompt(5), sampling()))
+        before = answer(engine)
         train_a_step(policy)
         fake.calls.clear()
         engine.load_weights(1)
-        after = asyncio.run(engine.generate(prompt(5), sampling()))
-    ours = plain_logprobs(policy.model, prompt(5), after)
-    torch.testing.assert_close(torch.tensor(after.behavior_logprobs), ours, atol=1e-5, rtol=0)
+        after = assert_answers_with(policy, engine)
     assert (after.policy_version, before.policy_version) == (1, 0)
     assert fake.calls == [
         "/weight_info",
@@ -77,7 +81,7 @@ def test_pitfall_31_no_prefix_of_old_weights_is_used_again(tmp_path: Path) -> No
     ]
 
 
-def test_pitfall_30_two_ranks_that_see_a_server_come_back_do_not_push_at_the_same_time(tmp_path: Path) -> None:
+def test_pitfall_30_two_ranks_push_to_a_returned_server_once(tmp_path: Path) -> None:
     policy = make_policy()
     fake = fake_of(policy, on_update=lambda: time.sleep(0.3))
     with running(fake):
@@ -95,48 +99,40 @@ def test_pitfall_30_two_ranks_that_see_a_server_come_back_do_not_push_at_the_sam
     assert not list(tmp_path.glob("*.lock"))
 
 
-def refused(tmp_path: Path, route: str, answer: Any) -> str:
-    """What is said of a push during which a route answers so."""
-    policy = make_policy()
-    fake = fake_of(policy, fault=lambda asked, count: answer if asked == route else None)
-    with running(fake):
-        engine = engine_of(policy, tmp_path, fake)
+def refused(tmp_path: Path, route: str, wrong: Any) -> str:
+    """Error of a push during which one route goes wrong."""
+    with one_server(tmp_path, version=None, fault=wrong_at(route, wrong)) as (engine, fake, _):
         with pytest.raises(UserError) as caught:
             engine.load_weights(0)
         assert fake.goes_on.is_set(), "a failed push leaves no server paused"
     return str(caught.value)
 
 
-def test_pitfall_31_a_prefix_cache_that_is_not_dropped_is_an_error(tmp_path: Path) -> None:
+def test_pitfall_31_a_kept_prefix_cache_is_an_error(tmp_path: Path) -> None:
     said = refused(tmp_path, "/reset_prefix_cache", lambda honest: {"success": False})
     assert "did not drop its prefix cache" in said
 
 
-def test_weights_that_a_worker_refuses_end_the_run_with_its_words(tmp_path: Path) -> None:
+def test_the_error_of_a_worker_ends_the_run(tmp_path: Path) -> None:
     said = refused(tmp_path, "/update_weights", refusal("x.weight has no place"))
     assert "not take the weights (ValueError: x.weight has no place" in said
 
 
-def test_a_push_goes_on_when_a_server_breaks_in_the_middle_of_it(tmp_path: Path) -> None:
-    policy = make_policy()
+def test_a_push_goes_on_when_a_server_breaks_in_the_middle(tmp_path: Path) -> None:
     broken = {
         ("/update_weight_version", 0): Fault(drops=True),
         ("/start_weight_update", 0): Fault(status=503),
         ("/pause", 2): Fault(status=500),
         ("/collective_rpc", 6): Fault(body=b'{"results": ["no facts"]}'),
     }
-    fake = fake_of(policy, fault=lambda route, count: broken.pop((route, count), None))
-    with running(fake):
-        engine = engine_of(policy, tmp_path, fake)
-        engine.load_weights(0)
-        assert asyncio.run(engine.generate(prompt(5), sampling())).policy_version == 0
+    with one_server(tmp_path, fault=lambda route, count: broken.pop((route, count), None)) as (engine, _, _):
+        assert answer(engine).policy_version == 0
     assert broken == {}
 
 
 @pytest.mark.parametrize("sync", ["folder", "broadcast"])
-def test_pitfall_30_what_is_sampled_between_two_pushes_of_one_version_is_thrown_away(sync: str, tmp_path: Path) -> None:
-    """A push that fails in between leaves weights that are neither the old nor the new ones."""
-    policy = make_policy()
+def test_pitfall_30_tokens_of_half_loaded_weights_are_dropped(sync: str, tmp_path: Path) -> None:
+    """A push that fails in the middle leaves weights that are neither the old nor the new ones."""
 
     def fault(route: str, count: int) -> Any:
         return halfway if route == "/update_weights" and breaks.pop() else None
@@ -148,29 +144,14 @@ def test_pitfall_30_what_is_sampled_between_two_pushes_of_one_version_is_thrown_
         return Fault(drops=True)
 
     breaks, found = [False, True, False], list[str]()
-    fake = fake_of(policy, fault=fault)
-    with running(fake):
-        engine = engine_of(policy, tmp_path, fake, sync=sync)
-        engine.load_weights(0)
+    with one_server(tmp_path, fault=fault, sync=sync) as (engine, fake, policy):
         train_a_step(policy)
         engine.load_weights(1)
         assert (found, breaks) == (["partial"], [])
-        completion = asyncio.run(engine.generate(prompt(5), sampling()))
-        assert completion.policy_version == 1
+        assert answer(engine).policy_version == 1
 
 
-# ------------------------------------------------------------------------------------------- without a shared folder
-
-
-def has_weights(fake: FakeVllm, model: torch.nn.Module) -> bool:
-    """Whether the server has all of them, bit by bit."""
-    own = dict(fake.weights.named_parameters())
-    return all(torch.equal(value, own[name]) for name, value in model.named_parameters())
-
-
-def test_pitfall_30_a_server_that_dies_in_a_broadcast_gets_what_was_pushed_when_it_is_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pitfall_30_a_server_that_dies_in_a_push_gets_it_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlvr.engines.vllm.weights.CHUNK_BYTES", 10_000)
     monkeypatch.setattr("rlvr.engines.vllm.fleet.POLL_S", 0.05)
     policy = make_policy()
@@ -195,37 +176,31 @@ def test_pitfall_30_a_server_that_dies_in_a_broadcast_gets_what_was_pushed_when_
         engine.load_weights(1)
         assert has_weights(fine, policy.model)
         assert notes == [f"lost the server {broken.url}: it gets the weights when it is back"]
-        fine.die()  # the other one is all that is left
+        fine.die()  # only the other one is left
         ends[0].join()
         broken.start()
         pushed = copy.deepcopy(policy.model)
-        before = asyncio.run(engine.generate(prompt(5), sampling()))
+        before = answer(engine)
         assert before.policy_version == 1
-        train_a_step(policy, 7)  # as a trainer that is busy: what counts is what was pushed
+        train_a_step(policy, 7)  # as a busy trainer: the server gets what was pushed
         broken.die()
         broken.start()
-        assert asyncio.run(engine.generate(prompt(5), sampling())) == before
+        assert answer(engine) == before
         assert has_weights(broken, pushed)
-    assert not (tmp_path / "weights").exists(), "nothing goes by way of the disk"
+    assert not (tmp_path / "weights").exists(), "a broadcast writes no file"
 
 
 def test_an_address_that_is_not_this_machines_is_refused(tmp_path: Path) -> None:
-    policy = make_policy()
-    fake = fake_of(policy)
-    with running(fake), pytest.raises(UserError, match=r"engine.broadcast_host=192.0.2.1: this machine has no"):
-        engine_of(policy, tmp_path, fake, sync="broadcast", broadcast_host="192.0.2.1")
+    host = {"sync": "broadcast", "broadcast_host": "192.0.2.1"}
+    sentence = r"engine.broadcast_host=192.0.2.1: this machine has no"
+    with pytest.raises(UserError, match=sentence), one_server(tmp_path, **host):
+        pass
 
 
-# ------------------------------------------------------------------------------------------------------------- files
-
-
-def test_only_the_newest_versions_stay_on_the_disk_and_none_after_the_run(tmp_path: Path) -> None:
-    policy = make_policy()
-    fake = fake_of(policy)
+def test_only_the_newest_versions_stay_on_the_disk(tmp_path: Path) -> None:
     root = tmp_path / "weights"
-    with running(fake):
-        engine = engine_of(policy, tmp_path, fake)
-        for version in (7, 8, 9, 3):  # the last one: gone on with from an earlier checkpoint
+    with one_server(tmp_path, version=None) as (engine, _, _):
+        for version in (7, 8, 9, 3):  # the last one: resumed from an earlier checkpoint
             engine.load_weights(version)
             kept = sorted(folder.name for folder in root.iterdir())
             assert kept[-1] == f"v{version:06d}"
@@ -234,9 +209,7 @@ def test_only_the_newest_versions_stay_on_the_disk_and_none_after_the_run(tmp_pa
     assert not root.exists()
 
 
-def test_large_weights_are_several_files_in_the_servers_precision(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_weights_are_several_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlvr.engines.vllm.weights.MAX_FILE_BYTES", 10_000)
     policy = make_policy()
     weights = WeightsFolder(tmp_path)
@@ -254,12 +227,11 @@ def lora_policy() -> HubPolicy:
     base = copy.deepcopy(model)
     settings = LoraSettings(enabled=True, r=3, alpha=6, target_modules=("q_proj", "down_proj"))
     add_adapters(model, settings, base="x", seed=1)
-    policy = make_policy()
     adapters = Adapters(fresh_base=lambda: copy.deepcopy(base), merge_final=False, note="")
-    return HubPolicy(model=model, tokenizer=policy.tokenizer, adapters=adapters)
+    return HubPolicy(model=model, tokenizer=make_policy().tokenizer, adapters=adapters)
 
 
-def test_pitfall_32_what_is_pushed_is_the_merged_model_and_the_base_stays_as_it_is(tmp_path: Path) -> None:
+def test_pitfall_32_the_merged_model_is_pushed(tmp_path: Path) -> None:
     policy = lora_policy()
     train_a_step(policy)
     before = {name: value.clone() for name, value in policy.model.state_dict().items()}
@@ -273,12 +245,10 @@ def test_pitfall_32_what_is_pushed_is_the_merged_model_and_the_base_stays_as_it_
     with running(fake):
         engine = engine_of(policy, tmp_path, fake)
         engine.load_weights(0)  # probed against the model with its adapters
-        completion = asyncio.run(engine.generate(prompt(5), sampling()))
-    ours = plain_logprobs(policy.model, prompt(5), completion)
-    torch.testing.assert_close(torch.tensor(completion.behavior_logprobs), ours, atol=1e-5, rtol=0)
+        assert_answers_with(policy, engine)
 
 
-def test_an_adapter_wants_a_server_that_takes_it(tmp_path: Path) -> None:
+def test_an_adapter_needs_a_server_that_takes_it(tmp_path: Path) -> None:
     policy = lora_policy()
     without, small = fake_of(policy.merged()), fake_of(policy.merged(), facts={"max_lora_rank": 2})
     with running(without, small):
@@ -288,7 +258,7 @@ def test_an_adapter_wants_a_server_that_takes_it(tmp_path: Path) -> None:
             engine_of(policy, tmp_path, small, sync="adapter")
 
 
-def test_pitfall_30_a_request_that_is_read_after_a_push_still_finds_its_adapter(tmp_path: Path) -> None:
+def test_pitfall_30_a_late_request_finds_its_adapter(tmp_path: Path) -> None:
     policy = lora_policy()
     arrived, is_read, late = threading.Event(), threading.Event(), []
 
@@ -308,15 +278,14 @@ def test_pitfall_30_a_request_that_is_read_after_a_push_still_finds_its_adapter(
             train_a_step(policy, version)
             engine.load_weights(version)
         late.append("the next request")
-        waiting = asyncio.create_task(engine.generate(prompt(5), sampling()))
+        waiting = asyncio.create_task(engine.generate(*REQUEST))
         await asyncio.to_thread(arrived.wait, 60)
         before = copy.deepcopy(policy.model)
         train_a_step(policy, 3)
         engine.load_weights(3)
         is_read.set()
         completion = await waiting
-        ours = plain_logprobs(before, prompt(5), completion)
-        torch.testing.assert_close(torch.tensor(completion.behavior_logprobs), ours, atol=1e-5, rtol=0)
+        assert_exact(before, [REQUEST], [completion])
         return completion
 
     with running(fake):
@@ -324,38 +293,36 @@ def test_pitfall_30_a_request_that_is_read_after_a_push_still_finds_its_adapter(
     assert len(fake.adapters) == 2, "names of old versions are forgotten"
 
 
-# ------------------------------------------------------------------------------------------------------------- probe
-
-
 def first(**more: Any) -> Any:
-    """Changes what the answer says of its first token."""
+    """Changes values of an answer's first token."""
 
     def changed(answer: dict[str, Any]) -> dict[str, Any]:
         told = answer["choices"][0]["logprobs"]["content"][0]
-        told |= {key: value(told) for key, value in more.items()}
+        told |= {key: value(told[key]) for key, value in more.items()}
         return answer
 
     return changed
 
 
+def worse_last(top: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [*top[:-1], top[-1] | {"logprob": top[-1]["logprob"] - 0.5}]
+
+
 @pytest.mark.parametrize(
-    ("gap", "facts", "settings", "fits"),
+    ("gap", "changes", "fits"),
     [
-        (5e-5, {}, {}, True),
-        (3e-4, {}, {}, False),
-        (3e-4, {}, {"max_logprob_gap": 1e-3}, True),
-        (0.1, {"dtype": "bfloat16"}, {}, True),
-        (2.0, {"dtype": "bfloat16"}, {}, False),
+        (5e-5, {}, True),
+        (3e-4, {}, False),
+        (3e-4, {"max_logprob_gap": 1e-3}, True),
+        (0.1, {"facts": {"dtype": "bfloat16"}}, True),
+        (2.0, {"facts": {"dtype": "bfloat16"}}, False),
     ],
 )
 def test_how_far_a_server_may_be_from_the_trainer(
-    gap: float, facts: dict[str, Any], settings: dict[str, Any], fits: bool, tmp_path: Path
+    gap: float, changes: dict[str, Any], fits: bool, tmp_path: Path
 ) -> None:
-    policy = make_policy()
-    answer = first(top_logprobs=lambda told: [], logprob=lambda told: told["logprob"] - gap)
-    fake = fake_of(policy, facts=facts, fault=lambda route, count: answer if (route, count) == (GENERATE, 1) else None)
-    with running(fake):
-        engine = engine_of(policy, tmp_path, fake, **settings)
+    wrong = first(top_logprobs=lambda top: [], logprob=lambda logprob: logprob - gap)
+    with one_server(tmp_path, version=None, fault=wrong_at(GENERATE, wrong, 1), **changes) as (engine, _, _):
         if fits:
             engine.load_weights(0)
         else:
@@ -363,22 +330,16 @@ def test_how_far_a_server_may_be_from_the_trainer(
                 engine.load_weights(0)
 
 
-def test_pitfall_30_likely_tokens_are_compared_as_well_as_the_one_that_was_drawn(tmp_path: Path) -> None:
-    def worse(told: dict[str, Any]) -> list[dict[str, Any]]:
-        *others, last = told["top_logprobs"]
-        return [*others, last | {"logprob": last["logprob"] - 0.5}]
-
-    policy = make_policy()
-    fake = fake_of(policy, fault=lambda route, count: first(top_logprobs=worse) if route == GENERATE else None)
-    with running(fake), pytest.raises(UserError, match="does not sample from the pushed weights"):
-        engine_of(policy, tmp_path, fake).load_weights(0)
-
-
-def test_pitfall_19_a_server_that_tells_logprobs_before_the_temperature_is_found_by_the_probe(tmp_path: Path) -> None:
-    policy = make_policy()
-    fake = fake_of(policy, is_raw=True)
-    with running(fake), pytest.raises(UserError, match="does not sample from the pushed weights"):
-        engine_of(policy, tmp_path, fake).load_weights(0)
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        pytest.param({"is_raw": True}, id="logprobs before the temperature"),
+        pytest.param({"fault": wrong_at(GENERATE, first(top_logprobs=worse_last))}, id="a likely token not drawn"),
+    ],
+)
+def test_pitfall_19_the_probe_finds_wrong_logprobs(wrong: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="does not sample from the pushed weights"), one_server(tmp_path, **wrong):
+        pass
 
 
 def test_gaps_are_relative_where_logprobs_are_small() -> None:

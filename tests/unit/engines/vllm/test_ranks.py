@@ -1,10 +1,9 @@
-"""Several ranks and the same servers: one rank pushes, none samples before, and what one is told ends all."""
+"""Several ranks and the same servers: one rank pushes, none samples before, and an error of one ends all."""
 
 from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -25,13 +24,6 @@ from tests.unit.engines.vllm.world import fake_of, make_policy, train_a_step
 Sync = Literal["folder", "broadcast"]
 
 
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[Ranks]:
-    ranks = Ranks()
-    yield ranks
-    ranks.close()
-
-
 def settings_of(urls: tuple[str, ...], sync: Sync = "folder") -> VllmEngineSettings:
     return VllmEngineSettings(urls=urls, sync=sync, max_batch_size=8, timeout_s=120.0, wait_s=60.0, max_retries=2)
 
@@ -39,7 +31,7 @@ def settings_of(urls: tuple[str, ...], sync: Sync = "folder") -> VllmEngineSetti
 def completions(
     world: World, urls: tuple[str, ...], folder: Path, sync: Sync = "folder"
 ) -> tuple[list[Completion], str | None]:
-    """This rank's share of 12 completions of each of two versions, or what it is told."""
+    """This rank's share of 12 completions of each of two versions, or its error."""
     policy = make_policy()
     engine = VllmEngine(policy, settings_of(urls, sync), folder, max_context_tokens=128, world=world)
     assert engine._fleet.members[0].url == urls[world.rank % len(urls)], "ranks that are idle do not choose the same"
@@ -79,7 +71,7 @@ def test_two_ranks_sample_what_one_does_and_one_of_them_pushes(sync: Sync, ranks
 
 
 def shards(world: World, url: str, folder: Path) -> tuple[tuple[int, ...], str]:
-    """What is sampled with the weights of which each rank holds a part, and what this rank is told of a full disk."""
+    """What is sampled with the weights of which each rank holds a part, and its error on a full disk."""
     policy = tiny_policy()
     tiny_trainer(policy, "trainer.strategy=fsdp2", world=world)
     for sync in ("broadcast", "folder"):
@@ -96,15 +88,12 @@ def shards(world: World, url: str, folder: Path) -> tuple[tuple[int, ...], str]:
     raise AssertionError("it was pushed")
 
 
-def test_weights_in_shards_are_pushed_whole_and_a_disk_that_takes_none_ends_all_ranks(
-    ranks: Ranks, tmp_path: Path
-) -> None:
+def test_shards_are_pushed_whole_and_a_full_disk_ends_all_ranks(ranks: Ranks, tmp_path: Path) -> None:
     policy = tiny_policy()
     fake = fake_of(policy)
     with running(fake):
         first, second = ranks(2, "fsdp2", shards, fake.url, tmp_path / "weights")
-        assert all(
-            torch.equal(value, fake.weights.state_dict()[name]) for name, value in policy.model.named_parameters()
-        )
+        served = fake.weights.state_dict()
+        assert all(torch.equal(value, served[name]) for name, value in policy.model.named_parameters())
     assert first == second
     assert "Cannot write" in first[1]

@@ -1,6 +1,5 @@
 """Servers, addresses and keys that are refused before anything is sampled, each in a sentence."""
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -9,15 +8,8 @@ import pytest
 
 from rlvr.engines.vllm.server import Server, client_settings
 from rlvr.errors import UserError
-from tests.unit.engines.tiny import prompt, sampling
-from tests.unit.engines.vllm.fake import FakeVllm, Fault, running
-from tests.unit.engines.vllm.world import engine_of, fake_of, make_policy
-
-
-def never_starts(fakes: list[FakeVllm], folder: Path) -> str:
-    with pytest.raises(UserError) as caught:
-        engine_of(make_policy(), folder, *fakes)
-    return str(caught.value)
+from tests.unit.engines.vllm.fake import Fault, running, wrong_at
+from tests.unit.engines.vllm.world import answer, engine_of, fake_of, make_policy, one_server
 
 
 @pytest.mark.parametrize(
@@ -33,34 +25,41 @@ def never_starts(fakes: list[FakeVllm], folder: Path) -> str:
     ],
 )
 def test_a_server_that_does_not_fit_is_refused_at_once(facts: dict[str, Any], sentence: str, tmp_path: Path) -> None:
-    fits, other = fake_of(make_policy()), fake_of(make_policy(), facts=facts)
-    with running(fits, other):
-        said = never_starts([fits, other], tmp_path)
-    assert sentence in said
-    assert other.url in said
+    fits, other = fake_of(), fake_of(facts=facts)
+    with running(fits, other), pytest.raises(UserError) as caught:
+        engine_of(make_policy(), tmp_path, fits, other)
+    assert sentence in str(caught.value)
+    assert other.url in str(caught.value)
+
+
+def message(status: int, text: str) -> Fault:
+    return Fault(status=status, body=json.dumps({"error": {"message": text}}).encode())
 
 
 def no_model(answer: dict[str, Any]) -> dict[str, Any]:
     return {"data": answer["data"][:1]}
 
 
-def test_what_is_no_server_of_ours_is_refused_in_a_sentence(tmp_path: Path) -> None:
-    def rpc(answer: Fault) -> FakeVllm:
-        return fake_of(make_policy(), fault=lambda route, count: answer if route == "/collective_rpc" else None)
-
-    nobody = fake_of(make_policy())
-    plain = rpc(Fault(status=500, body=json.dumps({"error": {"message": "no attribute 'describe'"}}).encode()))
-    closed, garbage = rpc(Fault(status=404, body=b"not\nhere\x1b[31m\xff")), rpc(Fault(body=b" <!DOCTYPE html>x"))
-    stalled = rpc(Fault(status=500, body=b'{"error": {"message": "RPC call to describe timed out."}}'))
-    strange = fake_of(make_policy(), fault=lambda route, count: no_model if route == "/v1/models" else None)
-    with running(nobody, plain, closed, garbage, stalled, strange):
-        nobody.die()
-        assert "start it with: rlvr serve MODEL --engine vllm" in never_starts([nobody], tmp_path)
-        assert "cannot take weights (status 500: no attribute 'describe')" in never_starts([plain], tmp_path)
-        assert "cannot take weights (status 404: not here [31m\ufffd): start" in never_starts([closed], tmp_path)
-        assert "does not answer (status 500: RPC call to describe timed out)" in never_starts([stalled], tmp_path)
-        assert "does not answer (it has adapters, and no model" in never_starts([strange], tmp_path)
-        assert "what it answered cannot be read (<!DOCTYPE html>x)" in never_starts([garbage], tmp_path)
+@pytest.mark.parametrize(
+    ("route", "wrong", "sentence"),
+    [
+        (None, None, "start it with: rlvr serve MODEL --engine vllm"),
+        ("rpc", message(500, "no attribute 'describe'"), "cannot take weights (status 500: no attribute 'describe')"),
+        ("rpc", Fault(status=404, body=b"not\nhere\x1b[31m\xff"), "weights (status 404: not here [31m\ufffd): start"),
+        ("rpc", message(500, "RPC call timed out."), "does not answer (status 500: RPC call timed out)"),
+        ("rpc", Fault(body=b" <!DOCTYPE html>x"), "what it answered cannot be read (<!DOCTYPE html>x)"),
+        ("models", no_model, "does not answer (it has adapters, and no model"),
+    ],
+)
+def test_a_server_of_another_kind_is_refused(route: str | None, wrong: Any, sentence: str, tmp_path: Path) -> None:
+    routes = {"rpc": "/collective_rpc", "models": "/v1/models"}
+    fake = fake_of(**({"fault": wrong_at(routes[route], wrong)} if route else {}))
+    with running(fake):
+        if route is None:
+            fake.die()
+        with pytest.raises(UserError) as caught:
+            engine_of(make_policy(), tmp_path, fake)
+    assert sentence in str(caught.value)
 
 
 def test_a_password_in_an_address_is_refused_and_not_shown() -> None:
@@ -69,10 +68,10 @@ def test_a_password_in_an_address_is_refused_and_not_shown() -> None:
     assert "hush" not in str(caught.value)
 
 
-def test_what_is_no_address_is_one_sentence(tmp_path: Path) -> None:
-    for url in ("http://a:x", "http://[::1", "http://a..b"):
-        with pytest.raises(UserError, match="does not answer"):
-            engine_of(make_policy(), tmp_path, urls=(url,))
+@pytest.mark.parametrize("url", ["http://a:x", "http://[::1", "http://a..b"])
+def test_a_malformed_address_is_one_sentence(url: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="does not answer"):
+        engine_of(make_policy(), tmp_path, urls=(url,))
 
 
 def test_only_https_reads_certificates_and_proxies() -> None:
@@ -80,23 +79,20 @@ def test_only_https_reads_certificates_and_proxies() -> None:
     assert [client_settings(*one, read_s=None)["verify"] for one in urls] == [True, True, False]
 
 
-def test_the_key_goes_with_every_request_to_the_server_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_key_goes_with_every_request_past_the_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_API_KEY", "hush")
     for name in ("http_proxy", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
-    policy = make_policy()
-    fake = fake_of(policy)
-    with running(fake):
+    with one_server(tmp_path, version=None) as (_, fake, policy):
+        fake.keys.clear()
         engine = engine_of(policy, tmp_path, urls=(f"{fake.url}/v1/",))
         engine.load_weights(0)
-        asyncio.run(engine.generate(prompt(5), sampling()))
+        answer(engine)
     assert fake.keys == {"Bearer hush"}
 
 
 @pytest.mark.parametrize("key", ["hush\n", "hush hush", "h\xfcsh"])
-def test_a_key_that_no_request_can_carry_is_refused_and_not_shown(
-    key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_invalid_key_is_refused_and_not_shown(key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_API_KEY", key)
     with pytest.raises(UserError, match="VLLM_API_KEY: a key has no spaces, line breaks or letters beyond") as caught:
         engine_of(make_policy(), tmp_path, urls=("http://127.0.0.1:9",))

@@ -1,4 +1,4 @@
-"""A real vLLM server: what it samples is what the trainer would, after every push, and nothing kills it."""
+"""A real vLLM server samples what the trainer would, after every push."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from rlvr.models.policy import Adapters, HubPolicy
 from rlvr.models.settings import LoraSettings
 from rlvr.seeding import derive_seed
 from rlvr.types import Completion, SamplingParams, StopReason
-from tests.unit.engines.tiny import plain_logprobs
+from tests.unit.engines.tiny import generate, plain_logprobs
+from tests.unit.engines.vllm.world import train_a_step
 from tests.vllm_server import CONTEXT_TOKENS, NUM_SLOTS, save_tiny_qwen, vllm_server
 
 pytestmark = pytest.mark.vllm
@@ -71,22 +72,12 @@ def engine_of(policy: HubPolicy, url: str, folder: Path, sync: str = "folder", m
     return VllmEngine(policy, settings, folder / "weights", max_context_tokens=CONTEXT_TOKENS, on_note=print)
 
 
-def train_a_step(policy: HubPolicy, seed: int) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in policy.parameters():
-            parameter.add_(0.02 * torch.randn(parameter.shape, generator=generator))
-
-
 def params(seed: int = 0, **changes) -> SamplingParams:
     return SamplingParams(**({"max_tokens": 12, "stop_ids": frozenset(), "seed": seed, "temperature": 0.7} | changes))
 
 
 def sample(engine: VllmEngine, *requests: tuple[list[int], SamplingParams]) -> list[Completion]:
-    async def all_of_them() -> list[Completion]:
-        return await asyncio.gather(*(engine.generate(ids, one) for ids, one in requests))
-
-    return asyncio.run(all_of_them())
+    return generate(engine, requests)  # type: ignore[arg-type]
 
 
 def gap(model: PreTrainedModel, ids: list[int], completion: Completion, temperature: float = 0.7) -> float:
@@ -103,15 +94,13 @@ def greedy(model: PreTrainedModel, ids: list[int], count: int) -> tuple[int, ...
 
 
 @pytest.mark.parametrize("sync", ["folder", "broadcast"])
-def test_pitfall_30_trainer_and_server_agree_after_each_of_five_pushes(
-    sync: str, start: Path, url: str, tmp_path: Path
-) -> None:
+def test_pitfall_30_trainer_and_server_agree_after_each_push(sync: str, start: Path, url: str, tmp_path: Path) -> None:
     # the head is the embedding's: vLLM 0.32 on a CPU keeps a copy of it that its own reloading forgets
     policy = policy_of(start)
     engine = engine_of(policy, url, tmp_path, sync)
     before: list[tuple[int, ...]] = []
     for version in range(1, 6):
-        train_a_step(policy, version)
+        train_a_step(policy, version, 0.02)
         engine.load_weights(version)
         requests = [([3 + version, 5, 8], params(seed=i)) for i in range(8)] + [(LONG, params())]
         found = sample(engine, *requests)
@@ -124,20 +113,18 @@ def test_pitfall_30_trainer_and_server_agree_after_each_of_five_pushes(
     assert len(set(before)) > 1, "the updates change nothing that could be seen"
 
 
-def test_pitfall_31_a_prompt_seen_before_a_push_is_computed_anew(start: Path, url: str, tmp_path: Path) -> None:
+def test_pitfall_31_a_push_drops_cached_prompts(start: Path, url: str, tmp_path: Path) -> None:
     policy = policy_of(start)
     engine = engine_of(policy, url, tmp_path)
     for version in (1, 2):
-        train_a_step(policy, version)
+        train_a_step(policy, version, 0.02)
         engine.load_weights(version)
         (first,) = sample(engine, (LONG, params()))
         (cached,) = sample(engine, (LONG, params()))
         assert max(gap(policy.model, LONG, first), gap(policy.model, LONG, cached)) < TOLERANCE
 
 
-def test_pitfall_36_members_of_a_group_have_streams_of_their_own_that_repeat(
-    start: Path, url: str, tmp_path: Path
-) -> None:
+def test_pitfall_36_seeds_of_a_group_differ_and_repeat(start: Path, url: str, tmp_path: Path) -> None:
     engine = engine_of(policy_of(start), url, tmp_path)
     engine.load_weights(0)
     seeds = [derive_seed(run, "train", 7, index) for run in (0, 1) for index in range(8)]
@@ -147,7 +134,7 @@ def test_pitfall_36_members_of_a_group_have_streams_of_their_own_that_repeat(
     assert [one.token_ids for one in reversed(again)] == [one.token_ids for one in first]
 
 
-def test_pitfall_20_and_14_what_truncated_sampling_and_stop_tokens_give(start: Path, url: str, tmp_path: Path) -> None:
+def test_pitfall_20_truncated_sampling_and_stop_tokens(start: Path, url: str, tmp_path: Path) -> None:
     policy = policy_of(start)
     engine = engine_of(policy, url, tmp_path)
     engine.load_weights(0)
@@ -159,7 +146,7 @@ def test_pitfall_20_and_14_what_truncated_sampling_and_stop_tokens_give(start: P
     likeliest = [_next_logits(policy.model, [4, 5, *cut.token_ids[:i]]).topk(3).indices.tolist() for i in range(12)]
     for i, token in enumerate(cut.token_ids):
         assert cut.sampling_logprobs[i] == pytest.approx(float(expected[i][likeliest[i].index(token)]), abs=TOLERANCE)
-    assert all(one != one for one in cut.behavior_logprobs)  # not to be had
+    assert all(one != one for one in cut.behavior_logprobs)  # unknown
     (whole,) = sample(engine, ([4, 5], params(seed=3)))
     stop = whole.token_ids[5]
     first = whole.token_ids.index(stop)
@@ -176,7 +163,7 @@ def _next_logits(model: PreTrainedModel, ids: list[int]) -> Tensor:
 
 
 def metric(url: str, name: str) -> float:
-    """A number that the server counts; so many tokens it has sampled, so many requests it works on."""
+    """A counter of the server, such as sampled tokens."""
     text = httpx2.get(url.removesuffix("/v1") + "/metrics").text
     (line,) = [line for line in text.splitlines() if line.startswith(f"vllm:{name}{{")]
     return float(line.split()[-1])
@@ -194,7 +181,7 @@ NUM_IN_FLIGHT, MAX_PUSHES = 4 * NUM_SLOTS, 20
 
 
 def in_flight(engine: VllmEngine, policy: HubPolicy) -> list[Completion]:
-    """64 requests, during which weights are pushed: none is lost, every token is of the version that it says."""
+    """64 requests, during which weights are pushed: none is lost, every token has the version that sampled it."""
     models = {1: copy.deepcopy(policy.model)}
     engine.load_weights(1)
     prompts = [[3 + i % 60, 7, *LONG[: i % 3 * 70]] for i in range(NUM_IN_FLIGHT)]
@@ -209,7 +196,7 @@ def in_flight(engine: VllmEngine, policy: HubPolicy) -> list[Completion]:
             _, waiting = await asyncio.wait(requests, timeout=0.1)
             if not waiting:
                 break
-            train_a_step(policy, version)
+            train_a_step(policy, version, 0.02)
             models[version] = copy.deepcopy(policy.model)
             engine.load_weights(version)
         return await asyncio.gather(*requests)
@@ -230,17 +217,15 @@ def test_pushing_while_64_requests_are_in_flight_loses_none(start: Path, url: st
     assert any(one.version_changes for one in completions), "during the pushes none was being sampled"
 
 
-def test_adapters_are_swapped_while_requests_are_in_flight_and_each_request_keeps_its_own(
-    start: Path, url: str, tmp_path: Path
-) -> None:
+def test_adapters_are_swapped_and_each_request_keeps_its_own(start: Path, url: str, tmp_path: Path) -> None:
     engine_of(policy_of(start), url, tmp_path / "base").load_weights(0)  # the model under the adapter
     policy = lora_policy(start)
-    train_a_step(policy, 9)
+    train_a_step(policy, 9, 0.02)
     engine = engine_of(policy, url, tmp_path, sync="adapter")
     completions = in_flight(engine, policy)
     assert engine.policy_version > 1, "all were done before the first swap"
     assert any(one.policy_version == 1 for one in completions)
-    assert not any(one.version_changes for one in completions), "whoever begins with one ends with it"
+    assert not any(one.version_changes for one in completions), "a request keeps its adapter"
     (after,) = sample(engine, ([4, 5], params()))
     assert after.policy_version == engine.policy_version
     assert gap(policy.model, [4, 5], after) < TOLERANCE
@@ -249,48 +234,46 @@ def test_adapters_are_swapped_while_requests_are_in_flight_and_each_request_keep
 
 def test_pitfall_32_merged_adapters_are_pushed_as_whole_weights(start: Path, url: str, tmp_path: Path) -> None:
     policy = lora_policy(start)
-    train_a_step(policy, 9)
+    train_a_step(policy, 9, 0.02)
     engine = engine_of(policy, url, tmp_path)
     engine.load_weights(0)
     (found,) = sample(engine, ([4, 5], params()))
     assert gap(policy.model, [4, 5], found) < TOLERANCE
 
 
-def broken_weights(policy: HubPolicy, folder: Path) -> dict[str, tuple[Path, str]]:
-    """Files that are not the model, and what a server says of them."""
+def broken_weights(policy: HubPolicy, folder: Path) -> list[tuple[Path, str]]:
+    """Files that are not the model, and the server's error of each."""
     own = {name: value.detach().clone() for name, value in policy.model.named_parameters()}
     key = "model.layers.1.self_attn.k_proj.weight"  # a part of a fused tensor: vLLM would take memory for the rest
     norm = "model.layers.0.input_layernorm.weight"
+
+    def without(missing: str) -> dict[str, Tensor]:
+        return {name: value for name, value in own.items() if name != missing}
+
     wrong = {
-        "no part": (
-            {name: value for name, value in own.items() if name != key},
-            "1 tensors are missing, as .*qkv_proj",
-        ),
-        "no norm": ({name: value for name, value in own.items() if name != norm}, f"1 tensors are missing, as {norm}"),
+        "no part": (without(key), "1 tensors are missing, as .*qkv_proj"),
+        "no norm": (without(norm), f"1 tensors are missing, as {norm}"),
         "more": (own | {"model.layers.2.mlp.up_proj.weight": own["model.norm.weight"].clone()}, "layers.2"),
         "other names": ({f"x.{name}": value for name, value in own.items()}, "x"),
         "another vocabulary": (own | {"model.embed_tokens.weight": torch.zeros(65, 64)}, "AssertionError"),
     }
-    found = {"nothing": (folder / "nothing", "no safetensors file at")}
+    found = [(folder / "nothing", "no safetensors file at")]
     for name, (tensors, sentence) in wrong.items():
-        found[name] = (folder / f"{name}.safetensors", sentence)
-        save_file(tensors, found[name][0])
-    found["damaged"] = (folder / "damaged.safetensors", "Error")
-    found["damaged"][0].write_bytes(found["other names"][0].read_bytes()[:-500])
+        found.append((folder / f"{name}.safetensors", sentence))
+        save_file(tensors, found[-1][0])
+    (folder / "damaged.safetensors").write_bytes((folder / "other names.safetensors").read_bytes()[:-500])
     torch.save(own, folder / "pickle.safetensors")
-    return found | {"a pickle": (folder / "pickle.safetensors", "Error")}
+    return [*found, (folder / "damaged.safetensors", "Error"), (folder / "pickle.safetensors", "Error")]
 
 
-def test_pitfall_30_weights_that_are_not_the_model_are_refused_and_the_server_takes_the_next(
-    start: Path, url: str, tmp_path: Path
-) -> None:
+def test_pitfall_30_wrong_weights_are_refused(start: Path, url: str, tmp_path: Path) -> None:
     policy = policy_of(start)
     engine = engine_of(policy, url, tmp_path)
     engine.load_weights(0)
     (before,) = sample(engine, ([4, 5], params()))
     server = Server(url, timeout_s=60.0)
     facts = server.describe()
-    for version, (path, sentence) in enumerate(broken_weights(policy, tmp_path).values(), 1):
+    for version, (path, sentence) in enumerate(broken_weights(policy, tmp_path), 1):
         server.call("/pause?mode=keep")
         server.name_version("partial")
         with pytest.raises(RefusedError, match=sentence):
@@ -303,7 +286,7 @@ def test_pitfall_30_weights_that_are_not_the_model_are_refused_and_the_server_ta
         assert gap(policy.model, [4, 5], after) < TOLERANCE
 
 
-def test_pitfall_30_a_push_that_breaks_off_leaves_a_server_that_takes_the_next(
+def test_pitfall_30_after_a_broken_push_the_next_one_loads(
     start: Path, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rlvr.engines.vllm.weights.CHUNK_BYTES", 10_000)
@@ -314,7 +297,7 @@ def test_pitfall_30_a_push_that_breaks_off_leaves_a_server_that_takes_the_next(
     server.call("/pause?mode=keep")
     server.call("/init_weight_transfer_engine", {"init_info": FILES})
     server.call("/start_weight_update")
-    train_a_step(policy, 1)
+    train_a_step(policy, 1, 0.02)
     server.update(next(chunks({name: -value.detach() for name, value in policy.model.named_parameters()})))
     # and here the trainer is killed
     engine.load_weights(1)
@@ -336,6 +319,6 @@ def test_a_given_up_request_is_ended_on_the_server(start: Path, url: str, tmp_pa
         assert given_up
         assert all(task.cancelled() for task in given_up)
         await until(lambda: metric(url, "num_requests_running") == 0)
-        assert metric(url, "generation_tokens_total") - before < 300 * 310, "it went on for nobody"
+        assert metric(url, "generation_tokens_total") - before < 300 * 310, "it went on after the request was given up"
 
     asyncio.run(give_up())
