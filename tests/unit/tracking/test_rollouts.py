@@ -76,7 +76,6 @@ def text(turn: Turn) -> TurnText:
         num_tokens=len(ids),
         calls=(good,) * (5 in ids) + (bad,) * (6 in ids),
     )
-    return Turn(prompt_ids=prompt, completion=replace(done, **changes))
 
 
 def episode(sample: int, score: Score, *turns: Turn) -> Episode:
