@@ -33,8 +33,6 @@ MARKED = {  # marker -> modules that its tests need, and the extra that brings t
 
 
 TESTS = Path(__file__).parent
-SLOW = tuple((TESTS / "slow.txt").read_text().split())
-"""Beginnings of the ids of unit tests that take about a second or more of a core."""
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -75,7 +73,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What needs a library that brings a hundred packages is skipped without it; CI has an environment for each."""
     for item in items:
         marked = any(item.get_closest_marker(name) for name in ("long", "pitfalls"))
-        if marked or item.nodeid.startswith(("tests/system/", *SLOW)):
+        if marked or item.nodeid.startswith("tests/system/"):
             item.add_marker(pytest.mark.slow)
     of_vllm = [item for item in items if item.get_closest_marker("vllm")]
     if of_vllm and (missing := missing_vllm()) is not None:

@@ -3,10 +3,14 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from rlvr.app.benchmark import Benchmark, Cell, Plan, join, make_cells, write_plan
 from rlvr.config.compose import load_config
 from rlvr.evaluation.analysis import analyze
 from tests.unit.evaluation.records import greedy
+
+pytestmark = pytest.mark.slow
 
 CONFIG = load_config([], config_name="rpn_test")
 

@@ -20,6 +20,7 @@ BYTES = byte_tokenizer(adds_bos=True)
 CODER = Coder(BYTES)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None, derandomize=True, database=None)
 @given(text=st.text(max_size=40), pieces=st.lists(st.sampled_from(["<|im_start|>", "<|im_end|>", " ", "\n", "é"])))
 def test_ids_and_text_are_those_of_transformers(text: str, pieces: list[str]) -> None:

@@ -254,6 +254,7 @@ def test_predict_streams_to_a_terminal(run_folder: Path, rlvr: Rlvr, monkeypatch
     assert len(rlvr(*words, "--json").lines) == 1
 
 
+@pytest.mark.slow
 def test_evaluation_reads_no_training_data(tmp_path: Path, rlvr: Rlvr) -> None:
     """A question of the user reads no data at all."""
     model, rows, questions = save_qwen(tmp_path / "model"), tmp_path / "rows.jsonl", tmp_path / "questions.jsonl"

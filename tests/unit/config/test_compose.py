@@ -54,6 +54,7 @@ NEEDS = {  # other settings that a choice needs
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("section", CHOICES)
 def test_every_choice_of_every_group_composes(section: str) -> None:
     rewards = [file.stem for file in sorted((CONF / "reward").glob("*.yaml"))]

@@ -55,6 +55,7 @@ def undisturbed():
     return batch, gradient(plain, batch), update(plain, batch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fails", [1, 4, 7])
 def test_pitfall_09_a_failed_pass_leaves_no_gradient(monkeypatch, undisturbed, fails):
     batch, expected, metrics = undisturbed

@@ -44,6 +44,7 @@ def test_alone_everything_is_given_back() -> None:
     assert talk(ALONE).items() >= alone.items()
 
 
+@pytest.mark.slow
 def test_ranks_agree_and_a_failure_ends_all(ranks: Ranks) -> None:
     answers = ranks(3, "ddp", talk)
     assert [answer.pop("speaks") for answer in answers] == [True, False, False]

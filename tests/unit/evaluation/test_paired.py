@@ -33,6 +33,7 @@ def test_pitfall_38_shared_difficulty_widens_no_difference() -> None:
     assert 0 < found.low < 0.025 < found.high < 0.05
 
 
+@pytest.mark.slow
 def test_pitfall_38_the_paired_bootstrap_covers_the_truth() -> None:
     """1,000 evaluations of two models on 200 examples: one answer each, and four samples each."""
     rng = np.random.default_rng(5)

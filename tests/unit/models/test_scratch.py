@@ -86,6 +86,7 @@ def scratch_bpe(**changes: object) -> ScratchBpeModel:
     return ScratchBpeModel(**(values | changes))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [
@@ -100,6 +101,7 @@ def test_bpe_text_and_ids_are_an_exact_round_trip(text: str) -> None:
     assert BPE.decode(BPE.encode(text)) == text
 
 
+@pytest.mark.slow
 @given(st.text(), st.text())
 def test_bpe_round_trip_of_any_text_around_a_marker(left: str, right: str) -> None:
     text = f"{left}{MARKERS[1]}{right}"
@@ -108,6 +110,7 @@ def test_bpe_round_trip_of_any_text_around_a_marker(left: str, right: str) -> No
     assert BPE.get_vocab()[MARKERS[1]] in ids
 
 
+@pytest.mark.slow
 def test_bpe_markers_are_one_token_each_wherever_they_stand() -> None:
     assert len(BPE) == 330
     ids = [BPE.get_vocab()[marker] for marker in MARKERS]
@@ -118,6 +121,7 @@ def test_bpe_markers_are_one_token_each_wherever_they_stand() -> None:
     assert around == [*BPE.encode("apples"), ids[0], *BPE.encode(" apples")]
 
 
+@pytest.mark.slow
 def test_bpe_learns_nothing_from_markers_in_the_text() -> None:
     marked = [f"{text}{''.join(MARKERS)}" for text in TEXTS]
     assert build_bpe_tokenizer(marked, 330, MARKERS).backend_tokenizer.to_str() == BPE.backend_tokenizer.to_str()
@@ -133,6 +137,7 @@ print(build_bpe_tokenizer(texts, 330, markers).backend_tokenizer.to_str())
 """
 
 
+@pytest.mark.slow
 def test_bpe_the_same_text_gives_the_same_tokenizer(monkeypatch: pytest.MonkeyPatch) -> None:
     """In any process, with any number of threads. Pairs that are equally frequent, of which this text is full, could
     differ.
@@ -151,6 +156,7 @@ def test_bpe_the_same_text_gives_the_same_tokenizer(monkeypatch: pytest.MonkeyPa
     assert done.stdout.strip() == here
 
 
+@pytest.mark.slow
 def test_bpe_the_folder_is_one_that_transformers_loads(tmp_path: Path) -> None:
     built = build_model(scratch_bpe(), BPE, 0).eval()
     BPE.save_pretrained(tmp_path)
@@ -166,6 +172,7 @@ def test_bpe_the_folder_is_one_that_transformers_loads(tmp_path: Path) -> None:
     assert (loaded.config.bos_token_id, loaded.config.pad_token_id) == (None, 0)
 
 
+@pytest.mark.slow
 def test_bpe_embeddings_have_their_scale_and_are_tied_if_asked() -> None:
     tied, untied = build_model(scratch_bpe(), BPE, 0), build_model(scratch_bpe(tie_embeddings=False), BPE, 0)
     assert tied.lm_head.weight is tied.model.embed_tokens.weight

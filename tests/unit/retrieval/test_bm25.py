@@ -73,6 +73,7 @@ def test_bm25s_does_not_start_jax() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.slow
 def test_recall_on_the_musique_corpus_is_that_of_the_reference(tmp_path: Path) -> None:
     index = bm25().corpus_index(open_corpus(data_folder() / "musique/corpus.jsonl.gz", tmp_path))
     shares = []

@@ -71,6 +71,7 @@ def test_a_damaged_folder_says_what_to_delete(tmp_path: Path, name: str) -> None
         bm25().corpus_index(open_corpus(file, tmp_path / "indexes"))
 
 
+@pytest.mark.slow
 def test_processes_that_build_at_once_all_find_a_whole_index(tmp_path: Path) -> None:
     code = f"""if True:
         from pathlib import Path

@@ -19,6 +19,7 @@ def own_documents(number: int) -> list[Document]:
     return [Document(id=str(place), title=f"Town {place}", text=text) for place in range(10)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_instant", [True, False])
 def test_pitfall_38_a_thousand_episodes_see_their_own_documents(
     is_instant: bool, monkeypatch: pytest.MonkeyPatch

@@ -17,6 +17,8 @@ from rlvr.rows import DataError
 from tests.unit.retrieval.passages import STEMMED, bm25, documents, places, ranked, retrieval, write_corpus
 from tests.unit.rewards.official.rows import data_folder, read_gzip
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def encoder() -> Encoder:

@@ -110,6 +110,7 @@ def test_a_grade_of_math(pool: Sandbox) -> None:
     assert found(pool, "10^{10}", "\\log 3") == replace(none, failure="timed out after 1 s")  # and not wrong
 
 
+@pytest.mark.slow
 def test_pitfall_26_an_example_at_fault_ends_the_evaluation(pool: Sandbox) -> None:
     with pytest.raises(UserError, match="the gold answer '\\?!' of example 'e1' is no expression: correct the data"):
         found(pool, "18", "?!")

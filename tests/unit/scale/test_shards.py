@@ -40,6 +40,8 @@ from tests.unit.core.tiny import tiny_batch, tiny_config, tiny_policy, tiny_trai
 from tests.unit.models.checkpoints import adapted, save_model
 from tests.unit.training.test_checkpoint import entries, write_model
 
+pytestmark = pytest.mark.slow
+
 OVERRIDES = ("algorithm=ppo", "algorithm.num_epochs=2", "trainer.learning_rate=0.003", "trainer.precision=fp32")
 Weights = dict[str, list[float]]
 

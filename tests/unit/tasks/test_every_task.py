@@ -26,6 +26,7 @@ def task(request: pytest.FixtureRequest) -> Iterator[Task]:
         yield made
 
 
+@pytest.mark.slow
 def test_every_task_trains_evaluates_and_demonstrates(task: Task) -> None:
     assert task.name == "mine"
     assert all(isinstance(note, str) for note in task.notes)

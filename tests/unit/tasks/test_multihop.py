@@ -34,6 +34,7 @@ def heard(task: DatasetTask, *calls: ToolCall) -> str:
     return "\n---\n".join(message.content for message in messages)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "scope", "num"),
     [

@@ -41,6 +41,7 @@ def test_pitfall_38_held_out_problems_are_never_trained_on() -> None:
     assert {example.id for example in gym(settings=settings, seed=9).eval_examples(20)} == held_out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dataset", ["chain_sum", "acre", "rearc", "countdown"])
 def test_every_gold_earns_full_marks_from_the_library(dataset: str) -> None:
     async def run() -> None:

@@ -29,6 +29,7 @@ def test_numbers_that_are_not_finite_become_null() -> None:
     assert json.loads(line, parse_constant=pytest.fail) == {"step": 1, "a": None, "b": None, "c": None}
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.text(), st.floats(allow_nan=False, allow_infinity=False)))
 def test_floats_come_back_bit_for_bit(metrics: dict[str, float]) -> None:
     metrics.pop("step", None)

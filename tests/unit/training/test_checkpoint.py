@@ -146,6 +146,7 @@ print(load_checkpoint(latest_checkpoint(folder)).step, sorted(path.name for path
 """
 
 
+@pytest.mark.slow
 def test_a_file_size_limit_leaves_the_last_checkpoint_whole(tmp_path: Path) -> None:
     command = [sys.executable, "-c", FULL_DISK, str(tmp_path / "c")]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
@@ -290,6 +291,7 @@ def run_children(code: str, folder: Path) -> list[int]:
     return [int(number) for number in done.stdout.split()]
 
 
+@pytest.mark.slow
 def test_pitfall_37_a_kill_between_writes_leaves_a_checkpoint(tmp_path: Path) -> None:
     moments, leftovers, newest = run_children(KILLED_EVERYWHERE, tmp_path)
     assert moments > 30
@@ -297,6 +299,7 @@ def test_pitfall_37_a_kill_between_writes_leaves_a_checkpoint(tmp_path: Path) ->
     assert newest == 3
 
 
+@pytest.mark.slow
 def test_pitfall_37_a_kill_inside_a_write_leaves_a_checkpoint(tmp_path: Path) -> None:
     newest, *files_begun = run_children(KILLED_INSIDE_A_WRITE, tmp_path)
     assert files_begun == [0, 1, 2, 3, 4, 5]  # killed in each of the five, and at last in none

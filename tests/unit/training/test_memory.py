@@ -96,6 +96,7 @@ SIX_LAYERS = {"num_hidden_layers": 6, **WIDE}
 LONG = {"max_position_embeddings": 512}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "overrides", "recomputed"),
     [

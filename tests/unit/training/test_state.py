@@ -187,6 +187,7 @@ def test_pitfall_37_a_checkpoint_of_adapters_goes_on_bit_for_bit(kind: str, tmp_
     assert frozen_bytes(first.policy) == frozen_bytes(second.policy)
 
 
+@pytest.mark.slow
 def test_pitfall_37_moments_find_their_parameters_by_name(tmp_path: Path) -> None:
     """Where weights are sharded, the optimizer may number its parameters in another order."""
     batch = tiny_batch(tiny_policy())

@@ -84,6 +84,7 @@ def make_engine(model, recorder, *, max_batch_size=8) -> LocalEngine:
 crowd = partial(ragged, max_tokens=75, stop_ids=frozenset(range(0, VOCABULARY, 12)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama", "qwen2_sliding", "gemma3", "mixtral"])
 def test_pitfall_31_replayed_steps_equal_a_plain_forward(name):
     model, recorder = tiny_model(name).eval(), TapeRecorder()

@@ -55,6 +55,7 @@ def outcomes(engine, calls) -> list:
     return asyncio.run(together())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("from_step", [0, 3])
 def test_pitfall_36_half_as_many_at_a_time_give_the_same_tokens(rows, from_step):
     expected = generate(make_engine([]), REQUESTS)
@@ -80,6 +81,7 @@ def test_the_running_rows_are_halved_and_nothing_is_held(rows, monkeypatch):
     assert errors == [None, None]
 
 
+@pytest.mark.slow
 def test_one_completion_that_does_not_fit_is_a_sentence(rows):
     engine = make_engine([])
     rows[0] = 0

@@ -21,6 +21,8 @@ from tests.unit.engines.vllm.world import (
     two_servers,
 )
 
+pytestmark = pytest.mark.slow
+
 NUM_PROBES = 2  # requests of a push
 BUSY = Fault(status=503)
 

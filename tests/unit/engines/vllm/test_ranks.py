@@ -21,6 +21,8 @@ from tests.unit.engines.tiny import prompt, sampling
 from tests.unit.engines.vllm.fake import running
 from tests.unit.engines.vllm.world import fake_of, make_policy, train_a_step
 
+pytestmark = pytest.mark.slow
+
 Sync = Literal["folder", "broadcast"]
 
 

@@ -13,7 +13,7 @@ from rlvr.tracking.trackers.mlflow import Mlflow, default_store
 from tests.system.tracker_readers import from_mlflow
 from tests.unit.tracking.trackers.test_tensorboard import facts
 
-pytestmark = [pytest.mark.trackers, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.trackers, pytest.mark.filterwarnings("ignore"), pytest.mark.slow]
 
 
 def test_runs_and_sweeps_share_the_default_store(tmp_path: Path) -> None:
