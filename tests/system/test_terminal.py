@@ -49,7 +49,7 @@ def check_live(shown: str, *labels: str) -> None:
     assert "Traceback" not in shown
 
 
-def test_a_run_shows_bars_and_says_why_the_loss_of_the_warm_start_jumps(tmp_path: Path) -> None:
+def test_a_run_shows_bars_and_why_the_warm_start_loss_jumps(tmp_path: Path) -> None:
     words = (*SMALL, *SCRATCH, "warm_start.num_steps=300", "warm_start.final_phase_steps=100", "tracker.console=auto")
     out, shown = on_terminal("train", *words, "run_dir=run", cwd=tmp_path)
     assert out.startswith("rpn: held-out accuracy")

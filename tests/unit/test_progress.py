@@ -16,7 +16,7 @@ def test_without_a_terminal_nothing_is_shown(capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr() == ("", "")
 
 
-def test_bars_are_lines_of_the_display_around_them_while_they_last() -> None:
+def test_bars_are_lines_of_the_display_around_them() -> None:
     stream = io.StringIO()
     _, display = live_display(stream, transient=True)
 

@@ -109,7 +109,7 @@ def _names(condition: str) -> tuple[str, ...]:
 
 
 WORDS = {  # conditions that are more than keys
-    "uses_sandbox or task.metric_uses_sandbox": "a part or a metric that runs in a process of its own",
+    "uses_sandbox or task.metric_uses_sandbox": "a part or a metric that runs in a separate process",
     "not task.writes_prompts": "a task that does not write its prompts itself",
     "task.shows_calls": "a task whose examples can be shown",
     "model.from_scratch": "a model made from scratch",

@@ -99,7 +99,7 @@ def test_a_resumed_run_keeps_its_choices(training: FakeTraining, tmp_path: Path,
     assert config.task == started.task
 
 
-def test_a_folder_that_no_run_can_have_is_refused_before_training(
+def test_an_impossible_run_folder_is_refused_before_training(
     training: FakeTraining, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("")
