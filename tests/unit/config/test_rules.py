@@ -100,7 +100,7 @@ trainer.strategy=ddp trainer.cpu_offload=true -> trainer.strategy == fsdp2
 trainer.final_learning_rate_share=0.5 -> trainer.schedule != constant
 HF model.lora.r=8 -> model.lora.enabled
 HF task=gsm8k prompt=boxed reward=numeric prompt.markers=think -> a prompt with markers
-HF task=gsm8k reward.timeout_s=3.0 -> a part or a metric that runs in a process of its own
+HF task=gsm8k reward.timeout_s=3.0 -> a part or a metric that runs in a separate process
 HF task=gsm8k task.path=GSM8K task.subset=socratic -> a repository with several configurations
 HF task=jsonl task.path=x task.eval_path=y task.eval_share=0.3 -> task.eval_path=null
 QA task.hops=[3] task.curriculum=hops -> several numbers of hops
@@ -112,7 +112,7 @@ algorithm.clip_low=0.1 -> algorithm.num_epochs * algorithm.num_minibatches > 1
 tracker.console=none tracker.log_every=5 -> tracker.console != none
 tracker.run_name=x -> tracker.report_to
 REPORT[wandb] tracker.mlflow.experiment=x -> its name in tracker.report_to
-task=mix HF task.parts={gsm8k:{set:['reward.timeout_s=9.0']}} -> a part or a metric that runs in a process of its own
+task=mix HF task.parts={gsm8k:{set:['reward.timeout_s=9.0']}} -> a part or a metric that runs in a separate process
 """)
 
 SILENT = """
