@@ -225,6 +225,8 @@ def test_what_cannot_be_exported_is_one_sentence(
 ) -> None:
     runs = {"first": "first_run", "adapted": "adapted"}
     found = request.getfixturevalue(runs[folder]) if folder in runs else out.parent / folder
+    if folder == "empty":
+        found.mkdir()
     refused(cli, code, sentence, found[0] if folder == "adapted" else found, "--output", out, *words)
     assert not out.exists()
 

@@ -58,7 +58,7 @@ def test_a_run_shows_bars_and_why_the_warm_start_loss_jumps(tmp_path: Path) -> N
 
 
 def test_an_evaluation_and_an_index_show_bars(model: Path, tmp_path: Path) -> None:
-    out, shown = on_terminal("eval", str(model), "--task", "rpn", "--num-examples", "30", cwd=tmp_path)
+    out, shown = on_terminal("eval", str(model), "--num-examples", "30", cwd=tmp_path)
     assert "30 held-out examples" in out
     check_live(shown, "loading libraries", f"loading {model}", "evaluating", "30/30")
     rows = [{"id": str(number), "text": f"Passage {number} is about Oslo."} for number in range(1200)]

@@ -196,7 +196,7 @@ REFUSED = {
         ({"messages": []}, "messages: List should have at least 1 item"),
         (CHATS | {"response_format": {"type": "json_object"}}, "response_format: this server does not support it"),
         (CHATS | {"top_logprobs": 2}, "top_logprobs: it goes with logprobs: true."),
-        (CHATS | {"max_tokens": 1, "max_completion_tokens": 2}, "max_tokens: max_completion_tokens says another"),
+        (CHATS | {"max_tokens": 1, "max_completion_tokens": 2}, "max_tokens: max_completion_tokens has another value"),
         ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role: Input should be 'system', "),
         ({"messages": [{"role": "user"}]}, "messages[0].content: it is missing."),
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].tool_call_id: it is missing"),
