@@ -66,7 +66,7 @@ from rlvr.types import Attempt, Completion, Example, SamplingParams, Score, Toke
 OVERRIDES = (
     # single digits 0..11 and one word each: a vocabulary of 19
     *("task.modulus=12", "task.operand_range=[0,11]", "task.complexity_range=[1,2]"),
-    *("task.complexity_weights=null", "task.eval_complexity_weights=null", "reward.type=correct"),
+    *("task.complexity_weights=null", "task.eval_complexity_weights=null"),
     # 1.05M parameters
     *("model.hidden_size=128", "model.num_layers=4", "model.num_heads=4", "model.intermediate_size=512"),
     "model.max_context_tokens=128",
