@@ -36,6 +36,8 @@ from rlvr.config.overrides import (
     included_files,
     is_choice,
     leaf_values,
+    literal,
+    overlaid,
     parse_overrides,
 )
 from rlvr.errors import ConfigError, suggestion
@@ -91,7 +93,7 @@ def load_task_config(
 
 def to_yaml(config: Config) -> str:
     """The resolved configuration; can be read back with `--config-dir` and `--config-name`."""
-    return OmegaConf.to_yaml(OmegaConf.create(_literal(dumped(config))))
+    return OmegaConf.to_yaml(OmegaConf.create(literal(dumped(config))))
 
 
 def to_run_yaml(config: Config) -> str:
@@ -107,15 +109,6 @@ def read_yaml(text: str) -> Config:
 def read_values(values: dict[str, Any]) -> Config:
     """Resolved values, as returned by `dumped`."""
     return _validated(upgraded(values))
-
-
-def _literal(value: Any) -> Any:
-    """Escape `${` in texts: a resolved configuration has no interpolations."""
-    if isinstance(value, dict):
-        return {key: _literal(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_literal(item) for item in value]
-    return re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if isinstance(value, str) else value
 
 
 def _plain_values(composed: Any, *, resolve: bool = True) -> dict[str, Any]:
@@ -206,16 +199,28 @@ def _explained(error: Exception, source: Source, lines: Sequence[str]) -> str:
 def _compose(source: Source, parsed: Sequence[Override], said: Said) -> tuple[dict[str, Any], list[str]]:
     """The composed and resolved values, not yet validated, with notes on dropped values."""
     lines = [_added(override) for override in parsed]
-    composed, chosen = _hydra(source, source.name, lines)
-    missing = [group for group in FOLLOWS_TASK if "task" in chosen and group not in chosen]
-    if missing:  # a user file in group `task` without reward and prompt
-        task = registry.find("task", str(composed.task.name))
-        lines += [f"+{group}={getattr(task, group)}" for group in missing]
-        composed, chosen = _hydra(source, source.name, lines)
+    values, is_users = source.load(source.name)
+    pinned = {group for _, group in included_files(values)} if is_users else set()
+    composed, chosen = _followed(source, source.name, lines, pinned | said.chosen)
     if source.folder is not None and "task" in said.chosen:
         _check_pinned(chosen, said.chosen, source)
     notes = _leave_out_replaced(composed, chosen, said, source)
     return _resolved(composed, is_run=said.is_resolved), notes
+
+
+def _followed(
+    source: Source, name: str | None, lines: Sequence[str], given: Collection[str]
+) -> tuple[DictConfig, dict[str, str]]:
+    """As `_hydra`; reward and prompt follow a task in a user's file to the files of its name, if not `given`."""
+    composed, chosen = _hydra(source, name, lines)
+    more = []
+    for group in FOLLOWS_TASK if "task" in chosen else ():
+        task, new = chosen["task"], "" if group in chosen else "+"
+        if task not in registry.names("task") and task in source.options(group) and group not in given:
+            more.append(f"{new}{group}={task}")
+        elif new:
+            more.append(f"+{group}={getattr(registry.find('task', str(composed.task.name)), group)}")
+    return _hydra(source, name, [*lines, *more]) if more else (composed, chosen)
 
 
 def _added(override: Override) -> str:
@@ -277,7 +282,8 @@ def _compose_bundle(lines: Sequence[str], source: Source) -> Mapping[str, Any]:
     """The values of a task with its reward and prompt, from the same folders as the configuration."""
     parsed = check_overrides(parse_overrides(lines), source)
     choices = [f"+{one.input_line}" if one.key_or_group == "task" else _added(one) for one in parsed]
-    return _resolved(_hydra(source, None, choices)[0], is_run=False)
+    given = {one.key_or_group for one in parsed}
+    return _resolved(_followed(source, None, choices, given)[0], is_run=False)
 
 
 def _resolved(composed: DictConfig, *, is_run: bool) -> dict[str, Any]:
@@ -287,7 +293,7 @@ def _resolved(composed: DictConfig, *, is_run: bool) -> dict[str, Any]:
     chosen = {group: registry.find(group, name) for group, name in _chosen(values).items()} | {"reward": RewardSettings}
     defaults = _defaults(Config) | {group: _defaults(settings) for group, settings in chosen.items()}
     try:
-        merged = OmegaConf.create(_over(_literal(defaults), values))
+        merged = OmegaConf.create(overlaid(literal(defaults), values))
         for missing in sorted(OmegaConf.missing_keys(merged)):
             raise ConfigError(f"{missing}: has no default; say {missing}=...")
         return _plain_values(merged)
@@ -301,15 +307,6 @@ def _defaults(settings: type[Settings]) -> dict[str, Any]:
     with imports.the_users_code(f"{settings.__name__}: a default that YAML cannot hold"):
         json.dumps(values)
     return values
-
-
-def _over(defaults: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
-    """Merge sections, replace anything else."""
-    merged = dict(defaults)
-    for key, value in values.items():
-        below = merged.get(key)
-        merged[key] = _over(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
-    return merged
 
 
 def _shrink(values: dict[str, Any], fields: Mapping[str, FieldInfo], given: Collection[str]) -> None:

@@ -90,6 +90,24 @@ def included_files(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield str(entry), ""
 
 
+def overlaid(defaults: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    """Merge sections, replace anything else."""
+    merged = dict(defaults)
+    for key, value in values.items():
+        below = merged.get(key)
+        merged[key] = overlaid(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def literal(value: Any) -> Any:
+    """Escape `${` in texts: a resolved configuration has no interpolations."""
+    if isinstance(value, dict):
+        return {key: literal(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [literal(item) for item in value]
+    return re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if isinstance(value, str) else value
+
+
 def leaf_values(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Dotted keys and values of nested values: `{"trainer": {"max_steps": 3}}` gives `("trainer.max_steps", 3)`."""
     if isinstance(value, Mapping) and value:

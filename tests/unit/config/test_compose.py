@@ -1,6 +1,7 @@
 """Composition, the round trip through config.yaml, the user's own folder, and errors of settings."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -169,6 +170,7 @@ def test_errors_of_a_file_of_the_user(text: str, parts: list[str], tmp_path: Pat
 
 OWN = """
 from pathlib import Path
+from typing import Any
 from rlvr.tasks.generator import ExamplesTask
 
 
@@ -255,3 +257,39 @@ def test_the_learning_rate_fits_what_is_trained() -> None:
     assert load_config(given).trainer.learning_rate == 1e-6
     adapted = load_config([*given, "model.lora.enabled=true"])
     assert (adapted.trainer.learning_rate, adapted.model.dtype) == (1e-5, "bfloat16")  # type: ignore[union-attr]
+
+
+TINY = "rpn, override model: scratch_bpe"
+
+
+@pytest.mark.parametrize(
+    ("lines", "chosen"),
+    [
+        ([], ("plain", 0.25)),
+        (["prompt=math_reasoning"], ("math_reasoning", 0.25)),
+        (["reward=math"], ("plain", 1.0)),
+        (["task=jsonl", "task.path=sums.jsonl"], ("math_reasoning", 1.0)),
+    ],
+)
+def test_reward_and_prompt_follow_a_task_of_the_users_file(
+    lines: list[str], chosen: tuple[str, float], tmp_path: Path
+) -> None:
+    files = {
+        "task/sums": "defaults: [jsonl]\npath: sums.jsonl",
+        "reward/sums": "defaults: [numeric]\nparts: {correct: {close_credit: 0.25}}",
+        "prompt/sums": "defaults: [plain]",
+        "mine": f"defaults: [{TINY}, override task: sums, _self_]",
+        "pinned": f"defaults: [{TINY}, override task: sums, override prompt: math_reasoning, _self_]",
+        "mixed": f"defaults: [{TINY}, override task: mix, _self_]\ntask: {{parts: {{sums: {{}}}}}}",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / f"{name}.yaml").write_text(f"{text}\n")
+
+    def config(name: str, *lines: str) -> Any:
+        return load_config([*lines, "model.max_context_tokens=2048"], config_name=name, config_dir=str(tmp_path))
+
+    found = config("mine", *lines)
+    assert (found.prompt.name, getattr(found.reward.parts["correct"], "close_credit", 1.0) or 1.0) == chosen
+    assert config("pinned", *lines).prompt.name == "math_reasoning"
+    assert config("mixed").task.bundles["sums"].prompt.name == "plain"
