@@ -30,6 +30,7 @@ def live_display(stream: TextIO, *, transient: bool) -> tuple[Console, Progress]
     """A display whose lines have the fields `numbers` and `eta`. rich is imported here: plain runs do not need it."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
+    from rich.table import Column
     from rich.text import Text
 
     class Count(ProgressColumn):
@@ -39,9 +40,10 @@ def live_display(stream: TextIO, *, transient: bool) -> tuple[Console, Progress]
     console = Console(file=stream, force_terminal=True)
     columns = [
         TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=20),
+        BarColumn(bar_width=10),
         Count(),
-        TextColumn("{task.fields[numbers]}", markup=False),
+        # the only column that is cut on a narrow terminal
+        TextColumn("{task.fields[numbers]}", markup=False, table_column=Column(ratio=1, no_wrap=True)),
         TextColumn("{task.fields[eta]}", markup=False),
     ]
     display = Progress(
@@ -49,6 +51,7 @@ def live_display(stream: TextIO, *, transient: bool) -> tuple[Console, Progress]
         console=console,
         refresh_per_second=4,  # more would slow down a run with one core
         transient=transient,
+        expand=True,
         redirect_stdout=is_terminal(sys.stdout),  # not a pipe
     )
     return console, display

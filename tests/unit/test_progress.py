@@ -1,6 +1,7 @@
 """Bars go into the display that is there, and nowhere without a terminal."""
 
 import io
+import re
 
 import pytest
 from rich.progress import Progress
@@ -33,3 +34,14 @@ def test_bars_are_lines_of_the_display_around_them() -> None:
     assert shown(display) == []
     assert "[inner]" in stream.getvalue()
     assert "3/1,200" in stream.getvalue()
+
+
+def test_a_narrow_terminal_cuts_the_numbers_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    stream = io.StringIO()
+    _, display = live_display(stream, transient=False)
+    numbers = "reward 0.379  accuracy 0.232 [0.197, 0.271]  5,537 tokens/s"
+    with display:
+        display.add_task("training", total=60, completed=20, numbers=numbers, eta="eta 0:27")
+    shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", stream.getvalue()).splitlines()[-1]
+    assert re.fullmatch(r"training \S{10} 20/60 reward 0.379  accuracy 0.232 .*… eta 0:27", shown.strip())
