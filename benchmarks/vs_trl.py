@@ -59,6 +59,7 @@ from rlvr.models.scratch import build_model, build_tokenizer
 from rlvr.models.settings import ScratchModel
 from rlvr.tasks.base import Task
 from rlvr.tasks.rpn import RpnTask
+from rlvr.tracking.rollout_metrics import rollout_metrics
 from rlvr.training.layout import choose_layout
 from rlvr.training.warm_start import warm_start
 from rlvr.types import Attempt, Completion, Example, SamplingParams, Score, TokenBatch
@@ -180,7 +181,6 @@ class Turns:
         self.ours: list[StepTimes] = []
         self.theirs: list[StepTimes] = []
         self._batch: TokenBatch | None = None
-        self._rollouts: SampledGroups | None = None
         self._wall = self._cpu = 0.0
 
     def log(self, step: int, metrics: dict[str, float]) -> None:
@@ -193,9 +193,9 @@ class Turns:
         self._wall, self._cpu = time.perf_counter(), time.process_time()
 
     def rollouts(self, step: int, rollouts: SampledGroups, batch: TokenBatch) -> dict[str, float]:
-        """Keep the rollouts for counting outside the timed stages."""
+        """The metrics of a run; the batch is kept for counting outside the timed stages."""
         self._batch = batch
-        return {}
+        return rollout_metrics(rollouts.groups, rollouts.num_refilled)
 
     def non_finite(self, step: int, batch: TokenBatch, error: NonFiniteError) -> Exception:
         return error
