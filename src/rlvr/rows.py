@@ -182,8 +182,9 @@ def _placed(file: Any, kind: str, name: str) -> Iterator[tuple[str, object]]:
 
 def _not_utf8(place: str, error: UnicodeDecodeError) -> DataError:
     byte = error.object[error.start]
+    likely = "UTF-16" if byte >= 0xFE else "LATIN1"  # UTF-16 begins with fe ff or ff fe
     return DataError(
-        f"{place}: this is not UTF-8 (byte 0x{byte:02x}); convert the file, e.g. iconv -f LATIN1 -t UTF-8."
+        f"{place}: this is not UTF-8 (byte 0x{byte:02x}); convert the file, e.g. iconv -f {likely} -t UTF-8."
     )
 
 
