@@ -92,7 +92,7 @@ def weights_of(model: str) -> str:
         checkpoints = list_checkpoints(path / "checkpoints")
         if not checkpoints:
             raise UserError(
-                f"{path} has neither final/ nor a checkpoint yet: wait, or go on with rlvr train run_dir={path} resume=true"
+                f"{path} has neither final/ nor a checkpoint yet: go on with rlvr train run_dir={path} resume=true"
                 + (f", or use {path}/warm_start." if (path / "warm_start").is_dir() else ".")
             )
         path = checkpoints[max(checkpoints)]
