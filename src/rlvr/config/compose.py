@@ -199,9 +199,7 @@ def _explained(error: Exception, source: Source, lines: Sequence[str]) -> str:
 def _compose(source: Source, parsed: Sequence[Override], said: Said) -> tuple[dict[str, Any], list[str]]:
     """The composed and resolved values, not yet validated, with notes on dropped values."""
     lines = [_added(override) for override in parsed]
-    values, is_users = source.load(source.name)
-    pinned = {group for _, group in included_files(values)} if is_users else set()
-    composed, chosen = _followed(source, source.name, lines, pinned | said.chosen)
+    composed, chosen = _followed(source, source.name, lines, said.chosen | source.choices(own=True).keys())
     if source.folder is not None and "task" in said.chosen:
         _check_pinned(chosen, said.chosen, source)
     notes = _leave_out_replaced(composed, chosen, said, source)
@@ -247,7 +245,7 @@ def _leave_out_replaced(composed: DictConfig, chosen: Mapping[str, str], said: S
     Values of the user's file are dropped with a note.
     """
     notes = []
-    preset = source.preset_choices()
+    preset = source.choices(own=False)
     if "task" in preset:
         task = registry.find("task", preset["task"])
         preset = {"reward": task.reward, "prompt": task.prompt} | preset

@@ -67,10 +67,10 @@ class Source:
             yield from self.files(f"{inside}/{included}" if inside else included, inside or group, (*seen, name))
         yield group, values, is_own
 
-    def preset_choices(self) -> dict[str, str]:
-        """Choices in our files of this configuration: `{"task": "rpn", "algorithm": "ppo", ...}`."""
-        ours = [values for group, values, is_own in self.files(self.name) if not (group or is_own)]
-        return {group: name for values in ours for name, group in included_files(values) if group}
+    def choices(self, *, own: bool) -> dict[str, str]:
+        """Choices in the user's or in our files of this configuration: `{"task": "rpn", "algorithm": "ppo", ...}`."""
+        found = [values for group, values, is_own in self.files(self.name) if not group and is_own == own]
+        return {group: name for values in found for name, group in included_files(values) if group}
 
     def own_values(self) -> dict[str, Any]:
         """Dotted keys and values of the user's files of this configuration."""

@@ -280,6 +280,7 @@ def test_reward_and_prompt_follow_a_task_of_the_users_file(
         "prompt/sums": "defaults: [plain]",
         "mine": f"defaults: [{TINY}, override task: sums, _self_]",
         "pinned": f"defaults: [{TINY}, override task: sums, override prompt: math_reasoning, _self_]",
+        "around": "defaults: [pinned, _self_]",
         "mixed": f"defaults: [{TINY}, override task: mix, _self_]\ntask: {{parts: {{sums: {{}}}}}}",
     }
     for name, text in files.items():
@@ -292,4 +293,5 @@ def test_reward_and_prompt_follow_a_task_of_the_users_file(
     found = config("mine", *lines)
     assert (found.prompt.name, getattr(found.reward.parts["correct"], "close_credit", 1.0) or 1.0) == chosen
     assert config("pinned", *lines).prompt.name == "math_reasoning"
+    assert config("around", *lines).prompt.name == "math_reasoning"
     assert config("mixed").task.bundles["sums"].prompt.name == "plain"
