@@ -80,6 +80,7 @@ def test_the_oracle_is_short_and_shares_no_code_with_the_product() -> None:
     assert not any(module and module.startswith("rlvr") for module in modules)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("algorithm", "times"), [("grpo", 1), ("ppo", 2)])
 def test_the_demonstration_learns(
     algorithm: str, times: int, oracle: ModuleType, capsys: pytest.CaptureFixture[str]

@@ -266,6 +266,7 @@ def test_commands_help_and_what_is_wrong(installed: Path, tmp_path: Path) -> Non
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.long
 def test_an_installed_package_gives_short_names(installed: Path, tmp_path: Path) -> None:
     packages = tmp_path / "packages"
     shutil.copytree(installed, packages)

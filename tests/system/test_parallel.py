@@ -328,8 +328,15 @@ def check_same_lines(lines: Lines, alone: Lines) -> None:
         assert abs(line["loss/total"] - expected["loss/total"]) < 1e-5
 
 
-@pytest.mark.parametrize(("strategy", "size"), [("ddp", 2), ("fsdp2", 4)])
-@pytest.mark.parametrize("overrides", [GRPO, PPO], ids=["grpo", "ppo"])
+@pytest.mark.parametrize(
+    ("overrides", "strategy", "size"),
+    [
+        pytest.param(GRPO, "ddp", 2, id="grpo-ddp"),
+        pytest.param(PPO, "fsdp2", 4, id="ppo-fsdp2"),
+        pytest.param(GRPO, "fsdp2", 4, id="grpo-fsdp2", marks=pytest.mark.long),
+        pytest.param(PPO, "ddp", 2, id="ppo-ddp", marks=pytest.mark.long),
+    ],
+)
 def test_pitfall_09_any_number_of_ranks_gives_the_same_losses(
     overrides: tuple[str, ...], strategy: str, size: int, ranks: Ranks
 ) -> None:

@@ -196,13 +196,14 @@ def test_pitfall_37_kill_9_during_the_run_loses_nothing(lines: int, tmp_path: Pa
 
 
 @pytest.mark.usefixtures("warm_starts")
-@pytest.mark.parametrize("die_at", range(2, 100, 16))
+@pytest.mark.parametrize("die_at", [2, 50, *(pytest.param(n, marks=pytest.mark.long) for n in (18, 34, 66, 82, 98))])
 def test_pitfall_37_kill_9_at_a_write_loses_nothing(die_at: int, tmp_path: Path, uninterrupted: Outcome) -> None:
     folder, command = start(tmp_path, die_at=die_at)
     assert command.wait() == -signal.SIGKILL, command.err
     resume_and_compare(folder, uninterrupted)
 
 
+@pytest.mark.long
 def test_pitfall_37_killed_again_and_again(tmp_path: Path, uninterrupted: Outcome) -> None:
     folder = tmp_path / "run"
     words = ["train", *LONG, *SCRATCH, f"run_dir={folder}"]

@@ -8,6 +8,8 @@ import pytest
 
 from tests.system.harness import Command
 
+pytestmark = pytest.mark.slow
+
 HEAVY = ("torch", "transformers", "numpy", "scipy", "pydantic", "hydra", "omegaconf", "rich")
 MAX_SECONDS = 0.3
 

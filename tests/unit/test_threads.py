@@ -64,6 +64,7 @@ def test_pitfall_27_a_tool_that_hangs_is_given_up(wake: threading.Event) -> None
     assert ticks >= 5
 
 
+@pytest.mark.slow
 def test_pitfall_27_a_tool_that_ignores_cancel_is_left() -> None:
     async def stubborn() -> str:
         """Stay."""

@@ -89,6 +89,7 @@ def functions() -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", functions())
 def test_every_function_has_a_path_that_the_schema_takes(path: str) -> None:
     assert import_path(functions()[path]) == path

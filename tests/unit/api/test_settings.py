@@ -11,6 +11,8 @@ from rlvr.config.compose import load_config, to_run_yaml
 from rlvr.errors import ConfigError, UserError
 from rlvr.settings import dumped
 
+pytestmark = pytest.mark.slow
+
 PATH = "tests.unit.api.test_settings:reward"
 
 

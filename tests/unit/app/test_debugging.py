@@ -2,12 +2,16 @@
 
 from pathlib import Path
 
+import pytest
+
 from rlvr.app.assemble import _part_weights
 from rlvr.app.train import _console
 from rlvr.config.compose import load_config
 from rlvr.report.history import History
 from rlvr.settings import dumped
 from rlvr.types import Example
+
+pytestmark = pytest.mark.slow
 
 HF = ("model=hf", "model.name_or_path=somewhere")
 SHORT = "reward.parts.short={type: length, weight: 1.0, free_tokens: 10, max_tokens: 20}"

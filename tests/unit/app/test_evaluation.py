@@ -10,6 +10,8 @@ from rlvr.config.compose import load_config
 from rlvr.tracking.evaluations import Origin
 from rlvr.types import Example, Message
 
+pytestmark = pytest.mark.slow
+
 
 def origin(
     *changes: str, question: str = "3 4 +", weights: str = "f", name: str = "rpn", split: str = "test"

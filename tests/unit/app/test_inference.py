@@ -7,6 +7,8 @@ import pytest
 from rlvr.app.sources import inference_config
 from rlvr.config.compose import load_config, to_run_yaml
 
+pytestmark = pytest.mark.slow
+
 TRACKER = """from rlvr.tracking.trackers.base import Tracker
 
 

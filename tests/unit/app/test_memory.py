@@ -46,6 +46,7 @@ def test_pitfall_33_each_copy_of_the_weights_is_planned_for():
     assert plan("trainer.strategy=ddp", world=World(size=2)).parts["weights"] == alone["weights"]
 
 
+@pytest.mark.slow
 def test_the_cache_is_of_completions_sampled_together():
     def of(*overrides: str) -> int:
         return plan(*overrides).parts["keys and values"]

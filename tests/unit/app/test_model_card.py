@@ -69,6 +69,7 @@ def test_a_card_claims_only_measured_numbers() -> None:
     assert scores(METRICS | {"eval/rpn/accuracy": float("nan")})[0].metric_name == "accuracy_1_operators"
 
 
+@pytest.mark.slow
 def test_the_metadata_is_what_the_hub_reads() -> None:
     config = load_config(["task=gsm8k", "model=hf", "model.name_or_path=owner/base"])
     known = {"license": "apache-2.0", "base_model": "owner/base"}
@@ -101,6 +102,7 @@ def test_model_output_cannot_leave_its_code_block() -> None:
     assert "Sampled at step 7, no reward" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ['a"b', "a\\b", "ann/sums"])
 def test_the_snippet_is_python_whatever_the_names(name: str) -> None:
     messages = [{"role": "user", "content": 'Say "hi"\nand \\ <b>'}]

@@ -49,6 +49,7 @@ def test_a_run_folder_has_the_name_of_the_task(shop: Path) -> None:
     assert load_config([*lines, "name=mine"], config_dir=str(shop)).name == "mine"
 
 
+@pytest.mark.slow
 def test_benchmark_and_serve_find_what_train_finds(shop: Path) -> None:
     lines = ("model=scratch_bpe", "rollout.max_completion_tokens=40")
     plan = Plan(models=("a",), tasks=("own_shop:Shop",), changes=lines, config_dir=str(shop))

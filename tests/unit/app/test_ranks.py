@@ -67,6 +67,7 @@ def bug(world: World) -> None:
         raise KeyError("x")
 
 
+@pytest.mark.slow
 def test_a_rank_that_fails_ends_the_others(ranks: Ranks) -> None:
     found = endings(ranks, 3, on_one)
     assert found[1] == ("ConfigError", "task.path=x: is bad.", 2)

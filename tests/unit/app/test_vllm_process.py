@@ -130,6 +130,7 @@ def stand_in(tmp_path: Path, monkeypatch: Any) -> Make:
     return make
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("how", "host"), [("serves", "127.0.0.2"), ("deaf", "127.0.0.1")])
 def test_all_processes_end_with_the_block(how: str, host: str, stand_in: Make) -> None:
     there = stand_in(how)
@@ -155,6 +156,7 @@ def test_a_temporary_log_stays_only_after_a_failure(stand_in: Make) -> None:
         log.unlink(missing_ok=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "variables", "key"),
     [
@@ -183,6 +185,7 @@ def test_the_command_prints_the_address_and_the_end(
     there.wait_for_the_end()
 
 
+@pytest.mark.slow
 def test_sigterm_ends_the_server_and_the_command(stand_in: Make) -> None:
     there = stand_in("serves")
     with served(there.model, [*VLLM, "--log", str(there.settings.log)]) as server:

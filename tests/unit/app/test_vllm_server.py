@@ -117,6 +117,7 @@ def test_an_adapter_is_served_with_its_own_tokenizer(tmp_path: Path) -> None:
     assert line[at + 1 : at + 3] == [f"a={tmp_path}", f"b={tmp_path}"]
 
 
+@pytest.mark.slow
 def test_a_request_with_tools_finds_the_models_own_parser(tmp_path: Path) -> None:
     weights = find_weights(str(save_qwen(tmp_path / "model")))
     line = command_line(CPU, weights, ["a"], PORT)

@@ -54,6 +54,7 @@ SPACES_ARE_TRIMMED = {"idefics3", "smolvlm", "llava_next"}
 RETURN_IS_AN_END = {"gptoss"}  # the last answer of all ends otherwise than those before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [n for n in NAMES if family(n) not in HEADER_IS_TAKEN_BACK | HEADER_IS_CLOSED])
 def test_pitfall_04_replies_are_what_the_template_has_there(name: str) -> None:
     """Completions as the template renders them: then the whole prompt must be the template's, every character."""

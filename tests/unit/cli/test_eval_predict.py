@@ -73,6 +73,7 @@ def test_eval_output_holds_every_completion(run_folder: Path, tmp_path: Path, rl
     assert line["eval/rpn/accuracy"] == right / 3
 
 
+@pytest.mark.slow
 def test_pitfall_38_conditions_are_of_the_request_only(run_folder: Path, tmp_path: Path, rlvr: Rlvr) -> None:
     told = []
     lines = "rollout.max_completion_tokens=7", "task.max_prompt_tokens=21", "reward.parts.correct.weight=1.0"
@@ -103,6 +104,7 @@ def test_predict_json_and_input_and_output_agree(run_folder: Path, tmp_path: Pat
     assert second["expected"] == "11"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "code", "sentence"),
     [
@@ -164,6 +166,7 @@ def test_predict_samples_several_answers(run_folder: Path, rlvr: Rlvr) -> None:
     assert rlvr(*words).out.count("3 4 +\n=") == 3
 
 
+@pytest.mark.slow
 def test_task_names_a_second_set_of_the_run(run_folder: Path, tmp_path: Path) -> None:
     """--task NAME is the run's second set with its settings; any other name is not."""
     config = load_config(["evaluation.also={more: {task: rpn, set: ['task.modulus=11']}}"], config_name="rpn_test")

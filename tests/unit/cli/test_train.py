@@ -72,6 +72,7 @@ def test_a_stopped_run_says_the_step_of_its_accuracy(
     assert shlex.split(out[1].partition("train ")[2]) == ["run_dir='a run'", "resume=true"]
 
 
+@pytest.mark.slow
 def test_a_resumed_run_may_have_another_engine(training: FakeTraining, tmp_path: Path) -> None:
     run, url = tmp_path / "run", "http://127.0.0.1:1"
     run.mkdir()
@@ -87,6 +88,7 @@ def test_a_resumed_run_may_have_another_engine(training: FakeTraining, tmp_path:
     assert local.engine.max_batch_size == 3
 
 
+@pytest.mark.slow
 def test_a_resumed_run_keeps_its_choices(training: FakeTraining, tmp_path: Path, rlvr: Rlvr) -> None:
     started = load_config(["model.name_or_path=somewhere"], config_name="gsm8k")
     (tmp_path / "config.yaml").write_text(to_run_yaml(started))

@@ -128,6 +128,7 @@ ERRORS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("override", ERRORS)
 def test_an_error_names_the_key_its_value_and_the_remedy(override: str) -> None:
     text = message(override)
@@ -192,6 +193,7 @@ def test_an_own_task_with_a_default_or_a_prompt_that_is_none(tmp_path: Path) -> 
     assert "Silent.prompt=None: there is no such" in message("task=odd_tasks:Silent", config_dir=str(tmp_path))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONFIGS)
 def test_the_resolved_yaml_gives_the_same_configuration(name: str, tmp_path: Path) -> None:
     assert load_config([], config_name=name).name == name
@@ -262,6 +264,7 @@ def test_the_learning_rate_fits_what_is_trained() -> None:
 TINY = "rpn, override model: scratch_bpe"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("lines", "chosen"),
     [

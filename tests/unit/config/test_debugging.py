@@ -8,6 +8,8 @@ from rlvr.config.compose import load_config, to_run_yaml
 from rlvr.config.config import Config
 from rlvr.settings import dumped
 
+pytestmark = pytest.mark.slow
+
 HF = ("model=hf", "model.name_or_path=somewhere", "task=gsm8k")
 
 

@@ -26,6 +26,7 @@ def test_any_text_arrives_unchanged(text: str) -> None:
     assert read_back(text) == text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text", ['it\'s "here"', "größer 漢字", "a,b={c: [d]}", "\\boxed{x}\\", "${oc.env:HOME}", "null"]
 )

@@ -10,6 +10,8 @@ from rlvr.errors import ConfigError
 from rlvr.models.settings import PretrainedModel
 from rlvr.tasks.multihop_settings import MultiHopSettings
 
+pytestmark = pytest.mark.slow
+
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 HUB = {
     "musique": ("bdsaglam/musique,answerable,train", "bdsaglam/musique,answerable,validation"),

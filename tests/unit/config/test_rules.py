@@ -9,6 +9,8 @@ from rlvr.app.plan import plan
 from rlvr.config.compose import load_config
 from rlvr.errors import ConfigError
 
+pytestmark = pytest.mark.slow
+
 GSM8K = Path(__file__).parents[2] / "fixtures" / "gsm8k"
 SHORT = {
     "HF": "model=hf model.name_or_path=x",

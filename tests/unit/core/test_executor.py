@@ -83,6 +83,7 @@ def test_started_work_runs_while_the_caller_works() -> None:
         assert ran.wait(60)  # before the result is asked for
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trouble", [None, ValueError, SystemExit])
 def test_the_end_cancels_what_still_runs_and_waits_for_it(trouble: type[BaseException] | None) -> None:
     seen: list[str] = []

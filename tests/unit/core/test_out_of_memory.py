@@ -73,6 +73,7 @@ def test_pitfall_09_a_failed_pass_leaves_no_gradient(monkeypatch, undisturbed, f
             assert again[name] == pytest.approx(value, rel=1e-3, abs=1e-5), name
 
 
+@pytest.mark.slow
 def test_after_a_halving_the_numbers_are_the_smaller_budgets(monkeypatch):
     small = tiny_trainer(tiny_policy(), "trainer.microbatch_tokens=128")
     batch = batch_of(small.policy)
@@ -127,6 +128,7 @@ def test_where_other_ranks_wait_in_the_pass_it_is_not_made_anew():
         Packing(max_tokens=4096).until_it_fits(attempt, longest=20, repeatable=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("error", "expected"),
     [

@@ -27,6 +27,7 @@ def packed_logprobs(policy: HubPolicy, batch: TokenBatch, layout: Layout, budget
     return out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("architecture", sorted(ARCHITECTURES))
 def test_pitfall_02_packed_logprobs_equal_single_rows(architecture: str, layout: Layout) -> None:
@@ -102,6 +103,7 @@ def places(parts: list[Microbatch]) -> list[tuple[int, int]]:
     return [place for part in parts for place in zip(part.rows.tolist(), part.columns.tolist(), strict=True)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_every_token_is_predicted_on_exactly_one_rank(size: int, layout: Layout) -> None:

@@ -41,12 +41,13 @@ from tests.unit.core.tool_play import (
     wait_until,
 )
 
+pytestmark = pytest.mark.slow
+
 
 def encoded(text: str) -> tuple[int, ...]:
     return tuple(chat()._tokenizer.encode(text, add_special_tokens=False))
 
 
-@pytest.mark.slow
 @settings(max_examples=25, deadline=None, derandomize=True, database=None, phases=[Phase.generate])
 @given(
     seed=st.integers(0, 10**6),

@@ -20,6 +20,7 @@ def close(a: torch.Tensor, b: torch.Tensor) -> bool:
     return bool((a - b).norm() < 1e-5 * b.norm())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["packed", "rows"])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_pitfall_09_the_gradient_ignores_how_the_batch_is_cut(algorithm: str, layout: str) -> None:

@@ -49,6 +49,7 @@ def seven(messages: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {"content": "7"}
 
 
+@pytest.mark.slow
 def test_a_request_has_the_sampling_settings_and_stops(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sesame")
     with serve(seven) as server:
@@ -63,6 +64,7 @@ def test_a_request_has_the_sampling_settings_and_stops(monkeypatch: pytest.Monke
     assert (said.token_ids, said.logprobs) == ((), ())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("told", "ids", "logprobs"),
     [
@@ -134,6 +136,7 @@ BAD_ANSWERS: list[tuple[Fault, str]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fault", "sentence"), BAD_ANSWERS)
 def test_a_bad_answer_is_one_clear_failure(fault: Fault, sentence: str) -> None:
     with serve(seven, fault=lambda number, body: fault) as server, pytest.raises(EndpointError) as caught:
@@ -144,6 +147,7 @@ def test_a_bad_answer_is_one_clear_failure(fault: Fault, sentence: str) -> None:
     assert len(text) < 500
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "retries", "sentence"),
     [
@@ -157,6 +161,7 @@ def test_a_silent_or_dripping_endpoint_times_out(fault: Fault, retries: int, sen
         ask(server.url, timeout_s=0.2, max_retries=retries)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("status", "sentence"),
     [(401, "refuses the key (401: no): set OPENAI_API_KEY"), (403, "refuses the key"), (404, "has no model 'policy'")],
@@ -191,6 +196,7 @@ def test_an_endpoint_is_checked_before_the_first_request() -> None:
         open_endpoint(f"openai:{server.url}#anything")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("models", "sentence"),
     [

@@ -50,6 +50,7 @@ def out_of_memory(*numbers: int) -> Misbehave:
     return lambda number, body: error(500, "out of memory") if number in numbers else None
 
 
+@pytest.mark.slow
 def test_pitfall_03_the_end_that_endpoints_leave_out_is_put_back() -> None:
     task = make_rpn()
     result, requests = run(task, solver(task), num_examples=4)

@@ -35,6 +35,7 @@ def test_pitfall_38_wilson_covers_the_truth_95_times_in_100(n: int, rates: Seque
     assert 0.94 <= np.mean(coverage) <= high
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_samples", [1, 4, 8])
 @pytest.mark.parametrize(("a", "b"), [(0.5, 0.5), (4.0, 4.0), (0.1, 0.9), (9.0, 0.3)])
 def test_pitfall_38_the_bootstrap_covers_the_truth_95_in_100(a: float, b: float, num_samples: int) -> None:

@@ -39,6 +39,7 @@ def tolerance(policy: HubPolicy) -> float:
     return 0.1 if policy.dtype == torch.bfloat16 else 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_pitfall_32_only_adapters_move(kind: str, folder: Path, tmp_path: Path) -> None:
     """The base stays bit identical through all that a run does with the weights."""
@@ -118,6 +119,7 @@ def test_a_head_that_is_tied_to_the_embeddings_gets_no_adapter(folder: Path, tmp
         adapted(save_model(tmp_path, "qwen2"), lora=head)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_pitfall_32_the_engine_samples_with_the_adapters(kind: str, folder: Path) -> None:
     policy = adapted(folder, shake=0.5, **KINDS[kind])
@@ -132,6 +134,7 @@ def test_pitfall_32_the_engine_samples_with_the_adapters(kind: str, folder: Path
     assert (logits(policy) - without).abs().max() > 0.5  # the test can see the difference
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_pitfall_32_the_reference_is_the_model_without_adapters(kind: str, folder: Path) -> None:
     policy = adapted(folder, **KINDS[kind])
@@ -159,6 +162,7 @@ def test_pitfall_32_a_trained_adapter_is_its_own_reference(folder: Path) -> None
     assert not torch.equal(moved, start)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_gradient_is_that_of_the_model_in_float32(kind: str, folder: Path) -> None:
     """The frozen weights as float32 numbers with the same adapters: every product has the same gradient."""

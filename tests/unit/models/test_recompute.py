@@ -53,6 +53,7 @@ def test_the_gradient_is_equal_and_every_layer_runs_twice(adapters: bool, folder
     assert results[1][1] == 2 * results[0][1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["4bit", "8bit", "bfloat16"])
 def test_it_works_over_frozen_weights_of_every_kind(kind: str, folder: Path) -> None:
     results = [train_once(adapted(folder, shake=0.1, gradient_checkpointing=on, **KINDS[kind])) for on in (False, True)]

@@ -92,6 +92,7 @@ def test_pitfall_06_each_run_has_the_texts_of_its_own_tokens(tmp_path: Path) -> 
     assert chunk_of(html, "tokens-1")["6"] == "word6"
 
 
+@pytest.mark.slow
 def test_pitfall_38_above_the_limits_a_page_is_a_sample(tmp_path: Path) -> None:
     rollouts = {
         step: [episode(sample=sample, completion=f"{step * sample * 7919 % 999_983}") for sample in range(300)]

@@ -17,6 +17,8 @@ from rlvr.types import Attempt, StopReason
 from tests.unit.rewards.attempts import attempt as make_attempt
 from tests.unit.rewards.attempts import failed
 
+pytestmark = pytest.mark.slow
+
 RIGHT, WRONG, INVALID = Grade(value=1.0), Grade(value=-0.25), Grade(value=-0.5, status="invalid")
 
 
@@ -76,7 +78,6 @@ def test_pitfall_28_only_equivalent_expressions_are_equal(
     assert [(pair, grade) for pair, grade in zip(pairs, found, strict=True) if grade != expected] == []
 
 
-@pytest.mark.slow
 def test_pitfall_28_the_look_at_values_agrees_with_math_verify() -> None:
     texts = {text for pair in EQUAL + DIFFERENT for text in pair}
     texts |= {"x+1", "1+x", "(x^2-1)/(x-1)", "\\sqrt{x^2}", "x^{2}"}
@@ -106,7 +107,6 @@ def test_pitfall_28_an_answer_that_was_cut_off_is_invalid(pool: Sandbox) -> None
     assert asyncio.run(WHOLE.grade(cut)) == INVALID
 
 
-@pytest.mark.slow
 def test_pitfall_27_an_endless_expression_is_an_error() -> None:
     with Sandbox(num_workers=1, timeout_s=1.0, max_memory_mb=1024) as pool:
         found = grades(pool, ("\\log 3", "10^{10}"), ("18", "18"), ("18", "19"))

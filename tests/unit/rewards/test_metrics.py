@@ -100,6 +100,7 @@ def found(pool: Sandbox, said: str, gold: str) -> GradedAnswer:
     return asyncio.run(MathMetric().grade(replace(attempt(said, gold), format=WHOLE, sandbox=pool)))
 
 
+@pytest.mark.slow
 def test_a_grade_of_math(pool: Sandbox) -> None:
     none = GradedAnswer(answer=None, correct=False)
     assert found(pool, "1/2", "0.5") == GradedAnswer(answer="1/2", correct=True)

@@ -42,6 +42,7 @@ def grades(pool: Sandbox, metadata: dict[str, Any], *texts: str) -> list[Grade]:
     return asyncio.run(run())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dataset", ["basic_arithmetic", "leg_counting", "arc_1d", "prime_factorization", "countdown"])
 def test_the_gold_gets_full_marks_and_other_answers_do_not(pool: Sandbox, dataset: str) -> None:
     metadata = generated(dataset)

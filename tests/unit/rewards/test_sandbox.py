@@ -67,6 +67,7 @@ def wait_until(condition: Callable[[], bool]) -> bool:
     return condition()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hang", bad_calls.HANGS)
 def test_pitfall_27_what_hangs_is_killed_at_its_deadline(pool: Sandbox, hang: Callable[[], None]) -> None:
     found: list[CallResult] = []
@@ -79,6 +80,7 @@ def test_pitfall_27_what_hangs_is_killed_at_its_deadline(pool: Sandbox, hang: Ca
     assert found[:3] + found[4:] == [CallResult(status="ok", value=number) for number in rest]
 
 
+@pytest.mark.slow
 def test_pitfall_27_deadlines_of_hanging_calls_run_in_parallel(pool: Sandbox) -> None:
     gather(pool, *[(bad_calls.sleep, 0.5)] * 2)  # both workers have loaded what they need
     start = time.monotonic()
@@ -87,6 +89,7 @@ def test_pitfall_27_deadlines_of_hanging_calls_run_in_parallel(pool: Sandbox) ->
     assert time.monotonic() - start < 4 * DEADLINE_S  # two after two; one after another would need all of it
 
 
+@pytest.mark.slow
 def test_pitfall_27_a_first_run_counts_and_loading_does_not() -> None:
     slow = bad_calls.SlowToLoad()
     with make_pool(timeout_s=0.5) as pool:
@@ -277,6 +280,7 @@ def test_a_script_runs_once_and_verifiers_print_to_stderr(mark: str, tmp_path: P
     assert wait_until(lambda: survivors(mark) == [])  # the pool was not closed
 
 
+@pytest.mark.slow
 @needs_proc
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, *[signal.SIGKILL] * 6])
 def test_pitfall_27_workers_and_forks_end_with_the_program(mark: str, tmp_path: Path, number: signal.Signals) -> None:

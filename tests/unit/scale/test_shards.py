@@ -131,8 +131,8 @@ def largest_gap(left: Weights, right: Weights) -> float:
     ("before", "after"),
     [
         ((2, "fsdp2"), (1, "single")),
-        ((2, "fsdp2"), (2, "fsdp2")),
-        ((2, "fsdp2"), (3, "fsdp2")),
+        pytest.param((2, "fsdp2"), (2, "fsdp2"), marks=pytest.mark.long),
+        pytest.param((2, "fsdp2"), (3, "fsdp2"), marks=pytest.mark.long),
         ((3, "fsdp2"), (2, "ddp")),
         ((1, "single"), (2, "fsdp2")),
     ],

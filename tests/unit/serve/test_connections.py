@@ -8,6 +8,8 @@ from uvicorn.server import ServerState
 
 from rlvr.serve.server import patient_protocol
 
+pytestmark = pytest.mark.slow
+
 HEAD_S = 0.3
 HEAD = b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n"
 

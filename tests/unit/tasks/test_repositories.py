@@ -19,6 +19,8 @@ from rlvr.errors import ConfigError
 from rlvr.rows import DataError
 from tests.unit.tasks.data_tasks import make
 
+pytestmark = pytest.mark.slow
+
 CARD = """---
 configs:
 - config_name: main
@@ -154,7 +156,6 @@ def test_a_refusal_of_the_hub_names_the_remedy(tmp_path: Path) -> None:
 NOWHERE = "is no local folder, was not downloaded before, and the Hub cannot be reached"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("offline", [False, True])
 def test_without_a_network_the_cache_is_used(offline: bool, repository: Path, tmp_path: Path) -> None:
     from datasets import load_dataset
@@ -170,14 +171,12 @@ def test_without_a_network_the_cache_is_used(offline: bool, repository: Path, tm
     assert ("HF_HUB_OFFLINE" in unknown) == offline
 
 
-@pytest.mark.slow
 def test_a_hub_that_never_answers_is_given_up(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         (line,) = load(["my_gsm8k"], tmp_path, HF_ENDPOINT=f"http://127.0.0.1:{listener.getsockname()[1]}")
     assert line.startswith(f"UserError task.path=owner/my_gsm8k {NOWHERE}")
 
 
-@pytest.mark.slow
 def test_importing_the_tasks_does_not_import_datasets() -> None:
     code = "import sys, rlvr.app.tasks; assert not {'datasets', 'pyarrow', 'reasoning_gym', 'jax'} & {*sys.modules}"
     subprocess.run([sys.executable, "-c", code], check=True)

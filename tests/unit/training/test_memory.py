@@ -102,9 +102,11 @@ LONG = {"max_position_embeddings": 512}
     [
         (SIX_LAYERS, (), False),
         (SIX_LAYERS, (), True),
-        (SIX_LAYERS, ("trainer.precision=bf16",), False),
-        ({"num_hidden_layers": 4, "attn_implementation": "eager", **LONG}, (), False),
-        ({"vocab_size": 30_000, **LONG}, (), False),
+        pytest.param(SIX_LAYERS, ("trainer.precision=bf16",), False, marks=pytest.mark.long),
+        pytest.param(
+            {"num_hidden_layers": 4, "attn_implementation": "eager", **LONG}, (), False, marks=pytest.mark.long
+        ),
+        pytest.param({"vocab_size": 30_000, **LONG}, (), False, marks=pytest.mark.long),
     ],
     ids=["llama", "recomputed", "bf16", "eager", "a large vocabulary"],
 )

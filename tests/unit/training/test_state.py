@@ -74,6 +74,7 @@ def assert_alike(first: Trainer | HubPolicy, second: Trainer | HubPolicy) -> Non
         assert torch.equal(one, two)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("every", "last", "expected"), [("2", 5, [0, 2, 4, 5]), ("null", 5, [5]), ("null", None, []), ("9", None, [0])]
 )
@@ -103,6 +104,7 @@ def test_pitfall_37_a_resume_remembers_the_best_checkpoint(tmp_path: Path) -> No
     assert steps(tmp_path) == [1, 4]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("critic", [False, True])
 def test_pitfall_37_a_restored_trainer_goes_on_bit_for_bit(critic: bool, tmp_path: Path) -> None:
     overrides = ["algorithm=ppo", "rollout.group_size=1", "rollout.prompts_per_step=12"] if critic else []
@@ -168,6 +170,7 @@ def test_loading_writes_into_the_shared_tensors(tmp_path: Path) -> None:
     assert_alike(trainer, other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_pitfall_37_a_checkpoint_of_adapters_goes_on_bit_for_bit(kind: str, tmp_path: Path) -> None:
     folder = save_model(tmp_path / "base")
@@ -207,6 +210,7 @@ def test_pitfall_37_moments_find_their_parameters_by_name(tmp_path: Path) -> Non
     assert_alike(first, second)
 
 
+@pytest.mark.slow
 def test_pitfall_37_older_checkpoints_have_the_optimizers_order(tmp_path: Path) -> None:
     first, second = (tiny_trainer(tiny_policy()) for _ in range(2))
     update(first, tiny_batch(tiny_policy()))

@@ -10,6 +10,8 @@ from rlvr.core.policy import Predictions
 from rlvr.types import TokenBatch
 from tests.unit.core.algorithms.cases import NAMES, OWN_NAME, algorithm, batch_of, loss_of, ragged_batch
 
+pytestmark = pytest.mark.slow
+
 NUM_IDS, WIDTH = 5, 4
 
 
@@ -116,7 +118,6 @@ def test_pitfall_18_a_bandit_is_learned(name: str, reward_of: str, probability: 
     assert play(name, reward_of, seed=0, num_steps=60, learning_rate=2.0) == pytest.approx(probability, abs=0.01)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", [*NAMES, OWN_NAME])
 def test_pitfall_18_a_random_reward_teaches_nothing(name: str):
     found = [play(name, "coin", seed=seed, num_steps=15, learning_rate=0.5, start=0.8) for seed in range(16)]

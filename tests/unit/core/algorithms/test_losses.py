@@ -134,6 +134,7 @@ def test_pitfall_15_the_enumerated_gradient_is_as_documented():
     assert (forward - reverse).abs().max() > 0.05
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("estimator", ["k2", "k3"])
 def test_pitfall_15_descending_the_loss_lowers_the_exact_kl(estimator: str):
     logits = START.clone()

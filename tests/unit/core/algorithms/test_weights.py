@@ -51,6 +51,7 @@ def gradients(name: str, mode: str, batch: TokenBatch, parts: list[list[int]], o
     return [total, *(leaf.grad for leaf in predicted[: 3 if name == "ppo" else 2])]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", NAMES)
 def test_pitfall_09_gradient_does_not_depend_on_the_split(name: str, mode: str):

@@ -30,6 +30,7 @@ def make_engine(model, *, max_batch_size=8, max_context_tokens=64) -> LocalEngin
     return LocalEngine(model, max_batch_size=max_batch_size, max_context_tokens=max_context_tokens)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*ARCHITECTURES, "gemma2", "gpt_oss"])
 def test_pitfall_01_logprobs_equal_a_plain_forward(name):
     model, requests = tiny_model(name), crowd()
@@ -43,6 +44,7 @@ def test_pitfall_01_logprobs_equal_a_plain_forward(name):
         assert alone.token_ids == completion.token_ids, "a request does not depend on the batch it sits in"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_sessions_reuse_what_is_cached_and_stay_exact(name):
     model = tiny_model(name)
@@ -125,6 +127,7 @@ def test_pitfall_31_new_weights_drop_every_cached_key_and_value(in_flight):
     torch.testing.assert_close(torch.tensor(other.behavior_logprobs)[cut:], expected[cut:], atol=1e-5, rtol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama", "qwen3", "gemma3", "mixtral"])
 def test_greedy_equals_generate(name):
     model = tiny_model(name)

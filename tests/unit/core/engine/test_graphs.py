@@ -99,6 +99,7 @@ def test_pitfall_31_replayed_steps_equal_a_plain_forward(name):
     assert recorder.replayed > 3 * recorder.recorded
 
 
+@pytest.mark.slow
 def test_later_batches_record_nothing_new():
     model, recorder = tiny_model("llama"), TapeRecorder()
     engine = make_engine(model, recorder)

@@ -14,6 +14,8 @@ from rlvr.errors import UserError
 from rlvr.seeding import derive_seed
 from tests.unit.engines.tiny import VOCABULARY, assert_exact, generate, prompt, sampling, tiny_model
 
+pytestmark = pytest.mark.slow
+
 REQUESTS = [
     (prompt(3 + i), sampling(derive_seed(0, i), max_tokens=12, stop_ids=frozenset(range(0, VOCABULARY, 9))))
     for i in range(11)
@@ -55,7 +57,6 @@ def outcomes(engine, calls) -> list:
     return asyncio.run(together())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("from_step", [0, 3])
 def test_pitfall_36_half_as_many_at_a_time_give_the_same_tokens(rows, from_step):
     expected = generate(make_engine([]), REQUESTS)
@@ -81,7 +82,6 @@ def test_the_running_rows_are_halved_and_nothing_is_held(rows, monkeypatch):
     assert errors == [None, None]
 
 
-@pytest.mark.slow
 def test_one_completion_that_does_not_fit_is_a_sentence(rows):
     engine = make_engine([])
     rows[0] = 0

@@ -97,6 +97,7 @@ def test_requests_are_spread_and_a_session_keeps_its_server(tmp_path: Path) -> N
     assert [member.load for member in engine._fleet.members] == [0, 0]
 
 
+@pytest.mark.slow
 def test_pitfall_24_pushes_lose_no_request_tokens_have_versions(tmp_path: Path) -> None:
     policy = make_policy()
     fakes = fake_of(policy), fake_of(policy)

@@ -118,6 +118,7 @@ def test_the_error_of_a_worker_ends_the_run(tmp_path: Path) -> None:
     assert "not take the weights (ValueError: x.weight has no place" in said
 
 
+@pytest.mark.slow
 def test_a_push_goes_on_when_a_server_breaks_in_the_middle(tmp_path: Path) -> None:
     broken = {
         ("/update_weight_version", 0): Fault(drops=True),
@@ -130,6 +131,7 @@ def test_a_push_goes_on_when_a_server_breaks_in_the_middle(tmp_path: Path) -> No
     assert broken == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sync", ["folder", "broadcast"])
 def test_pitfall_30_tokens_of_half_loaded_weights_are_dropped(sync: str, tmp_path: Path) -> None:
     """A push that fails in the middle leaves weights that are neither the old nor the new ones."""

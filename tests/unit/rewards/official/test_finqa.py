@@ -73,6 +73,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_programs_end_soon(name: str) -> None:
     start = time.process_time()

@@ -41,6 +41,7 @@ def test_pitfall_37_a_resumed_run_sends_only_missing_numbers(tmp_path: Path) -> 
     assert [run["known"] and run["known"]["last_step"] for run in third.calls("start")] == [None, 2, 5]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("does", "reason"),
     [
@@ -88,6 +89,7 @@ def test_pitfall_37_a_hang_is_reported_while_the_run_goes_on(tmp_path: Path) -> 
     assert json.loads((tmp_path / "trackers" / "fake.json").read_text())["last_step"] == -1
 
 
+@pytest.mark.slow
 def test_pitfall_37_a_slow_tracker_is_not_waited_for(tmp_path: Path) -> None:
     # no single call takes too long, only all of them together
     run = Run(tmp_path, "completions:late", timeout_s=2.0)
