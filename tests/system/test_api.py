@@ -159,8 +159,9 @@ with open("ran", "a") as file:
 
 @pytest.mark.long
 def test_the_script_of_ten_lines(tmp_path: Path) -> None:
-    """It has no guard for `__main__`, and nothing runs it a second time."""
+    """The README's lines are the script. It has no guard for `__main__`, and nothing runs it a second time."""
     text = (EXAMPLES / "train_in_ten_lines.py").read_text()
+    assert f"```python\n{text[text.index('import rlvr') :]}```" in (EXAMPLES.parent / "README.md").read_text()
     assert "__main__" not in text
     (tmp_path / "script.py").write_text(text.replace("import rlvr\n", f"import rlvr\n\n{BEGUN}", 1))
     done = subprocess.run(
