@@ -70,6 +70,11 @@ def check_launch(strategy: str, wanted: int | None) -> None:
             f"trainer.strategy=single: {size} processes were started, and each would train by itself; set "
             "trainer.strategy=fsdp2 or ddp."
         )
+    if strategy != "single" and "WORLD_SIZE" not in os.environ:  # a launcher may also start only one process
+        raise ConfigError(
+            f"trainer.strategy={strategy}: no launcher started this process, and it would train alone; start several "
+            "with torchrun --standalone --nproc-per-node N -m rlvr train ..., or set trainer.strategy=single."
+        )
 
 
 @contextmanager
