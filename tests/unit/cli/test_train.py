@@ -46,7 +46,8 @@ def test_a_second_signal_stops_at_once(training: FakeTraining) -> None:
 def test_the_result_of_a_run_is_printed(training: FakeTraining, rlvr: Rlvr) -> None:
     assert rlvr("train").out.splitlines() == [
         "rpn: held-out accuracy 0.250 -> 0.750 (95 % interval 0.700 to 0.800) in 40 steps",
-        "model: run/final    curve: run/metrics.jsonl",
+        "model: run/final",
+        "curve: run/metrics.jsonl",
         "try it: rlvr eval run",
     ]
 
