@@ -144,7 +144,7 @@ def test_ctrl_c_gives_up_slow_requests(folder: Path) -> None:
     ("options", "code", "message"),
     [
         (["nothing/there/at/all"], 1, "there is no folder nothing/there/at/all"),
-        (["openai:http://127.0.0.1:1/v1#m"], 1, "is an endpoint already"),
+        (["openai:http://127.0.0.1:1/v1#m"], 2, "is an endpoint already"),
         (["x", "--tool-format", "hermess"], 2, "--tool-format hermess: did you mean hermes?"),
         (["x", "--api-key", ""], 2, "--api-key: a key has letters"),
         (["x", "--port", "70000"], 2, "70000 is no port"),

@@ -154,12 +154,12 @@ NEWBORN = (".lock", ".config.yaml.tmp-")  # all there is when a run is killed be
 
 
 def check_place(run_dir: str | None, *, resume: bool) -> None:
-    """Refuse a folder that a run cannot have: a file is in the way (UserError), it cannot be written (UserError), or
-    another run has it (ConfigError)."""
+    """Refuse a folder that a run cannot have: a file is in the way or another run has it (ConfigError), or it cannot be
+    written (UserError)."""
     root = Path("runs" if run_dir is None else run_dir)
     above = next((path for path in (root, *root.absolute().parents) if path.exists()), root)
     if not above.is_dir():
-        raise UserError(f"Cannot write {root}: {above} is a file; choose another run_dir.")
+        raise ConfigError(f"run_dir={root}: {above} is a file; choose another run_dir.")
     if not os.access(above, os.W_OK | os.X_OK):
         raise UserError(f"Cannot write {root}: permission denied; choose another run_dir.")
     others = root.is_dir() and any(not path.name.startswith(NEWBORN) for path in root.iterdir())

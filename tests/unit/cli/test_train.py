@@ -106,18 +106,18 @@ def test_an_impossible_run_folder_is_refused_before_training(
     (tmp_path / "file").write_text("")
     (tmp_path / "used").mkdir()
     (tmp_path / "used" / "notes.txt").write_text("")
-    assert main(["train", "run_dir=file"]) == 1
-    assert main(["train", "run_dir=file/deep"]) == 1
-    assert main(["train", "-m", "seed=1,2", "run_dir=file"]) == 1
+    assert main(["train", "run_dir=file"]) == 2
+    assert main(["train", "run_dir=file/deep"]) == 2
+    assert main(["train", "-m", "seed=1,2", "run_dir=file"]) == 2
     assert main(["train", "run_dir=used"]) == 2
     monkeypatch.setattr("os.access", lambda path, mode: False)
     assert main(["train"]) == 1
     assert training.configs == []
     said = capsys.readouterr().err.splitlines()
-    assert said[0] == "rlvr: error: Cannot write file: file is a file; choose another run_dir."
+    assert said[0] == "rlvr: error: run_dir=file: file is a file; choose another run_dir."
     assert said[1:3] == [
-        f"rlvr: error: Cannot write file/deep: {tmp_path / 'file'} is a file; choose another run_dir.",
-        "rlvr: error: Cannot write file: file is a file; choose another run_dir.",
+        f"rlvr: error: run_dir=file/deep: {tmp_path / 'file'} is a file; choose another run_dir.",
+        "rlvr: error: run_dir=file: file is a file; choose another run_dir.",
     ]
     assert "run_dir=used exists and is not empty: add resume=true" in said[3]
     assert said[4] == "rlvr: error: Cannot write runs: permission denied; choose another run_dir."

@@ -11,7 +11,7 @@ import pytest
 
 from rlvr.engines.chat_completions import EndpointError, Said, to_wire
 from rlvr.engines.openai import MAX_FAILURES_AT_START, Endpoint, open_endpoint
-from rlvr.errors import UserError
+from rlvr.errors import ConfigError, UserError
 from rlvr.types import SamplingParams, StopReason
 from tests.system.openai_server import Fault, error, serve
 
@@ -207,10 +207,10 @@ def test_an_unsuitable_endpoint_is_refused_at_once(models: Any, sentence: str) -
     assert sentence in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["openai:", "openai:policy", "openai:http://x/v1", "openai:ftp://x/v1#p", "openai:#p"])
+@pytest.mark.parametrize("name", ["", "policy", "http://x/v1", "ftp://x/v1#p", "#p", "http://x:99999#p", "http://[x#p"])
 def test_a_malformed_address_says_the_right_form(name: str) -> None:
-    with pytest.raises(UserError, match="an endpoint is written openai:ADDRESS#MODEL"):
-        open_endpoint(name)
+    with pytest.raises(ConfigError, match="an endpoint is written openai:ADDRESS#MODEL"):
+        open_endpoint(f"openai:{name}")
 
 
 def test_a_password_in_an_address_is_refused_and_not_shown() -> None:
