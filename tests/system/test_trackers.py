@@ -336,5 +336,5 @@ def test_a_missing_library_is_refused_before_anything_is_done(
     words = ["train", *SMALL, *pretrained(model), "tracker.report_to=mlflow", f"run_dir={tmp_path / 'run'}"]
     for more in ((), ("-m", "seed=1,2")):
         done = cli(*words, *more)
-        assert (done.code, "pip install 'rlvr[mlflow]'" in done.err) == (2, True)
+        assert (done.code, "pip install -e '.[mlflow]'" in done.err) == (2, True)
     assert list(tmp_path.iterdir()) == []

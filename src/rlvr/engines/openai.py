@@ -221,7 +221,7 @@ def _openai() -> Any:
     try:
         import openai
     except ImportError as error:
-        raise UserError("a model behind an endpoint needs the official client: pip install 'rlvr[openai]'.") from error
+        raise UserError("a model behind an endpoint needs the official client: pip install -e '.[openai]'.") from error
     return openai
 
 
