@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from warnings import catch_warnings, filterwarnings
 
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
@@ -159,7 +160,8 @@ def _hydra(source: Source, config_name: str | None, lines: Sequence[str]) -> tup
     first, *then = sorted(source.folders, key=lambda one: not (one / f"{config_name}.yaml").is_file())
     path = ",".join(f"'file://{folder.resolve()}'" for folder in then)
     try:
-        with initialize_config_dir(str(first.resolve()), version_base="1.3"):
+        with catch_warnings(), initialize_config_dir(str(first.resolve()), version_base="1.3"):
+            filterwarnings("ignore", ".*missing `_self_`")  # it is composed as with `_self_` at the end
             composed = compose(config_name, overrides=[*lines, f"hydra.searchpath=[{path}]"], return_hydra_config=True)
     except RecursionError:
         raise ConfigError(f"{source.option} {source.name}: includes itself; give your file another name.") from None
