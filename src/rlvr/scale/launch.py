@@ -1,12 +1,14 @@
 """Process group of a run started by torchrun or accelerate."""
 
+import json
 import os
 import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
+from pathlib import Path
 
 from rlvr.core.world import ALONE, World
 from rlvr.errors import ConfigError, UserError
@@ -55,6 +57,14 @@ def wait_for_the_end() -> None:
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
     time.sleep(PATIENCE_S)
+
+
+def tell_launcher(sentence: str) -> None:
+    """Give the reason of a failure to torchrun: it ends its long report with it."""
+    if file := os.environ.get("TORCHELASTIC_ERROR_FILE"):
+        about = {"py_callstack": sentence, "timestamp": str(int(time.time()))}
+        with suppress(OSError):
+            Path(file).write_text(json.dumps({"message": {"message": sentence, "extraInfo": about}}), encoding="utf-8")
 
 
 def check_launch(strategy: str, wanted: int | None) -> None:
