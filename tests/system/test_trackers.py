@@ -313,7 +313,7 @@ def test_pitfall_37_a_dead_server_costs_a_warning(
     assert ran.numbers == plain.numbers
     assert (ran.folder / "final" / "model.safetensors").is_file()
     warning = the_warning(capfd)
-    assert "is given up (" in warning
+    assert "is disabled (" in warning
     assert "metrics.jsonl has all numbers" in warning
 
 
@@ -323,7 +323,7 @@ def test_a_store_that_cannot_be_written_costs_a_warning(
     (tmp_path / "file").write_text("in the way")
     ran = again(TENSORBOARD, f"tracker.tensorboard.folder={tmp_path / 'file'}")
     assert ran.numbers == plain.numbers
-    assert "TensorBoard is given up (" in the_warning(capfd)
+    assert "TensorBoard is disabled (" in the_warning(capfd)
 
 
 def test_a_missing_library_is_refused_before_anything_is_done(

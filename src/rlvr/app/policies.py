@@ -119,7 +119,7 @@ def _warmed(setup: Setup, policy: HubPolicy, stopped: Stopped) -> bool:
     if world.first(key is not None and restore(policy, key)):
         console.note("warm start: from the cache, made by an earlier run (warm_start.cache=false computes it)")
         for parameter in policy.model.parameters():
-            world.copy_first(parameter.detach())
+            world.broadcast(parameter.detach())
         return True
     console.stage("warm start", settings.num_steps)
     hidden = settings.num_steps - settings.final_phase_steps

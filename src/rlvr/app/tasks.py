@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from rlvr.chat.rendering import Chat
 from rlvr.config import Config
 from rlvr.errors import ConfigError, UserError
-from rlvr.imports import the_users_code
+from rlvr.imports import user_code
 from rlvr.models.policy import HubPolicy
 from rlvr.progress import progress
 from rlvr.rewards.parts import PartsVerifier, make_verifier
@@ -113,7 +113,7 @@ class TaskOpener:
         )
         is_ours = type(bundle.task).__module__.startswith("rlvr.")
         try:
-            with nullcontext() if is_ours else the_users_code(f"task={bundle.task.name}: opening its data"):
+            with nullcontext() if is_ours else user_code(f"task={bundle.task.name}: opening its data"):
                 return bundle.task.open(context)
         except UserError as error:
             if is_ours:

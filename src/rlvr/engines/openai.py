@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ValidationError
 
-from rlvr.engines.chat_completions import EndpointError, Said, read_answer
+from rlvr.engines.chat_completions import ChatAnswer, EndpointError, read_answer
 from rlvr.errors import ConfigError, UserError
 from rlvr.types import SamplingParams, ToolSchema
 
@@ -63,7 +63,7 @@ class Endpoint:
         *,
         tools: Sequence[ToolSchema] = (),
         stop: Sequence[str] = (),
-    ) -> Said:
+    ) -> ChatAnswer:
         """One completion of a conversation in OpenAI's form; `sampling.stop_ids` are ignored.
 
         Raises:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rlvr.engines.chat_completions import EndpointError, Said, to_wire
+from rlvr.engines.chat_completions import ChatAnswer, EndpointError, to_wire
 from rlvr.engines.openai import MAX_FAILURES_AT_START, Endpoint, open_endpoint
 from rlvr.errors import ConfigError, UserError
 from rlvr.types import SamplingParams, StopReason
@@ -36,7 +36,7 @@ def talk(url: str, times: int, *, stop: Any = (), tools: Any = (), **how: Any) -
     return asyncio.run(asking())
 
 
-def ask(url: str, times: int = 1, **options: Any) -> list[Said]:
+def ask(url: str, times: int = 1, **options: Any) -> list[ChatAnswer]:
     """The same; the first error is raised."""
     found = talk(url, times, **options)
     for one in found:
@@ -180,7 +180,7 @@ def test_pitfall_26_failures_between_answers_are_not_added_up(monkeypatch: pytes
     monkeypatch.setattr("rlvr.engines.openai.MAX_FAILURES", 3)
     with serve(seven, fault=lambda number, body: error(500, "broken") if number % 3 else None) as server:
         found = talk(server.url, 9)
-    assert [isinstance(one, Said) for one in found] == [True, False, False] * 3
+    assert [isinstance(one, ChatAnswer) for one in found] == [True, False, False] * 3
     assert not any(isinstance(one, UserError) for one in found)
 
 
