@@ -82,7 +82,7 @@ def test_pitfall_38_every_number_of_the_file_is_in_every_tracker(
 
 def test_stdout_has_the_result_and_stderr_where_to_look(tracked: tuple[Path, Finished]) -> None:
     folder, done = tracked
-    assert [line.split(":")[0] for line in done.out.splitlines()] == ["rpn", "model", "try it"]
+    assert [line.split(":")[0] for line in done.out.splitlines()] == ["rpn", "model", "curve", "try it"]
     said = [line for line in done.err.splitlines() if line.startswith(("MLflow", "Weights", "TensorBoard"))]
     assert sorted(line.split(":")[0] for line in said) == ["MLflow", "TensorBoard", "Weights & Biases"]
     assert "warning" not in done.err
