@@ -59,7 +59,7 @@ def imported(what: str, path: str, kind: str, fits: Callable[[Any], bool]) -> An
 
 
 @contextmanager
-def the_users_code(what: str, passing: type[Exception] = UserError) -> Iterator[None]:
+def user_code(what: str, passing: type[Exception] = UserError) -> Iterator[None]:
     """Turn any exception of user code in the block into a ConfigError that starts with `what`; ours pass through."""
     try:
         yield

@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from textwrap import TextWrapper
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
@@ -24,6 +25,12 @@ _displays: list[Progress | None] = []
 
 def is_terminal(stream: TextIO | None) -> bool:
     return bool(stream) and not stream.closed and stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def wrapped(text: str, width: int) -> str:
+    """The text with breaks between words and a hanging indent; paths and other long words stay whole."""
+    layout = TextWrapper(width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    return "\n".join(layout.fill(line) for line in text.split("\n"))
 
 
 def live_display(stream: TextIO, *, transient: bool) -> tuple[Console, Progress]:

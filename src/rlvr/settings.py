@@ -16,7 +16,7 @@ from pydantic_core import PydanticCustomError, PydanticUndefined
 
 from rlvr import registry
 from rlvr.errors import ConfigError
-from rlvr.imports import the_users_code
+from rlvr.imports import user_code
 
 PositiveInt = Annotated[int, Field(ge=1)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
@@ -132,7 +132,7 @@ def chosen(group: str) -> Any:
         component = None
         try:
             component = registry.find(group, value[tag])
-            with the_users_code(f"{registry.KEYS.get(group, group)}={value[tag]}: its class", ValidationError):
+            with user_code(f"{registry.KEYS.get(group, group)}={value[tag]}: its class", ValidationError):
                 return validated(component, {key: item for key, item in value.items() if key != tag})
         except ValidationError as error:
             raise PydanticCustomError("inside", "inside", {"errors": error.errors(), "model": component}) from None

@@ -5,9 +5,11 @@ from __future__ import annotations
 import http.client
 import json
 import signal
+import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
@@ -81,3 +83,22 @@ def served(model: str, options: Sequence[str] = (), **environment: str) -> Itera
         finally:
             command.send(signal.SIGTERM)
             command.wait(WAIT_S)
+
+
+def check_installed(rlvr: Sequence[str | Path], folder: Path, environment: Mapping[str, str], prompt: str) -> None:
+    """`rlvr serve run` of an installed package gives a completion, and stops when it is told to."""
+    out, log = folder / "served", folder / "log"
+    with out.open("w") as file, log.open("w") as errors:
+        words = [*rlvr, "serve", "run", "--port", "0"]
+        process = subprocess.Popen(words, cwd=folder, env=environment, stdout=file, stderr=errors)
+    try:
+        wait_until(lambda: "\n" in out.read_text() or process.poll() is not None)
+        url = out.read_text().strip()
+        assert url, log.read_text()
+        body = json.dumps({"model": "run", "prompt": prompt, "max_tokens": 3}).encode()
+        request = urllib.request.Request(f"{url}/completions", body, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=WAIT_S) as answer:
+            assert json.load(answer)["usage"]["completion_tokens"] > 0
+    finally:
+        process.terminate()
+        assert process.wait(30) == 143, log.read_text()

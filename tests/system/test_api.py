@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -125,9 +126,18 @@ def test_a_stopped_evaluation_ends_at_its_next_answer(run: rlvr.Run, monkeypatch
 
 
 def test_nothing_to_train_on_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="every training example is also held out, or there is none to train on"):
+    with pytest.raises(UserError, match="every training example is also held out, or there is none to train on") as one:
         rlvr.train(data=OTHERS, eval_data=OTHERS, reward=right(), run_dir="none", **TINY)
+    assert [Path(entry.path).name for entry in one.traceback] == ["test_api.py", "commands.py"]
     assert not (tmp_path / "none").exists()
+
+
+def test_the_traceback_of_a_wrong_setting_ends_in_the_call() -> None:
+    with pytest.raises(ConfigError, match=r"there is no key trainer\.max_step; did you mean") as one:
+        rlvr.train(trainer={"max_step": 1})
+    lines = traceback.format_exception(one.value)
+    assert len(lines) == 4, lines  # the heading, this line, the door's, and the sentence
+    assert "there is no key" in lines[-1]
 
 
 def test_rows_of_a_function(tmp_path: Path) -> None:
@@ -159,8 +169,9 @@ with open("ran", "a") as file:
 
 @pytest.mark.long
 def test_the_script_of_ten_lines(tmp_path: Path) -> None:
-    """It has no guard for `__main__`, and nothing runs it a second time."""
+    """The README's lines are the script. It has no guard for `__main__`, and nothing runs it a second time."""
     text = (EXAMPLES / "train_in_ten_lines.py").read_text()
+    assert f"```python\n{text[text.index('import rlvr') :]}```" in (EXAMPLES.parent / "README.md").read_text()
     assert "__main__" not in text
     (tmp_path / "script.py").write_text(text.replace("import rlvr\n", f"import rlvr\n\n{BEGUN}", 1))
     done = subprocess.run(

@@ -77,7 +77,7 @@ def test_a_folder_with_other_files_is_left_alone(model: Path, tmp_path: Path, cl
 def test_a_folder_that_cannot_be_written_is_named(model: Path, tmp_path: Path, cli: Cli) -> None:
     (tmp_path / "file").write_text("precious")
     below = tmp_path / "file" / "run"
-    cli.refuses(1, train(model, below), f"{tmp_path / 'file'} is a file", "choose another run_dir")
+    cli.refuses(2, train(model, below), f"{tmp_path / 'file'} is a file", "choose another run_dir")
     assert (tmp_path / "file").read_text() == "precious"
     cli.refuses(1, train(model, "/proc/run"), "Cannot write /proc/run")
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from rlvr.rewards.parts import NEEDED
 from rlvr.tracking.rollouts import EpisodeRecord, read_rollouts
 from tests.system.harness import DATA, ON_DATA, Cli, Command, metrics, once, wait_until
 from tests.unit.models.checkpoints import save_model
@@ -180,7 +181,7 @@ def test_prompts_that_do_not_fit_are_refused_or_counted(words: Words, refused: C
 # ------------------------------------------------------------------------------------------------------- functions
 
 MODULES = {
-    "functions": "def needs(completion, rubric): return 1.0\n",
+    "functions": "def needs(completion, rubric): return 1.0\ndef raises(answer): return {}[answer]\n",
     "broken": "1 / 0\n",
     "leaving": "raise SystemExit(0)\n",
     "mine": """
@@ -194,6 +195,7 @@ def failing():
 FUNCTIONS = {
     "nosuchmodule:f": "module nosuchmodule cannot be imported (ModuleNotFoundError",
     "functions:needs": "missing a required argument: 'rubric'",
+    "functions:raises": "(functions.py, line 2) for the right answer ",
     "broken:f": "broken cannot be imported (ZeroDivisionError: division by zero (broken.py, line 1))",
     "leaving:f": "module leaving cannot be imported (SystemExit",
 }
@@ -228,19 +230,18 @@ def test_a_generator_that_cannot_be_used_is_refused(source: str, modules: None, 
 @pytest.mark.parametrize(
     ("kind", "shown"), [("nan", "float nan"), ("list", "list [1.0, 2.0, 3.0]"), ("text", "str '1.0'")]
 )
-def test_a_reward_that_is_no_number_ends_the_run_naming_it(kind: str, shown: str, words: Words, cli: Cli) -> None:
-    needed = "it must return one finite number, or None for a completion that it cannot read"
-    err = cli.refuses(1, words(custom("value", f"{{kind: '{kind}'}}"), "run_dir=run"), needed)
-    assert err.startswith(f"rlvr: error: reward.parts.mine returned {shown} for example 'gsm8k/test/")
-    assert not (RUN / "final").exists()
-    assert not (RUN / "metrics.jsonl").exists() or metrics(RUN) == []
-    assert survivors(os.environ[MARK]) == []
+def test_a_reward_that_is_no_number_is_refused(kind: str, shown: str, refused: Callable[..., str]) -> None:
+    refused(2, [custom("value", f"{{kind: '{kind}'}}")], f"value: returned {shown} for the right answer", NEEDED)
 
 
 def test_after_a_function_was_mended_the_run_goes_on(words: Words, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "mended", raising=False)
-    Path("mended.py").write_text("def score(completion): return 'good'\n")
-    assert cli(*words(custom("mended:score"), "run_dir=run")).code == 1
+    Path("mended.py").write_text("def score(completion, answer): return 1.0 if answer in completion else 'good'\n")
+    err = cli.refuses(1, words(custom("mended:score"), "run_dir=run"), NEEDED)
+    assert err.startswith("rlvr: error: reward.parts.mine returned str 'good' for example 'gsm8k/test/")
+    assert not (RUN / "final").exists()
+    assert not (RUN / "metrics.jsonl").exists() or metrics(RUN) == []
+    assert survivors(os.environ[MARK]) == []
     Path("mended.py").write_text("def score(completion): return 1.0\n")
     monkeypatch.delitem(sys.modules, "mended", raising=False)
     cli.ok(*words(custom("mended:score"), "run_dir=run", "resume=true"))

@@ -306,7 +306,8 @@ def test_a_launcher_that_starts_one_process_is_noticed(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("warm_starts")
-def test_a_world_of_one_is_a_run_like_any_other(alone: Path, tmp_path: Path) -> None:
+def test_a_world_of_one_is_a_run_like_any_other(alone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "1")  # as torchrun --nproc-per-node 1
     words = (*RPN_TEST, "trainer.strategy=ddp", "trainer.max_steps=2")
     folder = run_train(tmp_path / "run", *words, name="rpn_test").folder
     check_same_numbers(folder, alone, least=3)

@@ -47,9 +47,9 @@ def test_pitfall_37_a_tracker_that_hangs_keeps_no_process(
 ) -> None:
     done = start("train", *words, f"tracker.hang.at={at}", "tracker.console=plain", cwd=tmp_path)
     assert done.code == 0, done.err
-    assert [line.split(":")[0] for line in done.out.splitlines()] == ["rpn", "model", "try it"]
+    assert [line.split(":")[0] for line in done.out.splitlines()] == ["rpn", "model", "curve", "try it"]
     (warning,) = [line for line in done.err.splitlines() if line.startswith("warning: ")]
-    assert f"Hang is given up (no answer to `{at}` within 2 s)" in warning
+    assert f"Hang is disabled (no answer to `{at}` within 2 s)" in warning
     assert "Traceback" not in done.err
     assert (tmp_path / "run" / "final" / "model.safetensors").is_file()
     assert "chatter of a library" in (tmp_path / "run" / "trackers" / "hang.log").read_text()

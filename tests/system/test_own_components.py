@@ -7,14 +7,14 @@ import shlex
 import shutil
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.system.harness import DATA, ENVIRONMENT, Finished, check_equal, metrics, once, outcome, split, wait_until
+from tests.system.harness import DATA, ENVIRONMENT, Finished, check_equal, metrics, once, outcome, split
+from tests.system.served import check_installed
 
 ROOT = Path(__file__).parents[2]
 OWN = ROOT / "examples" / "own"
@@ -136,29 +136,12 @@ def test_a_run_that_is_resumed_equals_the_uninterrupted_one(
     check_equal(outcome(tmp_path / "whole"), outcome(tmp_path / "run"))
     assert any(name.endswith("/accuracy") for name in json.loads(done[-1].out.splitlines()[-1]))
     if module == "my_shop":
-        check_served(installed, tmp_path)
+        rlvr = [sys.executable, "-m", "rlvr"]
+        check_installed(rlvr, tmp_path, environment(installed), "Customer 1 buys one fig.")
     if module == "my_tracker":
         steps = [line.split(",")[0] for line in (tmp_path / "run" / "all.csv").read_text().splitlines()]
         assert list(dict.fromkeys(steps)) == ["step", "0", "1", "2"]
         assert sorted(steps[1:]) == steps[1:]
-
-
-def check_served(installed: Path, folder: Path) -> None:
-    """`rlvr serve run` gives a completion."""
-    log = folder / "log"
-    command = [sys.executable, "-m", "rlvr", "serve", "run", "--port", "0"]
-    with log.open("w") as file:
-        server = subprocess.Popen(command, cwd=folder, env=environment(installed), stdout=file, stderr=file)
-    try:
-        wait_until(lambda: "http://" in log.read_text() or server.poll() is not None)
-        url = next(word for word in log.read_text().split() if word.startswith("http://"))
-        body = json.dumps({"model": "run", "prompt": "Customer 1 buys one fig.", "max_tokens": 3}).encode()
-        request = urllib.request.Request(f"{url}/completions", body, {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            assert json.load(answer)["usage"]["completion_tokens"] > 0
-    finally:
-        server.terminate()
-        server.wait(30)
 
 
 # ------------------------------------------------------------------------------------------------------ what is wrong

@@ -123,7 +123,7 @@ def test_sigterm_finishes_running_requests(folder: Path) -> None:
     assert ended == 143
     assert "finishing what runs" in log
     assert "Traceback" not in log
-    assert "everybody" not in log
+    assert "anyone" not in log
 
 
 def test_ctrl_c_gives_up_slow_requests(folder: Path) -> None:
@@ -137,14 +137,14 @@ def test_ctrl_c_gives_up_slow_requests(folder: Path) -> None:
         ended, log = server.ended()
     assert ended == 130
     assert "Traceback" not in log
-    assert "everybody who reaches 0.0.0.0 can use the model: give an --api-key" in log
+    assert "anyone who can reach 0.0.0.0 can use the model: give an --api-key" in log
 
 
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
         (["nothing/there/at/all"], 1, "there is no folder nothing/there/at/all"),
-        (["openai:http://127.0.0.1:1/v1#m"], 1, "is an endpoint already"),
+        (["openai:http://127.0.0.1:1/v1#m"], 2, "is an endpoint already"),
         (["x", "--tool-format", "hermess"], 2, "--tool-format hermess: did you mean hermes?"),
         (["x", "--api-key", ""], 2, "--api-key: a key has letters"),
         (["x", "--port", "70000"], 2, "70000 is no port"),

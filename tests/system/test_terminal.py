@@ -6,37 +6,22 @@ import json
 import os
 import subprocess
 import sys
-import threading
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from tests.system.harness import ENVIRONMENT, SCRATCH, SMALL, once
+from tests.terminal import terminal
 
 BAR, HIDE, SHOW = "━", "\x1b[?25l", "\x1b[?25h"
 
 
 def on_terminal(*words: str, cwd: Path, term: str = "xterm") -> tuple[str, str]:
     """stdout, and what `rlvr WORDS` writes to a terminal of 200 columns."""
-    parent, child = os.openpty()
-    chunks: list[bytes] = []
-
-    def read() -> None:
-        with suppress(OSError):  # the terminal is closed
-            while chunk := os.read(parent, 1 << 16):
-                chunks.append(chunk)
-
-    reader = threading.Thread(target=read)
-    reader.start()
     variables = os.environ | ENVIRONMENT | {"TERM": term, "COLUMNS": "200", "XDG_CACHE_HOME": str(cwd / "cache")}
     command = [sys.executable, "-m", "rlvr", *once(*words)]
-    try:
-        done = subprocess.run(command, cwd=cwd, env=variables, stdout=subprocess.PIPE, stderr=child, check=False)
-    finally:
-        os.close(child)
-        reader.join()
-        os.close(parent)
+    with terminal() as (file, chunks):
+        done = subprocess.run(command, cwd=cwd, env=variables, stdout=subprocess.PIPE, stderr=file, check=False)
     shown = b"".join(chunks).decode()
     assert done.returncode == 0, shown
     return done.stdout.decode(), shown

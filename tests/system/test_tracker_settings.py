@@ -113,7 +113,7 @@ def test_a_tracker_is_given_up_after_so_long(limit: str, said: Callable[..., str
     with hanging() as port:
         server = f"tracker.mlflow.tracking_uri=http://127.0.0.1:{port}"
         text = said("tracker.report_to=mlflow", server, f"tracker.timeout_s={limit}")
-    assert f"MLflow at http://127.0.0.1:{port} is given up" in text
+    assert f"MLflow at http://127.0.0.1:{port} is disabled" in text
     assert f"within {limit} s" in text
 
 
@@ -127,4 +127,4 @@ def test_online_needs_a_server(said: Callable[..., str], monkeypatch: pytest.Mon
     with refusing() as port:
         monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{port}")
         words = ("tracker.report_to=wandb", "tracker.wandb.mode=online", "tracker.timeout_s=2")
-        assert "Weights & Biases is given up" in said(*words)
+        assert "Weights & Biases is disabled" in said(*words)

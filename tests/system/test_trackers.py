@@ -82,7 +82,7 @@ def test_pitfall_38_every_number_of_the_file_is_in_every_tracker(
 
 def test_stdout_has_the_result_and_stderr_where_to_look(tracked: tuple[Path, Finished]) -> None:
     folder, done = tracked
-    assert [line.split(":")[0] for line in done.out.splitlines()] == ["rpn", "model", "try it"]
+    assert [line.split(":")[0] for line in done.out.splitlines()] == ["rpn", "model", "curve", "try it"]
     said = [line for line in done.err.splitlines() if line.startswith(("MLflow", "Weights", "TensorBoard"))]
     assert sorted(line.split(":")[0] for line in said) == ["MLflow", "TensorBoard", "Weights & Biases"]
     assert "warning" not in done.err
@@ -313,7 +313,7 @@ def test_pitfall_37_a_dead_server_costs_a_warning(
     assert ran.numbers == plain.numbers
     assert (ran.folder / "final" / "model.safetensors").is_file()
     warning = the_warning(capfd)
-    assert "is given up (" in warning
+    assert "is disabled (" in warning
     assert "metrics.jsonl has all numbers" in warning
 
 
@@ -323,7 +323,7 @@ def test_a_store_that_cannot_be_written_costs_a_warning(
     (tmp_path / "file").write_text("in the way")
     ran = again(TENSORBOARD, f"tracker.tensorboard.folder={tmp_path / 'file'}")
     assert ran.numbers == plain.numbers
-    assert "TensorBoard is given up (" in the_warning(capfd)
+    assert "TensorBoard is disabled (" in the_warning(capfd)
 
 
 def test_a_missing_library_is_refused_before_anything_is_done(
@@ -336,5 +336,5 @@ def test_a_missing_library_is_refused_before_anything_is_done(
     words = ["train", *SMALL, *pretrained(model), "tracker.report_to=mlflow", f"run_dir={tmp_path / 'run'}"]
     for more in ((), ("-m", "seed=1,2")):
         done = cli(*words, *more)
-        assert (done.code, "pip install 'rlvr[mlflow]'" in done.err) == (2, True)
+        assert (done.code, "pip install -e '.[mlflow]'" in done.err) == (2, True)
     assert list(tmp_path.iterdir()) == []

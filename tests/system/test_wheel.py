@@ -7,14 +7,14 @@ import os
 import subprocess
 import sys
 import sysconfig
-import urllib.request
 import zipfile
 from pathlib import Path
 
 import pytest
 
 import rlvr
-from tests.system.harness import ENVIRONMENT, metrics, wait_until
+from tests.system.harness import ENVIRONMENT, metrics
+from tests.system.served import check_installed
 
 pytestmark = pytest.mark.long
 SOURCE = Path(__file__).parents[2] / "src"
@@ -64,23 +64,4 @@ def test_a_first_run_from_an_empty_folder(program: Path, tmp_path: Path) -> None
     assert "<script" in (tmp_path / "run" / "report.html").read_text()
     scores = json.loads(run(program, "eval", "run", "--num-examples", "10", "--json", cwd=tmp_path))
     assert 0 <= scores["eval/rpn/accuracy"] <= 1
-    check_served(program, tmp_path)
-
-
-def check_served(program: Path, folder: Path) -> None:
-    """`rlvr serve run` answers one request, and stops when it is told to."""
-    log = folder / "log"
-    with log.open("w") as file:
-        words = [program, "serve", "run", "--port", "0"]
-        server = subprocess.Popen(words, cwd=folder, env=environment(), stdout=file, stderr=file)
-    try:
-        wait_until(lambda: "http://" in log.read_text() or server.poll() is not None)
-        url = next((word for word in log.read_text().split() if word.startswith("http://")), None)
-        assert url, log.read_text()
-        body = json.dumps({"model": "run", "prompt": "<boe> 3 4 + =", "max_tokens": 3}).encode()
-        request = urllib.request.Request(f"{url}/completions", body, {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            assert json.load(answer)["usage"]["completion_tokens"] > 0
-    finally:
-        server.terminate()
-        assert server.wait(30) == 143, log.read_text()
+    check_installed([program], tmp_path, environment(), "<boe> 3 4 + =")

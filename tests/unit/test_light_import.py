@@ -35,6 +35,7 @@ PARSERS = "from rlvr.cli.main import _parsers; [parser.format_help() for parser 
 
 MODELS = ("torch", "transformers")
 WRONG = "from rlvr.cli.main import main; assert main(['eval', 'x', '--task', 'rpn', '--set', 'misspelt=1']) == 2"
+NO_ADDRESS = "from rlvr.cli.main import main; assert main(['eval', 'openai:127.0.0.1#m', '--task', 'rpn']) == 2"
 TRACKING = "import rlvr.tracking.rollouts, rlvr.tracking.console, rlvr.tracking.jsonl"
 
 
@@ -45,6 +46,7 @@ TRACKING = "import rlvr.tracking.rollouts, rlvr.tracking.console, rlvr.tracking.
         pytest.param(f"import rlvr.cli.main; {PARSERS}", HEAVY, id="help of every command"),
         pytest.param("import rlvr; rlvr.train, rlvr.evaluate, rlvr.Run", (*MODELS, "scipy", "numpy"), id="API names"),
         pytest.param(WRONG, MODELS, id="a wrong setting"),
+        pytest.param(NO_ADDRESS, MODELS, id="a malformed address"),
         pytest.param(TRACKING, MODELS[:1], id="tracking"),
     ],
 )

@@ -6,7 +6,7 @@ import re
 import pytest
 from rich.progress import Progress
 
-from rlvr.progress import is_terminal, live_display, progress, shown_in
+from rlvr.progress import is_terminal, live_display, progress, shown_in, wrapped
 
 
 def test_without_a_terminal_nothing_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
@@ -34,6 +34,12 @@ def test_bars_are_lines_of_the_display_around_them() -> None:
     assert shown(display) == []
     assert "[inner]" in stream.getvalue()
     assert "3/1,200" in stream.getvalue()
+
+
+def test_lines_break_between_words_with_a_hanging_indent() -> None:
+    path = "runs/rpn_test-20261123-202224/final"
+    text = wrapped(f"model: {path} x\ntry it: rlvr eval {path}\n", width=40)
+    assert text == f"model:\n  {path} x\ntry it: rlvr eval\n  {path}\n"
 
 
 def test_a_narrow_terminal_cuts_the_numbers_only(monkeypatch: pytest.MonkeyPatch) -> None:

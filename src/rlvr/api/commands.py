@@ -7,9 +7,9 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from rlvr.api.settings import Call, Data, RewardFunction, Values, data_file, evaluation, training
 from rlvr.errors import UserError
@@ -54,6 +54,24 @@ class Run:
         return read_rollouts(rollouts_path(folder, chosen))
 
 
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+def _errors_from_here(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """A UserError has a traceback of the caller's line and this one: its sentence is about the caller's arguments."""
+
+    @wraps(function)
+    def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        try:
+            return function(*args, **kwargs)
+        except UserError as error:
+            raise error.with_traceback(None) from None
+
+    return call
+
+
+@_errors_from_here
 def train(
     *,
     model: str | Path | Values | None = None,
@@ -107,6 +125,7 @@ def train(
     )
 
 
+@_errors_from_here
 def evaluate(
     model: Run | str | Path,
     *,
@@ -165,7 +184,6 @@ class _StoppedError(Exception):
     """Ends an evaluation from inside."""
 
 
-Result = TypeVar("Result")
 Stopped = Callable[[], bool]
 
 

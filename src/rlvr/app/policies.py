@@ -116,11 +116,10 @@ def _warmed(setup: Setup, policy: HubPolicy, stopped: Stopped) -> bool:
     settings, task, world, console = setup.config.warm_start, setup.tasks.own, setup.world, setup.console
     microbatch_tokens = cpu_tokens(setup.config.trainer.microbatch_tokens)
     key = content_key(policy, task, settings, microbatch_tokens) if settings.cache and world.is_first else None
-    file = restore(policy, key) if key else None
-    if world.first(file is not None):
-        console.note(f"warm start: {file}, made by an earlier run (warm_start.cache=false computes it)")
+    if world.first(key is not None and restore(policy, key)):
+        console.note("warm start: from the cache, made by an earlier run (warm_start.cache=false computes it)")
         for parameter in policy.model.parameters():
-            world.copy_first(parameter.detach())
+            world.broadcast(parameter.detach())
         return True
     console.stage("warm start", settings.num_steps)
     hidden = settings.num_steps - settings.final_phase_steps

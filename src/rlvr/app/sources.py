@@ -7,14 +7,17 @@ from pathlib import Path
 from rlvr import imports
 from rlvr.config import Config
 from rlvr.config.compose import NO_TRACKER, load_config, load_task_config
-from rlvr.engines.openai import PREFIX
-from rlvr.errors import UserError, nearest
+from rlvr.engines.openai import PREFIX, read_address
+from rlvr.errors import ConfigError, UserError, nearest
 
 
 def own_config(model: str, overrides: Sequence[str] = (), config_dir: str | None = None) -> Config | None:
     """The settings of the model's run, if it has one; nothing is reported to its trackers."""
-    root = None if model.startswith(PREFIX) else run_of(Path(model))
     imports.look_in(config_dir)
+    if model.startswith(PREFIX):
+        read_address(model)
+        return None
+    root = run_of(Path(model))
     return root and load_config([*overrides, NO_TRACKER], config_name="config", config_dir=str(root))
 
 
@@ -26,7 +29,7 @@ def inference_config(
     For a `task` that the run evaluates through `evaluation.also`, its settings apply.
 
     Raises:
-        UserError: the model belongs to no run, and `task` is None.
+        UserError: the model belongs to no run, and `task` is None; ConfigError if it is there or an endpoint.
     """
     own = own_config(model, overrides if task is None else (), config_dir)
     if task is None:
@@ -39,7 +42,7 @@ def inference_config(
 
 def _refuse(model: str) -> Config:
     if model.startswith(PREFIX) or Path(model).exists():
-        raise UserError(f"{model} is no run folder and so has no task of its own: add --task, e.g. --task rpn.")
+        raise ConfigError(f"{model} is no run folder and so has no task of its own: add --task, e.g. --task rpn.")
     raise UserError(
         f"there is no folder {model}{near(Path(model))}: name a run folder, or a Hub id with --task, e.g. --task rpn."
     )
@@ -64,9 +67,9 @@ def with_absolute_model(config: Config) -> Config:
 
 
 def servable(model: str) -> str:
-    """The weights to serve, as `weights_of`. UserError also for an endpoint."""
+    """The weights to serve, as `weights_of`. ConfigError for an endpoint."""
     if model.startswith(PREFIX):
-        raise UserError(f"{model} is an endpoint already: name a folder or a Hub id to serve.")
+        raise ConfigError(f"{model} is an endpoint already: name a folder or a Hub id to serve.")
     return weights_of(model)
 
 

@@ -1,16 +1,16 @@
 """The tasks of a run, for training and evaluation, and the model's chat codec for each."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rlvr.chat.rendering import Chat
 from rlvr.config import Config
 from rlvr.errors import ConfigError, UserError
-from rlvr.imports import the_users_code
+from rlvr.imports import user_code
 from rlvr.models.policy import HubPolicy
 from rlvr.progress import progress
-from rlvr.rewards.parts import make_verifier
+from rlvr.rewards.parts import PartsVerifier, make_verifier
 from rlvr.rewards.sandbox import Sandbox
 from rlvr.tasks.base import Task
 from rlvr.tasks.dataset import DatasetTask
@@ -23,6 +23,7 @@ from rlvr.types import Message, ToolSchema
 class Tasks:
     own: Task
     also: tuple[Task, ...]
+    verifiers: Mapping[str, PartsVerifier]
 
     @property
     def eval_sets(self) -> tuple[Task, ...]:
@@ -33,10 +34,13 @@ class Tasks:
         """Notes of loading: sizes, overlap, excluded examples."""
         return [*self.own.notes, *(f"{task.name}: {note}" for task in self.also for note in task.notes)]
 
-    def check_training(self) -> None:
-        """UserError if a training task has no training data."""
+    def check_training(self, max_error_share: float) -> Iterator[str]:
+        """UserError if a training task has no training data, or a function of its reward fails; yields warnings."""
         for part in self.own.eval_sets():
             part.train_example(0)
+            solved, verifier = part.solved(), self.verifiers.get(part.name)
+            if solved is not None and verifier is not None:
+                yield from verifier.try_functions(*solved, max_error_share=max_error_share)
 
     def fit(self, config: Config, policy: HubPolicy) -> None:
         """Exclude examples whose prompt leaves too little room for a whole completion.
@@ -83,6 +87,7 @@ class TaskOpener:
     functions: Functions
     stack: ExitStack
     reads: Reads = "all"
+    verifiers: dict[str, PartsVerifier] = field(default_factory=dict)
 
     def open(self, bundle: Config | TaskBundle, name: str, seed: int) -> Task:
         """The task called `name`, its data loaded."""
@@ -92,12 +97,15 @@ class TaskOpener:
         )
         markers = resolve_markers(prompt, self.config.markers, self.family)
         prompter = Prompter(prompt, markers, bundle.task.prompt_fields)
+        verifier = make_verifier(reward, prompter.answer_format, sandbox, self.functions) if reward.parts else None
+        if verifier is not None:
+            self.verifiers[name] = verifier
         context = TaskContext(
             name=name,
             seed=seed,
             prompt=prompt,
             prompter=prompter,
-            reward=make_verifier(reward, prompter.answer_format, sandbox, self.functions) if reward.parts else None,
+            reward=verifier,
             sandbox=sandbox,
             functions=self.functions,
             open=self.open,
@@ -105,7 +113,7 @@ class TaskOpener:
         )
         is_ours = type(bundle.task).__module__.startswith("rlvr.")
         try:
-            with nullcontext() if is_ours else the_users_code(f"task={bundle.task.name}: opening its data"):
+            with nullcontext() if is_ours else user_code(f"task={bundle.task.name}: opening its data"):
                 return bundle.task.open(context)
         except UserError as error:
             if is_ours:
@@ -126,4 +134,4 @@ def open_tasks(config: Config, family: str | None, functions: Functions, *, read
             for other in also:
                 if isinstance(part, DatasetTask) and isinstance(other, DatasetTask):
                     part.hold_out_for(other)
-        yield Tasks(own=own, also=also)
+        yield Tasks(own=own, also=also, verifiers=opener.verifiers)

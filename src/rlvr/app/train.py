@@ -60,7 +60,8 @@ def train(config: Config, stopped: Stopped = lambda: False, functions: Functions
             console.note(f"processes: {world.size}, trainer.strategy={config.trainer.strategy}")
         config = with_absolute_model(config)
         tasks = stack.enter_context(open_tasks(config, config.model.family(), functions or {}))
-        tasks.check_training()
+        for line in tasks.check_training(config.reward.max_error_share):
+            console.note(line)
         device = choose_device(config.trainer.device)
         choose_products(device, config.trainer.precision)
         policy = None

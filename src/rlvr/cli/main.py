@@ -13,7 +13,7 @@ from typing import NoReturn
 from rlvr import __version__
 from rlvr.cli.signals import sentence
 from rlvr.errors import UserError, nearest, suggestion
-from rlvr.scale.launch import is_local_main_process, wait_for_the_end
+from rlvr.scale.launch import is_local_main_process, tell_launcher, wait_for_the_end
 
 DESCRIPTION = "Train language models with reinforcement learning from verifiable rewards."
 EXAMPLE = """example:
@@ -38,7 +38,9 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         if not is_local_main_process():
             wait_for_the_end()
-        self.exit(2, f"rlvr: error: {message}; see `{self.prog} --help`\n")
+        text = f"rlvr: error: {message}; see `{self.prog} --help`"
+        tell_launcher(text)
+        self.exit(2, f"{text}\n")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -59,7 +61,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except (UserError, OSError, MemoryError) as error:
-        print(f"rlvr: error: {sentence(error)}", file=sys.stderr)
+        text = f"rlvr: error: {sentence(error)}"
+        print(text, file=sys.stderr)
+        tell_launcher(text)
         return error.exit_code if isinstance(error, UserError) else 1
 
 

@@ -131,7 +131,7 @@ def _warn_of(host: str, key: str | None, more: str = "") -> None:
     from rlvr.serve.server import is_loopback
 
     if not is_loopback(host) and key is None:
-        note(f"rlvr: everybody who reaches {host} can use the model{more}: give an --api-key")
+        note(f"rlvr: anyone who can reach {host} can use the model{more}: give an --api-key")
 
 
 def _serve(args: argparse.Namespace, key: str | None) -> None:

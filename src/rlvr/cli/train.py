@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from shlex import quote
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING
 
 from rlvr import imports
 from rlvr.cli.model_arguments import add_config_dir
 from rlvr.errors import ConfigError
 from rlvr.lines import resuming
-from rlvr.progress import progress
+from rlvr.progress import is_terminal, progress, wrapped
 from rlvr.scale.launch import check_launch, errors_once, is_local_main_process, launcher, num_processes
 
 if TYPE_CHECKING:
@@ -98,7 +99,8 @@ def run(args: argparse.Namespace) -> int:
     with stop_on_signals(quiet=num_processes() > 1) as stop:
         result = train(config, stop.stopped)
         if result.is_first:
-            sys.stdout.write(summary(result, config.task.label, config.evaluation.headline))
+            text = summary(result, config.task.label, config.evaluation.headline)
+            sys.stdout.write(wrapped(text, get_terminal_size().columns) if is_terminal(sys.stdout) else text)
     return 0 if result.finished else stop.exit_code or 143  # another rank got the signal: torchrun sends SIGTERM
 
 
@@ -117,7 +119,7 @@ def summary(result: TrainResult, task: str, headline: str) -> str:
             late = "" if step == result.num_steps else f", at step {step}"
             lines.append(f"{task}: {before} -> {result.metrics[name]:.3f}{interval}{late} in {steps}")
     if result.finished:
-        lines.append(f"model: {result.folder / 'final'}    curve: {result.folder / 'metrics.jsonl'}")
+        lines += [f"model: {result.folder / 'final'}", f"curve: {result.folder / 'metrics.jsonl'}"]
         lines.append(f"try it: rlvr eval {quote(str(result.folder))}")
     else:
         lines.append(f"stopped; go on with: {launcher()} train {resuming(result.folder)}")

@@ -9,23 +9,23 @@ from typing import Any
 
 from rlvr.config.config import SECTIONS, Config, walk
 from rlvr.config.messages import shown
-from rlvr.config.overrides import Said
+from rlvr.config.overrides import UserKeys
 from rlvr.errors import ConfigError, UserError
-from rlvr.imports import the_users_code
+from rlvr.imports import user_code
 from rlvr.settings import Component, Settings
 
 
-def checked(config: Config, said: Said) -> Config:
+def checked(config: Config, explicit: UserKeys) -> Config:
     """The configuration with notes. ConfigError for the first contradiction, or for all values without effect."""
-    config, notes = _with_headline(config, said)
-    notes += _check_one(config, "", said)
+    config, notes = _with_headline(config, explicit)
+    notes += _check_one(config, "", explicit)
     _check_sections(config)
     places = {"task.parts": config.task.bundles, "evaluation.also": config.evaluation.also}
     for key, bundles in places.items():
         for name, bundle in bundles.items():
             inside = config.with_bundle(bundle, is_trained=key == "task.parts")
             try:
-                notes += _check_one(inside, f"{key}.{name}.", said)
+                notes += _check_one(inside, f"{key}.{name}.", explicit)
             except ConfigError as error:
                 raise ConfigError(f"{key}.{name}: {error}") from None
     result = config.model_copy()
@@ -33,10 +33,10 @@ def checked(config: Config, said: Said) -> Config:
     return result
 
 
-def _with_headline(config: Config, said: Said) -> tuple[Config, list[str]]:
+def _with_headline(config: Config, explicit: UserKeys) -> tuple[Config, list[str]]:
     """Drop a preset's headline metric if its reward part was replaced."""
     name = _part_of(config.evaluation.headline)
-    if name in ("accuracy", *config.reward.parts) or "evaluation.headline" in said:
+    if name in ("accuracy", *config.reward.parts) or "evaluation.headline" in explicit:
         return config, []
     evaluation = config.evaluation.model_copy(update={"headline": "accuracy"})
     note = f"evaluation.headline=accuracy: the reward has no part {name}"
@@ -47,7 +47,7 @@ def _part_of(headline: str) -> str:
     return headline.removeprefix("sampled_").removeprefix("part_")
 
 
-def _check_one(config: Config, prefix: str, said: Said) -> Iterator[str]:
+def _check_one(config: Config, prefix: str, explicit: UserKeys) -> Iterator[str]:
     """Check a run with one task, or a task of it; yields notes."""
     sections = ("task", "reward", "prompt") if prefix else SECTIONS
     inside = [item for name in sections for item in walk(getattr(config, name), name)]
@@ -57,16 +57,16 @@ def _check_one(config: Config, prefix: str, said: Said) -> Iterator[str]:
         for key, value, condition in idle(path, settings, config):
             sentence = f"{key}={shown(value)}: has no effect; it needs {condition}"
             names = [f"{path}.{name}" if name in type(settings).model_fields else name for name in _names(condition)]
-            in_file = prefix + key in said and not said.is_resolved
-            if in_file and not said.on_line(prefix + key) and any(map(said.changed, names)):
+            in_file = prefix + key in explicit and not explicit.is_resolved
+            if in_file and not explicit.on_line(prefix + key) and any(map(explicit.changed, names)):
                 yield sentence
-            elif in_file or said.on_line(prefix + key):
+            elif in_file or explicit.on_line(prefix + key):
                 errors.append(f"{sentence}.")
     if errors:
         raise ConfigError(" ".join(errors))
     for path, settings in inside:
         if isinstance(settings, Component):
-            with the_users_code(f"{path}: check_run of {settings.name}"):
+            with user_code(f"{path}: check_run of {settings.name}"):
                 settings.check_run(config)
                 remarks = [f"{prefix}{path}: {remark}" for remark in settings.remarks(config)]
             yield from remarks
@@ -90,7 +90,7 @@ def idle(path: str, settings: Settings, config: Config) -> Iterator[tuple[str, A
 def _holds(condition: str, key: str, settings: Settings, config: Config) -> bool:
     """Evaluate an `only_if` over sibling fields and the sections of the run."""
     own = type(settings).model_fields
-    with the_users_code(f"{key}: only_if={condition!r} of its class"):
+    with user_code(f"{key}: only_if={condition!r} of its class"):
         found: dict[str, Any] = {"run": config}
         for name in _names(condition):
             if name != "run":
@@ -154,12 +154,12 @@ NEWBORN = (".lock", ".config.yaml.tmp-")  # all there is when a run is killed be
 
 
 def check_place(run_dir: str | None, *, resume: bool) -> None:
-    """Refuse a folder that a run cannot have: a file is in the way (UserError), it cannot be written (UserError), or
-    another run has it (ConfigError)."""
+    """Refuse a folder that a run cannot have: a file is in the way or another run has it (ConfigError), or it cannot be
+    written (UserError)."""
     root = Path("runs" if run_dir is None else run_dir)
     above = next((path for path in (root, *root.absolute().parents) if path.exists()), root)
     if not above.is_dir():
-        raise UserError(f"Cannot write {root}: {above} is a file; choose another run_dir.")
+        raise ConfigError(f"run_dir={root}: {above} is a file; choose another run_dir.")
     if not os.access(above, os.W_OK | os.X_OK):
         raise UserError(f"Cannot write {root}: permission denied; choose another run_dir.")
     others = root.is_dir() and any(not path.name.startswith(NEWBORN) for path in root.iterdir())

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from warnings import catch_warnings, filterwarnings
 
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
@@ -30,8 +31,8 @@ from rlvr.config.messages import upgraded
 from rlvr.config.overrides import (
     FOLLOWS_TASK,
     GROUPS,
-    Said,
     Source,
+    UserKeys,
     check_overrides,
     included_files,
     is_choice,
@@ -68,13 +69,13 @@ def load_config(
         hint = suggestion(source.name, source.configs)
         raise ConfigError(f"{option} {source.name}: there is no such configuration; {hint}")
     parsed = check_overrides(parse_overrides(overrides), source)
-    said = Said.of(parsed, source)
-    values, notes = _compose(source, parsed, said)
+    explicit = UserKeys.of(parsed, source)
+    values, notes = _compose(source, parsed, explicit)
     fields = all_keys(_chosen(values))
     if values.get("debug") is True:
-        _shrink(values, fields, said.beside_debug)
+        _shrink(values, fields, explicit.beside_debug)
     inside = _expand(values, fields, source)
-    config = checks.checked(_validated(values), replace(said, line=said.line | inside))
+    config = checks.checked(_validated(values), replace(explicit, line=explicit.line | inside))
     config._notes = (*notes, *config.notes)
     return config
 
@@ -159,7 +160,8 @@ def _hydra(source: Source, config_name: str | None, lines: Sequence[str]) -> tup
     first, *then = sorted(source.folders, key=lambda one: not (one / f"{config_name}.yaml").is_file())
     path = ",".join(f"'file://{folder.resolve()}'" for folder in then)
     try:
-        with initialize_config_dir(str(first.resolve()), version_base="1.3"):
+        with catch_warnings(), initialize_config_dir(str(first.resolve()), version_base="1.3"):
+            filterwarnings("ignore", ".*missing `_self_`")  # it is composed as with `_self_` at the end
             composed = compose(config_name, overrides=[*lines, f"hydra.searchpath=[{path}]"], return_hydra_config=True)
     except RecursionError:
         raise ConfigError(f"{source.option} {source.name}: includes itself; give your file another name.") from None
@@ -196,14 +198,14 @@ def _explained(error: Exception, source: Source, lines: Sequence[str]) -> str:
     return f"{place}: {' '.join(str(error).split())}"
 
 
-def _compose(source: Source, parsed: Sequence[Override], said: Said) -> tuple[dict[str, Any], list[str]]:
+def _compose(source: Source, parsed: Sequence[Override], explicit: UserKeys) -> tuple[dict[str, Any], list[str]]:
     """The composed and resolved values, not yet validated, with notes on dropped values."""
     lines = [_added(override) for override in parsed]
-    composed, chosen = _followed(source, source.name, lines, said.chosen | source.choices(own=True).keys())
-    if source.folder is not None and "task" in said.chosen:
-        _check_pinned(chosen, said.chosen, source)
-    notes = _leave_out_replaced(composed, chosen, said, source)
-    return _resolved(composed, is_run=said.is_resolved), notes
+    composed, chosen = _followed(source, source.name, lines, explicit.chosen | source.choices(own=True).keys())
+    if source.folder is not None and "task" in explicit.chosen:
+        _check_pinned(chosen, explicit.chosen, source)
+    notes = _leave_out_replaced(composed, chosen, explicit, source)
+    return _resolved(composed, is_run=explicit.is_resolved), notes
 
 
 def _followed(
@@ -239,7 +241,9 @@ def _check_pinned(chosen: Mapping[str, str], given: Collection[str], source: Sou
             )
 
 
-def _leave_out_replaced(composed: DictConfig, chosen: Mapping[str, str], said: Said, source: Source) -> list[str]:
+def _leave_out_replaced(
+    composed: DictConfig, chosen: Mapping[str, str], explicit: UserKeys, source: Source
+) -> list[str]:
     """Drop values for replaced choices: `--config-name gsm8k model=scratch_bpe` drops the preset's model values.
 
     Values of the user's file are dropped with a note.
@@ -256,9 +260,9 @@ def _leave_out_replaced(composed: DictConfig, chosen: Mapping[str, str], said: S
         if group not in GROUPS or source.load(f"{group}/{choice}")[0]:  # Hydra takes its time
             fresh = _hydra(source, None, [f"+{group}={choice}"])[0][group]
         for leaf, value in leaf_values(_plain_values(composed[group], resolve=False), group):
-            if leaf not in said or leaf == f"{group}.name":
+            if leaf not in explicit or leaf == f"{group}.name":
                 continue
-            if not said.on_line(leaf) and _is_of_another(leaf, choice, fresh, said):
+            if not explicit.on_line(leaf) and _is_of_another(leaf, choice, fresh, explicit):
                 notes.append(f"{leaf}={messages.shown(value)}: has no effect with {group}={choice}")
             else:
                 OmegaConf.update(fresh, leaf.partition(".")[2], value, force_add=True)
@@ -266,12 +270,12 @@ def _leave_out_replaced(composed: DictConfig, chosen: Mapping[str, str], said: S
     return notes
 
 
-def _is_of_another(leaf: str, choice: str, fresh: DictConfig, said: Said) -> bool:
+def _is_of_another(leaf: str, choice: str, fresh: DictConfig, explicit: UserKeys) -> bool:
     """Whether the key, or the reward part, belongs to other choices but not to `choice`."""
     group, part = leaf.partition(".")[0], ".".join(leaf.split(".")[:3])
     if group == "reward":
         is_part = part.startswith("reward.parts.")
-        return is_part and part.rpartition(".")[2] not in fresh.parts and f"{part}.type" not in said
+        return is_part and part.rpartition(".")[2] not in fresh.parts and f"{part}.type" not in explicit
     have = owners(leaf)
     return bool(have) and choice in registry.names(group) and f"{group}={choice}" not in have
 
@@ -302,7 +306,7 @@ def _resolved(composed: DictConfig, *, is_run: bool) -> dict[str, Any]:
 def _defaults(settings: type[Settings]) -> dict[str, Any]:
     given = {name: field for name, field in settings.model_fields.items() if not field.is_required()}
     values = {name: plain(field.get_default(call_default_factory=True)) for name, field in given.items()}
-    with imports.the_users_code(f"{settings.__name__}: a default that YAML cannot hold"):
+    with imports.user_code(f"{settings.__name__}: a default that YAML cannot hold"):
         json.dumps(values)
     return values
 
@@ -350,7 +354,7 @@ def _expand(values: dict[str, Any], fields: Mapping[str, FieldInfo], source: Sou
     {gsm8k: 2, finqa: 1}                             -> {gsm8k: {weight: 2, task: ...}, finqa: {weight: 1, task: ...}}
     {mine: {task: jsonl, set: ["task.path=a.json"]}} -> {mine: {task: ..., reward: ..., prompt: ...}}
     """
-    said: set[str] = set()
+    explicit: set[str] = set()
     for key, field in fields.items():
         kind, (section, _, name) = inner(field.annotation)[0], key.partition(".")
         if kind is None or not issubclass(kind, TaskBundle) or not isinstance(values.get(section), dict):
@@ -366,8 +370,8 @@ def _expand(values: dict[str, Any], fields: Mapping[str, FieldInfo], source: Sou
         written = values[section][name] = {}
         for label, entry in entries.items():
             written[str(label)], lines = _entry(f"{key}.{label}", str(label), entry, source, weighted)
-            said |= {f"{key}.{label}.{line.partition('=')[0].lstrip('+~')}" for line in lines}
-    return frozenset(said)
+            explicit |= {f"{key}.{label}.{line.partition('=')[0].lstrip('+~')}" for line in lines}
+    return frozenset(explicit)
 
 
 def _entry(key: str, name: str, entry: Any, source: Source, weighted: bool) -> tuple[dict[str, Any], list[str]]:

@@ -123,7 +123,7 @@ def is_choice(override: Override) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Said:
+class UserKeys:
     """The dotted keys set by the user."""
 
     line: frozenset[str]  # on the command line
@@ -133,7 +133,7 @@ class Said:
     beside_debug: frozenset[str]  # keys set in the same place as debug=true
 
     @classmethod
-    def of(cls, parsed: Sequence[Override], source: Source) -> Said:
+    def of(cls, parsed: Sequence[Override], source: Source) -> UserKeys:
         """Collect the keys of overrides and of the user's files."""
         values = {one.key_or_group: None if one.is_delete() else one.value() for one in parsed if not is_choice(one)}
         line = frozenset(key for name, value in values.items() for key, _ in leaf_values(value, name))

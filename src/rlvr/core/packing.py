@@ -47,7 +47,7 @@ class Packing:
     max_tokens: int = 2048  # of a microbatch; a single line may have more
     note: Callable[[str], None] = logging.getLogger(__name__).warning
 
-    def until_it_fits(self, attempt: Callable[[], T], *, longest: int, repeatable: bool = True) -> T:
+    def retry_out_of_memory(self, attempt: Callable[[], T], *, longest: int, repeatable: bool = True) -> T:
         """`attempt()`, repeated with half the tokens after each out-of-memory error.
 
         `longest` is the longest row in tokens. Raises UserError if a single line does not fit, or if other ranks wait

@@ -24,15 +24,15 @@ class DataParallel:
     def __init__(self, world: World = ALONE, *, bf16: bool = False) -> None:
         self.world, self.bf16 = world, bf16
 
-    def start_alike(self, policy: Policy) -> None:
+    def broadcast_weights(self, policy: Policy) -> None:
         """Broadcast rank 0's trained weights: machines may differ in the last bit of a warm start."""
         for parameter in policy.parameters():
-            self.world.copy_first(parameter.detach())
+            self.world.broadcast(parameter.detach())
 
     def shard(self, policy: Policy) -> None:
         """Shard the model's weights; call before an optimizer gets its parameters."""
 
-    def go_on_in(self, bf16: bool) -> None:
+    def set_precision(self, bf16: bool) -> None:
         """Set the precision the run started with."""
         self.bf16 = bf16
 

@@ -124,7 +124,7 @@ class RolloutSchedule:
             indices = self._again.popleft() if self._again else self._take(self.source.settings.prompts_per_step)
             self._issued.append((indices, self._start(indices, step + len(self._issued))))
         _, wait = self._issued.popleft()
-        return self._finish(self.world.join(wait()), step)
+        return self._finish(self.world.gather_shares(wait()), step)
 
     def advance(self, version: int) -> None:
         """Load the new weights into the engine; the next token uses them."""
@@ -149,7 +149,7 @@ class RolloutSchedule:
             if not dead:
                 break
             num_refilled += len(dead)
-            fresh = self.world.join(self._start(self._take(len(dead)), step)())
+            fresh = self.world.gather_shares(self._start(self._take(len(dead)), step)())
             sampled += fresh
             for i, group in zip(dead, fresh, strict=True):
                 groups[i] = group

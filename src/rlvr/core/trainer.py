@@ -55,7 +55,7 @@ class Trainer:
         self.policy, self.objective, self.algorithm = policy, objective, objective.algorithm
         self.packing = packing or Packing(max_tokens=cpu_tokens(settings.microbatch_tokens))
         self.parallel = parallel or DataParallel()
-        self.parallel.start_alike(policy)
+        self.parallel.broadcast_weights(policy)
         # copy before sharding: a shard cannot be copied
         self.reference = policy.freeze() if "reference_logprobs" in self.algorithm.needs else None
         self.parallel.shard(policy)
@@ -104,7 +104,7 @@ class Trainer:
             return logprobs, values
 
         longest, repeatable = int(batch.lengths.max()), not self.parallel.in_lockstep
-        logprobs, values = self.packing.until_it_fits(own_share, longest=longest, repeatable=repeatable)
+        logprobs, values = self.packing.retry_out_of_memory(own_share, longest=longest, repeatable=repeatable)
         return self._world.add(logprobs), None if values is None else self._world.add(values)
 
     def _passes(
@@ -181,7 +181,7 @@ class Trainer:
             return sums, bad
 
         longest, repeatable = int(minibatch.lengths.max()), not self.parallel.in_lockstep
-        own = self.packing.until_it_fits(own_share, longest=longest, repeatable=repeatable)
+        own = self.packing.retry_out_of_memory(own_share, longest=longest, repeatable=repeatable)
         sums, parts = Sums(), self._world.gather(own)
         for of_rank, _ in parts:
             sums.add(of_rank)

@@ -46,7 +46,7 @@ class World:
         dist.all_gather_object(found, item)
         return found
 
-    def join(self, items: Sequence[T]) -> list[T]:
+    def gather_shares(self, items: Sequence[T]) -> list[T]:
         """The inverse of `share`: all ranks' results in the original order."""
         parts = self.gather(list(items))
         total = sum(map(len, parts))
@@ -56,7 +56,7 @@ class World:
         """Rank 0's item, on every rank."""
         return self.gather(item)[0]
 
-    def attempt(self, function: Callable[[], T]) -> list[T]:
+    def gather_results(self, function: Callable[[], T]) -> list[T]:
         """Results of `function` from all ranks, as `gather`. A UserError on any rank is raised on all of them.
 
         For work that can fail on one machine alone, such as writing to a full disk.
@@ -83,7 +83,7 @@ class World:
             dist.all_reduce(tensor)
         return tensor
 
-    def copy_first(self, tensor: Tensor) -> Tensor:
+    def broadcast(self, tensor: Tensor) -> Tensor:
         """Broadcast rank 0's tensor, in place."""
         if self.size > 1:
             import torch.distributed as dist

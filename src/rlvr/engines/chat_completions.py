@@ -16,7 +16,7 @@ class EndpointError(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Said:
+class ChatAnswer:
     """An answer. `token_ids` and `logprobs` are empty if the endpoint does not send them."""
 
     message: Message
@@ -92,7 +92,7 @@ def first_problem(error: ValidationError) -> str:
 _STOPS = dict.fromkeys(("stop", "tool_calls", "function_call"), StopReason.STOP) | {"length": StopReason.LENGTH}
 
 
-def read_answer(body: bytes) -> Said:
+def read_answer(body: bytes) -> ChatAnswer:
     """Validate an answer. EndpointError if it is no chat completion."""
     try:
         answer = _Answer.model_validate_json(body)
@@ -112,7 +112,7 @@ def read_answer(body: bytes) -> Said:
     ids = [call.id or f"call_{index}" for index, call in enumerate(given)]
     calls = tuple(replace(call, id=name) for call, name in zip(reading.calls, ids, strict=False))
     message = Message(role="assistant", content=choice.message.content or "", tool_calls=calls)
-    return Said(
+    return ChatAnswer(
         message=message,
         token_ids=token_ids,
         logprobs=logprobs,

@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ValidationError
 
-from rlvr.engines.chat_completions import EndpointError, Said, read_answer
-from rlvr.errors import UserError
+from rlvr.engines.chat_completions import ChatAnswer, EndpointError, read_answer
+from rlvr.errors import ConfigError, UserError
 from rlvr.types import SamplingParams, ToolSchema
 
 PREFIX = "openai:"
@@ -63,7 +63,7 @@ class Endpoint:
         *,
         tools: Sequence[ToolSchema] = (),
         stop: Sequence[str] = (),
-    ) -> Said:
+    ) -> ChatAnswer:
         """One completion of a conversation in OpenAI's form; `sampling.stop_ids` are ignored.
 
         Raises:
@@ -193,17 +193,26 @@ class Endpoint:
         return UserError(f"the endpoint {self.url} refuses the key ({_error_text(error)}): set OPENAI_API_KEY.")
 
 
-def open_endpoint(model: str) -> Endpoint:
-    """The endpoint of `openai:http://127.0.0.1:8000/v1#NAME`, checked. UserError: see `Endpoint.check`."""
+def read_address(model: str) -> tuple[str, str]:
+    """Address and model name of `openai:http://127.0.0.1:8000/v1#NAME`. ConfigError for any other form."""
     url, _, name = model.removeprefix(PREFIX).partition("#")
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname or not name:
-        raise UserError(
+    try:
+        parts = urlsplit(url)
+        is_complete = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and name
+    except ValueError:  # no port, no IPv6 address
+        parts, is_complete = urlsplit(""), False
+    if parts.password or parts.username:
+        raise ConfigError("an address with a password would be written into every record: set OPENAI_API_KEY instead.")
+    if not is_complete:
+        raise ConfigError(
             f"{model}: an endpoint is written openai:ADDRESS#MODEL, e.g. openai:http://127.0.0.1:8000/v1#my-model."
         )
-    if parts.password or parts.username:
-        raise UserError("an address with a password would be written into every record: set OPENAI_API_KEY instead.")
-    endpoint = Endpoint(url.rstrip("/"), name)
+    return url.rstrip("/"), name
+
+
+def open_endpoint(model: str) -> Endpoint:
+    """The endpoint of `openai:http://127.0.0.1:8000/v1#NAME`, checked. UserError: see `Endpoint.check`."""
+    endpoint = Endpoint(*read_address(model))
     asyncio.run(endpoint.check())
     return endpoint
 
@@ -212,7 +221,7 @@ def _openai() -> Any:
     try:
         import openai
     except ImportError as error:
-        raise UserError("a model behind an endpoint needs the official client: pip install 'rlvr[openai]'.") from error
+        raise UserError("a model behind an endpoint needs the official client: pip install -e '.[openai]'.") from error
     return openai
 
 

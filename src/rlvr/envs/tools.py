@@ -90,7 +90,7 @@ class Tool:
         except UserError:
             raise
         except TimeIsUpError:
-            return ToolResult(text=f"it took more than {self.timeout_s:g} s and was given up", failure="timeout")
+            return ToolResult(text=f"it timed out after {self.timeout_s:g} s", failure="timeout")
         except (Exception, SystemExit, asyncio.CancelledError) as error:  # user code: the model gets the error as text
             task = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and (task is None or task.cancelling()):

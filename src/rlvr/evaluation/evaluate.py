@@ -143,7 +143,7 @@ def conclude(task_name: str, records: Records, *, world: World = ALONE) -> Evalu
     if world.size > 1:  # each rank has all samples of its examples
         size = max((record.sample_index for record in records), default=0) + 1
         by_example = [records[start : start + size] for start in range(0, len(records), size)]
-        records = tuple(chain.from_iterable(world.join(by_example)))
+        records = tuple(chain.from_iterable(world.gather_shares(by_example)))
     check_failures(task_name, records)
     return EvaluationResult(metrics=summarize(task_name, records), records=records)
 

@@ -8,7 +8,7 @@ from math import nan
 from rlvr.core.engine.base import Engine
 from rlvr.core.env import Env, TurnText
 from rlvr.core.episode import ChatCodec, ChatModel, Sampling, run_episode
-from rlvr.engines.chat_completions import EndpointError, Said, to_wire
+from rlvr.engines.chat_completions import ChatAnswer, EndpointError, to_wire
 from rlvr.engines.openai import Endpoint
 from rlvr.errors import UserError
 from rlvr.tracking.evaluations import GradedTurn
@@ -99,7 +99,7 @@ class EndpointPlayer:
     async def play(self, example: Example, env: Env, sampling: Sampling, *, sample_index: int, seed: int) -> Played:
         """A permanently failed request ends the episode with a `failure`."""
         prompts: list[str] = []  # what each turn added
-        answers: list[Said] = []
+        answers: list[ChatAnswer] = []
         failure, num_read, known = None, 0, 0
         try:
             stop_reason = await self._take_turns(env, sampling, prompts, answers)
@@ -123,7 +123,9 @@ class EndpointPlayer:
     async def close(self) -> None:
         await self.endpoint.close()
 
-    async def _take_turns(self, env: Env, sampling: Sampling, prompts: list[str], answers: list[Said]) -> StopReason:
+    async def _take_turns(
+        self, env: Env, sampling: Sampling, prompts: list[str], answers: list[ChatAnswer]
+    ) -> StopReason:
         wire, new = [], await env.start()
         while True:
             wire = [*wire, *map(to_wire, new)]
@@ -139,7 +141,7 @@ class EndpointPlayer:
                 return StopReason.MAX_TURNS
             wire, new = [] if reply.restarts else [*wire, to_wire(said.message)], reply.messages
 
-    def _text(self, prompt: str, said: Said) -> TurnText:
+    def _text(self, prompt: str, said: ChatAnswer) -> TurnText:
         text = said.message.content
         ended = said.stop_reason == StopReason.STOP and bool(self.stop_words) and not said.message.tool_calls
         return TurnText(

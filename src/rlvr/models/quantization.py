@@ -30,7 +30,7 @@ def settings_for(bits: Literal[4, 8], dtype: torch.dtype) -> Any:
         import bitsandbytes  # noqa: F401
     except ImportError as error:
         raise UserError(
-            "model.load_in_4bit and model.load_in_8bit need bitsandbytes: pip install 'rlvr[quantization]'"
+            "model.load_in_4bit and model.load_in_8bit need bitsandbytes: pip install -e '.[quantization]'"
         ) from error
     from transformers import BitsAndBytesConfig
 

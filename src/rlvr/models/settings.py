@@ -142,8 +142,8 @@ class PretrainedModel(Model):
         "sdpa", "attention of transformers; flash_attention_2 needs a GPU and the package flash-attn"
     )
     gradient_checkpointing: bool = setting(False, "recompute activations in backward: less memory, more time")
-    load_in_4bit: bool = setting(False, "bitsandbytes nf4 weights; needs adapters and the extra rlvr[quantization]")
-    load_in_8bit: bool = setting(False, "bitsandbytes int8 weights; needs adapters and the extra rlvr[quantization]")
+    load_in_4bit: bool = setting(False, "bitsandbytes nf4 weights; needs adapters and the extra quantization")
+    load_in_8bit: bool = setting(False, "bitsandbytes int8 weights; needs adapters and the extra quantization")
     lora: LoraSettings = LoraSettings()
 
     @property

@@ -102,7 +102,7 @@ def load_encoder(name: str | None) -> Encoder:
     if importlib.util.find_spec("sentence_transformers") is None:
         raise ConfigError(
             "the retriever semantic needs the library sentence-transformers; install it with: pip install "
-            "'rlvr[semantic]'"
+            "-e '.[semantic]'"
         )
     return _loaded(source)
 

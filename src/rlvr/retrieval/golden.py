@@ -13,7 +13,7 @@ class Golden(Retriever):
     """The documents with the answer, for any query: shows whether retrieval is the problem."""
 
     is_local: ClassVar[bool] = False
-    gives_all: ClassVar[bool] = True
+    returns_all: ClassVar[bool] = True
 
     def search(self, query: str, documents: Sequence[Document], top_n: int) -> list[Document]:
         return list(documents[: max(top_n, 0)])

@@ -43,7 +43,7 @@ class Retriever(Component, ABC):
     """Whether it searches any given documents: the oracle and the services do not."""
     is_instant: ClassVar[bool] = False
     """Whether searching a question's own documents takes at most a millisecond and needs no thread."""
-    gives_all: ClassVar[bool] = False
+    returns_all: ClassVar[bool] = False
     """Whether it returns all its results, at most `task.max_top_n`, regardless of `task.top_n`."""
 
     _retrieval: RetrievalSettings = PrivateAttr(default_factory=RetrievalSettings)

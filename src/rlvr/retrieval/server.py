@@ -98,7 +98,7 @@ def serve(name: str, retriever: Retriever, host: str, port: int) -> None:
 
 def check_installed() -> None:
     if any(importlib.util.find_spec(name) is None for name in ("starlette", "uvicorn")):
-        raise ConfigError("--serve needs starlette and uvicorn; install them with: pip install 'rlvr[serve]'")
+        raise ConfigError("--serve needs starlette and uvicorn; install them with: pip install -e '.[serve]'")
 
 
 def make_app(name: str, retriever: Retriever) -> Starlette:

@@ -5,7 +5,6 @@
 It takes any names of `OFFERED`, and returns one finite number, or None for an unreadable completion.
 """
 
-import dis
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Self
@@ -53,8 +52,6 @@ class Custom(Part):
         function = functions.get(self.function) or imported(what, self.function, "function", callable)
         bound = self.model_copy()
         bound._function, bound._names = function, accepted_names(function, self.settings, what)
-        if returns_nothing(function):
-            raise ConfigError(f"{what}: returns None for every completion; let it `return` a number.")
         packed(function)
         return bound
 
@@ -68,16 +65,6 @@ class Custom(Part):
     def grade(self, attempt: Attempt) -> Any:
         assert self._function is not None, "the part is not bound to its function"
         return self._function(**{name: OFFERED[name](attempt) for name in self._names}, **self.settings)
-
-
-def returns_nothing(function: Callable[..., Any]) -> bool:
-    """Whether a Python function returns None wherever it returns: most often its `return` was forgotten."""
-    if not inspect.isfunction(function) or inspect.isgeneratorfunction(function):
-        return False
-    code = list(dis.get_instructions(function))
-    ends = [place for place, one in enumerate(code) if one.opname in ("RETURN_VALUE", "RETURN_CONST")]
-    loads = [code[place] if code[place].opname == "RETURN_CONST" else code[place - 1] for place in ends]
-    return bool(ends) and all(one.opname in ("RETURN_CONST", "LOAD_CONST") and one.argval is None for one in loads)
 
 
 def accepted_names(function: Callable[..., Any], settings: Mapping[str, Any], what: str) -> frozenset[str]:

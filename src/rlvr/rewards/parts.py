@@ -15,19 +15,24 @@ import math
 import numbers
 import pickle
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import asdict, replace
 from functools import cached_property
 from typing import Any, cast
 
 from rlvr import imports
+from rlvr.core.env import to_attempt
+from rlvr.errors import ConfigError
 from rlvr.imports import described
 from rlvr.rewards.base import INVALID, STATES, Grade, Part, RewardError
 from rlvr.rewards.custom import Custom
 from rlvr.rewards.extract import AnswerFormat
-from rlvr.rewards.sandbox import Sandbox, packed
+from rlvr.rewards.sandbox import CallResult, Sandbox, packed
 from rlvr.rewards.settings import RewardSettings
-from rlvr.types import Attempt, Score
+from rlvr.types import Attempt, Example, Score, StopReason, TurnText
+
+NEEDED = "must return one finite number, or None for a completion that it cannot read"
 
 
 def make_verifier(
@@ -76,6 +81,31 @@ class PartsVerifier:
             found = await asyncio.gather(*(runner.grade(attempt) for runner in self._waiting.values()))
             grades |= dict(zip(self._waiting, found, strict=True))
         return self._score(grades)
+
+    def try_functions(self, example: Example, text: str, *, max_error_share: float) -> Iterator[str]:
+        """Call the user's own functions on a right completion; yields a warning if one cannot read it.
+
+        ConfigError if one raises or returns no number. A right answer is the one completion that a reward is made for:
+        an empty or odd text may be undefined for it. As in a step, `max_error_share` of 1 allows it to raise, and a
+        timeout or a crash may be the machine's: they only count once the run has begun.
+        """
+        turn = TurnText(prompt="", completion=text, text=text, stop_reason=StopReason.STOP, num_tokens=1)
+        attempt = to_attempt(example, [turn]).with_format(self._format, self._sandbox)
+        for name, runner in self._waiting.items():
+            if not isinstance(runner.part, Custom):
+                continue
+            what = f"reward.parts.{name}.function={runner.part.function}:"
+            where = f"for the right answer {text[:200]!r} of example {example.id}"
+            result = runner.submit(attempt).result()
+            if result.status == "exception" and max_error_share < 1:
+                raise ConfigError(
+                    f"{what} raised {result.message} {where}; correct it, let it return None for what it cannot read, "
+                    "or allow failures with reward.max_error_share=1."
+                )
+            if isinstance(result.value, str):
+                raise ConfigError(f"{what} returned {result.value} {where}: it {NEEDED}.")
+            if result.status == "ok" and result.value["status"] == "invalid":
+                yield f"warning: {what} returned None, which means unreadable, {where}"
 
     def _score(self, grades: Mapping[str, Grade]) -> Score:
         values: dict[str, float] = {}
@@ -134,18 +164,21 @@ class PartRunner:
         if isinstance(grade, Grade):
             return grade
         raise RewardError(
-            f"reward.parts.{self._name} returned {grade} for example {attempt.example.id!r}: it must return one finite "
-            "number, or None for a completion that it cannot read; the status of a Grade is one of "
-            f"{', '.join(STATES)}."
+            f"reward.parts.{self._name} returned {grade} for example {attempt.example.id!r}: it {NEEDED}; the status "
+            f"of a Grade is one of {', '.join(STATES)}."
         )
 
     @cached_property
     def _remote(self) -> bytes:
         return packed(_Remote(self.part))
 
-    async def _grade_elsewhere(self, attempt: Attempt) -> Grade | str:
+    def submit(self, attempt: Attempt) -> Future[CallResult]:
+        """Grade in a process of the attempt's sandbox."""
         example = attempt.example if self.part.reads_metadata else replace(attempt.example, metadata={})
-        result = await attempt.sandbox.call(self._remote, replace(attempt, example=example, state=None, sandbox=None))
+        return attempt.sandbox.submit(self._remote, replace(attempt, example=example, state=None, sandbox=None))
+
+    async def _grade_elsewhere(self, attempt: Attempt) -> Grade | str:
+        result = await asyncio.wrap_future(self.submit(attempt))
         if result.status != "ok":
             return Grade.failed(result.message)
         return result.value if isinstance(result.value, str) else to_grade(Grade(**result.value))

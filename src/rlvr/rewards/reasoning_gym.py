@@ -40,7 +40,7 @@ class ReasoningGym(Part):
 
 def require_reasoning_gym() -> None:
     if importlib.util.find_spec("reasoning_gym") is None:
-        raise UserError("reasoning_gym is not installed: pip install 'rlvr[reasoning-gym]'.")
+        raise UserError("reasoning_gym is not installed: pip install -e '.[reasoning-gym]'.")
 
 
 def score(dataset: str, settings: str, answer: str, entry: Mapping[str, Any]) -> float | None:

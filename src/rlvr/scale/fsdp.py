@@ -66,8 +66,8 @@ class FullySharded(DataParallel):
             module.set_force_sum_reduction_for_comms(True)
         setattr(model, GATHERED, partial(_gathered, root))
 
-    def go_on_in(self, bf16: bool) -> None:
-        """As `DataParallel.go_on_in`. ConfigError for another precision: the weights are already sharded in this
+    def set_precision(self, bf16: bool) -> None:
+        """As `DataParallel.set_precision`. ConfigError for another precision: the weights are already sharded in this
         one."""
         if bf16 != self.bf16:
             begun = "bf16" if bf16 else "fp32"

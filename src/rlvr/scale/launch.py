@@ -1,12 +1,14 @@
 """Process group of a run started by torchrun or accelerate."""
 
+import json
 import os
 import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
+from pathlib import Path
 
 from rlvr.core.world import ALONE, World
 from rlvr.errors import ConfigError, UserError
@@ -57,6 +59,14 @@ def wait_for_the_end() -> None:
     time.sleep(PATIENCE_S)
 
 
+def tell_launcher(sentence: str) -> None:
+    """Give the reason of a failure to torchrun: it ends its long report with it."""
+    if file := os.environ.get("TORCHELASTIC_ERROR_FILE"):
+        about = {"py_callstack": sentence, "timestamp": str(int(time.time()))}
+        with suppress(OSError):
+            Path(file).write_text(json.dumps({"message": {"message": sentence, "extraInfo": about}}), encoding="utf-8")
+
+
 def check_launch(strategy: str, wanted: int | None) -> None:
     """ConfigError unless a launcher has started the required processes: starting only one gives no warning."""
     size = num_processes()
@@ -69,6 +79,11 @@ def check_launch(strategy: str, wanted: int | None) -> None:
         raise ConfigError(
             f"trainer.strategy=single: {size} processes were started, and each would train by itself; set "
             "trainer.strategy=fsdp2 or ddp."
+        )
+    if strategy != "single" and "WORLD_SIZE" not in os.environ:  # a launcher may also start only one process
+        raise ConfigError(
+            f"trainer.strategy={strategy}: no launcher started this process, and it would train alone; start several "
+            "with torchrun --standalone --nproc-per-node N -m rlvr train ..., or set trainer.strategy=single."
         )
 
 

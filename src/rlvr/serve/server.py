@@ -41,7 +41,7 @@ def is_loopback(host: str) -> bool:
 def check_installed() -> None:
     """ConfigError if the libraries of the extra are missing."""
     if any(importlib.util.find_spec(name) is None for name in ("starlette", "uvicorn")):
-        raise ConfigError("rlvr serve needs starlette and uvicorn; install them with: pip install 'rlvr[serve]'")
+        raise ConfigError("rlvr serve needs starlette and uvicorn; install them with: pip install -e '.[serve]'")
 
 
 def serve(

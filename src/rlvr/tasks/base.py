@@ -34,6 +34,10 @@ class Task(ABC):
     def eval_examples(self, num: int) -> list[Example]:
         """The first `num` distinct held-out examples, always the same; fewer if there are no more."""
 
+    def solved(self) -> tuple[Example, str] | None:
+        """A training example and a right completion in the prompt's format, to try a reward; None if not known."""
+        return None
+
     @abstractmethod
     def env(self, example: Example) -> Env:
         """A fresh single-use environment."""

@@ -69,6 +69,12 @@ class DatasetTask(Task):
     def train_example(self, index: int) -> Example:
         return self._train_example(self.source.train(index))
 
+    def solved(self) -> tuple[Example, str] | None:
+        problem = self.source.train(0)
+        if self.environments is not None or not problem.answer:
+            return None
+        return self._train_example(problem), self._prompter.worked(problem)
+
     def eval_examples(self, num: int) -> list[Example]:
         return [self._eval_example(problem) for problem in self.source.held_out(num)]
 

@@ -74,7 +74,7 @@ def make_tools(settings: MultiHopSettings, functions: Functions) -> list[Tool]:
     """The tools of the settings, in order; `module:function` is a user's tool."""
     timeout_s = settings.tool_timeout_s
     # the oracle may return all: the first two of four documents would hide the others
-    retrieve = _retrieve(settings.max_top_n if settings.gives_all else settings.top_n, settings.max_top_n)
+    retrieve = _retrieve(settings.max_top_n if settings.returns_all else settings.top_n, settings.max_top_n)
     made = {
         "retrieve_documents": make_tool(retrieve, timeout_s=timeout_s, max_output_chars=MAX_OUTPUT_CHARS),
         "get_document": make_tool(get_document, timeout_s=timeout_s, inline=True, max_output_chars=MAX_OUTPUT_CHARS),

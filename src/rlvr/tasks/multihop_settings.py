@@ -66,7 +66,7 @@ class MultiHopSettings(RowSettings):
     top_n: PositiveInt = setting(
         2,
         "documents per search if the model requests no number",
-        only_if=f"{SEARCHES} and not gives_all  # a search by task.retriever that ranks",
+        only_if=f"{SEARCHES} and not returns_all  # a search by task.retriever that ranks",
     )
     max_top_n: PositiveInt = setting(5, "maximum number of documents per search", only_if=SEARCHES)
     retrieval: RetrievalSettings = RetrievalSettings()
@@ -100,9 +100,9 @@ class MultiHopSettings(RowSettings):
     )
 
     @property
-    def gives_all(self) -> bool:
+    def returns_all(self) -> bool:
         """Whether a search returns all results, regardless of the requested number."""
-        return find_retriever(self.retriever, self.retrieval).gives_all
+        return find_retriever(self.retriever, self.retrieval).returns_all
 
     def reads(self, name: str) -> bool:
         """Whether the retriever uses a setting of `task.retrieval`."""

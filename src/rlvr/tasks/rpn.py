@@ -147,6 +147,10 @@ class RpnTask(Task):
     def train_example(self, index: int) -> Example:
         return self._example(self._train_words(self._rng("train", index)))
 
+    def solved(self) -> tuple[Example, str]:
+        example = self.train_example(0)
+        return example, example.answer
+
     def demonstration(self, index: int, worked_share: float) -> tuple[str, ...]:
         """Worked ones write the steps, `4 1 + = 5 <eoe>`; others answer directly, `5 <eoe>`."""
         rng = self._rng("demonstration", index)

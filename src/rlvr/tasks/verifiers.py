@@ -216,7 +216,7 @@ def library() -> Any:
         found = "no version"
     if found != VERSION:
         raise UserError(
-            f"task=verifiers needs verifiers {VERSION}, but {found} is installed: pip install 'rlvr[verifiers]'."
+            f"task=verifiers needs verifiers {VERSION}, but {found} is installed: pip install -e '.[verifiers]'."
         )
     module = importlib.import_module("verifiers.legacy")
     if "VF_LOG_LEVEL" not in os.environ:  # rlvr counts and reports failures

@@ -8,7 +8,7 @@ from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, TextIO
 
-from rlvr.progress import is_terminal, live_display, shown_in
+from rlvr.progress import is_terminal, live_display, shown_in, wrapped
 from rlvr.tracking.health import WINDOW, hints
 
 if TYPE_CHECKING:
@@ -162,7 +162,8 @@ class Console:
             return
         try:
             if self._rich is not None and self._progress is not None:
-                self._rich.print(text, markup=False, highlight=False)
+                shown = wrapped(text, self._rich.width) if isinstance(text, str) else text
+                self._rich.print(shown, markup=False, highlight=False)
             else:
                 print(text, file=self._stream, flush=True)
         except (OSError, ValueError):  # the pipe's reader is gone, or the stream is closed

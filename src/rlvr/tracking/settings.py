@@ -63,7 +63,8 @@ class TrackerSettings(Settings):
     )
     timeout_s: PositiveFloat = setting(
         60.0,
-        "time limit per tracker call, then it is given up; training never waits, the end of the run at most this long",
+        "time limit per tracker call, then the tracker is disabled; training never waits, the end of the run at most "
+        "this long",
         only_if="report_to",
     )
     upload_timeout_s: PositiveFloat = setting(

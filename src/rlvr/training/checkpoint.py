@@ -100,7 +100,7 @@ def _write_shards(folder: Path, sharded: Mapping[str, Tensor], world: World) -> 
             sync_file(own)  # rank 0 cannot sync the files of another machine
             return held, _entry(own)
 
-    written = world.attempt(write)
+    written = world.gather_results(write)
     if world.is_first:
         with writing(folder / INDEX):
             write_index(folder / INDEX, sharded, [held for held, _ in written])
@@ -209,7 +209,7 @@ def verify(path: Path, world: World = ALONE) -> int:
             )
         if path.name == f"step_{manifest['step']:06d}" and {STATE, TENSORS} <= manifest["files"].keys():
             files = manifest["files"]
-    is_sound = world.join([_is_sound(path / name, entry) for name, entry in world.share(list(files.items()))])
+    is_sound = world.gather_shares([_is_sound(path / name, entry) for name, entry in world.share(list(files.items()))])
     damaged = next((name for name, sound in zip(files, is_sound, strict=True) if not sound), None)
     if damaged is not None or not files:
         raise UserError(

@@ -86,7 +86,7 @@ class CheckpointSchedule:
         self._load_optimizer(tree["optimizer"]["state"], order)
         set_random_state(tree["random"])
         self.rollouts.restore(checkpoint.state["rollouts"])
-        self.trainer.parallel.go_on_in(checkpoint.state["bf16"])
+        self.trainer.parallel.set_precision(checkpoint.state["bf16"])
         best = checkpoint.state["best"]
         self._best = None if best is None else (best[0], best[1])
 

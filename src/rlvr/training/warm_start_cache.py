@@ -81,8 +81,8 @@ def _cpu() -> str:
     return f"{platform.machine()} {platform.processor()}"
 
 
-def restore(policy: HubPolicy, key: str) -> Path | None:
-    """Load the weights cached under the key; returns their file, None without a valid one."""
+def restore(policy: HubPolicy, key: str) -> bool:
+    """Load the weights cached under the key; False without a valid file of them."""
     for file in cache_folder().glob(f"{key}-*.safetensors"):
         try:
             data = file.read_bytes()
@@ -95,8 +95,8 @@ def restore(policy: HubPolicy, key: str) -> Path | None:
             os.utime(file)
         except OSError:  # removed by another process, or unreadable
             continue
-        return file
-    return None
+        return True
+    return False
 
 
 def keep(policy: HubPolicy, key: str) -> None:

@@ -15,7 +15,7 @@ from tests.unit.chat.trl_templates import CASES, QUESTION, SURE, TOOL, Case, ans
 
 NAMES = trl_templates.names()
 if not NAMES:
-    pytest.skip(f"TRL {trl_templates.VERSION}* is not installed: pip install rlvr[test]", allow_module_level=True)
+    pytest.skip(f"TRL {trl_templates.VERSION}* is not installed: pip install -e '.[test]'", allow_module_level=True)
 
 
 def dense(text: str) -> str:

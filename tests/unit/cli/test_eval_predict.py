@@ -112,7 +112,7 @@ def test_predict_json_and_input_and_output_agree(run_folder: Path, tmp_path: Pat
         (["predict", "RUN"], 2, "nothing to predict"),
         (["predict", "RUN", "--input", "TMP/bad.jsonl"], 1, "bad.jsonl, line 2: not a JSON object"),
         (["eval", "TMP/none"], 1, "there is no folder"),
-        (["eval", "TMP/bare"], 1, "no run folder and so has no task of its own: add --task"),
+        (["eval", "TMP/bare"], 2, "no run folder and so has no task of its own: add --task"),
         (["eval", "TMP/bare", "--task", "rpn_test"], 1, "has no tokenizer"),
         (["eval", "TMP/empty_run"], 1, "has neither final/ nor a checkpoint yet"),
         (["eval", "RUN", "--task", "rnp"], 2, "--task rnp: there is no such configuration; did you mean rpn?"),

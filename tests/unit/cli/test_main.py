@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 from rlvr.cli.main import _parsers, main
 from rlvr.errors import UserError
@@ -43,6 +44,16 @@ def test_wrong_usage_is_one_line_and_exit_status_2(argv: str, words: list[str], 
     ran = rlvr(*argv.split())
     assert ran.code == 2
     assert [word for word in words if word not in ran.error] == []
+
+
+@pytest.mark.parametrize("argv", ["trian", "train trainer.max_step=1"])
+def test_the_report_of_torchrun_ends_with_the_reason(
+    argv: str, rlvr: Rlvr, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
+    error = rlvr(*argv.split()).error.rstrip()
+    failure = ProcessFailure(local_rank=0, pid=1, exitcode=2, error_file=str(tmp_path / "error.json"))
+    assert str(ChildFailedError("rlvr", {0: failure})).splitlines()[-2].endswith(error)
 
 
 def test_help_goes_to_stdout_and_succeeds(rlvr: Rlvr) -> None:

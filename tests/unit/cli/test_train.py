@@ -46,7 +46,8 @@ def test_a_second_signal_stops_at_once(training: FakeTraining) -> None:
 def test_the_result_of_a_run_is_printed(training: FakeTraining, rlvr: Rlvr) -> None:
     assert rlvr("train").out.splitlines() == [
         "rpn: held-out accuracy 0.250 -> 0.750 (95 % interval 0.700 to 0.800) in 40 steps",
-        "model: run/final    curve: run/metrics.jsonl",
+        "model: run/final",
+        "curve: run/metrics.jsonl",
         "try it: rlvr eval run",
     ]
 
@@ -107,18 +108,18 @@ def test_an_impossible_run_folder_is_refused_before_training(
     (tmp_path / "file").write_text("")
     (tmp_path / "used").mkdir()
     (tmp_path / "used" / "notes.txt").write_text("")
-    assert main(["train", "run_dir=file"]) == 1
-    assert main(["train", "run_dir=file/deep"]) == 1
-    assert main(["train", "-m", "seed=1,2", "run_dir=file"]) == 1
+    assert main(["train", "run_dir=file"]) == 2
+    assert main(["train", "run_dir=file/deep"]) == 2
+    assert main(["train", "-m", "seed=1,2", "run_dir=file"]) == 2
     assert main(["train", "run_dir=used"]) == 2
     monkeypatch.setattr("os.access", lambda path, mode: False)
     assert main(["train"]) == 1
     assert training.configs == []
     said = capsys.readouterr().err.splitlines()
-    assert said[0] == "rlvr: error: Cannot write file: file is a file; choose another run_dir."
+    assert said[0] == "rlvr: error: run_dir=file: file is a file; choose another run_dir."
     assert said[1:3] == [
-        f"rlvr: error: Cannot write file/deep: {tmp_path / 'file'} is a file; choose another run_dir.",
-        "rlvr: error: Cannot write file: file is a file; choose another run_dir.",
+        f"rlvr: error: run_dir=file/deep: {tmp_path / 'file'} is a file; choose another run_dir.",
+        "rlvr: error: run_dir=file: file is a file; choose another run_dir.",
     ]
     assert "run_dir=used exists and is not empty: add resume=true" in said[3]
     assert said[4] == "rlvr: error: Cannot write runs: permission denied; choose another run_dir."

@@ -221,7 +221,7 @@ def test_a_resolved_configuration_takes_values_but_no_choices(tmp_path: Path) ->
 
 
 def test_the_users_folder_adds_configurations_and_choices(tmp_path: Path) -> None:
-    (tmp_path / "mine.yaml").write_text("defaults:\n  - rpn\n  - _self_\nname: mine\ntrainer:\n  max_steps: 3\n")
+    (tmp_path / "mine.yaml").write_text("defaults:\n  - rpn\nname: mine\ntrainer:\n  max_steps: 3\n")
     (tmp_path / "algorithm").mkdir()
     (tmp_path / "algorithm" / "two_epochs.yaml").write_text("defaults:\n  - grpo\nnum_epochs: 2\n")
     config = load_config(["algorithm=two_epochs"], config_name="mine", config_dir=str(tmp_path))

@@ -94,7 +94,7 @@ def test_each_halving_is_reported_once_and_frees_memory(monkeypatch):
         return packing.max_tokens
 
     packing = Packing(max_tokens=5000, note=said.append)
-    assert [packing.until_it_fits(attempt, longest=20) for _ in range(2)] == [625, 625]
+    assert [packing.retry_out_of_memory(attempt, longest=20) for _ in range(2)] == [625, 625]
     assert tries == [5000, 2500, 1250, 625, 625]
     assert freed == [None] * 3  # where no error is there any more that would hold the tensors of its frames
     assert said == [
@@ -114,7 +114,7 @@ def test_a_line_that_does_not_fit_alone_is_one_sentence(monkeypatch, longest, tr
 
     packing = Packing(max_tokens=2000, note=lambda text: None)
     with pytest.raises(UserError, match=rf"^a line of {longest} tokens does not fit into memory, even alone .*lora"):
-        packing.until_it_fits(attempt, longest=longest)
+        packing.retry_out_of_memory(attempt, longest=longest)
     assert made == tries
 
 
@@ -125,7 +125,7 @@ def test_where_other_ranks_wait_in_the_pass_it_is_not_made_anew():
     with pytest.raises(
         UserError, match=r"^out of memory at 4,096 tokens .*go on with resume=true trainer\.microbatch_tokens=2048$"
     ):
-        Packing(max_tokens=4096).until_it_fits(attempt, longest=20, repeatable=False)
+        Packing(max_tokens=4096).retry_out_of_memory(attempt, longest=20, repeatable=False)
 
 
 @pytest.mark.slow
@@ -148,7 +148,7 @@ def test_only_errors_of_memory_are_retried(error, expected):
 
     assert is_out_of_memory(error) == expected
     with nullcontext() if expected else pytest.raises(type(error)):
-        Packing(max_tokens=4096, note=lambda text: None).until_it_fits(attempt, longest=20)
+        Packing(max_tokens=4096, note=lambda text: None).retry_out_of_memory(attempt, longest=20)
     assert len(calls) == 1 + expected
 
 

@@ -12,11 +12,11 @@ def talk(world: World) -> dict[str, object]:
     items = list("abcde")
     return {
         "ranks": world.gather((world.rank, world.size, world.local_rank, world.local_size)),
-        "joined": world.join([item.upper() for item in world.share(items)]),
+        "joined": world.gather_shares([item.upper() for item in world.share(items)]),
         "first": world.first(f"rank {world.rank}"),
         "any": (world.any(world.rank == 1), world.any(False)),
         "sum": world.add(torch.tensor([1.0, world.rank])).tolist(),
-        "copied": world.copy_first(torch.tensor([5.0 + world.rank])).tolist(),
+        "copied": world.broadcast(torch.tensor([5.0 + world.rank])).tolist(),
         "speaks": world.is_first,
     }
 
@@ -29,8 +29,8 @@ def attempts(world: World) -> list[object]:
             raise ConfigError(f"rank {world.rank}: disk full.")
 
     with pytest.raises(ConfigError) as error:
-        world.attempt(fails)
-    return [world.attempt(lambda: world.rank), str(error.value)]
+        world.gather_results(fails)
+    return [world.gather_results(lambda: world.rank), str(error.value)]
 
 
 def fail_on_the_last(world: World) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from rlvr.engines.chat_completions import EndpointError, Said, to_wire
+from rlvr.engines.chat_completions import ChatAnswer, EndpointError, to_wire
 from rlvr.engines.openai import MAX_FAILURES_AT_START, Endpoint, open_endpoint
-from rlvr.errors import UserError
+from rlvr.errors import ConfigError, UserError
 from rlvr.types import SamplingParams, StopReason
 from tests.system.openai_server import Fault, error, serve
 
@@ -36,7 +36,7 @@ def talk(url: str, times: int, *, stop: Any = (), tools: Any = (), **how: Any) -
     return asyncio.run(asking())
 
 
-def ask(url: str, times: int = 1, **options: Any) -> list[Said]:
+def ask(url: str, times: int = 1, **options: Any) -> list[ChatAnswer]:
     """The same; the first error is raised."""
     found = talk(url, times, **options)
     for one in found:
@@ -185,7 +185,7 @@ def test_pitfall_26_failures_between_answers_are_not_added_up(monkeypatch: pytes
     monkeypatch.setattr("rlvr.engines.openai.MAX_FAILURES", 3)
     with serve(seven, fault=lambda number, body: error(500, "broken") if number % 3 else None) as server:
         found = talk(server.url, 9)
-    assert [isinstance(one, Said) for one in found] == [True, False, False] * 3
+    assert [isinstance(one, ChatAnswer) for one in found] == [True, False, False] * 3
     assert not any(isinstance(one, UserError) for one in found)
 
 
@@ -213,10 +213,10 @@ def test_an_unsuitable_endpoint_is_refused_at_once(models: Any, sentence: str) -
     assert sentence in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["openai:", "openai:policy", "openai:http://x/v1", "openai:ftp://x/v1#p", "openai:#p"])
+@pytest.mark.parametrize("name", ["", "policy", "http://x/v1", "ftp://x/v1#p", "#p", "http://x:99999#p", "http://[x#p"])
 def test_a_malformed_address_says_the_right_form(name: str) -> None:
-    with pytest.raises(UserError, match="an endpoint is written openai:ADDRESS#MODEL"):
-        open_endpoint(name)
+    with pytest.raises(ConfigError, match="an endpoint is written openai:ADDRESS#MODEL"):
+        open_endpoint(f"openai:{name}")
 
 
 def test_a_password_in_an_address_is_refused_and_not_shown() -> None:

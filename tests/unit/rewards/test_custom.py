@@ -1,4 +1,5 @@
 import asyncio
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -81,8 +82,6 @@ def test_a_module_of_the_current_folder_is_found(tmp_path: Path, monkeypatch: py
         ("full", {"bonsu": 1}, r"cannot be called \(got an unexpected keyword argument 'bonsu'\)"),
         ("full", {"answer": 1}, "cannot be called .*multiple values for keyword argument 'answer'"),
         ("waits", {}, "it is a class, or asynchronous"),
-        ("forgets", {}, "returns None for every completion; let it `return` a number"),
-        ("forgets_mostly", {}, "returns None for every completion"),
     ],
 )
 def test_a_function_that_cannot_be_called_is_refused(
@@ -92,6 +91,33 @@ def test_a_function_that_cannot_be_called_is_refused(
     reward = RewardSettings(parts={"mine": Custom(function=function, settings=settings)})
     with pytest.raises(ConfigError, match=rf"reward\.parts\.mine\.function={function}: .*{message}"):
         make_verifier(reward, WHOLE, pool)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        ("short", None),
+        (
+            "raises",
+            r"raised KeyError: 'x' \(.*, line \d+\) for the right answer 'a' of example e7; .*max_error_share=1",
+        ),
+        ("gives_text", "returned str '1.0' for the right answer 'a' of example e7: it must return one finite number"),
+        ("forgets", "warning: .* returned None, which means unreadable, for the right answer 'a'"),
+        ("hangs", None),  # the machine may be slow
+    ],
+)
+def test_a_function_is_tried_on_a_right_answer(pool: Sandbox, function: str, message: str | None) -> None:
+    path = f"{MODULE}:{function}"
+    verifier = make_verifier(RewardSettings(parts={"mine": Custom(function=path)}), WHOLE, pool)
+    example = attempt("a").example
+    lines = []
+    try:
+        lines += verifier.try_functions(example, "a", max_error_share=0.2)
+    except ConfigError as error:
+        lines.append(str(error))
+    assert [re.search(message or "never", line) is not None for line in lines] == [True] * (message is not None)
+    if function == "raises":
+        assert list(verifier.try_functions(example, "a", max_error_share=1.0)) == []
 
 
 def test_a_callable_that_cannot_be_sent_is_refused(tmp_path: Path) -> None:

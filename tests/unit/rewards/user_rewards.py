@@ -38,10 +38,17 @@ def forgets(completion: str, answer: str) -> None:
     float(completion == answer)
 
 
-def forgets_mostly(completion: str, answer: str) -> None:
-    if completion == answer:
-        return
-    len(completion)
+def raises(completion: str) -> float:
+    return {"y": 1.0}["x"]
+
+
+def gives_text(completion: str) -> str:
+    return "1.0"
+
+
+def hangs(completion: str) -> float:
+    while True:
+        pass
 
 
 async def waits(completion: str) -> float:

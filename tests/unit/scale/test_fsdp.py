@@ -44,7 +44,7 @@ def test_cpu_offload_is_set_for_every_part(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_precision_that_weights_were_cut_with_stays() -> None:
     trainer = tiny_trainer(tiny_policy(), "trainer.precision=fp32")
-    trainer.parallel.go_on_in(True)  # of a checkpoint: another machine decides as the first one did
+    trainer.parallel.set_precision(True)  # of a checkpoint: another machine decides as the first one did
     assert trainer.precision == "bf16 autocast"
     with pytest.raises(ConfigError, match=r"^trainer\.precision: the run was begun in fp32.*=fp32\.$"):
-        FullySharded(ALONE, bf16=True).go_on_in(False)
+        FullySharded(ALONE, bf16=True).set_precision(False)

@@ -25,11 +25,14 @@ def test_one_process_of_each_machine_reports_the_error(monkeypatch: pytest.Monke
         ("1", "fsdp2", 2, r"^trainer\.world_size=2: 1 process trains here; start them with torchrun"),
         ("4", "fsdp2", 2, r"^trainer\.world_size=2: 4 processes train here"),
         ("2", "single", None, r"^trainer\.strategy=single: 2 processes were started"),
+        ("", "ddp", None, r"^trainer\.strategy=ddp: no launcher started this process"),
     ],
 )
 def test_another_world_size_is_refused(
     size: str, strategy: str, wanted: int | None, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", size)
+    if not size:
+        monkeypatch.delenv("WORLD_SIZE")
     with pytest.raises(ConfigError, match=message), open_world(strategy, wanted=wanted):
         pass

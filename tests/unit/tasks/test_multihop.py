@@ -241,7 +241,7 @@ NO_ANSWER = NoAnswerError("the service at http://secret does not answer.")
 @pytest.mark.parametrize(
     ("finds", "said_of_it", "counted"),
     [
-        (None, "took more than 0.05 s", "tool_timeouts"),
+        (None, "timed out after 0.05 s", "tool_timeouts"),
         (NO_ANSWER, "the search service does not answer; try again", "tool_errors"),
     ],
     ids=["hangs", "does not answer"],

@@ -88,5 +88,5 @@ def test_data_sets_without_golds_cannot_be_demonstrated() -> None:
 
 def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *_: None)
-    with pytest.raises(UserError, match=r"pip install 'rlvr\[reasoning-gym\]'"):
+    with pytest.raises(UserError, match=r"pip install -e '\.\[reasoning-gym\]'"):
         gym()

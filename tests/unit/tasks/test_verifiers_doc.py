@@ -52,5 +52,5 @@ def test_a_missing_or_other_version_names_the_extra(monkeypatch: pytest.MonkeyPa
         return found
 
     monkeypatch.setattr(importlib.metadata, "version", version)
-    with pytest.raises(UserError, match=r"pip install 'rlvr\[verifiers\]'"):
+    with pytest.raises(UserError, match=r"pip install -e '\.\[verifiers\]'"):
         library()

@@ -2,13 +2,12 @@
 
 import io
 import os
-import threading
-from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from rlvr.tracking.console import Console, summarize
+from tests.terminal import terminal
 
 
 class Clock:
@@ -73,20 +72,8 @@ def terminal_output(monkeypatch: pytest.MonkeyPatch, term: str) -> str:
     """What a run writes to a real (pseudo) terminal."""
     monkeypatch.setenv("TERM", term)
     monkeypatch.setenv("COLUMNS", "200")
-    parent, child = os.openpty()
-    chunks: list[bytes] = []
-
-    def read() -> None:
-        with suppress(OSError):  # the terminal is closed
-            while chunk := os.read(parent, 1 << 16):
-                chunks.append(chunk)
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    with os.fdopen(child, "w") as stream:
+    with terminal() as (file, chunks), os.fdopen(file, "w", closefd=False) as stream:
         run(Console("auto", 1, 10, stream=stream))
-    reader.join()
-    os.close(parent)
     return b"".join(chunks).decode()
 
 

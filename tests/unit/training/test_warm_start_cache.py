@@ -59,11 +59,11 @@ def test_threads_and_libraries_are_content(monkeypatch: pytest.MonkeyPatch):
 
 def test_restored_weights_are_the_kept_ones():
     kept, policy = changed(), tiny_policy()
-    assert restore(policy, "k") is None
+    assert not restore(policy, "k")
     keep(kept, "k")
-    assert restore(policy, "k") is not None
+    assert restore(policy, "k")
     assert same(policy, kept)
-    assert restore(policy, "other") is None
+    assert not restore(policy, "other")
 
 
 @pytest.mark.parametrize("damage", [b"", b"not weights", None])
@@ -72,11 +72,11 @@ def test_damaged_files_are_not_used(damage: bytes | None):
     (file,) = cache_folder().iterdir()
     file.write_bytes(file.read_bytes()[:-4] + b"\0\1\2\3" if damage is None else damage)
     policy = tiny_policy()
-    assert restore(policy, "k") is None
+    assert not restore(policy, "k")
     assert same(policy, tiny_policy())
     keep(changed(), "k")
     assert len(list(cache_folder().iterdir())) == 1
-    assert restore(policy, "k") is not None
+    assert restore(policy, "k")
 
 
 def test_the_longest_unused_are_removed(monkeypatch: pytest.MonkeyPatch):
@@ -85,7 +85,7 @@ def test_the_longest_unused_are_removed(monkeypatch: pytest.MonkeyPatch):
         keep(policy, name)
         (file,) = cache_folder().glob(f"{name}-*")
         os.utime(file, (1000 + age, 1000 + age))
-    assert restore(policy, "a") is not None  # now the last used one
+    assert restore(policy, "a")  # now the last used one
     monkeypatch.setattr(warm_start_cache, "MAX_BYTES", 3 * file.stat().st_size)
     keep(policy, "d")
     assert {file.name[0] for file in cache_folder().iterdir()} == {"a", "c", "d"}

@@ -143,7 +143,7 @@ def transfer(server: Server, facts: Facts, source: Path | Parcel, version: str) 
     Raises ServerGoneError, RefusedError; UserError without NCCL.
     """
     with _way(facts, source) as (info, updates):
-        server.call("/collective_rpc", {"method": "give_up_update"})  # from a killed trainer
+        server.call("/collective_rpc", {"method": "abort_update"})  # from a killed trainer
         server.call("/init_weight_transfer_engine", {"init_info": info})
         server.call("/start_weight_update")
         for update in updates:

@@ -87,7 +87,7 @@ class Tracker(Component, ABC):
     def check_installed(self) -> None:
         spec = importlib.util.find_spec(self.needs_package) if self.needs_package else None
         if self.needs_package and (spec is None or spec.origin is None):  # no origin: only a folder of that name
-            install = self.needs_package if ":" in self.name else f"'rlvr[{self.needs_package}]'"
+            install = self.needs_package if ":" in self.name else f"-e '.[{self.needs_package}]'"
             raise ConfigError(
                 f"tracker.report_to: {self.name} needs a library that is not installed; pip install {install}."
             )

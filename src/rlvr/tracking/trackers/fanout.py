@@ -89,7 +89,7 @@ class Trackers:
             deadline = monotonic() + (LEAVE_S if self._begun else 0.0)
             for tracker in self._all:
                 tracker.thread.join(max(0.0, deadline - monotonic()))
-                tracker.is_given_up = True
+                tracker.is_disabled = True
 
     def begin(self, first_step: int) -> None:
         """Start or resume the trackers' runs; metrics.jsonl has the lines before `first_step`."""
@@ -131,7 +131,7 @@ class TrackerThread:
         self._state = Path(run.folder, "trackers", f"{tracker.label}.json")
         self._log_path = self._state.with_suffix(".log")
         self.jobs: queue.Queue[tuple[Any, ...]] = queue.Queue()
-        self.is_given_up, self.num_dropped = False, 0
+        self.is_disabled, self.num_dropped = False, 0
         self._call: tuple[str, float] = ("", inf)  # current call and its deadline
         self._failure: str | None = None  # why the thread ended
         self._started, self._is_shown = Started(), False
@@ -141,7 +141,7 @@ class TrackerThread:
     def offer(self, *job: Any) -> bool:
         """Queue a job if possible; returns whether it was queued."""
         self._check()
-        if self.is_given_up or self.jobs.qsize() >= MAX_WAITING:
+        if self.is_disabled or self.jobs.qsize() >= MAX_WAITING:
             return False
         self.jobs.put(job)
         return True
@@ -149,13 +149,13 @@ class TrackerThread:
     def wait(self, since: float, status: Status) -> None:
         """Wait until all jobs are done, for a limited time from `since` (`time.monotonic`) or the end of loading."""
         limit = self._limit("finish") + (self._limit("model") if self._model(status) else 0.0)
-        while self.thread.is_alive() and not self.is_given_up:
+        while self.thread.is_alive() and not self.is_disabled:
             self.thread.join(POLL_S)
             self._check()
             if self._loaded_at and monotonic() > max(since, self._loaded_at) + limit:
-                self._give_up(f"it did not take the rest within {limit:g} s")
+                self._disable(f"it did not take the rest within {limit:g} s")
         self._check()
-        if self.num_dropped and not self.is_given_up:
+        if self.num_dropped and not self.is_disabled:
             self._note(
                 f"warning: {self._tracker.shown} is slower than the run: it has all numbers, but no completions of "
                 f"{self.num_dropped} steps; raise tracker.rollouts_every"
@@ -166,19 +166,19 @@ class TrackerThread:
             self._is_shown = True
             self._note(f"{self._tracker.shown}: {self._started.where}")
         if reason := self._failure or self._overdue():
-            self._give_up(reason)
+            self._disable(reason)
 
     def _overdue(self) -> str | None:
         what, deadline = self._call
         return f"no answer to `{what}` within {self._limit(what):g} s" if monotonic() > deadline else None
 
-    def _give_up(self, reason: str) -> None:
-        if self.is_given_up:
+    def _disable(self, reason: str) -> None:
+        if self.is_disabled:
             return
-        self.is_given_up = True
-        self._write(f"given up: {reason}\n")
+        self.is_disabled = True
+        self._write(f"disabled: {reason}\n")
         self._note(
-            f"warning: {self._tracker.shown} is given up ({reason}); the run goes on, metrics.jsonl has all numbers, "
+            f"warning: {self._tracker.shown} is disabled ({reason}); the run goes on, metrics.jsonl has all numbers, "
             f"and `rlvr train {resuming(Path(self._run.folder))}` sends what is missing (details: {self._log_path})"
         )
 
@@ -209,7 +209,7 @@ class TrackerThread:
         """Call a method of the tracker; ends the thread if it took too long."""
         self._call = what, monotonic() + self._limit(what)
         answer = getattr(self._tracker, what)(*arguments)
-        if self.is_given_up or self._overdue():
+        if self.is_disabled or self._overdue():
             raise SystemExit
         self._call = "", inf
         return answer

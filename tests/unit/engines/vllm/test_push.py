@@ -72,7 +72,7 @@ def test_pitfall_31_no_prefix_of_old_weights_is_used_again(tmp_path: Path) -> No
         "/pause?mode=keep",
         "/update_weight_version",
         "/reset_prefix_cache?reset_running_requests=true",
-        "/collective_rpc give_up_update",
+        "/collective_rpc abort_update",
         "/init_weight_transfer_engine",
         "/start_weight_update",
         "/update_weights",

@@ -48,7 +48,7 @@ def completions(
         for version in (1, 2):
             train_a_step(policy, version)
             engine.load_weights(version)
-            found += world.join(asyncio.run(share()))
+            found += world.gather_shares(asyncio.run(share()))
     except UserError as error:
         return [], str(error)
     engine.close()

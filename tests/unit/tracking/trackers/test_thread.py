@@ -55,7 +55,7 @@ def test_pitfall_37_a_resumed_run_sends_only_missing_numbers(tmp_path: Path) -> 
         ("log:fail", "RuntimeError: the request failed: ConnectionRefusedError: nobody is there"),
     ],
 )
-def test_pitfall_37_a_failing_tracker_is_given_up_with_one_note(
+def test_pitfall_37_a_failing_tracker_is_disabled_with_one_note(
     does: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fanout, "LOAD_S", 1.1)
@@ -66,7 +66,7 @@ def test_pitfall_37_a_failing_tracker_is_given_up_with_one_note(
     assert reason in run.warning()
     resumes = f"the run goes on, metrics.jsonl has all numbers, and `rlvr train run_dir={tmp_path} resume=true`"
     assert resumes in run.warning()
-    assert "given up: " in (tmp_path / "trackers" / "fake.log").read_text()
+    assert "disabled: " in (tmp_path / "trackers" / "fake.log").read_text()
 
 
 def test_pitfall_37_a_hang_is_reported_while_the_run_goes_on(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_pitfall_37_a_hang_is_reported_while_the_run_goes_on(tmp_path: Path) -> 
 
         wait_until(is_said)
         assert "no answer to `log`" in run.warning()
-        GATE.set()  # it comes back, and is given up all the same
+        GATE.set()  # it comes back, and is disabled all the same
         trackers._all[0].thread.join(20)
         trackers.end("finished")
     GATE.clear()

@@ -11,7 +11,7 @@ from tests.unit.tracking.trackers.fake import Fake
 
 def test_a_missing_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlvr.tracking.trackers.base.importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"tracker\.report_to: wandb .*pip install 'rlvr\[wandb\]'"):
+    with pytest.raises(ConfigError, match=r"tracker\.report_to: wandb .*pip install -e '\.\[wandb\]'"):
         Wandb().check_installed()
     Fake().check_installed()
 

@@ -132,7 +132,7 @@ class RlvrExtension:
     weight_transfer_engine: Any
     _weight_update_active: bool
 
-    def give_up_update(self) -> None:
+    def abort_update(self) -> None:
         """End an unfinished update, for example of a killed trainer."""
         if self._weight_update_active:
             self.weight_transfer_engine.put_back()
