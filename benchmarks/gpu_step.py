@@ -51,7 +51,7 @@ from rlvr.core.packing import Packing
 from rlvr.core.parallel import DataParallel
 from rlvr.core.settings import TrainerSettings
 from rlvr.core.trainer import Trainer
-from rlvr.models.devices import choose_device, choose_products, in_bf16, move
+from rlvr.models.devices import choose_device, choose_products, frozen_copy, in_bf16, move, sampling_dtype
 from rlvr.models.policy import HubPolicy
 from rlvr.seeding import derive_seed
 from rlvr.training.layout import choose_layout
@@ -212,7 +212,9 @@ class Subject:
         self.prompts = make_prompts(size)
         layout = choose_layout(self.policy)
         chosen = TrainerSettings(learning_rate=1e-6, warmup_steps=0)
-        parallel = DataParallel(bf16=in_bf16(chosen.precision, self.policy.model))
+        bf16 = in_bf16(chosen.precision, self.policy.model)
+        self.dtype = sampling_dtype("auto", self.policy.model, bf16=bf16, adapted=False)
+        parallel = DataParallel(bf16=bf16)
         autocast = partial(parallel.autocast, device)
         demand = self._demand(measure_activations(self.policy, layout, autocast))
         self.plan = plan_memory(self.policy, demand, setting="auto", available=available_memory(device))
@@ -225,8 +227,12 @@ class Subject:
             parallel=parallel,
         )
         longest = size.prompt_tokens + size.completion_tokens
+        model, shares = self.policy.model, self.dtype == self.policy.dtype
         self.engine = LocalEngine(
-            self.policy.model, max_batch_size=self.plan.max_batch_size, max_context_tokens=longest
+            model if shares else frozen_copy(model, self.dtype),
+            max_batch_size=self.plan.max_batch_size,
+            max_context_tokens=longest,
+            weights=None if shares else self.policy.trained_weights,
         )
 
     def step(self, number: int) -> Step:
@@ -265,10 +271,10 @@ class Subject:
             line_tokens=line,
             num_rows=self.size.num_rows,
             activations=activations,
-            keys_values_per_row=keys_values_bytes(self.policy, line),
+            keys_values_per_row=keys_values_bytes(self.policy, line, dtype=self.dtype),
             max_batch_size=self.size.num_rows,
             has_reference=False,
-            has_copy=False,
+            copy_dtype=None if self.dtype == self.policy.dtype else self.dtype,
         )
 
 
@@ -281,9 +287,8 @@ def weights_in_products(policy: HubPolicy) -> int:
     )
 
 
-def decode_bytes(size: Size, policy: HubPolicy) -> float:
+def decode_bytes(size: Size, policy: HubPolicy, itemsize: int) -> float:
     """Minimum bytes read by all decode steps of a batch."""
-    itemsize = policy.dtype.itemsize
     config = policy.model.config
     heads, width = int(config.num_key_value_heads), int(config.hidden_size) // int(config.num_attention_heads)
     per_token = 2 * int(config.num_hidden_layers) * heads * width * itemsize
@@ -369,7 +374,7 @@ def measure(size: Size, device: torch.device, num_steps: int, trl_python: str, m
     memory, planned = peak_memory(device), sum(subject.plan.parts.values())
     generation = statistics.median(step.generation for step in steps)
     training = statistics.median(step.training for step in steps)
-    read, computed = decode_bytes(size, subject.policy), training_flops(size, subject.policy)
+    read, computed = decode_bytes(size, subject.policy, subject.dtype.itemsize), training_flops(size, subject.policy)
     micro = min(micro, size.num_rows)
     lines = [
         f"{machine(device)}: {size.num_prompts} prompts of {size.prompt_tokens} tokens x {size.group_size} x "

@@ -158,7 +158,7 @@ def test_an_update_takes_about_the_memory_of_the_plan(device):
         keys_values_per_row=0,
         max_batch_size=0,
         has_reference=False,
-        has_copy=False,
+        copy_dtype=None,
     )
     planned = sum(plan_memory(policy, demand, setting=shape.numel(), available=available_memory(device)).parts.values())
     assert 0.7 * torch.cuda.max_memory_allocated() < planned < 1.6 * torch.cuda.max_memory_allocated()

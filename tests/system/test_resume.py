@@ -27,6 +27,7 @@ from tests.system.harness import (
 LONG = (*SMALL, "trainer.max_steps=6", "evaluation.every=2", "trainer.checkpoint_every=2", "reward=rpn_boxed")
 SETTINGS = {
     "grpo": ("trainer.schedule=cosine", "trainer.warmup_steps=2"),
+    "bfloat16": ("engine.dtype=bfloat16",),
     "grpo_kl": ("algorithm.kl_coef=0.1", "algorithm.num_epochs=2", "trainer.learning_rate=0.003"),
     "ppo": ("algorithm=ppo", "rollout.prompts_per_step=16", "rollout.group_size=1", "algorithm.kl_coef=0.05"),
     "dapo": ("algorithm=dapo", "evaluation.samples_per_example=2"),
@@ -48,6 +49,8 @@ def test_pitfall_37_resume_equals_the_uninterrupted_run(settings: str, model: Pa
         assert (folder / "checkpoints" / f"step_{steps:06d}").is_dir()
     assert run_train(folder, *overrides, "resume=true").result.finished
     check_equal(outcome(folder), outcome(whole))
+    if settings == "bfloat16":
+        assert 0 < max(row.get("policy/mismatch_kl", 0.0) for row in numbers(folder)) < 1e-3
     if settings == "dapo":
         assert sum(row["rollout/refilled_groups"] for row in numbers(folder)[1:]) > 0  # the cursor really ran ahead
 

@@ -4,6 +4,7 @@ from functools import partial
 
 import torch
 
+from rlvr.app.policies import engine_dtype
 from rlvr.app.tasks import context_tokens
 from rlvr.chat.rendering import Chat
 from rlvr.config import Config
@@ -36,17 +37,17 @@ def plan_run(config: Config, policy: HubPolicy, chat: Chat, task: Task, *, layou
     together = max(num_rows, config.evaluation.limit)
     sharded = trainer.strategy == "fsdp2"
     local, is_stale = engine if engine.in_process else None, rollout.max_staleness > 0
-    autocast = partial(
-        torch.autocast, policy.model.device.type, torch.bfloat16, enabled=in_bf16(trainer.precision, policy.model)
-    )
+    bf16 = in_bf16(trainer.precision, policy.model)
+    autocast = partial(torch.autocast, policy.model.device.type, torch.bfloat16, enabled=bf16)
+    dtype = engine_dtype(config, policy) if local else None
     demand = Demand(
         line_tokens=line_tokens,
         num_rows=num_rows,
         activations=measure_activations(policy, layout, autocast),
-        keys_values_per_row=keys_values_bytes(policy, line_tokens, recomputed=is_stale) if local else 0,
+        keys_values_per_row=keys_values_bytes(policy, line_tokens, dtype=dtype, recomputed=is_stale) if local else 0,
         max_batch_size=min(local.max_batch_size, together) if local else 0,
         has_reference="reference_logprobs" in config.algorithm.needs,
-        has_copy=local is not None and (is_stale or sharded),
+        copy_dtype=dtype if local and (is_stale or sharded or dtype != policy.dtype) else None,
         num_shards=world.size if sharded else 1,
     )
     # with cpu_offload the GPU's memory is not compared

@@ -1,6 +1,5 @@
 """The trained policy (from scratch with a warm start, or loaded) and the engine that samples from it."""
 
-import copy
 import os
 import shutil
 from collections.abc import Callable
@@ -16,10 +15,10 @@ from rlvr.config import Config
 from rlvr.core.engine import LocalEngine
 from rlvr.core.settings import cpu_tokens
 from rlvr.core.world import ALONE, World
-from rlvr.engines.settings import VllmEngineSettings
+from rlvr.engines.settings import LocalEngineSettings, VllmEngineSettings
 from rlvr.engines.vllm import VllmEngine, check_servers, expect
 from rlvr.errors import UserError
-from rlvr.models.devices import choose_device, move
+from rlvr.models.devices import choose_device, frozen_copy, in_bf16, move, sampling_dtype
 from rlvr.models.loading import load_for_inference
 from rlvr.models.policy import HubPolicy
 from rlvr.models.scratch import build_bpe_tokenizer, build_model, build_tokenizer
@@ -67,14 +66,24 @@ def make_engine(
         return VllmEngine(
             policy, engine, weights_dir, max_context_tokens=context, world=world, on_note=on_note, stopped=stopped
         )
-    alone = config.rollout.max_staleness == 0 and config.trainer.strategy != "fsdp2"
+    dtype = engine_dtype(config, policy)
+    alone = config.rollout.max_staleness == 0 and config.trainer.strategy != "fsdp2" and dtype == policy.dtype
+    if dtype != policy.dtype:
+        on_note(f"sampling from a {str(dtype).removeprefix('torch.')} copy of the weights (engine.dtype)")
     return LocalEngine(
-        policy.model if alone else copy.deepcopy(policy.model).requires_grad_(False),
+        policy.model if alone else frozen_copy(policy.model, dtype),
         max_batch_size=engine.max_batch_size,
         max_context_tokens=context,
         weights=None if alone else policy.trained_weights,
         on_note=on_note,
     )
+
+
+def engine_dtype(config: Config, policy: HubPolicy) -> torch.dtype:
+    """Data type of the local engine's weights."""
+    assert isinstance(config.engine, LocalEngineSettings), "servers choose theirs"
+    bf16 = in_bf16(config.trainer.precision, policy.model)
+    return sampling_dtype(config.engine.dtype, policy.model, bf16=bf16, adapted=policy.adapters is not None)
 
 
 @dataclass(frozen=True, kw_only=True)

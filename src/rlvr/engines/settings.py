@@ -28,6 +28,20 @@ class LocalEngineSettings(EngineSettings):
     max_batch_size: Annotated[int, Field(ge=1, le=65_536)] = setting(
         256, "completions decoded at the same time; the rest wait"
     )
+    dtype: Literal["auto", "float32", "bfloat16"] = setting(
+        "auto",
+        "weights that sample while float32 ones are trained; bfloat16: a copy with half the memory traffic, refreshed "
+        "after every update; auto: bfloat16 where training computes in it and no adapters are trained (on a CPU from a "
+        "hidden size of 512 on), else float32",
+    )
+
+    def check_run(self, config: Any) -> None:
+        model, own = config.model, getattr(config.model, "dtype", "float32")
+        if self.dtype != "auto" and (model.bits or own not in ("float32", self.dtype)):
+            frozen = f"load_in_{model.bits}bit=true" if model.bits else f"dtype={own}"
+            raise ConfigError(
+                f"engine.dtype={self.dtype}: with model.{frozen} the frozen weights sample as they are; leave it out."
+            )
 
 
 @register("engine", "vllm")

@@ -1,6 +1,8 @@
 """The CPU or this process's GPU: selection, precision, memory."""
 
+import copy
 import os
+from typing import Any
 
 import torch
 from torch import nn
@@ -11,6 +13,10 @@ from rlvr.errors import ConfigError
 BF16_PAYS_FROM_WIDTH = 128
 """Hidden size from which bf16 autocast is faster than fp32: updates were 1.3x to 1.5x faster at 128 (docs/log.md); an
 earlier prototype lost 2x at 64. Both on a CPU with bf16 instructions."""
+
+
+BF16_SAMPLES_FROM_WIDTH = 512
+"""Hidden size from which the local engine samples faster from bfloat16 weights, on a CPU with bf16 instructions."""
 
 
 def choose_device(wanted: str) -> torch.device:
@@ -38,6 +44,27 @@ def choose_products(device: torch.device, precision: str) -> None:
     """
     if device.type == "cuda":
         torch.set_float32_matmul_precision("highest" if precision == "fp32" else "high")
+
+
+def sampling_dtype(wanted: str, model: PreTrainedModel, *, bf16: bool, adapted: bool) -> torch.dtype:
+    """Data type of the weights that the local engine samples with; see `engine.dtype`. `bf16`: training computes in it.
+
+    Weights that are not trained in float32 (quantized, or bfloat16 below adapters) sample as they are.
+    """
+    if model.dtype != torch.float32 or getattr(model, "is_quantized", False) or wanted == "float32":
+        return model.dtype
+    pays = model.device.type == "cuda" or model.config.get_text_config().hidden_size >= BF16_SAMPLES_FROM_WIDTH
+    return torch.bfloat16 if wanted == "bfloat16" or (bf16 and pays and not adapted) else torch.float32
+
+
+def frozen_copy(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
+    """A frozen copy whose float32 weights are of that dtype; buffers stay: rotary frequencies need their digits."""
+    memo: dict[int, Any] = {
+        id(p): nn.Parameter(p.detach().to(dtype, copy=True), requires_grad=False)
+        for p in model.parameters()
+        if p.dtype == torch.float32 != dtype
+    }
+    return copy.deepcopy(model, memo).requires_grad_(False)
 
 
 def in_bf16(precision: str, model: PreTrainedModel) -> bool:

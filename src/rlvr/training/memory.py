@@ -56,7 +56,7 @@ class Demand:
     keys_values_per_row: int  # bytes per running completion; 0: another process samples
     max_batch_size: int  # completions sampled together
     has_reference: bool
-    has_copy: bool  # the engine has its own copy of the weights
+    copy_dtype: torch.dtype | None  # of the engine's own copy of the weights; None: it has none
     num_shards: int = 1  # ranks that share the weights
 
 
@@ -137,11 +137,17 @@ def _parts(policy: HubPolicy, demand: Demand, tokens: int, batch_size: int) -> P
         "gradients": -(-trained // replicated),
         "optimizer": -(-2 * trained // replicated) + 4 * len(parameters),  # a step count a tensor
         "reference": -(-own // demand.num_shards) if demand.has_reference and policy.adapters is None else 0,
-        "sampler": own if demand.has_copy else 0,
+        "sampler": own - _saved(policy, demand.copy_dtype) if demand.copy_dtype else 0,
         "activations": round(kept),
         "logits": LOGITS_COPIES * 4 * logits,
         "keys and values": batch_size * demand.keys_values_per_row,
     }
+
+
+def _saved(policy: HubPolicy, dtype: torch.dtype) -> int:
+    """Bytes by which a copy whose float32 weights are of that dtype is smaller."""
+    weights = [p for p in policy.model.parameters() if p.dtype == torch.float32]
+    return sum(p.numel() * (p.itemsize - dtype.itemsize) for p in weights)
 
 
 def weight_bytes(policy: HubPolicy) -> int:
@@ -149,18 +155,22 @@ def weight_bytes(policy: HubPolicy) -> int:
     return sum({_storage(tensor): tensor.nbytes for tensor in _tensors(policy)}.values())
 
 
-def keys_values_bytes(policy: HubPolicy, row_tokens: int, *, recomputed: bool = False) -> int:
+def keys_values_bytes(
+    policy: HubPolicy, row_tokens: int, *, dtype: torch.dtype | None = None, recomputed: bool = False
+) -> int:
     """Of one completion's keys and values at its end, in buffers that grow by doubling. On a CPU the smaller ones are
     kept for the next batch; on a GPU a recorded step keeps its logits and a copy of them. `recomputed`: new weights can
-    arrive during sampling, and sampled tokens become a prompt in addition to their old place."""
+    arrive during sampling, and sampled tokens become a prompt in addition to their old place. `dtype`: of the weights
+    that sample, if they are not the policy's own."""
+    dtype = dtype or policy.dtype
     config = policy.model.config.get_text_config()
     heads = int(getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
     width = int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
     capacity = max(16, 1 << (row_tokens - 1).bit_length())
-    stored = 2 * int(config.num_hidden_layers) * heads * width * capacity * (cache.KV_DTYPE or policy.dtype).itemsize
+    stored = 2 * int(config.num_hidden_layers) * heads * width * capacity * (cache.KV_DTYPE or dtype).itemsize
     stored *= 2 if recomputed else 1
     on_cpu = policy.model.device.type == "cpu"
-    return 2 * stored if on_cpu else stored + 2 * int(config.vocab_size) * policy.dtype.itemsize
+    return 2 * stored if on_cpu else stored + 2 * int(config.vocab_size) * dtype.itemsize
 
 
 def available_memory(device: torch.device) -> int | None:

@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import pytest
+import torch
 
-from rlvr.app.policies import check_engine, make_engine
+from rlvr.app.policies import check_engine, engine_dtype, make_engine
 from rlvr.app.ranks import note_of_rank
 from rlvr.app.tasks import context_tokens
 from rlvr.app.train import train
@@ -24,6 +25,39 @@ def test_the_local_engine_shares_or_copies_the_weights() -> None:
         assert isinstance(engine, LocalEngine)
         assert (engine._model is policy.model) == shares
         assert engine.max_context_tokens == context_tokens(policy)
+
+
+@pytest.mark.parametrize(
+    ("said", "width", "found"),
+    [
+        ("trainer.precision=bf16 engine.dtype=auto", 512, torch.bfloat16),
+        ("trainer.precision=bf16 engine.dtype=auto", 256, torch.float32),  # would be slower
+        ("trainer.precision=fp32 engine.dtype=auto", 512, torch.float32),
+        ("trainer.precision=bf16 engine.dtype=float32", 512, torch.float32),
+        ("trainer.precision=fp32 engine.dtype=bfloat16", 8, torch.bfloat16),
+    ],
+)
+def test_the_local_engine_samples_in_bfloat16_where_it_pays(said: str, width: int, found: torch.dtype) -> None:
+    policy = make_policy()
+    policy.model.config.hidden_size = width
+    assert engine_dtype(load_config(said.split()), policy) == found
+
+
+def test_a_bfloat16_copy_has_the_new_weights_after_every_update() -> None:
+    policy, notes = make_policy(), []
+    engine = make_engine(load_config(["engine.dtype=bfloat16"]), policy, Path("unused"), on_note=notes.append)
+    assert isinstance(engine, LocalEngine)
+    assert notes == ["sampling from a bfloat16 copy of the weights (engine.dtype)"]
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.mul_(1.5)
+    engine.load_weights(1)
+    for (name, copied), own in zip(engine._model.named_parameters(), policy.model.parameters(), strict=True):
+        assert torch.equal(copied, own.bfloat16()), name
+        assert not copied.requires_grad
+    for copied, own in zip(engine._model.buffers(), policy.model.buffers(), strict=True):
+        assert torch.equal(copied, own)  # rotary frequencies
+        assert copied.dtype == own.dtype
 
 
 def test_servers_read_weights_from_run_folder_or_weights_dir(tmp_path: Path) -> None:

@@ -59,6 +59,8 @@ HF model.dtype=bfloat16 -> set model.lora.enabled=true, or model.dtype=float32
 HF model.attn_implementation=flash_attention_2 trainer.device=cpu -> flash_attention_2: needs a GPU; choose
 LORA model.load_in_4bit=true trainer.strategy=fsdp2 -> model.load_in_4bit=true: packed weights cannot
 # engines
+LORA model.dtype=bfloat16 engine.dtype=float32 -> engine.dtype=float32: with model.dtype=bfloat16 the frozen weights
+LORA model.load_in_4bit=true engine.dtype=bfloat16 -> engine.dtype=bfloat16: with model.load_in_4bit=true the frozen
 engine=vllm engine.urls=['127.0.0.1:8000'] -> engine.urls[0]=127.0.0.1:8000: must begin with http:// or https:// (addr
 engine=vllm LORA model.load_in_8bit=true -> model.load_in_8bit=true: engine=vllm would sample from
 engine=vllm HF engine.sync=adapter -> engine.sync=adapter: there is no adapter to push

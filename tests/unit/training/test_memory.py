@@ -56,7 +56,7 @@ class Meter(TorchDispatchMode):
 def demand(**changes):
     """Of a run of 64 rows of up to 100 tokens."""
     values = {"line_tokens": 100, "num_rows": 64, "max_batch_size": 64}
-    values |= {"activations": NOTHING, "keys_values_per_row": 0, "has_reference": False, "has_copy": False}
+    values |= {"activations": NOTHING, "keys_values_per_row": 0, "has_reference": False, "copy_dtype": None}
     return Demand(**(values | changes))
 
 
@@ -69,13 +69,15 @@ def test_pitfall_33_weights_and_moments_are_planned_to_the_byte(changes):
     policy = tiny_policy(**changes)
     trainer = tiny_trainer(policy)
     update(trainer, tiny_batch(policy))
-    parts = plan_memory(policy, demand(has_reference=True, has_copy=True), setting=2048).parts
+    parts = plan_memory(policy, demand(has_reference=True, copy_dtype=torch.float32), setting=2048).parts
     state = [value for values in trainer.optimizer.state.values() for value in values.values()]
     assert parts["gradients"] == held(p.grad for p in policy.parameters() if p.grad is not None)
     assert parts["optimizer"] == held(state)
     head = list(policy.value_head.parameters()) if policy.value_head else []
     assert parts["weights"] == held([*policy.model.parameters(), *policy.model.buffers(), *head])
     assert parts["reference"] == parts["sampler"] == parts["weights"]
+    half = plan_memory(policy, demand(copy_dtype=torch.bfloat16), setting=2048).parts["sampler"]
+    assert half == parts["weights"] - held(policy.model.parameters()) // 2
 
 
 @pytest.mark.parametrize("kind", [{}, {"dtype": "bfloat16"}, {"load_in_4bit": True}, {"load_in_8bit": True}])
