@@ -1,4 +1,4 @@
-"""`rlvr train` and `rlvr eval` as functions."""
+"""`rlvr train`, `rlvr plan` and `rlvr eval` as functions."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from rlvr.tracking.jsonl import read_metrics
 from rlvr.tracking.rollouts import EpisodeRecord, read_rollouts, rollouts_path
 
 if TYPE_CHECKING:
+    from rlvr.app.plan import Plan
     from rlvr.evaluation.summary import EvaluationResult
 
 
@@ -159,6 +160,31 @@ def evaluate(
 
     note = partial(print, file=sys.stderr)
     return in_a_thread(work)
+
+
+def plan(
+    *,
+    model: str | Path | Values | None = None,
+    data: Data | Callable[..., Any] | None = None,
+    reward: RewardFunction | str | Values | None = None,
+    config_name: str | None = None,
+    config_dir: str | Path | None = None,
+    gpus: int | None = None,
+    servers: int = 0,
+    mean_tokens: float | None = None,
+    seconds: float = 10.0,
+    **overrides: Any,
+) -> Plan:
+    """Run `rlvr plan`: what `train` with the same arguments will take. See `rlvr plan --help` for the others.
+
+    Raises UserError, one sentence, for errors that the caller can correct.
+    """
+    from rlvr.app.plan import plan as make_plan
+
+    call = Call(model=model, data=data if callable(data) else data_file(data, "data"), reward=reward, values=overrides)
+    config, functions = training(call, config_name, config_dir), call.functions
+    options = {"mean_tokens": mean_tokens, "seconds": seconds, "functions": functions}
+    return in_a_thread(lambda stopped: make_plan(config, gpus=gpus, servers=servers, **options))
 
 
 class _StoppedError(Exception):
