@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rlvr.api.settings import Call, Data, RewardFunction, Values, data_file, evaluation, training
+from rlvr.api.settings import Call, Data, Functions, RewardFunction, Values, data_file, evaluation, training
 from rlvr.errors import UserError
 from rlvr.progress import progress
 from rlvr.tracking.jsonl import read_metrics
@@ -19,6 +19,7 @@ from rlvr.tracking.rollouts import EpisodeRecord, read_rollouts, rollouts_path
 
 if TYPE_CHECKING:
     from rlvr.app.plan import Plan
+    from rlvr.config import Config
     from rlvr.evaluation.summary import EvaluationResult
 
 
@@ -90,21 +91,14 @@ def train(
     """
     from rlvr.app.train import train as run_training
 
-    call = Call(
-        model=model,
-        data=data if callable(data) else data_file(data, "data"),
-        eval_data=data_file(eval_data, "eval_data"),
-        reward=reward,
-        tools=tools,
-        values=overrides,
-    )
-    config = training(call, config_name, config_dir)
-    result = in_a_thread(lambda stopped: run_training(config, stopped, call.functions))
+    values = {"model": model, "data": data, "eval_data": eval_data, "reward": reward, "tools": tools}
+    config, functions = _to_train(config_name, config_dir, **values, values=overrides)
+    result = in_a_thread(lambda stopped: run_training(config, stopped, functions))
     return Run(
         folder=result.folder.absolute(),
         num_steps=result.num_steps,
         finished=result.finished,
-        functions=call.functions,
+        functions=functions,
     )
 
 
@@ -164,27 +158,32 @@ def evaluate(
 
 def plan(
     *,
-    model: str | Path | Values | None = None,
-    data: Data | Callable[..., Any] | None = None,
-    reward: RewardFunction | str | Values | None = None,
-    config_name: str | None = None,
-    config_dir: str | Path | None = None,
     gpus: int | None = None,
     servers: int = 0,
     mean_tokens: float | None = None,
     seconds: float = 10.0,
-    **overrides: Any,
+    config_name: str | None = None,
+    config_dir: str | Path | None = None,
+    **arguments: Any,
 ) -> Plan:
-    """Run `rlvr plan`: what `train` with the same arguments will take. See `rlvr plan --help` for the others.
+    """Run `rlvr plan`: what `train` with these `arguments` will take. `rlvr plan --help` explains the others.
 
     Raises UserError, one sentence, for errors that the caller can correct.
     """
     from rlvr.app.plan import plan as make_plan
 
-    call = Call(model=model, data=data if callable(data) else data_file(data, "data"), reward=reward, values=overrides)
-    config, functions = training(call, config_name, config_dir), call.functions
-    options = {"mean_tokens": mean_tokens, "seconds": seconds, "functions": functions}
-    return in_a_thread(lambda stopped: make_plan(config, gpus=gpus, servers=servers, **options))
+    given = {key: arguments.pop(key) for key in ("model", "data", "eval_data", "reward", "tools") if key in arguments}
+    config, functions = _to_train(config_name, config_dir, **given, values=arguments)
+    options = {"gpus": gpus, "servers": servers, "mean_tokens": mean_tokens, "seconds": seconds}
+    return in_a_thread(lambda stopped: make_plan(config, functions=functions, **options))
+
+
+def _to_train(config_name: str | None, config_dir: str | Path | None, **values: Any) -> tuple[Config, Functions]:
+    """The configuration of a call of `train`, and the functions in it."""
+    data, eval_data = values.get("data"), data_file(values.get("eval_data"), "eval_data")
+    values |= {"data": data if callable(data) else data_file(data, "data"), "eval_data": eval_data}
+    call = Call(**values)
+    return training(call, config_name, config_dir), call.functions
 
 
 class _StoppedError(Exception):

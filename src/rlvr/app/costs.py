@@ -108,8 +108,8 @@ class TimedEngine(LocalEngine):
 class Sample:
     """A small step: its seconds by stage, and what it did."""
 
-    stages: dict[str, float]
-    turn_s: float  # for each completion, outside of the engine's steps
+    stages: dict[str, float]  # as of the loop; and "turns", of the generation what passes outside of the engine's steps
+    num_turns: int
     max_tokens: int  # of a completion
     groups: tuple[Group, ...]
     tokens: int  # of all rows, prompts once for a group
@@ -162,11 +162,14 @@ class Bench:
         if (file := rollouts_path(self.setup.folder.rollouts, self.number)).exists():
             kept = groups[: self.setup.config.tracker.rollouts_max_groups]
             self.episode_bytes = file.stat().st_size / sum(len(group.episodes) for group in kept)
-        num_turns = sum(len(episode.turns) for group in groups for episode in group.episodes)
         prompts = dict(zip(batch.groups.tolist(), batch.prompt_lengths.tolist(), strict=True))
         sample = Sample(
-            stages=clock.stages | {"other": clock.stages["advantages"] + clock.stages["records"]},
-            turn_s=(clock.stages["generation"] - self.engine.seconds + inside) / num_turns,
+            stages=clock.stages
+            | {
+                "turns": clock.stages["generation"] - self.engine.seconds + inside,
+                "other": clock.stages["advantages"] + clock.stages["records"],
+            },
+            num_turns=sum(len(episode.turns) for group in groups for episode in group.episodes),
             max_tokens=max_tokens,
             groups=groups,
             tokens=int((batch.lengths - batch.prompt_lengths).sum()) + sum(prompts.values()),
@@ -189,13 +192,19 @@ class Bench:
             sizes.append([min(2 * n, limits[i]) if i == place else n for i, n in enumerate(sizes[-1])])
         sample, batch = self.step(*sizes[0])
         self.engine.steps.clear()
-        for size in [*sizes, *(MOST_REPEATS * sizes[:-4:-1])]:
+        took, largest = 0.0, 0
+        for largest, size in enumerate(sizes):
+            if time.perf_counter() + 4 * took > until and largest:  # the next one may take twice as long
+                largest -= 1
+                break
             begin = time.perf_counter()
             sample, batch = self.step(*size)
             self.samples.append(sample)
-            now = time.perf_counter()
-            if now + 3 * (now - begin) > until:
+            took = time.perf_counter() - begin
+        for size in MOST_REPEATS * sizes[largest : max(0, largest - 3) : -1]:
+            if time.perf_counter() + 1.5 * took > until:
                 break
+            self.samples.append(self.step(*size)[0])
         return self._beside(sample, batch)
 
     def _beside(self, alone: Sample, batch: TokenBatch) -> float:
@@ -223,21 +232,22 @@ class Bench:
         samples, algorithm = self.samples, self.setup.config.algorithm
 
         def of(stage: str, amount: Callable[[Sample], float]) -> list[float]:
-            return line([(1.0, amount(one)) for one in samples], [one.stages[stage] for one in samples])
+            return robust_line([(1.0, amount(one)) for one in samples], [one.stages[stage] for one in samples])
 
         seconds, inputs = zip(*self.engine.steps, strict=True)
         scoring, scored_token = of("scoring", lambda one: one.tokens)
         updates, trained_token = of("update", lambda one: algorithm.num_epochs * one.tokens)
         other, episode = of("other", lambda one: one.num_episodes)
+        start, turn = of("turns", lambda one: one.num_turns)
         return Costs(
             **dict(zip(("step", "row", "context", "admission", "prompt_token"), line(inputs, seconds), strict=True)),
-            turn=fmean(one.turn_s for one in samples),
+            turn=turn,
             scoring=scoring,
             scored_token=scored_token,
             update=updates / (algorithm.num_epochs * algorithm.num_minibatches),
             trained_token=trained_token,
             sync=fmean(one.stages["sync"] for one in samples),
-            other=other,
+            other=other + start,
             episode=episode,
         )
 
@@ -273,11 +283,23 @@ def exponential(rate: float, longest: int) -> list[tuple[int, ...]]:
     return [(longest if rate == 0 else max(1, min(longest, round(-math.log(q) / rate))),) for q in quantiles]
 
 
-def line(inputs: Sequence[Sequence[float]], seconds: Sequence[float]) -> list[float]:
+def line(inputs: Any, seconds: Any) -> list[float]:
     """Factors >= 0 of the inputs, by least squares: seconds = factors . inputs."""
     matrix = np.array(inputs, dtype=float)
     scale = np.maximum(matrix.max(0), 1e-300)
     return [float(x) for x in nnls(matrix / scale, np.array(seconds))[0] / scale]
+
+
+def robust_line(inputs: Sequence[Sequence[float]], seconds: Sequence[float]) -> list[float]:
+    """As `line`, but by the least sum of relative errors: one point that something else on the machine delayed counts
+    little."""
+    matrix, wanted = np.array(inputs, dtype=float), np.maximum(np.array(seconds), 1e-7)
+    weights, found = 1 / wanted, list[float]()
+    for _ in range(20):
+        found = line(matrix * weights[:, None], wanted * weights)
+        errors = np.abs(matrix @ found - wanted) / wanted
+        weights = 1 / (wanted * np.sqrt(np.maximum(errors, 1e-3)))
+    return found
 
 
 def measure(config: Config, *, gpus: int = 1, seconds: float = 10.0, functions: Functions | None = None) -> Measured:
@@ -291,9 +313,10 @@ def measure(config: Config, *, gpus: int = 1, seconds: float = 10.0, functions: 
         setup = Setup(config=alone, tasks=tasks, folder=folder, console=console)
         policy = _policy(setup)
         set_threads(config, policy)
-        until, warm_start_s = time.perf_counter() + seconds, 0.0
+        warm_start_s = 0.0
         if config.model.from_scratch and config.warm_start.enabled:
-            warm_start_s = _warm(setup, policy, until - (1 - WARM_START_SHARE) * seconds, notes)
+            warm_start_s = _warm(setup, policy, WARM_START_SHARE * seconds, notes)
+            seconds *= 1 - WARM_START_SHARE
         process_mb = Clock().metrics(0)["system/peak_memory_mb"]
         chat, layout = make_chat(config, policy, tasks.own), choose_layout(policy)
         memory = plan_run(config, policy, chat, tasks.own, layout=layout, world=World(size=gpus))
@@ -301,7 +324,7 @@ def measure(config: Config, *, gpus: int = 1, seconds: float = 10.0, functions: 
         run = assemble(setup, policy, trackers)
         stack.enter_context(run.rollouts)
         bench = Bench(setup, run, memory.max_batch_size)
-        beside = bench.measure(until)
+        beside = bench.measure(time.perf_counter() + seconds)
         trained = sum(parameter.nbytes for parameter in run.trainer.policy.parameters())
         on_cpu = policy.model.device.type == "cpu"
         return Measured(
@@ -344,21 +367,21 @@ def _alone(config: Config) -> Config:
     return quiet(config.model_copy(update=sections))
 
 
-def _warm(setup: Setup, policy: HubPolicy, until: float, notes: list[str]) -> float:
+def _warm(setup: Setup, policy: HubPolicy, patience_s: float, notes: list[str]) -> float:
     """Seconds of the warm start. It is made as far as there is time, so that completions have its lengths."""
-    settings, times = setup.config.warm_start, [time.perf_counter()]
+    settings, times, begin = setup.config.warm_start, list[float](), time.perf_counter()
 
     def stopped() -> bool:
         times.append(time.perf_counter())
-        return times[-1] > until
+        return times[-1] > times[0] + patience_s
 
-    if warmed(setup, policy, stopped):
-        return time.perf_counter() - times[0]
+    if warmed(setup, policy, stopped):  # or taken from the cache
+        return time.perf_counter() - begin
     policy.model.zero_grad()
-    made = len(times) - 2
+    made = len(times) - 1
     notes.append(f"lengths are those after {made:,} of the {settings.num_steps:,} steps of the warm start")
-    first = 1 if made == 1 else 2  # the first step is slow
-    return settings.num_steps * (times[-1] - times[first]) / max(1, made + 1 - first)
+    first = min(1, made - 1)  # the first step is slow
+    return settings.num_steps * (times[-1] - times[first]) / (made - first)
 
 
 def _disk_speed(file: Path) -> float:
