@@ -1,9 +1,11 @@
 """`rlvr plan` beside what runs really take: eight configurations, two processes, and older samples.
 
-    OMP_WAIT_POLICY=PASSIVE OMP_NUM_THREADS=1 python benchmarks/plan.py [--rounds 3] [--steps 8] [--parts NAME ...]
+    OMP_WAIT_POLICY=PASSIVE OMP_NUM_THREADS=1 taskset -c 0 python benchmarks/plan.py --parts configurations
+    OMP_WAIT_POLICY=PASSIVE OMP_NUM_THREADS=1 python benchmarks/plan.py --parts processes staleness
 
-"configurations": each round predicts each of them (`rlvr plan --seconds 10`) and trains it for a few steps, one right
-after the other in one process, so that what else the machine does slows both. "processes": the same with two processes
+"configurations": each round predicts each of them (`rlvr plan`) and trains it for a few steps, one right after the
+other in one process. Both clocks count the seconds of this process on a core (`time.process_time`; one thread): what
+else a shared machine does is not waited for. The others count all seconds. "processes": the same with two processes
 under torchrun, beside one. "staleness": `benchmarks/async.py`, whose engine sleeps as if it were other hardware; the
 simulator gets the seconds of each stage alone and the lengths of the completions, and has to find those of a step.
 
@@ -21,6 +23,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -33,6 +36,8 @@ from rlvr.app.plan import Plan, plan
 from rlvr.app.simulate import STAGES, Cluster, Costs, Workload, simulate
 from rlvr.app.train import train
 from rlvr.config.compose import load_config
+from rlvr.core import loop
+from rlvr.core.clock import Clock
 
 STILL = (
     "trainer.learning_rate=1e-9",
@@ -74,9 +79,9 @@ def words(case: str, *more: str) -> list[str]:
     return [*CASES[case][1:], *STILL, *more]
 
 
-def planned(case: str, gpus: int = 1) -> Plan:
+def planned(case: str, gpus: int, seconds: float) -> Plan:
     more = ["trainer.strategy=ddp"] if gpus > 1 else []
-    return plan(load_config(words(case, *more), config_name=CASES[case][0]), gpus=gpus)
+    return plan(load_config(words(case, *more), config_name=CASES[case][0]), gpus=gpus, seconds=seconds)
 
 
 def seconds_of(folder: Path) -> dict[str, float]:
@@ -97,8 +102,9 @@ def trained(case: str, folder: Path, num_steps: int, processes: int = 1) -> dict
     return seconds_of(folder)
 
 
-def compare(root: Path, cases: Sequence[str], num_steps: int, num_rounds: int, processes: int = 1) -> list[str]:
+def compare(root: Path, cases: Sequence[str], arguments: argparse.Namespace, processes: int = 1) -> list[str]:
     """Rows of predicted and measured steps."""
+    num_steps, num_rounds = arguments.steps, arguments.rounds
     pairs: dict[str, list[tuple[dict[str, float], dict[str, float]]]] = {case: [] for case in cases}
     for number in range(-1, num_rounds):
         for place, case in enumerate(cases):
@@ -106,7 +112,7 @@ def compare(root: Path, cases: Sequence[str], num_steps: int, num_rounds: int, p
             if number < 0:
                 trained(case, folder, 1)  # leaves the warm start in the cache
                 continue
-            predicted = vars(planned(case, processes).prediction.step)
+            predicted = vars(planned(case, processes, arguments.seconds).prediction.step)
             measured = trained(case, folder, num_steps, processes)
             pairs[case].append((predicted, measured))
             took = sum(predicted.values()), sum(measured.values())
@@ -170,6 +176,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=8, help="measured steps of a run")
+    parser.add_argument("--seconds", type=float, default=10.0, help="as for rlvr plan")
     parser.add_argument("--parts", nargs="+", default=["configurations", "processes", "staleness"])
     arguments = parser.parse_args()
     head = "| | generation | scoring, update | sync, other | step | ratio |\n|---|---|---|---|---|---|"
@@ -177,9 +184,13 @@ def main() -> None:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         blocks = []
         if "configurations" in arguments.parts:
-            blocks.append([head, *compare(root, list(CASES), arguments.steps, arguments.rounds)])
+            with ExitStack() as patches:
+                patches.enter_context(patch.object(time, "perf_counter", time.process_time))
+                # its default start is bound to the other clock
+                patches.enter_context(patch.object(loop, "Clock", lambda: Clock(start=time.process_time())))
+                blocks.append([head, *compare(root, list(CASES), arguments)])
         if "processes" in arguments.parts:
-            blocks.append([head, *compare(root, TWO, arguments.steps, arguments.rounds, processes=2)])
+            blocks.append([head, *compare(root, TWO, arguments, processes=2)])
         if "staleness" in arguments.parts:
             blocks.append(["| | step / slower stage | ratio |\n|---|---|---|", *staleness(root, arguments.rounds)])
     print("\nseconds, predicted / measured\n")

@@ -29,6 +29,7 @@ from rlvr.app.policies import Setup, random_policy, set_threads, warmed
 from rlvr.app.ranks import quiet
 from rlvr.app.run_folder import RunFolder
 from rlvr.app.simulate import Costs
+from rlvr.app.sources import with_absolute_model
 from rlvr.app.tasks import make_chat, open_tasks
 from rlvr.config import Config
 from rlvr.core.batch import to_batch
@@ -304,7 +305,8 @@ def robust_line(inputs: Sequence[Sequence[float]], seconds: Sequence[float]) -> 
 
 def measure(config: Config, *, gpus: int = 1, seconds: float = 10.0, functions: Functions | None = None) -> Measured:
     """Measure for about that long, after loading; longer where one small step takes longer. UserError as `train`."""
-    notes, alone = list[str](), _alone(config)
+    config, notes = with_absolute_model(config), list[str]()
+    alone = _alone(config)
     with ExitStack() as stack:
         folder = RunFolder(root=Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rlvr-plan-"))))
         console = stack.enter_context(Console("none", 1, 1))

@@ -93,20 +93,17 @@ def table(found: Plan) -> str:
     from rlvr.evaluation.tables import table as aligned
     from rlvr.training.memory import size_text
 
-    step, total = found.prediction.step, found.prediction.total_s
-    rows = [(name, f"{seconds:,.3g} s", f"{seconds / step.step:.0%} of a step") for name, seconds in vars(step).items()]
-    rows += [("a step", f"{step.step:,.3g} s", f"bound by {found.bound_by}")]
-    rows += [
-        (name, duration(seconds), f"{seconds / total:.0%} of the run")
-        for name, seconds in found.prediction.totals.items()
-    ]
-    rows += [("the run", duration(total), "")]
+    run, step = found.prediction, found.prediction.step
+    rows = [(name, duration(took), f"{took / step.step:.0%} of a step") for name, took in vars(step).items()]
+    rows += [("a step", duration(step.step), f"bound by {found.bound_by}")]
+    rows += [(name, duration(took), f"{took / run.total_s:.0%} of the run") for name, took in run.totals.items()]
+    rows += [("the run", duration(run.total_s), f"{found.mean_tokens:.3g} tokens an episode")]
     rows += [("memory", size_text(found.memory_bytes), "peak of a process")]
     disk = ", ".join(f"{name} {size_text(size)}" for name, size in found.disk.items())
     rows += [("disk", size_text(sum(found.disk.values())), disk)]
     lines = aligned((found.measured.device, "", ""), rows, markdown=False)
     best = [f"{name} ({gain:.0%} less)" for name, gain in found.gains if gain > LEAST_GAIN]
-    return lines + f"would help most: {best[0] if best else 'nothing tried'}\n"
+    return lines + f"would help most: {best[0] if best else 'nothing that was tried'}\n"
 
 
 def duration(seconds: float) -> str:
