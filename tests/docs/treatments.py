@@ -67,6 +67,8 @@ TREATMENTS = [
     plain(r"rlvr train(?=.*(tracker\.report_to=\[\w|engine=vllm|task\.retriever=hybrid))(?!.*--cfg job).*", *JOB),
     elsewhere(r"(mlflow|wandb|tensorboard) .*", "tests/system/test_trackers.py"),
     elsewhere(r"rlvr train(?=.*env_id=)(?!.*--cfg job).*", "tests/system/test_verifiers.py"),
+    plain(r"rlvr plan (?!.*gsm8k).*", "--seconds", "1"),
+    plain(r"rlvr plan (?=.*gsm8k).*", "--seconds", "1", "rollout.max_completion_tokens=32"),
     # eval, predict, score, retrieve
     plain(
         r"rlvr (eval|predict) (?!.*(--retriever|where p\d|openai:|--help)).*",

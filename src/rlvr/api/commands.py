@@ -1,4 +1,4 @@
-"""`rlvr train` and `rlvr eval` as functions."""
+"""`rlvr train`, `rlvr plan` and `rlvr eval` as functions."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from rlvr.api.settings import Call, Data, RewardFunction, Values, data_file, evaluation, training
+from rlvr.api.settings import Call, Data, Functions, RewardFunction, Values, data_file, evaluation, training
 from rlvr.errors import UserError
 from rlvr.progress import progress
 from rlvr.tracking.jsonl import read_metrics
 from rlvr.tracking.rollouts import EpisodeRecord, read_rollouts, rollouts_path
 
 if TYPE_CHECKING:
+    from rlvr.app.plan import Plan
+    from rlvr.config import Config
     from rlvr.evaluation.summary import EvaluationResult
 
 
@@ -107,21 +109,14 @@ def train(
     """
     from rlvr.app.train import train as run_training
 
-    call = Call(
-        model=model,
-        data=data if callable(data) else data_file(data, "data"),
-        eval_data=data_file(eval_data, "eval_data"),
-        reward=reward,
-        tools=tools,
-        values=overrides,
-    )
-    config = training(call, config_name, config_dir)
-    result = in_a_thread(lambda stopped: run_training(config, stopped, call.functions))
+    values = {"model": model, "data": data, "eval_data": eval_data, "reward": reward, "tools": tools}
+    config, functions = _to_train(config_name, config_dir, **values, values=overrides)
+    result = in_a_thread(lambda stopped: run_training(config, stopped, functions))
     return Run(
         folder=result.folder.absolute(),
         num_steps=result.num_steps,
         finished=result.finished,
-        functions=call.functions,
+        functions=functions,
     )
 
 
@@ -178,6 +173,36 @@ def evaluate(
 
     note = partial(print, file=sys.stderr)
     return in_a_thread(work)
+
+
+def plan(
+    *,
+    gpus: int | None = None,
+    servers: int = 0,
+    mean_tokens: float | None = None,
+    seconds: float = 10.0,
+    config_name: str | None = None,
+    config_dir: str | Path | None = None,
+    **arguments: Any,
+) -> Plan:
+    """Run `rlvr plan`: what `train` with these `arguments` will take. `rlvr plan --help` explains the others.
+
+    Raises UserError, one sentence, for errors that the caller can correct.
+    """
+    from rlvr.app.plan import plan as make_plan
+
+    given = {key: arguments.pop(key) for key in ("model", "data", "eval_data", "reward", "tools") if key in arguments}
+    config, functions = _to_train(config_name, config_dir, **given, values=arguments)
+    options = {"gpus": gpus, "servers": servers, "mean_tokens": mean_tokens, "seconds": seconds}
+    return in_a_thread(lambda stopped: make_plan(config, functions=functions, **options))
+
+
+def _to_train(config_name: str | None, config_dir: str | Path | None, **values: Any) -> tuple[Config, Functions]:
+    """The configuration of a call of `train`, and the functions in it."""
+    data, eval_data = values.get("data"), data_file(values.get("eval_data"), "eval_data")
+    values |= {"data": data if callable(data) else data_file(data, "data"), "eval_data": eval_data}
+    call = Call(**values)
+    return training(call, config_name, config_dir), call.functions
 
 
 class _StoppedError(Exception):

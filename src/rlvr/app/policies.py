@@ -107,20 +107,26 @@ def scratch_policy(setup: Setup, stopped: Stopped) -> HubPolicy | None:
         policy = load_for_inference(str(folder.warm_start), device=choose_device(config.trainer.device))
         setup.tasks.fit(config, policy)
         return policy
-    model, tokenizer = _random(config, setup.tasks.own)
-    move(model, choose_device(config.trainer.device))
-    policy = HubPolicy(model=model, tokenizer=tokenizer)
-    setup.tasks.fit(config, policy)
+    policy = random_policy(setup)
     check_engine(config, policy)
     set_threads(config, policy, world)
-    if config.warm_start.enabled and not _warmed(setup, policy, stopped):
+    if config.warm_start.enabled and not warmed(setup, policy, stopped):
         return None
     if world.is_first:
         save_atomically(policy.save, folder.warm_start)
     return policy
 
 
-def _warmed(setup: Setup, policy: HubPolicy, stopped: Stopped) -> bool:
+def random_policy(setup: Setup) -> HubPolicy:
+    """The model made from scratch, before its warm start."""
+    model, tokenizer = _random(setup.config, setup.tasks.own)
+    move(model, choose_device(setup.config.trainer.device))
+    policy = HubPolicy(model=model, tokenizer=tokenizer)
+    setup.tasks.fit(setup.config, policy)
+    return policy
+
+
+def warmed(setup: Setup, policy: HubPolicy, stopped: Stopped) -> bool:
     """Run the warm start, or load it from the cache; False if stopped."""
     settings, task, world, console = setup.config.warm_start, setup.tasks.own, setup.world, setup.console
     microbatch_tokens = cpu_tokens(setup.config.trainer.microbatch_tokens)

@@ -8,11 +8,11 @@ from functools import partial
 from pathlib import Path
 
 from rlvr.app.assemble import assemble
-from rlvr.app.plan import plan
 from rlvr.app.policies import Setup, Stopped, check_engine, save_atomically, scratch_policy, set_threads
 from rlvr.app.ranks import any_stopped, check_shares, fail_together, quiet, shared_folder
 from rlvr.app.run_folder import RunFolder, open_run_folder
 from rlvr.app.sources import with_absolute_model
+from rlvr.app.summary import summary
 from rlvr.app.tasks import open_tasks
 from rlvr.config import Config
 from rlvr.core.loop import train as run_loop
@@ -54,7 +54,7 @@ def train(config: Config, stopped: Stopped = lambda: False, functions: Functions
         check_engine(config)
         shown = config if world.is_first else quiet(config)
         console = stack.enter_context(_console(shown))
-        for line in plan(config):
+        for line in summary(config):
             console.note(line)
         if config.trainer.strategy != "single":
             console.note(f"processes: {world.size}, trainer.strategy={config.trainer.strategy}")

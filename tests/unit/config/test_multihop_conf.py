@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rlvr.app.plan import plan
+from rlvr.app.summary import summary
 from rlvr.config.compose import load_config
 from rlvr.errors import ConfigError
 from rlvr.models.settings import PretrainedModel
@@ -41,7 +41,7 @@ def test_a_run_has_the_settings_of_the_project() -> None:
     assert config.algorithm.name == "dr_grpo"
     assert (config.trainer.learning_rate, config.trainer.max_grad_norm) == (1e-5, 0.1)
     assert config.prompt.answer_in == "complete"
-    assert any("retriever bm25" in line for line in plan(config))
+    assert any("retriever bm25" in line for line in summary(config))
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rlvr.app.plan import plan
+from rlvr.app.summary import summary
 from rlvr.config.compose import load_config
 from rlvr.errors import ConfigError
 
@@ -194,7 +194,7 @@ def test_values_of_our_own_files_are_never_idle() -> None:
 
 
 def notes(*overrides: str, config_name: str = "gsm8k") -> list[str]:
-    return [line for line in plan(load_config(overrides, config_name=config_name)) if line.startswith("note: ")]
+    return [line for line in summary(load_config(overrides, config_name=config_name)) if line.startswith("note: ")]
 
 
 def test_a_prompt_without_a_place_for_the_answer_is_noted() -> None:

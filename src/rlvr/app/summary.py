@@ -1,0 +1,34 @@
+"""A summary of the run in a few lines, printed before anything is loaded."""
+
+from rlvr.config import Config
+
+
+def summary(config: Config) -> list[str]:
+    """`["task: gsm8k (openai/gsm8k)", "model: Qwen/Qwen2.5-0.5B-Instruct, float32, LoRA r=16", ...]`"""
+    rollout, evaluation = config.rollout, config.evaluation
+    steps = f"{config.trainer.max_steps} steps of {rollout.prompts_per_step} prompts x {rollout.group_size} completions"
+    also = [f"{name} ({bundle.task.origin})" for name, bundle in evaluation.also.items()]
+    beside = f", also {', '.join(also)}" if also else ""
+    parts = " + ".join(f"{part.weight:g} x {name}" for name, part in config.reward.parts.items())
+    return [
+        f"task: {config.task.label} ({config.task.origin})",
+        f"model: {config.model.summary}",
+        f"reward: {parts or ('by task' if config.task.bundles else 'by the environment')}",
+        f"training: {config.algorithm.name}, {steps}, learning rate {config.trainer.learning_rate:g}",
+        *_staleness(config),
+        "evaluation: none"
+        if evaluation.every is None
+        else f"evaluation: every {evaluation.every} steps, {evaluation.num_examples} examples{beside}",
+        *(f"note: {note}" for note in config.notes),
+    ]
+
+
+def _staleness(config: Config) -> list[str]:
+    """The sampling mode and its off-policy correction."""
+    limit, correction = config.rollout.max_staleness, config.algorithm.mismatch_correction
+    if limit == 0:
+        return []
+    how = f"corrected by {correction}"
+    if correction == "none":
+        how = "not corrected (algorithm.mismatch_correction=none): watch policy/mismatch_kl"
+    return [f"rollouts: sampled while the trainer works, by weights at most {limit} updates old, {how}"]

@@ -1,0 +1,61 @@
+"""`rlvr plan`: what it says, and what it leaves alone."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rlvr.errors import ConfigError
+from tests.system.harness import Cli
+
+QUICK = ("plan", "--config-name", "rpn_test", "--seconds", "1", "warm_start.cache=false")
+
+
+def test_a_plan(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = json.loads(cli.ok(*QUICK, "--json").out)
+    assert found["step_s"] == pytest.approx(sum(found["stages_s"].values()))
+    assert found["bound_by"] == max(found["stages_s"], key=found["stages_s"].__getitem__)
+    assert all(found["stages_s"][name] > 0 for name in ("generation", "scoring", "update", "other"))
+    assert list(found["totals_s"]) == ["warm start", "steps", "evaluations", "checkpoints"]
+    assert found["totals_s"]["steps"] == pytest.approx(15 * found["step_s"])
+    assert found["total_s"] == pytest.approx(sum(found["totals_s"].values()))
+    # the weights and two moments at the end, and the model in warm_start/ and final/
+    weights = found["memory"]["weights"]
+    assert found["disk"]["checkpoints"] == pytest.approx(3 * weights, rel=0.01)
+    assert found["disk"]["models"] == 2 * weights
+    assert found["disk"]["rollouts"] > 0
+    assert found["memory_bytes"] > 2e8  # torch alone
+    assert {"--gpus 2", "--servers 1", "evaluation.every=10"} <= found["gains"].keys()
+    assert 1 <= found["mean_tokens"] <= 30
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_table_for_other_machines(cli: Cli) -> None:
+    done = cli.ok(*QUICK, "--gpus", "4", "--servers", "2", "--mean-tokens", "20")
+    for part in ("generation", "a step", "bound by ", "the run", "peak of a process", "rollouts", "would help most: "):
+        assert part in done.out
+    assert "as fast as the local engine" in done.err
+
+
+def test_lengths_can_be_given(cli: Cli) -> None:
+    found = json.loads(cli.ok(*QUICK, "--mean-tokens", "12", "--json").out)
+    assert found["mean_tokens"] == pytest.approx(12, rel=0.25)  # no completion is longer than 30
+
+
+def test_a_run_that_could_not_start_is_refused(cli: Cli) -> None:
+    cli.refuses(2, ["plan", "trainer.learnin_rate=1"], "did you mean trainer.learning_rate")
+    cli.refuses(2, ["plan", "--config-name", "rnp"], "did you mean rpn")
+    cli.refuses(2, [*QUICK, "--gpus", "3"], "rollout.prompts_per_step=16", "15 or 18")
+    cli.refuses(1, ["plan", "--config-name", "gsm8k", "model.name_or_path=absent/folder"], "absent/folder")
+    cli.refuses(2, ["plan", "--gpus", "0"], "--gpus")
+
+
+def test_in_python() -> None:
+    import rlvr
+
+    found = rlvr.plan(config_name="rpn_test", seconds=1, gpus=2, trainer={"max_steps": 30})
+    assert found.machines.gpus == 2
+    assert found.prediction.total_s > 30 * found.prediction.step.step > 0
+    with pytest.raises(ConfigError, match="prompts_per_step=16"):
+        rlvr.plan(config_name="rpn_test", gpus=5)
