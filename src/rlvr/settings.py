@@ -33,12 +33,12 @@ def setting(
     """A field of a `Settings` class.
 
     Args:
-            default: a list or dict is copied.
-            description: one line for `rlvr train --help-config`.
-            only_if: a Python expression over sibling fields and the sections of the run, e.g. `"kl_coef > 0"` or
-                `"enabled and model.from_scratch"`. If it is false, a value set by the user is an error.
-            debug: value with `debug=true`; a smaller number stays.
-            bounds: `ge`, `gt`, `le`, `lt`, `min_length`, `pattern`, ... of `pydantic.Field`.
+        default: a list or dict is copied.
+        description: one line for `rlvr train --help-config`.
+        only_if: a Python expression over sibling fields and the sections of the run, e.g. `"kl_coef > 0"` or
+            `"enabled and model.from_scratch"`. If it is false, a value set by the user is an error.
+        debug: value with `debug=true`; a smaller number stays.
+        bounds: `ge`, `gt`, `le`, `lt`, `min_length`, `pattern`, ... of `pydantic.Field`.
     """
     return Field(default, description=description, json_schema_extra={"only_if": only_if, "debug": debug}, **bounds)
 

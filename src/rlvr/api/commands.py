@@ -96,10 +96,9 @@ def train(
         data: Rows, a file of them, or a function that yields them (task=generator); None: the configuration's task.
             Rows are kept in `runs/data/`, so that the run can be resumed and repeated.
         eval_data: Held-out rows or a file of them; None: a tenth of `data`, chosen by hash.
-            reward: Your function (it runs in a killable process; implies prompt=plain unless another is chosen), a
-            choice of the
-                group, values as in `overrides`, or None: the task's reward.
-            tools: Typed functions with docstrings that the model of a multi-hop task may call, besides the task's own.
+        reward: Your function (it runs in a killable process; implies prompt=plain unless another is chosen), a choice
+            of the group, values as in `overrides`, or None: the task's reward.
+        tools: Typed functions with docstrings that the model of a multi-hop task may call, besides the task's own.
         config_name: As `--config-name`; None: `gsm8k` with `data`, else `rpn`.
         config_dir: As `--config-dir`.
         overrides: Choices and values: `seed=1`, `algorithm="dapo"`, `trainer={"max_steps": 5}`,
@@ -136,13 +135,12 @@ def evaluate(
 
     Args:
         model: A run, a folder or Hub id, or an endpoint as `openai:http://127.0.0.1:8000/v1#NAME`.
-            task: The configuration or task; None: the run's own, or with `data` those rows.
-            data: Held-out rows, or a file of them; a run's model is prompted as in the run.
-            reward: As in `train`. A Python function of the run must be passed again, unless `model` is the `Run`
-            itself.
+        task: The configuration or task; None: the run's own, or with `data` those rows.
+        data: Held-out rows, or a file of them; a run's model is prompted as in the run.
+        reward: As in `train`. A Python function of the run must be passed again, unless `model` is the `Run` itself.
         num_examples: None: `evaluation.num_examples`, or all of `data`.
         samples_per_example: None: `evaluation.samples_per_example`.
-            output: A file of the records, appended to during the evaluation; the same call resumes it.
+        output: A file of the records, appended to during the evaluation; the same call resumes it.
         overrides: As in `train`.
 
     Raises UserError, one sentence, for errors that the caller can correct.

@@ -85,7 +85,7 @@ class VllmDiedError(UserError):
     def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
         status = process.returncode
         how = signal.Signals(-status).name if status < 0 else f"exit status {status}"
-        super().__init__(f"vLLM died ({how}): the end of its log stands above, all of it in {log}.")
+        super().__init__(f"vLLM died ({how}): the end of its log is above, all of it in {log}.")
 
 
 @dataclass(frozen=True, kw_only=True)

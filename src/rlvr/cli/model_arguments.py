@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from rlvr.config import Config
     from rlvr.tasks.settings import Reads
 
-MODEL_HELP = "run folder, checkpoint folder, model folder, Hub id, or an endpoint: openai:ADDRESS#NAME"
+MODEL_HERE = "run folder, checkpoint folder, model folder or Hub id"
+MODEL_HELP = f"{MODEL_HERE}, or an endpoint: openai:ADDRESS#NAME"
 SPLITS = {"test": "test", "validation": "test", "train": "train"}
 """`validation` means `test`: a task has one held-out set; its settings select the file or split."""
 ENDPOINT = "openai:"

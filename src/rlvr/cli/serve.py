@@ -4,7 +4,7 @@ import argparse
 import os
 import re
 
-from rlvr.cli.model_arguments import MODEL_HELP, add_config_dir, at_least, hush, note, port
+from rlvr.cli.model_arguments import MODEL_HERE, add_config_dir, at_least, hush, note, port
 from rlvr.cli.signals import ended_by_sigterm
 from rlvr.errors import ConfigError, suggestion
 from rlvr.progress import progress
@@ -37,7 +37,7 @@ ONLY_WITH = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help=MODEL_HELP)
+    parser.add_argument("model", metavar="MODEL", help=MODEL_HERE)
     parser.add_argument("--host", metavar="H", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     parser.add_argument("--port", metavar="P", type=port, default=8000, help="0: any free one (default: 8000)")
     parser.add_argument("--api-key", metavar="K", help=f"clients must send it (default: ${KEY_VARIABLE}, else none)")

@@ -116,8 +116,7 @@ def make_tool(
     - Any other one runs in a thread of `threads` (default: its own) and is abandoned there after its time; it may still
       change the state later.
     - With `inline=True` the event loop calls it directly, which saves about 60 microseconds. There is no time limit:
-    only
-      for in-memory lookups that cannot block.
+      only for in-memory lookups that cannot block.
 
     UserError for a function without a docstring, or with a parameter type that JSON cannot express.
     """

@@ -122,7 +122,7 @@ def _group(records: Iterable[EvaluationRecord]) -> tuple[list[list[EvaluationRec
         num_different += known.setdefault(key, record).correct != record.correct
     notes = []
     if num_unknown:
-        notes.append(f"{num_unknown:,} answers to prompts whose right answer is not known are in no number.")
+        notes.append(f"{num_unknown:,} answers to prompts without a known right answer are not counted.")
     if num_twice:
         notes.append(
             f"{num_twice:,} records are there twice ({num_different:,} with another grade): the first one counts."

@@ -45,7 +45,7 @@ def collect(paths: Sequence[Path], *, only: Container[Path] | None = None, token
         if found:
             used.append(file)
             if file.suffix == ".partial":
-                notes.append(f"{file} is of an evaluation that has not ended: what ends early is in it first.")
+                notes.append(f"{file} is of an unfinished evaluation: short episodes are over-represented.")
         if names is not None:  # `rpn_small` for task `rpn`; `mix/gsm8k` for one set of several
             model, task, own = names
             found = [replace(r, model=model, task=task if r.task == own else f"{task}/{r.task}") for r in found]

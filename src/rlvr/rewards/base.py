@@ -63,14 +63,13 @@ class Part(Component, ABC):
                 return Grade(value=float(attempt.state.hops))
 
     Class attributes:
-            in_process: `grade` never blocks and runs in this process. Otherwise it runs in a process that is killed
-            after
-                reward.timeout_s, on a copy of the attempt without `state`.
-            is_penalty: normally 0.
-            needs_markers: reads the markers around reasoning and solution.
-            needs_metadata: only scores examples with the metadata of a certain task.
-            preload: modules imported in the worker process before it grades; the deadline starts afterwards.
-            scores, instead: descriptions of the tasks it `suits`, and of the parts for other tasks.
+        in_process: `grade` never blocks and runs in this process. Otherwise it runs on a copy of the attempt without
+            `state`, in a process that is killed after reward.timeout_s.
+        is_penalty: normally 0.
+        needs_markers: reads the markers around reasoning and solution.
+        needs_metadata: only scores examples with the metadata of a certain task.
+        preload: modules imported in the worker process before it grades; the deadline starts afterwards.
+        scores, instead: descriptions of the tasks it `suits`, and of the parts for other tasks.
     """
 
     group = "reward"

@@ -6,9 +6,8 @@
         boxed       inside the single `\\boxed{...}`, braces balanced; text may follow, but no other box
         whole       the whole text
         complete    the argument `final_answer` of a call of the tool `complete`, in any turn
-        equals      the single word between the last `=`, possibly the prompt's, and the first `<eoe>` (the end, for
-        models
-                do not have that word, the end:   4 1 + = 5 <eoe>
+        equals      the single word between the last `=`, possibly the prompt's, and the first `<eoe>` (for models that
+                    do not have that word, the end):   4 1 + = 5 <eoe>
 
 Extraction is strict: an unclosed block, two solution blocks, two boxes (even with one answer), two `####`, or a number
 after the solution block give no answer. A cut-off completion has no answer: its last number may be incomplete.

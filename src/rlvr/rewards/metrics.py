@@ -61,8 +61,7 @@ class FinqaMetric(NumericMetric):
     """Right if the number is `exe_ans`, or `exe_ans` rounded to the 3 or more digits of the answer; or yes/no agree.
 
     0.34719, 34.7% and 34.72% are right for 0.34719; 35% and 34.8% are not. The official scorer (`rlvr score`) requires
-    all
-    5 decimals.
+    all 5 decimals.
     """
 
     is_same = staticmethod(same_in_finqa)

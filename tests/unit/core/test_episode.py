@@ -132,6 +132,8 @@ def test_how_an_episode_ends(script: Any, stop: StopReason, num_turns: int, ends
     episode = run(engine, env)
     assert (episode.stop_reason, episode.score.status) == (ends, status)
     assert [turn.stop_reason for turn in env.scored] == [stop] * len(script)
+    # only an end token is taken off
+    assert [turn.text for turn in env.scored] == [turn.completion.removesuffix("$") for turn in env.scored]
     assert [params.seed for params in engine.requests] == [100, 101][: len(script)]  # each turn has its own
     assert len(env.heard) == (len(script) if stop is StopReason.STOP else 0)
     if num_turns == 1:  # nothing is kept for a next turn

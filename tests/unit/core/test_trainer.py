@@ -157,6 +157,17 @@ def test_pitfall_22_target_kl_ends_the_updates_of_a_batch(target: str, num_updat
     assert 1e-2 < metrics["policy/approx_kl"] < 1e2
 
 
+def test_target_kl_sees_the_newest_update_not_their_mean(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[float] = []
+    monkeypatch.setattr(Ppo, "stop_early", lambda self, approx_kl: bool(seen.append(approx_kl)))
+    overrides = ["algorithm=ppo", "rollout.group_size=1", "rollout.prompts_per_step=12", "trainer.learning_rate=0.05"]
+    overrides += ["algorithm.num_epochs=3", "algorithm.num_minibatches=1"]
+    policy = tiny_policy(critic=True)
+    metrics = update(tiny_trainer(policy, *overrides), tiny_batch(policy))
+    assert seen[0] == pytest.approx(0.0, abs=1e-6)  # the first update starts at the old policy
+    assert metrics["policy/approx_kl"] == pytest.approx(sum(seen) / 3)  # each update trains on the same tokens
+
+
 def test_pitfall_36_minibatches_visit_every_row_once_an_epoch() -> None:
     settings = ("rollout.prompts_per_step=12", "algorithm.num_minibatches=3", "algorithm.num_epochs=2")
     trainer = tiny_trainer(tiny_policy(), *settings)

@@ -76,7 +76,7 @@ def test_pitfall_38_a_prompt_without_a_known_answer_is_not_wrong() -> None:
     own = greedy([0, 0], split="prompts", expected="")
     found = analyze([*own, record("e2", True, split="prompts")])
     assert [(cell.split, cell.scores["accuracy"].value) for cell in found.cells] == [("prompts", 1.0)]
-    assert found.notes == ("2 answers to prompts whose right answer is not known are in no number.",)
+    assert found.notes == ("2 answers to prompts without a known right answer are not counted.",)
     assert analyze(own).cells == ()
 
 

@@ -27,7 +27,7 @@ def test_all_records_under_a_folder_are_found_and_nothing_else(tmp_path: Path) -
     found = collect([tmp_path])
     assert [record.model for record in found.records] == ["a", "a", "c", "c", "c", "b"]
     partial = tmp_path / "c.jsonl.partial"
-    assert found.notes == (f"{partial} is of an evaluation that has not ended: what ends early is in it first.",)
+    assert found.notes == (f"{partial} is of an unfinished evaluation: short episodes are over-represented.",)
 
 
 def test_pitfall_38_damaged_lines_are_named_and_the_rest_used(tmp_path: Path) -> None:

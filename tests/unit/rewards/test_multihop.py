@@ -131,6 +131,13 @@ def test_recall_precision_and_f1(ids: tuple[str, ...], shares: tuple[float, ...]
         assert (found.status, cited.status) == ("scored", "scored")
 
 
+def test_recall_counts_facts_and_precision_documents() -> None:
+    """In a corpus two passages may hold the same fact: finding both is no more recall, and no less precision."""
+    notes = replace(state(), support={"3": "born", "33": "born", "12": "died"}, num_support=2)
+    assert notes.shares(["3", "33"]) == pytest.approx((0.5, 1.0, 2 / 3))
+    assert notes.shares(["3", "33", "12", "7"]) == pytest.approx((1.0, 0.75, 6 / 7))
+
+
 @pytest.mark.parametrize("hops", [1, 2, 3, 4])
 def test_pitfall_28_the_formulas_are_those_of_the_projects(hops: int) -> None:
     notes = state("3", "5", "7", support=("3", "12"), hops=hops)

@@ -23,6 +23,7 @@ from rlvr.tracking.rollouts import (
     cut_back,
     make_records,
     read_rollouts,
+    reply_ids,
     rollouts_path,
     write_rollouts,
 )
@@ -225,3 +226,7 @@ def test_a_file_without_token_versions_is_read(tmp_path: Path) -> None:
         del line["rows"][0]["policy_versions"]
     path.write_bytes(gzip.compress("".join(json.dumps(line) + "\n" for line in lines).encode()))
     assert read_rollouts(path)[0].rows[0].policy_versions is None
+
+
+def test_a_next_prompt_cut_short_has_no_reply() -> None:
+    assert reply_ids(turn((1, 7), 5, 9), turn((1, 7, 5), 4)) == ()

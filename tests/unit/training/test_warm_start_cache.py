@@ -22,6 +22,10 @@ class LastCopyDiffers(Copies):
         return prompt, "7 <eoe>" if index == 11 else completion
 
 
+class Unstopped(Copies):
+    stop_words = ()  # so that the tokenizer's end token is appended
+
+
 def key(policy: HubPolicy | None = None, task: Any = None, microbatch_tokens: int = 2048, **changes: Any) -> str:
     settings = WarmStartSettings(**(SETTINGS | changes))
     return content_key(policy or tiny_policy(), task or Copies(), settings, microbatch_tokens)
@@ -44,9 +48,9 @@ def test_same_content_has_the_same_key():
 
 
 def test_other_content_has_another_key():
-    others = [{"policy": changed()}, {"task": LastCopyDiffers()}, {"microbatch_tokens": 64}]
+    others = [{"policy": changed()}, {"task": LastCopyDiffers()}, {"task": Unstopped()}, {"microbatch_tokens": 64}]
     keys = [key(**other) for other in (*others, {"learning_rate": 1e-4}, {"loss_on": "all"}, {})]
-    assert len(set(keys)) == 6
+    assert len(set(keys)) == 7
 
 
 def test_threads_and_libraries_are_content(monkeypatch: pytest.MonkeyPatch):

@@ -34,8 +34,8 @@ SEVERAL_UPDATES = "num_epochs * num_minibatches > 1"
 Aggregation = Annotated[
     Literal["token_mean", "sequence_mean", "sequence_sum", "fixed_length"],
     setting(
-        description="token_mean: sum / all trained tokens; sequence_mean: mean over rows of per-row token means; "
-        "sequence_sum: mean over rows of per-row sums; fixed_length: sum / (rows x max_completion_tokens)"
+        description="token_mean: sum / all trained tokens; sequence_mean: mean over episodes of their token means; "
+        "sequence_sum: mean over episodes of their sums; fixed_length: sum / (episodes x max_completion_tokens)"
     ),
 ]
 KlEstimator = Annotated[

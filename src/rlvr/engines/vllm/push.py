@@ -168,8 +168,8 @@ def push_to(member: Member, push: Push, expected: Expected) -> None:
     push, so its facts are read again.
 
     Raises:
-            UserError: it no longer fits, cannot read the files, or its logprobs differ from the trainer's.
-            ServerGoneError: it does not answer.
+        UserError: it no longer fits, cannot read the files, or its logprobs differ from the trainer's.
+        ServerGoneError: it does not answer.
     """
     try:
         if member.server.weight_version() == push.name:

@@ -93,8 +93,8 @@ def _formula(program: Sequence[Step], symbols: Mapping[str, int], formulas: Form
     """The last step, expanded.
 
     Raises:
-            LookupError, ValueError: no steps, an invalid or forward reference, an unknown operation or one at the wrong
-                place.
+        LookupError, ValueError: no steps, an invalid or forward reference, an unknown operation or one at the wrong
+            place.
     """
     needed = {len(program) - 1}
     for index in range(len(program) - 1, -1, -1):

@@ -70,12 +70,12 @@ def execute(tokens: Sequence[str], table: Sequence[Sequence[str]]) -> tuple[bool
     """Invalid flag and result of a program; never raises.
 
     Args:
-            tokens: the program; the last token is always dropped, as in the official script.
-            table: rows of cells; the first cell of a row is its name.
+        tokens: the program; the last token is always dropped, as in the official script.
+        table: rows of cells; the first cell of a row is its name.
 
     Returns:
-            `(False, 0.01639)`, `(False, "yes")`, or `(False, "n/a")` without any step; results are rounded to 5 digits.
-            With the flag set, the result is that of the last valid step, "n/a" without one.
+        `(False, 0.01639)`, `(False, "yes")`, or `(False, "n/a")` without any step; results are rounded to 5 digits.
+        With the flag set, the result is that of the last valid step, "n/a" without one.
     """
     body = tokens[:-1]
     if not is_well_formed(body):

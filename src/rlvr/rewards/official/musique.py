@@ -46,7 +46,7 @@ def file_scores(predictions: Sequence[Row], golds: Sequence[Row]) -> dict[str, f
     `group_answer_sufficiency_f1` and `group_support_sufficiency_f1`.
 
     Raises:
-            ValueError: predictions and golds do not match.
+        ValueError: predictions and golds do not match.
     """
     if [prediction.id for prediction in predictions] != [gold.id for gold in golds]:
         raise ValueError(

@@ -124,6 +124,11 @@ def test_soft_overlong_penalty_by_hand(buffer: int, expected: list[float]):
     assert dapo.shaped_rewards(torch.ones(5), lengths, 100).tolist() == expected
 
 
+def test_dapo_penalizes_the_longest_turn_not_the_sum():
+    two_turns, short = [1] * 8 + [0] + [1] * 8, [1] * 4 + [0] * 13  # 8 + 8 sampled tokens of at most 16 a turn
+    assert not advantages_of("dapo", batch_of([two_turns, short], [1.0, 1.0])).any()
+
+
 def test_dapo_shapes_rewards_before_the_group_statistics():
     batch = batch_of([[1] * 16, [1] * 4 + [0] * 12], [1.0, 1.0])  # 16 sampled tokens of 16, buffer 4: penalty 1
     found = advantages_of("dapo", batch, std_normalization="none")

@@ -70,8 +70,8 @@ def count_tokens(model) -> list[int]:
 
 @pytest.mark.parametrize(
     ("kept", "new", "num_prefilled"),
-    [(24, [7, 8, 9], 4), (12, prompt(6, seed=5), 6)],
-    ids=["three new tokens, and the last sampled one, which was never fed", "a rewritten prompt"],
+    [(24, [7, 8, 9], 4), (12, prompt(6, seed=5), 6), (20, [], 1)],
+    ids=["three new tokens, and the last sampled one, which was never fed", "a rewritten prompt", "the same prompt"],
 )
 def test_a_session_prefills_only_what_is_new(kept, new, num_prefilled):
     model = tiny_model()
