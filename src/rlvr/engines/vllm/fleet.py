@@ -61,7 +61,8 @@ class Fleet:
     async def recheck(self, turn: asyncio.Lock, member: Member, num_looks: int, problem: Exception) -> None:
         """Re-check a server whose request failed after `num_looks` checks; concurrent failures share one check."""
         async with turn:
-            if member.num_looks == num_looks and not await asyncio.to_thread(self._bring_up, member):
+            known = bool(member.problem)
+            if member.num_looks == num_looks and not await asyncio.to_thread(self._bring_up, member) and not known:
                 self._on_note(f"lost the server {member.url} ({problem})")
 
     async def _wait(self) -> None:

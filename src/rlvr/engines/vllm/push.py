@@ -118,6 +118,10 @@ class Push:
     probe: Probe
     tolerance: float | None  # None: by the precision
 
+    @property
+    def run(self) -> str:
+        return self.name.partition("/")[0]
+
 
 class Member:
     def __init__(self, server: Server, facts: Facts, model: str) -> None:
@@ -126,6 +130,7 @@ class Member:
         self.adapters: list[str] = []  # loaded adapters, oldest first
         self.load = 0  # running requests
         self.is_up = True
+        self.is_ours = False  # has had weights of this run
         self.num_looks = 0  # attempted pushes
         self.problem = ""  # why it is down
         self.lock = threading.Lock()  # one push at a time
@@ -168,11 +173,17 @@ def push_to(member: Member, push: Push, expected: Expected) -> None:
     push, so its facts are read again.
 
     Raises:
-        UserError: it no longer fits, cannot read the files, or its logprobs differ from the trainer's.
+        UserError: it no longer fits, has another run's weights, cannot read the files, or its logprobs differ from the trainer's.
         ServerGoneError: it does not answer.
     """
     try:
-        if member.server.weight_version() == push.name:
+        has = member.server.weight_version()
+        if member.is_ours and "/" in has and has.partition("/")[0] != push.run:
+            raise UserError(
+                f"the server {member.url} has weights of another run now: give each run servers of its own "
+                "(engine.urls), and go on with resume=true."
+            )
+        if has == push.name:
             member.server.call("/resume")  # an interrupted push may have left it paused
         else:
             _refresh(member, expected)
@@ -186,6 +197,7 @@ def push_to(member: Member, push: Push, expected: Expected) -> None:
             "docs/vllm.md says, and let engine.weights_dir name a folder that it shares with the trainer."
         ) from error
     _check_gap(member, push, gap, expected)
+    member.is_ours = True
 
 
 def _refresh(member: Member, expected: Expected) -> None:

@@ -99,6 +99,13 @@ def test_pitfall_30_two_ranks_push_to_a_returned_server_once(tmp_path: Path) -> 
     assert not list(tmp_path.glob("*.lock"))
 
 
+def test_a_server_that_another_run_took_is_named(tmp_path: Path) -> None:
+    with one_server(tmp_path) as (engine, fake, policy):
+        engine_of(policy, tmp_path / "other", fake).load_weights(0)  # takes it: an ended run's server is free
+        with pytest.raises(UserError, match=rf"{fake.url} has weights of another run now: give each run servers of it"):
+            engine.load_weights(1)
+
+
 def refused(tmp_path: Path, route: str, wrong: Any) -> str:
     """Error of a push during which one route goes wrong."""
     with one_server(tmp_path, version=None, fault=wrong_at(route, wrong)) as (engine, fake, _):
