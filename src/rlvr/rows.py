@@ -222,5 +222,10 @@ def ascii_text(text: str) -> str:
     return text.encode("ascii", "backslashreplace").decode("ascii") if text.isprintable() else ascii(text)[1:-1]
 
 
+def printable(text: str) -> str:
+    """The text with control characters and the like escaped."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
 def _cut(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[:limit] + "..."

@@ -19,6 +19,7 @@ from rlvr import registry
 from rlvr.config import messages
 from rlvr.config.config import CHOICES, SECTIONS
 from rlvr.errors import ConfigError, suggestion
+from rlvr.lines import quoted
 
 GROUPS = tuple(group for group in CHOICES if group != "reward")  # groups whose choices are components
 FOLLOWS_TASK = ("reward", "prompt")
@@ -167,16 +168,23 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
     parsed = []
     for line in overrides:
         try:
-            parsed.append(parser.parse_override(line))
+            parsed.append(parser.parse_override(_with_letters_quoted(line)))
         except HydraException as error:
             raise ConfigError(_unreadable(line, error)) from None
     return parsed
 
 
+def _with_letters_quoted(line: str) -> str:
+    """`run_dir=runs/Übung` as `run_dir="runs/Übung"`: unquoted, Hydra reads ASCII letters only."""
+    key, equals, value = line.partition("=")
+    is_plain = not value.isascii() and not set(value) & set("\"'[]{}(),=$\\")
+    return f"{key}{equals}{quoted(value)}" if is_plain else line
+
+
 def _unreadable(line: str, error: HydraException) -> str:
     key, equals, value = line.partition("=")
     if not equals:
-        return f"{line}: an override is written key=value, e.g. trainer.max_steps=5."
+        return f"{line}: an override is written key=value, e.g. trainer.max_steps=5, without spaces around =."
     named = re.sub(r"\[\w*\]", "", key)  # reward.reward_functions[0].params.correct_reward=5.0
     if named != key:
         return messages.unknown_key(named, value, {}).replace(named, key, 1)
@@ -200,6 +208,7 @@ def check_overrides(parsed: list[Override], source: Source) -> list[Override]:
         problem = None
         if override.is_sweep_override() or inclusive_range(line) != line:
             text = f"""; a text with commas needs quotes in quotes, '{key}="a,b"'""" if "," in line else ""
+            text = "; a number has a decimal point, not a comma" if re.search(r"=\d+,\d+(e-?\d+)?$", line) else text
             problem = f"several values make a sweep; add --multirun, or write a list as {key}=[...]{text}"
         elif section.partition("/")[0] == "hydra":
             problem = "Hydra's own settings have no effect here; run_dir=... sets the run folder"

@@ -54,7 +54,7 @@ def collect(paths: Sequence[Path], *, only: Container[Path] | None = None, token
         reason = f" ({notes[0].rstrip('.')})" if notes else ""
         raise UserError(
             f"{', '.join(map(str, paths))}: no record of an evaluation{reason}; write some with `rlvr eval MODEL "
-            "--output FILE.jsonl`."
+            "--output FILE.jsonl`; runs are compared by `rlvr report`."
         )
     return Collected(records=tuple(records), files=tuple(used), notes=tuple(notes))
 

@@ -13,6 +13,7 @@ from pydantic_core import to_jsonable_python
 from rlvr.evaluation.analysis import Analysis, Cell, Cost
 from rlvr.evaluation.compare import Comparison
 from rlvr.evaluation.intervals import Interval
+from rlvr.rows import printable
 from rlvr.tracking.evaluations import EvaluationRecord
 
 TableRow = tuple[str, ...]
@@ -202,7 +203,7 @@ def _tail(text: str) -> str:
 
 def _safe(text: str, markdown: bool) -> str:
     """Without control characters; for Markdown without markup."""
-    plain = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+    plain = printable(text)
     return re.sub(r"([\\|<>`*\[\]])", r"\\\1", plain) if markdown else plain
 
 

@@ -27,12 +27,25 @@ def sweep_table(histories: Sequence[History]) -> list[list[str]]:
     keys = dict.fromkeys(key for one in settings for key in one)
     keys = [key for key in keys if any(one.get(key) != settings[0].get(key) for one in settings)]
     keys = [key for key in keys if not _follows_from_choice(key, keys, settings)]
-    groups: dict[str, list[float]] = {}
+    groups: dict[str, list[History]] = {}
     for history, values in zip(histories, settings, strict=True):
         said = " ".join(f"{key.removesuffix('.name')}={values.get(key)}" for key in keys)
-        groups.setdefault(said or "all runs", []).append(last_score(history))
-    head = ["settings", "runs", "held-out score (95 % over runs)", "each run"]
-    return [head, *([said, str(len(of)), mean_score(of), ", ".join(map(_text, of))] for said, of in groups.items())]
+        groups.setdefault(said or "all runs", []).append(history)
+    return [["settings", "runs", "held-out score (95 % over seeds)", "each run"], *map(_row, groups, groups.values())]
+
+
+def _row(said: str, histories: Sequence[History]) -> list[str]:
+    """Runs of one seed are one measurement, repeated: only the first counts in mean and interval."""
+    scores = [last_score(history) for history in histories]
+    of_seed: dict[Any, float] = {}
+    for history, score in zip(histories, scores, strict=True):
+        of_seed.setdefault(history.setting("seed"), score)
+    runs = (
+        str(len(scores))
+        if len(of_seed) == len(scores)
+        else f"{len(scores)} with {len(of_seed)} different seed{'s' * (len(of_seed) > 1)}"
+    )
+    return [said, runs, mean_score([*of_seed.values()]), ", ".join(map(_text, scores))]
 
 
 def _follows_from_choice(key: str, keys: Sequence[str], settings: Sequence[Mapping[str, Any]]) -> bool:

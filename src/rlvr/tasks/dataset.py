@@ -15,7 +15,7 @@ from rlvr.envs.single_turn import SingleTurnEnv
 from rlvr.errors import ConfigError, UserError
 from rlvr.rewards.metrics import Metric
 from rlvr.rewards.trace import TracedAnswer
-from rlvr.rows import DataError, Row, ascii_text
+from rlvr.rows import DataError, Row, ascii_text, printable
 from rlvr.seeding import EVAL_SEED, derive_seed
 from rlvr.tasks.base import NUM_TEXTS, CountTokens, Task, own_question, text_of
 from rlvr.tasks.problems import Problem, fingerprint, hash_rank, is_held_out
@@ -283,10 +283,10 @@ def make_data(parts: tuple[Part | None, Part], *, where: str, max_train: int | N
     for kind, part in (("training", train), ("held-out", held_out)):
         notes += part.notes(kind) if part else []
         if part and not part.problems:
-            raise DataError(f"{ascii_text(where)}: no {kind} row can be used; {'; '.join(part.notes(kind))}.")
+            raise DataError(f"{printable(where)}: no {kind} row can be used; {'; '.join(part.notes(kind))}.")
     if train is not None:
         notes += overlap(len(train.problems) - len(kept), len(train.problems), "held out")
     kept = kept[:max_train]
     training = f"{len(kept):,} training and " if train else ""
-    sizes = f"{training}{len(held_out.problems):,} held-out examples from {ascii_text(where)}"
+    sizes = f"{training}{len(held_out.problems):,} held-out examples from {printable(where)}"
     return Data(source=ListSource(kept, held_out.problems, **order), notes=(sizes, *notes))

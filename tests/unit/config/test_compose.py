@@ -100,6 +100,7 @@ ERRORS = {
     "algorithm.name=ppo": ["algorithm.name=ppo", "choose with algorithm=ppo"],
     "trainer.max_steps=0": ["trainer.max_steps=0", "greater than or equal to 1"],
     'trainer.max_steps="5"': ['trainer.max_steps="5": must be a whole number'],
+    "trainer.learning_rate=1,5e-3": ["make a sweep; add --multirun", "a decimal point, not a comma"],
     "=5": ["=5: an override is written key=value"],
     "nothing/such=5": ["nothing/such=5: there is no key nothing/such"],
     "trainer.max_steps=many": ["trainer.max_steps=many", "whole number"],
@@ -118,7 +119,7 @@ ERRORS = {
     "name=a,b": ["--multirun", "name=[...]", """'name="a,b"'"""],
     "seed=1..10": ["seed=1..10", "--multirun"],
     "hydra/launcher=joblib": ["hydra/launcher=joblib", "no effect"],
-    "seed": ["seed", "key=value"],
+    "seed": ["seed", "key=value", "without spaces"],
     "name=[1,2": ["name=[1,2", "quotes"],
     "seed=${nowhere}": ["seed", "nowhere"],
     "train.learning_rate=1e-5": ["train.learning_rate=1e-05", "trainer.learning_rate"],
@@ -298,3 +299,8 @@ def test_reward_and_prompt_follow_a_task_of_the_users_file(
     assert config("pinned", *lines).prompt.name == "math_reasoning"
     assert config("around", *lines).prompt.name == "math_reasoning"
     assert config("mixed").task.bundles["sums"].prompt.name == "plain"
+
+
+@pytest.mark.parametrize("folder", ["runs/Übung", "runs/Kurs Übung 2", "runs/東京"])
+def test_letters_of_any_language_need_no_quotes(folder: str) -> None:
+    assert load_config([f"run_dir={folder}"]).run_dir == folder

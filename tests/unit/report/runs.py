@@ -95,10 +95,11 @@ def save_run(
     rollouts: Mapping[int, Sequence[EpisodeRecord]] | None = None,
     metrics: Mapping[int, Mapping[str, float]] | None = None,
     tokenizer: bool = True,
+    seed: int = 0,
 ) -> Path:
     """A run folder: 3 steps, by default, of rising reward with one episode each."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.yaml").write_text(to_run_yaml(load_config(["trainer.max_steps=3"])))
+    (folder / "config.yaml").write_text(to_run_yaml(load_config(["trainer.max_steps=3", f"seed={seed}"])))
     rows = {step: {"reward/mean": step / 3, "loss/total": -0.1 * step} for step in (1, 2, 3)}
     file = MetricsFile(folder / "metrics.jsonl")
     for step, row in (rows if metrics is None else metrics).items():

@@ -1,4 +1,5 @@
 import json
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -61,7 +62,7 @@ def test_two_runs_share_a_page_and_keep_their_names(tmp_path: Path) -> None:
 def test_a_sweep_is_one_page_with_a_table_over_its_seeds(tmp_path: Path) -> None:
     for number, score in enumerate((0.5, 0.7, 0.6)):
         metrics = {0: {"eval/rpn/accuracy": 0.1}, 3: {"eval/rpn/accuracy": score}}
-        save_run(tmp_path / f"seed-{8 + number}", metrics=metrics)
+        save_run(tmp_path / f"seed-{8 + number}", metrics=metrics, seed=number)
     assert main(["report", str(tmp_path)]) == 0
     found = chunk_of((tmp_path / "report.html").read_text(), "main")
     assert [run["name"] for run in found["runs"]] == ["seed-8", "seed-9", "seed-10"]
@@ -70,11 +71,29 @@ def test_a_sweep_is_one_page_with_a_table_over_its_seeds(tmp_path: Path) -> None
     assert found["sweep"][1:] == [["all runs", "3", interval, "0.500, 0.700, 0.600"]]
 
 
+def test_runs_of_one_seed_count_once_in_the_interval() -> None:
+    rows = [{"eval/rpn/accuracy": score} for score in (0.5, 0.5, 0.7)]
+    settings = {"task": {"name": "rpn"}, "evaluation": {"headline": "accuracy"}}
+    runs = [
+        History(folder=Path(str(number)), text="", settings=settings | {"seed": seed}, rows=[row], notes=[])
+        for number, (seed, row) in enumerate(zip((1, 1, 2), rows, strict=True))
+    ]
+    same, both = sweep_table(runs[:2])[1], sweep_table(runs)[1]
+    assert same == ["all runs", "2 with 1 different seed", "0.500", "0.500, 0.500"]
+    assert both[1:3] == ["3 with 2 different seeds", sweep_table(runs[1:])[1][2]]
+
+
 def test_a_sweep_over_a_choice_is_told_by_its_name() -> None:
     """Not by all that the choice brings with it; what was swept beside it stays."""
 
+    seeds = count()
+
     def history(name: str, clip: float, rate: float) -> History:
-        settings = {"algorithm": {"name": name, "clip_high": clip}, "trainer": {"learning_rate": rate}}
+        settings = {
+            "seed": next(seeds),
+            "algorithm": {"name": name, "clip_high": clip},
+            "trainer": {"learning_rate": rate},
+        }
         return History(folder=Path(name), text="", settings=settings, rows=[], notes=[])
 
     plain = [history("grpo", 0.2, 1e-3), history("dapo", 0.28, 1e-3), history("dapo", 0.28, 1e-3)]

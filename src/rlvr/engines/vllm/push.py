@@ -173,7 +173,8 @@ def push_to(member: Member, push: Push, expected: Expected) -> None:
     push, so its facts are read again.
 
     Raises:
-        UserError: it no longer fits, has another run's weights, cannot read the files, or its logprobs differ from the trainer's.
+        UserError: it no longer fits, has another run's weights, cannot read the files, or its logprobs differ from the
+            trainer's.
         ServerGoneError: it does not answer.
     """
     try:
