@@ -284,12 +284,12 @@ def test_pitfall_38_episodes_with_tools_are_recorded_by_turn() -> None:
 
 @dataclass(frozen=True)
 class Dealt:
-    """What `conclude` needs of a world whose ranks have played already: `join` gets every rank's list at once."""
+    """What `conclude` needs of a world whose ranks have played already: `gather_shares` gets every rank's list at once."""
 
     parts: list[list[Any]]
     size: int
 
-    def join(self, items: list[Any]) -> list[Any]:
+    def gather_shares(self, items: list[Any]) -> list[Any]:
         assert items in self.parts
         total = sum(map(len, self.parts))
         return [self.parts[index % self.size][index // self.size] for index in range(total)]
