@@ -284,7 +284,7 @@ def test_pitfall_38_episodes_with_tools_are_recorded_by_turn() -> None:
 
 @dataclass(frozen=True)
 class Dealt:
-    """What `conclude` needs of a world whose ranks have played already: `gather_shares` gets every rank's list at once."""
+    """What `conclude` needs of a world whose ranks have played already: it gathers every rank's list at once."""
 
     parts: list[list[Any]]
     size: int
