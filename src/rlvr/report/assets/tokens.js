@@ -91,7 +91,8 @@ function tokenFlow(tokens, name, names) {
 
   const more = el("button", {onclick: () => add(MAX_TOKENS)});
   const placeOf = (event) => [...flow.children].indexOf(event.target.closest(".token"));
-  flow.addEventListener("pointerover", (event) => { const place = placeOf(event); if (place >= 0) show(place); });
+  // Not pointerover: a page that is drawn anew under a resting pointer sends one, which would undo an arrow key.
+  flow.addEventListener("pointermove", (event) => { const place = placeOf(event); if (place >= 0) show(place); });
   flow.addEventListener("click", (event) => { const place = placeOf(event); if (place >= 0) show(place); });
   flow.addEventListener("focusin", (event) => { const place = placeOf(event); if (place >= 0) show(place); });
   flow.addEventListener("keydown", (event) => {
