@@ -42,7 +42,13 @@ LENGTH = split("""
 """)
 """Two steps of 16 episodes: a fifth of a second."""
 
-SCRATCH = split("""
+ADAMW = split("""
+    warm_start.optimizer=adamw warm_start.learning_rate=3e-3 warm_start.final_learning_rate_share=0.05
+    warm_start.weight_decay=0.01 warm_start.final_worked_share=0.15
+""")
+"""Learns less in a step than `rpn` does with Muon, which leaves something to RL after few steps."""
+
+SCRATCH = ADAMW + split("""
     model.hidden_size=32 model.num_layers=2 model.num_heads=2 model.intermediate_size=64 model.max_context_tokens=40
     warm_start.num_steps=80 warm_start.batch_size=32 warm_start.warmup_steps=5 warm_start.final_phase_steps=15
 """)

@@ -15,6 +15,7 @@ from rlvr.tracking.metrics import undocumented
 from rlvr.tracking.rollouts import EpisodeRecord, read_rollouts
 from rlvr.training.warm_start import warm_start
 from tests.system.harness import (
+    ADAMW,
     SCRATCH,
     SMALL,
     TASK,
@@ -235,9 +236,11 @@ def test_pitfall_20_truncated_sampling_leaves_the_ratio_at_one(model: Path, tmp_
 
 LEARN = (
     *TASK,
+    *ADAMW,
     *split("""
         task.shape=chain model.intermediate_size=176
         warm_start.num_steps=400 warm_start.learning_rate=4e-3 warm_start.final_phase_steps=60
+        warm_start.warmup_steps=20
         rollout.prompts_per_step=16 rollout.group_size=8
         trainer.max_steps=25 trainer.checkpoint_every=null trainer.warmup_steps=0 trainer.learning_rate=1e-3
         evaluation.every=25 evaluation.num_examples=200 tracker.console=none tracker.rollouts_every=null seed=1

@@ -20,12 +20,15 @@ class WarmStartSettings(Settings):
         "completion: only tokens of completions; all: also the prompt, as in pretraining",
         only_if=WARM,
     )
+    optimizer: Literal["adamw", "muon"] = setting(
+        "adamw", "muon: hidden matrices by Muon, the rest by AdamW; fewer steps", only_if=WARM
+    )
     num_steps: PositiveInt = setting(1000, "optimizer steps", only_if=WARM, debug=300)
     batch_size: PositiveInt = setting(64, "fresh demonstrations per step", only_if=WARM)
     learning_rate: PositiveFloat = setting(3.0e-3, "peak of the linear schedule", only_if=WARM)
     warmup_steps: NonNegativeInt = setting(20, "steps of linear warm-up", only_if=WARM, debug=6)
     final_learning_rate_share: Share = setting(0.05, "learning rate of the last step / peak", only_if=WARM)
-    weight_decay: NonNegativeFloat = setting(0.01, "AdamW weight decay", only_if=WARM)
+    weight_decay: NonNegativeFloat = setting(0.01, "weight decay; with muon only of its matrices", only_if=WARM)
     worked_share: Share = setting(
         1.0,
         "share of demonstrations that write the intermediate steps",

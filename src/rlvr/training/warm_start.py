@@ -19,13 +19,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from rlvr.core.optimizer import adamw, learning_rate
 from rlvr.errors import UserError
 from rlvr.models.policy import HubPolicy
 from rlvr.tasks.base import Task
+from rlvr.training.muon import muon
 from rlvr.training.settings import WarmStartSettings
 
+BETA2 = 0.95  # of AdamW
 PROGRESS_EVERY = 100  # steps between reports of the loss
 Parts = tuple[list[int], ...]
 """Token ids of prompt, completion, reply, completion, ...: every second part is a completion, end token included."""
@@ -44,7 +47,7 @@ def warm_start(
 
     `microbatch_tokens` (with padding) per forward and backward pass affect speed and memory, not the result.
     """
-    optimizer = adamw(policy.parameters(), beta1=0.9, beta2=0.95, weight_decay=settings.weight_decay)
+    optimizers = _optimizers(policy, settings)
     rate_of = partial(
         learning_rate,
         peak=settings.learning_rate,
@@ -57,21 +60,28 @@ def warm_start(
         if stopped():
             return False
         rate = rate_of(step)
-        for group in optimizer.param_groups:
-            group["lr"] = rate
         rows = _encode(policy, task, demonstrations(task, settings, step))
-        optimizer.zero_grad()
+        policy.model.zero_grad()
         loss = _backward(policy, rows, settings.loss_on, microbatch_tokens)
         torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0)
-        optimizer.step()
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+            optimizer.step()
         if (step + 1) % PROGRESS_EVERY == 0 or step + 1 == settings.num_steps:
             if not math.isfinite(loss):
                 raise UserError(
                     f"the warm start's loss is not finite at step {step + 1}; lower warm_start.learning_rate"
                 )
             progress(step + 1, loss)
-    optimizer.zero_grad()
+    policy.model.zero_grad()
     return True
+
+
+def _optimizers(policy: HubPolicy, settings: WarmStartSettings) -> list[Optimizer]:
+    if settings.optimizer == "muon":
+        return muon(policy.model, beta2=BETA2, weight_decay=settings.weight_decay)
+    return [adamw(policy.parameters(), beta1=0.9, beta2=BETA2, weight_decay=settings.weight_decay)]
 
 
 def demonstrations(task: Task, settings: WarmStartSettings, step: int) -> list[tuple[str, ...]]:

@@ -114,7 +114,7 @@ ERRORS = {
     "task.operators=+": ["task.operators=+", "must be a list, e.g. [1,3]"],
     "task.complexity_range=[3,1]": ["task.complexity_range=[3,1]", "write [1,3]"],
     "task.complexity_range=[1,2,3]": ["=[1,2,3]: must have at most 2 items (fewest and most operators in an expr"],
-    "~trainer": ["--config-name rpn: Could not delete from config. 'trainer' does not exist."],
+    "~rollout": ["--config-name rpn: Could not delete from config. 'rollout' does not exist."],
     "model=hf": ["model.name_or_path", "say model.name_or_path="],
     "name=a,b": ["--multirun", "name=[...]", """'name="a,b"'"""],
     "seed=1..10": ["seed=1..10", "--multirun"],

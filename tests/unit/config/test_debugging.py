@@ -28,7 +28,7 @@ def test_a_debug_run_is_small_and_everything_of_it_is_logged() -> None:
     assert (config.tracker.rollouts_every, config.tracker.rollouts_max_groups, config.tracker.log_every) == (1, None, 1)
     assert config.trainer.warmup_steps == 0
     assert config.warm_start.num_steps == 300
-    assert config.warm_start.final_phase_steps == 60
+    assert config.warm_start.final_phase_steps == 20
     assert debug("algorithm=ppo").algorithm.num_minibatches == 2
     plain = load_config([])
     changed = {"debug", "trainer", "rollout", "evaluation", "tracker", "warm_start"}

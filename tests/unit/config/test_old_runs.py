@@ -11,10 +11,12 @@ from rlvr.errors import ConfigError
 from rlvr.settings import dumped
 
 FOLDER = Path(__file__).resolve().parents[2] / "fixtures" / "runs_of_0_1_0"
-WARM = ("warm_start.num_steps=60", "warm_start.final_phase_steps=20")
+RECIPE = {"optimizer": "adamw", "learning_rate": 3e-3, "warmup_steps": 20, "final_learning_rate_share": 0.05}
+RECIPE |= {"weight_decay": 0.01, "num_steps": 60, "final_phase_steps": 20, "final_worked_share": 0.15}  # of that time
+WARM = tuple(f"warm_start.{key}={value}" for key, value in RECIPE.items())
 PPO = ("trainer.max_steps=4", *WARM, "evaluation.num_examples=64")
 HOP = ("trainer.max_steps=3", *WARM, "evaluation.num_examples=16")
-GSM = ("trainer.max_steps=3", *("warm_start.num_steps=30", "warm_start.final_phase_steps=10"), HOP[-1])
+GSM = ("trainer.max_steps=3", *("warm_start.num_steps=30", "warm_start.final_phase_steps=10", WARM[-1]), HOP[-1])
 COMMANDS = {
     "rpn": ("rpn_test", ("rollout.prompts_per_step=4",)),
     "ppo": ("rpn_ppo", PPO),
@@ -24,8 +26,10 @@ COMMANDS = {
 
 
 def values(config: Config) -> dict[str, Any]:
-    """All but the name of a prompt, which had none; it says all of itself."""
+    """All but the name of a prompt, which had none as it says all of itself, and a share that has no effect."""
     found = dumped(config)
+    if not found["warm_start"]["final_phase_steps"]:
+        del found["warm_start"]["final_worked_share"]
     found["prompt"].pop("name")
     return found
 
