@@ -2,8 +2,9 @@
 
 In the folder of this file:
 
-    rlvr train task=my_shop:Shop model=scratch_bpe prompt.tool_format=words warm_start.num_steps=300 \
-        warm_start.worked_share=0.3 warm_start.final_phase_steps=0 trainer.max_steps=25 evaluation.every=5
+    rlvr train task=my_shop:Shop model=scratch_bpe prompt.tool_format=words warm_start.num_steps=150 \
+        warm_start.learning_rate=0.01 warm_start.worked_share=0.3 warm_start.final_phase_steps=0 \
+        trainer.max_steps=25 evaluation.every=5
 
 A model made on the spot learns in a minute to call the tool, where it has guessed before. For a pretrained model:
 `rlvr train --config-name gsm8k task=my_shop:Shop model.name_or_path=...`. The fields of the class are its settings,

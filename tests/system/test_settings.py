@@ -230,6 +230,7 @@ PRETRAINED = [
 WARM_START = [
     case("warm_start.enabled", "true", "false", start, kind="scratch"),
     case("warm_start.loss_on", "completion", "all", start, *FEW, kind="scratch"),
+    case("warm_start.optimizer", "adamw", "muon", start, *FEW, kind="scratch"),
     case("warm_start.num_steps", 6, 8, start, *FEW[1:], kind="scratch"),
     case("warm_start.batch_size", 8, 16, start, *FEW, kind="scratch"),
     case("warm_start.learning_rate", 1e-3, 2e-3, start, *FEW, kind="scratch"),

@@ -10,7 +10,7 @@ from tests.system.harness import Cli, metrics, pretrained, run_train, split
 
 LEARN = split("""
     task.num_persons=12 task.num_organizations=9 task.num_cities=6 model.hidden_size=48 model.intermediate_size=96
-    warm_start.num_steps=170 warm_start.learning_rate=4e-3 rollout.prompts_per_step=16
+    warm_start.num_steps=170 warm_start.learning_rate=4e-3 warm_start.worked_share=0.3 rollout.prompts_per_step=16
     trainer.max_steps=8 trainer.warmup_steps=0 trainer.learning_rate=1e-3 trainer.checkpoint_every=null
     evaluation.every=8 evaluation.num_examples=100
     tracker.console=none tracker.rollouts_every=1 tracker.rollouts_max_groups=null

@@ -38,12 +38,13 @@ class Muon(Optimizer):
         for matrix in matrices:
             stacks.setdefault(matrix.shape, []).append(matrix)
         groups = [
-            {"params": stack, "momentum_buffer": torch.zeros_like(torch.stack(stack))} for stack in stacks.values()
+            {"params": stack, "momentum_buffer": torch.zeros_like(torch.stack(tuple(stack)))}
+            for stack in stacks.values()
         ]
         super().__init__(groups, {"lr": 0.0, "momentum": momentum, "weight_decay": weight_decay})
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> Any:
         for group in self.param_groups:
             lr, momentum, buffer = group["lr"], group["momentum"], group["momentum_buffer"]
             gradient = torch.stack([matrix.grad for matrix in group["params"]])

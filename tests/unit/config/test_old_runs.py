@@ -13,10 +13,16 @@ from rlvr.settings import dumped
 FOLDER = Path(__file__).resolve().parents[2] / "fixtures" / "runs_of_0_1_0"
 RECIPE = {"optimizer": "adamw", "learning_rate": 3e-3, "warmup_steps": 20, "final_learning_rate_share": 0.05}
 RECIPE |= {"weight_decay": 0.01, "num_steps": 60, "final_phase_steps": 20, "final_worked_share": 0.15}  # of that time
-WARM = tuple(f"warm_start.{key}={value}" for key, value in RECIPE.items())
+
+
+def warm(**changes: Any) -> tuple[str, ...]:
+    return tuple(f"warm_start.{key}={value}" for key, value in (RECIPE | changes).items())
+
+
+WARM = warm()
 PPO = ("trainer.max_steps=4", *WARM, "evaluation.num_examples=64")
 HOP = ("trainer.max_steps=3", *WARM, "evaluation.num_examples=16")
-GSM = ("trainer.max_steps=3", *("warm_start.num_steps=30", "warm_start.final_phase_steps=10", WARM[-1]), HOP[-1])
+GSM = ("trainer.max_steps=3", *warm(num_steps=30, final_phase_steps=10, learning_rate=4e-3), HOP[-1])
 COMMANDS = {
     "rpn": ("rpn_test", ("rollout.prompts_per_step=4",)),
     "ppo": ("rpn_ppo", PPO),
