@@ -1,8 +1,10 @@
 """Muon, https://kellerjordan.github.io/posts/muon/: momentum whose steps are made orthogonal.
 
 All singular values of a matrix's step are alike, so directions with small gradients are learned as fast as others. Only
-for matrices between hidden states; embeddings, head and norms take AdamW. torch has a Muon from 2.9 on, which makes its
-products matrix by matrix, in bfloat16; small matrices are faster in stacks.
+for matrices between hidden states; embeddings, head and norms take AdamW.
+
+torch.optim.Muon multiplies matrix by matrix in bfloat16. Measured for `rpn`'s shape on one core: 13 ms a step with
+AVX-512 and bfloat16 instructions, 28 without the latter, 92 with AVX2 only; in stacks and float32 6 to 7 everywhere.
 """
 
 from collections.abc import Iterable
