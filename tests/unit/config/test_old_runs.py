@@ -21,7 +21,7 @@ def warm(**changes: Any) -> tuple[str, ...]:
 
 WARM = warm()
 PPO = ("trainer.max_steps=4", *WARM, "evaluation.num_examples=64")
-HOP = ("trainer.max_steps=3", *WARM, "evaluation.num_examples=16")
+HOP = ("trainer.max_steps=3", *WARM, "warm_start.worked_share=0.3", "evaluation.num_examples=16")
 GSM = ("trainer.max_steps=3", *warm(num_steps=30, final_phase_steps=10, learning_rate=4e-3), HOP[-1])
 COMMANDS = {
     "rpn": ("rpn_test", ("rollout.prompts_per_step=4",)),
