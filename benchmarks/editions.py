@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import platform
+import resource
 import statistics
 import subprocess
 import sys
@@ -34,7 +35,7 @@ class Workload:
 
 
 def train(name: str, *overrides: str) -> Workload:
-    """A short run: its seconds, and those of a median step."""
+    """A run: its seconds, and those of a median step."""
 
     def figures(output: str, seconds: float, folder: Path) -> dict[str, float]:
         steps = [json.loads(line) for line in (folder / "run/metrics.jsonl").read_text().splitlines()][1:]
@@ -68,6 +69,10 @@ WORKLOADS = {
         *("--config-name", "rpn_large", "warm_start.num_steps=20", "warm_start.final_phase_steps=5"),
         *("trainer.max_steps=3", "tracker.console=none"),
     ),
+    "rpn": train("rpn"),
+    "rpn_ppo": train("rpn_ppo", "--config-name", "rpn_ppo"),
+    "whole_two_hop": train("two_hop", "--config-name", "two_hop"),
+    "gsm8k_smoke": train("gsm8k_smoke", "--config-name", "gsm8k_smoke"),
     "engine": table("engine.py", "tokens/s", 5, "--repeats", "3", cells=2),
     "verifiers": table("verifiers.py", "answers/s", 1, "--repeats", "1"),
     "environments": table("environments.py", "episodes/s", 2, "--repeats", "1"),
@@ -81,12 +86,18 @@ def measure(checkout: Path, workload: Workload) -> Mapping[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         # empty cache: each round computes its warm start
         variables = os.environ | {"PYTHONPATH": str(checkout / "src"), "XDG_CACHE_HOME": folder}
-        start = time.perf_counter()
+        start, cpu_start = time.perf_counter(), _cpu_seconds()
         done = subprocess.run([sys.executable, *argv], cwd=folder, env=variables, capture_output=True, text=True)
-        seconds = time.perf_counter() - start
+        seconds, cpu_seconds = time.perf_counter() - start, _cpu_seconds() - cpu_start
         if done.returncode:
             sys.exit(f"{checkout}: {' '.join(argv)} failed:\n{done.stderr[-2000:]}")
-        return workload.figures(done.stdout, seconds, Path(folder))
+        figures = workload.figures(done.stdout, seconds, Path(folder))
+        return {**figures, f"{' '.join(workload.argv)}, CPU, s": cpu_seconds}
+
+
+def _cpu_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def main() -> None:
