@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
 from rlvr import registry
 from rlvr.config import messages
@@ -24,6 +24,7 @@ from rlvr.lines import quoted
 GROUPS = tuple(group for group in CHOICES if group != "reward")  # groups whose choices are components
 FOLLOWS_TASK = ("reward", "prompt")
 CONF = Path(__file__).parents[1] / "conf"
+MOST_VALUES = 100_000  # in a file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +52,10 @@ class Source:
         """The values of `name`.yaml, and whether it is the user's."""
         file = next((path for folder in self.folders if (path := folder / f"{name}.yaml").is_file()), None)
         try:
+            if file is not None and _size(yaml.compose(file.read_text("utf-8")), {}) > MOST_VALUES:
+                raise ValueError(f"its aliases (*name) stand for more than {MOST_VALUES:,} values; write fewer")
             found = None if file is None else OmegaConf.to_container(OmegaConf.load(file), resolve=False)
-        except (OmegaConfBaseException, YAMLError, OSError, ValueError) as error:
+        except (OmegaConfBaseException, yaml.YAMLError, OSError, ValueError, RecursionError) as error:
             raise ConfigError(f"{file}: {' '.join(str(error).split())}") from None
         values = {str(key): value for key, value in found.items()} if isinstance(found, dict) else {}
         return values, file is not None and file.parents[name.count("/")] != CONF
@@ -80,6 +83,16 @@ class Source:
             own = {key: value for key, value in values.items() if key != "defaults"} if is_own else {}
             said |= dict(leaf_values(own, group)) if own else {}
         return said
+
+
+def _size(node: yaml.Node | None, known: dict[Any, int]) -> int:
+    """Number of values below a node, with those behind aliases: OmegaConf copies each."""
+    if node not in known:
+        known[node] = MOST_VALUES + 1  # seen again below itself
+        children = node.value if isinstance(node, yaml.CollectionNode) else ()
+        pairs = (one if isinstance(one, tuple) else (one,) for one in children)
+        known[node] = 1 + sum(_size(child, known) for pair in pairs for child in pair)
+    return known[node]
 
 
 def included_files(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

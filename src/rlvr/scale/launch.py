@@ -20,7 +20,10 @@ PATIENCE_S = 60.0  # seconds that a failed process waits for the launcher to end
 
 
 def num_processes() -> int:
-    return int(os.environ.get("WORLD_SIZE", "1"))
+    size = os.environ.get("WORLD_SIZE", "1")
+    if not size.isdecimal() or int(size) < 1:
+        raise ConfigError(f"WORLD_SIZE={size} in the environment: must be a number of processes; a launcher sets it.")
+    return int(size)
 
 
 def launcher() -> str:

@@ -143,6 +143,7 @@ def test_errors_of_where_the_configuration_comes_from(tmp_path: Path) -> None:
 
 IN_DEFAULTS = "--config-name mine: {} in a defaults list"
 NO_MODEL = ["model: has no default; say model=..."]
+BOMB = "\n".join(["a0: &a0 []", *(f"a{n + 1}: &a{n + 1} [{','.join(9 * [f'*a{n}'])}]" for n in range(20))])
 TRACKER = ["tracker: wandb in a defaults list", "write tracker: {report_to: [wandb]}"]  # as in rlvr 0.1.0
 
 
@@ -150,6 +151,7 @@ TRACKER = ["tracker: wandb in a defaults list", "write tracker: {report_to: [wan
     ("text", "parts"),
     [
         ("name: [1", ["mine"]),
+        *((text, ["mine.yaml: its aliases (*name) stand for more than"]) for text in (BOMB, "a: &a {b: *a}")),
         (
             "defaults: [rpn, {override algorithm: grp}, _self_]",
             [IN_DEFAULTS.format("algorithm: grp") + ": there is no such algorithm; did you mean grpo?"],

@@ -25,6 +25,7 @@ def test_one_process_of_each_machine_reports_the_error(monkeypatch: pytest.Monke
         ("1", "fsdp2", 2, r"^trainer\.world_size=2: 1 process trains here; start them with torchrun"),
         ("4", "fsdp2", 2, r"^trainer\.world_size=2: 4 processes train here"),
         ("2", "single", None, r"^trainer\.strategy=single: 2 processes were started"),
+        ("x", "single", None, r"^WORLD_SIZE=x in the environment: must be a number"),
         ("", "ddp", None, r"^trainer\.strategy=ddp: no launcher started this process"),
     ],
 )
