@@ -70,7 +70,7 @@ def _write(sources: list[Path], args: argparse.Namespace) -> Report:
 
     absent = next((source for source in sources if not source.exists()), None)
     if absent is not None:
-        raise UserError(f"There is no {absent}: name a run folder, or records of evaluations.")
+        raise UserError(f"there is no {absent}: name a run folder, or records of evaluations.")
     output = Path(args.output) if args.output else None
     limits = Limits(max_episodes=args.max_episodes, max_mb=args.max_mb)
     if any(runs_of(source) for source in sources):

@@ -197,14 +197,14 @@ def load_checkpoint(path: Path, world: World = ALONE) -> Checkpoint:
 def verify(path: Path, world: World = ALONE) -> int:
     """Compare every file of a checkpoint with its manifest; returns the step. Errors as in `load_checkpoint`."""
     if not path.is_dir():
-        raise UserError(f"There is no checkpoint {path}.")
+        raise UserError(f"there is no checkpoint {path}.")
     manifest: dict[str, Any] = {}
     files: dict[str, Any] = {}
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
         if manifest["format"] not in (OLDER, FORMAT):
             raise UserError(
-                f"Checkpoint {path} has format {manifest['format']!r}, this version of rlvr reads formats {OLDER} and "
+                f"checkpoint {path} has format {manifest['format']!r}, this version of rlvr reads formats {OLDER} and "
                 f"{FORMAT}: use the version that wrote it."
             )
         if path.name == f"step_{manifest['step']:06d}" and {STATE, TENSORS} <= manifest["files"].keys():
@@ -213,7 +213,7 @@ def verify(path: Path, world: World = ALONE) -> int:
     damaged = next((name for name, sound in zip(files, is_sound, strict=True) if not sound), None)
     if damaged is not None or not files:
         raise UserError(
-            f"Checkpoint {path} is damaged: {damaged or MANIFEST} is missing or was changed; delete that folder, and "
+            f"checkpoint {path} is damaged: {damaged or MANIFEST} is missing or was changed; delete that folder, and "
             "the run goes on from an earlier one, or starts again."
         )
     return manifest["step"]
