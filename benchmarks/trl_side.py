@@ -122,7 +122,7 @@ class Reward:
 
     def __call__(self, completion_ids: Sequence[Sequence[int]], answer: Sequence[str], **columns: Any) -> list[float]:
         """Rewards of one batch, with adjacent groups."""
-        rewards = [float(self._is_right(list(ids), self._ids[a])) for ids, a in zip(completion_ids, answer)]  # noqa: B905
+        rewards = [float(self._is_right(list(ids), self._ids.get(a, 0))) for ids, a in zip(completion_ids, answer)]  # noqa: B905
         groups = [rewards[i : i + self._group_size] for i in range(0, len(rewards), self._group_size)]
         self.noted = {
             "tokens": sum(len(ids) for ids in completion_ids),
@@ -131,7 +131,9 @@ class Reward:
         }
         return rewards
 
-    def _is_right(self, ids: list[int], answer: int) -> bool:
+    def _is_right(self, ids: list[int], answer: int) -> float:
+        if self._rule == "even_ids":
+            return sum(i % 2 == 0 for i in ids) / len(ids)
         if self._rule == "first_word":
             return ids[0] == answer
         equals, eos = self._ids["="], self._ids["<eoe>"]
@@ -217,7 +219,7 @@ def settings_of(spec: dict[str, Any]) -> GRPOConfig:
         optim="adamw_torch_fused",
         bf16=spec["bf16"],
         fp16=False,
-        gradient_checkpointing=False,
+        gradient_checkpointing=spec.get("gradient_checkpointing", False),
         logging_steps=spec["max_steps"] + 1,
         save_strategy="no",
         report_to="none",
@@ -227,12 +229,22 @@ def settings_of(spec: dict[str, Any]) -> GRPOConfig:
     )
 
 
+def adapters(settings: dict[str, Any] | None) -> Any:
+    """peft's settings; None: the whole model is trained."""
+    if settings is None:
+        return None
+    from peft import LoraConfig  # pyright: ignore[reportMissingImports]
+
+    return LoraConfig(**settings, lora_dropout=0.0, bias="none", task_type="CAUSAL_LM")
+
+
 def main() -> None:
     """Build the trainer of the specification and run it block by block."""
     spec = receive()
     torch.set_num_threads(spec["threads"])
     tokenizer = AutoTokenizer.from_pretrained(spec["model"], padding_side="left")
-    model = AutoModelForCausalLM.from_pretrained(spec["model"], dtype=torch.float32, attn_implementation="sdpa")
+    dtype = getattr(torch, spec.get("dtype", "float32"))
+    model = AutoModelForCausalLM.from_pretrained(spec["model"], dtype=dtype, attn_implementation="sdpa")
     if spec["lengths"]:
         fix_lengths(model, spec["lengths"], tokenizer.eos_token_id)
     reward = Reward(tokenizer, spec["rule"], spec["group_size"])
@@ -244,6 +256,7 @@ def main() -> None:
         train_dataset=Dataset.from_list(spec["prompts"]),
         processing_class=tokenizer,
         callbacks=[pause],
+        peft_config=adapters(spec.get("lora")),
     )
     pause.trainer = trainer
     trainer.train()

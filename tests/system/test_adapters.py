@@ -19,6 +19,7 @@ from tests.unit.models.checkpoints import frozen_bytes
 
 KINDS: dict[str, tuple[str, ...]] = {
     "float32": ("model.dtype=float32",),
+    "bfloat16": ("trainer.learning_rate=0.003",),  # the default dtype; at 0.01 all samples become equal
     "4bit": ("model.load_in_4bit=true", "model.dtype=float32", "algorithm.kl_coef=0.05"),
     "8bit_bfloat16": ("model.load_in_8bit=true", "model.dtype=bfloat16"),
     "recomputed": ("model.dtype=float32", "model.gradient_checkpointing=true", "algorithm.num_epochs=2"),
@@ -72,6 +73,8 @@ def test_pitfall_32_only_adapters_move_and_resume_is_exact(
     assert [row["policy/changed_weight_share"] > 0.4 for row in steps] == [True] * 3
     mismatch = 1e-2 if "bfloat16" in kind else 1e-6  # the engine has the adapters of each step
     assert max(row["policy/mismatch_kl"] for row in steps) < mismatch
+    written = {path.name for path in (folder / "checkpoints/step_000003").rglob("*.safetensors")}
+    assert written == {"adapter_model.safetensors", "tensors.safetensors"}  # nothing of the base
     merged = AutoModelForCausalLM.from_pretrained(folder / "final")
     assert {p.dtype for p in merged.parameters()} == {torch.float32}
     first = run_train(parts, *words, name="gsm8k", stopped=lambda: num_lines(parts) > 2)

@@ -26,7 +26,7 @@ from rlvr.core.trainer import Trainer
 from rlvr.errors import UserError
 from rlvr.evaluation.players import LocalPlayer
 from rlvr.evaluation.summary import combine
-from rlvr.models.devices import in_bf16
+from rlvr.models.devices import in_bf16, line_columns
 from rlvr.models.loading import value_head
 from rlvr.models.policy import HubPolicy
 from rlvr.scale.fsdp import make_parallel
@@ -114,7 +114,12 @@ def make_trainer(setup: Setup, policy: HubPolicy, objective: Objective, layout: 
         objective=objective,
         settings=settings,
         seed=setup.config.seed,
-        packing=Packing(layout=layout, max_tokens=cpu_tokens(settings.microbatch_tokens), note=setup.console.note),
+        packing=Packing(
+            layout=layout,
+            max_tokens=cpu_tokens(settings.microbatch_tokens),
+            columns=line_columns(policy.model),
+            note=setup.console.note,
+        ),
         parallel=make_parallel(settings, world, bf16=bf16),
     )
 

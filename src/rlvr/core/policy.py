@@ -83,7 +83,9 @@ class Policy:
         assert head is not None, "a causal LM has an output head"
         config = self.model.config.get_text_config()
         scale, divisor = getattr(config, "logit_scale", 1.0), getattr(config, "logits_scaling", 1.0)  # Cohere, Granite
-        logits = head(hidden).float() * scale / divisor
+        logits = head(hidden).float()
+        if (scale, divisor) != (1, 1):  # a pass over a large vocabulary
+            logits = logits * scale / divisor
         if cap := getattr(config, "final_logit_softcapping", None):  # Gemma
             logits = torch.tanh(logits / cap) * cap
         return logits
@@ -104,10 +106,16 @@ class Policy:
         return Predictions(torch.cat(logprobs), torch.cat(entropy))
 
     def _predict(self, hidden: Tensor, targets: Tensor, temperature: float, entropy_grad: bool) -> Predictions:
-        log_probs = torch.log_softmax(self.logits(hidden) / temperature, dim=-1)  # [N, V]
+        logits = self.logits(hidden)  # [N, V]
+        if temperature != 1:
+            logits = logits / temperature
+        log_probs = torch.log_softmax(logits, dim=-1)
+        del logits  # as large as all other memory of a small pass
         chosen = log_probs.gather(1, targets[:, None])[:, 0]
-        source = log_probs if entropy_grad else log_probs.detach()
-        return Predictions(logprobs=chosen, entropy=-(source.exp() * source).sum(-1))
+        if entropy_grad:
+            return Predictions(logprobs=chosen, entropy=-(log_probs.exp() * log_probs).sum(-1))
+        source = log_probs.detach()
+        return Predictions(logprobs=chosen, entropy=-source.exp().mul_(source).sum(-1))
 
     def freeze(self) -> Callable[[], AbstractContextManager[Self]]:
         """A frozen copy of the current policy: `with frozen() as reference:`; use it inside the block only.

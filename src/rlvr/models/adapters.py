@@ -73,7 +73,15 @@ def _insert(model: PreTrainedModel, settings: Any, base: str) -> None:
     settings.base_model_name_or_path = base
     for parameter in adapter_weights(model).values():
         parameter.data = parameter.data.float()
+    for layer in lora_layers(model).values():
+        layer._cast_input_dtype = _cast
     model.eval()  # peft's new modules are in training mode
+
+
+def _cast(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """An adapter's input. Autocast converts it by itself, and then keeps for backward the bfloat16 input that the
+    layers share; peft would keep a float32 and a bfloat16 copy for each adapter."""
+    return x if torch.is_autocast_enabled(x.device.type) else x.to(dtype)
 
 
 def _targets(model: PreTrainedModel, names: tuple[str, ...]) -> list[str]:

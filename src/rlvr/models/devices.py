@@ -14,9 +14,13 @@ BF16_PAYS_FROM_WIDTH = 128
 """Hidden size from which bf16 autocast is faster than fp32: updates were 1.3x to 1.5x faster at 128 (docs/log.md); an
 earlier prototype lost 2x at 64. Both on a CPU with bf16 instructions."""
 
+WIDE = 512
+"""Hidden size from which matrix products are nearly all of the work on a CPU: sampling from bfloat16 weights is faster
+(with bf16 instructions), passes of few tokens are as fast as long ones, and a shared prompt pays for long lines."""
 
-BF16_SAMPLES_FROM_WIDTH = 512
-"""Hidden size from which the local engine samples faster from bfloat16 weights, on a CPU with bf16 instructions."""
+WIDE_PASS_TOKENS = 512
+"""Tokens of a pass through a wide frozen model on a CPU: 500 rows fill its products, and more only take memory. Trained
+weights need longer passes, because each pass adds to all their gradients."""
 
 
 def choose_device(wanted: str) -> torch.device:
@@ -53,7 +57,7 @@ def sampling_dtype(wanted: str, model: PreTrainedModel, *, bf16: bool, adapted: 
     """
     if model.dtype != torch.float32 or getattr(model, "is_quantized", False) or wanted == "float32":
         return model.dtype
-    pays = model.device.type == "cuda" or model.config.get_text_config().hidden_size >= BF16_SAMPLES_FROM_WIDTH
+    pays = model.device.type == "cuda" or is_wide(model)
     return torch.bfloat16 if wanted == "bfloat16" or (bf16 and pays and not adapted) else torch.float32
 
 
@@ -65,6 +69,15 @@ def frozen_copy(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
         if p.dtype == torch.float32 != dtype
     }
     return copy.deepcopy(model, memo).requires_grad_(False)
+
+
+def is_wide(model: PreTrainedModel) -> bool:
+    return model.device.type == "cpu" and model.config.get_text_config().hidden_size >= WIDE
+
+
+def line_columns(model: PreTrainedModel) -> int | None:
+    """`Packing.columns`: products grow with the width's square, attention with the width; measured at 896: 1,700."""
+    return 2 * model.config.get_text_config().hidden_size if is_wide(model) else None
 
 
 def in_bf16(precision: str, model: PreTrainedModel) -> bool:

@@ -31,6 +31,7 @@ from rlvr.core.packing import Layout
 from rlvr.core.policy import logits_per_chunk
 from rlvr.core.settings import cpu_tokens
 from rlvr.errors import ConfigError
+from rlvr.models.devices import WIDE_PASS_TOKENS, is_wide
 from rlvr.models.policy import HubPolicy
 from rlvr.models.recompute import keeping_activations, recomputed_layers
 
@@ -83,6 +84,8 @@ def plan_memory(
     """
     line, in_a_batch = demand.line_tokens, demand.num_rows * demand.line_tokens
     batch_size, tokens, notes = demand.max_batch_size, cpu_tokens(setting), []
+    if setting == "auto" and policy.adapters is not None and is_wide(policy.model):
+        tokens = WIDE_PASS_TOKENS
 
     def parts(tokens: int) -> Parts:
         return _parts(policy, demand, max(line, min(tokens, in_a_batch)), batch_size)

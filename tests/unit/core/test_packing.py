@@ -159,6 +159,46 @@ def test_the_self_test_accepts_sharing_where_it_is_exact(architecture: str) -> N
     assert choose_layout(tiny_policy(architecture)) == "shared"
 
 
+def long_prompts(prompt_tokens: int, completion_tokens: int = 24) -> TokenBatch:
+    """Two groups of four rows."""
+    draw = random.Random(0)
+
+    def ids(count: int) -> tuple[int, ...]:
+        return tuple(draw.randrange(3, 7) for _ in range(count))
+
+    prompts = [ids(prompt_tokens) for _ in range(2)]
+    return to_batch(
+        [group(*(episode((prompt, completion(*ids(completion_tokens)))) for _ in range(4))) for prompt in prompts]
+    )
+
+
+@pytest.mark.parametrize(
+    ("prompt_tokens", "completion_tokens", "columns", "shape"),
+    [
+        (150, 24, None, (8, 174)),  # short lines: no room for a second completion
+        (150, 24, 1024, (2, 246)),
+        (20, 120, 1024, (8, 140)),  # attention to 500 columns costs more than four short prompts
+    ],
+)
+def test_long_lines_hold_a_whole_group_where_that_costs_less(
+    prompt_tokens: int, completion_tokens: int, columns: int | None, shape: tuple[int, int]
+) -> None:
+    batch = long_prompts(prompt_tokens, completion_tokens)
+    [part] = microbatches(batch, range(8), Packing(max_tokens=4096, columns=columns))
+    assert tuple(part.ids.shape) == shape
+    assert len(part.targets) == 8 * completion_tokens
+
+
+def test_long_lines_have_the_same_logprobs_and_fit_the_budget() -> None:
+    policy, batch = tiny_policy(max_position_embeddings=256), long_prompts(150)
+    expected, out = plain_logprobs(policy, batch) * batch.loss_mask, torch.zeros(batch.ids.shape)
+    with torch.no_grad():
+        for part in microbatches(batch, range(8), Packing(max_tokens=200, columns=1024)):
+            assert part.ids.numel() <= 200
+            out[part.rows, part.columns] = forward(policy, part, temperature=1.0).logprobs
+    assert torch.allclose(out, expected, atol=1e-5)
+
+
 def test_the_self_test_refuses_sharing_without_a_mask(monkeypatch, caplog) -> None:
     policy = tiny_policy()
     inner = policy.model.base_model.forward

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlvr.core.engine import LocalEngine
 from rlvr.errors import ConfigError, UserError
-from rlvr.models.adapters import adapter_weights
+from rlvr.models.adapters import adapter_weights, lora_layers
 from rlvr.models.loading import load_for_inference, load_policy, model_family
 from rlvr.models.policy import HubPolicy, check_trainable
 from rlvr.training.layout import choose_layout
@@ -180,6 +180,27 @@ def test_the_gradient_is_that_of_the_model_in_float32(kind: str, folder: Path) -
         gradients.append(torch.cat([p.grad.flatten() for p in policy.parameters() if p.grad is not None]))
     similarity = torch.nn.functional.cosine_similarity(*gradients, dim=0).item()
     assert similarity > (0.99 if quantized.dtype == torch.bfloat16 else 0.999999)
+
+
+@pytest.mark.parametrize("kind", ["float32", "bfloat16"])
+def test_autocast_keeps_no_second_input_and_the_same_gradient(kind: str, folder: Path) -> None:
+    """Against peft's own cast of an adapter's input."""
+    found = []
+    for own in (True, False):
+        policy, kept = adapted(folder, shake=0.1, **KINDS[kind]), dict[int, torch.Tensor]()
+        for layer in lora_layers(policy.model).values() if not own else ():
+            del layer._cast_input_dtype
+
+        def keep(tensor: torch.Tensor, kept: dict[int, torch.Tensor] = kept) -> torch.Tensor:
+            return kept.setdefault(tensor.data_ptr(), tensor)
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), torch.autocast("cpu"):
+            policy.hidden(IDS.repeat(1, 20)).float().sum().backward()
+        gradients = [parameter.grad for parameter in policy.parameters()]
+        found.append((gradients, sum(tensor.nbytes for tensor in kept.values())))
+    (ours, less), (theirs, more) = found
+    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))  # pyright: ignore[reportArgumentType]
+    assert less < more if kind == "bfloat16" else less == more
 
 
 @pytest.mark.parametrize("kind", KINDS)

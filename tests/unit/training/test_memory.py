@@ -158,6 +158,14 @@ def test_on_a_cpu_auto_is_a_number_and_nothing_is_compared():
     assert plan_memory(policy, demand(activations=BY_TOKEN), setting=77).microbatch_tokens == 77
 
 
+@pytest.mark.parametrize(("width", "tokens"), [(64, 2048), (512, 512)])
+def test_a_wide_frozen_model_takes_short_passes_on_a_cpu(tmp_path, width, tokens):
+    policy = adapted(save_model(tmp_path / "base", hidden_size=width, head_dim=16))
+    assert plan_memory(policy, demand(), setting="auto").microbatch_tokens == tokens
+    assert plan_memory(policy, demand(), setting=700).microbatch_tokens == 700
+    assert plan_memory(replace(policy, adapters=None), demand(), setting="auto").microbatch_tokens == 2048
+
+
 def test_auto_is_the_most_that_fits():
     policy = tiny_policy()
     asked = demand(activations=BY_TOKEN)

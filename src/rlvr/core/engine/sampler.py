@@ -99,7 +99,9 @@ def _sample(logits: Tensor, positions: Tensor, sampling: RowSampling, truncates:
     # the first token whose cumulative probability exceeds the target, so never one of probability 0; NaN exceeds
     # nothing
     ids = torch.searchsorted(cumulative, target[:, None], right=True).clamp_(max=probs.shape[1] - 1)
-    ids = torch.where(sampling.temperature[:, None] > 0, ids, logits.argmax(-1, keepdim=True))
+    draws = sampling.temperature[:, None] > 0
+    if draws.device.type != "cpu" or not draws.all():  # reading a GPU's answer would cost more than the pass
+        ids = torch.where(draws, ids, logits.argmax(-1, keepdim=True))
     behavior = logprobs.gather(1, ids)[:, 0]
     sampled = behavior
     if keep is not None:
