@@ -3,8 +3,8 @@
     trl_venv/bin/pip install peft
     OMP_WAIT_POLICY=PASSIVE OMP_NUM_THREADS=1 taskset -c 0 python benchmarks/laptop.py --trl-python trl_venv/bin/python
 
-The weights are random and made on the spot (494M, bfloat16, as the Hub has them), so nothing is downloaded. 4 prompts of
-96 tokens, 4 completions of exactly 64 tokens each, adapters of rank 16 on all seven linear layers.
+The weights are random and made on the spot (494M, bfloat16, as the Hub has them), so nothing is downloaded. 4 prompts
+of 96 tokens, 4 completions of exactly 64 tokens each, adapters of rank 16 on all seven linear layers.
 
 rlvr's side is `rlvr train` (its function, in this process); TRL's is `trl_side.py`, one process for each of its
 settings. The sides take turns, a block of steps each; a side that waits does nothing, but keeps its memory.
@@ -58,9 +58,11 @@ SHAPE: dict[str, Any] = {
     "rope_theta": 1_000_000.0,
 }
 TRL_SETTINGS: dict[str, dict[str, Any]] = {
-    "TRL, fastest": {"micro": 4, "gradient_checkpointing": False},
-    "TRL, leanest": {"micro": 8, "gradient_checkpointing": True},
+    "TRL": {"micro": 4},
+    "TRL, recomputed": {"micro": 8, "gradient_checkpointing": True},
+    "TRL, float32": {"micro": 4, "dtype": "float32", "bf16": False},
 }
+"""TRL's own choices; `micro`: parts of the batch whose gradients are accumulated."""
 
 
 class EvenDigits(Part):
@@ -157,7 +159,12 @@ def trl_specification(model: Path, output: Path, prompts: Sequence[dict[str, str
 def overrides(model: Path, data: Path, run: Path, steps: int) -> list[str]:
     """The choices of a user: model, adapters, data, reward and sizes. Everything else is a default."""
     return [
-        *(f"model.name_or_path={model}", "model.lora.enabled=true", f"model.lora.r={RANK}", f"model.lora.alpha={ALPHA}"),
+        *(
+            f"model.name_or_path={model}",
+            "model.lora.enabled=true",
+            f"model.lora.r={RANK}",
+            f"model.lora.alpha={ALPHA}",
+        ),
         *("task=jsonl", f"task.path={data}", "prompt=plain"),
         "+reward.parts.even={type:'laptop:EvenDigits',weight:1}",
         *(f"rollout.prompts_per_step={NUM_PROMPTS}", f"rollout.group_size={GROUP_SIZE}"),
@@ -189,16 +196,19 @@ def measure(args: argparse.Namespace, temporary: Path) -> str:
         train(config, turns.stopped)
     sides = [rlvr_side(turns.ours, read_metrics(run / "metrics.jsonl"))]
     sides += [trl_side(name, found) for name, found in turns.theirs.items()]
-    return markdown(sides, file_sizes(run))
+    versions = [other.versions for other in others.values()]
+    return markdown(sides, file_sizes(run), threads=args.threads, versions=versions[0] if versions else {})
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Time a step of rlvr with adapters on a 0.5B model against TRL's.")
-    parser.add_argument("--trl-python", help="python of a virtual environment with trl==1.16.0 and peft; none: rlvr alone")
+    parser.add_argument(
+        "--trl-python", help="python of a virtual environment with trl==1.16.0 and peft; none: rlvr alone"
+    )
     parser.add_argument("--rounds", type=int, default=5, help="counted steps of each side (default: 5)")
     parser.add_argument("--threads", type=int, default=1, help="torch threads of each side (default: 1)")
     parser.add_argument("--model", type=Path, help="folder of the random model, made if absent")
-    parser.add_argument("--sides", nargs="*", default=list(TRL_SETTINGS), choices=list(TRL_SETTINGS))
+    parser.add_argument("--sides", nargs="*", default=["TRL"], choices=list(TRL_SETTINGS))
     parser.add_argument("--set", nargs="*", default=[], help="more overrides for rlvr")
     parser.add_argument("--make", type=Path, help=argparse.SUPPRESS)  # in a process of its own: memory
     args = parser.parse_args()

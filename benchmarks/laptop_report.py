@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+import transformers
 from vs_trl_report import StepTimes, table
 
 
@@ -65,7 +67,7 @@ def file_sizes(run: Path) -> dict[str, int]:
     }
 
 
-def markdown(sides: Sequence[Side], sizes: Mapping[str, int]) -> str:
+def markdown(sides: Sequence[Side], sizes: Mapping[str, int], *, threads: int, versions: Mapping[str, str]) -> str:
     """Everything."""
     ours = sides[0]
     head = "| side | s/step | CPU s/step | generation | update | sampled tokens | peak RSS, MB | steps |"
@@ -78,7 +80,11 @@ def markdown(sides: Sequence[Side], sizes: Mapping[str, int]) -> str:
         f"| {s.name} | **{s.wall / ours.wall:.2f}** | {s.cpu / ours.cpu:.2f} | {s.memory_mb / ours.memory_mb:.2f} |"
         for s in sides[1:]
     ]
-    machine = f"{platform.machine()}, {os.cpu_count()} cores, load average at the end {os.getloadavg()[0]:.1f}"
+    machine = (
+        f"{platform.machine()}, {os.cpu_count()} cores, {threads} thread(s) each, load average at the end "
+        f"{os.getloadavg()[0]:.1f}; rlvr: torch {torch.__version__}, transformers {transformers.__version__}; TRL: "
+        f"{', '.join(f'{name} {version}' for name, version in versions.items())}."
+    )
     disk = ", ".join(f"`{name}` {size / 1e6:.1f} MB" for name, size in sizes.items())
     return "\n\n".join(
         [

@@ -245,6 +245,8 @@ def main() -> None:
     tokenizer = AutoTokenizer.from_pretrained(spec["model"], padding_side="left")
     dtype = getattr(torch, spec.get("dtype", "float32"))
     model = AutoModelForCausalLM.from_pretrained(spec["model"], dtype=dtype, attn_implementation="sdpa")
+    for parameter in model.parameters():  # out of the mapped file, whose pages the system drops while this side waits
+        parameter.data = parameter.data.clone()
     if spec["lengths"]:
         fix_lengths(model, spec["lengths"], tokenizer.eos_token_id)
     reward = Reward(tokenizer, spec["rule"], spec["group_size"])
