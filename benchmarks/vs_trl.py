@@ -34,6 +34,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch loads
 import torch
 from vs_trl_report import CaseResult, Report, StepTimes, TrlProcess
 
+from rlvr.app.policies import engine_dtype
 from rlvr.app.tasks import open_tasks
 from rlvr.chat.rendering import Chat
 from rlvr.config import Config
@@ -52,7 +53,7 @@ from rlvr.core.rollout import RolloutSchedule, RolloutSource, SampledGroups
 from rlvr.core.settings import cpu_tokens
 from rlvr.core.trainer import NonFiniteError, Trainer
 from rlvr.envs.single_turn import SingleTurnEnv
-from rlvr.models.devices import in_bf16
+from rlvr.models.devices import frozen_copy, in_bf16
 from rlvr.models.loading import load_for_inference
 from rlvr.models.policy import HubPolicy
 from rlvr.models.scratch import build_model, build_tokenizer
@@ -238,7 +239,13 @@ def make_run(case: Case, config: Config, task: Task, model_folder: Path, turns: 
     policy = load_for_inference(str(model_folder))
     model, tokenizer = policy.model, policy.tokenizer
     context = int(model.config.max_position_embeddings)
-    engine: Engine = LocalEngine(model, max_batch_size=config.engine.max_batch_size, max_context_tokens=context)
+    dtype = engine_dtype(config, policy)
+    engine: Engine = LocalEngine(
+        model if dtype == policy.dtype else frozen_copy(model, dtype),
+        max_batch_size=config.engine.max_batch_size,
+        max_context_tokens=context,
+        weights=None if dtype == policy.dtype else policy.trained_weights,
+    )
     if case.lengths is not None:
         engine = FixedLengths(engine, case.lengths)
     objective = Objective(
@@ -317,12 +324,12 @@ def trl_specification(
     }
 
 
-def measure(case: Case, config: Config, task: Task, model_folder: Path, trl_python: str, rounds: int) -> CaseResult:
+def measure(case: Case, config: Config, task: Task, model_folder: Path, args: argparse.Namespace) -> CaseResult:
     """Alternate blocks of steps; each side's first block is not counted."""
-    max_steps = (rounds + 1) * case.block
+    max_steps = (args.rounds + 1) * case.block
     with tempfile.TemporaryDirectory() as output:
         specification = trl_specification(case, config, task, model_folder, Path(output), max_steps)
-        with TrlProcess(trl_python, specification) as trl:
+        with TrlProcess(args.trl_python, specification | {"dtype": args.trl_dtype}) as trl:
             turns = Turns(case, trl)
             run = make_run(case, config, task, model_folder, turns, max_steps)
             train(run, stopped=lambda: False)
@@ -340,11 +347,12 @@ def measured(args: argparse.Namespace, folder: Path) -> Iterator[CaseResult]:
     """The selected cases, one after another."""
     for case in (case for case in CASES if case.name in args.cases):
         chosen = [f"rollout.max_completion_tokens={case.max_tokens}", f"trainer.precision={args.precision}"]
+        chosen.append(f"engine.dtype={args.engine_dtype}")
         config = load_config([*OVERRIDES, *chosen, f"warm_start.num_steps={args.warm_start_steps}"])
         with open_tasks(config, None, {}) as tasks:
             assert isinstance(tasks.own, RpnTask)
             make_checkpoint(config, tasks.own, folder)
-            yield measure(case, config, tasks.own, folder, args.trl_python, args.rounds)
+            yield measure(case, config, tasks.own, folder, args)
 
 
 def main() -> None:
@@ -355,6 +363,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="counted blocks of steps of either half (default: 5)")
     parser.add_argument("--threads", type=int, default=1, help="torch threads of either half (default: 1)")
     parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32", help="of both trainers' passes")
+    dtypes = ["float32", "bfloat16"]
+    parser.add_argument("--engine-dtype", choices=dtypes, default="float32", help="weights that sample in rlvr")
+    parser.add_argument("--trl-dtype", choices=dtypes, default="float32", help="TRL's weights, trained in this dtype")
     parser.add_argument(
         "--warm-start-steps",
         type=int,
