@@ -46,7 +46,7 @@ def overrides(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
 def policies(monkeypatch: pytest.MonkeyPatch) -> list[tuple[HubPolicy, dict[str, bytes]]]:
     """The policies that runs load, each with the bytes of its frozen weights before the first step."""
     loaded: list[tuple[HubPolicy, dict[str, bytes]]] = []
-    module = import_module("rlvr.app.train")  # the package has a function of that name
+    module = import_module("rlvr.app.policies")
     real = module.load_policy
 
     def load(settings: PretrainedModel, **options: Any) -> HubPolicy:

@@ -1,4 +1,4 @@
-"""`rlvr train`, `rlvr plan` and `rlvr eval` as functions."""
+"""`rlvr train`, `rlvr plan`, `rlvr eval` and `rlvr replay` as functions."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from rlvr.api.settings import Call, Data, Functions, RewardFunction, Values, data_file, evaluation, training
 from rlvr.errors import UserError
+from rlvr.lines import override_lines
 from rlvr.progress import progress
 from rlvr.tracking.jsonl import read_metrics
 from rlvr.tracking.rollouts import EpisodeRecord, read_rollouts, rollouts_path
 
 if TYPE_CHECKING:
     from rlvr.app.plan import Plan
+    from rlvr.app.replay import Replay
     from rlvr.config import Config
     from rlvr.evaluation.summary import EvaluationResult
 
@@ -193,6 +195,36 @@ def plan(
     config, functions = _to_train(config_name, config_dir, **given, values=arguments)
     options = {"gpus": gpus, "servers": servers, "mean_tokens": mean_tokens, "seconds": seconds}
     return in_a_thread(lambda stopped: make_plan(config, functions=functions, **options))
+
+
+@_errors_from_here
+def replay(
+    run: Run | str | Path,
+    step: int,
+    *,
+    what_if: Mapping[str, Any] | None = None,
+    influence: bool = False,
+    functions: Mapping[str, Callable[..., Any]] | None = None,
+) -> Replay:
+    """Run `rlvr replay`: a step of a run once more, which is only read.
+
+    Args:
+        run: A run or its folder.
+        step: As in `metrics.jsonl`.
+        what_if: Changes of the update, as `{"drop": 3}`, `{"reward.3": 0.0, "trainer.learning_rate": 1e-4}`.
+        influence: Also estimate what each episode did to the update.
+        functions: The run's Python functions by their names in config.yaml; None: those of the `Run`.
+
+    Raises UserError, one sentence, for errors that the caller can correct.
+    """
+    from rlvr.app.replay import replay as make_step
+
+    own = dict(functions or (run.functions if isinstance(run, Run) else {}))
+    folder = str(run.folder if isinstance(run, Run) else run)
+    changes = override_lines(what_if or {})
+    return in_a_thread(
+        lambda stopped: make_step(folder, step, changes=changes, influence=influence, functions=own, stopped=stopped)
+    )
 
 
 def _to_train(config_name: str | None, config_dir: str | Path | None, **values: Any) -> tuple[Config, Functions]:

@@ -25,7 +25,7 @@ from scipy.optimize import nnls
 
 from rlvr.app.assemble import assemble
 from rlvr.app.memory import plan_run
-from rlvr.app.policies import Setup, random_policy, set_threads, warmed
+from rlvr.app.policies import Setup, pretrained_policy, random_policy, set_threads, warmed
 from rlvr.app.ranks import quiet
 from rlvr.app.run_folder import RunFolder
 from rlvr.app.simulate import Costs
@@ -41,8 +41,6 @@ from rlvr.core.rollout import RolloutSource, SampledGroups
 from rlvr.core.world import World
 from rlvr.engines.settings import LocalEngineSettings
 from rlvr.evaluation.evaluate import examples_of
-from rlvr.models.devices import choose_device, choose_products
-from rlvr.models.loading import load_policy
 from rlvr.models.policy import HubPolicy
 from rlvr.tasks.settings import Functions
 from rlvr.tracking.console import Console
@@ -313,7 +311,7 @@ def measure(config: Config, *, gpus: int = 1, seconds: float = 10.0, functions: 
         tasks = stack.enter_context(open_tasks(config, config.model.family(), functions or {}))
         notes += tasks.check_training(config.reward.max_error_share)
         setup = Setup(config=alone, tasks=tasks, folder=folder, console=console)
-        policy = _policy(setup)
+        policy = pretrained_policy(config, tasks) or random_policy(setup)
         set_threads(config, policy)
         warm_start_s = 0.0
         if config.model.from_scratch and config.warm_start.enabled:
@@ -344,18 +342,6 @@ def measure(config: Config, *, gpus: int = 1, seconds: float = 10.0, functions: 
             device=f"CPU, {torch.get_num_threads()} thread(s)" if on_cpu else torch.cuda.get_device_name(),
             notes=tuple(notes),
         )
-
-
-def _policy(setup: Setup) -> HubPolicy:
-    """The model as `rlvr train` loads or makes it, before a warm start."""
-    config = setup.config
-    device = choose_device(config.trainer.device)
-    choose_products(device, config.trainer.precision)
-    if config.model.pretrained is None:
-        return random_policy(setup)
-    policy = load_policy(config.model.pretrained, seed=config.seed, device=device)
-    setup.tasks.fit(config, policy)
-    return policy
 
 
 def _alone(config: Config) -> Config:

@@ -18,11 +18,12 @@ from rlvr.core.world import ALONE, World
 from rlvr.engines.settings import LocalEngineSettings, VllmEngineSettings
 from rlvr.engines.vllm import VllmEngine, check_servers, expect
 from rlvr.errors import UserError
-from rlvr.models.devices import choose_device, frozen_copy, in_bf16, move, sampling_dtype
-from rlvr.models.loading import load_for_inference
+from rlvr.models.devices import choose_device, choose_products, frozen_copy, in_bf16, move, sampling_dtype
+from rlvr.models.loading import load_for_inference, load_policy
 from rlvr.models.policy import HubPolicy
 from rlvr.models.scratch import build_bpe_tokenizer, build_model, build_tokenizer
 from rlvr.models.settings import ScratchBpeModel, ScratchModel
+from rlvr.progress import progress
 from rlvr.tasks.base import Task
 from rlvr.tasks.prompting import resolve_markers
 from rlvr.tracking.console import Console
@@ -94,6 +95,18 @@ class Setup:
     console: Console
     world: World = ALONE
     stopped: Stopped = lambda: False  # whether this process was asked to stop
+
+
+def pretrained_policy(config: Config, tasks: Tasks) -> HubPolicy | None:
+    """The loaded model; None if it is made from scratch. Removes examples that do not fit its context."""
+    device = choose_device(config.trainer.device)
+    choose_products(device, config.trainer.precision)
+    if config.model.pretrained is None:
+        return None
+    with progress(f"loading {config.model.pretrained.name_or_path}"):
+        policy = load_policy(config.model.pretrained, seed=config.seed, device=device)
+    tasks.fit(config, policy)
+    return policy
 
 
 def scratch_policy(setup: Setup, stopped: Stopped) -> HubPolicy | None:

@@ -8,7 +8,15 @@ from functools import partial
 from pathlib import Path
 
 from rlvr.app.assemble import assemble
-from rlvr.app.policies import Setup, Stopped, check_engine, save_atomically, scratch_policy, set_threads
+from rlvr.app.policies import (
+    Setup,
+    Stopped,
+    check_engine,
+    pretrained_policy,
+    save_atomically,
+    scratch_policy,
+    set_threads,
+)
 from rlvr.app.ranks import any_stopped, check_shares, fail_together, quiet, shared_folder
 from rlvr.app.run_folder import RunFolder, open_run_folder
 from rlvr.app.sources import with_absolute_model
@@ -17,10 +25,7 @@ from rlvr.app.tasks import open_tasks
 from rlvr.config import Config
 from rlvr.core.loop import train as run_loop
 from rlvr.core.world import World
-from rlvr.models.devices import choose_device, choose_products
-from rlvr.models.loading import load_policy
 from rlvr.models.policy import HubPolicy
-from rlvr.progress import progress
 from rlvr.scale.launch import errors_once, open_world
 from rlvr.settings import dumped
 from rlvr.tasks.settings import Functions
@@ -62,13 +67,7 @@ def train(config: Config, stopped: Stopped = lambda: False, functions: Functions
         tasks = stack.enter_context(open_tasks(config, config.model.family(), functions or {}))
         for line in tasks.check_training(config.reward.max_error_share):
             console.note(line)
-        device = choose_device(config.trainer.device)
-        choose_products(device, config.trainer.precision)
-        policy = None
-        if config.model.pretrained:
-            with progress(f"loading {config.model.pretrained.name_or_path}"):
-                policy = load_policy(config.model.pretrained, seed=config.seed, device=device)
-            tasks.fit(config, policy)
+        policy = pretrained_policy(config, tasks)
         folder = stack.enter_context(_open_folder(config, world))
         data = dumped(config.model_copy(update={"run_dir": None, "resume": False}))
         trackers = Trackers(shown.tracker, folder.root, console.note, experiment=config.name, config=data)

@@ -63,7 +63,7 @@ class Trainer:
             with self.reference() as reference:
                 self.parallel.shard(reference)
         self.optimizer = adamw(policy.parameters(), settings.adam_beta1, settings.adam_beta2, settings.weight_decay)
-        self._world, self._settings, self._seed = self.parallel.world, settings, seed
+        self._world, self.settings, self._seed = self.parallel.world, settings, seed
         self._rate = partial(
             learning_rate,
             peak=settings.learning_rate,
@@ -83,29 +83,28 @@ class Trainer:
     def score(self, batch: TokenBatch) -> TokenBatch:
         """Add what the algorithm needs: old logprobs, reference logprobs, values."""
         if not self.algorithm.needs.isdisjoint(("old_logprobs", "values")):
-            old_logprobs, values = self._score(self.policy, batch)
-            batch = replace(batch, old_logprobs=old_logprobs, values=values)
+            predicted = self.predict(self.policy, batch)
+            batch = replace(batch, old_logprobs=predicted.logprobs, values=predicted.values)
         if self.reference is not None:
             with self.reference() as reference:
-                batch = replace(batch, reference_logprobs=self._score(reference, batch)[0])
+                batch = replace(batch, reference_logprobs=self.predict(reference, batch).logprobs)
         return batch
 
     @torch.no_grad()
-    def _score(self, policy: Policy, batch: TokenBatch) -> tuple[Tensor, Tensor | None]:
-        """Logprobs and values [B, T], 0 at tokens that were not sampled."""
+    def predict(self, policy: Policy, batch: TokenBatch) -> Predictions:
+        """Predictions [B, T] of the policy as it is now, 0 at tokens that were not sampled."""
 
-        def own_share() -> tuple[Tensor, Tensor | None]:
-            logprobs = torch.zeros_like(batch.behavior_logprobs)
-            values = None if policy.value_head is None else torch.zeros_like(logprobs)
+        def own_share() -> Predictions:
+            zeros = torch.zeros_like(batch.behavior_logprobs)
+            found = Predictions(zeros, zeros, None if policy.value_head is None else zeros).map(torch.clone)
             for microbatch, predicted in self._passes(policy, batch, range(len(batch.ids))):
-                logprobs[microbatch.rows, microbatch.columns] = predicted.logprobs
-                if values is not None and predicted.values is not None:
-                    values[microbatch.rows, microbatch.columns] = predicted.values
-            return logprobs, values
+                for of_batch, of_tokens in zip(found, predicted, strict=True):
+                    if of_batch is not None and of_tokens is not None:
+                        of_batch[microbatch.rows, microbatch.columns] = of_tokens
+            return found
 
         longest, repeatable = int(batch.lengths.max()), not self.parallel.in_lockstep
-        logprobs, values = self.packing.retry_out_of_memory(own_share, longest=longest, repeatable=repeatable)
-        return self._world.add(logprobs), None if values is None else self._world.add(values)
+        return self.packing.retry_out_of_memory(own_share, longest=longest, repeatable=repeatable).map(self._world.add)
 
     def _passes(
         self, policy: Policy, batch: TokenBatch, rows: Sequence[int], entropy_grad: bool = False
@@ -130,7 +129,7 @@ class Trainer:
             group["lr"] = rate
         sums, seen = Sums(), torch.full_like(batch.behavior_logprobs, math.nan)
         before = self.parallel.weight_sample(self.policy)
-        for rows in self._minibatches(batch, step):
+        for rows in self.minibatches(batch, step):
             part = self._update_minibatch(batch, rows, seen)
             sums.add(part)
             if self.algorithm.stop_early(part.mean("approx_kl")):
@@ -145,7 +144,7 @@ class Trainer:
             batch = replace(batch, old_logprobs=seen)
         return metrics, batch
 
-    def _minibatches(self, batch: TokenBatch, step: int) -> Iterator[list[int]]:
+    def minibatches(self, batch: TokenBatch, step: int) -> Iterator[list[int]]:
         """Row numbers of each optimizer step: every epoch visits each row once, in an order derived from the run seed.
 
         The rows of an episode stay together, in order, as they share a prompt.
@@ -164,6 +163,15 @@ class Trainer:
 
     def _update_minibatch(self, batch: TokenBatch, rows: Sequence[int], seen: Tensor) -> Sums:
         """One optimizer step on some rows; writes their logprobs before it into `seen` [B, T]."""
+        sums = self.gradient(batch, rows, seen)
+        sums.add_update(self.apply(rows), num_sampled=int(batch.take(rows).loss_mask.sum()))
+        return sums
+
+    def gradient(self, batch: TokenBatch, rows: Sequence[int], seen: Tensor) -> Sums:
+        """Leave the gradient of a minibatch, not yet clipped, in the parameters; returns its loss sums.
+
+        Writes the rows' logprobs into `seen` [B, T]. Raises NonFiniteError for a non-finite loss.
+        """
         minibatch, weights = batch.take(rows), torch.zeros_like(batch.behavior_logprobs)
         weights[rows] = self.objective.loss_weights(minibatch)  # [B, T], 0 outside of the minibatch and of the loss
         chosen = [row for row, has in zip(rows, self.objective.has_gradient(minibatch).tolist(), strict=True) if has]
@@ -188,12 +196,15 @@ class Trainer:
         if bad := sorted(row for _, found in parts for row in found):
             raise NonFiniteError("the loss", bad)
         self.parallel.sum_gradients(self.policy)
-        norm = self.parallel.clip(self.policy, self._settings.max_grad_norm)
-        if not math.isfinite(norm):
-            raise NonFiniteError("the gradient norm", chosen)
-        self.optimizer.step()
-        sums.add_update(norm, num_sampled=int(minibatch.loss_mask.sum()))
         return sums
+
+    def apply(self, rows: Sequence[int]) -> float:
+        """Clip the gradient of these rows and make an optimizer step; returns the norm before clipping."""
+        norm = self.parallel.clip(self.policy, self.settings.max_grad_norm)
+        if not math.isfinite(norm):
+            raise NonFiniteError("the gradient norm", rows)
+        self.optimizer.step()
+        return norm
 
     def _backward(
         self, batch: TokenBatch, weights: Tensor, microbatch: Microbatch, predicted: Predictions, sums: Sums

@@ -172,7 +172,7 @@ def test_pitfall_36_minibatches_visit_every_row_once_an_epoch() -> None:
     settings = ("rollout.prompts_per_step=12", "algorithm.num_minibatches=3", "algorithm.num_epochs=2")
     trainer = tiny_trainer(tiny_policy(), *settings)
     batch = tiny_batch(tiny_policy())
-    parts, again, other = (list(trainer._minibatches(batch, step=step)) for step in (0, 0, 1))
+    parts, again, other = (list(trainer.minibatches(batch, step=step)) for step in (0, 0, 1))
     assert [len(part) for part in parts] == [4] * 6
     assert sorted(chain(*parts[:3])) == sorted(chain(*parts[3:])) == list(range(12))
     assert parts[:3] != parts[3:]
@@ -183,7 +183,7 @@ def test_pitfall_36_minibatches_visit_every_row_once_an_epoch() -> None:
 def test_pitfall_07_the_rows_of_an_episode_stay_in_one_minibatch() -> None:
     trainer = tiny_trainer(tiny_policy(), "rollout.prompts_per_step=12", "algorithm.num_minibatches=3")
     batch = replace(tiny_batch(tiny_policy()), episodes=torch.tensor([0, 0, 1, 2, 3, 3, 3, 4, 5, 6, 7, 8]))
-    parts = list(trainer._minibatches(batch, step=0))
+    parts = list(trainer.minibatches(batch, step=0))
     episodes = [set(batch.episodes[part].tolist()) for part in parts]
     assert sorted(chain(*episodes)) == list(range(9))
     assert sorted(chain(*parts)) == list(range(12))
