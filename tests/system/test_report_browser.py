@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 from collections.abc import Iterator, Sequence
@@ -199,6 +200,20 @@ def test_filters_narrow_the_list(opened: Opener, report: Path) -> None:
     for order, first in (("advantage, highest first", "1"), ("reward, lowest first", "0")):
         page.select_option("[aria-label=order]", label=order)
         assert page.locator(".row >> nth=0").inner_text().startswith(first)
+
+
+def test_influence_is_a_column_and_an_order(opened: Opener, tmp_path: Path) -> None:
+    run = save_run(tmp_path / "run", rollouts={3: episodes(3, 8)})
+    shares = [0.0, -0.25, 0.125, 0.0, 0.5, 0.0, 0.0, -0.125]
+    told = [{"group": n // 4, "sample_index": n % 4, "share": share} for n, share in enumerate(shares)]
+    (tmp_path / "run.influence").mkdir()
+    (tmp_path / "run.influence/step_000003.json").write_text(json.dumps({"episodes": told}))
+    page = opened(write_run_report([run]).path, "rollouts").page
+    for order, first in (("helped most", "influence 50.0 %"), ("hurt most", "influence -25.0 %")):
+        page.select_option("[aria-label=order]", label=f"influence, {order} first")
+        assert first in page.locator(".row >> nth=0").inner_text()
+    page.click(".row >> nth=0")
+    playwright_api.expect(page.locator(".facts-grid")).to_contain_text("influence on the update")
 
 
 def test_an_episode_opens_by_turn_and_by_token(opened: Opener, report: Path) -> None:

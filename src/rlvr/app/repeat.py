@@ -46,7 +46,6 @@ class Recorded:
     step: int
     metrics: Mapping[str, float]
     lines: Sequence[bytes]  # of its rollout file; empty without one
-    start: int  # updates behind the weights that the replay starts from
     checkpoint: Path | None  # None: the model before the first update
 
 
@@ -131,8 +130,8 @@ def find_step(source: Path, step: int) -> Recorded:
         made = max(rows, default=0)
         has = f"steps 1 to {made}" if made else "no step yet"
         raise UserError(f"{folder.metrics} has {has}, so there is no step {step} to replay.")
-    starts = [number for number in list_checkpoints(folder.checkpoints) if number < step]
-    start = max(starts, default=0)
+    saved = list_checkpoints(folder.checkpoints)
+    checkpoint = next((path for number, path in reversed(saved.items()) if number < step), None)
     path = rollouts_path(folder.rollouts, step)
     try:
         lines = rollout_lines(path) if path.is_file() else []
@@ -143,8 +142,7 @@ def find_step(source: Path, step: int) -> Recorded:
         step=step,
         metrics=rows[step],
         lines=lines,
-        start=start,
-        checkpoint=list_checkpoints(folder.checkpoints)[start] if starts else None,
+        checkpoint=checkpoint,
     )
 
 

@@ -91,7 +91,7 @@ def compare(found: Recorded, made: Repeated) -> Replay:
     return Replay(
         run=str(found.folder.root),
         step=found.step,
-        start=found.start,
+        start=made.run.start_step,
         equal=not differences,
         differences=differences,
         num_episodes=num_episodes,

@@ -59,7 +59,7 @@ def read_changes(lines: Sequence[str], source: str, config: Config) -> Changes:
                 rewards[int(found[1])] = float(found[2])
             except ValueError:
                 raise ConfigError(f"--what-if {line}: {found[2]} is no number.") from None
-        elif found := re.fullmatch(r"mask\.(\d+)=(?:(all)|(\d+)(?:\.\.(\d+))?)", line):
+        elif found := re.fullmatch(r"mask\.(\d+)='?(?:(all)|(\d+)(?:\.\.(\d+))?)'?", line):
             masks[int(found[1])] = None if found[2] else (int(found[3]), int(found[4] or found[3]))
         elif re.match(r"(algorithm|trainer)\.\w+=", line):
             settings.append(line)

@@ -6,11 +6,12 @@ ratio of 1.00001 differs from 1.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from itertools import compress, groupby
 from pathlib import Path
@@ -38,6 +39,21 @@ def rollout_files(folder: Path, run: int) -> list[RolloutFile]:
     return sorted(RolloutFile(run, int(name[1]), path) for name, path in found if name)
 
 
+def influence_of(file: RolloutFile) -> dict[tuple[int, int], float]:
+    """What `rlvr replay --influence` wrote about the step, in the run's folder or beside it: the share in the update by
+    group and sample. Empty without a file; ValueError if it is damaged."""
+    run = file.path.parent.parent.resolve()
+    places = (run / "influence", run.with_name(f"{run.name}.influence"))
+    path = next((path for folder in places if (path := folder / f"step_{file.step:06d}.json").is_file()), None)
+    if path is None:
+        return {}
+    try:
+        episodes = json.loads(path.read_bytes())["episodes"]
+        return {(int(one["group"]), int(one["sample_index"])): float(one["share"]) for one in episodes}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is damaged and left out ({error!r}).") from error
+
+
 def pack_rollouts(files: Sequence[RolloutFile], max_episodes: int) -> PackedRollouts:
     """Pack at most `max_episodes`, equally many per file, evenly spread over its lines.
 
@@ -54,9 +70,14 @@ def pack_rollouts(files: Sequence[RolloutFile], max_episodes: int) -> PackedRoll
     packed.total = sum(counts)
     for number, (file, quota) in enumerate(zip(files, quotas(counts, max_episodes), strict=True)):
         lines = rollout_lines(file.path) if quota else []
+        try:
+            influence = influence_of(file) if quota else {}
+        except ValueError as error:
+            influence = {}
+            packed.notes.append(str(error))
         for place in spread(len(lines), quota):
             try:
-                packed.add(number, file.run, episode_from(lines[place]))
+                packed.add(number, file.run, episode_from(lines[place]), influence)
             except ValueError as error:
                 packed.notes.append(f"{file.path}, line {place + 1}, is damaged and left out ({error}).")
                 packed.total -= 1
@@ -100,7 +121,9 @@ class PackedRollouts:
     def size(self) -> int:
         return sum(map(len, self.chunks.values()))
 
-    def add(self, file: int, run: int, record: EpisodeRecord) -> None:
+    def add(
+        self, file: int, run: int, record: EpisodeRecord, influence: Mapping[tuple[int, int], float] | None = None
+    ) -> None:
         row = {
             "file": file,
             "example": record.example_id,
@@ -113,6 +136,7 @@ class PackedRollouts:
             "turns": len(record.turns),
             "stop": record.stop_reason,
             "status": record.score_status,
+            "influence": finite((influence or {}).get((record.group, record.sample_index)), 3),
         }
         for name, value in row.items():
             known = self._names.get(name)  # texts are referenced by number
@@ -134,6 +158,8 @@ class PackedRollouts:
     def finish(self, files: Sequence[RolloutFile]) -> None:
         self._cut_texts()
         self._cut_details()
+        if not any(value is not None for value in self._columns["influence"]):
+            del self._columns["influence"]
         index = {
             "files": [{"run": file.run, "step": file.step} for file in files],
             "names": {name: list(numbers) for name, numbers in self._names.items()},

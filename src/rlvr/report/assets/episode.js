@@ -75,6 +75,7 @@ function episodeFacts(all, episode, detail) {
     el("dl", {class: "facts-grid"},
       fact("reward", number(all.reward[episode])), fact("advantage", number(all.advantage[episode])),
       fact("stop reason", all.names.stop[all.stop[episode]]), fact("score", all.names.status[all.status[episode]]),
+      all.influence && all.influence[episode] !== null ? fact("influence on the update", percent(all.influence[episode])) : null,
       fact("tokens", number(all.tokens[episode])), fact("policy version", number(detail.version)),
       fact("gold answer", all.names.answer[all.answer[episode]]), fact("example", all.names.example[all.example[episode]])),
     rewardParts(detail.parts, value),

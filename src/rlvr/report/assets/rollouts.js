@@ -1,7 +1,8 @@
 // The browser of recorded episodes: filters, a list that draws only what is seen, and panes for opened episodes.
 //
 // Chunk "index": {files: [{run, step}], names: {example, answer, stop, status: [text, ..]}, columns: {file, example,
-//   answer, stop, status: numbers into those lists; group, sample, reward, advantage, tokens, turns},
+//   answer, stop, status: numbers into those lists; group, sample, reward, advantage, tokens, turns; influence: shares of
+//   the update by `rlvr replay --influence`, if there are any},
 //   texts: [first episode of each chunk "text-0", ..], details: [the same of "detail-0", ..]}
 // Chunk "text-<n>": {prompts: [text, ..], episodes: [[number of the prompt, [completion, reply, completion, ..]], ..]}
 // Chunk "detail-<n>" and "tokens-<run>": see episode.js and tokens.js.
@@ -15,6 +16,8 @@ const EPISODE_ORDERS = {
   tokens_up: {label: "shortest first", column: "tokens", sign: 1},
   advantage_down: {label: "advantage, highest first", column: "advantage", sign: -1},
   advantage_up: {label: "advantage, lowest first", column: "advantage", sign: 1},
+  influence_down: {label: "influence, helped most first", column: "influence", sign: -1},
+  influence_up: {label: "influence, hurt most first", column: "influence", sign: 1},
 };
 
 /** All episodes of the page by their number; texts come chunk by chunk behind the index. */
@@ -128,7 +131,8 @@ function filterControls(episodes, onchange) {
   const low = bound("lowest reward"), high = bound("highest reward");
   const text = el("input", {type: "search", "aria-label": "text in prompt, completion or reply", placeholder: "text in prompt or completion", oninput: changed});
   const order = el("select", {"aria-label": "order", onchange: changed},
-    Object.entries(EPISODE_ORDERS).map(([name, {label}]) => el("option", {value: name}, label)));
+    Object.entries(EPISODE_ORDERS).filter(([, {column}]) => !column || episodes[column])
+      .map(([name, {label}]) => el("option", {value: name}, label)));
   const chip = el("button", {type: "button", class: "hidden", onclick: () => setGroup(null)});
   const field = (label, ...nodes) => el("label", {class: "field"}, el("span", {class: "muted"}, label), el("span", null, nodes));
   const form = el("form", {class: "filters no-print", onsubmit: (event) => event.preventDefault()},
@@ -191,6 +195,7 @@ class EpisodeList {
       el("div", {class: "row-head"}, rewardBadge(all.reward[number]), el("span", null, all.place(all.file[number])),
         el("span", {class: "muted"}, `group ${all.group[number]}.${all.sample[number]}`),
         el("span", {class: "muted"}, plural(all.tokens[number], "token")),
+        all.influence && all.influence[number] !== null ? el("span", {class: "muted"}, "influence " + percent(all.influence[number])) : null,
         all.names.stop[all.stop[number]] === "stop" ? null : el("span", {class: "warn"}, all.names.stop[all.stop[number]]),
         all.names.status[all.status[number]] === "scored" ? null : el("span", {class: "warn"}, all.names.status[all.status[number]])),
       el("div", {class: "mono snippet"}, el("span", {class: "muted"}, tail(prompt, 44) + " "), said.slice(0, 120)));
