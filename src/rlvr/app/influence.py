@@ -99,7 +99,7 @@ def optimizer_steps(trainer: Trainer, batch: TokenBatch, step: int) -> Iterator[
         sums = trainer.gradient(batch, rows, seen)
         weights = {name: p.detach().clone() for name, p in _named(trainer)}
         made = OptimizerStep(rows=rows, weights=weights, gradient=_gradient(trainer))
-        trainer.apply(rows)
+        trainer.apply(batch, rows)
         yield made
         if trainer.algorithm.stop_early(sums.mean("approx_kl")):
             break

@@ -164,7 +164,7 @@ class Trainer:
     def _update_minibatch(self, batch: TokenBatch, rows: Sequence[int], seen: Tensor) -> Sums:
         """One optimizer step on some rows; writes their logprobs before it into `seen` [B, T]."""
         sums = self.gradient(batch, rows, seen)
-        sums.add_update(self.apply(rows), num_sampled=int(batch.take(rows).loss_mask.sum()))
+        sums.add_update(self.apply(batch, rows), num_sampled=int(batch.take(rows).loss_mask.sum()))
         return sums
 
     def gradient(self, batch: TokenBatch, rows: Sequence[int], seen: Tensor) -> Sums:
@@ -174,7 +174,7 @@ class Trainer:
         """
         minibatch, weights = batch.take(rows), torch.zeros_like(batch.behavior_logprobs)
         weights[rows] = self.objective.loss_weights(minibatch)  # [B, T], 0 outside of the minibatch and of the loss
-        chosen = [row for row, has in zip(rows, self.objective.has_gradient(minibatch).tolist(), strict=True) if has]
+        chosen = self._with_gradient(batch, rows)
 
         def own_share() -> tuple[Sums, list[int]]:
             """Compute this rank's gradient from zero; returns loss sums and the rows with a non-finite loss. Makes
@@ -198,11 +198,15 @@ class Trainer:
         self.parallel.sum_gradients(self.policy)
         return sums
 
-    def apply(self, rows: Sequence[int]) -> float:
+    def _with_gradient(self, batch: TokenBatch, rows: Sequence[int]) -> list[int]:
+        found = self.objective.has_gradient(batch.take(rows)).tolist()
+        return [row for row, has in zip(rows, found, strict=True) if has]
+
+    def apply(self, batch: TokenBatch, rows: Sequence[int]) -> float:
         """Clip the gradient of these rows and make an optimizer step; returns the norm before clipping."""
         norm = self.parallel.clip(self.policy, self.settings.max_grad_norm)
         if not math.isfinite(norm):
-            raise NonFiniteError("the gradient norm", rows)
+            raise NonFiniteError("the gradient norm", self._with_gradient(batch, rows))
         self.optimizer.step()
         return norm
 

@@ -144,7 +144,7 @@ def test_the_command_says_what_it_wrote_and_what_is_damaged(tmp_path: Path, caps
 
 def test_mistakes_are_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(tmp_path / "absent")]) == 1
-    assert "There is no" in capsys.readouterr().err
+    assert "there is no" in capsys.readouterr().err
     assert main(["report", str(tmp_path), "--max-episodes", "0"]) == 2
     with pytest.raises(UserError, match="is no run folder"):
         write_run_report([tmp_path])
