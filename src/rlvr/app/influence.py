@@ -157,15 +157,17 @@ def _probe(
         return trainer.predict(trainer.policy, rows)
 
     distance = PROBED * length.item() / max(_length(way).item(), 1e-30)
-    here = at(0.0)
-    while True:
+    here = slopes = at(0.0)
+    for _ in range(3):  # a change that is too small drowns in rounding
         forth, back = at(distance), at(-distance)
         values = None if forth.values is None or back.values is None else (forth.values - back.values) / 2
         moved = Predictions((forth.logprobs - back.logprobs) / 2, (forth.entropy - back.entropy) / 2, values)
+        slopes = moved.map(lambda x, distance=distance: x / distance)
         change = moved.logprobs[rows.loss_mask].square().mean().sqrt().item()
-        if change >= VISIBLE[0] or change == 0.0:
-            return here, moved.map(lambda x, distance=distance: x / distance)
+        if not 0.0 < change < VISIBLE[0]:
+            break
         distance *= VISIBLE[1] / change
+    return here, slopes
 
 
 def _along(

@@ -30,7 +30,7 @@ from rlvr.tasks.settings import Functions
 from rlvr.tracking.console import Console
 from rlvr.tracking.jsonl import read_metrics
 from rlvr.tracking.rollout_metrics import rollout_metrics
-from rlvr.tracking.rollouts import Decode, rollout_lines, rollouts_path
+from rlvr.tracking.rollouts import rollout_lines, rollouts_path
 from rlvr.tracking.trackers.fanout import Trackers
 from rlvr.training.checkpoint import list_checkpoints
 from rlvr.types import TokenBatch
@@ -69,26 +69,25 @@ class State:
 
 
 @dataclass(kw_only=True)
-class Witness:
-    """Recorder and checkpoints of the loop: keeps what happened in `step`, and the state before it. Writes nothing."""
+class Repeated:
+    """A step made once more, with the state before it and its batch, scored and with advantages.
+
+    The loop's recorder and checkpoints: keeps what happens in the step, and writes nothing.
+    """
 
     step: int
-    trainer: Trainer
+    setup: Setup
+    run: TrainingRun
     on_progress: Progress
-    start: int
-    made: int = field(init=False)
-    before: State | None = None
-    metrics: dict[str, float] = field(default_factory=dict)
-    sampled: SampledGroups | None = None
-    batch: TokenBatch | None = None
-
-    def __post_init__(self) -> None:
-        self.made = self.start
-        self._keep_state()
+    made: int = 0  # updates
+    before: State = field(init=False)
+    metrics: Mapping[str, float] = field(init=False)
+    sampled: SampledGroups = field(init=False)
+    batch: TokenBatch = field(init=False)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        self.made, self.metrics = step, dict(metrics)
-        self.on_progress(step - self.start, self.step - self.start)
+        self.made, self.metrics = step, metrics
+        self.on_progress(step, self.step)
 
     def rollouts(self, step: int, rollouts: SampledGroups, batch: TokenBatch) -> dict[str, float]:
         self.sampled, self.batch = rollouts, batch
@@ -97,26 +96,9 @@ class Witness:
     def non_finite(self, step: int, batch: TokenBatch, error: NonFiniteError) -> Exception:
         return UserError(f"{error.what} of step {step} is not finite in the replay, and was in the run.")
 
-    def save_if_due(self, step: int, metrics: dict[str, float], *, now: bool) -> None:
-        self._keep_state()
-
-    def _keep_state(self) -> None:
-        if self.made == self.step - 1:
-            self.before = State.of(self.trainer)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Repeated:
-    """A step made once more, with what it takes to make it again in another way."""
-
-    step: int
-    setup: Setup
-    run: TrainingRun
-    decode: Decode
-    before: State
-    metrics: Mapping[str, float]
-    sampled: SampledGroups
-    batch: TokenBatch  # scored, with advantages
+    def save_if_due(self, step: int, metrics: Mapping[str, float], *, now: bool) -> None:
+        if step == self.step - 1:
+            self.before = State.of(self.run.trainer)
 
 
 def find_step(source: Path, step: int) -> Recorded:
@@ -177,30 +159,18 @@ def repeated(
         console = stack.enter_context(Console("none", 1, 1))
         setup = Setup(config=config, tasks=tasks, folder=_linked(Path(root), found), console=console)
         run = assembled(setup, found)
-        witness = Witness(step=found.step, trainer=run.trainer, on_progress=on_progress, start=run.start_step)
+        made = Repeated(step=found.step, setup=setup, run=run, on_progress=on_progress, made=run.start_step)
+        made.save_if_due(run.start_step, {}, now=False)
         evaluates = any(name.startswith("eval/") for name in found.metrics)
 
         def evaluate() -> dict[str, float]:
-            return run.evaluate() if evaluates and witness.made == found.step - 1 else {}
+            return run.evaluate() if evaluates and made.made == found.step - 1 else {}
 
-        watched = replace(run, recorder=witness, checkpoints=witness, evaluate=evaluate, evaluate_every=1)
-        run_loop(watched, lambda: witness.made == found.step or stopped())
-        if witness.made < found.step:
+        watched = replace(run, recorder=made, checkpoints=made, evaluate=evaluate, evaluate_every=1)
+        run_loop(watched, lambda: made.made == found.step or stopped())
+        if made.made < found.step:
             raise UserError(f"stopped before step {found.step} was made.")
-        before, sampled, batch = witness.before, witness.sampled, witness.batch
-        assert before is not None
-        assert sampled is not None
-        assert batch is not None
-        yield Repeated(
-            step=found.step,
-            setup=setup,
-            run=run,
-            decode=run.rollouts.source.model.chat.decode,
-            before=before,
-            metrics=witness.metrics,
-            sampled=sampled,
-            batch=batch,
-        )
+        yield made
 
 
 def _linked(root: Path, found: Recorded) -> RunFolder:

@@ -1,5 +1,6 @@
 """Runs `rlvr replay`."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,7 +8,6 @@ from pathlib import Path
 from rlvr.app.influence import Influence, influences
 from rlvr.app.policies import Stopped
 from rlvr.app.repeat import Recorded, Repeated, check_replays, find_step, repeated
-from rlvr.app.run_folder import RunFolder
 from rlvr.app.sources import own_config
 from rlvr.app.what_if import WhatIf, read_changes, what_if
 from rlvr.errors import ConfigError, UserError
@@ -48,7 +48,6 @@ def replay(
     *,
     changes: Sequence[str] = (),
     influence: bool = False,
-    config_dir: str | None = None,
     functions: Functions | None = None,
     stopped: Stopped = lambda: False,
 ) -> Replay:
@@ -57,7 +56,7 @@ def replay(
     UserError for a step that is not there or cannot be repeated, ConfigError for a wrong change.
     """
     found = find_step(Path(source), step)
-    config = own_config(source, config_dir=config_dir)
+    config = own_config(source)
     if config is None:
         raise UserError(f"{source} is no run folder: name one.")
     check_replays(config, found)
@@ -80,7 +79,8 @@ def compare(found: Recorded, made: Repeated) -> Replay:
             "compared"
         )
     else:
-        lines = [to_line(one) for one in make_records(made.sampled.groups, made.batch, made.decode)]
+        decode = made.run.rollouts.source.model.chat.decode
+        lines = [to_line(one) for one in make_records(made.sampled.groups, made.batch, decode)]
         replayed = [line.removesuffix(b"\n") for line in lines[: len(found.lines)]]
         differences = first_differences([*record_differences(found.lines, replayed), *differences])
         if len(found.lines) < num_episodes:
@@ -114,7 +114,7 @@ def influence_path(source: str, step: int, output: str | None) -> Path:
 def write_influence(path: Path, found: Replay) -> None:
     """UserError if it cannot be written."""
     episodes = ",\n".join(map(to_json, found.influence or ()))
-    text = f'{{"run": "{RunFolder(root=Path(found.run)).root.resolve().name}", "step": {found.step}, "episodes": [\n'
+    text = f'{{"run": {json.dumps(Path(found.run).resolve().name)}, "step": {found.step}, "episodes": [\n'
     with writing(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, f"{text}{episodes}\n]}}\n".encode())

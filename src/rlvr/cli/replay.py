@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from rlvr import imports
 from rlvr.cli.model_arguments import add_config_dir, at_least, hush, note
 from rlvr.cli.signals import ended_by_sigterm, shown
 from rlvr.errors import ConfigError
@@ -55,18 +56,13 @@ def run(args: argparse.Namespace) -> int:
     if args.output and not args.influence:
         raise ConfigError("--output: nothing is written; add --influence.")
     hush()
+    imports.look_in(args.config_dir)
     with progress("loading libraries"):
         from rlvr.app.replay import influence_path, replay, write_influence
         from rlvr.tracking.jsonl import to_json
     path = influence_path(args.run_folder, args.step, args.output) if args.influence else None
     with ended_by_sigterm():
-        found = replay(
-            args.run_folder,
-            args.step,
-            changes=args.what_if,
-            influence=args.influence,
-            config_dir=args.config_dir,
-        )
+        found = replay(args.run_folder, args.step, changes=args.what_if, influence=args.influence)
     if path is not None:
         write_influence(path, found)
     if args.json:
