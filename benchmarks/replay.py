@@ -181,8 +181,7 @@ arXiv:2002.08484). `change`: with the change of the weights.
 
 | recipe | step | slope after | gradient | change |
 |---|---|---|---|---|
-{measured}
-"""
+{measured}"""
 
 if __name__ == "__main__":
     main()
