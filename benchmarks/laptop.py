@@ -88,7 +88,7 @@ def save_model(folder: Path) -> None:
     torch.set_default_dtype(torch.bfloat16)
     model = Qwen2ForCausalLM(Qwen2Config(**SHAPE, eos_token_id=EOS, pad_token_id=0, bos_token_id=None))
     with torch.no_grad():
-        embeddings = model.get_input_embeddings().weight
+        embeddings = model.model.embed_tokens.weight
         embeddings[:, 0] = 0.5
         embeddings[EOS, 0] = -0.5
     names = ["<pad>", "<end>", *sorted(pre_tokenizers.ByteLevel.alphabet())]

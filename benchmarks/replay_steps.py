@@ -1,6 +1,6 @@
 """`rlvr replay`: steps made once more, and the influence of episodes beside updates that are really made without them.
 
-    RLVR_DATA=data python benchmarks/replay.py > docs/benchmarks/replay.md
+    RLVR_DATA=data python benchmarks/replay_steps.py > docs/benchmarks/replay.md
 
 Six recipes are trained for a few steps with a checkpoint every five and every episode recorded. Of each, random steps
 are replayed. Then, for random steps of some, the update is made without one episode, for random episodes, and the
@@ -22,7 +22,8 @@ from pathlib import Path
 from statistics import median
 from unittest.mock import patch
 
-from scipy.stats import spearmanr
+import numpy as np
+from scipy.stats import rankdata
 
 from rlvr.app import influence
 from rlvr.app.influence import influences, left_out
@@ -70,15 +71,15 @@ def say(text: str) -> None:
 
 def repeat(recipe: str, folder: Path, steps: list[int]) -> str:
     """A row about these steps of a run, made once more."""
-    equal, tokens, seconds = 0, 0, list[float]()
+    equal, tokens, num_metrics, seconds = 0, 0, 0, list[float]()
     for step in steps:
         begin = time.perf_counter()
         found = replay(str(folder), step)
         seconds.append(time.perf_counter() - begin)
         equal += found.equal and found.num_recorded == found.num_episodes
-        tokens += found.num_recorded
+        tokens, num_metrics = tokens + found.num_recorded, found.num_metrics
         say(f"{recipe}, step {step}: {'equal' if found.equal else found.differences[0]}")
-    return f"| {recipe} | {equal} of {len(steps)} | {tokens:,} | {found.num_metrics} | {median(seconds):.1f} |"
+    return f"| {recipe} | {equal} of {len(steps)} | {tokens:,} | {num_metrics} | {median(seconds):.1f} |"
 
 
 @contextmanager
@@ -117,14 +118,15 @@ def correlations(recipe: str, folder: Path, step: int, num_episodes: int, draw: 
     """Spearman's correlation of the product's influence, and of the two other choices."""
     config = own_config(str(folder))
     assert config is not None
+    found = dict[str, list[float]]()
     with repeated(config, find_step(folder, step), {}, lambda done, total: None) as made:
-        found = {}
         for kind in ("own", "gradient", "change"):
             with other_direction(kind):
                 found[kind] = [one.change for one in influences(made, lambda done, total: None)]
         numbers = draw.sample(range(len(found["own"])), min(num_episodes, len(found["own"])))
         truth = without_each(made, numbers)
-    rhos = [float(spearmanr([values[n] for n in numbers], truth).statistic) for values in found.values()]
+    columns = [[values[n] for n in numbers] for values in found.values()]
+    rhos = [float(np.corrcoef(rankdata(one), rankdata(truth))[0, 1]) for one in columns]
     say(f"{recipe}, step {step}: {rhos}")
     return rhos
 
@@ -159,7 +161,7 @@ def main() -> None:
 
 PAGE = """# Replayed steps, and the influence of episodes
 
-    RLVR_DATA=data OMP_NUM_THREADS=1 python benchmarks/replay.py > docs/benchmarks/replay.md
+    RLVR_DATA=data OMP_NUM_THREADS=1 python benchmarks/replay_steps.py > docs/benchmarks/replay.md
 
 {date}, one core of an AMD EPYC that other work shared, seed {seed} of the runs and of the choices.
 
