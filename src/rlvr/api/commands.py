@@ -1,4 +1,4 @@
-"""`rlvr train`, `rlvr plan`, `rlvr eval` and `rlvr replay` as functions."""
+"""`rlvr train`, `rlvr plan`, `rlvr doctor`, `rlvr eval` and `rlvr replay` as functions."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from rlvr.tracking.jsonl import read_metrics
 from rlvr.tracking.rollouts import EpisodeRecord, read_rollouts, rollouts_path
 
 if TYPE_CHECKING:
+    from rlvr.app.doctor.patient import Check
     from rlvr.app.plan import Plan
     from rlvr.app.replay import Replay
     from rlvr.config import Config
@@ -195,6 +196,29 @@ def plan(
     config, functions = _to_train(config_name, config_dir, **given, values=arguments)
     options = {"gpus": gpus, "servers": servers, "mean_tokens": mean_tokens, "seconds": seconds}
     return in_a_thread(lambda stopped: make_plan(config, functions=functions, **options))
+
+
+@_errors_from_here
+def doctor(
+    model: Run | str | Path,
+    *,
+    task: str | None = None,
+    data: Data | None = None,
+    reward: RewardFunction | str | Values | None = None,
+    **overrides: Any,
+) -> list[Check]:
+    """Run `rlvr doctor`: every check in order, with `name`, `status` (ok, fail, skipped), `says`, `evidence`, `remedy`.
+
+    The arguments are those of `evaluate`. Raises UserError if the model or the data cannot be loaded.
+    """
+    from rlvr.app.doctor.doctor import diagnose, trained_from
+
+    source = str(model.folder if isinstance(model, Run) else model)
+    call = Call(data=data_file(data, "data"), reward=reward, values=overrides)
+    functions = {**(model.functions if isinstance(model, Run) else {}), **call.functions}
+    config = trained_from(source, evaluation(call, source, task))
+    with progress("checking") as show:
+        return in_a_thread(lambda stopped: diagnose(config, functions, show))
 
 
 @_errors_from_here

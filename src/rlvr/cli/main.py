@@ -121,14 +121,14 @@ def _flag_hint(word: str, parser: Parser, command: str) -> str:
 def _parsers() -> tuple[Parser, dict[str, Parser]]:
     """The parser and its commands. A command's module loads nothing heavy before its `run`, which returns the
     status."""
-    from rlvr.cli import analyze, benchmark, export, plan, predict, replay, report, retrieve, score, serve, train
+    from rlvr.cli import analyze, benchmark, doctor, export, plan, predict, replay, report, retrieve, score, serve, train
     from rlvr.cli import eval as eval_command
 
     parser = Parser(prog="rlvr", description=DESCRIPTION, epilog=EXAMPLE)
     parser.add_argument("--version", action="version", version=f"rlvr {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
     for module in (
-        *(train, plan, eval_command, predict, score, benchmark, analyze, report, replay),
+        *(train, doctor, plan, eval_command, predict, score, benchmark, analyze, report, replay),
         *(serve, retrieve, export),
     ):
         name = module.__name__.rpartition(".")[2]

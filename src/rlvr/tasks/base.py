@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from rlvr.core.env import Env
 from rlvr.errors import UserError
@@ -37,6 +38,12 @@ class Task(ABC):
     def solved(self) -> tuple[Example, str] | None:
         """A training example and a right completion in the prompt's format, to try a reward; None if not known."""
         return None
+
+    def solutions(self, num: int) -> list[tuple[Example, tuple[Any, ...]]]:
+        """Up to `num` training examples with the completions of a right episode: texts, and calls as
+        `{"name": ..., "arguments": ...}`; empty if not known."""
+        found = self.solved()
+        return [] if found is None else [(found[0], (found[1],))]
 
     @abstractmethod
     def env(self, example: Example) -> Env:

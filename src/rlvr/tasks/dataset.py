@@ -75,6 +75,12 @@ class DatasetTask(Task):
             return None
         return self._train_example(problem), self._prompter.worked(problem)
 
+    def solutions(self, num: int) -> list[tuple[Example, tuple[Any, ...]]]:
+        problems = {problem.id: problem for problem in map(self.source.train, range(num))}.values()
+        with_tools = self.environments is not None
+        solved = [(p, tuple(p.turns) if with_tools else (self._prompter.worked(p),)) for p in problems if p.answer]
+        return [(self._train_example(problem), turns) for problem, turns in solved if turns]
+
     def eval_examples(self, num: int) -> list[Example]:
         return [self._eval_example(problem) for problem in self.source.held_out(num)]
 

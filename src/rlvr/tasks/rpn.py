@@ -151,6 +151,10 @@ class RpnTask(Task):
         example = self.train_example(0)
         return example, example.answer
 
+    def solutions(self, num: int) -> list[tuple[Example, tuple[str, ...]]]:
+        examples = {example.id: example for example in map(self.train_example, range(num))}.values()
+        return [(example, (example.answer,)) for example in examples]
+
     def demonstration(self, index: int, worked_share: float) -> tuple[str, ...]:
         """Worked ones write the steps, `4 1 + = 5 <eoe>`; others answer directly, `5 <eoe>`."""
         rng = self._rng("demonstration", index)
