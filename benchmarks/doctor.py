@@ -9,7 +9,6 @@ A fault is found if a check fails, and rightly named if the first check that fai
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import tempfile
@@ -17,10 +16,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import doctor_rewards as rewards
 import torch
 import transformers
 from tokenizers import Tokenizer, normalizers
@@ -114,13 +115,20 @@ def texts() -> Iterator[str]:
     yield (EXAMPLES / "my_shop.py").read_text()
 
 
-def make_tokenizer(template: str | None) -> PreTrainedTokenizerFast:
+@cache
+def vocabulary() -> str:
+    """A byte-level BPE tokenizer, as JSON."""
     bpe = Tokenizer(BPE())
     bpe.pre_tokenizer = ByteLevel(add_prefix_space=False)
     bpe.decoder = ByteLevelDecoder()
     alphabet = sorted(ByteLevel.alphabet())
     trainer = BpeTrainer(vocab_size=500, special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False)
     bpe.train_from_iterator(texts(), trainer)
+    return bpe.to_str()
+
+
+def make_tokenizer(template: str | None) -> PreTrainedTokenizerFast:
+    bpe = Tokenizer.from_str(vocabulary())
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token=SPECIAL[END], pad_token=SPECIAL[PAD])
     tokenizer.chat_template = template
     return tokenizer
@@ -158,12 +166,14 @@ def examine(case: Case, seed: int = 0) -> list[Check]:
     real, folder = doctor.load_policy, Path("model")
     save(case, folder, seed)
     more: dict[str, Any] = {"rollout.max_completion_tokens": 24, "evaluation.num_examples": 4, **case.settings}
+    if case.architecture == "gemma2":  # softcapping has no other implementation
+        more["model.attn_implementation"] = "eager"
     if case.with_tools:
         arguments = {"task": "my_shop:Shop", "task.num_questions": 80}
     else:
-        arguments = {"data": case.rows, "task.path": str(write(case.rows)), "prompt": "plain"}
+        arguments = {"data": case.rows}
         if case.reward is None:
-            more |= {"reward": "numeric"}
+            more |= {"reward": "numeric", "prompt": "plain"}
     if case.reward is not None:
         more["reward"] = case.reward
     with patch.object(doctor, "load_policy", load):
@@ -171,12 +181,6 @@ def examine(case: Case, seed: int = 0) -> list[Check]:
             return rlvr.doctor(folder, **arguments, **more)
         except rlvr.errors.UserError as error:
             return [Check(name="load", status="fail", says=str(error))]
-
-
-def write(rows: list[dict[str, Any]]) -> Path:
-    path = Path("rows.jsonl").absolute()
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
 
 
 @contextmanager
@@ -251,7 +255,7 @@ TEMPLATES = [
     (
         "leaves out the line break after the last turn",
         USER_REPLY,
-        swapped("<|im_end|>\n{% endfor %}", "<|im_end|>{% if not loop.last %}\n{% endif %}{% endfor %}"),
+        swapped("<|im_end|>\n{% endfor %}", "<|im_end|>{% if not loop.last %}{{ '\\n' }}{% endif %}{% endfor %}"),
     ),
     ("truncates long messages", ("whole_messages",), swapped(CONTENT, "{{ m['content'][:2000] }}")),
     (
@@ -482,10 +486,10 @@ def never_ends(policy: Any) -> None:
     policy.model.get_output_embeddings().register_forward_hook(hook)
 
 
-def untied(policy: Any) -> None:
-    """A head of its own after a resize, in a model whose config ties it."""
-    head = policy.model.get_output_embeddings()
-    head.weight = torch.nn.Parameter(head.weight.detach() + 0.1 * torch.randn_like(head.weight))
+def forgot_to_resize(model: Any, folder: Path) -> None:
+    """The vocabulary was resized by hand, and config.json has the old size."""
+    model.config.get_text_config().vocab_size -= 20
+    model.config.save_pretrained(folder)
 
 
 def buffer_not_saved(policy: Any) -> None:
@@ -515,11 +519,7 @@ MODELS: list[tuple[str, tuple[str, ...], Callable[[Case], Case]]] = [
     ("has dead adapters", ("weights_learn",), lambda case: replace(case, loaded=dead_adapters, settings=LORA)),
     ("goes around its adapters", ("weights_learn",), lambda case: replace(case, loaded=idle_adapters, settings=LORA)),
     ("never samples a stop token", ("stop_is_possible",), lambda case: replace(case, loaded=never_ends)),
-    (
-        "has a head of its own that its config ties",
-        ("saves_and_loads",),
-        lambda case: replace(case, loaded=untied, config={"tie_word_embeddings": True}),
-    ),
+    ("has more rows than its config says", ("load",), lambda case: replace(case, saved=forgot_to_resize)),
     (
         "computes with a buffer that is not saved",
         ("saves_and_loads",),
@@ -536,55 +536,15 @@ MODELS: list[tuple[str, tuple[str, ...], Callable[[Case], Case]]] = [
 # --------------------------------------------------------------------------------------------------------- rewards
 
 
-def read(completion: str) -> str:
-    return completion.replace("<|im_end|>", "").strip()
-
-
-def right(completion: str, answer: str) -> float:
-    return float(read(completion) == str(answer))
-
-
-def pays_empty(completion: str, answer: str) -> float:
-    return float(read(completion) in ("", str(answer)))
-
-
-def never(completion: str, answer: str) -> float:
-    return float(read(completion) == f"The answer is {answer}!")
-
-
-def raises(completion: str, answer: str) -> float:
-    return float(float(read(completion)) == float(answer))
-
-
-def echoes(completion: str, answer: str, prompt: str) -> float:
-    return float(read(completion) == str(answer) or prompt.strip()[-20:] in completion)
-
-
-def draws(completion: str, answer: str) -> float:
-    return right(completion, answer) + 0.1 * (time.perf_counter_ns() % 7)
-
-
-def constant(completion: str, answer: str) -> float:
-    return 1.0
-
-
-def pays_any_number(completion: str, answer: str) -> float:
-    return float(any(char.isdigit() for char in read(completion)) and "plus" not in completion)
-
-
-def returns_nan(completion: str, answer: str) -> float:
-    return float("nan") if len(completion) > 1000 else right(completion, answer)
-
-
 REWARDS: list[tuple[str, tuple[str, ...], Callable[..., Any]]] = [
-    ("pays the empty answer", ("empty_scores_less",), pays_empty),
-    ("never pays the gold answer", ("gold_scores_full",), never),
-    ("raises on what is no number", ("empty_scores_less", "reward_survives"), raises),
-    ("pays for repeating the question", ("echo_scores_less",), echoes),
-    ("draws random numbers", ("reward_repeats",), draws),
-    ("is constant", ("empty_scores_less", "wrong_scores_less"), constant),
-    ("pays any number", ("wrong_scores_less",), pays_any_number),
-    ("returns NaN for long completions", ("reward_survives",), returns_nan),
+    ("pays the empty answer", ("empty_scores_less",), rewards.pays_empty),
+    ("never pays the gold answer", ("gold_scores_full",), rewards.never),
+    ("raises on what is no number", ("empty_scores_less", "reward_survives"), rewards.raises),
+    ("pays for repeating the question", ("echo_scores_less",), rewards.echoes),
+    ("draws random numbers", ("reward_repeats",), rewards.draws),
+    ("is constant", ("empty_scores_less", "wrong_scores_less"), rewards.constant),
+    ("pays any number", ("wrong_scores_less",), rewards.pays_any_number),
+    ("returns NaN for long completions", ("reward_survives",), rewards.returns_nan),
 ]
 
 
@@ -592,8 +552,7 @@ def faults() -> list[Fault]:
     found = [Fault(name, "template", expected, change) for name, expected, change in TEMPLATES]
     found += [Fault(name, "tokenizer", expected, change) for name, expected, change in TOKENIZERS]
     found += [Fault(name, "model", expected, change) for name, expected, change in MODELS]
-    rewards = {name: (expected, reward) for name, expected, reward in REWARDS}
-    for name, (expected, reward) in rewards.items():
+    for name, expected, reward in REWARDS:
         found.append(Fault(name, "reward", expected, lambda case, reward=reward: replace(case, reward=reward)))
     return found
 
@@ -604,7 +563,7 @@ def healthy() -> list[tuple[str, Case]]:
         case = Case(architecture=name, template=(CHATML, HERMES)[number % 2], with_tools=number % 2 == 1)
         cases.append((name, replace(case, settings=LORA) if number % 3 == 2 else case))
     cases.append(("llama, no template", Case(architecture="llama", template=None)))
-    cases.append(("qwen2, reward of its own", Case(architecture="qwen2", reward=right)))
+    cases.append(("qwen2, reward of its own", Case(architecture="qwen2", reward=rewards.right)))
     return cases
 
 
@@ -614,6 +573,7 @@ def failed(checks: list[Check]) -> list[Check]:
 
 def tried(case: Case, seed: int, verbose: bool) -> tuple[list[Check], float]:
     begin = time.perf_counter()
+    transformers.logging.set_verbosity_error()
     with in_a_folder(), open(os.devnull, "w") as nowhere, redirect_stderr(nowhere):
         checks = failed(examine(case, seed))
     if verbose:

@@ -209,14 +209,16 @@ def doctor(
 ) -> list[Check]:
     """Run `rlvr doctor`: every check in order, with `name`, `status` (ok, fail, skipped), `says`, `evidence`, `remedy`.
 
-    The arguments are those of `evaluate`. Raises UserError if the model or the data cannot be loaded.
+    The arguments are those of `evaluate`, but `data` are rows to train on. Raises UserError if the model or the data
+    cannot be loaded.
     """
     from rlvr.app.doctor.doctor import diagnose, trained_from
 
     source = str(model.folder if isinstance(model, Run) else model)
-    call = Call(data=data_file(data, "data"), reward=reward, values=overrides)
+    call = Call(model=None if data is None else source, data=data_file(data, "data"), reward=reward, values=overrides)
     functions = {**(model.functions if isinstance(model, Run) else {}), **call.functions}
-    config = trained_from(source, evaluation(call, source, task))
+    config = evaluation(call, source, task) if data is None else training(call, task, None)
+    config = trained_from(source, config)
     with progress("checking") as show:
         return in_a_thread(lambda stopped: diagnose(config, functions, show))
 

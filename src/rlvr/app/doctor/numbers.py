@@ -41,7 +41,7 @@ def weights_finite(patient: Patient) -> Check:
 
 
 def passes_repeat(patient: Patient) -> Check:
-    trainer = patient.trainer()
+    trainer = patient.trainer(layout="rows")
     first, second = (trainer.score(patient.batch).old_logprobs for _ in range(2))
     gap, where = difference(patient.batch, first, second)
     return verdict(
@@ -75,7 +75,9 @@ def trainer_is_model(patient: Patient) -> Check:
 
 def _engine_is_trainer(patient: Patient, temperature: float) -> Check:
     batch = to_batch(patient.sample(temperature))
-    gap, where = difference(batch, batch.behavior_logprobs, patient.trainer(temperature).score(batch).old_logprobs)
+    gap, where = difference(
+        batch, batch.behavior_logprobs, patient.trainer(temperature, "rows").score(batch).old_logprobs
+    )
     how = f"at temperature {temperature:g}, with {len(batch.ids)} completions of shared prompts on 3 slots"
     return verdict(
         gap > patient.tolerance,
@@ -133,7 +135,7 @@ def three_turns(patient: Patient) -> Check:
 
     episodes = asyncio.run(play())
     batch = to_batch([Group(example=example, episodes=tuple(episodes))])
-    gap, where = difference(batch, batch.behavior_logprobs, patient.trainer(1.0).score(batch).old_logprobs)
+    gap, where = difference(batch, batch.behavior_logprobs, patient.trainer(1.0, "rows").score(batch).old_logprobs)
     turns = sum(len(episode.turns) for episode in episodes)
     return verdict(
         gap > patient.tolerance,
@@ -315,8 +317,8 @@ CHECKS = (
     trainer_is_model,
     engine_is_trainer,
     engine_is_trainer_cooler,
-    three_turns,
     packed_alone,
+    three_turns,
     weights_learn,
     end_token_learns,
     gradient_is_slope,

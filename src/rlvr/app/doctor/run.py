@@ -63,15 +63,16 @@ def mismatch(patient: Patient) -> Check:
 
 def weights_reach_engine(patient: Patient) -> Check:
     run = patient.as_run
+    engine = run.engine  # made before the update: one of its kinds copies the weights
     with patient.unchanged():
         trainer = run.trainer(epochs=1, learning_rate=LARGE_STEP)
         before = run.trainer(1.0).score(batch := patient.batch).old_logprobs
         trainer.update(trainer.objective.advantages(trainer.score(batch)), 0)
-        run.engine.load_weights(1)
+        engine.load_weights(1)
         fresh = to_batch(run.sample(1.0))
         gap, where = difference(fresh, fresh.behavior_logprobs, run.trainer(1.0).score(fresh).old_logprobs)
         moved, _ = difference(batch, before, run.trainer(1.0).score(batch).old_logprobs)
-    run.engine.load_weights(0)
+    engine.load_weights(0)
     return verdict(
         gap > min(run.tolerance, moved / 2) or not moved > 0,
         f"after an update that moved logprobs by {moved:.2g}, engine and trainer differ by {gap:.2g}",

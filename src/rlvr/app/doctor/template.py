@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 from unittest.mock import patch
@@ -61,13 +62,15 @@ def _template(patient: Patient) -> Template:
     return template
 
 
-def _lead(template: Template) -> str:
+def _lead(template: Template | None, said: Message, written: str) -> str:
     """What a model writes before its answer: the rest of the header (GPT-OSS), or the end of open reasoning."""
+    if template is None:
+        return ""
     if template.can.opened:
         return f"\n{template.marks.close.strip()}\n\n"
     prompt = template.render([user("x")])
-    whole = template.tried([user("x"), Message(role="assistant", content=PLACE)]) or ""
-    lead = whole.partition(PLACE)[0].removeprefix(prompt) if whole.startswith(prompt) else ""
+    before, found, _ = (template.tried([user("x"), said]) or "").partition(written)
+    lead = before.removeprefix(prompt) if found and before.startswith(prompt) else ""
     return "" if template.marks.close.strip() in lead else lead
 
 
@@ -82,13 +85,16 @@ def _shorter(first: str, second: str) -> dict[str, str]:
 def _followed(patient: Patient, texts: Sequence[str], *, calls: bool = False) -> dict[str, Any] | None:
     """Converse over these completions: None if each prompt extends the last one and is what the template renders."""
     chat, tools = patient.chat, [TOOL.schema] if calls else []
-    messages, lead = [user("What is known?")], _lead(_template(patient))
+    messages = [user("What is known?")]
     ids = chat.encode_prompt(messages, tools)
     for turn, text in enumerate(texts):
         said = call_of(text) if calls else Message(role="assistant", content=text)
         written = chat.tool_format.write(said.tool_calls, tools) if calls else text
+        lead = _lead(_template(patient), said, written)
         completion = (*patient.coder.encode(lead + written), *end_of_turn(chat, said, written))
-        messages.append(chat.parse(completion, StopReason.STOP, tools))
+        parsed = chat.parse(completion, StopReason.STOP, tools)
+        # a space that the template writes before every answer would be rendered twice
+        messages.append(replace(parsed, content=parsed.content.removeprefix(lead)) if lead.isspace() else parsed)
         reply = reply_to(messages[-1] if calls else said)
         following = chat.next_prompt(ids, completion, messages, [reply], tools)
         whole = (*ids, *completion)
@@ -127,7 +133,7 @@ def appends_after_tools(patient: Patient) -> Check:
 
 def keeps_reasoning(patient: Patient) -> Check:
     template = _template(patient)
-    if template.can.opened or _lead(template):
+    if template.can.opened or _lead(template, Message(role="assistant", content=PLACE), PLACE).strip():
         return skip("the header of a completion begins its reasoning: appends_after_user follows it")
     text = f"{template.marks.open.strip()}\nLet me see.\n{template.marks.close.strip()}\n\nIt is"
     return _follows(patient, [f"{text} blue.", f"{text} wet."], "reasoning before answers")
@@ -158,18 +164,17 @@ def same_every_day(patient: Patient) -> Check:
 
 
 def opens_completion(patient: Patient) -> Check:
-    """The prompt ends where the template would put the assistant's words."""
-    template = _template(patient)
-    bare, prompt = template.render([user("x")], header=False), template.render([user("x")])
-    whole = template.tried([user("x"), Message(role="assistant", content=PLACE)], header=False) or ""
-    before = "".join(whole.partition(PLACE)[0].split())
-    marks = "".join((template.marks.open + template.marks.close).split())
-    dense = "".join(prompt.split())
-    missing = dense == "".join(bare.split()) and before.removeprefix(dense).replace(marks, "") != ""
-    plain = dense.removesuffix("".join(template.marks.open.split())).removesuffix("".join(template.marks.close.split()))
-    wrong = not before.startswith(plain)
+    """The prompt ends with the header that conversations have before the assistant's words."""
+    template, asked = _template(patient), user("rlvr-question")
+    bare, prompt = template.render([asked], header=False), template.render([asked])
+    whole = template.tried([asked, Message(role="assistant", content=PLACE)], header=False) or ""
+    told, wanted = (_dense(text.partition(asked.content)[2]) for text in (prompt, whole.partition(PLACE)[0]))
+    for mark in (template.marks.open, template.marks.close):  # reasoning may be open in one of them
+        told, wanted = told.replace(_dense(mark), ""), wanted.replace(_dense(mark), "")
+    header = told.removeprefix(_dense(bare.partition(asked.content)[2]))
+    missing = not header and told != wanted
     return verdict(
-        missing or wrong,
+        bool(wanted) and (missing or header not in wanted),
         "the prompt does not end with the header of the assistant"
         + (": add_generation_prompt has no effect" if missing else " that conversations have"),
         "the prompt ends with the header of the assistant",
@@ -177,6 +182,10 @@ def opens_completion(patient: Patient) -> Check:
         prompt=prompt[-80:],
         conversation=whole[-120:],
     )
+
+
+def _dense(text: str) -> str:
+    return "".join(text.split())
 
 
 def whole_messages(patient: Patient) -> Check:
@@ -263,11 +272,11 @@ class _Paid:
 def ids_are_kept(patient: Patient) -> Check:
     """Three turns with tools: the trained row has the sampled ids, and its mask is 1 on them alone."""
     chat, tools = patient.chat, [TOOL.schema]
-    lead = _lead(_template(patient)) if patient.policy.tokenizer.chat_template else ""
     said = [call_of("the sky"), call_of("the rain"), Message(role="assistant", content="Blue  and wet.")]
     written = [chat.tool_format.write(m.tool_calls, tools) if m.tool_calls else m.content for m in said]
     completions = [
-        (*patient.coder.encode(lead + text), *end_of_turn(chat, m, text)) for m, text in zip(said, written, strict=True)
+        (*patient.coder.encode(_lead(chat._template, m, text) + text), *end_of_turn(chat, m, text))
+        for m, text in zip(said, written, strict=True)
     ]
     example = Example(id="doctor", messages=(user("What is known?"),), answer="")
     env = ToolEnv(example, tools=[TOOL], state=None, verifier=_Paid(), max_turns=3)
