@@ -1,21 +1,20 @@
 """Checks of logprobs, loss, gradient and update."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from rlvr.app.doctor.patient import Check, Patient, difference, skip, verdict
+from rlvr.app.doctor.patient import Check, Interview, Patient, difference, skip, verdict
 from rlvr.core.batch import to_batch
-from rlvr.core.env import Reply
 from rlvr.core.episode import ChatModel, run_episode
 from rlvr.core.packing import microbatches
 from rlvr.core.policy import forward
 from rlvr.core.trainer import Trainer, scatter
 from rlvr.models.adapters import adapter_weights
-from rlvr.types import Episode, Group, Message, SamplingParams, Score, TokenBatch, TurnText
+from rlvr.types import Episode, Group, Message, SamplingParams, TokenBatch
 
 NO_STEP = 1e-30  # a learning rate that changes no weight
 STEPS = (
@@ -97,25 +96,6 @@ def engine_is_trainer_cooler(patient: Patient) -> Check:
     return _engine_is_trainer(patient, 0.7)
 
 
-class _Interview:
-    """Asks three times, whatever is answered."""
-
-    max_turns: int | None = 3
-    tools = ()
-
-    def __init__(self, messages: tuple[Message, ...]) -> None:
-        self._messages = messages
-
-    async def start(self) -> tuple[Message, ...]:
-        return self._messages
-
-    async def step(self, said: Message) -> Reply:
-        return Reply(messages=(Message(role="user", content="And then?"),), done=False)
-
-    async def score(self, turns: Sequence[TurnText]) -> Score:
-        return Score(value=1.0)
-
-
 def three_turns(patient: Patient) -> Check:
     """The engine keeps keys and values from turn to turn. About a quarter of the vocabulary ends a turn."""
     example = patient.task.train_example(0)
@@ -129,7 +109,7 @@ def three_turns(patient: Patient) -> Check:
     async def play() -> list[Episode]:
         patient.engine.load_weights(0)
         asked = [
-            run_episode(example, _Interview(messages), model, sampling(n), sample_index=n, seed=n) for n in range(4)
+            run_episode(example, Interview(messages), model, sampling(n), sample_index=n, seed=n) for n in range(4)
         ]
         return list(await asyncio.gather(*asked))
 

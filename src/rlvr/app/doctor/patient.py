@@ -19,18 +19,32 @@ from rlvr.config import Config
 from rlvr.core.algorithms.objective import Objective
 from rlvr.core.batch import to_batch
 from rlvr.core.engine.base import OnToken
+from rlvr.core.env import Reply
 from rlvr.core.packing import Layout, Packing
 from rlvr.core.settings import cpu_tokens
 from rlvr.core.trainer import Trainer
 from rlvr.core.world import ALONE
 from rlvr.engines.settings import LocalEngineSettings
+from rlvr.errors import UserError
 from rlvr.models.devices import in_bf16
 from rlvr.models.loading import value_head
 from rlvr.models.policy import HubPolicy
 from rlvr.scale.fsdp import make_parallel
 from rlvr.tasks.base import Task
 from rlvr.training.layout import choose_layout
-from rlvr.types import Completion, Episode, Example, Group, SamplingParams, Score, StopReason, TokenBatch, Turn
+from rlvr.types import (
+    Completion,
+    Episode,
+    Example,
+    Group,
+    Message,
+    SamplingParams,
+    Score,
+    StopReason,
+    TokenBatch,
+    Turn,
+    TurnText,
+)
 
 SLOTS = 3  # of the engine: fewer than completions, so that finished ones are replaced
 LENGTHS = (9, 3, 12, 6)  # of the completions of a group, in tokens
@@ -98,6 +112,25 @@ def finished(ids: tuple[int, ...]) -> Completion:
     )
 
 
+class Interview:
+    """Asks the same three times, whatever is answered."""
+
+    max_turns: int | None = 3
+    tools = ()
+
+    def __init__(self, messages: tuple[Message, ...]) -> None:
+        self._messages = messages
+
+    async def start(self) -> tuple[Message, ...]:
+        return self._messages
+
+    async def step(self, said: Message) -> Reply:
+        return Reply(messages=(Message(role="user", content=self._messages[-1].content),), done=False)
+
+    async def score(self, turns: Sequence[TurnText]) -> Score:
+        return Score(value=1.0)
+
+
 class Patient:
     """The user's model with the run's chat, engine and trainer, each made when first used.
 
@@ -136,6 +169,13 @@ class Patient:
     @cached_property
     def coder(self) -> Coder:
         return Coder(self.policy.tokenizer)
+
+    def reads(self, text: str) -> bool:
+        """Whether the tokenizer can encode the text; one of words knows no others."""
+        try:
+            return bool(self.coder.encode(text)) or not text
+        except UserError:
+            return False
 
     @cached_property
     def layout(self) -> Layout:

@@ -115,11 +115,12 @@ def resume_is_equal(patient: Patient) -> Check:
     rollouts = make_rollouts(setup, policy, patient.engine, patient.chat)
 
     def schedule() -> CheckpointSchedule:
+        trainer = patient.trainer(epochs=1)
         return CheckpointSchedule(
             folder=root / "checkpoints",
             settings=config.trainer,
-            policy=policy,
-            trainer=patient.trainer(epochs=1),
+            policy=replace(policy, value_head=trainer.policy.value_head),
+            trainer=trainer,
             rollouts=rollouts,
             headline="",
             before_save=lambda: None,

@@ -112,7 +112,10 @@ def _pays(patient: Patient, what: str, texts: Mapping[int, Sequence[str]], remed
     known = known or [(patient.task.train_example(index), 1e-9) for index in range(NUM_EXAMPLES)]
     for index, (example, full) in enumerate(known):
         for text in texts.get(index, texts.get(-1, ())):
-            text, asked = text.replace("{question}", example.messages[-1].content), asked + 1
+            text = text.replace("{question}", example.messages[-1].content)
+            if not patient.reads(text):
+                continue
+            asked += 1
             value = _value(patient, example, [text])
             if value >= full:
                 paid.append({"example": example.id, "completion": text[:200], "value": value, "right_answer": full})
@@ -157,7 +160,7 @@ def echo_scores_less(patient: Patient) -> Check:
 
 def reward_repeats(patient: Patient) -> Check:
     tried = [(example, turns) for example, turns in patient.task.solutions(4)]
-    tried += [(patient.task.train_example(index), ["x y z"]) for index in range(4)]
+    tried += [(patient.task.train_example(index), ["x y z" if patient.reads("x y z") else ""]) for index in range(4)]
     odd = []
     for example, turns in tried:
         values = {repr(_value(patient, example, turns)) for _ in range(4)}
@@ -175,7 +178,7 @@ def reward_repeats(patient: Patient) -> Check:
 def reward_survives(patient: Patient) -> Check:
     example, bad = patient.task.train_example(0), []
     texts = [*ODD, example.messages[-1].content, *(str(t[-1])[:-1] for _, t in patient.task.solutions(2))]
-    for text in texts:
+    for text in filter(patient.reads, texts):
         score = _played(patient, example, [text]).score
         if score.status == "error":
             bad.append({"completion": text[:100], "error": score.diagnostics.get("error")})

@@ -7,10 +7,11 @@ from datetime import datetime, timedelta
 from typing import Any
 from unittest.mock import patch
 
-from rlvr.app.doctor.patient import Check, Patient, Scripted, skip, verdict
+from rlvr.app.doctor.patient import Check, Interview, Patient, Scripted, skip, verdict
 from rlvr.chat.rendering import Chat, end_ids
 from rlvr.chat.template import PLACE, Template
 from rlvr.core.batch import to_batch
+from rlvr.core.env import Env
 from rlvr.core.episode import ChatModel, run_episode
 from rlvr.envs.tool_env import ToolEnv
 from rlvr.envs.tools import make_tool
@@ -52,6 +53,8 @@ def end_of_turn(chat: Chat, said: Message, text: str = "") -> tuple[int, ...]:
     """The token that the template puts behind a completion, if it stops; else any that stops."""
     if text and chat.tool_format.name == "words" and said.tool_calls:
         return ()  # the end of the call is sampled as part of it
+    if chat._template is None:
+        return tuple(sorted(chat.stop_ids & end_ids(chat._tokenizer, None))[:1] or sorted(chat.stop_ids)[:1])
     behind = chat.encode_reply([reply_to(said)], last_id=-1, said=said)[:1]
     return behind if set(behind) & chat.stop_ids else tuple(sorted(chat.stop_ids)[:1])
 
@@ -277,9 +280,14 @@ def ids_are_kept(patient: Patient) -> Check:
     completions = [
         (*patient.coder.encode(_lead(chat._template, m, text) + text), *end_of_turn(chat, m, text))
         for m, text in zip(said, written, strict=True)
+        if patient.reads(text)
     ]
     example = Example(id="doctor", messages=(user("What is known?"),), answer="")
-    env = ToolEnv(example, tools=[TOOL], state=None, verifier=_Paid(), max_turns=3)
+    env: Env = ToolEnv(example, tools=[TOOL], state=None, verifier=_Paid(), max_turns=3)
+    if patient.task.vocabulary is not None:  # words alone: no question of ours, and no tool
+        example, (text,) = patient.task.solutions(1)[0]
+        completions = [(*patient.coder.encode(text), *end_of_turn(chat, said[-1]))] * 3
+        env = Interview(example.messages)
     model = ChatModel(engine=Scripted(completions), chat=chat, max_context_tokens=10**9)
     params = SamplingParams(max_tokens=10**6, stop_ids=chat.stop_ids, seed=0)
     episode = asyncio.run(run_episode(example, env, model, lambda turn: params, sample_index=0, seed=0))

@@ -126,7 +126,7 @@ def _next(patient: Patient, ids: Sequence[int]) -> torch.Tensor:
 def one_bos(patient: Patient) -> Check:
     tokenizer: Any = patient.policy.tokenizer
     bos, ids = tokenizer.bos_token_id, patient.prompt(0)[1]
-    asked = patient.chat.encode_reply([Message(role="user", content="x")])
+    asked = patient.chat.encode_reply([Message(role="user", content="x")]) if tokenizer.chat_template else ()
     adds = bos is not None and tokenizer.encode("", add_special_tokens=True)[:1] == [bos]
     is_end = bos in patient.chat.stop_ids  # some tokenizers use one token for both
     count = 0 if bos is None or is_end else ids.count(bos) + asked.count(bos)
