@@ -69,6 +69,8 @@ TREATMENTS = [
     elsewhere(r"rlvr train(?=.*env_id=)(?!.*--cfg job).*", "tests/system/test_verifiers.py"),
     plain(r"rlvr plan (?!.*gsm8k).*", "--seconds", "1"),
     plain(r"rlvr plan (?=.*gsm8k).*", "--seconds", "1", "rollout.max_completion_tokens=32"),
+    plain(r"rlvr doctor runs/.*"),
+    plain(r"rlvr doctor .*--task gsm8k .*", code=1),  # its prompts do not fit into the small model's context
     # eval, predict, score, retrieve
     plain(
         r"rlvr (eval|predict) (?!.*(--retriever|where p\d|openai:|--help)).*",
