@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from rlvr.app.doctor.patient import Check, Interview, Patient, difference, skip, verdict
+from rlvr.app.doctor.template import end_of_turn
 from rlvr.core.batch import to_batch
 from rlvr.core.episode import ChatModel, run_episode
 from rlvr.core.packing import microbatches
@@ -258,9 +259,9 @@ def end_token_learns(patient: Patient) -> Check:
     padding = getattr(patient.model.get_input_embeddings(), "padding_idx", None)
     if patient.policy.adapters is not None or not patient.several_turns:
         return skip("embeddings are frozen, or no token follows the end of a turn")
-    end = patient.chat.encode_reply([Message(role="user", content="x")], last_id=-1)[:1]
+    end = end_of_turn(patient.chat, Message(role="assistant", content=""))
     return verdict(
-        padding is not None and padding in (*end, *(patient.chat.stop_ids if not end else ())),
+        padding in end,
         f"the token {padding} ends a turn and is the padding of the embedding, whose row gets no gradient",
         "the token that ends a turn is not the padding of the embedding",
         "set pad_token_id in config.json to another token: rlvr needs none, and masks by length",

@@ -285,8 +285,8 @@ def ids_are_kept(patient: Patient) -> Check:
     example = Example(id="doctor", messages=(user("What is known?"),), answer="")
     env: Env = ToolEnv(example, tools=[TOOL], state=None, verifier=_Paid(), max_turns=3)
     if patient.task.vocabulary is not None:  # words alone: no question of ours, and no tool
-        example, (text,) = patient.task.solutions(1)[0]
-        completions = [(*patient.coder.encode(text), *end_of_turn(chat, said[-1]))] * 3
+        example = patient.task.train_example(0)
+        completions = [patient.coder.encode(patient.task.demonstration(0, 1.0)[1])] * 3
         env = Interview(example.messages)
     model = ChatModel(engine=Scripted(completions), chat=chat, max_context_tokens=10**9)
     params = SamplingParams(max_tokens=10**6, stop_ids=chat.stop_ids, seed=0)
