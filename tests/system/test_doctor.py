@@ -44,6 +44,18 @@ def test_a_failed_check_is_exit_status_1_with_a_remedy(cli: Cli, words: list[str
     assert "do:    render message.content" in done.out
 
 
+@pytest.mark.parametrize("name", ["first_run", "two_hop_run", "adapted"])
+def test_a_runs_own_model(name: str, cli: Cli, request: pytest.FixtureRequest) -> None:
+    """Tokenizers of words without a template, and adapters."""
+    found = request.getfixturevalue(name)
+    folder = found if isinstance(found, Path) else found[0]
+    checks = [json.loads(line) for line in cli("doctor", folder, "--json").out.splitlines()]
+    assert [check for check in checks if check["status"] == "fail" and "Error" in check["says"]] == []
+    failed = {check["name"] for check in checks if check["status"] == "fail"}
+    assert failed <= {"prompts_fit"}  # the small model of the adapters has little room
+    assert len(checks) == len(CHECKS)
+
+
 def test_what_cannot_be_examined_is_refused(cli: Cli, words: list[str]) -> None:
     cli.refuses(1, ["doctor", "absent/of/this", "--task", "gsm8k"], "there is no folder absent/of/this")
     cli.refuses(2, [*words[:2]], "add --task")
