@@ -41,9 +41,8 @@ def weights_finite(patient: Patient) -> Check:
 
 
 def passes_repeat(patient: Patient) -> Check:
-    trainer = patient.trainer(layout="rows")
-    first, second = (trainer.score(patient.batch).old_logprobs for _ in range(2))
-    gap, where = difference(patient.batch, first, second)
+    again = patient.trainer(layout="rows").score(patient.batch).old_logprobs
+    gap, where = difference(patient.batch, patient.scored, again)
     return verdict(
         gap > patient.tolerance / 100,
         f"two passes over the same rows differ by {gap:.2g} in a logprob: the model draws random numbers",
@@ -62,7 +61,7 @@ def trainer_is_model(patient: Patient) -> Check:
         ids = batch.ids[row : row + 1, :length].to(patient.model.device)
         logits = patient.model(input_ids=ids, use_cache=False).logits[0, :-1].float() / temperature
         plain[row, 1:length] = torch.log_softmax(logits, -1).gather(1, ids[0, 1:, None])[:, 0].cpu()
-    gap, where = difference(batch, patient.trainer(layout="rows").score(batch).old_logprobs, plain)
+    gap, where = difference(batch, patient.scored, plain)
     return verdict(
         gap > patient.tolerance,
         f"the trainer's logprobs differ by {gap:.2g} from the model's own forward pass",
@@ -143,7 +142,7 @@ def packed_alone(patient: Patient) -> Check:
     except (TypeError, ValueError, RuntimeError) as error:
         return Check(status="fail", says=f"the model refuses packed rows ({_line(error)})", remedy=SLOWER)
     leak, where = difference(rest, before, after)
-    shift, place = difference(batch, before, patient.trainer(layout="rows").score(batch).old_logprobs)
+    shift, place = difference(batch, before, patient.scored)
     bound = patient.tolerance
     if leak > bound:
         says, where = f"a neighbor's tokens change a packed row's logprob by {leak:.2g}: attention leaks", where
@@ -183,7 +182,8 @@ def _loss(trainer: Trainer, batch: TokenBatch) -> float:
 
 def _gradient(patient: Patient, trainer: Trainer, batch: TokenBatch) -> list[tuple[torch.nn.Parameter, Tensor]]:
     trainer.update(batch, 0)
-    return [(p, p.grad.clone()) for p in patient.policy.parameters() if p.grad is not None]
+    trainer.optimizer.state.clear()  # twice the weights
+    return [(p, p.grad) for p in patient.policy.parameters() if p.grad is not None]
 
 
 def _judged(patient: Patient, trainer: Trainer) -> TokenBatch:
@@ -233,11 +233,11 @@ LEARNS = (
 def weights_learn(patient: Patient) -> Check:
     """Gradients reach every trained tensor, and no other."""
     with patient.unchanged():
-        trainer = patient.trainer(learning_rate=NO_STEP)
-        gradient = {id(p): g for p, g in _gradient(patient, trainer, _judged(patient, trainer))}
+        trainer = patient.trainer(epochs=1, learning_rate=NO_STEP)
+        gradient = {id(p) for p, g in _gradient(patient, trainer, _judged(patient, trainer)) if g.any()}
     adapters = {} if patient.policy.adapters is None else adapter_weights(patient.model)
     wanted = adapters or dict(patient.model.named_parameters())
-    live = {name for name, p in wanted.items() if id(p) in gradient and bool(gradient[id(p)].any())}
+    live = {name for name, p in wanted.items() if id(p) in gradient}
     # a new adapter's B is 0, so A has no gradient yet
     dead = sorted(n for n in wanted if n not in live and n.replace(".lora_A.", ".lora_B.") not in live)
     extra = sorted(n for n, p in patient.model.named_parameters() if p.requires_grad and n not in wanted)
@@ -275,9 +275,9 @@ def update_follows_reward(patient: Patient) -> Check:
     batch = patient.batch
     with patient.unchanged():
         trainer = patient.trainer(epochs=1)
-        before = patient.trainer().score(batch).old_logprobs
+        before = patient.scored
         trainer.update(trainer.objective.advantages(trainer.score(batch)), 0)
-        after = patient.trainer().score(batch).old_logprobs
+        after = patient.trainer(layout="rows").score(batch).old_logprobs
     assert before is not None, "scored"
     assert after is not None, "scored"
     change = ((after - before) * batch.loss_mask).sum(1) / batch.loss_mask.sum(1)

@@ -251,6 +251,11 @@ class Patient:
         """The rows of a sample at the run's temperature."""
         return to_batch(self.sample(self.config.rollout.temperature))
 
+    @cached_property
+    def scored(self) -> Tensor | None:
+        """The trainer's logprobs of `batch`, of each row alone."""
+        return self.trainer(layout="rows").score(self.batch).old_logprobs
+
     @contextmanager
     def unchanged(self) -> Iterator[None]:
         """Gives the weights back as they were before the block, without gradients."""

@@ -1,9 +1,8 @@
 """Checks of precision, weights on their way, checkpoints and resume."""
 
+import os
 import shutil
 from dataclasses import replace
-
-import torch
 
 from rlvr.app.assemble import make_rollouts
 from rlvr.app.doctor.patient import Check, Patient, difference, skip, verdict
@@ -16,6 +15,7 @@ from rlvr.models.loading import load_policy
 from rlvr.models.settings import PretrainedModel
 from rlvr.tracking.console import Console
 from rlvr.training.checkpoint import latest_checkpoint, load_checkpoint
+from rlvr.training.memory import size_text
 from rlvr.training.state import CheckpointSchedule
 
 MOST_KL = 0.01  # as in docs/metrics.md
@@ -66,12 +66,12 @@ def weights_reach_engine(patient: Patient) -> Check:
     engine = run.engine  # made before the update: one of its kinds copies the weights
     with patient.unchanged():
         trainer = run.trainer(epochs=1, learning_rate=LARGE_STEP)
-        before = run.trainer(1.0).score(batch := patient.batch).old_logprobs
+        batch = patient.batch
         trainer.update(trainer.objective.advantages(trainer.score(batch)), 0)
         engine.load_weights(1)
         fresh = to_batch(run.sample(1.0))
         gap, where = difference(fresh, fresh.behavior_logprobs, run.trainer(1.0).score(fresh).old_logprobs)
-        moved, _ = difference(batch, before, run.trainer(1.0).score(batch).old_logprobs)
+        moved, _ = difference(batch, patient.scored, patient.trainer(layout="rows").score(batch).old_logprobs)
     engine.load_weights(0)
     return verdict(
         gap > min(run.tolerance, moved / 2) or not moved > 0,
@@ -92,8 +92,7 @@ def saves_and_loads(patient: Patient) -> Check:
     assert isinstance(settings, PretrainedModel)
     again = load_policy(settings.model_copy(update={"name_or_path": str(folder)}), seed=0, device=patient.model.device)
     other = Patient(patient.config, patient.tasks, replace(again, value_head=None), patient.root)
-    found = [one.trainer(layout="rows").score(batch).old_logprobs for one in (patient, other)]
-    gap, where = difference(batch, *found)
+    gap, where = difference(batch, patient.scored, other.trainer(layout="rows").score(batch).old_logprobs)
     shutil.rmtree(folder)
     return verdict(
         gap > patient.tolerance / 10,
@@ -126,38 +125,46 @@ def resume_is_equal(patient: Patient) -> Check:
             before_save=lambda: None,
         )
 
-    def step(run: CheckpointSchedule, number: int) -> list[torch.Tensor]:
+    def step(run: CheckpointSchedule, number: int) -> float:
+        """The share of the weights that it changed."""
         trainer = run.trainer
-        trainer.update(trainer.objective.advantages(trainer.score(batch)), number)
-        return [parameter.detach().clone() for parameter in policy.parameters()]
+        metrics, _ = trainer.update(trainer.objective.advantages(trainer.score(batch)), number)
+        return metrics["policy/changed_weight_share"]
 
     with patient.unchanged():
         first = schedule()
-        saved = step(first, 0)
+        step(first, 0)
         first.save_if_due(1, {}, now=True)
-        straight = step(first, 1)
+        moved = step(first, 1)
+        straight = [parameter.detach().clone() for parameter in policy.parameters()]
+        del first  # its moments are twice the weights
         path = latest_checkpoint(root / "checkpoints")
         assert path is not None
         second = schedule()
         second.restore(load_checkpoint(path))
-        resumed = step(second, 1)
+        step(second, 1)
+        gap = max(float((a - b.detach()).abs().max()) for a, b in zip(straight, policy.parameters(), strict=True))
     shutil.rmtree(root)
-    gap = max(float((a - b).abs().max()) for a, b in zip(straight, resumed, strict=True))
-    moved = max(float((a - b).abs().max()) for a, b in zip(straight, saved, strict=True))
     return verdict(
         gap > 0 or not moved > 0,
         f"a step after a checkpoint and the same step after loading it differ by {gap:.2g} in a weight",
-        f"a step after a checkpoint and the same step after loading it are equal (it moved weights by {moved:.1g})",
+        f"a step after a checkpoint and the same step after loading it are equal (it changed {moved:.0%} of the weights)",
         "something that training depends on is not saved: a buffer, a tied weight, or a random state of the model's",
         difference=gap,
-        step=moved,
+        changed_share=moved,
     )
 
 
 def _no_room(patient: Patient) -> str | None:
-    need = 4 * sum(p.nbytes for p in patient.model.parameters())
-    free = shutil.disk_usage(patient.root).free
-    return None if free > need else f"a checkpoint needs up to {need / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free"
+    """Why a checkpoint cannot be tried: weights, moments and gradients, and a second time what is read back."""
+    weights = sum(p.nbytes for p in patient.model.parameters())
+    trained = sum(p.nbytes for p in patient.policy.parameters())
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    disk = shutil.disk_usage(patient.root).free
+    for what, need, there in (("disk", weights + 2 * trained, disk), ("memory", weights + 10 * trained, memory)):
+        if need > there:
+            return f"a checkpoint and its resume need {size_text(need)} of {what}, and there are {size_text(there)}"
+    return None
 
 
 CHECKS = (dtypes, mismatch, weights_reach_engine, saves_and_loads, resume_is_equal)
