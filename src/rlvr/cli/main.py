@@ -4,6 +4,7 @@ Exit status: 0 done, 1 failed, 2 wrong usage or setting, 130 Ctrl-C, 143 SIGTERM
 """
 
 import argparse
+import importlib
 import os
 import sys
 import threading
@@ -16,6 +17,9 @@ from rlvr.errors import UserError, nearest, suggestion
 from rlvr.scale.launch import is_local_main_process, tell_launcher, wait_for_the_end
 
 DESCRIPTION = "Train language models with reinforcement learning from verifiable rewards."
+COMMANDS = """
+train doctor plan eval predict score benchmark analyze report replay serve retrieve export
+""".split()
 EXAMPLE = """example:
   rlvr train                  learn arithmetic on this machine in about a minute
   rlvr train --help           how to change anything about it
@@ -121,17 +125,11 @@ def _flag_hint(word: str, parser: Parser, command: str) -> str:
 def _parsers() -> tuple[Parser, dict[str, Parser]]:
     """The parser and its commands. A command's module loads nothing heavy before its `run`, which returns the
     status."""
-    from rlvr.cli import analyze, benchmark, doctor, export, plan, predict, replay, report, retrieve, score, serve, train
-    from rlvr.cli import eval as eval_command
-
     parser = Parser(prog="rlvr", description=DESCRIPTION, epilog=EXAMPLE)
     parser.add_argument("--version", action="version", version=f"rlvr {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
-    for module in (
-        *(train, doctor, plan, eval_command, predict, score, benchmark, analyze, report, replay),
-        *(serve, retrieve, export),
-    ):
-        name = module.__name__.rpartition(".")[2]
+    for name in COMMANDS:
+        module = importlib.import_module(f"rlvr.cli.{name}")
         command = subparsers.add_parser(name, help=module.HELP, description=module.DESCRIPTION, epilog=module.EXAMPLE)
         module.add_arguments(command)
         command.set_defaults(run=module.run)
