@@ -3,15 +3,15 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rlvr.api import Run, doctor, evaluate, plan, replay, train
+    from rlvr.api import Run, audit, doctor, evaluate, plan, replay, train
 
 __version__ = "0.2.0"
-__all__ = ["Run", "__version__", "doctor", "evaluate", "plan", "replay", "train"]
+__all__ = ["Run", "__version__", "audit", "doctor", "evaluate", "plan", "replay", "train"]
 
 
 def __getattr__(name: str) -> Any:
     """Import `rlvr.train` and the like on first use: `import rlvr` stays light."""
-    if name in ("Run", "doctor", "evaluate", "plan", "replay", "train"):
+    if name in ("Run", "audit", "doctor", "evaluate", "plan", "replay", "train"):
         from rlvr import api
 
         return getattr(api, name)

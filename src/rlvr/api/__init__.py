@@ -6,6 +6,6 @@ run.rollouts()[0].turns[0].completion
 rlvr.evaluate(run, samples_per_example=4)["jsonl"].metrics["eval/jsonl/pass_at_4"]
 """
 
-from rlvr.api.commands import Run, doctor, evaluate, plan, replay, train
+from rlvr.api.commands import Run, audit, doctor, evaluate, plan, replay, train
 
-__all__ = ["Run", "doctor", "evaluate", "plan", "replay", "train"]
+__all__ = ["Run", "audit", "doctor", "evaluate", "plan", "replay", "train"]

@@ -1,4 +1,4 @@
-"""`rlvr train`, `rlvr plan`, `rlvr doctor`, `rlvr eval` and `rlvr replay` as functions."""
+"""`rlvr train`, `plan`, `doctor`, `audit`, `eval` and `replay` as functions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,17 @@ from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from rlvr.api.settings import Call, Data, Functions, RewardFunction, Values, data_file, evaluation, training
+from rlvr.api.settings import (
+    Call,
+    Data,
+    Functions,
+    RewardFunction,
+    Values,
+    data_file,
+    evaluation,
+    import_path,
+    training,
+)
 from rlvr.errors import UserError
 from rlvr.lines import override_lines
 from rlvr.progress import progress
@@ -19,6 +29,7 @@ from rlvr.tracking.jsonl import read_metrics
 from rlvr.tracking.rollouts import EpisodeRecord, read_rollouts, rollouts_path
 
 if TYPE_CHECKING:
+    from rlvr.app.audit.judge import Audit
     from rlvr.app.doctor.patient import Check
     from rlvr.app.plan import Plan
     from rlvr.app.replay import Replay
@@ -196,6 +207,35 @@ def plan(
     config, functions = _to_train(config_name, config_dir, **given, values=arguments)
     options = {"gpus": gpus, "servers": servers, "mean_tokens": mean_tokens, "seconds": seconds}
     return in_a_thread(lambda stopped: make_plan(config, functions=functions, **options))
+
+
+@_errors_from_here
+def audit(
+    target: str | RewardFunction,
+    *,
+    data: Data | None = None,
+    task: str | None = None,
+    num_examples: int = 50,
+    seconds: float = 60.0,
+    threshold: float = 0.0,
+    config_dir: str | Path | None = None,
+    **overrides: Any,
+) -> Audit:
+    """Run `rlvr audit` on a task, or on a function with `data` or `task`; `rlvr audit --help` explains the others.
+
+    `.alarms` are the kinds of wrong texts that are paid, `.refused` those of right ones that are not. Raises UserError,
+    one sentence, for errors that the caller can correct.
+    """
+    from rlvr.app.audit.run import Options, audit_config
+    from rlvr.app.audit.run import audit as run_audit
+
+    functions = {import_path(target): target} if callable(target) else {}
+    name = target if isinstance(target, str) else import_path(target)
+    folder = None if config_dir is None else str(config_dir)
+    where = {"data": data_file(data, "data"), "task": task, "config_dir": folder}
+    config = audit_config(name, override_lines(overrides), **where)
+    options = Options(num_examples=num_examples, seconds=seconds, threshold=threshold)
+    return in_a_thread(lambda stopped: run_audit(config, target=name, options=options, functions=functions))
 
 
 @_errors_from_here

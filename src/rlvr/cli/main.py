@@ -18,7 +18,7 @@ from rlvr.scale.launch import is_local_main_process, tell_launcher, wait_for_the
 
 DESCRIPTION = "Train language models with reinforcement learning from verifiable rewards."
 COMMANDS = """
-train doctor plan eval predict score benchmark analyze report replay serve retrieve export
+train doctor audit plan eval predict score benchmark analyze report replay serve retrieve export
 """.split()
 EXAMPLE = """example:
   rlvr train                  learn arithmetic on this machine in about a minute

@@ -15,6 +15,9 @@ from rlvr.types import Example, GradedAnswer, Message, TurnText
 CountTokens = Callable[..., int]
 """Messages and tool schemas -> number of prompt tokens."""
 
+Worked = tuple[Example, Callable[[str], str]]
+"""An example, and its completion for an answer: `wrap("72")` is `<SOLUTION>72</SOLUTION>`."""
+
 NUM_TEXTS = 2_000
 """Number of demonstrations for training a tokenizer."""
 
@@ -44,6 +47,11 @@ class Task(ABC):
         `{"name": ..., "arguments": ...}`; empty if not known."""
         found = self.solved()
         return [] if found is None else [(found[0], (found[1],))]
+
+    def worked(self, index: int) -> Worked | None:
+        """A training example, and its completion with any answer in the prompt's format; of an episode with tools the
+        last turn. None if not known."""
+        return None
 
     @abstractmethod
     def env(self, example: Example) -> Env:

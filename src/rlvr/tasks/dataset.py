@@ -17,7 +17,7 @@ from rlvr.rewards.metrics import Metric
 from rlvr.rewards.trace import TracedAnswer
 from rlvr.rows import DataError, Row, ascii_text, printable
 from rlvr.seeding import EVAL_SEED, derive_seed
-from rlvr.tasks.base import NUM_TEXTS, CountTokens, Task, own_question, text_of
+from rlvr.tasks.base import NUM_TEXTS, CountTokens, Task, Worked, own_question, text_of
 from rlvr.tasks.problems import Problem, fingerprint, hash_rank, is_held_out
 from rlvr.tasks.prompting import plain
 from rlvr.tasks.settings import TaskContext
@@ -80,6 +80,17 @@ class DatasetTask(Task):
         with_tools = self.environments is not None
         solved = [(p, tuple(p.turns) if with_tools else (self._prompter.worked(p),)) for p in problems if p.answer]
         return [(self._train_example(problem), turns) for problem, turns in solved if turns]
+
+    def worked(self, index: int) -> Worked | None:
+        """A user's own demonstration keeps its text around the answer."""
+        problem = self.source.train(index)
+        if not problem.answer:
+            return None
+        before, found, after = (problem.demonstration or "").rpartition(problem.answer)
+        if found:
+            return self._train_example(problem), lambda answer: f"{before}{answer}{after}"
+        bare = replace(problem, solution="", demonstration=None)
+        return self._train_example(problem), lambda answer: self._prompter.worked(replace(bare, answer=answer))
 
     def eval_examples(self, num: int) -> list[Example]:
         return [self._eval_example(problem) for problem in self.source.held_out(num)]

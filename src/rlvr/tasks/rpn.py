@@ -27,7 +27,7 @@ from rlvr.rewards.text import TextMatch
 from rlvr.seeding import EVAL_SEED, derive_seed
 from rlvr.settings import PositiveFloat, PositiveInt, plain, setting, wrong
 from rlvr.tasks import rpn_metric
-from rlvr.tasks.base import CountTokens, Task, text_of
+from rlvr.tasks.base import CountTokens, Task, Worked, text_of
 from rlvr.tasks.problems import is_held_out
 from rlvr.tasks.settings import HeldOutShare, TaskContext, TaskSettings
 from rlvr.tasks.shapes import OPERAND, OPERATOR, chain_shape, count_shapes, unrank_shape
@@ -154,6 +154,9 @@ class RpnTask(Task):
     def solutions(self, num: int) -> list[tuple[Example, tuple[str, ...]]]:
         examples = {example.id: example for example in map(self.train_example, range(num))}.values()
         return [(example, (example.answer,)) for example in examples]
+
+    def worked(self, index: int) -> Worked:
+        return self.train_example(index), str
 
     def demonstration(self, index: int, worked_share: float) -> tuple[str, ...]:
         """Worked ones write the steps, `4 1 + = 5 <eoe>`; others answer directly, `5 <eoe>`."""

@@ -28,7 +28,7 @@ from rlvr.rewards.metrics import ExactMetric
 from rlvr.rewards.trace import Trace
 from rlvr.seeding import EVAL_SEED, derive_seed
 from rlvr.settings import PositiveInt, setting
-from rlvr.tasks.base import CountTokens, Task, text_of
+from rlvr.tasks.base import CountTokens, Task, Worked, text_of
 from rlvr.tasks.problems import is_held_out
 from rlvr.tasks.settings import HeldOutShare, TaskContext, TaskSettings
 from rlvr.types import Attempt, Example, GradedAnswer, Message, TraceStep, TurnText
@@ -164,6 +164,9 @@ class TwoHopTask(Task):
     def train_example(self, index: int) -> Example:
         seed = derive_seed(self._seed, "two_hop", "train", index)
         return self._example(self._trained_chain(random.Random(seed)), seed)
+
+    def worked(self, index: int) -> Worked:
+        return self.train_example(index), lambda answer: f"{self._answer_start} {answer} {self._answer_end}"
 
     def eval_examples(self, num: int) -> list[Example]:
         rng = random.Random(derive_seed(EVAL_SEED, "two_hop", "eval"))

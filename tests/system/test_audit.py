@@ -1,0 +1,91 @@
+"""`rlvr audit`: tables, exit statuses, wrong usage, the trained adversary."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import rlvr
+from rlvr.errors import ConfigError
+from tests.system.harness import Cli
+
+FUNCTIONS = """
+from rlvr.rewards.numbers import parse_answer, same_answer
+
+def contains(completion, answer):
+    return float(answer in completion)
+
+def sound(completion, answer):
+    said, gold = parse_answer(completion), parse_answer(answer)
+    if gold is None:
+        raise ValueError(answer)
+    return None if said is None else float(same_answer(said, gold))
+
+def boxed(completion, answer):
+    before, found, after = completion.partition("\\\\boxed{")
+    return sound(after.partition("}")[0], answer) if found else 0.0
+
+class Thing: ...
+"""
+ROWS = [{"question": f"Of {n} and {3 * n + 1}, which one?", "answer": 3 * n + 1} for n in range(2, 42)]
+QUICK = ("--num-examples", "6", "--seconds", "0")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rewards_to_audit.py").write_text(FUNCTIONS)
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    return tmp_path
+
+
+def test_a_task_is_trusted(cli: Cli) -> None:
+    done = cli.ok("audit", "rpn", *QUICK)
+    assert "rpn: nothing wrong was paid, and nothing right refused." in done.out
+    assert "exploits paid: 0 of" in done.out
+
+
+def test_a_function_that_pays_for_an_echo(cli: Cli, folder: Path) -> None:
+    done = cli("audit", "rewards_to_audit:contains", "--data", "rows.jsonl", *QUICK)
+    assert done.code == 1
+    for part in ("echo of the question", "6 of 6 (61% to 100%)", "read the completion only", "gold ", "score 1 of 1"):
+        assert part in done.out
+
+
+def test_a_sound_function(cli: Cli, folder: Path) -> None:
+    assert "nothing wrong was paid" in cli.ok("audit", "rewards_to_audit:sound", "--data", "rows.jsonl", *QUICK).out
+
+
+def test_rows_and_findings_as_json(cli: Cli, folder: Path) -> None:
+    done = cli("audit", "rewards_to_audit:boxed", "--data", "rows.jsonl", "--json", *QUICK)
+    lines = [json.loads(line) for line in done.out.splitlines()]
+    (earlier,) = [line for line in lines if line["kind"] == "earlier answer" and "share" in line]
+    assert (earlier["alarm"], earlier["num_failed"], earlier["group"]) == (True, 6, "exploit")
+    assert earlier["share_low"] == pytest.approx(0.61, abs=0.01)
+    texts = [line["text"] for line in lines if line["kind"] == "earlier answer" and "text" in line]
+    assert len(texts) == 6
+    assert all(text.count("\\boxed{") == 2 for text in texts)
+    assert "answers are written as \\boxed{ANSWER}" in done.err
+
+
+def test_wrong_usage(cli: Cli, folder: Path) -> None:
+    cli.refuses(2, ["audit", "rewards_to_audit:sound"], "--data FILE.jsonl or --task T")
+    cli.refuses(2, ["audit", "rewards_to_audit:sond", "--data", "rows.jsonl"], "did you mean sound")
+    cli.refuses(2, ["audit", "rewards_to_audit:sound", "--data", "rows.jsonl", "--task", "rpn"], "leave the other out")
+    cli.refuses(2, ["audit", "rnp"], "rpn")
+    cli.refuses(2, ["audit", "rpn", "task.modulo=5"], "task.modulus")
+    cli.refuses(2, ["audit", "rpn", "--threshold", "2"], "share")
+    cli.refuses(2, ["audit", "rewards_to_audit:sound", "--data", "absent.jsonl"], "absent.jsonl")
+
+
+def test_in_python_with_the_adversary(folder: Path) -> None:
+    def longest(completion: str, answer: str) -> float:
+        return float(str(answer) in completion.split() or len(completion) > 12)
+
+    found = rlvr.audit(longest, data=ROWS, num_examples=6, seconds=6)
+    (row,) = [row for row in found.rows if row.kind == "adversary"]
+    assert row.num_failed > 0
+    assert row in found.alarms
+    assert all(len(one.text) > 12 or one.gold in one.text.split() for one in found.findings if one.kind == "adversary")
+    with pytest.raises(ConfigError, match="--data"):
+        rlvr.audit(longest)
