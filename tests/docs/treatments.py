@@ -71,6 +71,8 @@ TREATMENTS = [
     plain(r"rlvr plan (?=.*gsm8k).*", "--seconds", "1", "rollout.max_completion_tokens=32"),
     plain(r"rlvr doctor runs/.*"),
     plain(r"rlvr doctor .*--task gsm8k .*", code=1),  # its prompts do not fit into the small model's context
+    plain(r"rlvr audit (?!my_rewards).*", "--seconds", "0", "--num-examples", "4"),
+    plain(r"rlvr audit my_rewards.*", "--seconds", "0", "--num-examples", "4", code=1),
     # eval, predict, score, retrieve
     plain(
         r"rlvr (eval|predict) (?!.*(--retriever|where p\d|openai:|--help)).*",

@@ -252,7 +252,7 @@ def doctor(
     The arguments are those of `evaluate`, but `data` are rows to train on. Raises UserError if the model or the data
     cannot be loaded.
     """
-    from rlvr.app.doctor.doctor import diagnose, trained_from
+    from rlvr.app.doctor.doctor import examine, trained_from
 
     source = str(model.folder if isinstance(model, Run) else model)
     call = Call(model=None if data is None else source, data=data_file(data, "data"), reward=reward, values=overrides)
@@ -260,7 +260,7 @@ def doctor(
     config = evaluation(call, source, task) if data is None else training(call, task, None)
     config = trained_from(source, config)
     with progress("checking") as show:
-        return in_a_thread(lambda stopped: diagnose(config, functions, show))
+        return in_a_thread(lambda stopped: examine(config, functions, show))
 
 
 @_errors_from_here

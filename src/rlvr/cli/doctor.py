@@ -48,12 +48,12 @@ def run(args: argparse.Namespace) -> int:
 
     config = inference_config(args.model, args.set, task=args.task, config_dir=args.config_dir)
     with progress("loading libraries"):
-        from rlvr.app.doctor.doctor import diagnose, trained_from
+        from rlvr.app.doctor.doctor import examine, trained_from
 
     hush()
     config = trained_from(args.model, config)
     with ended_by_sigterm(), progress("checking") as on_progress:
-        checks = diagnose(config, on_progress=on_progress)
+        checks = examine(config, on_progress=on_progress)
     if args.json:
         for check in checks:
             print(json.dumps(asdict(check), ensure_ascii=False, default=str))

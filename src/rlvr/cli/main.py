@@ -17,9 +17,10 @@ from rlvr.errors import UserError, nearest, suggestion
 from rlvr.scale.launch import is_local_main_process, tell_launcher, wait_for_the_end
 
 DESCRIPTION = "Train language models with reinforcement learning from verifiable rewards."
-COMMANDS = """
-train doctor audit plan eval predict score benchmark analyze report replay serve retrieve export
-""".split()
+COMMANDS = [
+    *("train", "doctor", "audit", "plan", "eval", "predict", "score", "benchmark", "analyze", "report", "replay"),
+    *("serve", "retrieve", "export"),
+]
 EXAMPLE = """example:
   rlvr train                  learn arithmetic on this machine in about a minute
   rlvr train --help           how to change anything about it

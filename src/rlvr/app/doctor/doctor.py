@@ -47,7 +47,7 @@ def trained_from(model: str, config: Config) -> Config:
     return quiet(config.model_copy(update={"model": settings}))
 
 
-def diagnose(
+def examine(
     config: Config, functions: Functions | None = None, on_progress: OnProgress = lambda i, n: None
 ) -> list[Check]:
     """Every check in order. UserError if the model or the data cannot be loaded."""

@@ -148,7 +148,7 @@ def resume_is_equal(patient: Patient) -> Check:
     return verdict(
         gap > 0 or not moved > 0,
         f"a step after a checkpoint and the same step after loading it differ by {gap:.2g} in a weight",
-        f"a step after a checkpoint and the same step after loading it are equal (it changed {moved:.0%} of the weights)",
+        f"a step after a checkpoint and the same step after loading it are equal (it moved {moved:.0%} of the weights)",
         "something that training depends on is not saved: a buffer, a tied weight, or a random state of the model's",
         difference=gap,
         changed_share=moved,
