@@ -1,7 +1,7 @@
 """Checks of logprobs, loss, gradient and update."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import torch
@@ -18,11 +18,7 @@ from rlvr.models.adapters import adapter_weights
 from rlvr.types import Episode, Group, Message, SamplingParams, TokenBatch
 
 NO_STEP = 1e-30  # a learning rate that changes no weight
-STEPS = (
-    1e-2,
-    1e-3,
-    1e-1,
-)  # of the loss along its gradient: the first one that is neither rounding nor curvature counts
+STEPS = (1e-4, 3e-4, 3e-5, 1e-3, 1e-2)  # in norms of the weights: one of them is neither rounding nor curvature
 SLOPE_TOLERANCE = 0.03
 
 
@@ -186,6 +182,10 @@ def _gradient(patient: Patient, trainer: Trainer, batch: TokenBatch) -> list[tup
     return [(p, p.grad) for p in patient.policy.parameters() if p.grad is not None]
 
 
+def _norm(tensors: Iterable[Tensor]) -> float:
+    return sum(float((tensor.double() ** 2).sum()) for tensor in tensors) ** 0.5
+
+
 def _judged(patient: Patient, trainer: Trainer) -> TokenBatch:
     return trainer.objective.advantages(trainer.score(patient.batch))
 
@@ -198,18 +198,18 @@ def gradient_is_slope(patient: Patient) -> Check:
         trainer = patient.trainer(learning_rate=NO_STEP, max_grad_norm=1e30)
         batch = _judged(patient, trainer)
         gradient = _gradient(patient, trainer, batch)
-        norm = float(sum(float((g.double() ** 2).sum()) for _, g in gradient)) ** 0.5
+        norm = _norm(g for _, g in gradient)
         if norm == 0:
             return Check(status="fail", says="the gradient of the loss is 0", remedy=LEARNS)
         start, slopes = [p.detach().clone() for p, _ in gradient], list[float]()
-        for step in STEPS:
-            ends = []
+        for share in STEPS:
+            step, ends = share * _norm(start), []
             for sign in (1, -1):
                 with torch.no_grad():
                     for (p, g), value in zip(gradient, start, strict=True):
-                        p.copy_(value + sign * step / norm / norm * g)
+                        p.copy_(value + sign * step / norm * g)
                 ends.append(_loss(trainer, batch))
-            slopes.append((ends[0] - ends[1]) / (2 * step))
+            slopes.append((ends[0] - ends[1]) / (2 * step * norm))
             if abs(slopes[-1] - 1) < SLOPE_TOLERANCE:
                 break
     best = min(slopes, key=lambda slope: abs(slope - 1))

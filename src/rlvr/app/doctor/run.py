@@ -63,7 +63,7 @@ def mismatch(patient: Patient) -> Check:
 
 def weights_reach_engine(patient: Patient) -> Check:
     run = patient.as_run
-    engine = run.engine  # made before the update: one of its kinds copies the weights
+    engine, before = run.engine, patient.scored  # made before the update: one kind of engine copies the weights
     with patient.unchanged():
         trainer = run.trainer(epochs=1, learning_rate=LARGE_STEP)
         batch = patient.batch
@@ -71,7 +71,7 @@ def weights_reach_engine(patient: Patient) -> Check:
         engine.load_weights(1)
         fresh = to_batch(run.sample(1.0))
         gap, where = difference(fresh, fresh.behavior_logprobs, run.trainer(1.0).score(fresh).old_logprobs)
-        moved, _ = difference(batch, patient.scored, patient.trainer(layout="rows").score(batch).old_logprobs)
+        moved, _ = difference(batch, before, patient.trainer(layout="rows").score(batch).old_logprobs)
     engine.load_weights(0)
     return verdict(
         gap > min(run.tolerance, moved / 2) or not moved > 0,
