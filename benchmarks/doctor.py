@@ -33,7 +33,7 @@ from transformers import PreTrainedTokenizerFast
 
 import rlvr
 from rlvr.app.doctor import doctor
-from rlvr.app.doctor.patient import Check
+from rlvr.tracking.checks import Check
 
 EXAMPLES = Path(__file__).parents[1] / "examples" / "own"
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|bos|>"]

@@ -1,12 +1,14 @@
 """`rlvr audit`: tables, exit statuses, wrong usage, the trained adversary."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 import rlvr
 from rlvr.errors import ConfigError
+from rlvr.tracking.checks import read_checks
 from tests.system.harness import Cli
 
 FUNCTIONS = """
@@ -43,6 +45,14 @@ def test_a_task_is_trusted(cli: Cli) -> None:
     done = cli.ok("audit", "rpn", *QUICK)
     assert "rpn: nothing wrong was paid, and nothing right refused." in done.out
     assert "exploits paid: 0 of" in done.out
+
+
+def test_a_runs_own_reward(cli: Cli, first_run: Path, tmp_path: Path) -> None:
+    shutil.copytree(first_run, run := tmp_path / "run")
+    assert "nothing wrong was paid" in cli.ok("audit", run, *QUICK).out
+    kept = read_checks(run, "audit")
+    assert {check.status for check in kept} == {"ok"}
+    assert {"gold itself", "echo of the question"} <= {check.name for check in kept}
 
 
 def test_a_function_that_pays_for_an_echo(cli: Cli, folder: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from rlvr.report.run import write_run_report
+from rlvr.tracking.checks import Check, write_checks
 from rlvr.tracking.rollouts import CallRecord, EpisodeRecord
 from rlvr.types import TraceStep
 from tests.unit.report.runs import episode, save_run
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.browser
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
 WIDE = "W" * 300
-TABS = ("curves", "health", "rollouts", "settings")
+TABS = ("curves", "health", "doctor", "audit", "rollouts", "settings")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +122,10 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = save_run(tmp_path_factory.mktemp("report") / "run", metrics=metrics, rollouts=rollouts)
     (run / "config.yaml").write_text((run / "config.yaml").read_text() + f"# {HOSTILE}{WIDE}\n")
     (run / "rollouts" / "step_000004.jsonl.gz").write_bytes(b"damaged")
+    evidence = {"texts": [{"text": HOSTILE + WIDE}]}
+    write_checks(run, "doctor", [Check(name=HOSTILE + WIDE, status="ok", says=HOSTILE, evidence=evidence)])
+    bad = {"status": "fail", "says": HOSTILE + WIDE, "remedy": HOSTILE}
+    write_checks(run, "audit", [Check(name="fine", status="ok", says="fine"), Check(name="echo", **bad)])
     return write_run_report([run]).path
 
 
@@ -145,6 +150,13 @@ def test_it_opens_without_network_or_complaint_and_draws_curves(opened: Opener, 
     assert found.complaints == []
     assert [url for url in found.requests if not url.startswith("file://")] == []
     assert len(found.requests) == 1
+
+
+def test_what_commands_found_has_a_tab_with_the_wrong_ones_first(opened: Opener, report: Path) -> None:
+    page = opened(report, "audit").page
+    assert page.inner_text("#tab-audit") == "Audit ▲ 1"
+    assert page.inner_text("#tab-doctor") == "Doctor"
+    assert page.locator("#panel-audit .name").all_inner_texts() == ["echo", "fine"]
 
 
 def test_a_curve_is_read_with_the_pointer_and_with_keys(opened: Opener, report: Path) -> None:

@@ -30,11 +30,11 @@ from rlvr.tracking.rollouts import EpisodeRecord, read_rollouts, rollouts_path
 
 if TYPE_CHECKING:
     from rlvr.app.audit.judge import Audit
-    from rlvr.app.doctor.patient import Check
     from rlvr.app.plan import Plan
     from rlvr.app.replay import Replay
     from rlvr.config import Config
     from rlvr.evaluation.summary import EvaluationResult
+    from rlvr.tracking.checks import Check
 
 
 @dataclass(frozen=True, kw_only=True)

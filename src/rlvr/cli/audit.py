@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from rlvr.cli.model_arguments import add_config_dir, at_least, note
+from rlvr.cli.model_arguments import add_config_dir, at_least, note, save_checks
 
 if TYPE_CHECKING:
     from rlvr.app.audit.judge import Audit, Finding, Row
@@ -18,6 +18,7 @@ DESCRIPTION = """Grade rewritten right answers, edited wrong ones and known expl
 task, or by your own function, and train a tiny model to find more. Exit status 1: something wrong is paid."""
 EXAMPLE = """examples:
   rlvr audit gsm8k
+  rlvr audit runs/latest                                the task and the reward of a run; its report shows it, too
   rlvr audit finqa reward=numeric --seconds 0           another reward, without the trained adversary
   rlvr audit my_rewards:score --data my.jsonl           your function on your questions
   rlvr audit my_rewards:score --task gsm8k prompt=boxed
@@ -47,7 +48,7 @@ def share(text: str) -> float:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "target", metavar="TARGET", help="configuration or task, or module:function with --data, --task"
+        "target", metavar="TARGET", help="configuration, task or run folder, or module:function with --data, --task"
     )
     parser.add_argument("--data", metavar="FILE", help="questions and answers for a function: .jsonl, .json, .csv")
     parser.add_argument("--task", metavar="T", help="configuration or task with the questions for a function")
@@ -72,6 +73,7 @@ def run(args: argparse.Namespace) -> int:
     found = audit(config, target=args.target, options=options)
     for line in found.notes:
         note(f"note: {line}")
+    save_checks(args.target, "audit", found.checks())
     sys.stdout.writelines(f"{line}\n" for line in (plain(found) if args.json else report(found, args.shown)))
     return 1 if found.alarms else 0
 
@@ -85,8 +87,6 @@ def plain(found: Audit) -> Iterator[str]:
 
 def report(found: Audit, shown: int) -> Iterator[str]:
     """A table of the kinds with failures, their texts, and a sentence with a remedy for each."""
-    from rlvr.app.audit.judge import remedy
-
     for group, title in GROUPS.items():
         rows = [row for row in found.rows if row.group == group]
         yield f"{title}: {len([row for row in rows if row.num_failed])} of {len(rows)} kinds"
@@ -98,7 +98,7 @@ def report(found: Audit, shown: int) -> Iterator[str]:
                     yield from _finding(finding)
     for row in (*found.refused, *found.alarms):
         what = "refuses" if row.group == "rewrite" else "pays"
-        yield f"- {found.target}: the {row.verifier} {what} {row.kind!r}: {remedy(row.kind)}."
+        yield f"- {found.target}: the {row.verifier} {what} {row.kind!r}: {row.remedy}."
     if not (found.refused or found.alarms):
         yield f"{found.target}: nothing wrong was paid, and nothing right refused."
 

@@ -6,15 +6,15 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from rlvr.cli.model_arguments import MODEL_HERE, add_config_dir, add_set, hush
+from rlvr.cli.model_arguments import MODEL_HERE, add_config_dir, add_set, hush, save_checks
 from rlvr.cli.signals import ended_by_sigterm, shown
 from rlvr.progress import is_terminal, progress, wrapped
+from rlvr.tracking.checks import to_line
 
 if TYPE_CHECKING:
-    from rlvr.app.doctor.patient import Check
+    from rlvr.tracking.checks import Check
 
 HELP = "check the mathematics on your model, template and reward"
 DESCRIPTION = """Try a run's own engine, trainer, chat and reward on MODEL: does the template only append, does every
@@ -54,9 +54,10 @@ def run(args: argparse.Namespace) -> int:
     config = trained_from(args.model, config)
     with ended_by_sigterm(), progress("checking") as on_progress:
         checks = examine(config, on_progress=on_progress)
+    if args.task is None:
+        save_checks(args.model, "doctor", checks)
     if args.json:
-        for check in checks:
-            print(json.dumps(asdict(check), ensure_ascii=False, default=str))
+        sys.stdout.writelines(map(to_line, checks))
     else:
         sys.stdout.write(told(args.model, checks, color=is_terminal(sys.stdout)))
     return int(any(check.status == "fail" for check in checks))

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlvr.cli.signals import ended_by_sigterm, shown
-from rlvr.errors import ConfigError, suggestion
+from rlvr.errors import ConfigError, UserError, suggestion
 from rlvr.progress import progress
 
 if TYPE_CHECKING:
     from rlvr.app.inference import Inference
     from rlvr.config import Config
     from rlvr.tasks.settings import Reads
+    from rlvr.tracking.checks import Check
 
 MODEL_HERE = "run folder, checkpoint folder, model folder or Hub id"
 MODEL_HELP = f"{MODEL_HERE}, or an endpoint: openai:ADDRESS#NAME"
@@ -180,3 +181,16 @@ def port(text: str) -> int:
 def note(line: str) -> None:
     """Print a note on stderr, with control characters escaped."""
     print(shown(line), file=sys.stderr, flush=True)
+
+
+def save_checks(target: str, kind: str, checks: Iterable[Check]) -> None:
+    """Write what was found about a run beside it, for its report; a place that cannot be written to is a note."""
+    from rlvr.app.sources import run_of
+    from rlvr.tracking.checks import write_checks
+
+    if (run := run_of(Path(target))) is None:
+        return
+    try:
+        note(f"note: kept in {write_checks(run, kind, checks)}; rlvr report {target} shows it")
+    except UserError as error:
+        note(f"note: {error}")

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rlvr.errors import UserError
 from rlvr.report.curves import meanings, sections, series
@@ -11,6 +12,7 @@ from rlvr.report.history import History, read_history
 from rlvr.report.page import Limits, Page, Report, pack, write_report
 from rlvr.report.rollouts import PackedRollouts, pack_rollouts, rollout_files, token_texts
 from rlvr.report.sweep import runs_of, sweep_table
+from rlvr.tracking.checks import KINDS, read_checks
 
 
 def write_run_report(folders: Sequence[Path], output: Path | None = None, limits: Limits | None = None) -> Report:
@@ -40,6 +42,7 @@ def run_page(folders: Sequence[Path], limits: Limits, *, is_sweep: bool = False)
             f"{rollouts.total - rollouts.kept:,} of {rollouts.total:,} recorded episodes are left out; the "
             f"{rollouts.kept:,} in this page are a sample over all steps (--max-episodes, --max-mb)."
         )
+    found = [_checks(folder, notes) for folder in folders]
     rows = [history.rows for history in histories]
     names = [history.name for history in histories]  # with their parents if two are equal
     labels = [one.name if names.count(one.name) == 1 else str(one.folder) for one in histories]
@@ -53,9 +56,10 @@ def run_page(folders: Sequence[Path], limits: Limits, *, is_sweep: bool = False)
                 "name": label,
                 **series(history.rows),
                 "health": health(history.rows, history.penalties),
+                "checks": checks,
                 "settings": history.text,
             }
-            for label, history in zip(labels, histories, strict=True)
+            for label, history, checks in zip(labels, histories, found, strict=True)
         ],
         "sections": sections(rows),
         "metrics": meanings(name for history in rows for row in history for name in row),
@@ -64,6 +68,18 @@ def run_page(folders: Sequence[Path], limits: Limits, *, is_sweep: bool = False)
     }
     title = f"rlvr: {main['title']}"
     return Page(title=title, main=main, chunks=chunks, kept=rollouts.kept, total=rollouts.total, notes=notes)
+
+
+def _checks(folder: Path, notes: list[str]) -> dict[str, list[dict[str, Any]]]:
+    """What commands found about the run, by command; damaged files are noted."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for kind in KINDS:
+        try:
+            if checks := read_checks(folder, kind):
+                found[kind] = [vars(check) for check in checks]
+        except ValueError as error:
+            notes.append(str(error))
+    return found
 
 
 def _rollouts(folders: Sequence[Path], limits: Limits) -> PackedRollouts:

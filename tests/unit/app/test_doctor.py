@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from rlvr.app.doctor import doctor, numbers, template
-from rlvr.app.doctor.patient import Check, Patient
+from rlvr.app.doctor.patient import Patient
 from rlvr.core.engine import LocalEngine
 from rlvr.models.policy import HubPolicy
 from rlvr.tasks.dataset import DatasetTask
+from rlvr.tracking.checks import Check
 from rlvr.training.state import CheckpointSchedule
 from rlvr.types import GradedAnswer, Group, TokenBatch
 

@@ -9,6 +9,7 @@ from rlvr.errors import UserError
 from rlvr.report.history import History
 from rlvr.report.run import Limits, write_run_report
 from rlvr.report.sweep import sweep_table
+from rlvr.tracking.checks import Check, write_checks
 from tests.unit.report.runs import chunk_of, episode, save_run, save_tokenizer
 
 
@@ -140,6 +141,18 @@ def test_the_command_says_what_it_wrote_and_what_is_damaged(tmp_path: Path, caps
     assert "step_000002.jsonl.gz is damaged" in output.err
     assert main(["report", str(run), "--max-episodes", "1"]) == 0
     assert "report.html: 1 episode, 0." in capsys.readouterr().out
+
+
+def test_what_commands_found_about_a_run_is_in_its_page(tmp_path: Path) -> None:
+    run = save_run(tmp_path / "run")
+    path = write_checks(run, "doctor", [Check(name="one_bos", status="fail", says="two", evidence={"ids": [1, 1]})])
+    assert path == tmp_path / "run.doctor.jsonl"
+    (tmp_path / "run.audit.jsonl").write_text('{"name": 1')
+    report = write_run_report([run])
+    (found,) = chunk_of(report.path.read_text(), "main")["runs"]
+    assert [(row["name"], row["evidence"]) for row in found["checks"].pop("doctor")] == [("one_bos", {"ids": [1, 1]})]
+    assert found["checks"] == {}
+    assert "run.audit.jsonl is damaged and left out" in report.notes[0]
 
 
 def test_mistakes_are_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

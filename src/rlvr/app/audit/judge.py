@@ -8,17 +8,19 @@ Rewards have any range, so a text is judged by its share of the way from wrong t
 import asyncio
 import math
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from rlvr.app.audit.exploits import OTHERWISE, REMEDIES, exploit_probes
 from rlvr.app.audit.rewrites import Case, Group, Probe, edit_probes, rewrite_probes
 from rlvr.evaluation.intervals import Interval, wilson
+from rlvr.tracking.checks import Check
 from rlvr.types import Example
 
 PAID = 0.5  # a text with a larger share is paid
 MOST_ERRORS = 2  # examples whose verifier failed, by kind; a hanging one takes its whole time limit for each text
+MOST_TEXTS = 3  # of a kind, in a report
 NUM_LOW = 3  # other answers that a right one is compared with
 STABILITY = "same text twice"
 
@@ -81,6 +83,10 @@ class Row:
     def share(self) -> Interval:
         return wilson(self.num_failed, self.num_examples)
 
+    @property
+    def remedy(self) -> str:
+        return REMEDIES.get(self.kind, OTHERWISE)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Audit:
@@ -110,9 +116,19 @@ class Audit:
     def flagged(self) -> list[str]:
         return list(dict.fromkeys(row.kind for row in (*self.refused, *self.alarms)))
 
-
-def remedy(kind: str) -> str:
-    return REMEDIES.get(kind, OTHERWISE)
+    def checks(self) -> Iterator[Check]:
+        """A row a kind, for a report: wrong texts that are paid have failed, right ones that are refused are noted."""
+        for row in self.rows:
+            wrong = "refused" if row.group in ("rewrite", "format") else "paid"
+            texts = [one for one in self.findings if (one.verifier, one.kind) == (row.verifier, row.kind)]
+            yield Check(
+                name=row.kind,
+                status="fail" if row in self.alarms else "notice" if row in self.refused else "ok",
+                says=f"{row.verifier}: {row.num_failed} of {row.num_examples} {wrong} ({row.share.low:.0%} to "
+                f"{row.share.high:.0%}), {row.num_errors} errors",
+                evidence={"texts": [vars(one) for one in texts[:MOST_TEXTS]]} if texts else {},
+                remedy=row.remedy,
+            )
 
 
 class Judge:

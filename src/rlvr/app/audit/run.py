@@ -12,6 +12,7 @@ from pathlib import Path
 from rlvr.app.audit.exploits import FORMATS
 from rlvr.app.audit.judge import Audit, Judge, Verdict, Verifier
 from rlvr.app.audit.rewrites import Case, kind_of, same
+from rlvr.app.sources import own_config
 from rlvr.app.tasks import open_tasks
 from rlvr.config import Config
 from rlvr.config.compose import load_task_config
@@ -50,13 +51,14 @@ def audit_config(
     task: str | None = None,
     config_dir: str | None = None,
 ) -> Config:
-    """The configuration of a task, or of a function that grades its answers or those of the rows in `data`."""
+    """The configuration of a task or of a run, or of a function that grades their answers or those of `data`."""
     if data is not None and task is not None:
         raise ConfigError("--data and --task: the questions come from one of them; leave the other out.")
     if data is None and task is None:
         if ":" in target and not target.rpartition(":")[2][:1].isupper():
             raise ConfigError(f"{target}: add the questions that it grades: --data FILE.jsonl or --task T.")
-        return load_task_config(target, lines, config_dir=config_dir, option="TASK")
+        own = own_config(target, lines, config_dir)
+        return own or load_task_config(target, lines, config_dir=config_dir, option="TASK")
     said = {line.lstrip("+").partition("=")[0] for line in lines}
     ours = {"reward": "custom", FUNCTION: target, "prompt": "plain"}
     if data is not None:

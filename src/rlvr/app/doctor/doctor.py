@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rlvr.app.doctor import numbers, run, task, template, tokens
-from rlvr.app.doctor.patient import Check, Patient, skip
+from rlvr.app.doctor.patient import Patient, skip
 from rlvr.app.policies import check_engine, set_threads
 from rlvr.app.ranks import quiet
 from rlvr.app.sources import weights_of
@@ -21,6 +21,7 @@ from rlvr.models.loading import load_policy
 from rlvr.models.settings import PretrainedModel
 from rlvr.progress import progress
 from rlvr.tasks.settings import Functions
+from rlvr.tracking.checks import Check
 
 CHECKS: tuple[Callable[[Patient], Check], ...] = (
     *tokens.CHECKS,

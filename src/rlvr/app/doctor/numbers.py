@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from rlvr.app.doctor.patient import Check, Interview, Patient, difference, skip, verdict
+from rlvr.app.doctor.patient import Interview, Patient, difference, skip, verdict
 from rlvr.app.doctor.template import end_of_turn
 from rlvr.core.batch import to_batch
 from rlvr.core.episode import ChatModel, run_episode
@@ -15,6 +15,7 @@ from rlvr.core.packing import microbatches
 from rlvr.core.policy import forward
 from rlvr.core.trainer import Trainer, scatter
 from rlvr.models.adapters import adapter_weights
+from rlvr.tracking.checks import Check
 from rlvr.types import Episode, Group, Message, SamplingParams, TokenBatch
 
 NO_STEP = 1e-30  # a learning rate that changes no weight

@@ -1,12 +1,12 @@
 """The parts of a run as the checks use them, and what a check says."""
 
 import asyncio
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,6 +31,7 @@ from rlvr.models.loading import value_head
 from rlvr.models.policy import HubPolicy
 from rlvr.scale.fsdp import make_parallel
 from rlvr.tasks.base import Task
+from rlvr.tracking.checks import Check
 from rlvr.training.layout import choose_layout
 from rlvr.types import (
     Completion,
@@ -51,18 +52,6 @@ LENGTHS = (9, 3, 12, 6)  # of the completions of a group, in tokens
 GROUPS = 2
 EXACT, ROUNDED = 1e-3, 0.25
 """Largest difference of two logprobs of a token: in float32, and where a side computes in bfloat16."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Check:
-    """`Check(name="one_bos", status="fail", says="...", evidence={"first_ids": [1, 1, 5]}, remedy="...")`"""
-
-    status: Literal["ok", "fail", "skipped"]
-    says: str
-    evidence: Mapping[str, Any] = field(default_factory=dict)  # as JSON
-    remedy: str = ""
-    name: str = ""
-    seconds: float = 0.0
 
 
 def verdict(wrong: bool, bad: str, good: str, remedy: str, **evidence: Any) -> Check:

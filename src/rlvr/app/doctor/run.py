@@ -5,7 +5,7 @@ import shutil
 from dataclasses import replace
 
 from rlvr.app.assemble import make_rollouts
-from rlvr.app.doctor.patient import Check, Patient, difference, skip, verdict
+from rlvr.app.doctor.patient import Patient, difference, skip, verdict
 from rlvr.app.policies import Setup, engine_dtype
 from rlvr.app.run_folder import RunFolder
 from rlvr.core.algorithms.losses import kl_estimate, mismatch_log_weight
@@ -13,6 +13,7 @@ from rlvr.core.batch import to_batch
 from rlvr.models.devices import in_bf16
 from rlvr.models.loading import load_policy
 from rlvr.models.settings import PretrainedModel
+from rlvr.tracking.checks import Check
 from rlvr.tracking.console import Console
 from rlvr.training.checkpoint import latest_checkpoint, load_checkpoint
 from rlvr.training.memory import size_text

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from unittest.mock import patch
 
-from rlvr.app.doctor.patient import Check, Interview, Patient, Scripted, skip, verdict
+from rlvr.app.doctor.patient import Interview, Patient, Scripted, skip, verdict
 from rlvr.chat.rendering import Chat, end_ids
 from rlvr.chat.template import PLACE, Template
 from rlvr.core.batch import to_batch
@@ -15,6 +15,7 @@ from rlvr.core.env import Env
 from rlvr.core.episode import ChatModel, run_episode
 from rlvr.envs.tool_env import ToolEnv
 from rlvr.envs.tools import make_tool
+from rlvr.tracking.checks import Check
 from rlvr.types import Attempt, Example, Group, Message, SamplingParams, Score, StopReason, ToolCall
 
 LONG = " ".join(f"word{number}" for number in range(600))

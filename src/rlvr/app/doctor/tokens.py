@@ -6,9 +6,10 @@ from typing import Any
 
 import torch
 
-from rlvr.app.doctor.patient import Check, Patient, skip, verdict
+from rlvr.app.doctor.patient import Patient, skip, verdict
 from rlvr.app.tasks import context_tokens
 from rlvr.core.engine import LocalEngine
+from rlvr.tracking.checks import Check
 from rlvr.types import Message, StopReason
 
 LEAST_PROBABILITY = 1e-9  # of ending; below it no completion of a run would

@@ -8,7 +8,8 @@
 //   title     heading of the page
 //   facts     [[name, value], ...] below the heading, texts
 //   notes     sentences about damaged files and what was left out, shown on top
-//   runs      (kind "run") [{name, steps: [..], series: {metric: [value or null, ..]}, health: [..], settings: text}]
+//   runs      (kind "run") [{name, steps: [..], series: {metric: [value or null, ..]}, health: [..],
+//             checks: {doctor: [{name, status, says, evidence, remedy}, ..], ..}, settings: text}]
 //   sections  (kind "run") [{title, open, names: [metric, ..], still: [metric, ..]}]: what charts.js draws
 //   metrics   (kind "run") {metric: {unit, meaning, bad}}, the rows of docs/metrics.md
 //   sweep     (kind "run") rows of texts, the head first; null if it is no sweep
@@ -32,6 +33,7 @@ function tabsOf(main) {
   if (main.sweep) tabs.push({id: "sweep", label: "Sweep", mount: (panel) => mountSweep(panel, main.sweep)});
   if (main.runs) tabs.push({id: "curves", label: "Curves", mount: (panel) => mountCurves(panel, main)});
   if (main.runs) tabs.push({id: "health", label: healthLabel(main), mount: (panel) => mountHealth(panel, main)});
+  if (main.runs) tabs.push(...checkTabs(main));
   if (main.episodes) tabs.push({id: "rollouts", label: "Rollouts", mount: (panel) => mountRollouts(panel, main)});
   if (main.evaluations && typeof evaluationTabs === "function") tabs.push(...evaluationTabs(main));
   if (main.runs) tabs.push({id: "settings", label: "Settings", mount: (panel) => mountSettings(panel, main)});
