@@ -13,7 +13,7 @@ run = rlvr.train(
     model={"name": "scratch_bpe", "hidden_size": 64, "num_layers": 2, "vocabulary_size": 300},
     data=rows,
     reward=right,
-    warm_start={"num_steps": 40, "batch_size": 32, "warmup_steps": 5, "final_phase_steps": 0},
+    warm_start={"num_steps": 20, "batch_size": 32, "warmup_steps": 5, "final_phase_steps": 0},
     rollout={"prompts_per_step": 32, "max_completion_tokens": 4},
     trainer={"max_steps": 40, "learning_rate": 2e-3},
 )
