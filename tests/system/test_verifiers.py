@@ -77,7 +77,7 @@ def test_a_single_turn_environment_is_learnt(tmp_path: Path) -> None:
 def test_a_tool_environment_is_learnt(tmp_path: Path) -> None:
     start = pretrained(_model_of_ten_words(tmp_path / "model"))
     more = (kind("words"), "prompt.tool_format=words", "task.metric=looked")
-    ran = run_train(tmp_path / "run", *RUN, *start, *more)
+    ran = run_train(tmp_path / "run", *RUN, *start, *more, "trainer.learning_rate=0.005")
     first, last = ran.rows[1], ran.rows[-1]
     assert 0.2 < first["reward/looked"] < 0.8
     assert last["reward/looked"] > 0.95
