@@ -29,10 +29,10 @@ from rlvr.app import influence
 from rlvr.app.influence import influences, left_out
 from rlvr.app.repeat import Repeated, find_step, repeated
 from rlvr.app.replay import replay
-from rlvr.app.sources import own_config
 from rlvr.app.train import train
 from rlvr.config.compose import load_config
 from rlvr.core.batch import to_batch
+from rlvr.run.sources import own_config
 
 SHORT = (
     "trainer.checkpoint_every=5",

@@ -18,9 +18,9 @@ from transformers import AutoModelForCausalLM
 import rlvr
 from rlvr.app.repeat import find_step, repeated
 from rlvr.app.replay import replay
-from rlvr.app.sources import own_config
 from rlvr.errors import UserError
 from rlvr.report.run import write_run_report
+from rlvr.run.sources import own_config
 from tests.system.harness import SMALL, Cli, pretrained, run_train
 from tests.unit.report.runs import chunk_of
 
@@ -358,7 +358,7 @@ def test_a_checkpoint_that_its_run_removes_meanwhile(run: Path, monkeypatch: pyt
     gone = replace(found, checkpoint=run / "checkpoints/step_000003")
     with repeated(config, gone, {}, lambda *_: None) as made:  # from the first weights, which takes longer
         assert made.run.start_step == 0
-    module = importlib.import_module("rlvr.app.assemble")
+    module = importlib.import_module("rlvr.run.assemble")
     real = module.load_checkpoint
 
     def load(*arguments: Any) -> Any:

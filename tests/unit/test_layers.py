@@ -22,6 +22,7 @@ LAYERS = (
     ("tasks", "engines"),
     ("training", "evaluation", "report", "serve"),
     ("config", "conf"),
+    ("run",),
     ("app",),
     ("cli", "api"),
     ("__main__",),

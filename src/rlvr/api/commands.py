@@ -159,8 +159,8 @@ def evaluate(
 
     Raises UserError, one sentence, for errors that the caller can correct.
     """
-    from rlvr.app.evaluation import evaluate_into
-    from rlvr.app.inference import open_inference
+    from rlvr.run.evaluation import evaluate_into
+    from rlvr.run.inference import open_inference
 
     source = str(model.folder if isinstance(model, Run) else model)
     wanted = "all" if num_examples is None and data is not None else num_examples

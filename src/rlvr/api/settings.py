@@ -9,13 +9,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rlvr.app.sources import inference_config, run_of
 from rlvr.config import Config
 from rlvr.config.checks import check_resumes
 from rlvr.config.compose import DATA_CONFIG, DEFAULT_CONFIG, load_config, load_task_config
 from rlvr.config.config import SECTIONS
 from rlvr.errors import ConfigError
 from rlvr.lines import override_lines
+from rlvr.run.sources import inference_config, run_of
 from rlvr.tasks.multihop import TOOLS
 from rlvr.tasks.settings import MetricSettings
 from rlvr.tracking.files import write_atomically, writing
@@ -194,6 +194,6 @@ def _custom_part(config: Config) -> str:
 
 
 def _config_of(root: Path) -> Config:
-    from rlvr.app.run_folder import RunFolder, read_config
+    from rlvr.run.run_folder import RunFolder, read_config
 
     return read_config(RunFolder(root=root))

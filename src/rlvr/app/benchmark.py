@@ -20,9 +20,6 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from rlvr.app.evaluation import evaluate_into, origin_of
-from rlvr.app.inference import Inference, Loaded, open_inference, open_model
-from rlvr.app.sources import own_config, weights_of
 from rlvr.config import Config
 from rlvr.config.compose import load_task_config
 from rlvr.engines.openai import PREFIX, open_endpoint
@@ -37,6 +34,9 @@ from rlvr.models.export import check_weights
 from rlvr.models.hub import locate
 from rlvr.retrieval.retriever import find_retriever
 from rlvr.retrieval.settings import RetrievalSettings
+from rlvr.run.evaluation import evaluate_into, origin_of
+from rlvr.run.inference import Inference, Loaded, open_inference, open_model
+from rlvr.run.sources import own_config, weights_of
 from rlvr.settings import NonNegativeInt
 from rlvr.tracking.evaluations import read_records
 from rlvr.tracking.files import write_atomically, writing

@@ -23,14 +23,7 @@ import numpy as np
 import torch
 from scipy.optimize import nnls
 
-from rlvr.app.assemble import assemble
-from rlvr.app.memory import plan_run
-from rlvr.app.policies import Setup, pretrained_policy, random_policy, set_threads, warmed
-from rlvr.app.ranks import quiet
-from rlvr.app.run_folder import RunFolder
 from rlvr.app.simulate import Costs
-from rlvr.app.sources import with_absolute_model
-from rlvr.app.tasks import make_chat, open_tasks
 from rlvr.config import Config
 from rlvr.core.batch import to_batch
 from rlvr.core.clock import Clock
@@ -42,6 +35,13 @@ from rlvr.core.world import World
 from rlvr.engines.settings import LocalEngineSettings
 from rlvr.evaluation.evaluate import examples_of
 from rlvr.models.policy import HubPolicy
+from rlvr.run.assemble import assemble
+from rlvr.run.memory import plan_run
+from rlvr.run.policies import Setup, pretrained_policy, random_policy, set_threads, warmed
+from rlvr.run.ranks import quiet
+from rlvr.run.run_folder import RunFolder
+from rlvr.run.sources import with_absolute_model
+from rlvr.run.tasks import make_chat, open_tasks
 from rlvr.tasks.settings import Functions
 from rlvr.tracking.console import Console
 from rlvr.tracking.files import sync_file

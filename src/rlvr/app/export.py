@@ -11,14 +11,14 @@ from typing import Any
 
 from rlvr import __version__
 from rlvr.app.model_card import Card, Sample, write_card
-from rlvr.app.run_folder import RunFolder, read_config
-from rlvr.app.sources import near, run_of, weights_of
 from rlvr.config import Config
 from rlvr.config.compose import read_values, to_run_yaml
 from rlvr.errors import ConfigError, UserError
 from rlvr.models import export as files
 from rlvr.models.export import Dtype
 from rlvr.models.loading import base_of
+from rlvr.run.run_folder import RunFolder, read_config
+from rlvr.run.sources import near, run_of, weights_of
 from rlvr.settings import dumped
 from rlvr.tasks.prompting import DOCUMENTS, Prompter, resolve_markers
 from rlvr.tracking.files import writing

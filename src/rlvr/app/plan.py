@@ -7,12 +7,12 @@ from pathlib import Path
 from statistics import fmean
 
 from rlvr.app.costs import Measured, measure
-from rlvr.app.ranks import check_shares
 from rlvr.app.simulate import STAGES, Cluster, Costs, StepTimes, Workload, simulate
 from rlvr.config import Config
 from rlvr.config.compose import load_config, to_run_yaml
 from rlvr.core.world import World
 from rlvr.errors import UserError
+from rlvr.run.ranks import check_shares
 from rlvr.tasks.settings import Functions
 
 SIMULATED = 100_000  # completions; more steps than these fill say little

@@ -14,18 +14,18 @@ from typing import Any, Self
 
 from torch import Tensor
 
-from rlvr.app.assemble import assemble
-from rlvr.app.policies import Setup, Stopped, pretrained_policy, scratch_policy, set_threads
-from rlvr.app.ranks import quiet
-from rlvr.app.run_folder import RunFolder
-from rlvr.app.sources import with_absolute_model
-from rlvr.app.tasks import open_tasks
 from rlvr.config import Config
 from rlvr.core.loop import TrainingRun
 from rlvr.core.loop import train as run_loop
 from rlvr.core.rollout import SampledGroups
 from rlvr.core.trainer import NonFiniteError, Trainer
 from rlvr.errors import UserError
+from rlvr.run.assemble import assemble
+from rlvr.run.policies import Setup, Stopped, pretrained_policy, scratch_policy, set_threads
+from rlvr.run.ranks import quiet
+from rlvr.run.run_folder import RunFolder
+from rlvr.run.sources import with_absolute_model
+from rlvr.run.tasks import open_tasks
 from rlvr.tasks.settings import Functions
 from rlvr.tracking.console import Console
 from rlvr.tracking.jsonl import read_metrics

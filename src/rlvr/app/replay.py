@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlvr.app.influence import Influence, influences
-from rlvr.app.policies import Stopped
 from rlvr.app.repeat import Recorded, Repeated, check_replays, find_step, repeated
-from rlvr.app.sources import own_config
 from rlvr.app.what_if import WhatIf, read_changes, what_if
 from rlvr.errors import ConfigError, UserError
 from rlvr.progress import progress
+from rlvr.run.policies import Stopped
+from rlvr.run.sources import own_config
 from rlvr.tasks.settings import Functions
 from rlvr.tracking.differences import (
     NOT_COMPARED,

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import torch
 
-from rlvr.app.inference import open_model
-from rlvr.app.policies import ONE_THREAD_BELOW
-from rlvr.app.sources import own_config, servable
-from rlvr.app.tasks import context_tokens, own_tool_format
 from rlvr.chat.rendering import Chat
 from rlvr.core.engine import LocalEngine
 from rlvr.errors import ConfigError
 from rlvr.models.policy import HubPolicy
+from rlvr.run.inference import open_model
+from rlvr.run.policies import ONE_THREAD_BELOW
+from rlvr.run.sources import own_config, servable
+from rlvr.run.tasks import context_tokens, own_tool_format
 from rlvr.serve.sampling import Served
 from rlvr.types import Message
 

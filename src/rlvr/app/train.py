@@ -7,8 +7,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from rlvr.app.assemble import assemble
-from rlvr.app.policies import (
+from rlvr.app.summary import summary
+from rlvr.config import Config
+from rlvr.core.loop import train as run_loop
+from rlvr.core.world import World
+from rlvr.models.policy import HubPolicy
+from rlvr.run.assemble import assemble
+from rlvr.run.policies import (
     Setup,
     Stopped,
     check_engine,
@@ -17,15 +22,10 @@ from rlvr.app.policies import (
     scratch_policy,
     set_threads,
 )
-from rlvr.app.ranks import any_stopped, check_shares, fail_together, quiet, shared_folder
-from rlvr.app.run_folder import RunFolder, open_run_folder
-from rlvr.app.sources import with_absolute_model
-from rlvr.app.summary import summary
-from rlvr.app.tasks import open_tasks
-from rlvr.config import Config
-from rlvr.core.loop import train as run_loop
-from rlvr.core.world import World
-from rlvr.models.policy import HubPolicy
+from rlvr.run.ranks import any_stopped, check_shares, fail_together, quiet, shared_folder
+from rlvr.run.run_folder import RunFolder, open_run_folder
+from rlvr.run.sources import with_absolute_model
+from rlvr.run.tasks import open_tasks
 from rlvr.scale.launch import errors_once, open_world
 from rlvr.settings import dumped
 from rlvr.tasks.settings import Functions

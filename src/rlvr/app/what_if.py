@@ -8,14 +8,14 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor
 
 from rlvr.app.influence import left_out
-from rlvr.app.ranks import quiet
 from rlvr.app.repeat import Recorded, Repeated, assembled
-from rlvr.app.run_folder import changed_settings
-from rlvr.app.sources import own_config, with_absolute_model
 from rlvr.config import Config
 from rlvr.core.batch import to_batch
 from rlvr.core.loop import TrainingRun
 from rlvr.errors import ConfigError
+from rlvr.run.ranks import quiet
+from rlvr.run.run_folder import changed_settings
+from rlvr.run.sources import own_config, with_absolute_model
 from rlvr.types import TokenBatch
 
 HOW = "drop=3, reward.3=0, mask.3=all, mask.3=4..9, or a setting such as algorithm.clip_high=0.3"

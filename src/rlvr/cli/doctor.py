@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from rlvr.app.sources import inference_config
+    from rlvr.run.sources import inference_config
 
     config = inference_config(args.model, args.set, task=args.task, config_dir=args.config_dir)
     with progress("loading libraries"):

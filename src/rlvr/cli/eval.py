@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     lines = [f"evaluation.{key}={value}" for key, value in chosen.items() if value is not None]
     sampled = attrgetter("evaluation.samples_per_example")
     with opened(args, lines, samples="--samples-per-example", sampled=sampled) as inference:
-        from rlvr.app.evaluation import evaluate_into
+        from rlvr.run.evaluation import evaluate_into
 
         path = None if args.output is None else Path(args.output)
         with progress("evaluating") as on_progress:

@@ -18,10 +18,10 @@ from rlvr.errors import ConfigError, UserError
 from rlvr.progress import progress
 
 if TYPE_CHECKING:
-    from rlvr.app.inference import Inference
     from rlvr.core.engine.base import Engine, OnToken
     from rlvr.core.episode import ChatCodec
     from rlvr.evaluation.players import Player
+    from rlvr.run.inference import Inference
     from rlvr.tracking.evaluations import EvaluationRecord
     from rlvr.types import Completion, Example, SamplingParams
 
@@ -123,9 +123,9 @@ def _predict(
     args: argparse.Namespace, inference: Inference, examples: Sequence[Example], *, live: bool
 ) -> Sequence[EvaluationRecord]:
     """All records, appended to --output as they finish; existing ones are not repeated."""
-    from rlvr.app.evaluation import origin_of
     from rlvr.evaluation.evaluate import Session, check_answered, play_set
     from rlvr.evaluation.records import RecordFile
+    from rlvr.run.evaluation import origin_of
 
     task = inference.tasks.own
     player = _live_player(inference, examples[0]) if live else inference.player(task)

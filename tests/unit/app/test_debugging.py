@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from rlvr.app.assemble import _part_weights
 from rlvr.app.train import _console
 from rlvr.config.compose import load_config
 from rlvr.report.history import History
+from rlvr.run.assemble import _part_weights
 from rlvr.settings import dumped
 from rlvr.types import Example
 

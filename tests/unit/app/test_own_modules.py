@@ -7,10 +7,10 @@ import pytest
 
 from rlvr import imports
 from rlvr.app.benchmark import Plan, make_cells
-from rlvr.app.sources import own_config
-from rlvr.app.tasks import open_tasks
 from rlvr.config.compose import load_config, to_run_yaml
 from rlvr.errors import ConfigError
+from rlvr.run.sources import own_config
+from rlvr.run.tasks import open_tasks
 
 SHOP = """from rlvr.tasks.generator import ExamplesTask
 

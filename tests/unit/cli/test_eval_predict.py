@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from rlvr.app.sources import inference_config
-from rlvr.app.tasks import open_tasks
 from rlvr.cli.eval import failures, table
 from rlvr.cli.model_arguments import settings_of
 from rlvr.cli.predict import by_turn, steps
 from rlvr.config.compose import load_config, to_run_yaml
 from rlvr.models.policy import HubPolicy
 from rlvr.models.scratch import build_model, build_tokenizer
+from rlvr.run.sources import inference_config
+from rlvr.run.tasks import open_tasks
 from rlvr.tracking.evaluations import EvaluationRecord, GradedTurn, read_records
 from rlvr.tracking.rollouts import CallRecord
 from rlvr.types import StopReason

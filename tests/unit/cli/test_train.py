@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from rlvr import registry
-from rlvr.app.run_folder import changed_settings
 from rlvr.cli import choices
 from rlvr.cli.main import main
 from rlvr.config.compose import load_config, to_run_yaml, to_yaml
 from rlvr.engines.settings import VllmEngineSettings
+from rlvr.run.run_folder import changed_settings
 from tests.unit.cli.conftest import FakeResult, FakeTraining, Rlvr
 
 

@@ -178,5 +178,5 @@ def test_a_hub_that_never_answers_is_given_up(tmp_path: Path) -> None:
 
 
 def test_importing_the_tasks_does_not_import_datasets() -> None:
-    code = "import sys, rlvr.app.tasks; assert not {'datasets', 'pyarrow', 'reasoning_gym', 'jax'} & {*sys.modules}"
+    code = "import sys, rlvr.run.tasks; assert not {'datasets', 'pyarrow', 'reasoning_gym', 'jax'} & {*sys.modules}"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -15,14 +15,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any, cast
 
-from rlvr.app.assemble import assemble
 from rlvr.app.audit.exploits import exploit_probes
 from rlvr.app.audit.judge import PAID, Judge, Scale, Verdict, Verifier
 from rlvr.app.audit.rewrites import Case, Probe, edit_probes
-from rlvr.app.policies import Setup, random_policy, set_threads, warmed
-from rlvr.app.ranks import quiet
-from rlvr.app.run_folder import RunFolder
-from rlvr.app.tasks import Tasks
 from rlvr.config import Config
 from rlvr.config.compose import load_config
 from rlvr.core.loop import train as run_loop
@@ -30,6 +25,11 @@ from rlvr.envs.single_turn import SingleTurnEnv
 from rlvr.errors import UserError
 from rlvr.models.settings import ScratchBpeModel, ScratchModel
 from rlvr.rewards.extract import END
+from rlvr.run.assemble import assemble
+from rlvr.run.policies import Setup, random_policy, set_threads, warmed
+from rlvr.run.ranks import quiet
+from rlvr.run.run_folder import RunFolder
+from rlvr.run.tasks import Tasks
 from rlvr.tasks.base import Task
 from rlvr.tracking.console import Console
 from rlvr.tracking.trackers.fanout import Trackers

@@ -12,8 +12,6 @@ from pathlib import Path
 from rlvr.app.audit.exploits import FORMATS
 from rlvr.app.audit.judge import Audit, Judge, Verdict, Verifier
 from rlvr.app.audit.rewrites import Case, kind_of, same
-from rlvr.app.sources import own_config
-from rlvr.app.tasks import open_tasks
 from rlvr.config import Config
 from rlvr.config.compose import load_task_config
 from rlvr.errors import ConfigError, UserError
@@ -25,6 +23,8 @@ from rlvr.rewards.extract import END
 from rlvr.rewards.numbers import parse_answer
 from rlvr.rewards.text import golds_of
 from rlvr.rows import read_file
+from rlvr.run.sources import own_config
+from rlvr.run.tasks import open_tasks
 from rlvr.seeding import derive_seed
 from rlvr.tasks.base import Task
 from rlvr.tasks.settings import Functions

@@ -9,10 +9,6 @@ from pathlib import Path
 
 from rlvr.app.doctor import numbers, run, task, template, tokens
 from rlvr.app.doctor.patient import Patient, skip
-from rlvr.app.policies import check_engine, set_threads
-from rlvr.app.ranks import quiet
-from rlvr.app.sources import weights_of
-from rlvr.app.tasks import open_tasks
 from rlvr.config import Config
 from rlvr.engines.openai import PREFIX
 from rlvr.errors import ConfigError
@@ -20,6 +16,10 @@ from rlvr.models.devices import choose_device, choose_products
 from rlvr.models.loading import load_policy
 from rlvr.models.settings import PretrainedModel
 from rlvr.progress import progress
+from rlvr.run.policies import check_engine, set_threads
+from rlvr.run.ranks import quiet
+from rlvr.run.sources import weights_of
+from rlvr.run.tasks import open_tasks
 from rlvr.tasks.settings import Functions
 from rlvr.tracking.checks import Check
 

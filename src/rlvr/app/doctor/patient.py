@@ -11,8 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlvr.app.policies import Sampler, make_engine
-from rlvr.app.tasks import Tasks, make_chat
 from rlvr.chat.coding import Coder
 from rlvr.chat.rendering import Chat
 from rlvr.config import Config
@@ -29,6 +27,8 @@ from rlvr.errors import UserError
 from rlvr.models.devices import in_bf16
 from rlvr.models.loading import value_head
 from rlvr.models.policy import HubPolicy
+from rlvr.run.policies import Sampler, make_engine
+from rlvr.run.tasks import Tasks, make_chat
 from rlvr.scale.fsdp import make_parallel
 from rlvr.tasks.base import Task
 from rlvr.tracking.checks import Check

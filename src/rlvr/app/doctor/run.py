@@ -4,15 +4,15 @@ import os
 import shutil
 from dataclasses import replace
 
-from rlvr.app.assemble import make_rollouts
 from rlvr.app.doctor.patient import Patient, difference, skip, verdict
-from rlvr.app.policies import Setup, engine_dtype
-from rlvr.app.run_folder import RunFolder
 from rlvr.core.algorithms.losses import kl_estimate, mismatch_log_weight
 from rlvr.core.batch import to_batch
 from rlvr.models.devices import in_bf16
 from rlvr.models.loading import load_policy
 from rlvr.models.settings import PretrainedModel
+from rlvr.run.assemble import make_rollouts
+from rlvr.run.policies import Setup, engine_dtype
+from rlvr.run.run_folder import RunFolder
 from rlvr.tracking.checks import Check
 from rlvr.tracking.console import Console
 from rlvr.training.checkpoint import latest_checkpoint, load_checkpoint

@@ -6,9 +6,9 @@ from typing import Any
 
 from rlvr.app.doctor.patient import Patient, Scripted, skip, verdict
 from rlvr.app.doctor.template import end_of_turn
-from rlvr.app.tasks import context_tokens
 from rlvr.core.episode import ChatModel, run_episode
 from rlvr.rewards.custom import Custom
+from rlvr.run.tasks import context_tokens
 from rlvr.tracking.checks import Check
 from rlvr.types import Episode, Example, Message, ToolCall
 

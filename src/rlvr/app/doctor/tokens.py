@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from rlvr.app.doctor.patient import Patient, skip, verdict
-from rlvr.app.tasks import context_tokens
 from rlvr.core.engine import LocalEngine
+from rlvr.run.tasks import context_tokens
 from rlvr.tracking.checks import Check
 from rlvr.types import Message, StopReason
 

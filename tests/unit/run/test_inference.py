@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from rlvr.app.sources import inference_config
 from rlvr.config.compose import load_config, to_run_yaml
+from rlvr.run.sources import inference_config
 
 pytestmark = pytest.mark.slow
 

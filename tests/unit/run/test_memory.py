@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-import rlvr.app.memory
-from rlvr.app.memory import fitted, plan_run
+import rlvr.run.memory
 from rlvr.core.world import ALONE, World
+from rlvr.run.memory import fitted, plan_run
 from rlvr.training.memory import MemoryPlan
 from tests.unit.core.tiny import tiny_config, tiny_policy
 
@@ -59,7 +59,7 @@ def test_the_cache_is_of_completions_sampled_together():
 
 
 def test_gpu_memory_decides_unless_weights_are_offloaded(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(rlvr.app.memory, "available_memory", lambda device: 1 << 40)
+    monkeypatch.setattr(rlvr.run.memory, "available_memory", lambda device: 1 << 40)
     few = ("rollout.prompts_per_step=1", "rollout.group_size=2")
     assert plan(*few).microbatch_tokens == 2 * 27
     assert plan(*few, "trainer.strategy=fsdp2", "trainer.cpu_offload=true").microbatch_tokens == 2048
@@ -76,7 +76,7 @@ def test_every_rank_gets_the_smallest_of_their_microbatches(monkeypatch: pytest.
 
 def test_fewer_completions_are_sampled_where_the_plan_says_so(monkeypatch: pytest.MonkeyPatch):
     least = sum(plan("engine.max_batch_size=1", "trainer.microbatch_tokens=27").parts.values())
-    monkeypatch.setattr(rlvr.app.memory, "available_memory", lambda device: least + 100)
+    monkeypatch.setattr(rlvr.run.memory, "available_memory", lambda device: least + 100)
     found = plan()
     assert found.samples_fewer
     engine = fitted(tiny_config(), found, ALONE).engine

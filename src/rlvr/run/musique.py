@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from rlvr.app.tasks import TaskOpener
 from rlvr.config.compose import load_task_config
 from rlvr.envs.tools import Tool
 from rlvr.errors import ConfigError
 from rlvr.rewards.base import run_verifier
+from rlvr.run.tasks import TaskOpener
 from rlvr.tasks.dataset import DatasetTask
 from rlvr.tasks.multihop import MultiHopEnvs, Notes
 from rlvr.types import Attempt, Example, GradedAnswer, Score, StopReason, ToolCall

@@ -2,10 +2,10 @@
 
 import pytest
 
-from rlvr.app.tasks import make_chat
 from rlvr.config import Config
 from rlvr.config.compose import load_config
 from rlvr.models.policy import HubPolicy
+from rlvr.run.tasks import make_chat
 from tests.unit.chat.tokenizers import byte_tokenizer
 from tests.unit.engines.tiny import tiny_model
 

@@ -4,14 +4,14 @@ from functools import partial
 
 import torch
 
-from rlvr.app.policies import engine_dtype
-from rlvr.app.tasks import context_tokens
 from rlvr.chat.rendering import Chat
 from rlvr.config import Config
 from rlvr.core.packing import Layout
 from rlvr.core.world import World
 from rlvr.models.devices import in_bf16
 from rlvr.models.policy import HubPolicy
+from rlvr.run.policies import engine_dtype
+from rlvr.run.tasks import context_tokens
 from rlvr.tasks.base import Task
 from rlvr.training.memory import (
     Demand,

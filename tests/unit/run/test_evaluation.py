@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from rlvr.app.evaluation import origin_of
 from rlvr.config.compose import load_config
+from rlvr.run.evaluation import origin_of
 from rlvr.tracking.evaluations import Origin
 from rlvr.types import Example, Message
 

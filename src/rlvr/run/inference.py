@@ -4,9 +4,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from rlvr.app.policies import set_threads
-from rlvr.app.sources import weights_of
-from rlvr.app.tasks import Tasks, context_tokens, make_chat, open_tasks
 from rlvr.config import Config
 from rlvr.core.engine import LocalEngine
 from rlvr.engines.openai import PREFIX, Endpoint, open_endpoint
@@ -17,6 +14,9 @@ from rlvr.models.loading import load_for_inference
 from rlvr.models.policy import HubPolicy
 from rlvr.models.settings import PretrainedModel
 from rlvr.progress import progress
+from rlvr.run.policies import set_threads
+from rlvr.run.sources import weights_of
+from rlvr.run.tasks import Tasks, context_tokens, make_chat, open_tasks
 from rlvr.tasks.base import Task
 from rlvr.tasks.settings import Functions, Reads
 

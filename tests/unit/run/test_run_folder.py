@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from rlvr.app.run_folder import changed_settings, open_run_folder, read_config
 from rlvr.config import Config
 from rlvr.config.compose import load_config, read_values
 from rlvr.errors import ConfigError, UserError
+from rlvr.run.run_folder import changed_settings, open_run_folder, read_config
 from rlvr.settings import dumped
 
 NOW = datetime(2026, 1, 31, 23, 59, 0)

@@ -9,8 +9,6 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from rlvr.app.run_folder import RunFolder
-from rlvr.app.tasks import Tasks, context_tokens
 from rlvr.config import Config
 from rlvr.core.engine import LocalEngine
 from rlvr.core.settings import cpu_tokens
@@ -24,6 +22,8 @@ from rlvr.models.policy import HubPolicy
 from rlvr.models.scratch import build_bpe_tokenizer, build_model, build_tokenizer
 from rlvr.models.settings import ScratchBpeModel, ScratchModel
 from rlvr.progress import progress
+from rlvr.run.run_folder import RunFolder
+from rlvr.run.tasks import Tasks, context_tokens
 from rlvr.tasks.base import Task
 from rlvr.tasks.prompting import resolve_markers
 from rlvr.tracking.console import Console

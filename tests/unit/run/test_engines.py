@@ -5,15 +5,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from rlvr.app.policies import check_engine, engine_dtype, make_engine
-from rlvr.app.ranks import note_of_rank
-from rlvr.app.tasks import context_tokens
 from rlvr.app.train import train
 from rlvr.config.compose import load_config
 from rlvr.core.engine import LocalEngine
 from rlvr.core.world import World
 from rlvr.engines.vllm import VllmEngine
 from rlvr.errors import UserError
+from rlvr.run.policies import check_engine, engine_dtype, make_engine
+from rlvr.run.ranks import note_of_rank
+from rlvr.run.tasks import context_tokens
 from tests.unit.engines.vllm.fake import running
 from tests.unit.engines.vllm.world import fake_of, make_policy
 

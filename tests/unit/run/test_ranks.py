@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from rlvr.app import ranks as module
-from rlvr.app.policies import set_threads
-from rlvr.app.ranks import any_stopped, check_shares, fail_together, shared_folder
 from rlvr.config.compose import load_config
 from rlvr.core.world import ALONE, World
 from rlvr.errors import ConfigError, UserError
+from rlvr.run import ranks as module
+from rlvr.run.policies import set_threads
+from rlvr.run.ranks import any_stopped, check_shares, fail_together, shared_folder
 from tests.ranks import RankError, Ranks
 from tests.unit.core.tiny import tiny_policy
 
@@ -43,7 +43,7 @@ def endings(ranks: Ranks, size: int, failing: Callable[[World], None]) -> list[t
     """By rank: the class of its error, the message and the exit status."""
     with pytest.raises(RankError) as error:
         ranks(size, "ddp", ending, failing)
-    found = re.findall(r"^tests.unit.app.test_ranks.EndedError: (.*)$", str(error.value), re.MULTILINE)
+    found = re.findall(r"^tests.unit.run.test_ranks.EndedError: (.*)$", str(error.value), re.MULTILINE)
     return [tuple(json.loads(text)) for text in found]
 
 

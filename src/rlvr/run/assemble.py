@@ -7,11 +7,6 @@ from functools import partial
 
 import torch
 
-from rlvr.app.evaluation import evaluate_all
-from rlvr.app.memory import fitted, plan_run
-from rlvr.app.policies import Sampler, Setup, make_engine
-from rlvr.app.ranks import note_of_rank
-from rlvr.app.tasks import context_tokens, make_chat
 from rlvr.chat.rendering import Chat
 from rlvr.config import Config
 from rlvr.core.algorithms.objective import Objective
@@ -29,6 +24,11 @@ from rlvr.evaluation.summary import combine
 from rlvr.models.devices import in_bf16, line_columns
 from rlvr.models.loading import value_head
 from rlvr.models.policy import HubPolicy
+from rlvr.run.evaluation import evaluate_all
+from rlvr.run.memory import fitted, plan_run
+from rlvr.run.policies import Sampler, Setup, make_engine
+from rlvr.run.ranks import note_of_rank
+from rlvr.run.tasks import context_tokens, make_chat
 from rlvr.scale.fsdp import make_parallel
 from rlvr.tasks.base import Task
 from rlvr.tracking.console import Console

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rlvr import __version__
-from rlvr.app.inference import Inference
 from rlvr.config import Config
 from rlvr.core.world import ALONE, World
 from rlvr.evaluation.evaluate import SAMPLING_SEED, Progress, Records, Session, conclude, examples_of, play_set
@@ -17,6 +16,7 @@ from rlvr.evaluation.players import Player
 from rlvr.evaluation.records import RecordFile
 from rlvr.evaluation.summary import EvaluationResult
 from rlvr.progress import progress
+from rlvr.run.inference import Inference
 from rlvr.settings import dumped
 from rlvr.tasks.base import Task
 from rlvr.tracking.evaluations import Origin
