@@ -32,7 +32,7 @@ from statistics import fmean, median
 from typing import ClassVar
 from unittest.mock import patch
 
-from rlvr.app.train import train
+from rlvr.commands.train.body import train
 from rlvr.config.compose import load_config
 from rlvr.core.engine import LocalEngine
 from rlvr.run import policies

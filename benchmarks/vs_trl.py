@@ -235,7 +235,7 @@ def no_evaluation() -> dict[str, float]:
 
 
 def make_run(case: Case, config: Config, task: Task, model_folder: Path, turns: Turns, max_steps: int) -> TrainingRun:
-    """Assemble the product's parts as `rlvr.app` does."""
+    """Assemble the product's parts as `rlvr.run` does."""
     policy = load_for_inference(str(model_folder))
     model, tokenizer = policy.model, policy.tokenizer
     context = int(model.config.max_position_embeddings)

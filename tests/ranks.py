@@ -30,7 +30,7 @@ class RankError(Exception):
 def forkserver() -> ForkServerContext:
     """Processes are forked from one that has made the imports, which take seconds."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["rlvr.app.train", "rlvr.cli.main", "rlvr.cli.train", "peft"])
+    context.set_forkserver_preload(["rlvr.commands.train.body", "rlvr.cli.main", "rlvr.commands.train", "peft"])
     return context
 
 

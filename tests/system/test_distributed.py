@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from rlvr.app.train import train
+from rlvr.commands.train.body import train
 from rlvr.config.compose import load_config
 from rlvr.core.rollout import RolloutSource
 from rlvr.core.world import World

@@ -16,8 +16,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import rlvr
-from rlvr.app.repeat import find_step, repeated
-from rlvr.app.replay import replay
+from rlvr.commands.replay.body import replay
+from rlvr.commands.replay.repeat import find_step, repeated
 from rlvr.errors import UserError
 from rlvr.report.run import write_run_report
 from rlvr.run.sources import own_config
@@ -256,7 +256,7 @@ def test_influence_predicts_updates_without_an_episode(
 ) -> None:
     from scipy.stats import spearmanr
 
-    from rlvr.app.influence import influences
+    from rlvr.commands.replay.influence import influences
 
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     without_each = importlib.import_module("replay_steps").without_each

@@ -18,7 +18,7 @@ from transformers.models.qwen2.modeling_qwen2 import Qwen2MLP
 
 import rlvr.models.loading
 from rlvr import registry
-from rlvr.app.train import train
+from rlvr.commands.train.body import train
 from rlvr.config import Config
 from rlvr.config.compose import load_config
 from rlvr.config.config import all_keys, keys

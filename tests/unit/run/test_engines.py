@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rlvr.app.train import train
+from rlvr.commands.train.body import train
 from rlvr.config.compose import load_config
 from rlvr.core.engine import LocalEngine
 from rlvr.core.world import World
