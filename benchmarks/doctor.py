@@ -384,6 +384,11 @@ def capped(policy: Any) -> None:
     policy.model.register_forward_hook(cap)
 
 
+def cache_in(named: dict[str, Any]) -> Any:
+    """The cache among a forward's arguments; transformers 5.24 renames it."""
+    return named.get("cache", named.get("past_key_values"))
+
+
 def ignores(*names: str) -> Callable[[Any], None]:
     """The model's own code takes some arguments and does not use them."""
 
@@ -392,9 +397,7 @@ def ignores(*names: str) -> Callable[[Any], None]:
         forward = base.forward
 
         def without(*arguments: Any, **named: Any) -> Any:
-            packed = (
-                getattr(named.get("attention_mask"), "dim", lambda: 0)() == 4 and named.get("past_key_values") is None
-            )
+            packed = getattr(named.get("attention_mask"), "dim", lambda: 0)() == 4 and cache_in(named) is None
             kept = {name: value for name, value in named.items() if not (packed and name in names)}
             return forward(*arguments, **kept)
 
@@ -410,12 +413,7 @@ def leaks_far(policy: Any) -> None:
 
     def leaking(*arguments: Any, **named: Any) -> Any:
         mask = named.get("attention_mask")
-        if (
-            isinstance(mask, torch.Tensor)
-            and mask.dim() == 4
-            and mask.shape[-1] > 40
-            and not named.get("past_key_values")
-        ):
+        if isinstance(mask, torch.Tensor) and mask.dim() == 4 and mask.shape[-1] > 40 and not cache_in(named):
             open_ = torch.ones_like(mask, dtype=torch.bool).tril()
             named["attention_mask"] = open_ if mask.dtype == torch.bool else torch.where(open_, 0.0, mask.min())
         return forward(*arguments, **named)

@@ -120,7 +120,7 @@ class Session:
             self._ports[said] = str(free.getsockname()[1])
         words += [*treatment.more, "--port", self._ports[said]]
         log = (self._folder / "server.log").open("wb")
-        environment = os.environ | ENVIRONMENT | {"PYTHONWARNINGS": "default"} | command.variables
+        environment = os.environ | ENVIRONMENT | command.variables
         self._servers[said] = subprocess.Popen(
             [sys.executable, "-m", *words], cwd=self._folder, env=environment, stdout=log, stderr=log
         )

@@ -114,8 +114,7 @@ def tracked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Finished]:
     parent = tmp_path_factory.mktemp("tracked")
     words = ["tracker.report_to=[mlflow,wandb,tensorboard]", "tracker.wandb.mode=offline", "tracker.rollouts_every=2"]
     words += ["tracker.tags=[paper,team:nlp]", "tracker.group=ours", "trainer.max_steps=3", "run_dir=mine"]
-    environment = {"PYTHONWARNINGS": ""}  # the libraries' are not ours
-    done = python_rlvr("train", "--config-name", "rpn_test", *words, cwd=parent, environment=environment)
+    done = python_rlvr("train", "--config-name", "rpn_test", *words, cwd=parent)
     assert done.code == 0, done.err
     return parent / "mine", done
 

@@ -21,6 +21,7 @@ import pytest
 from rlvr.cli.main import main
 from rlvr.commands.train.body import TrainResult, train
 from rlvr.config.compose import load_config
+from rlvr.quiet import hide_library_warnings
 from tests.ranks import forkserver
 
 
@@ -183,13 +184,13 @@ class Cli:
         return done.err
 
 
-ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "error"}
+ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
 
 def python_rlvr(
     *words: str, cwd: Path, environment: Mapping[str, str] | None = None, timeout_s: float = 300.0
 ) -> Finished:
-    """`python -m rlvr WORDS` as a user starts it, with warnings as errors. The imports take seconds: see `rlvr`."""
+    """`python -m rlvr WORDS` as a user starts it. The imports take seconds: see `rlvr`."""
     command = [sys.executable, "-m", "rlvr", *once(*words)]
     variables = os.environ | ENVIRONMENT | (environment or {})
     done = subprocess.run(
@@ -199,7 +200,7 @@ def python_rlvr(
 
 
 def rlvr(*words: str, cwd: Path, environment: Mapping[str, str] | None = None, **options: Any) -> Finished:
-    """`rlvr WORDS` in a process of its own, in that folder, with warnings as errors; options as of `Command`."""
+    """`rlvr WORDS` in a process of its own, in that folder, with our warnings as errors; options as of `Command`."""
     options["environment"] = ENVIRONMENT | dict(environment or {})
     with tempfile.TemporaryDirectory() as folder:
         out, log = Path(folder, "out"), Path(folder, "err")
@@ -260,8 +261,9 @@ def _child(start: Start, environment: dict[str, str]) -> None:
     with start.log.open("w") as log, (start.out or start.log).open("a") as out:
         os.dup2(out.fileno(), 1)
         os.dup2(log.fileno(), 2)
-    if os.environ.get("PYTHONWARNINGS") == "error":
-        warnings.simplefilter("error")
+    hide_library_warnings()
+    warnings.filterwarnings("error", module="rlvr")
+    warnings.filterwarnings("error", category=ResourceWarning)
     if start.cwd is not None:
         os.chdir(start.cwd)
         sys.path.insert(0, str(start.cwd))

@@ -14,7 +14,7 @@ PACKAGE = Path(rlvr.__file__).parent
 
 LAYERS = (
     ("errors", "seeding"),
-    ("imports", "lines", "progress", "rows", "threads"),
+    ("imports", "lines", "progress", "quiet", "rows", "threads"),
     ("registry",),
     ("settings",),
     ("types",),

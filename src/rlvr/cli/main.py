@@ -16,6 +16,7 @@ from typing import NoReturn
 from rlvr import __version__
 from rlvr.cli.signals import sentence
 from rlvr.errors import UserError, nearest, suggestion
+from rlvr.quiet import hide_library_warnings
 from rlvr.scale.launch import is_local_main_process, tell_launcher, wait_for_the_end
 
 DESCRIPTION = "Train language models with reinforcement learning from verifiable rewards."
@@ -72,6 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def program() -> NoReturn:
     """`rlvr` as its own process: exits without waiting for hanging trackers or their libraries."""
+    hide_library_warnings()
     code = main()
     if any(thread.name.startswith("tracker ") for thread in threading.enumerate()):
         if sys.stderr is not None:

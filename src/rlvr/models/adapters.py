@@ -2,9 +2,10 @@
 
     W x  ->  W x + (alpha / r) B A x          A: [r, in] random, B: [out, r] zero at the start; W never changes
 
-peft replaces the model's layers, so the class, `base_model`, the engine and `save_pretrained` (which then writes only
-the adapter) stay the same. Adapters are not merged into W during training: in bf16, merging and unmerging do not
-cancel. `merge` is for a temporary copy of the model.
+peft replaces the model's layers, so the class, `base_model` and the engine stay the same. Only peft's own functions are
+called: transformers' integration (`add_adapter`, `save_pretrained`) accepts one range of peft versions per release, and
+5.24 demands a peft that does not exist yet. Adapters are not merged into W during training: in bf16, merging and
+unmerging do not cancel. `merge` is for a temporary copy of the model.
 """
 
 from __future__ import annotations
@@ -69,8 +70,10 @@ def copy_adapters(source: PreTrainedModel, target: PreTrainedModel) -> None:
 
 
 def _insert(model: PreTrainedModel, settings: Any, base: str) -> None:
-    model.add_adapter(settings)
+    from peft import inject_adapter_in_model
+
     settings.base_model_name_or_path = base
+    inject_adapter_in_model(settings, model, _NAME)
     for parameter in adapter_weights(model).values():
         parameter.data = parameter.data.float()
     for layer in lora_layers(model).values():
@@ -157,11 +160,10 @@ def load_adapters(model: PreTrainedModel, folder: Path) -> None:
 
 
 def write_adapters(model: PreTrainedModel, folder: Path) -> None:
-    """Write the files that `load_adapters` and peft read; unlike `save_pretrained`, makes no Hub request for the
-    base."""
+    """Write the files that `load_adapters`, peft and transformers read; makes no Hub request for the base."""
     weights = {_saved_name(name): weight.detach().cpu() for name, weight in adapter_weights(model).items()}
-    save_file(weights, folder / WEIGHTS)
-    model.peft_config[_NAME].save_pretrained(str(folder))
+    model.peft_config[_NAME].save_pretrained(str(folder))  # makes the folder
+    save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
 
 
 def _saved_name(name: str) -> str:
@@ -185,11 +187,14 @@ def lora_layers(model: PreTrainedModel) -> dict[str, Any]:
 
 @contextmanager
 def without_adapters(model: PreTrainedModel) -> Iterator[None]:
-    model.disable_adapters()
+    layers = lora_layers(model).values()
+    for layer in layers:
+        layer.enable_adapters(False)
     try:
         yield
     finally:
-        model.enable_adapters()
+        for layer in layers:
+            layer.enable_adapters(True)
 
 
 @contextmanager
@@ -218,5 +223,4 @@ def merge(model: PreTrainedModel) -> None:
         plain.weight.data += layer.get_delta_weight(_NAME)
         parent, _, child = name.rpartition(".")
         setattr(model.get_submodule(parent), child, plain)
-    model._hf_peft_config_loaded = False
     del model.peft_config

@@ -21,6 +21,7 @@ from rlvr.models.adapters import (
     merge,
     other_adapters,
     without_adapters,
+    write_adapters,
 )
 from rlvr.models.quantization import num_weights
 from rlvr.scale.sharding import copy_into, is_sharded, whole
@@ -74,9 +75,14 @@ class HubPolicy(Policy):
         state: dict[str, Tensor] | None = None
         if self.adapters is None and any(map(is_sharded, self.model.parameters())):  # adapters never are
             state = {name: weight.cpu() for name, weight in self.full_state() if writes}
-        if writes:
+        if not writes:
+            return
+        if self.adapters is None:
             self.model.save_pretrained(folder, state_dict=state)
-            self.tokenizer.save_pretrained(folder)
+        else:
+            write_adapters(self.model, folder)
+            self.model.generation_config.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
 
     def save_final(self, folder: Path, *, writes: bool = True) -> None:
         if self.adapters is None or not self.adapters.merge_final:

@@ -33,6 +33,7 @@ import cloudpickle
 
 from rlvr.errors import UserError
 from rlvr.imports import described
+from rlvr.quiet import hide_library_warnings
 
 _BOOT = "import json, sys; sys.path[:], *a = json.loads(sys.argv[1]); from rlvr.rewards.sandbox import root; root(*a)"
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -176,7 +177,7 @@ class Sandbox(contextlib.AbstractContextManager["Sandbox"]):
         arguments = json.dumps([path, theirs.fileno(), list(self._preloads), self._max_memory_mb])
         with theirs:
             process = subprocess.Popen(
-                [sys.executable, "-u", "-c", _BOOT, arguments],
+                [sys.executable, *(f"-W{option}" for option in sys.warnoptions), "-u", "-c", _BOOT, arguments],
                 env=os.environ | _ONE_THREAD,
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # keep verifiers' output off stdout
@@ -222,6 +223,7 @@ def _ask(link: socket.socket, request: bytes, timeout_s: float) -> tuple[CallRes
 
 def root(control_fd: int, preloads: list[str], max_memory_mb: int) -> None:
     """The process that forks and kills runners; ends them all when the other end of its socket closes."""
+    hide_library_warnings()
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # orphans become children of this process
     for module in preloads:
         with contextlib.suppress(Exception):  # a call that needs the module will report the error

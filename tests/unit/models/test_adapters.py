@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlvr.core.engine import LocalEngine
 from rlvr.errors import ConfigError, UserError
-from rlvr.models.adapters import adapter_weights, lora_layers
+from rlvr.models.adapters import adapter_weights, lora_layers, without_adapters
 from rlvr.models.loading import load_for_inference, load_policy, model_family
 from rlvr.models.policy import HubPolicy, check_trainable
 from rlvr.training.layout import choose_layout
@@ -128,9 +128,8 @@ def test_pitfall_32_the_engine_samples_with_the_adapters(kind: str, folder: Path
     ids = torch.tensor([[1, 5, 3, *completion.token_ids]])
     plain = logits(policy, ids)[0, 2:-1].log_softmax(-1).gather(1, ids[0, 3:, None])[:, 0]
     assert torch.allclose(torch.tensor(completion.behavior_logprobs), plain, atol=tolerance(policy))
-    policy.model.disable_adapters()
-    without = logits(policy)
-    policy.model.enable_adapters()
+    with without_adapters(policy.model):
+        without = logits(policy)
     assert (logits(policy) - without).abs().max() > 0.5  # the test can see the difference
 
 

@@ -61,6 +61,7 @@ def more_help() -> str:
 
 
 def run(args: argparse.Namespace) -> int:
+    from rlvr.cli.versions import note_untested_versions
     from rlvr.commands.train.multirun import run_sweep
     from rlvr.config.checks import check_place, check_resumes
     from rlvr.config.compose import DEFAULT_CONFIG, to_yaml
@@ -92,6 +93,8 @@ def run(args: argparse.Namespace) -> int:
             sys.stdout.write(to_yaml(config))
         return 0
 
+    if is_local_main_process():
+        note_untested_versions()
     with progress("loading libraries") if is_local_main_process() else nullcontext():
         from rlvr.commands.train.body import train
     from rlvr.cli.signals import stop_on_signals

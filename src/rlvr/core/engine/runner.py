@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from inspect import signature
 
 import torch
 from torch import Tensor
@@ -27,6 +28,8 @@ class CachedRunner:
         self._model, self._device, self._max_slots = model, model.device, max_slots
         # on a GPU a second set of buffers saves no page faults
         self._cache = SlotCache(max_slots, fixed=fixed or model.device.type == "cuda")
+        # transformers 5.24 renames the argument; older releases, and custom code on the Hub, have only the old name
+        self._cache_name = "cache" if "cache" in signature(model.forward).parameters else "past_key_values"
         self._owners: list[int] = []  # a row's prefix; -1: none
         self._prefix_lengths: list[int] = []
         self._grouping: Grouping | None = None  # of the current rows; None after a change
@@ -136,9 +139,9 @@ class CachedRunner:
             input_ids=ids,
             position_ids=positions,
             attention_mask=mask,
-            past_key_values=self._cache,
             use_cache=True,
             grouping=grouping,
+            **{self._cache_name: self._cache},
         )
         return output.logits[:, -1]
 

@@ -1,7 +1,10 @@
 """Slots that grow, move, and are saved and put back; rows that share a prefix."""
 
+from inspect import signature
+
 import pytest
 import torch
+from transformers import LlamaForCausalLM
 
 import rlvr.core.engine.cache as cache_module
 from rlvr.core.engine import LocalEngine
@@ -10,6 +13,8 @@ from rlvr.core.engine.runner import CachedRunner
 from rlvr.core.engine.select import probe
 from rlvr.core.engine.shared_prefix import Grouping, engine_attention
 from tests.unit.engines.tiny import assert_exact, play, prompt, tiny_model
+
+OWN_NAME = "cache" if "cache" in signature(LlamaForCausalLM.forward).parameters else "past_key_values"
 
 
 def states(rows: int, tokens: int, start: float) -> torch.Tensor:
@@ -99,6 +104,23 @@ def test_a_wrong_cache_is_seen_where_logits_are_flat_too(dtype, scale):
     with torch.inference_mode(), engine_attention(model):
         assert probe(model, CachedRunner) is None
         assert probe(model, Forgetful) is not None
+
+
+def old_name(forward):
+    return lambda *args, past_key_values=None, **more: forward(*args, **{OWN_NAME: past_key_values}, **more)
+
+
+def new_name(forward):
+    return lambda *args, cache=None, **more: forward(*args, **{OWN_NAME: cache}, **more)
+
+
+@pytest.mark.parametrize("renamed", [old_name, new_name])
+def test_a_model_gets_the_cache_by_its_own_name(renamed):
+    """`cache` from transformers 5.24 on."""
+    model = tiny_model().eval()
+    model.forward = renamed(model.forward)
+    with torch.inference_mode(), engine_attention(model):
+        assert probe(model, CachedRunner) is None
 
 
 def test_the_dtype_of_keys_and_values_is_one_setting(monkeypatch):
