@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rlvr.tasks.multihop_sets import made_rows
+from rlvr.data.multihop_sets import made_rows
 from tests.system.harness import Cli, metrics, num_lines, run_train
 
 ACCURACY = "eval/musique/accuracy"

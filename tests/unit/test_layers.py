@@ -14,11 +14,11 @@ PACKAGE = Path(rlvr.__file__).parent
 
 LAYERS = (
     ("errors", "seeding"),
-    ("imports", "lines", "progress", "quiet", "rows", "threads"),
+    ("imports", "lines", "progress", "quiet", "threads"),
     ("registry",),
     ("settings",),
     ("types",),
-    ("core",),
+    ("core", "data"),
     ("rewards", "retrieval", "chat", "tracking", "scale"),
     ("envs", "models"),
     ("tasks", "engines"),

@@ -10,10 +10,10 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
+from rlvr.data.rows import printable
 from rlvr.evaluation.analysis import Analysis, Cell, Cost
 from rlvr.evaluation.compare import Comparison
 from rlvr.evaluation.intervals import Interval
-from rlvr.rows import printable
 from rlvr.tracking.evaluations import EvaluationRecord
 
 TableRow = tuple[str, ...]

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from pydantic import ValidationError
 
+from rlvr.data.documents import Document
 from rlvr.errors import UserError
 
 
@@ -16,20 +17,6 @@ class RetrievalError(UserError):
 
 class NoAnswerError(RetrievalError):
     """A service did not answer one search: the tool tells the model, and the run continues."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Document:
-    """`Document(id="3", title="Lyon", text="Lyon is a city in France.")`; an id is unique among its documents."""
-
-    id: str
-    title: str
-    text: str
-
-    @property
-    def full(self) -> str:
-        """The indexed text: `"Lyon\\nLyon is a city in France."`"""
-        return f"{self.title}\n{self.text}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

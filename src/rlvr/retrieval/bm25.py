@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from rlvr.data.rows import DataError
 from rlvr.progress import progress
 from rlvr.registry import register
 from rlvr.retrieval.base import Corpus, Document
@@ -15,7 +16,6 @@ from rlvr.retrieval.corpus import damaged, made
 from rlvr.retrieval.ranking import Index, Scores
 from rlvr.retrieval.retriever import IndexRetriever
 from rlvr.retrieval.text import make_stemmer, words
-from rlvr.rows import DataError
 
 K1, B = 1.5, 0.75
 SHOWN_EVERY = 500  # passages

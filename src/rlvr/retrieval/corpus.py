@@ -20,9 +20,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from rlvr.data.rows import DataError, check_file, read_file
 from rlvr.retrieval.base import Corpus, Document
 from rlvr.retrieval.text import readable
-from rlvr.rows import DataError, check_file, read_file
 
 FORMAT = "1"  # of the folder; part of the hash
 

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from pydantic import PrivateAttr, ValidationError
 
 from rlvr import registry
+from rlvr.data.rows import ascii_text
 from rlvr.errors import ConfigError, UserError, suggestion
 from rlvr.imports import described
 from rlvr.progress import progress
 from rlvr.retrieval.base import Corpus, Document, Found, RetrievalError, Search
 from rlvr.retrieval.settings import RetrievalSettings
 from rlvr.retrieval.text import MAX_QUERY_CHARS, WORD, readable
-from rlvr.rows import ascii_text
 from rlvr.settings import Component, validated
 from rlvr.threads import CallThreads
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from rlvr.core.env import Env
+from rlvr.data.problems import fingerprint
+from rlvr.data.rows import clean
 from rlvr.errors import UserError
-from rlvr.rows import clean
-from rlvr.tasks.problems import fingerprint
 from rlvr.types import Example, GradedAnswer, Message, TurnText
 
 CountTokens = Callable[..., int]

@@ -10,14 +10,25 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import PlainValidator
 
+from rlvr.data.problems import Problem, fingerprint
+from rlvr.data.rows import (
+    ENDINGS,
+    Cell,
+    DataError,
+    FilledText,
+    Row,
+    ascii_text,
+    check_file,
+    clean,
+    number_text,
+    read_file,
+)
 from rlvr.errors import ConfigError
 from rlvr.registry import register
 from rlvr.rewards.numbers import parse_answer
-from rlvr.rows import ENDINGS, Cell, DataError, FilledText, Row, ascii_text, check_file, clean, number_text, read_file
 from rlvr.settings import Text, setting
 from rlvr.tasks.dataset import NO_GOLD
 from rlvr.tasks.gsm8k import CALCULATION
-from rlvr.tasks.problems import Problem, fingerprint
 from rlvr.tasks.settings import HeldOutShare, MetricSettings, RowSettings, SplitSettings
 
 SPLIT = re.compile(r"(test|dev|val|valid|validation|eval)[.-]", re.IGNORECASE)

@@ -11,17 +11,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rlvr.core.env import Env, to_attempt
+from rlvr.data.problems import Problem, fingerprint, hash_rank, is_held_out
+from rlvr.data.rows import DataError, Row, ascii_text, printable
+from rlvr.data.sources import Keep, ListSource, Source, anything
 from rlvr.envs.single_turn import SingleTurnEnv
 from rlvr.errors import ConfigError, UserError
 from rlvr.rewards.metrics import Metric
 from rlvr.rewards.trace import TracedAnswer
-from rlvr.rows import DataError, Row, ascii_text, printable
 from rlvr.seeding import EVAL_SEED, derive_seed
 from rlvr.tasks.base import NUM_TEXTS, CountTokens, Task, Worked, own_question, text_of
-from rlvr.tasks.problems import Problem, fingerprint, hash_rank, is_held_out
 from rlvr.tasks.prompting import plain
 from rlvr.tasks.settings import TaskContext
-from rlvr.tasks.sources import Keep, ListSource, Source, anything
 from rlvr.tasks.tool_play import ToolEnvironments, played
 from rlvr.types import Attempt, Example, GradedAnswer, TurnText
 

@@ -15,14 +15,14 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, AliasChoices, AliasPath, BaseModel, BeforeValidator, Field, PlainValidator
 
+from rlvr.data.problems import Problem, fingerprint
+from rlvr.data.rows import Cell, FilledText, Row, clean, number_text
 from rlvr.errors import ConfigError
 from rlvr.registry import register
 from rlvr.rewards.metrics import FinqaMetric, FinqaProgramMetric, Metric
 from rlvr.rewards.numbers import parse_answer
-from rlvr.rows import Cell, FilledText, Row, clean, number_text
 from rlvr.settings import Text, setting
 from rlvr.tasks.dataset import NO_GOLD
-from rlvr.tasks.problems import Problem, fingerprint
 from rlvr.tasks.settings import DataPath, SplitSettings, data_folder
 
 CELL = " | "  # no cell has a bar; unlike spaces, bars are unambiguous

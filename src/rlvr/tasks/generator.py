@@ -20,16 +20,16 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from rlvr import imports
+from rlvr.data.problems import Problem, fingerprint
+from rlvr.data.rows import DataError, FilledText, Row, ascii_text, shown
+from rlvr.data.sources import ReplaySource
 from rlvr.envs.tools import Tool, make_tool
 from rlvr.errors import ConfigError, UserError, suggestion
 from rlvr.registry import register
-from rlvr.rows import DataError, FilledText, Row, ascii_text, shown
 from rlvr.settings import ImportPath, PositiveInt, Text, setting
 from rlvr.tasks.columns import answers
 from rlvr.tasks.dataset import Data
-from rlvr.tasks.problems import Problem, fingerprint
 from rlvr.tasks.settings import HeldOutShare, MetricName, MetricSettings, TaskContext
-from rlvr.tasks.sources import ReplaySource
 from rlvr.tasks.tool_play import ToolEnvironments
 from rlvr.types import Example
 

@@ -5,13 +5,13 @@ from typing import ClassVar
 
 from pydantic import Field
 
+from rlvr.data.problems import Problem, fingerprint
+from rlvr.data.rows import FilledText, Row, clean
 from rlvr.registry import register
 from rlvr.rewards.metrics import Metric, NumericMetric
 from rlvr.rewards.numbers import parse_answer
-from rlvr.rows import FilledText, Row, clean
 from rlvr.settings import PositiveInt, Text, setting
 from rlvr.tasks.dataset import NO_GOLD
-from rlvr.tasks.problems import Problem, fingerprint
 from rlvr.tasks.settings import DataPath, SplitSettings, Subset, data_folder
 
 CALCULATION = re.compile(r"<<[^<>\n]{0,200}>>")

@@ -15,6 +15,8 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rlvr.data.multihop_sets import Library
+from rlvr.data.problems import Problem
 from rlvr.envs.tools import Tool, ToolError, load_tool, make_tool
 from rlvr.errors import UserError
 from rlvr.retrieval.base import Document, NoAnswerError, Search
@@ -24,8 +26,6 @@ from rlvr.rewards.completion import ARGUMENTS, Ids, Text
 from rlvr.rewards.metrics import Metric
 from rlvr.rewards.multihop import QaState, Rules, final_answer, official_scores, potential
 from rlvr.rewards.text import golds_of
-from rlvr.tasks.multihop_sets import Library
-from rlvr.tasks.problems import Problem
 from rlvr.tasks.prompting import DOCUMENTS
 from rlvr.tasks.tool_play import ToolEnvironments
 from rlvr.types import Attempt, Example, GradedAnswer

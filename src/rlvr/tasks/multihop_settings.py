@@ -7,20 +7,20 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
+from rlvr.data.multihop_sets import Library, Match, read_sets, with_noise
+from rlvr.data.problems import Problem
+from rlvr.data.rows import Row
 from rlvr.errors import ConfigError
 from rlvr.retrieval.corpus import open_corpus
 from rlvr.retrieval.retriever import find_retriever
 from rlvr.retrieval.settings import RetrievalSettings
 from rlvr.rewards.metrics import Metric
 from rlvr.rewards.multihop import MultiHopVerifier, Rules
-from rlvr.rows import Row
 from rlvr.seeding import derive_seed
 from rlvr.settings import NonNegativeFloat, PositiveFloat, PositiveInt, Share, Text, setting, wrong
 from rlvr.tasks.base import Task
 from rlvr.tasks.dataset import Data
 from rlvr.tasks.multihop import TOOLS, MultiHopEnvs, OfficialAnswer, demonstration
-from rlvr.tasks.multihop_sets import Library, Match, read_sets, with_noise
-from rlvr.tasks.problems import Problem
 from rlvr.tasks.prompting import DOCUMENTS
 from rlvr.tasks.settings import RowSettings, TaskContext, data_folder
 

@@ -13,13 +13,13 @@ from typing import Annotated, ClassVar
 
 from pydantic import BaseModel
 
+from rlvr.data.multihop_sets import Library, Question, table
+from rlvr.data.problems import Problem
+from rlvr.data.rows import Cell, DataError, Row
 from rlvr.registry import register
 from rlvr.retrieval.base import Document
-from rlvr.rows import Cell, DataError, Row
 from rlvr.tasks.dataset import NO_GOLD
-from rlvr.tasks.multihop_sets import Library, Question, table
 from rlvr.tasks.multihop_settings import EvalSets, MultiHopSettings, TrainSets, sets
-from rlvr.tasks.problems import Problem
 
 
 @register("task", "musique")

@@ -8,10 +8,10 @@ user    "{question}"                                                a question's
 import string
 from collections.abc import Mapping, Sequence
 
+from rlvr.data.problems import Problem
 from rlvr.errors import ConfigError, suggestion
 from rlvr.rewards.extract import AnswerFormat
 from rlvr.rewards.extract import Markers as AnswerMarkers
-from rlvr.tasks.problems import Problem
 from rlvr.tasks.prompts import MarkerSettings, MarkersSettings, Prompt
 from rlvr.types import Message
 

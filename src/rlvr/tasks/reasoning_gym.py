@@ -9,18 +9,18 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, ClassVar
 
+from rlvr.data.problems import Problem, fingerprint
+from rlvr.data.rows import ascii_text, clean
+from rlvr.data.sources import DrawnSource
 from rlvr.errors import ConfigError
 from rlvr.registry import register
 from rlvr.rewards.metrics import Metric, ReasoningGymMetric
 from rlvr.rewards.reasoning_gym import require_reasoning_gym
-from rlvr.rows import ascii_text, clean
 from rlvr.seeding import derive_seed
 from rlvr.settings import Text, setting
 from rlvr.tasks.dataset import Data
 from rlvr.tasks.generator import Scalar
-from rlvr.tasks.problems import Problem, fingerprint
 from rlvr.tasks.settings import DataSettings, TaskContext
-from rlvr.tasks.sources import DrawnSource
 
 HELD_OUT_SHARE = 0.1
 CHUNK_SIZE = 64

@@ -17,6 +17,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from rlvr.core.env import Env
+from rlvr.data.problems import is_held_out
 from rlvr.envs.single_turn import SingleTurnEnv
 from rlvr.errors import ConfigError
 from rlvr.registry import register
@@ -28,7 +29,6 @@ from rlvr.seeding import EVAL_SEED, derive_seed
 from rlvr.settings import PositiveFloat, PositiveInt, plain, setting, wrong
 from rlvr.tasks import rpn_metric
 from rlvr.tasks.base import CountTokens, Task, Worked, text_of
-from rlvr.tasks.problems import is_held_out
 from rlvr.tasks.settings import HeldOutShare, TaskContext, TaskSettings
 from rlvr.tasks.shapes import OPERAND, OPERATOR, chain_shape, count_shapes, unrank_shape
 from rlvr.types import Example, GradedAnswer, Message, TurnText

@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from rlvr import registry
+from rlvr.data.readers import Split, split_names
+from rlvr.data.rows import ENDINGS, Row
 from rlvr.errors import ConfigError
 from rlvr.rewards.settings import RewardSettings
-from rlvr.rows import ENDINGS, Row
 from rlvr.seeding import EVAL_SEED
 from rlvr.settings import Component, PositiveFloat, PositiveInt, Settings, Text, chosen, setting
 from rlvr.tasks.prompts import Prompt
-from rlvr.tasks.readers import Split, split_names
 
 if TYPE_CHECKING:
+    from rlvr.data.problems import Problem
     from rlvr.rewards.base import Verifier
     from rlvr.rewards.metrics import Metric
     from rlvr.rewards.sandbox import Sandbox
     from rlvr.tasks.base import Task
     from rlvr.tasks.dataset import Data, Part
-    from rlvr.tasks.problems import Problem
     from rlvr.tasks.prompting import Prompter
     from rlvr.tasks.tool_play import ToolEnvironments
 
@@ -162,8 +162,8 @@ class DataSettings(LimitSettings):
         return None
 
     def open(self, context: TaskContext) -> Task:
+        from rlvr.data.sources import ListSource
         from rlvr.tasks.dataset import Data, DatasetTask
-        from rlvr.tasks.sources import ListSource
 
         data = self.load(context) if context.reads != "nothing" else Data(source=ListSource([], [], context.seed))
         limits = {"max_prompt_tokens": self.max_prompt_tokens, "environments": self.environments(context)}

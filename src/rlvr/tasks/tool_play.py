@@ -7,11 +7,11 @@ from typing import Any
 from rlvr.chat.formats import FORMATS
 from rlvr.chat.template import described
 from rlvr.core.env import Env
+from rlvr.data.problems import Problem
 from rlvr.envs.tool_env import ToolEnv
 from rlvr.envs.tools import Tool
 from rlvr.rewards.base import Verifier
 from rlvr.tasks.base import text_of
-from rlvr.tasks.problems import Problem
 from rlvr.types import Example, Message, ToolCall, ToolSchema
 
 

@@ -23,15 +23,15 @@ from typing import Any, ClassVar
 from unittest import mock
 
 from rlvr.core.env import Env
+from rlvr.data.problems import Problem, fingerprint
+from rlvr.data.readers import quiet
+from rlvr.data.rows import ascii_text
 from rlvr.errors import ConfigError, UserError, install
 from rlvr.registry import register
-from rlvr.rows import ascii_text
 from rlvr.settings import Text, setting
 from rlvr.tasks.base import CountTokens, Task, own_question, text_of
 from rlvr.tasks.dataset import Part, by_hash, leave_out_long, make_data
 from rlvr.tasks.generator import Scalar
-from rlvr.tasks.problems import Problem, fingerprint
-from rlvr.tasks.readers import quiet
 from rlvr.tasks.settings import HeldOutShare, LimitSettings, TaskContext
 from rlvr.tasks.verifiers_env import FAILURES, TOOL_ERRORS, Scorer, VerifiersEnv, to_messages, tool_schema
 from rlvr.types import Example, GradedAnswer, Message, Score, ToolSchema, TurnText

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from rlvr.data.rows import DataError
 from rlvr.retrieval.corpus import open_corpus
-from rlvr.rows import DataError
 from tests.unit.retrieval.passages import PLAIN, bm25, documents, places, write_corpus
 
 

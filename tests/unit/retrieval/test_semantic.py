@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rlvr.data.rows import DataError
 from rlvr.errors import ConfigError
 from rlvr.retrieval.base import Document
 from rlvr.retrieval.corpus import open_corpus
 from rlvr.retrieval.encoder import DEFAULT_MODEL, PACKAGED, Encoder, load_encoder, model_source
 from rlvr.retrieval.hybrid import MEANING, fuse
 from rlvr.retrieval.retriever import open_retriever
-from rlvr.rows import DataError
 from tests.unit.retrieval.passages import STEMMED, bm25, documents, places, ranked, retrieval, write_corpus
 from tests.unit.rewards.official.rows import data_folder, read_gzip
 

@@ -4,9 +4,9 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 
+from rlvr.data import readers
+from rlvr.data.rows import DataError, read_file
 from rlvr.errors import ConfigError
-from rlvr.rows import DataError, read_file
-from rlvr.tasks import readers
 from tests.unit.tasks.data_tasks import graded, held_out_ids, ids, make, scored, solved, sums, write_jsonl
 
 

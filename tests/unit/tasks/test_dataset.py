@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from rlvr.data.problems import fingerprint
 from rlvr.errors import ConfigError, UserError
-from rlvr.tasks.problems import fingerprint
 from rlvr.types import Example, Message
 from tests.unit.tasks.data_tasks import FIXTURES, graded, make, scored, solved, sums, write_jsonl
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rlvr.rows import DataError, Row
+from rlvr.data.rows import DataError, Row
 from rlvr.tasks.base import Task
 from rlvr.tasks.dataset import NO_GOLD
 from rlvr.tasks.finqa import Finqa

@@ -3,9 +3,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rlvr.data.rows import DataError
 from rlvr.errors import ConfigError
 from rlvr.models.scratch import build_tokenizer
-from rlvr.rows import DataError
 from rlvr.tasks.dataset import DatasetTask
 from tests.unit.tasks import yielding
 from tests.unit.tasks.data_tasks import graded, held_out_ids, ids, make, scored

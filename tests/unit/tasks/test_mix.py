@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from rlvr.data.problems import fingerprint
 from rlvr.rewards.rpn import END
 from rlvr.rewards.settings import RewardSettings
 from rlvr.tasks.mix import Mix, MixTask, block_counts
-from rlvr.tasks.problems import fingerprint
 from rlvr.tasks.prompts import Prompt
 from rlvr.tasks.settings import MixPart, TaskBundle
 from tests.unit.tasks.data_tasks import FIXTURES, bundle, graded, make, scored, solved, sums, write_jsonl

@@ -3,8 +3,8 @@ from typing import Any
 import pytest
 
 from rlvr import registry
+from rlvr.data.problems import Problem, fingerprint
 from rlvr.errors import ConfigError
-from rlvr.tasks.problems import Problem, fingerprint
 from rlvr.tasks.prompting import Prompter, resolve_markers
 from rlvr.tasks.prompts import MarkerSettings, MathReasoning
 from tests.unit.tasks.data_tasks import MARKERS

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from rlvr.data.rows import DataError
 from rlvr.errors import ConfigError
-from rlvr.rows import DataError
 from tests.unit.tasks.data_tasks import make
 
 pytestmark = pytest.mark.slow
@@ -78,7 +78,7 @@ def test_unknown_splits_and_subsets_name_the_known_ones(repository: Path) -> Non
 LOAD = """
 import sys, time
 from rlvr.errors import UserError
-from rlvr.tasks.readers import Split
+from rlvr.data.readers import Split
 for name in sys.argv[1:]:
     start = time.perf_counter()
     try:

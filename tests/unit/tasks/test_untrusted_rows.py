@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rlvr.data.problems import Problem
+from rlvr.data.rows import ENDINGS, DataError, Row, read_file
 from rlvr.errors import UserError
-from rlvr.rows import ENDINGS, DataError, Row, read_file
 from rlvr.tasks import columns, finqa, gsm8k
-from rlvr.tasks.problems import Problem
 from rlvr.tasks.prompting import Prompter
 from rlvr.tasks.prompts import MathReasoning
 from tests.unit.tasks.data_tasks import MARKERS

@@ -14,6 +14,7 @@ from rlvr.commands.audit.judge import Audit, Judge, Verdict, Verifier
 from rlvr.commands.audit.rewrites import Case, kind_of, same
 from rlvr.config import Config
 from rlvr.config.compose import load_task_config
+from rlvr.data.rows import read_file
 from rlvr.errors import ConfigError, UserError
 from rlvr.imports import described
 from rlvr.lines import override_lines
@@ -22,7 +23,6 @@ from rlvr.rewards.completion import NAME, read_completion
 from rlvr.rewards.extract import END
 from rlvr.rewards.numbers import parse_answer
 from rlvr.rewards.text import golds_of
-from rlvr.rows import read_file
 from rlvr.run.sources import own_config
 from rlvr.run.tasks import open_tasks
 from rlvr.seeding import derive_seed

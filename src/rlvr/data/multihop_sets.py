@@ -16,11 +16,11 @@ from typing import Any, Literal
 
 from pydantic import AliasChoices, BaseModel, BeforeValidator, Field
 
+from rlvr.data.documents import Document
+from rlvr.data.problems import Problem, fingerprint
+from rlvr.data.readers import Split
+from rlvr.data.rows import ENDINGS, Cell, FilledText, Row, ascii_text, clean, read_file
 from rlvr.errors import ConfigError
-from rlvr.retrieval.base import Document
-from rlvr.rows import ENDINGS, Cell, FilledText, Row, ascii_text, clean, read_file
-from rlvr.tasks.problems import Problem, fingerprint
-from rlvr.tasks.readers import Split
 
 MADE = "made"
 _SET = re.compile(r"([^,\[\]]+)(?:,([^,\[\]]*))??(?:,([^,\[\]]+))?(?:\[(\d*):(\d*)\])?")

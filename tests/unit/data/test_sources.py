@@ -3,10 +3,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from rlvr.data.problems import Problem, fingerprint, is_held_out
+from rlvr.data.sources import DrawnSource, ListSource, ReplaySource, anything
 from rlvr.errors import UserError
 from rlvr.seeding import derive_seed
-from rlvr.tasks.problems import Problem, fingerprint, is_held_out
-from rlvr.tasks.sources import DrawnSource, ListSource, ReplaySource, anything
 
 NUMBERS = [str(n) for n in range(30)]
 

@@ -7,9 +7,9 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 
+from rlvr.data.readers import Split, split_names
+from rlvr.data.rows import DataError, FilledText, Row, read_file
 from rlvr.errors import ConfigError
-from rlvr.rows import DataError, FilledText, Row, read_file
-from rlvr.tasks.readers import Split, split_names
 
 ROWS = [{"question": "a?", "answer": "1"}, {"question": "b?", "answer": "2"}]
 TABLE = io.BytesIO()

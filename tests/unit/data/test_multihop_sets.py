@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from rlvr.data.multihop_sets import Library, read_sets
+from rlvr.data.rows import DataError, Row
 from rlvr.errors import ConfigError
 from rlvr.retrieval.base import Document
-from rlvr.rows import DataError, Row
 from rlvr.tasks import hotpotqa, musique
 from rlvr.tasks.dataset import DatasetTask
-from rlvr.tasks.multihop_sets import Library, read_sets
 from rlvr.types import Example
 from tests.unit.tasks.data_tasks import FIXTURES, ids, write_jsonl
 from tests.unit.tasks.multihop_episodes import corpus, make_qa, rows

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import count, islice
 from typing import Any
 
+from rlvr.data.problems import Problem, hash_rank, is_held_out
 from rlvr.errors import UserError
 from rlvr.seeding import EVAL_SEED, derive_seed
-from rlvr.tasks.problems import Problem, hash_rank, is_held_out
 
 Keep = Callable[[Problem], bool]
 
