@@ -11,6 +11,7 @@ the current folder, `--config-dir` or an installed package, which can also regis
 """
 
 import importlib
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
@@ -43,6 +44,7 @@ KEYS = {  # the key that names one
 }
 
 Class = TypeVar("Class", bound=type)
+_DECLARATION = re.compile(r'^@register\("(\w+)", (.+)\)$', re.MULTILINE)
 _registered: dict[str, dict[str, type]] = {group: {} for group in PACKAGES}
 
 
@@ -69,12 +71,12 @@ def name_of(component: type) -> str:
 
 def names(group: str) -> list[str]:
     """All names of a group: ours and those of installed packages."""
-    return [*_ours(group), *_entry_points(group)]
+    return [*_modules(group), *_entry_points(group)]
 
 
 def every(group: str) -> dict[str, Any]:
     """All importable components of a group by name."""
-    found = dict(_ours(group))
+    found: dict[str, Any] = {name: _ours(group, name) for name in _modules(group)}
     for name in _entry_points(group):
         with suppress(ConfigError):
             found[name] = find(group, name)
@@ -83,8 +85,8 @@ def every(group: str) -> dict[str, Any]:
 
 def find(group: str, name: str) -> Any:
     """The class called `name`. ConfigError for an unknown name, module or class."""
-    if name in _ours(group):
-        return _ours(group)[name]
+    if name in _modules(group):
+        return _ours(group, name)
     what, base = f"{KEYS.get(group, group)}={name}", _base(group)
     path = name if ":" in name else _entry_points(group).get(name)
     if path is None:
@@ -115,14 +117,21 @@ def _check_methods(what: str, component: type) -> None:
 
 
 @cache
-def _ours(group: str) -> dict[str, type]:
-    """Import the modules of the group's package that declare its components."""
+def _modules(group: str) -> dict[str, str]:
+    """Name -> module of each of our components, read from the source: importing one imports no other."""
     folder = Path(importlib.import_module(PACKAGES[group]).__path__[0])
-    for file in sorted([*folder.glob("*.py"), *folder.glob("*/__init__.py")]):
-        if f'@register("{group}"' in file.read_text(encoding="utf-8"):
-            module = ".".join(file.relative_to(folder).with_suffix("").parts)
-            importlib.import_module(f"{PACKAGES[group]}.{module.removesuffix('.__init__')}")
-    return dict(sorted(_registered[group].items()))
+    found = {}
+    for file in [*folder.glob("*.py"), *folder.glob("*/__init__.py")]:
+        module = ".".join([PACKAGES[group], *file.relative_to(folder).with_suffix("").parts]).removesuffix(".__init__")
+        for of, quoted in _DECLARATION.findall(file.read_text(encoding="utf-8")):
+            if of == group:
+                found |= dict.fromkeys(re.findall(r"\w+", quoted), module)
+    return dict(sorted(found.items()))
+
+
+def _ours(group: str, name: str) -> type:
+    importlib.import_module(_modules(group)[name])
+    return _registered[group][name]
 
 
 @cache
@@ -133,5 +142,5 @@ def _entry_points(group: str) -> dict[str, str]:
 
 def _base(group: str) -> type:
     """The base class of a group's components: it declares `group = "task"` itself."""
-    component = next(iter(_ours(group).values()))
+    component = _ours(group, next(iter(_modules(group))))
     return next(one for one in reversed(component.__mro__) if one.__dict__.get("group") == group)

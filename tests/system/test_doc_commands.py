@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rlvr.cli.main import _parsers
+from rlvr.cli.main import command_modules
 from tests.docs.pages import ROOT, Command, anchors, blocks, commands, files, links, name_of, pages
 from tests.docs.session import Session, treatments_of
 from tests.docs.treatments import OWN_TEST
@@ -145,7 +145,7 @@ def test_code_is_code(page: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_commands_inside_a_sentence_exist(page: str) -> None:
-    known = set(_parsers()[1])
+    known = set(command_modules())
     text = PAGES[page].read_text()
     for block in blocks(text):
         text = text.replace(block.text, "")

@@ -30,7 +30,10 @@ def python(code: str) -> str:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
 
-PARSERS = "from rlvr.cli.main import _parsers; [parser.format_help() for parser in _parsers()[1].values()]"
+PARSERS = (
+    "from rlvr.cli.main import _parsers, command_modules; "
+    "[parser.format_help() for parser in _parsers(command_modules())[1].values()]"
+)
 
 
 MODELS = ("torch", "transformers")

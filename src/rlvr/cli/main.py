@@ -9,13 +9,14 @@ import os
 import pkgutil
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import entry_points
 from typing import NoReturn
 
 from rlvr import __version__
 from rlvr.cli.signals import sentence
 from rlvr.errors import UserError, nearest, suggestion
+from rlvr.imports import user_code
 from rlvr.quiet import hide_library_warnings
 from rlvr.scale.launch import is_local_main_process, tell_launcher, wait_for_the_end
 
@@ -83,9 +84,10 @@ def program() -> NoReturn:
 
 
 def _run(argv: list[str]) -> int:
-    parser, commands = _parsers()
-    if argv and not argv[0].startswith("-") and argv[0] not in commands:
-        parser.error(f"there is no command {argv[0]}; {suggestion(argv[0], list(commands)).rstrip('.')}")
+    modules, name = command_modules(), argv[0] if argv else ""
+    parser, commands = _parsers({name: modules[name]} if name in modules else modules)
+    if name and not name.startswith("-") and name not in commands:
+        parser.error(f"there is no command {name}; {suggestion(name, list(commands)).rstrip('.')}")
     # for `serve`, arguments after -- belong to another program; argparse would split them
     end = argv.index("--") if argv[:1] == ["serve"] and "--" in argv else len(argv)
     args, rest = parser.parse_known_args(argv[:end])
@@ -123,7 +125,7 @@ def _flag_hint(word: str, parser: Parser, command: str) -> str:
     return f"; an override has no dashes: {word.lstrip('-')}" if flag != word and flag.startswith("-") else ""
 
 
-def commands() -> dict[str, str]:
+def command_modules() -> dict[str, str]:
     """Commands by name, with their modules: the folders of `rlvr.commands`, and what installed packages bring:
 
         [project.entry-points."rlvr.commands"]
@@ -137,14 +139,14 @@ def commands() -> dict[str, str]:
     return {point.name: point.value for point in entry_points(group="rlvr.commands")} | ours
 
 
-def _parsers() -> tuple[Parser, dict[str, Parser]]:
-    """The parser and its commands. A command's module loads nothing heavy before its `run`, which returns the
-    status."""
+def _parsers(modules: Mapping[str, str]) -> tuple[Parser, dict[str, Parser]]:
+    """The parser and its commands. A command's module loads nothing heavy before its `run`."""
     parser = Parser(prog="rlvr", description=DESCRIPTION, epilog=EXAMPLE)
     parser.add_argument("--version", action="version", version=f"rlvr {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
-    for name, path in commands().items():
-        module = importlib.import_module(path)
+    for name, path in modules.items():
+        with user_code(f"the command {name}: its module {path}"):
+            module = importlib.import_module(path)
         command = subparsers.add_parser(name, help=module.HELP, description=module.DESCRIPTION, epilog=module.EXAMPLE)
         module.add_arguments(command)
         command.set_defaults(run=module.run)

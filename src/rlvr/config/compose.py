@@ -120,15 +120,17 @@ def _plain_values(composed: Any, *, resolve: bool = True) -> dict[str, Any]:
 # ----------------------------------------------------------------------------------------------------------- composing
 
 
-def _offer(source: Source, lines: Sequence[str]) -> None:
-    """Store a choice for each registered component, and for each `module:Class` in override lines or files."""
-    choices = [(group, name) for group in GROUPS for name in registry.every(group)]
+def _offer(source: Source, config_name: str | None, lines: Sequence[str]) -> None:
+    """Store a choice for each registered component, and each `module:Class` in lines or files; a task's with what
+    follows from it if they name the task: importing the others would take time."""
+    choices = [(group, name) for group in GROUPS for name in registry.names(group)]
     choices += [(m[1], m[2]) for line in lines if (m := re.fullmatch(r"\+?(\w+)=([\w.]+:[\w.]+)", line))]
     for file in Path(source.folder).glob("*.yaml") if source.folder else ():
         with suppress(ConfigError):  # errors in other files; Hydra reports those of the requested one
             choices += [(group, name) for name, group in included_files(source.load(file.stem)[0]) if ":" in name]
+    tasks = source.tasks(config_name or "", lines)
     for group, name in choices:
-        if group == "task":
+        if group == "task" and name in tasks:
             _offer_task(name, registry.find("task", name), source)
         elif group in GROUPS:
             _store(group, name, {"name": name})
@@ -156,7 +158,7 @@ def _store(group: str, name: str, node: dict[str, Any]) -> None:
 
 def _hydra(source: Source, config_name: str | None, lines: Sequence[str]) -> tuple[DictConfig, dict[str, str]]:
     """Hydra's composition, and the choice of each group."""
-    _offer(source, lines)
+    _offer(source, config_name, lines)
     first, *then = sorted(source.folders, key=lambda one: not (one / f"{config_name}.yaml").is_file())
     path = ",".join(f"'file://{folder.resolve()}'" for folder in then)
     try:

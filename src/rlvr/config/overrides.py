@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,14 @@ class Source:
         """Choices in the user's or in our files of this configuration: `{"task": "rpn", "algorithm": "ppo", ...}`."""
         found = [values for group, values, is_own in self.files(self.name) if not group and is_own == own]
         return {group: name for values in found for name, group in included_files(values) if group}
+
+    def tasks(self, name: str, lines: Iterable[str]) -> set[str]:
+        """Tasks that override lines, the file `name` or the files of these tasks choose."""
+        found = {line.partition("task=")[2].strip("'\"") for line in lines if line.lstrip("+").startswith("task=")}
+        walks = [self.files(name), *(self.files(f"task/{task}", "task") for task in found)]
+        for group, values, _ in chain(*walks):
+            found |= {task for task, inside in included_files(values) if (inside or group) == "task"}
+        return found
 
     def own_values(self) -> dict[str, Any]:
         """Dotted keys and values of the user's files of this configuration."""

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
-from rlvr.cli.main import _parsers, main
+from rlvr.cli.main import command_modules, main
 from rlvr.errors import UserError
 from tests.unit.cli.conftest import FakeTraining, Rlvr
 
-COMMANDS = list(_parsers()[1])
+COMMANDS = list(command_modules())
 
 
 def raiser(error: BaseException) -> Callable[[object], None]:
@@ -100,3 +100,31 @@ def test_code_that_ends_the_program_is_no_success(tmp_path: Path, monkeypatch: p
     ran = rlvr("train", "task=leaves:Leaves", "model=scratch_bpe")
     assert ran.code == 1
     assert "ended the program by sys.exit" in ran.err
+
+
+DIARY = """
+HELP, DESCRIPTION, EXAMPLE = "writes", "Writes a line.", "example:\\n  rlvr diary hello"
+
+def add_arguments(parser):
+    parser.add_argument("line")
+
+def run(args):
+    print(args.line)
+    return 3
+"""
+
+
+def test_an_installed_package_brings_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rlvr: Rlvr) -> None:
+    (tmp_path / "my_diary.py").write_text(DIARY)
+    info = tmp_path / "diary-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: diary\nVersion: 1.0\n")
+    points = "[rlvr.commands]\ndiary = my_diary\ntrain = my_diary\nbroken = gone_from_here\n"
+    (info / "entry_points.txt").write_text(points)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    done = rlvr("diary", "hello")
+    assert (done.code, done.out) == (3, "hello\n")
+    assert "--config-name" in rlvr("train", "--help").out  # ours
+    broken = rlvr("broken")
+    assert broken.code == 2
+    assert "the command broken: its module gone_from_here raised ModuleNotFoundError" in broken.err

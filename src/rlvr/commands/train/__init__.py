@@ -62,7 +62,6 @@ def more_help() -> str:
 
 def run(args: argparse.Namespace) -> int:
     from rlvr.cli.versions import note_untested_versions
-    from rlvr.commands.train.multirun import run_sweep
     from rlvr.config.checks import check_place, check_resumes
     from rlvr.config.compose import DEFAULT_CONFIG, to_yaml
 
@@ -72,6 +71,8 @@ def run(args: argparse.Namespace) -> int:
         print(help_lines(args.help_config, args.config_dir))
         return 0
     if args.multirun:
+        from rlvr.commands.train.multirun import run_sweep
+
         args.config_name = args.config_name or DEFAULT_CONFIG
         with errors_once():
             if num_processes() > 1:
