@@ -1,6 +1,6 @@
 """A pretend accelerator: to torch its tensors lie elsewhere, but they compute on the CPU.
 
-    install()  # for the rest of this process, so in one of its own: `rlvr(..., prepare=install)` of the harness
+    install()  # for the rest of this process; the harness's `rlvr(..., prepare=install)` makes one
     torch.zeros(3, device="pretend") + torch.zeros(3)  # RuntimeError: tensors of two devices
 
 What fails on a GPU fails here: an operation over two devices, `numpy()` of what is not on the CPU, a layer whose
@@ -11,8 +11,7 @@ float64, as Apple's MPS. torch calls what is used here experimental; it is there
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
@@ -20,7 +19,12 @@ import torch.utils.backend_registration as backends
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
+from tests.ranks import forkserver
+
+AVAILABLE = hasattr(backends, "_setup_privateuseone_for_python_backend")
 NAME = "pretend"
+_libraries: list[torch.library.Library] = []  # kept: what they register ends with them
+
 MAY_MIX = {"aten::copy_", "aten::_to_copy"}
 """Operations that take tensors of two devices."""
 INDEXES = {"aten::index", "aten::index_put_", "aten::index_put", "aten::_index_put_impl_"}
@@ -30,15 +34,13 @@ READS = {"aten::_local_scalar_dense", "aten::nonzero", "aten::_unique2", "aten::
 IN_BF16 = ("linear", "matmul", "mm", "bmm", "addmm", "scaled_dot_product_attention")
 """Those that autocast computes in its own type."""
 
-_libraries: list[torch.library.Library] = []  # kept: what they register ends with them
-
 
 class Pretend(Tensor):
     """A tensor on the device; `inner` has its numbers."""
 
     inner: Tensor
     float64: ClassVar[bool] = True
-    recording: ClassVar[bool] = False
+    recording: ClassVar[bool] = False  # as into a CUDA graph: nothing may be read there, nor brought there
     reads: ClassVar[Counter[str]] = Counter()
 
     @staticmethod
@@ -61,8 +63,7 @@ class Pretend(Tensor):
     def numpy(self, *, force: bool = False) -> Any:
         raise TypeError(f"can't convert {NAME} tensor to numpy. Use Tensor.cpu() first")
 
-    def untyped_storage(self) -> Any:
-        """For safetensors, which asks where a tensor begins before it copies it."""
+    def untyped_storage(self) -> Any:  # safetensors asks where a tensor begins before it copies it
         return self.inner.untyped_storage()
 
     def __repr__(self) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -82,27 +83,15 @@ def compute(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     brought = name == "aten::copy_" and not isinstance(args[0], Pretend)
     if name in READS or (name in MAY_MIX and (brought or not stays)) or _is_mask(name, args):
         _read(name)
-    if wanted is not None and stays:
-        kwargs = {**kwargs, "device": torch.device("cpu")}
-    result = func(*tree_map(inner_of, args), **tree_map(inner_of, kwargs))
+    near = {} if wanted is None else {"device": torch.device("cpu")}
+    result = func(*tree_map(inner_of, args), **tree_map(inner_of, kwargs) | near)
     if func._schema.is_mutable and all(one.alias_info is not None for one in func._schema.returns):
         return _changed(func, args, kwargs) if func._schema.returns else result
     return tree_map(lambda leaf: Pretend(leaf) if stays and isinstance(leaf, Tensor) else leaf, result)
 
 
 def inner_of(leaf: Any) -> Any:
-    """The CPU tensor in a tensor of the device; anything else as it is."""
     return leaf.inner if isinstance(leaf, Pretend) else leaf
-
-
-@contextmanager
-def recorded() -> Iterator[None]:
-    """As into a CUDA graph: nothing may be read that is there, nor brought there."""
-    Pretend.recording = True
-    try:
-        yield
-    finally:
-        Pretend.recording = False
 
 
 class Module(backends._DummyBackendModule):
@@ -114,7 +103,7 @@ class Module(backends._DummyBackendModule):
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
         return [torch.bfloat16]
 
-    def is_bf16_supported(self, including_emulation: bool = True) -> bool:
+    def is_bf16_supported(self, including_emulation: bool) -> bool:
         return True
 
     def mem_get_info(self, device: Any) -> tuple[int, int]:
@@ -149,6 +138,12 @@ def install(*, float64: bool = True) -> None:
     torch.inference_mode = torch.no_grad  # in which a slice of a tensor made in Python fails
     torch.__future__.set_swap_module_params_on_conversion(True)  # or tied weights would be two after `Module.to`
     nn.modules.module.register_module_forward_pre_hook(_check_weights)
+
+
+def on_device(function: Callable[..., Any], *args: Any) -> Any:
+    """`function(*args)`, in a process of its own with the device."""
+    with forkserver().Pool(1, install) as pool:
+        return pool.apply(function, args)
 
 
 def _maker(make: Callable[..., Tensor]) -> Callable[..., Tensor]:

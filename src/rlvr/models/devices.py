@@ -44,7 +44,7 @@ def move(model: nn.Module, device: torch.device) -> None:
 
 
 def choose_products(device: torch.device, precision: str) -> None:
-    """Let an NVIDIA GPU multiply float32 matrices in TF32 (10 bits of mantissa, bfloat16 has 7) unless `trainer.precision` is
+    """Let CUDA multiply float32 matrices in TF32 (10 bits of mantissa, bfloat16 has 7) unless `trainer.precision` is
     fp32: the local engine samples with float32 weights, and these products bound its speed in large batches.
     """
     if device.type == "cuda":
