@@ -66,7 +66,7 @@ class Pretend(Tensor):
     def untyped_storage(self) -> Any:  # safetensors asks where a tensor begins before it copies it
         return self.inner.untyped_storage()
 
-    def __repr__(self) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def __repr__(self) -> str:
         return f"Pretend({self.inner!r})"
 
 
@@ -74,8 +74,7 @@ def compute(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """On the CPU what was asked of the device: of operations that a tensor there takes part in."""
     name = func._schema.name
     leaves = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-    if name not in MAY_MIX:
-        _refuse_mixed(name, args, leaves)
+    _refuse_mixed(name, args, leaves)
     if Pretend.recording and not all(isinstance(leaf, Pretend) for leaf in leaves):
         raise RuntimeError(f"{name}: a copy from the CPU into a recorded step")
     wanted = kwargs.get("device")
@@ -196,6 +195,6 @@ def _is_mask(name: str, args: Any) -> bool:
 def _refuse_mixed(name: str, args: Any, leaves: list[Tensor]) -> None:
     indices = args[1] if name in INDEXES else ()
     near = [leaf for leaf in leaves if not isinstance(leaf, Pretend) and not any(leaf is index for index in indices)]
-    if any(leaf.dim() > 0 for leaf in near):
+    if name not in MAY_MIX and any(leaf.dim() > 0 for leaf in near):
         shapes = ", ".join(str(tuple(leaf.shape)) for leaf in near)
         raise RuntimeError(f"{name}: tensors of two devices; on the CPU of shape {shapes}")
