@@ -108,6 +108,17 @@ def without_method(name: str) -> Change:
     return change
 
 
+def without_keyword(name: str) -> Change:
+    """`f(x, device=d)` -> `f(x)`."""
+
+    def change(node: ast.AST) -> ast.AST:
+        if not isinstance(node, ast.Call) or all(one.arg != name for one in node.keywords):
+            return node
+        return ast.Call(node.func, node.args, [one for one in node.keywords if one.arg != name])
+
+    return change
+
+
 def without_call(name: str) -> Change:
     """Drop statements that are a call of `name` or of a method of that name."""
 

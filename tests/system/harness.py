@@ -213,7 +213,7 @@ class Command:
 
     `out` is a file for stdout, which otherwise goes to `log`. `die_at=n` kills the process with SIGKILL at its n-th
     write operation (a file opened for writing, renamed, removed). `max_file_bytes` is a limit on the size of files.
-    `script` is a Python program that runs in place of a command.
+    `script` is a Python program that runs in place of a command, `prepare` is called before either.
     """
 
     def __init__(self, *words: str, log: Path, **options: Any) -> None:
@@ -253,6 +253,7 @@ class Start:
     die_at: int | None = None
     max_file_bytes: int | None = None
     script: Path | None = None
+    prepare: Callable[[], object] | None = None
 
 
 def _child(start: Start, environment: dict[str, str]) -> None:
@@ -271,6 +272,8 @@ def _child(start: Start, environment: dict[str, str]) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (start.max_file_bytes,) * 2)
     if start.die_at is not None:
         sys.addaudithook(_assassin(start.die_at))
+    if start.prepare is not None:
+        start.prepare()
     code = 0
     if start.script is None:
         code = main(start.words)

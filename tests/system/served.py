@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
@@ -69,12 +69,14 @@ class Server:
 
 
 @contextmanager
-def served(model: str, options: Sequence[str] = (), **environment: str) -> Iterator[Server]:
-    """The server, once it accepts connections; it ends with the block."""
+def served(
+    model: str, options: Sequence[str] = (), *, prepare: Callable[[], object] | None = None, **environment: str
+) -> Iterator[Server]:
+    """The server, once it accepts connections; it ends with the block. `prepare` is called in its process first."""
     with tempfile.TemporaryDirectory() as folder:
         out, log = Path(folder, "out"), Path(folder, "log")
         words = ("serve", model, "--port", "0", *options)
-        command = Command(*words, log=log, out=out, environment=environment)
+        command = Command(*words, log=log, out=out, environment=environment, prepare=prepare)
         try:
             wait_until(lambda: (out.exists() and "\n" in out.read_text()) or not command.process.is_alive())
             url = out.read_text().strip()

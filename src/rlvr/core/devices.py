@@ -1,8 +1,10 @@
-"""Device helpers: current device, exact matrix products, out-of-memory errors."""
+"""Device helpers: torch's module of a device, the current one, exact matrix products, out-of-memory errors."""
 
 import gc
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel
@@ -16,9 +18,34 @@ OUT_OF_MEMORY = (
 )
 
 
+def accelerator() -> Any:
+    """torch's module of the accelerator here, such as `torch.cuda`; None on a machine without one.
+
+    Modules differ in what they have: `torch.accelerator` does not, but our oldest torch has little of it.
+    """
+    device = torch.accelerator.current_accelerator(check_available=True)
+    return None if device is None else torch.get_device_module(device)
+
+
 def current(device: torch.device) -> AbstractContextManager[object]:
     """Make `device` current in the calling thread; `choose_device` does so only in its own thread."""
-    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+    make = getattr(torch.get_device_module(device), "device", nullcontext)  # the CPU and MPS are a single device
+    return make(device)
+
+
+def device_name(device: torch.device) -> str:
+    """`NVIDIA H100 80GB HBM3`; `cpu` or `mps:0` where torch knows no name."""
+    return getattr(torch.get_device_module(device), "get_device_name", str)(device)
+
+
+@cache
+def drawing_device(device: torch.device) -> torch.device:
+    """Where tokens are drawn, in float64: the model's device, or the CPU beside one without it (Apple's MPS)."""
+    try:
+        torch.zeros(1, dtype=torch.float64, device=device)
+    except (TypeError, RuntimeError):  # MPS: TypeError
+        return torch.device("cpu")
+    return device
 
 
 @contextmanager
@@ -45,8 +72,8 @@ def first_line(error: BaseException) -> str:
 def free() -> None:
     """Collect garbage and return cached memory to the device."""
     gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
+    if (module := accelerator()) is not None:
+        module.empty_cache()
 
 
 def has_flash_attention(model: PreTrainedModel) -> bool:

@@ -30,7 +30,7 @@ GATHERED = "_rlvr_gathered"
 
 
 def logits_per_chunk(device: torch.device) -> int:
-    return GPU_LOGITS_PER_CHUNK if device.type == "cuda" else LOGITS_PER_CHUNK
+    return LOGITS_PER_CHUNK if device.type == "cpu" else GPU_LOGITS_PER_CHUNK
 
 
 @dataclass(frozen=True, kw_only=True)

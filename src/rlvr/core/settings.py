@@ -70,10 +70,10 @@ class TrainerSettings(Settings):
         "GPU the most that fit by the memory plan (docs/gpu.md), on a CPU 2048, and 512 below adapters from a hidden "
         "size of 512 on",
     )
-    device: Literal["auto", "cpu", "cuda"] = setting(
+    device: Literal["auto", "cpu", "cuda", "mps", "xpu"] = setting(
         "auto",
-        "where the model is trained and the local engine samples; auto: this process's GPU (number LOCAL_RANK) where "
-        "torch sees one, else the CPU",
+        "where the model is trained and the local engine samples; auto: this process's accelerator (number LOCAL_RANK) "
+        "where torch sees one, else the CPU",
     )
     precision: Literal["auto", "fp32", "bf16"] = setting(
         "auto",

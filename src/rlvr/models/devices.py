@@ -1,4 +1,4 @@
-"""The CPU or this process's GPU: selection, precision, memory."""
+"""The CPU or this process's accelerator: selection, precision, memory."""
 
 import copy
 import os
@@ -24,18 +24,19 @@ weights need longer passes, because each pass adds to all their gradients."""
 
 
 def choose_device(wanted: str) -> torch.device:
-    """The device of `trainer.device`, set as torch's current device; GPU number LOCAL_RANK. ConfigError without it."""
-    if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
+    """The device of `trainer.device`, set as torch's current device; number LOCAL_RANK. ConfigError without it."""
+    found = torch.accelerator.current_accelerator(check_available=True)
+    if wanted == "cpu" or (wanted == "auto" and found is None):
         return torch.device("cpu")
-    number, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
-    if number >= count:
+    number = int(os.environ.get("LOCAL_RANK", "0"))
+    count = torch.accelerator.device_count() if found is not None and wanted in ("auto", found.type) else 0
+    if found is None or number >= count:
         raise ConfigError(
             f"trainer.device={wanted}: this is process {number + 1}, and torch {torch.__version__} sees {count} GPU(s) "
             "here; start no more processes than GPUs, or set trainer.device=cpu."
         )
-    device = torch.device("cuda", number)
-    torch.cuda.set_device(device)  # for collectives, and tensors created without a device
-    return device
+    torch.accelerator.set_device_index(number)  # for collectives, and tensors created without a device
+    return torch.device(found.type, number)
 
 
 def move(model: nn.Module, device: torch.device) -> None:
@@ -43,7 +44,7 @@ def move(model: nn.Module, device: torch.device) -> None:
 
 
 def choose_products(device: torch.device, precision: str) -> None:
-    """Let a GPU multiply float32 matrices in TF32 (10 bits of mantissa, bfloat16 has 7) unless `trainer.precision` is
+    """Let CUDA multiply float32 matrices in TF32 (10 bits of mantissa, bfloat16 has 7) unless `trainer.precision` is
     fp32: the local engine samples with float32 weights, and these products bound its speed in large batches.
     """
     if device.type == "cuda":
@@ -57,7 +58,7 @@ def sampling_dtype(wanted: str, model: PreTrainedModel, *, bf16: bool, adapted: 
     """
     if model.dtype != torch.float32 or getattr(model, "is_quantized", False) or wanted == "float32":
         return model.dtype
-    pays = model.device.type == "cuda" or is_wide(model)
+    pays = model.device.type != "cpu" or is_wide(model)
     return torch.bfloat16 if wanted == "bfloat16" or (bf16 and pays and not adapted) else torch.float32
 
 
@@ -86,8 +87,9 @@ def in_bf16(precision: str, model: PreTrainedModel) -> bool:
 
 def bf16_pays(model: PreTrainedModel) -> bool:
     """Whether bf16 autocast makes an update of this model faster on this device."""
-    if model.device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
+    if model.device.type != "cpu":
+        supported = getattr(torch.get_device_module(model.device), "is_bf16_supported", None)
+        return supported is not None and supported(including_emulation=False)  # MPS does not say
     # newer than our oldest supported torch; without it a CPU's bf16 support is unknown
     capabilities = getattr(torch.cpu, "get_capabilities", dict)()
     wide = model.config.get_text_config().hidden_size >= BF16_PAYS_FROM_WIDTH

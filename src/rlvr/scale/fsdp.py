@@ -129,4 +129,4 @@ def decoder_layers(model: nn.Module) -> list[nn.Module]:
 
 def _square(tensors: Sequence[Tensor]) -> Tensor:
     """Sum of the squares of all numbers: [] float64 on the CPU."""
-    return torch.nn.utils.get_total_norm(tensors).double().square().cpu()
+    return torch.nn.utils.get_total_norm(tensors).cpu().double().square()

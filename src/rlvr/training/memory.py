@@ -177,11 +177,12 @@ def keys_values_bytes(
 
 
 def available_memory(device: torch.device) -> int | None:
-    """Bytes of a GPU that this process may use: free memory and its own; None for a CPU."""
-    if device.type != "cuda":
+    """Bytes of a GPU that this process may use: free memory and its own; None for the CPU and MPS, which shares it."""
+    module = torch.get_device_module(device)
+    if not hasattr(module, "mem_get_info"):
         return None
-    free, _ = torch.cuda.mem_get_info(device)
-    return int(USABLE * (free + torch.cuda.memory_reserved(device)))
+    free, _ = module.mem_get_info(device)
+    return int(USABLE * (free + module.memory_reserved(device)))
 
 
 def size_text(num_bytes: int) -> str:

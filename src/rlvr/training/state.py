@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rlvr.core.devices import accelerator
 from rlvr.core.rollout import RolloutSchedule
 from rlvr.core.settings import TrainerSettings
 from rlvr.core.trainer import Trainer
@@ -187,13 +188,16 @@ def unflatten(structure: Any, read: Callable[[str], Tensor]) -> Any:
 
 def random_state() -> dict[str, Any]:
     """The state of every global random generator that rlvr may use; flatten it to save it."""
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
-    return {"python": random.getstate(), "torch": torch.get_rng_state(), "cuda": cuda}
+    module = accelerator()
+    devices = [] if module is None else [module.get_rng_state(number) for number in range(module.device_count())]
+    return {"python": random.getstate(), "torch": torch.get_rng_state(), "devices": devices}
 
 
 def set_random_state(state: Mapping[str, Any]) -> None:
-    """Restore the state of `random_state`. CUDA states are restored only if as many devices exist."""
+    """Restore the state of `random_state`. Those of devices are restored only if as many exist."""
     random.setstate(state["python"])
     torch.set_rng_state(state["torch"])
-    if state["cuda"] and len(state["cuda"]) == torch.cuda.device_count():
-        torch.cuda.set_rng_state_all(state["cuda"])
+    devices = state["devices"] if "devices" in state else state["cuda"]  # as 0.2.0 wrote it
+    if devices and len(devices) == torch.accelerator.device_count():
+        for number, device in enumerate(devices):
+            accelerator().set_rng_state(device, number)

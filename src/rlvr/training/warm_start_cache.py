@@ -21,6 +21,7 @@ import torch
 import transformers
 
 import rlvr
+from rlvr.core.devices import device_name
 from rlvr.models.policy import HubPolicy
 from rlvr.settings import dumped
 from rlvr.tasks.base import Task
@@ -54,7 +55,7 @@ def _content(policy: HubPolicy, task: Task, settings: WarmStartSettings, microba
         "end": [tokenizer.eos_token_id, list(task.stop_words)],
         "versions": [torch.__version__, transformers.__version__, tokenizers.__version__, platform.python_version()],
         "machine": [torch.get_num_threads(), torch.backends.cpu.get_cpu_capability(), _cpu()],
-        "products": [_device(policy.model.device), torch.get_float32_matmul_precision()],
+        "products": [device_name(policy.model.device), torch.get_float32_matmul_precision()],
     }
     yield json.dumps(about, sort_keys=True, default=str).encode()
     folder = Path(rlvr.__file__).parent
@@ -67,10 +68,6 @@ def _content(policy: HubPolicy, task: Task, settings: WarmStartSettings, microba
     for step in range(settings.num_steps):
         for parts in demonstrations(task, settings, step):
             yield "\0".join(parts).encode()
-
-
-def _device(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
 
 
 def _cpu() -> str:

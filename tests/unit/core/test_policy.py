@@ -42,7 +42,7 @@ def test_long_selections_in_chunks_have_the_same_gradient(monkeypatch: pytest.Mo
         values.append(logprobs.detach())
     assert torch.allclose(*values, atol=1e-6)
     assert torch.allclose(*gradients, atol=1e-5)
-    assert logits_per_chunk(torch.device("cpu")) < logits_per_chunk(torch.device("cuda"))
+    assert logits_per_chunk(torch.device("cpu")) < logits_per_chunk(torch.device("mps"))
 
 
 def test_pitfall_33_gradients_of_chunks_are_summed_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Where models go; a GPU is only said to be there."""
+"""Where models go; a GPU is only said to be there, or a pretend one."""
 
 from contextlib import contextmanager
 from functools import partial
@@ -9,12 +9,22 @@ import torch
 
 import rlvr.core.engine.engine
 import rlvr.models.loading
-from rlvr.core.devices import current, exact_products, has_flash_attention
+from rlvr.core.devices import (
+    current,
+    device_name,
+    drawing_device,
+    exact_products,
+    free,
+    has_flash_attention,
+)
 from rlvr.core.engine import LocalEngine
 from rlvr.core.engine.runner import CachedRunner
 from rlvr.errors import ConfigError
 from rlvr.models.devices import bf16_pays, choose_device, choose_products
 from rlvr.models.loading import load_policy
+from rlvr.training.memory import available_memory
+from rlvr.training.state import random_state, set_random_state
+from tests.pretend_device import AVAILABLE, on_device
 from tests.unit.engines.tiny import assert_exact, generate, prompt, sampling, tiny_model
 from tests.unit.models.checkpoints import lora, save_model, settings
 
@@ -22,15 +32,15 @@ from tests.unit.models.checkpoints import lora, save_model, settings
 @pytest.fixture
 def two_gpus(monkeypatch):
     """torch says that there are two; returns the numbers of those that were made the current one."""
-    made: list[torch.device] = []
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "set_device", made.append)
+    made: list[int] = []
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: torch.device("cuda"))
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.accelerator, "set_device_index", made.append)
     return made
 
 
 def test_without_a_gpu_auto_is_the_cpu_and_cuda_an_error(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: None)
     assert choose_device("auto") == choose_device("cpu") == torch.device("cpu")
     with pytest.raises(ConfigError, match=r"^trainer\.device=cuda: .* sees 0 GPU\(s\) here; .* trainer\.device=cpu\.$"):
         choose_device("cuda")
@@ -42,11 +52,54 @@ def test_every_process_of_a_machine_gets_its_own_gpu(monkeypatch, two_gpus, want
     assert choose_device(wanted) == torch.device("cuda", 0)
     monkeypatch.setenv("LOCAL_RANK", "1")
     assert choose_device(wanted) == torch.device("cuda", 1)
-    assert two_gpus == [torch.device("cuda", 0), torch.device("cuda", 1)]
+    assert two_gpus == [0, 1]
     assert choose_device("cpu") == torch.device("cpu")
     monkeypatch.setenv("LOCAL_RANK", "2")
     with pytest.raises(ConfigError, match=r"this is process 3, and torch .* sees 2 GPU\(s\) here"):
         choose_device(wanted)
+    with pytest.raises(ConfigError, match=r"^trainer\.device=mps: .* sees 0 GPU\(s\)"):
+        choose_device("mps")
+
+
+def everything_about_the_device() -> dict[str, object]:
+    device = choose_device("auto")
+    with pytest.raises(ConfigError, match=r"^trainer\.device=cuda: .* sees 0 GPU\(s\) here"):
+        choose_device("cuda")
+    module = torch.get_device_module(device)
+    before = random_state()
+    module.random_state = torch.ones(1, dtype=torch.uint8)
+    set_random_state(before)
+    with current(device):
+        free()
+    return {
+        "devices": [str(device), str(choose_device("cpu")), device_name(device)],
+        "random state": module.random_state.tolist(),
+        "memory": available_memory(device) == int(0.9 * module.free_memory),
+        "bf16": bf16_pays(SimpleNamespace(device=device)),
+        "drawing": str(drawing_device(device)),
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not AVAILABLE, reason="this torch has no devices made in Python")
+def test_a_device_that_is_not_named_anywhere_is_used_as_any_other():
+    assert on_device(everything_about_the_device) == {
+        "devices": ["pretend:0", "cpu", "pretend:0"],
+        "random state": [0],
+        "memory": True,
+        "bf16": True,
+        "drawing": "pretend:0",
+    }
+
+
+def test_a_device_that_says_less_is_planned_and_computes_as_a_cpu():
+    """What MPS does not tell, torch's own modules do not have; it is one device, and no number says how much of it."""
+    mps = torch.device("mps", 0)
+    assert available_memory(mps) is None
+    assert not bf16_pays(SimpleNamespace(device=mps))
+    assert device_name(mps) == "mps:0"
+    with current(mps):
+        pass
 
 
 def test_every_thread_that_samples_makes_its_gpu_the_current_one(monkeypatch):

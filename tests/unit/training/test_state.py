@@ -151,6 +151,16 @@ def test_pitfall_37_the_random_generators_are_restored(tmp_path: Path) -> None:
         set_random_state(before)
 
 
+def test_random_states_of_0_2_0_are_restored() -> None:
+    """It had those of CUDA only, and called them so; none on a CPU, and one of a GPU that is not here."""
+    before = random_state()
+    expected = torch.rand(3).tolist()
+    del before["devices"]
+    for devices in ([], [torch.zeros(16, dtype=torch.uint8)]):
+        set_random_state({**before, "cuda": devices})
+        assert torch.rand(3).tolist() == expected
+
+
 def test_pitfall_37_earlier_lines_reach_the_disk_first(tmp_path: Path) -> None:
     """Seen at each sync: the checkpoints that were already there."""
     seen: list[list[int]] = []

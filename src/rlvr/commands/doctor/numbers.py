@@ -184,7 +184,7 @@ def _gradient(patient: Patient, trainer: Trainer, batch: TokenBatch) -> list[tup
 
 
 def _norm(tensors: Iterable[Tensor]) -> float:
-    return sum(float((tensor.double() ** 2).sum()) for tensor in tensors) ** 0.5
+    return sum(float((tensor.cpu().double() ** 2).sum()) for tensor in tensors) ** 0.5
 
 
 def _judged(patient: Patient, trainer: Trainer) -> TokenBatch:

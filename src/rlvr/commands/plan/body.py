@@ -16,7 +16,7 @@ from rlvr.run.ranks import check_shares
 from rlvr.tasks.settings import Functions
 
 SIMULATED = 100_000  # completions; more steps than these fill say little
-LINK_BYTES_S = {"cuda": 25e9, "cpu": 0.5e9}
+LINK_BYTES_S = {"gpu": 25e9, "cpu": 0.5e9}
 """Assumed, not measured: bytes a second between two processes or machines."""
 STRAGGLERS = 0.05  # assumed with several devices
 
@@ -133,7 +133,7 @@ def predict(config: Config, measured: Measured, machines: Machines) -> Predictio
 
 def _costs(config: Config, measured: Measured, machines: Machines) -> Costs:
     """The measured costs, with what passes between several processes."""
-    link = LINK_BYTES_S["cpu" if measured.device.startswith("CPU") else "cuda"]
+    link = LINK_BYTES_S["cpu" if measured.device.startswith("CPU") else "gpu"]
     times = 3 if config.trainer.strategy == "fsdp2" else 2  # weights twice and gradients once; gradients there and back
     share = (machines.gpus - 1) / machines.gpus
     pushed = measured.saved_bytes / link if machines.servers else 0.0
@@ -205,5 +205,5 @@ def _notes(config: Config, measured: Measured, machines: Machines) -> Iterator[s
     if machines.servers:
         yield "a server is taken to be as fast as the local engine on this device"
     if machines.gpus + machines.servers > 1:
-        link = LINK_BYTES_S["cpu" if measured.device.startswith("CPU") else "cuda"]
+        link = LINK_BYTES_S["cpu" if measured.device.startswith("CPU") else "gpu"]
         yield f"assumed: {link / 1e9:g} GB/s between devices, speeds that vary by {STRAGGLERS:.0%}"

@@ -27,6 +27,7 @@ from rlvr.commands.plan.simulate import Costs
 from rlvr.config import Config
 from rlvr.core.batch import to_batch
 from rlvr.core.clock import Clock
+from rlvr.core.devices import device_name
 from rlvr.core.engine import LocalEngine
 from rlvr.core.executor import Background
 from rlvr.core.loop import TrainingRun
@@ -339,7 +340,7 @@ def measure(config: Config, *, gpus: int = 1, seconds: float = 10.0, functions: 
             trained_bytes=trained,
             episode_bytes=bench.episode_bytes,
             disk_bytes_s=_disk_speed(folder.root / "probe"),
-            device=f"CPU, {torch.get_num_threads()} thread(s)" if on_cpu else torch.cuda.get_device_name(),
+            device=f"CPU, {torch.get_num_threads()} thread(s)" if on_cpu else device_name(policy.model.device),
             notes=tuple(notes),
         )
 

@@ -27,7 +27,7 @@ class CachedRunner:
     def __init__(self, model: PreTrainedModel, max_slots: int, *, fixed: bool = False):
         self._model, self._device, self._max_slots = model, model.device, max_slots
         # on a GPU a second set of buffers saves no page faults
-        self._cache = SlotCache(max_slots, fixed=fixed or model.device.type == "cuda")
+        self._cache = SlotCache(max_slots, fixed=fixed or model.device.type != "cpu")
         # transformers 5.24 renames the argument; older releases, and custom code on the Hub, have only the old name
         self._cache_name = "cache" if "cache" in signature(model.forward).parameters else "past_key_values"
         self._owners: list[int] = []  # a row's prefix; -1: none

@@ -37,8 +37,8 @@ class RowSampling(NamedTuple):
 
     @classmethod
     def of(cls, settings: Sequence[SamplingParams], device: torch.device) -> RowSampling:
-        """From the parameters of R requests. Greedy rows do not truncate, so that their logprobs cover the
-        vocabulary."""
+        """From the parameters of R requests, where their tokens are drawn: on a device with float64. Greedy rows do not
+        truncate, so that their logprobs cover the vocabulary."""
 
         def column(name: str, neutral: float, dtype: torch.dtype) -> Tensor:
             values = [getattr(s, name) if s.truncates else neutral for s in settings]

@@ -13,6 +13,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from rlvr.core.devices import drawing_device
 from rlvr.core.engine.cache import Stored
 from rlvr.core.engine.request import Request
 from rlvr.core.engine.runner import Runner
@@ -36,7 +37,7 @@ class Scheduler:
     """
 
     def __init__(self, runner: Runner, *, num_slots: int, max_cached_tokens: int, device: torch.device):
-        self._runner, self._device = runner, device
+        self._runner, self._device, self._draws_on = runner, device, drawing_device(device)
         self._num_slots, self._max_cached_tokens = num_slots, max_cached_tokens
         self.waiting: list[Request] = []  # the next one first
         self.running: list[Request] = []
@@ -48,7 +49,7 @@ class Scheduler:
         # of the R running rows, on the device
         self._last_ids = torch.zeros(0, dtype=torch.int64, device=device)  # [R] sampled, not processed yet
         self._positions = self._last_ids  # [R] of last_ids
-        self._sampling = RowSampling.of([], device)
+        self._sampling = RowSampling.of([], self._draws_on)
         self._truncates = False  # whether a row truncates its distribution
 
     @property
@@ -136,7 +137,7 @@ class Scheduler:
         self.running.extend(requests)
         last_ids = torch.tensor([request.prompt_ids[-1] for request in requests], device=device)
         positions = torch.tensor([len(request.prompt_ids) - 1 for request in requests], device=device)
-        sampling = RowSampling.of([request.sampling for request in requests], device)
+        sampling = RowSampling.of([request.sampling for request in requests], self._draws_on)
         self._last_ids = torch.cat([self._last_ids[:first], last_ids])
         self._positions = torch.cat([self._positions[:first], positions])
         self._sampling = RowSampling(*map(torch.cat, zip(self._sampling.rows(slice(first)), sampling, strict=True)))
@@ -148,7 +149,8 @@ class Scheduler:
         requests, part = self.running[first:], slice(first, None)
         sampling = self._sampling.rows(part)
         self._positions[part] += 1
-        draw = sample(logits, self._positions[part], sampling, truncates=self._truncates)
+        logits = logits.to(self._draws_on)
+        draw = sample(logits, self._positions[part].to(self._draws_on), sampling, truncates=self._truncates)
         self._last_ids[part] = draw.ids
         # the only synchronization with the GPU; float64 holds an id exactly
         ids, behavior, sampled, totals = torch.stack([column.double() for column in draw]).tolist()
@@ -191,7 +193,7 @@ class Scheduler:
         self.running = [self.running[row] for row in left]
         index = torch.tensor(left, dtype=torch.int64, device=self._device)
         self._last_ids, self._positions = self._last_ids[index], self._positions[index]
-        self._sampling = self._sampling.rows(index)
+        self._sampling = self._sampling.rows(index.to(self._draws_on))
 
     def _evict(self) -> None:
         total = sum(len(request.prompt_ids) + request.sampling.max_tokens for request in self.running)
