@@ -18,6 +18,7 @@ from rlvr.core.world import ALONE, World
 from rlvr.scale.launch import open_world
 
 PATIENCE_S = 120.0
+PRELOADED = ["rlvr.app.train", "rlvr.cli.main", "rlvr.cli.train", "rlvr.report.run", "peft", "scipy.stats"]
 
 Job = Callable[..., Any]
 """`job(world, *arguments)`, a function of a module; what it returns must be picklable, without tensors."""
@@ -30,7 +31,7 @@ class RankError(Exception):
 def forkserver() -> ForkServerContext:
     """Processes are forked from one that has made the imports, which take seconds."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["rlvr.app.train", "rlvr.cli.main", "rlvr.cli.train", "peft"])
+    context.set_forkserver_preload(PRELOADED)
     return context
 
 
