@@ -18,7 +18,10 @@ from rlvr.core.world import ALONE, World
 from rlvr.scale.launch import open_world
 
 PATIENCE_S = 120.0
-PRELOADED = ["rlvr.app.train", "rlvr.cli.main", "rlvr.cli.train", "rlvr.report.run", "peft", "scipy.stats"]
+PRELOADED = [
+    *("rlvr.app.train", "rlvr.cli.main", "rlvr.cli.train", "peft", "scipy.stats", "pytest"),
+    *(f"transformers.models.{name}.modeling_{name}" for name in ("llama", "qwen2", "qwen3", "mixtral", "gemma3")),
+]
 
 Job = Callable[..., Any]
 """`job(world, *arguments)`, a function of a module; what it returns must be picklable, without tensors."""
