@@ -32,10 +32,10 @@ from statistics import fmean, median
 from typing import ClassVar
 from unittest.mock import patch
 
-from rlvr.app import policies
-from rlvr.app.train import train
+from rlvr.commands.train.body import train
 from rlvr.config.compose import load_config
 from rlvr.core.engine import LocalEngine
+from rlvr.run import policies
 
 BOUNDS = (0, 1, 2)
 PROMPTS, GROUP = 24, 8

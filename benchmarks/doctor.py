@@ -32,7 +32,7 @@ from tokenizers.trainers import BpeTrainer
 from transformers import PreTrainedTokenizerFast
 
 import rlvr
-from rlvr.app.doctor import doctor
+from rlvr.commands.doctor import body
 from rlvr.tracking.checks import Check
 
 EXAMPLES = Path(__file__).parents[1] / "examples" / "own"
@@ -163,7 +163,7 @@ def examine(case: Case, seed: int = 0) -> list[Check]:
         case.loaded(policy)
         return policy
 
-    real, folder = doctor.load_policy, Path("model")
+    real, folder = body.load_policy, Path("model")
     save(case, folder, seed)
     more: dict[str, Any] = {"rollout.max_completion_tokens": 24, "evaluation.num_examples": 4, **case.settings}
     if case.architecture == "gemma2":  # softcapping has no other implementation
@@ -176,7 +176,7 @@ def examine(case: Case, seed: int = 0) -> list[Check]:
             more |= {"reward": "numeric", "prompt": "plain"}
     if case.reward is not None:
         more["reward"] = case.reward
-    with patch.object(doctor, "load_policy", load):
+    with patch.object(body, "load_policy", load):
         try:
             return rlvr.doctor(folder, **arguments, **more)
         except rlvr.errors.UserError as error:

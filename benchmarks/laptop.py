@@ -34,10 +34,10 @@ import torch
 from laptop_report import file_sizes, markdown, rlvr_side, trl_side
 from vs_trl_report import StepTimes, TrlProcess
 
-from rlvr.app.tasks import open_tasks
-from rlvr.app.train import train
+from rlvr.commands.train.body import train
 from rlvr.config.compose import load_config
 from rlvr.rewards.base import Part
+from rlvr.run.tasks import open_tasks
 from rlvr.tracking.jsonl import read_metrics
 from rlvr.types import Attempt
 

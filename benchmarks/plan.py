@@ -30,14 +30,14 @@ from pathlib import Path
 from statistics import fmean, median
 from unittest.mock import patch
 
-from rlvr.app import policies
-from rlvr.app.costs import measure
-from rlvr.app.plan import Plan, plan
-from rlvr.app.simulate import STAGES, Cluster, Costs, Workload, simulate
-from rlvr.app.train import train
+from rlvr.commands.plan.body import Plan, plan
+from rlvr.commands.plan.costs import measure
+from rlvr.commands.plan.simulate import STAGES, Cluster, Costs, Workload, simulate
+from rlvr.commands.train.body import train
 from rlvr.config.compose import load_config
 from rlvr.core import loop
 from rlvr.core.clock import Clock
+from rlvr.run import policies
 
 STILL = (
     "trainer.learning_rate=1e-9",

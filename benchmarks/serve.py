@@ -29,7 +29,7 @@ from urllib.parse import urlsplit
 import torch
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-from rlvr.app.serving import ServeSettings, open_served
+from rlvr.commands.serve.local import ServeSettings, open_served
 from rlvr.core.engine import LocalEngine
 from rlvr.models.scratch import build_bpe_tokenizer
 from rlvr.types import Completion, SamplingParams

@@ -34,8 +34,6 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch loads
 import torch
 from vs_trl_report import CaseResult, Report, StepTimes, TrlProcess
 
-from rlvr.app.policies import engine_dtype
-from rlvr.app.tasks import open_tasks
 from rlvr.chat.rendering import Chat
 from rlvr.config import Config
 from rlvr.config.compose import load_config
@@ -58,6 +56,8 @@ from rlvr.models.loading import load_for_inference
 from rlvr.models.policy import HubPolicy
 from rlvr.models.scratch import build_model, build_tokenizer
 from rlvr.models.settings import ScratchModel
+from rlvr.run.policies import engine_dtype
+from rlvr.run.tasks import open_tasks
 from rlvr.tasks.base import Task
 from rlvr.tasks.rpn import RpnTask
 from rlvr.tracking.rollout_metrics import rollout_metrics
@@ -235,7 +235,7 @@ def no_evaluation() -> dict[str, float]:
 
 
 def make_run(case: Case, config: Config, task: Task, model_folder: Path, turns: Turns, max_steps: int) -> TrainingRun:
-    """Assemble the product's parts as `rlvr.app` does."""
+    """Assemble the product's parts as `rlvr.run` does."""
     policy = load_for_inference(str(model_folder))
     model, tokenizer = policy.model, policy.tokenizer
     context = int(model.config.max_position_embeddings)

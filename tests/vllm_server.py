@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from rlvr.app.vllm_server import VllmServer, VllmSettings, open_vllm
+from rlvr.commands.serve.vllm import VllmServer, VllmSettings, open_vllm
 from rlvr.models.scratch import build_tokenizer
 
 WORDS = ("<pad>", "<boe>", "<eoe>", *(f"w{i}" for i in range(61)))

@@ -3,7 +3,7 @@
     vf-install vf-musique -p environments
     vf-eval vf-musique -m MODEL -b URL -k VAR -n 20 -a '{"retriever": "hybrid"}'
 
-The library calls the model and keeps the conversation; the rest of an episode is `rlvr.app.musique`. So rewards equal
+The library calls the model and keeps the conversation; the rest of an episode is `rlvr.run.musique`. So rewards equal
 those of rlvr's own training exactly. Each rollout has its own rlvr environment, with its own documents and notes.
 """
 
@@ -19,10 +19,10 @@ from typing import Any
 import verifiers as vf
 from datasets import Dataset
 
-from rlvr.app.musique import Game, open_game
 from rlvr.config.compose import load_task_config
 from rlvr.core.env import TurnText
 from rlvr.errors import UserError
+from rlvr.run.musique import Game, open_game
 from rlvr.tasks.verifiers_env import to_messages
 from rlvr.types import Example, Message, StopReason
 

@@ -16,6 +16,11 @@ def suggestion(name: str, known: list[str]) -> str:
     return f"did you mean {near[0]}? (there are {', '.join(known)})" if near else f"there are {', '.join(known)}."
 
 
+def install(extra: str) -> str:
+    """How to install an extra, in the versions that were tested."""
+    return f"pip install -e '.[{extra}]' -c constraints.txt"
+
+
 class UserError(Exception):
     """A problem outside the program. The message names the object, its value and the remedy."""
 

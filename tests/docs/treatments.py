@@ -99,7 +99,7 @@ TREATMENTS = [
     plain(r"rlvr export (?=.*--push)(?!.*--dry-run).*", "--overwrite", code=1, says="Hub"),
     Treatment(pattern=r"rlvr serve (?!.*--engine vllm).*", kind="server"),
     elsewhere(r"rlvr serve (?=.*--engine vllm).*", "tests/system/test_vllm.py"),
-    elsewhere(r"python -m vllm\..*", "tests/unit/app/test_vllm_server.py"),
+    elsewhere(r"python -m vllm\..*", "tests/unit/commands/test_vllm_server.py"),
     Treatment(pattern=r"curl .*", kind="request"),
     plain(r"rlvr( \w+)? --(help|version)"),
     Treatment(pattern=rf"{LAUNCHERS} .*-m rlvr train.*", kind="launched"),

@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from rlvr.app.train import TrainResult, train
 from rlvr.cli.main import main
+from rlvr.commands.train.body import TrainResult, train
 from rlvr.config.compose import load_config
 from tests.ranks import forkserver
 

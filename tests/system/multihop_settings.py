@@ -14,12 +14,12 @@ from typing import Any
 from unittest.mock import patch
 
 from rlvr import registry
-from rlvr.app.tasks import make_chat
 from rlvr.config import Config
 from rlvr.errors import UserError
 from rlvr.models.policy import HubPolicy
 from rlvr.retrieval.base import Document
 from rlvr.retrieval.retriever import Retriever
+from rlvr.run.tasks import make_chat
 from rlvr.tasks.dataset import DatasetTask
 from rlvr.types import Example, Message
 from tests.system.test_data_settings import DataCase

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rlvr.app.tasks import open_tasks
 from rlvr.chat.rendering import Chat
 from rlvr.config import Config
 from rlvr.config.compose import load_config
 from rlvr.models.policy import HubPolicy
 from rlvr.models.scratch import build_bpe_tokenizer
+from rlvr.run.tasks import open_tasks
 from rlvr.tasks.base import Task
 from rlvr.training.warm_start import warm_start
 from tests.system.harness import DATA, split

@@ -9,10 +9,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from rlvr.app.inference import open_inference
-from rlvr.app.sources import inference_config
 from rlvr.models.policy import HubPolicy
 from rlvr.models.settings import PretrainedModel
+from rlvr.run.inference import open_inference
+from rlvr.run.sources import inference_config
 from tests.system.harness import Cli, check_equal, num_lines, numbers, outcome, rlvr, run_train, split
 from tests.system.small_qwen import save_questions, save_small_qwen
 from tests.unit.models.checkpoints import frozen_bytes
@@ -45,7 +45,7 @@ def overrides(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
 def policies(monkeypatch: pytest.MonkeyPatch) -> list[tuple[HubPolicy, dict[str, bytes]]]:
     """The policies that runs load, each with the bytes of its frozen weights before the first step."""
     loaded: list[tuple[HubPolicy, dict[str, bytes]]] = []
-    module = import_module("rlvr.app.policies")
+    module = import_module("rlvr.run.policies")
     real = module.load_policy
 
     def load(settings: PretrainedModel, **options: Any) -> HubPolicy:

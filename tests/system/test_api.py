@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import rlvr
-from rlvr.api import commands
+from rlvr.commands.eval import function
 from rlvr.errors import ConfigError, UserError
 from tests.system.harness import ENVIRONMENT, Command, check_equal, metrics, num_lines, outcome, wait_until
 from tests.system.harness import rlvr as command
@@ -120,15 +120,15 @@ def test_an_evaluation_on_the_training_rows(run: rlvr.Run, capsys: Capture) -> N
 
 
 def test_a_stopped_evaluation_ends_at_its_next_answer(run: rlvr.Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commands, "in_a_thread", lambda work: work(lambda: True))
-    with pytest.raises(commands._StoppedError):
+    monkeypatch.setattr(function, "in_a_thread", lambda work: work(lambda: True))
+    with pytest.raises(function._StoppedError):
         rlvr.evaluate(run)
 
 
 def test_nothing_to_train_on_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="every training example is also held out, or there is none to train on") as one:
         rlvr.train(data=OTHERS, eval_data=OTHERS, reward=right(), run_dir="none", **TINY)
-    assert [Path(entry.path).name for entry in one.traceback] == ["test_api.py", "commands.py"]
+    assert [Path(entry.path).name for entry in one.traceback] == ["test_api.py", "functions.py"]
     assert not (tmp_path / "none").exists()
 
 

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from rlvr.app import policies
 from rlvr.core.engine import LocalEngine
 from rlvr.core.engine.scheduler import Scheduler
 from rlvr.core.executor import Background
 from rlvr.core.rollout import RolloutSource
 from rlvr.core.trainer import Trainer
 from rlvr.errors import UserError
+from rlvr.run import policies
 from rlvr.tracking.rollouts import EpisodeRecord, read_rollouts
 from rlvr.types import Group, Score
 from tests.system.harness import SMALL, Command, Ran, check_equal, num_lines, outcome, pretrained, run_train, wait_until
@@ -31,7 +31,7 @@ LONG = (
     *("trainer.max_steps=8", "trainer.learning_rate=3e-3", "evaluation.every=3"),
     *("reward=rpn_boxed", "tracker.rollouts_max_groups=null"),
 )
-build = importlib.import_module("rlvr.app.assemble")
+build = importlib.import_module("rlvr.run.assemble")
 TIS = "algorithm.mismatch_correction=truncate"
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from rlvr.app.tasks import open_tasks
 from rlvr.config.compose import load_config
+from rlvr.run.tasks import open_tasks
 from rlvr.tasks.base import Task
 from rlvr.tasks.two_hop import TwoHopTask
 from rlvr.types import Example, Message, ToolSchema

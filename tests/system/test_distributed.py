@@ -14,13 +14,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from rlvr.app import ranks as ranks_module
-from rlvr.app.train import train
+from rlvr.commands.train.body import train
 from rlvr.config.compose import load_config
 from rlvr.core.rollout import RolloutSource
 from rlvr.core.world import World
 from rlvr.errors import UserError
 from rlvr.evaluation.evaluate import grade
+from rlvr.run import ranks as ranks_module
 from rlvr.tracking.rollouts import EpisodeRecord, read_rollouts
 from rlvr.training.checkpoint import list_checkpoints
 from tests.ranks import Ranks

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rlvr.app.doctor.doctor import CHECKS
+from rlvr.commands.doctor.body import CHECKS
 from tests.system.harness import Cli
 from tests.system.small_qwen import save_questions, save_small_qwen
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from rlvr.app.tasks import open_tasks
 from rlvr.config.compose import load_config
 from rlvr.retrieval.base import Document
+from rlvr.run.tasks import open_tasks
 from rlvr.tasks.dataset import DatasetTask
 from tests.system.harness import once
 from tests.system.multihop_settings import CORPUS, MULTIHOP_CASES, NAMES, Stage

@@ -16,11 +16,11 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import rlvr
-from rlvr.app.repeat import find_step, repeated
-from rlvr.app.replay import replay
-from rlvr.app.sources import own_config
+from rlvr.commands.replay.body import replay
+from rlvr.commands.replay.repeat import find_step, repeated
 from rlvr.errors import UserError
 from rlvr.report.run import write_run_report
+from rlvr.run.sources import own_config
 from tests.system.harness import SMALL, Cli, pretrained, run_train
 from tests.unit.report.runs import chunk_of
 
@@ -256,7 +256,7 @@ def test_influence_predicts_updates_without_an_episode(
 ) -> None:
     from scipy.stats import spearmanr
 
-    from rlvr.app.influence import influences
+    from rlvr.commands.replay.influence import influences
 
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     without_each = importlib.import_module("replay_steps").without_each
@@ -358,7 +358,7 @@ def test_a_checkpoint_that_its_run_removes_meanwhile(run: Path, monkeypatch: pyt
     gone = replace(found, checkpoint=run / "checkpoints/step_000003")
     with repeated(config, gone, {}, lambda *_: None) as made:  # from the first weights, which takes longer
         assert made.run.start_step == 0
-    module = importlib.import_module("rlvr.app.assemble")
+    module = importlib.import_module("rlvr.run.assemble")
     real = module.load_checkpoint
 
     def load(*arguments: Any) -> Any:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlvr.app.run_folder import RunFolder, read_config
+from rlvr.run.run_folder import RunFolder, read_config
 from rlvr.tracking.jsonl import read_metrics
 from tests.system.harness import (
     SCRATCH,

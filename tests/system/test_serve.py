@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rlvr.app.serving import ServeSettings, open_served
+from rlvr.commands.serve.local import ServeSettings, open_served
 from rlvr.types import SamplingParams
 from tests.system.harness import Cli
 from tests.system.served import Server, served

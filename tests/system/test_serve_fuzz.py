@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlvr.app.serving import ServeSettings, open_served
+from rlvr.commands.serve.local import ServeSettings, open_served
 from tests.system.small_qwen import save_small_qwen
 from tests.unit.serve.client import Client
 from tests.unit.serve.fuzz import COMPLETIONS, spoilt

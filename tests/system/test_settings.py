@@ -18,7 +18,7 @@ from transformers.models.qwen2.modeling_qwen2 import Qwen2MLP
 
 import rlvr.models.loading
 from rlvr import registry
-from rlvr.app.train import train
+from rlvr.commands.train.body import train
 from rlvr.config import Config
 from rlvr.config.compose import load_config
 from rlvr.config.config import all_keys, keys
@@ -357,7 +357,7 @@ RANKS = f"{SYSTEM}test_distributed.py::"
 SERVERS = f"{UNIT}engines/vllm/"
 ELSEWHERE = {  # what takes several processes, runs or a server, and the test of it
     "reward.max_error_share": f"{SYSTEM}test_bad_rewards.py::test_more_failures_than_allowed_stop_the_run",
-    "name": f"{UNIT}app/test_run_folder.py::test_the_default_name_holds_the_time_and_latest_points_to_it",
+    "name": f"{UNIT}run/test_run_folder.py::test_the_default_name_holds_the_time_and_latest_points_to_it",
     "run_dir": f"{SYSTEM}test_bad_input.py::test_a_run_folder_is_never_overwritten",
     "resume": f"{SYSTEM}test_resume.py::test_more_steps_than_at_first_and_no_more_of_a_finished_run",
     "model.name_or_path": f"{SYSTEM}test_zero_code.py::test_model_steps_and_learning_rate",
@@ -371,7 +371,7 @@ ELSEWHERE = {  # what takes several processes, runs or a server, and the test of
     "engine.urls": f"{SERVERS}test_engine.py::test_requests_are_spread_and_a_session_keeps_its_server",
     "engine.sync": f"{SERVERS}test_push.py::test_pitfall_32_the_merged_model_is_pushed",
     "engine.broadcast_host": f"{SERVERS}test_push.py::test_an_address_that_is_not_this_machines_is_refused",
-    "engine.weights_dir": f"{UNIT}app/test_engines.py::test_servers_read_weights_from_run_folder_or_weights_dir",
+    "engine.weights_dir": f"{UNIT}run/test_engines.py::test_servers_read_weights_from_run_folder_or_weights_dir",
     "engine.timeout_s": f"{SERVERS}test_faults.py::test_a_server_that_hangs_is_not_waited_for",
     "engine.wait_s": f"{SERVERS}test_faults.py::test_a_server_that_does_not_come_back_ends_the_run",
     "engine.max_retries": f"{SERVERS}test_faults.py::test_a_server_that_is_always_wrong_ends_the_run",

@@ -162,7 +162,7 @@ def test_a_warm_start_is_computed_once(tmp_path: Path, monkeypatch: pytest.Monke
         made.append("warm start")
         return warm_start(*args, **how)
 
-    monkeypatch.setattr("rlvr.app.policies.warm_start", counted)
+    monkeypatch.setattr("rlvr.run.policies.warm_start", counted)
     first, second = run("first"), run("second")
     assert len(made) == 1
     check_equal(outcome(first.folder), outcome(second.folder))

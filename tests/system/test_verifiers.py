@@ -16,11 +16,11 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from rlvr.app.tasks import open_tasks
 from rlvr.config.compose import load_config
 from rlvr.errors import ConfigError, UserError
 from rlvr.models.policy import HubPolicy
 from rlvr.models.scratch import build_tokenizer
+from rlvr.run.tasks import open_tasks
 from rlvr.tracking.rollouts import read_rollouts
 from tests.system.harness import once, pretrained, run_train, split
 from tests.system.openai_server import serve

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
-from rlvr.app.musique import Game, open_game
 from rlvr.chat.rendering import Chat
 from rlvr.config.compose import load_config
 from rlvr.core.env import Env
+from rlvr.run.musique import Game, open_game
 from rlvr.types import StopReason
 from tests.system.harness import DATA, split
 from tests.system.qwen import END, chat_policy, show

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 import rlvr
 
 PACKAGE = Path(rlvr.__file__).parent
@@ -22,8 +24,9 @@ LAYERS = (
     ("tasks", "engines"),
     ("training", "evaluation", "report", "serve"),
     ("config", "conf"),
-    ("app",),
-    ("cli", "api"),
+    ("run",),
+    ("cli",),
+    ("commands",),
     ("__main__",),
 )
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
@@ -77,6 +80,28 @@ def test_core_needs_torch_transformers_and_little_else() -> None:
             if module.split(".")[0] not in allowed and room not in of_ours:
                 found.add(f"{file.name}: {module}")
     assert found == set()
+
+
+def test_no_command_imports_another() -> None:
+    found = []
+    for file in sorted((PACKAGE / "commands").rglob("*.py")):
+        own, *_ = file.relative_to(PACKAGE / "commands").parts
+        for module in imported_modules(file.read_text(), "rlvr.commands"):
+            if module.startswith("rlvr.commands.") and module.split(".")[2] != own:
+                found.append(f"{file}: {module}")
+    assert found == []
+
+
+def test_no_file_of_a_command_hides_a_function_of_its_front() -> None:
+    """Importing `commands/x/run.py` would replace the function `run` of `commands/x/__init__.py`."""
+    for front in (PACKAGE / "commands").glob("*/__init__.py"):
+        defined = {node.name for node in ast.parse(front.read_text()).body if isinstance(node, ast.FunctionDef)}
+        assert not defined & {file.stem for file in front.parent.glob("*.py")}, front
+
+
+@pytest.mark.parametrize("folder", [path for path in sorted((PACKAGE / "commands").iterdir()) if path.is_dir()])
+def test_a_command_stays_small(folder: Path) -> None:
+    assert sum(len(file.read_text().splitlines()) for file in folder.glob("*.py")) <= 1700
 
 
 def test_every_room_has_a_layer() -> None:

@@ -55,11 +55,11 @@ def test_nothing_heavy_is_loaded_early(statement: str, forbidden: tuple[str, ...
 
 
 def test_a_run_loads_no_report_or_tracker_early(tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text("import sys, rlvr.app.train; print(*sys.modules)")
+    (tmp_path / "script.py").write_text("import sys, rlvr.commands.train.body; print(*sys.modules)")
     command = Command(log=tmp_path / "err", out=tmp_path / "out", script=tmp_path / "script.py")
     assert command.wait() == 0, command.err
     loaded = (tmp_path / "out").read_text().split()
-    assert "rlvr.app.train" in loaded
+    assert "rlvr.commands.train.body" in loaded
     late = ("rlvr.report.", "mlflow", "wandb", "tensorboard")
     assert [name for name in loaded if name.startswith(late)] == []
 

@@ -6,9 +6,11 @@ Exit status: 0 done, 1 failed, 2 wrong usage or setting, 130 Ctrl-C, 143 SIGTERM
 import argparse
 import importlib
 import os
+import pkgutil
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from importlib.metadata import entry_points
 from typing import NoReturn
 
 from rlvr import __version__
@@ -17,10 +19,6 @@ from rlvr.errors import UserError, nearest, suggestion
 from rlvr.scale.launch import is_local_main_process, tell_launcher, wait_for_the_end
 
 DESCRIPTION = "Train language models with reinforcement learning from verifiable rewards."
-COMMANDS = [
-    *("train", "doctor", "audit", "plan", "eval", "predict", "score", "benchmark", "analyze", "report", "replay"),
-    *("serve", "retrieve", "export"),
-]
 EXAMPLE = """example:
   rlvr train                  learn arithmetic on this machine in about a minute
   rlvr train --help           how to change anything about it
@@ -123,14 +121,28 @@ def _flag_hint(word: str, parser: Parser, command: str) -> str:
     return f"; an override has no dashes: {word.lstrip('-')}" if flag != word and flag.startswith("-") else ""
 
 
+def commands() -> dict[str, str]:
+    """Commands by name, with their modules: the folders of `rlvr.commands`, and what installed packages bring:
+
+        [project.entry-points."rlvr.commands"]
+        diary = "my_package.diary"
+
+    A module has HELP, DESCRIPTION, EXAMPLE, `add_arguments(parser)`, `run(args) -> exit status`, and may have
+    `more_help() -> str`.
+    """
+    (folder,) = importlib.import_module("rlvr.commands").__path__
+    ours = {found.name: f"rlvr.commands.{found.name}" for found in pkgutil.iter_modules([folder])}
+    return {point.name: point.value for point in entry_points(group="rlvr.commands")} | ours
+
+
 def _parsers() -> tuple[Parser, dict[str, Parser]]:
     """The parser and its commands. A command's module loads nothing heavy before its `run`, which returns the
     status."""
     parser = Parser(prog="rlvr", description=DESCRIPTION, epilog=EXAMPLE)
     parser.add_argument("--version", action="version", version=f"rlvr {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
-    for name in COMMANDS:
-        module = importlib.import_module(f"rlvr.cli.{name}")
+    for name, path in commands().items():
+        module = importlib.import_module(path)
         command = subparsers.add_parser(name, help=module.HELP, description=module.DESCRIPTION, epilog=module.EXAMPLE)
         module.add_arguments(command)
         command.set_defaults(run=module.run)

@@ -14,8 +14,8 @@ from rlvr.errors import ConfigError, UserError, suggestion
 from rlvr.progress import progress
 
 if TYPE_CHECKING:
-    from rlvr.app.inference import Inference
     from rlvr.config import Config
+    from rlvr.run.inference import Inference
     from rlvr.tasks.settings import Reads
     from rlvr.tracking.checks import Check
 
@@ -120,7 +120,7 @@ def opened(
         note(f"looking for {args.model} on the Hub")
     hush()
     with progress("loading libraries"):
-        from rlvr.app.inference import open_inference
+        from rlvr.run.inference import open_inference
 
     reads: Reads = "nothing" if own_words else "all" if args.split == "train" else "held_out"
     with ended_by_sigterm(), open_inference(args.model, config, reads=reads) as inference:
@@ -146,8 +146,8 @@ def hush() -> None:
 
 def settings_of(args: argparse.Namespace, changes: Sequence[str]) -> Config:
     """The settings to evaluate the model with."""
-    from rlvr.app.sources import inference_config
     from rlvr.lines import override_lines
+    from rlvr.run.sources import inference_config
 
     lines = override_lines({} if args.retriever is None else {"task.retriever": args.retriever})
     return inference_config(args.model, [*changes, *lines], task=args.task, config_dir=args.config_dir)
@@ -185,7 +185,7 @@ def note(line: str) -> None:
 
 def save_checks(target: str, kind: str, checks: Iterable[Check]) -> None:
     """Write what was found about a run beside it, for its report; a place that cannot be written to is a note."""
-    from rlvr.app.sources import run_of
+    from rlvr.run.sources import run_of
     from rlvr.tracking.checks import write_checks
 
     if (run := run_of(Path(target))) is None:

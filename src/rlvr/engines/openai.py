@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ValidationError
 
 from rlvr.engines.chat_completions import ChatAnswer, EndpointError, read_answer
-from rlvr.errors import ConfigError, UserError
+from rlvr.errors import ConfigError, UserError, install
 from rlvr.types import SamplingParams, ToolSchema
 
 PREFIX = "openai:"
@@ -221,7 +221,7 @@ def _openai() -> Any:
     try:
         import openai
     except ImportError as error:
-        raise UserError("a model behind an endpoint needs the official client: pip install -e '.[openai]'.") from error
+        raise UserError(f"a model behind an endpoint needs the official client: {install('openai')}.") from error
     return openai
 
 

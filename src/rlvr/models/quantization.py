@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor, nn
 
-from rlvr.errors import UserError
+from rlvr.errors import UserError, install
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -30,7 +30,7 @@ def settings_for(bits: Literal[4, 8], dtype: torch.dtype) -> Any:
         import bitsandbytes  # noqa: F401
     except ImportError as error:
         raise UserError(
-            "model.load_in_4bit and model.load_in_8bit need bitsandbytes: pip install -e '.[quantization]'"
+            f"model.load_in_4bit and model.load_in_8bit need bitsandbytes: {install('quantization')}"
         ) from error
     from transformers import BitsAndBytesConfig
 

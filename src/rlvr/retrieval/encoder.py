@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rlvr.errors import ConfigError
+from rlvr.errors import ConfigError, install
 from rlvr.progress import progress
 from rlvr.retrieval.text import readable
 
@@ -101,8 +101,7 @@ def load_encoder(name: str | None) -> Encoder:
     source = model_source(name)
     if importlib.util.find_spec("sentence_transformers") is None:
         raise ConfigError(
-            "the retriever semantic needs the library sentence-transformers; install it with: pip install "
-            "-e '.[semantic]'"
+            f"the retriever semantic needs the library sentence-transformers; install it with: {install('semantic')}"
         )
     return _loaded(source)
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
-from rlvr.errors import ConfigError, UserError
+from rlvr.errors import ConfigError, UserError, install
 from rlvr.retrieval.base import Document, RetrievalError, first_wrong
 from rlvr.retrieval.retriever import Retriever
 
@@ -98,7 +98,7 @@ def serve(name: str, retriever: Retriever, host: str, port: int) -> None:
 
 def check_installed() -> None:
     if any(importlib.util.find_spec(name) is None for name in ("starlette", "uvicorn")):
-        raise ConfigError("--serve needs starlette and uvicorn; install them with: pip install -e '.[serve]'")
+        raise ConfigError(f"--serve needs starlette and uvicorn; install them with: {install('serve')}")
 
 
 def make_app(name: str, retriever: Retriever) -> Starlette:

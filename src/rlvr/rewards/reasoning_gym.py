@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, cast
 
-from rlvr.errors import UserError
+from rlvr.errors import UserError, install
 from rlvr.registry import register
 from rlvr.rewards.base import INVALID, Grade, Part
 from rlvr.types import Attempt
@@ -40,7 +40,7 @@ class ReasoningGym(Part):
 
 def require_reasoning_gym() -> None:
     if importlib.util.find_spec("reasoning_gym") is None:
-        raise UserError("reasoning_gym is not installed: pip install -e '.[reasoning-gym]'.")
+        raise UserError(f"reasoning_gym is not installed: {install('reasoning-gym')}.")
 
 
 def score(dataset: str, settings: str, answer: str, entry: Mapping[str, Any]) -> float | None:

@@ -11,7 +11,7 @@ from ipaddress import ip_address
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from rlvr.errors import ConfigError, UserError
+from rlvr.errors import ConfigError, UserError, install
 from rlvr.serve.sampling import Pool, Served
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def is_loopback(host: str) -> bool:
 def check_installed() -> None:
     """ConfigError if the libraries of the extra are missing."""
     if any(importlib.util.find_spec(name) is None for name in ("starlette", "uvicorn")):
-        raise ConfigError("rlvr serve needs starlette and uvicorn; install them with: pip install -e '.[serve]'")
+        raise ConfigError(f"rlvr serve needs starlette and uvicorn; install them with: {install('serve')}")
 
 
 def serve(

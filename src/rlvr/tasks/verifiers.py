@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 from unittest import mock
 
 from rlvr.core.env import Env
-from rlvr.errors import ConfigError, UserError
+from rlvr.errors import ConfigError, UserError, install
 from rlvr.registry import register
 from rlvr.rows import ascii_text
 from rlvr.settings import Text, setting
@@ -215,9 +215,7 @@ def library() -> Any:
     except importlib.metadata.PackageNotFoundError:
         found = "no version"
     if found != VERSION:
-        raise UserError(
-            f"task=verifiers needs verifiers {VERSION}, but {found} is installed: pip install -e '.[verifiers]'."
-        )
+        raise UserError(f"task=verifiers needs verifiers {VERSION}, but {found} is installed: {install('verifiers')}.")
     module = importlib.import_module("verifiers.legacy")
     if "VF_LOG_LEVEL" not in os.environ:  # rlvr counts and reports failures
         logging.getLogger("verifiers").setLevel(logging.CRITICAL)

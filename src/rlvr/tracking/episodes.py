@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 
+from rlvr.tracking.evaluations import EvaluationRecord
 from rlvr.tracking.rollouts import CallRecord, Decode, EpisodeRecord, TextTurn, TurnRecord
 from rlvr.types import GradedAnswer, Group, StopReason
 
@@ -104,6 +105,17 @@ def turn_lines(turns: Sequence[TextTurn], prompt: str) -> Iterator[Line]:
         yield from (_labelled("", [(f"calls {call_text(call)}", PLAIN)]) for call in turn.calls)
         if turn.reply is not None:
             yield _labelled("reply", [(visible(turn.reply), MASKED)])
+
+
+def by_turn(record: EvaluationRecord) -> str:
+    """An evaluated episode with tools: completions, calls and replies, then the grade."""
+    lines = ["".join(text for text, _ in line).rstrip() for line in turn_lines(record.turns, record.prompt)]
+    return "\n".join([f"---- {visible(record.example_id)}", *lines, visible(grade_line(record))]) + "\n"
+
+
+def grade_line(record: EvaluationRecord) -> str:
+    grade = GradedAnswer(answer=record.answer, correct=record.correct, failure=record.failure)
+    return grade_text(grade, record.expected, record.stop_reason)
 
 
 def _labelled(label: str, spans: Line) -> Line:

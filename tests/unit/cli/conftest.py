@@ -86,7 +86,7 @@ class FakeTraining:
 def training(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeTraining:
     monkeypatch.chdir(tmp_path)
     fake = FakeTraining()
-    module = ModuleType("rlvr.app.train")
+    module = ModuleType("rlvr.commands.train.body")
     module.train = fake.train  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "rlvr.app.train", module)
+    monkeypatch.setitem(sys.modules, "rlvr.commands.train.body", module)
     return fake

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rlvr.cli.help import page
+from rlvr.commands.train.help import page
 from rlvr.config.config import CHOICES, Config, all_keys
 from rlvr.config.messages import Spelling, find_spelling, spellings
 from rlvr.registry import names
@@ -24,7 +24,7 @@ seed experiment_name run_name
 
 def test_the_page_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RLVR_DATA", raising=False)  # which defaults of tasks follow
-    assert PAGE.read_text() == page(), "run `python -m rlvr.cli.help > docs/configuration.md`"
+    assert PAGE.read_text() == page(), "run `python -m rlvr.commands.train.help > docs/configuration.md`"
 
 
 def test_every_parameter_of_the_rpn_specification_is_named() -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rlvr.app.summary import summary
+from rlvr.commands.train.summary import summary
 from rlvr.config.compose import load_config
 from rlvr.errors import ConfigError
 from rlvr.models.settings import PretrainedModel

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from rlvr.app.tasks import TaskOpener
 from rlvr.config.compose import load_task_config
 from rlvr.core.env import Reply, TurnText
 from rlvr.engines.openai import Endpoint
@@ -14,6 +13,7 @@ from rlvr.errors import UserError
 from rlvr.evaluation.evaluate import conclude, examples_of, play_set
 from rlvr.evaluation.players import EndpointPlayer, Played
 from rlvr.evaluation.summary import EvaluationResult
+from rlvr.run.tasks import TaskOpener
 from rlvr.tasks.base import Task
 from rlvr.types import Example, Message, SamplingParams, Score, StopReason
 from tests.system.openai_server import Misbehave, Model, error, never, serve

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rlvr.app.serving import ServeSettings, open_served
+from rlvr.commands.serve.local import ServeSettings, open_served
 from rlvr.serve.sampling import Served
 from tests.system.small_qwen import save_small_qwen
 from tests.unit.serve.chain import save_chain

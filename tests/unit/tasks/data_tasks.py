@@ -13,9 +13,9 @@ import yaml
 
 import rlvr
 from rlvr import registry
-from rlvr.app.tasks import TaskOpener
 from rlvr.config import Config
 from rlvr.core.env import TurnText
+from rlvr.run.tasks import TaskOpener
 from rlvr.settings import validated
 from rlvr.tasks.base import Task
 from rlvr.tasks.prompts import MarkersSettings

@@ -179,7 +179,7 @@ def test_a_hub_that_never_answers_is_given_up(tmp_path: Path) -> None:
 
 
 def test_importing_the_tasks_does_not_import_datasets(tmp_path: Path) -> None:
-    code = "import sys, rlvr.app.tasks; assert not {'datasets', 'pyarrow', 'reasoning_gym', 'jax'} & {*sys.modules}"
+    code = "import sys, rlvr.run.tasks; assert not {'datasets', 'pyarrow', 'reasoning_gym', 'jax'} & {*sys.modules}"
     (tmp_path / "script.py").write_text(code)
     command = Command(script=tmp_path / "script.py", log=tmp_path / "log")
     assert command.wait() == 0, command.err

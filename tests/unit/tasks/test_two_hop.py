@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from rlvr.app.tasks import open_tasks
 from rlvr.chat.rendering import Chat
 from rlvr.config.compose import load_config
 from rlvr.core.env import Env, Reply, TurnText
 from rlvr.errors import ConfigError, UserError
 from rlvr.models.scratch import build_tokenizer
+from rlvr.run.tasks import open_tasks
 from rlvr.tasks.two_hop import TwoHopTask
 from rlvr.types import Example, Message, StopReason, ToolCall, TraceStep
 

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from rlvr.errors import ConfigError
+from rlvr.errors import ConfigError, install
 from rlvr.settings import Component
 
 Status = Literal["finished", "killed", "failed"]  # completed; stopped on request; ended by an error
@@ -87,10 +87,8 @@ class Tracker(Component, ABC):
     def check_installed(self) -> None:
         spec = importlib.util.find_spec(self.needs_package) if self.needs_package else None
         if self.needs_package and (spec is None or spec.origin is None):  # no origin: only a folder of that name
-            install = self.needs_package if ":" in self.name else f"-e '.[{self.needs_package}]'"
-            raise ConfigError(
-                f"tracker.report_to: {self.name} needs a library that is not installed; pip install {install}."
-            )
+            remedy = f"pip install {self.needs_package}" if ":" in self.name else install(self.needs_package)
+            raise ConfigError(f"tracker.report_to: {self.name} needs a library that is not installed; {remedy}.")
 
     def load(self) -> None:
         if self.needs_package:

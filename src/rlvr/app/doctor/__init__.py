@@ -1,1 +1,0 @@
-"""`rlvr doctor`: the run's own parts, tried on the user's model, tokenizer, template, data and reward."""

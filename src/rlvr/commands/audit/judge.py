@@ -1,0 +1,246 @@
+"""Grades the probes of all cases, and counts failures by kind, per example: texts of one example are correlated.
+
+Rewards have any range, so a text is judged by its share of the way from wrong to right, for the same example:
+
+    wrap(other answer) -1    wrap(gold) 3    text 1.2    share 0.55: paid (more than half)
+"""
+
+import asyncio
+import math
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from rlvr.commands.audit.exploits import OTHERWISE, REMEDIES, exploit_probes
+from rlvr.commands.audit.rewrites import Case, Group, Probe, edit_probes, rewrite_probes
+from rlvr.evaluation.intervals import Interval, wilson
+from rlvr.tracking.checks import Check
+from rlvr.types import Example
+
+PAID = 0.5  # a text with a larger share is paid
+MOST_ERRORS = 2  # examples whose verifier failed, by kind; a hanging one takes its whole time limit for each text
+MOST_TEXTS = 3  # of a kind, in a report
+NUM_LOW = 3  # other answers that a right one is compared with
+STABILITY = "same text twice"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verdict:
+    """`Verdict(value=1.0)`; a verifier that failed has NaN and a message."""
+
+    value: float
+    message: str = ""
+
+    @property
+    def failed(self) -> bool:
+        return math.isnan(self.value)
+
+
+Verifier = Callable[[Example, str], Awaitable[Verdict]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """Values of a wrong and of a right answer."""
+
+    low: float
+    full: float
+
+    def share(self, value: float) -> float:
+        if self.full <= self.low:  # it does not tell right from wrong
+            return float(value >= self.full)
+        return (value - self.low) / (self.full - self.low)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """A text that was misjudged; `score` is None and `message` the reason if the verifier failed on it."""
+
+    verifier: str
+    group: Group
+    kind: str
+    question: str
+    gold: str
+    text: str
+    score: float | None
+    full: float
+    message: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """The examples of a kind that were misjudged: right answers that are not paid, wrong ones that are."""
+
+    verifier: str
+    group: Group
+    kind: str
+    num_examples: int
+    num_failed: int
+    num_errors: int  # examples for which the verifier raised or ran out of time; no failures
+
+    @property
+    def share(self) -> Interval:
+        return wilson(self.num_failed, self.num_examples)
+
+    @property
+    def remedy(self) -> str:
+        return REMEDIES.get(self.kind, OTHERWISE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Audit:
+    target: str
+    rows: tuple[Row, ...]
+    findings: tuple[Finding, ...]
+    notes: tuple[str, ...]
+    threshold: float  # largest share of examples of an edit that may be paid
+
+    @property
+    def alarms(self) -> list[Row]:
+        """Wrong texts that are paid, and verifiers that contradict themselves."""
+        failed = [row for row in self.rows if row.num_failed]
+        return [
+            row
+            for row in failed
+            if row.group in ("exploit", "stability", "adversary")
+            or (row.group == "edit" and row.share.value > self.threshold)
+        ]
+
+    @property
+    def refused(self) -> list[Row]:
+        """Right answers that are not paid; not those that only the format refuses."""
+        return [row for row in self.rows if row.group == "rewrite" and row.num_failed]
+
+    @property
+    def flagged(self) -> list[str]:
+        return list(dict.fromkeys(row.kind for row in (*self.refused, *self.alarms)))
+
+    def checks(self) -> Iterator[Check]:
+        """A row a kind, for a report: wrong texts that are paid have failed, right ones that are refused are noted."""
+        for row in self.rows:
+            wrong = "refused" if row.group in ("rewrite", "format") else "paid"
+            texts = [one for one in self.findings if (one.verifier, one.kind) == (row.verifier, row.kind)]
+            yield Check(
+                name=row.kind,
+                status="fail" if row in self.alarms else "notice" if row in self.refused else "ok",
+                says=f"{row.verifier}: {row.num_failed} of {row.num_examples} {wrong} ({row.share.low:.0%} to "
+                f"{row.share.high:.0%}), {row.num_errors} errors",
+                evidence={"texts": [vars(one) for one in texts[:MOST_TEXTS]]} if texts else {},
+                remedy=row.remedy,
+            )
+
+
+class Judge:
+    """One verifier, its scales, and what it got wrong."""
+
+    def __init__(self, name: str, verifier: Verifier, cases: Sequence[Case]) -> None:
+        self.name, self._verifier, self._cases = name, verifier, cases
+        self.findings = list[Finding]()
+        self._counts: dict[tuple[Group, str], list[str]] = defaultdict(list)  # outcomes, by example
+
+    async def run(self, on_progress: Callable[[int, int], None] = lambda done, total: None) -> None:
+        self.scales = await self._scales()
+        for index, case in enumerate(self._cases):
+            kinds: dict[tuple[Group, str], list[Probe]] = defaultdict(list)
+            for probe in (*rewrite_probes(case), *edit_probes(case), *exploit_probes(case, index)):
+                kinds[probe.group, probe.kind].append(probe)
+            wanted = [key for key in kinds if self._counts[key].count("error") < MOST_ERRORS]
+            found = await asyncio.gather(*(self._outcome(case, self.scales[index], kinds[key]) for key in wanted))
+            for key, outcome in zip(wanted, found, strict=True):
+                self._counts[key].append(outcome)
+            await self._repeat(case, self.scales[index])
+            on_progress(index + 1, len(self._cases))
+
+    @property
+    def rows(self) -> list[Row]:
+        return [
+            Row(
+                verifier=self.name,
+                group=group,
+                kind=kind,
+                num_examples=len(outcomes),
+                num_failed=outcomes.count("failed"),
+                num_errors=outcomes.count("error"),
+            )
+            for (group, kind), outcomes in self._counts.items()
+            if outcomes
+        ]
+
+    def note_failures(self, group: Group, kind: str, findings: Iterable[Finding], num_examples: int) -> None:
+        """Failures that were found elsewhere."""
+        found = list(findings)
+        self.findings += found
+        self._counts[group, kind] = ["failed"] * len(found) + ["right"] * (num_examples - len(found))
+
+    def finding(self, case: Case, probe: Probe, verdict: Verdict, full: float) -> Finding:
+        return Finding(
+            verifier=self.name,
+            group=probe.group,
+            kind=probe.kind,
+            question=case.question,
+            gold=case.gold if probe.gold is None else probe.gold,
+            text=probe.text,
+            score=None if verdict.failed else verdict.value,
+            full=full,
+            message=verdict.message,
+        )
+
+    async def _scales(self) -> list[Scale]:
+        """For an example whose own answer is not paid more than others: the median of the rest."""
+        found: list[Scale | None] = []
+        values = list[float]()
+        for case in self._cases:
+            full = await self._verifier(case.example, case.wrap(case.gold))
+            others = [await self._verifier(case.example, case.wrap(other)) for other in case.others[:NUM_LOW]]
+            seen = [one.value for one in others if not one.failed]
+            values += [one.value for one in (full, *others) if not one.failed]
+            tells = not full.failed and seen and full.value > min(seen)
+            found.append(Scale(low=min(seen), full=full.value) if tells else None)
+        good = [scale for scale in found if scale is not None]
+        if good:
+            usual = Scale(low=median(one.low for one in good), full=median(one.full for one in good))
+        else:  # full marks are its best ones
+            usual = Scale(low=min(values, default=0.0), full=max(values, default=0.0))
+        return [scale or usual for scale in found]
+
+    async def _outcome(self, case: Case, scale: Scale, probes: Sequence[Probe]) -> str:
+        outcome = "right"
+        for probe in probes:
+            verdict = await self._grade(case, probe, probe.text)
+            share = scale.share(verdict.value)
+            if probe.twin is not None:
+                share = min(share, scale.share((await self._grade(case, probe, probe.twin)).value))
+            if verdict.failed and probe.gold is not None:
+                continue  # to refuse such a gold is right
+            if verdict.failed:
+                outcome = "error" if outcome == "right" else outcome
+                self.findings.append(self.finding(case, probe, verdict, scale.full))
+            elif (share > PAID) != probe.is_right:
+                outcome = "failed"
+                self.findings.append(self.finding(case, probe, verdict, scale.full))
+        return outcome
+
+    async def _grade(self, case: Case, probe: Probe, text: str) -> Verdict:
+        example = case.example
+        if probe.gold is not None:
+            example = Example(id=example.id, messages=example.messages, answer=probe.gold, metadata=_bare(example))
+        return await self._verifier(example, text)
+
+    async def _repeat(self, case: Case, scale: Scale) -> None:
+        outcome = "right"
+        for answer in (case.gold, *case.others[:1]):
+            text = case.wrap(answer)
+            first, second = [await self._verifier(case.example, text) for _ in range(2)]
+            if not (first.failed or second.failed) and first.value != second.value:
+                outcome = "failed"
+                message = f"then {second.value:g}"
+                probe = Probe(kind=STABILITY, group="stability", text=text)
+                verdict = Verdict(value=first.value, message=message)
+                self.findings.append(self.finding(case, probe, verdict, scale.full))
+        self._counts["stability", STABILITY].append(outcome)
+
+
+def _bare(example: Example) -> Mapping[str, object]:
+    """Metadata without other spellings of the answer."""
+    return {key: value for key, value in example.metadata.items() if key != "aliases"}

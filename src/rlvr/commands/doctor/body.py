@@ -1,0 +1,99 @@
+"""Runs the checks of `rlvr doctor` in order."""
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from rlvr.commands.doctor import numbers, task, template, tokens, training
+from rlvr.commands.doctor.patient import Patient, skip
+from rlvr.config import Config
+from rlvr.engines.openai import PREFIX
+from rlvr.errors import ConfigError
+from rlvr.models.devices import choose_device, choose_products
+from rlvr.models.loading import load_policy
+from rlvr.models.settings import PretrainedModel
+from rlvr.progress import progress
+from rlvr.run.policies import check_engine, set_threads
+from rlvr.run.ranks import quiet
+from rlvr.run.sources import weights_of
+from rlvr.run.tasks import open_tasks
+from rlvr.tasks.settings import Functions
+from rlvr.tracking.checks import Check
+
+CHECKS: tuple[Callable[[Patient], Check], ...] = (
+    *tokens.CHECKS,
+    *template.CHECKS,
+    template.ids_are_kept,
+    *task.CHECKS,
+    *numbers.CHECKS[:1],
+    *tokens.STOPS,
+    *numbers.CHECKS[1:],
+    *training.CHECKS,
+)
+
+NO_TEMPLATE = "the tokenizer has no chat template: messages are joined line by line"
+
+OnProgress = Callable[[int, int], None]
+
+
+def trained_from(model: str, config: Config) -> Config:
+    """The settings of a run that starts from `model`. ConfigError for an endpoint, UserError if it is not there."""
+    if model.startswith(PREFIX):
+        raise ConfigError(f"{model} is an endpoint, whose weights are not here: name a folder or a Hub id.")
+    settings = config.model.pretrained or PretrainedModel(name_or_path=model, dtype="float32")
+    settings = settings.model_copy(update={"name_or_path": weights_of(model)})
+    return quiet(config.model_copy(update={"model": settings}))
+
+
+def examine(
+    config: Config, functions: Functions | None = None, on_progress: OnProgress = lambda i, n: None
+) -> list[Check]:
+    """Every check in order. UserError if the model or the data cannot be loaded."""
+    with opened(config, functions) as patient:
+        return list(examined(patient, on_progress))
+
+
+@contextmanager
+def opened(config: Config, functions: Functions | None = None) -> Iterator[Patient]:
+    settings = config.model.pretrained
+    assert settings is not None, "see trained_from"
+    with ExitStack() as stack:
+        root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rlvr-doctor-")))
+        check_engine(config)
+        device = choose_device(config.trainer.device)
+        choose_products(device, config.trainer.precision)
+        with progress(f"loading {settings.name_or_path}"):
+            policy = load_policy(settings, seed=config.seed, device=device)
+        set_threads(config, policy)
+        family = policy.model.config.get_text_config().model_type
+        tasks = stack.enter_context(open_tasks(config, family, functions or {}))
+        patient = Patient(config, tasks, policy, root)
+        yield patient
+        for one in {id(p): p for p in (patient, patient.as_run)}.values():
+            if "engine" in vars(one):
+                one.engine.close()
+
+
+def examined(patient: Patient, on_progress: OnProgress = lambda i, n: None) -> Iterator[Check]:
+    """The checks; one that raises has failed. The same error again is said once."""
+    known: dict[str, str] = {}
+    of_template = () if patient.policy.tokenizer.chat_template else template.CHECKS
+    for number, check in enumerate(CHECKS):
+        on_progress(number, len(CHECKS))
+        begin, name = time.perf_counter(), check.__name__
+        try:
+            found = skip(NO_TEMPLATE) if check in of_template else check(patient)
+        except Exception as error:  # what users bring may fail anywhere
+            line = f"{type(error).__name__}: {' '.join(str(error).split())}"[:500]
+            if line in known:
+                found = skip(f"as {known[line]}, it cannot be checked")
+            else:
+                known[line] = name
+                found = Check(
+                    status="fail", says=line, remedy="correct what the error names; the checks above may say more"
+                )
+        yield replace(found, name=name, seconds=round(time.perf_counter() - begin, 3))
+    on_progress(len(CHECKS), len(CHECKS))

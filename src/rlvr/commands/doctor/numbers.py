@@ -1,0 +1,308 @@
+"""Checks of logprobs, loss, gradient and update."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from rlvr.commands.doctor.patient import Interview, Patient, difference, skip, verdict
+from rlvr.commands.doctor.template import end_of_turn
+from rlvr.core.batch import to_batch
+from rlvr.core.episode import ChatModel, run_episode
+from rlvr.core.packing import microbatches
+from rlvr.core.policy import forward
+from rlvr.core.trainer import Trainer, scatter
+from rlvr.models.adapters import adapter_weights
+from rlvr.tracking.checks import Check
+from rlvr.types import Episode, Group, Message, SamplingParams, TokenBatch
+
+NO_STEP = 1e-30  # a learning rate that changes no weight
+STEPS = (1e-4, 3e-4, 3e-5, 1e-3, 1e-2)  # in norms of the weights: one of them is neither rounding nor curvature
+SLOPE_TOLERANCE = 0.03
+
+
+def weights_finite(patient: Patient) -> Check:
+    bad: dict[str, list[int]] = {}
+    for name, weight in patient.model.named_parameters():
+        if weight.is_floating_point() and not (finite := torch.isfinite(weight)).all():
+            bad[name] = torch.nonzero(~finite.flatten(1).all(1) if weight.dim() > 1 else ~finite)[:3, 0].tolist()
+    return verdict(
+        bool(bad),
+        f"{len(bad)} weight tensors hold NaN or infinity, first {next(iter(bad), '')}",
+        "every weight is finite",
+        "take an earlier checkpoint: this one diverged, or was written in float16",
+        rows=bad,
+    )
+
+
+def passes_repeat(patient: Patient) -> Check:
+    again = patient.trainer(layout="rows").score(patient.batch).old_logprobs
+    gap, where = difference(patient.batch, patient.scored, again)
+    return verdict(
+        gap > patient.tolerance / 100,
+        f"two passes over the same rows differ by {gap:.2g} in a logprob: the model draws random numbers",
+        "two passes over the same rows give the same logprobs",
+        "switch dropout and other noise off in the model's code: rlvr keeps the model in eval mode",
+        **where,
+    )
+
+
+@torch.no_grad()
+def trainer_is_model(patient: Patient) -> Check:
+    """Against the model's own forward pass over each row alone."""
+    batch, temperature = patient.batch, patient.config.rollout.temperature
+    plain = torch.zeros_like(batch.behavior_logprobs)
+    for row, length in enumerate(batch.lengths.tolist()):
+        ids = batch.ids[row : row + 1, :length].to(patient.model.device)
+        logits = patient.model(input_ids=ids, use_cache=False).logits[0, :-1].float() / temperature
+        plain[row, 1:length] = torch.log_softmax(logits, -1).gather(1, ids[0, 1:, None])[:, 0].cpu()
+    gap, where = difference(batch, patient.scored, plain)
+    return verdict(
+        gap > patient.tolerance,
+        f"the trainer's logprobs differ by {gap:.2g} from the model's own forward pass",
+        f"the trainer's logprobs are those of the model's own forward pass (largest difference {gap:.1g})",
+        "the model's forward changes the logits (a scale, a cap, a temperature) in a way its config does not say: name "
+        "it there (logit_scale, logits_scaling, final_logit_softcapping), or remove it",
+        **where,
+    )
+
+
+def _engine_is_trainer(patient: Patient, temperature: float) -> Check:
+    batch = to_batch(patient.sample(temperature))
+    gap, where = difference(
+        batch, batch.behavior_logprobs, patient.trainer(temperature, "rows").score(batch).old_logprobs
+    )
+    how = f"at temperature {temperature:g}, with {len(batch.ids)} completions of shared prompts on 3 slots"
+    return verdict(
+        gap > patient.tolerance,
+        f"engine and trainer differ by {gap:.2g} in a logprob {how}",
+        f"engine and trainer agree {how} (largest difference {gap:.1g})",
+        "the ratio of the update starts beside 1: look for code of the model that treats a cache, a mask or positions "
+        "in another way than a plain forward pass, and report the architecture",
+        **where,
+    )
+
+
+def engine_is_trainer(patient: Patient) -> Check:
+    return _engine_is_trainer(patient, 1.0)
+
+
+def engine_is_trainer_cooler(patient: Patient) -> Check:
+    return _engine_is_trainer(patient, 0.7)
+
+
+def three_turns(patient: Patient) -> Check:
+    """The engine keeps keys and values from turn to turn. About a quarter of the vocabulary ends a turn."""
+    example = patient.task.train_example(0)
+    messages = tuple(message for message in example.messages if not message.tool_calls)
+    ends = frozenset(range(3, len(patient.policy.tokenizer), 4)) | patient.chat.stop_ids
+    model = ChatModel(engine=patient.engine, chat=patient.chat, max_context_tokens=patient.engine.max_context_tokens)
+
+    def sampling(number: int) -> Callable[[int], SamplingParams]:
+        return lambda turn: replace(patient.params(10 * number + turn, 1.0, 24), stop_ids=ends)
+
+    async def play() -> list[Episode]:
+        patient.engine.load_weights(0)
+        asked = [
+            run_episode(example, Interview(messages), model, sampling(n), sample_index=n, seed=n) for n in range(4)
+        ]
+        return list(await asyncio.gather(*asked))
+
+    episodes = asyncio.run(play())
+    batch = to_batch([Group(example=example, episodes=tuple(episodes))])
+    gap, where = difference(batch, batch.behavior_logprobs, patient.trainer(1.0, "rows").score(batch).old_logprobs)
+    turns = sum(len(episode.turns) for episode in episodes)
+    return verdict(
+        gap > patient.tolerance,
+        f"engine and trainer differ by {gap:.2g} in a logprob of episodes of several turns",
+        f"engine and trainer agree over {turns} turns of 4 episodes in {len(batch.ids)} rows (largest difference "
+        f"{gap:.1g})",
+        "what the engine keeps from turn to turn is not what a plain forward pass computes: report the architecture",
+        **where,
+    )
+
+
+def packed_alone(patient: Patient) -> Check:
+    """A packed row must not see its neighbor, and must have the logprobs of the row alone."""
+    batch = patient.batch
+    other = int(batch.lengths.sub(batch.prompt_lengths).argmax())
+    ids = torch.where(
+        batch.loss_mask, (batch.ids + 1) % int(patient.model.config.get_text_config().vocab_size), batch.ids
+    )
+    changed = replace(batch, ids=torch.where(torch.arange(len(ids))[:, None] == other, ids, batch.ids))
+    rest = replace(batch, loss_mask=batch.loss_mask & (torch.arange(len(ids))[:, None] != other))
+    try:
+        trainer = patient.trainer(layout="shared")
+        before, after = (trainer.score(one).old_logprobs for one in (batch, changed))
+    except (TypeError, ValueError, RuntimeError) as error:
+        return Check(status="fail", says=f"the model refuses packed rows ({_line(error)})", remedy=SLOWER)
+    leak, where = difference(rest, before, after)
+    shift, place = difference(batch, before, patient.scored)
+    bound = patient.tolerance
+    if leak > bound:
+        says, where = f"a neighbor's tokens change a packed row's logprob by {leak:.2g}: attention leaks", where
+    else:
+        says, where = f"a packed row's logprob differs by {shift:.2g} from the row alone: positions leak", place
+    return verdict(
+        max(leak, shift) > bound,
+        says,
+        f"packed rows have the logprobs of the rows alone, whatever their neighbors are ({leak:.1g}, {shift:.1g})",
+        SLOWER,
+        **where,
+        layout=patient.layout,
+    )
+
+
+SLOWER = (
+    "let the model's code use the attention_mask and position_ids it is given; where the short probe at the start of a "
+    "run notices, training goes on with the slower layout of single rows"
+)
+
+
+def _line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"[:300]
+
+
+@torch.no_grad()
+def _loss(trainer: Trainer, batch: TokenBatch) -> float:
+    weights, total = trainer.objective.loss_weights(batch), 0.0
+    for microbatch in microbatches(batch, range(len(batch.ids)), trainer.packing):
+        predicted = forward(trainer.policy, microbatch, trainer.objective.temperature)
+        place = (microbatch.rows, microbatch.columns)
+        whole = predicted.map(lambda x, place=place: scatter(x, place, weights.shape))
+        own = torch.zeros_like(weights).index_put(place, weights[place])
+        total += float(trainer.objective.loss(batch, own, whole).loss)
+    return total
+
+
+def _gradient(patient: Patient, trainer: Trainer, batch: TokenBatch) -> list[tuple[torch.nn.Parameter, Tensor]]:
+    trainer.update(batch, 0)
+    trainer.optimizer.state.clear()  # twice the weights
+    return [(p, p.grad) for p in patient.policy.parameters() if p.grad is not None]
+
+
+def _norm(tensors: Iterable[Tensor]) -> float:
+    return sum(float((tensor.double() ** 2).sum()) for tensor in tensors) ** 0.5
+
+
+def _judged(patient: Patient, trainer: Trainer) -> TokenBatch:
+    return trainer.objective.advantages(trainer.score(patient.batch))
+
+
+def gradient_is_slope(patient: Patient) -> Check:
+    """The loss, moved along its gradient, changes as the gradient says."""
+    if patient.policy.dtype != torch.float32:
+        return skip("the frozen weights are not in float32: a finite difference would measure rounding")
+    with patient.unchanged():
+        trainer = patient.trainer(learning_rate=NO_STEP, max_grad_norm=1e30)
+        batch = _judged(patient, trainer)
+        gradient = _gradient(patient, trainer, batch)
+        norm = _norm(g for _, g in gradient)
+        if norm == 0:
+            return Check(status="fail", says="the gradient of the loss is 0", remedy=LEARNS)
+        start, slopes = [p.detach().clone() for p, _ in gradient], list[float]()
+        for share in STEPS:
+            step, ends = share * _norm(start), []
+            for sign in (1, -1):
+                with torch.no_grad():
+                    for (p, g), value in zip(gradient, start, strict=True):
+                        p.copy_(value + sign * step / norm * g)
+                ends.append(_loss(trainer, batch))
+            slopes.append((ends[0] - ends[1]) / (2 * step * norm))
+            if abs(slopes[-1] - 1) < SLOPE_TOLERANCE:
+                break
+    best = min(slopes, key=lambda slope: abs(slope - 1))
+    return verdict(
+        abs(best - 1) >= SLOPE_TOLERANCE,
+        f"the loss changes by {best:.3g} times what its gradient says (finite differences)",
+        f"the loss changes by {best:.4f} times what its gradient says (finite differences)",
+        "the backward of a layer is not the derivative of its forward: look for custom autograd functions, hooks on "
+        "gradients, or kernels of your own in the model's code",
+        slopes=slopes,
+        gradient_norm=norm,
+    )
+
+
+LEARNS = (
+    "look for requires_grad_(False), detach() or torch.no_grad() in the model's code; for adapters, for matrices A and "
+    "B that are both 0"
+)
+
+
+def weights_learn(patient: Patient) -> Check:
+    """Gradients reach every trained tensor, and no other."""
+    with patient.unchanged():
+        trainer = patient.trainer(epochs=1, learning_rate=NO_STEP)
+        gradient = {id(p) for p, g in _gradient(patient, trainer, _judged(patient, trainer)) if g.any()}
+    adapters = {} if patient.policy.adapters is None else adapter_weights(patient.model)
+    wanted = adapters or dict(patient.model.named_parameters())
+    live = {name for name, p in wanted.items() if id(p) in gradient}
+    # a new adapter's B is 0, so A has no gradient yet
+    dead = sorted(n for n in wanted if n not in live and n.replace(".lora_A.", ".lora_B.") not in live)
+    extra = sorted(n for n, p in patient.model.named_parameters() if p.requires_grad and n not in wanted)
+    found = [f"{len(dead)} never learn, first {dead[0]}"] if dead else []
+    found += [f"{len(extra)} more should be frozen, first {extra[0]}"] if extra else []
+    what = "adapter matrices" if adapters else "weight tensors"
+    return verdict(
+        bool(dead or extra),
+        f"of {len(wanted)} {what} {', and '.join(found)}",
+        f"all {len(wanted)} {what} get a gradient" + (", the model under them none" if adapters else ""),
+        LEARNS if dead else "freeze the base model: requires_grad_(False) on everything that is no adapter",
+        without_gradient=dead[:10],
+        trained_by_mistake=extra[:10],
+    )
+
+
+def end_token_learns(patient: Patient) -> Check:
+    """An embedding's padding row has no gradient."""
+    padding = getattr(patient.model.get_input_embeddings(), "padding_idx", None)
+    if patient.policy.adapters is not None or not patient.several_turns:
+        return skip("embeddings are frozen, or no token follows the end of a turn")
+    end = end_of_turn(patient.chat, Message(role="assistant", content=""))
+    return verdict(
+        padding in end,
+        f"the token {padding} ends a turn and is the padding of the embedding, whose row gets no gradient",
+        "the token that ends a turn is not the padding of the embedding",
+        "set pad_token_id in config.json to another token: rlvr needs none, and masks by length",
+        padding_id=padding,
+        end_of_turn=list(end),
+    )
+
+
+def update_follows_reward(patient: Patient) -> Check:
+    """After an update on one rewarded completion in each group, it is likelier beside the others."""
+    batch = patient.batch
+    with patient.unchanged():
+        trainer = patient.trainer(epochs=1)
+        before = patient.scored
+        trainer.update(trainer.objective.advantages(trainer.score(batch)), 0)
+        after = patient.trainer(layout="rows").score(batch).old_logprobs
+    assert before is not None, "scored"
+    assert after is not None, "scored"
+    change = ((after - before) * batch.loss_mask).sum(1) / batch.loss_mask.sum(1)
+    up, down = float(change[batch.rewards > 0].mean()), float(change[batch.rewards <= 0].mean())
+    return verdict(
+        not up > down,
+        f"one update moved the logprob of a rewarded token by {up:+.2g}, of another by {down:+.2g}",
+        f"one update moved the logprob of a rewarded token by {up:+.2g}, of another by {down:+.2g}",
+        "the gradient points the wrong way: see gradient_is_slope and weights_learn, and the learning rate",
+        rewarded=up,
+        others=down,
+    )
+
+
+CHECKS = (
+    weights_finite,
+    passes_repeat,
+    trainer_is_model,
+    engine_is_trainer,
+    engine_is_trainer_cooler,
+    packed_alone,
+    three_turns,
+    weights_learn,
+    end_token_learns,
+    gradient_is_slope,
+    update_follows_reward,
+)

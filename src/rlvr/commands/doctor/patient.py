@@ -1,0 +1,279 @@
+"""The parts of a run as the checks use them, and what a check says."""
+
+import asyncio
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlvr.chat.coding import Coder
+from rlvr.chat.rendering import Chat
+from rlvr.config import Config
+from rlvr.core.algorithms.objective import Objective
+from rlvr.core.batch import to_batch
+from rlvr.core.engine.base import OnToken
+from rlvr.core.env import Reply
+from rlvr.core.packing import Layout, Packing
+from rlvr.core.settings import cpu_tokens
+from rlvr.core.trainer import Trainer
+from rlvr.core.world import ALONE
+from rlvr.engines.settings import LocalEngineSettings
+from rlvr.errors import UserError
+from rlvr.models.devices import in_bf16
+from rlvr.models.loading import value_head
+from rlvr.models.policy import HubPolicy
+from rlvr.run.policies import Sampler, make_engine
+from rlvr.run.tasks import Tasks, make_chat
+from rlvr.scale.fsdp import make_parallel
+from rlvr.tasks.base import Task
+from rlvr.tracking.checks import Check
+from rlvr.training.layout import choose_layout
+from rlvr.types import (
+    Completion,
+    Episode,
+    Example,
+    Group,
+    Message,
+    SamplingParams,
+    Score,
+    StopReason,
+    TokenBatch,
+    Turn,
+    TurnText,
+)
+
+SLOTS = 3  # of the engine: fewer than completions, so that finished ones are replaced
+LENGTHS = (9, 3, 12, 6)  # of the completions of a group, in tokens
+GROUPS = 2
+EXACT, ROUNDED = 1e-3, 0.25
+"""Largest difference of two logprobs of a token: in float32, and where a side computes in bfloat16."""
+
+
+def verdict(wrong: bool, bad: str, good: str, remedy: str, **evidence: Any) -> Check:
+    """A failed check that says `bad` and its remedy if something is `wrong`, else one that says `good`."""
+    if wrong:
+        return Check(status="fail", says=bad, remedy=remedy, evidence=evidence)
+    return Check(status="ok", says=good, evidence=evidence)
+
+
+def skip(why: str, **evidence: Any) -> Check:
+    return Check(status="skipped", says=why, evidence=evidence)
+
+
+class Scripted:
+    """An engine that gives prepared completions in turn."""
+
+    policy_version = 0
+
+    def __init__(self, completions: Sequence[Sequence[int]]) -> None:
+        self._left = [tuple(ids) for ids in completions]
+
+    async def generate(
+        self,
+        prompt_ids: Sequence[int],
+        sampling: SamplingParams,
+        *,
+        session: Hashable | None = None,
+        on_token: OnToken | None = None,
+    ) -> Completion:
+        return finished(self._left.pop(0))
+
+    def release(self, session: Hashable) -> None: ...
+
+    def load_weights(self, version: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def finished(ids: tuple[int, ...]) -> Completion:
+    zeros = (0.0,) * len(ids)
+    return Completion(
+        token_ids=ids,
+        behavior_logprobs=zeros,
+        sampling_logprobs=zeros,
+        stop_reason=StopReason.STOP,
+        policy_version=0,
+    )
+
+
+class Interview:
+    """Asks the same three times, whatever is answered."""
+
+    max_turns: int | None = 3
+    tools = ()
+
+    def __init__(self, messages: tuple[Message, ...]) -> None:
+        self._messages = messages
+
+    async def start(self) -> tuple[Message, ...]:
+        return self._messages
+
+    async def step(self, said: Message) -> Reply:
+        return Reply(messages=(Message(role="user", content=self._messages[-1].content),), done=False)
+
+    async def score(self, turns: Sequence[TurnText]) -> Score:
+        return Score(value=1.0)
+
+
+class Patient:
+    """The user's model with the run's chat, engine and trainer, each made when first used.
+
+    They compute in float32 here, so that an error of the mathematics is not taken for rounding; `as_run` has the run's
+    own precision and engine.
+    """
+
+    def __init__(self, config: Config, tasks: Tasks, policy: HubPolicy, root: Path, *, exact: bool = True) -> None:
+        self.as_run = self if not exact else Patient(config, tasks, policy, root, exact=False)
+        trainer: dict[str, Any] = {"warmup_steps": 0, "strategy": "single", "world_size": None}
+        sections: dict[str, Any] = {}
+        if exact:
+            trainer |= {"precision": "fp32"}
+            sections["engine"] = LocalEngineSettings(max_batch_size=SLOTS, dtype="float32")
+            sections["rollout"] = config.rollout.model_copy(update={"max_staleness": 0})
+        sections["trainer"] = config.trainer.model_copy(update=trainer)
+        self.config = config.model_copy(update=sections)
+        self.tasks, self.policy, self.root = tasks, policy, root
+
+    @property
+    def model(self) -> Any:
+        return self.policy.model
+
+    @property
+    def task(self) -> Task:
+        return self.tasks.own.eval_sets()[0]
+
+    @property
+    def several_turns(self) -> bool:
+        return self.config.task.num_turns > 1
+
+    @cached_property
+    def chat(self) -> Chat:
+        return make_chat(self.config, self.policy, self.tasks.own)
+
+    @cached_property
+    def coder(self) -> Coder:
+        return Coder(self.policy.tokenizer)
+
+    def reads(self, text: str) -> bool:
+        """Whether the tokenizer can encode the text; one of words knows no others."""
+        try:
+            return bool(self.coder.encode(text)) or not text
+        except UserError:
+            return False
+
+    @cached_property
+    def layout(self) -> Layout:
+        return choose_layout(self.policy)
+
+    @cached_property
+    def engine(self) -> Sampler:
+        return make_engine(self.config, self.policy, self.root)
+
+    @property
+    def tolerance(self) -> float:
+        """Largest difference between two logprobs of a token that rounding explains."""
+        rounds = in_bf16(self.config.trainer.precision, self.model) or not self.config.engine.in_process
+        return EXACT if self.policy.dtype == torch.float32 and not rounds else ROUNDED
+
+    def trainer(
+        self, temperature: float | None = None, layout: Layout | None = None, *, epochs: int = 2, **settings: Any
+    ) -> Trainer:
+        """The run's trainer with other `settings`. With two passes over a batch it scores the old policy, and its loss
+        is a function of the weights."""
+        own, policy = self.config.trainer.model_copy(update=settings), self.policy
+        algorithm = self.config.algorithm.model_copy(update={"num_epochs": epochs, "num_minibatches": 1})
+        if "values" in algorithm.needs:
+            critic = value_head(self.model.config.get_text_config().hidden_size).to(self.model.device)
+            policy = replace(policy, value_head=critic)
+        return Trainer(
+            policy=policy,
+            objective=Objective(
+                algorithm=algorithm,
+                max_completion_tokens=self.config.rollout.max_completion_tokens,
+                temperature=self.config.rollout.temperature if temperature is None else temperature,
+            ),
+            settings=own,
+            seed=self.config.seed,
+            packing=Packing(layout=layout or self.layout, max_tokens=cpu_tokens(own.microbatch_tokens)),
+            parallel=make_parallel(own, ALONE, bf16=in_bf16(own.precision, self.model)),
+        )
+
+    def prompt(self, index: int) -> tuple[Example, tuple[int, ...]]:
+        """A training example, and the ids of its first prompt."""
+        example = self.task.train_example(index)
+        env = self.task.env(example)
+        return example, self.chat.encode_prompt(asyncio.run(env.start()), env.tools)
+
+    def params(self, index: int, temperature: float, max_tokens: int) -> SamplingParams:
+        return SamplingParams(
+            max_tokens=max_tokens, stop_ids=self.chat.stop_ids, seed=self.config.seed + index, temperature=temperature
+        )
+
+    def sample(self, temperature: float = 1.0) -> tuple[Group, ...]:
+        """Completions of different lengths for two prompts, on fewer slots than completions; the first is rewarded."""
+        prompts = [self.prompt(index) for index in range(GROUPS)]
+
+        async def sampled() -> list[Completion]:
+            self.engine.load_weights(0)  # weights may have changed since the last call
+            asked = [
+                self.engine.generate(ids, self.params(4 * n + k, temperature, length))
+                for n, (_, ids) in enumerate(prompts)
+                for k, length in enumerate(LENGTHS)
+            ]
+            return list(await asyncio.gather(*asked))
+
+        found, size = asyncio.run(sampled()), len(LENGTHS)
+        return tuple(
+            Group(
+                example=example, episodes=tuple(map(as_episode, (ids,) * size, found[n * size :][:size], range(size)))
+            )
+            for n, (example, ids) in enumerate(prompts)
+        )
+
+    @cached_property
+    def batch(self) -> TokenBatch:
+        """The rows of a sample at the run's temperature."""
+        return to_batch(self.sample(self.config.rollout.temperature))
+
+    @cached_property
+    def scored(self) -> Tensor | None:
+        """The trainer's logprobs of `batch`, of each row alone."""
+        return self.trainer(layout="rows").score(self.batch).old_logprobs
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Gives the weights back as they were before the block, without gradients."""
+        before = [(parameter, parameter.detach().clone()) for parameter in self.policy.parameters()]
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for parameter, value in before:
+                    parameter.copy_(value)
+                    parameter.grad = None
+
+
+def as_episode(prompt_ids: tuple[int, ...], completion: Completion, index: int) -> Episode:
+    return Episode(
+        example_id="",
+        sample_index=index,
+        seed=0,
+        turns=(Turn(prompt_ids=prompt_ids, completion=completion),),
+        score=Score(value=float(index == 0)),
+        stop_reason=StopReason.STOP,  # cut on purpose: not to be left out of the loss
+    )
+
+
+def difference(batch: TokenBatch, first: Tensor | None, second: Tensor | None) -> tuple[float, dict[str, Any]]:
+    """The largest difference between two logprobs of a sampled token, and where it is."""
+    assert first is not None, "scored"
+    assert second is not None, "scored"
+    gaps = torch.where(batch.loss_mask, (first - second).abs().nan_to_num(torch.inf), 0.0)
+    row, column = divmod(int(gaps.argmax()), gaps.shape[1])
+    numbers = [round(float(x[row, column]), 6) for x in (first, second)]
+    return float(gaps.max()), {"token_id": int(batch.ids[row, column]), "position": column, "logprobs": numbers}

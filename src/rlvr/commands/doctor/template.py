@@ -1,0 +1,325 @@
+"""Checks of the chat template, and of the tokens that are trained on."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+from unittest.mock import patch
+
+from rlvr.chat.rendering import Chat, end_ids
+from rlvr.chat.template import PLACE, Template
+from rlvr.commands.doctor.patient import Interview, Patient, Scripted, skip, verdict
+from rlvr.core.batch import to_batch
+from rlvr.core.env import Env
+from rlvr.core.episode import ChatModel, run_episode
+from rlvr.envs.tool_env import ToolEnv
+from rlvr.envs.tools import make_tool
+from rlvr.tracking.checks import Check
+from rlvr.types import Attempt, Example, Group, Message, SamplingParams, Score, StopReason, ToolCall
+
+LONG = " ".join(f"word{number}" for number in range(600))
+
+
+def look_up(text: str) -> str:
+    """Find what is known about a text.
+
+    Args:
+        text: Words to look for.
+    """
+    return f"Nothing is known about {len(text)} letters."
+
+
+TOOL = make_tool(look_up, timeout_s=10.0, inline=True)
+
+
+def user(content: str) -> Message:
+    return Message(role="user", content=content)
+
+
+def call_of(text: str) -> Message:
+    call = ToolCall(id="call_0", name="look_up", arguments={"text": text})
+    return Message(role="assistant", content="", tool_calls=(call,))
+
+
+def reply_to(said: Message) -> Message:
+    """What follows: the tool's result, or another question."""
+    calls = said.tool_calls
+    return (
+        Message(role="tool", content="Found it.", name="look_up", call_id=calls[0].id) if calls else user("And then?")
+    )
+
+
+def end_of_turn(chat: Chat, said: Message, text: str = "") -> tuple[int, ...]:
+    """The token that the template puts behind a completion, if it stops; else any that stops."""
+    if text and chat.tool_format.name == "words" and said.tool_calls:
+        return ()  # the end of the call is sampled as part of it
+    if chat._template is None:
+        return tuple(sorted(chat.stop_ids & end_ids(chat._tokenizer, None))[:1] or sorted(chat.stop_ids)[:1])
+    behind = chat.encode_reply([reply_to(said)], last_id=-1, said=said)[:1]
+    return behind if set(behind) & chat.stop_ids else tuple(sorted(chat.stop_ids)[:1])
+
+
+def _template(patient: Patient) -> Template:
+    template = patient.chat._template
+    assert template is not None, "checked before"
+    return template
+
+
+def _lead(template: Template | None, said: Message, written: str) -> str:
+    """What a model writes before its answer: the rest of the header (GPT-OSS), or the end of open reasoning."""
+    if template is None:
+        return ""
+    if template.can.opened:
+        return f"\n{template.marks.close.strip()}\n\n"
+    prompt = template.render([user("x")])
+    before, found, _ = (template.tried([user("x"), said]) or "").partition(written)
+    lead = before.removeprefix(prompt) if found and before.startswith(prompt) else ""
+    return "" if template.marks.close.strip() in lead else lead
+
+
+def _shorter(first: str, second: str) -> dict[str, str]:
+    """Both texts around their first difference."""
+    place = next(
+        (i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second))
+    )
+    return {"appended": first[max(0, place - 40) : place + 40], "rendered": second[max(0, place - 40) : place + 40]}
+
+
+def _followed(patient: Patient, texts: Sequence[str], *, calls: bool = False) -> dict[str, Any] | None:
+    """Converse over these completions: None if each prompt extends the last one and is what the template renders."""
+    chat, tools = patient.chat, [TOOL.schema] if calls else []
+    messages = [user("What is known?")]
+    ids = chat.encode_prompt(messages, tools)
+    for turn, text in enumerate(texts):
+        said = call_of(text) if calls else Message(role="assistant", content=text)
+        written = chat.tool_format.write(said.tool_calls, tools) if calls else text
+        lead = _lead(_template(patient), said, written)
+        completion = (*patient.coder.encode(lead + written), *end_of_turn(chat, said, written))
+        parsed = chat.parse(completion, StopReason.STOP, tools)
+        # a space that the template writes before every answer would be rendered twice
+        messages.append(replace(parsed, content=parsed.content.removeprefix(lead)) if lead.isspace() else parsed)
+        reply = reply_to(messages[-1] if calls else said)
+        following = chat.next_prompt(ids, completion, messages, [reply], tools)
+        whole = (*ids, *completion)
+        messages.append(reply)
+        appended, rendered = chat.decode(following), chat.decode(chat.encode_prompt(messages, tools))
+        if following[: len(whole)] != whole:
+            return {"turn": turn + 1, **_shorter(chat.decode(whole), rendered), "begins": "a new row"}
+        if appended != rendered:
+            return {"turn": turn + 1, **_shorter(appended, rendered), "begins": "no new row"}
+        ids = following
+    return None
+
+
+def _follows(patient: Patient, texts: Sequence[str], what: str, *, calls: bool = False) -> Check:
+    found = _followed(patient, texts, calls=calls)
+    bad = f"the template changes what was said before: {what}, turn {found and found['turn']}"
+    if found and not patient.several_turns:
+        return skip(f"{bad}; episodes of this task have one turn", **found)
+    return verdict(
+        bool(found),
+        bad,
+        f"each prompt extends the last one and is what the template renders: {what}",
+        "edit chat_template.jinja so that earlier messages are rendered as they were; until then rlvr trains on what "
+        "was sampled, but a server that renders the conversation shows the model another text",
+        **(found or {}),
+    )
+
+
+def appends_after_user(patient: Patient) -> Check:
+    return _follows(patient, ["It is blue.", "Then it rains.", "The end."], "answers and questions in turn")
+
+
+def appends_after_tools(patient: Patient) -> Check:
+    return _follows(patient, ["the sky", "the rain"], "calls and results in turn", calls=True)
+
+
+def keeps_reasoning(patient: Patient) -> Check:
+    template = _template(patient)
+    if template.can.opened or _lead(template, Message(role="assistant", content=PLACE), PLACE).strip():
+        return skip("the header of a completion begins its reasoning: appends_after_user follows it")
+    text = f"{template.marks.open.strip()}\nLet me see.\n{template.marks.close.strip()}\n\nIt is"
+    return _follows(patient, [f"{text} blue.", f"{text} wet."], "reasoning before answers")
+
+
+def keeps_spaces(patient: Patient) -> Check:
+    return _follows(patient, ["\n  It is blue. \n", "   Yes.\n\n"], "answers that begin and end with spaces")
+
+
+def same_every_day(patient: Patient) -> Check:
+    class Later(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> datetime:
+            return datetime.now(tz) + timedelta(days=400, hours=7, minutes=3)
+
+    template = _template(patient)
+    messages = [Message(role="system", content="Be brief."), user("x")]
+    today = template.render(messages)
+    with patch("transformers.utils.chat_template_utils.datetime", Later):
+        later = template.render(messages)
+    return verdict(
+        today != later,
+        "the template writes the date into every prompt: runs cannot be repeated, and a resumed one sees other prompts",
+        "the same messages give the same prompt on another day",
+        "replace strftime_now(...) in chat_template.jinja by a fixed date",
+        **(_shorter(today, later) if today != later else {}),
+    )
+
+
+def opens_completion(patient: Patient) -> Check:
+    """The prompt ends with the header that conversations have before the assistant's words."""
+    template, asked = _template(patient), user("rlvr-question")
+    bare, prompt = template.render([asked], header=False), template.render([asked])
+    whole = template.tried([asked, Message(role="assistant", content=PLACE)], header=False) or ""
+    told, wanted = (_dense(text.partition(asked.content)[2]) for text in (prompt, whole.partition(PLACE)[0]))
+    for mark in (template.marks.open, template.marks.close):  # reasoning may be open in one of them
+        told, wanted = told.replace(_dense(mark), ""), wanted.replace(_dense(mark), "")
+    header = told.removeprefix(_dense(bare.partition(asked.content)[2]))
+    missing = not header and told != wanted
+    return verdict(
+        bool(wanted) and (missing or header not in wanted),
+        "the prompt does not end with the header of the assistant"
+        + (": add_generation_prompt has no effect" if missing else " that conversations have"),
+        "the prompt ends with the header of the assistant",
+        "render the header at the end of chat_template.jinja where add_generation_prompt is true",
+        prompt=prompt[-80:],
+        conversation=whole[-120:],
+    )
+
+
+def _dense(text: str) -> str:
+    return "".join(text.split())
+
+
+def whole_messages(patient: Patient) -> Check:
+    """Every message is in the prompt once, unchanged, in order, under its own header."""
+    template = _template(patient)
+    odd = 'first <b>&amp; "it\'s" {x} {{y}} 3<4\n    second #end'
+    texts = [f"{role} {odd} {LONG} last-of-{role}" for role in ("system", "asked", "answered", "again")]
+    roles: Any = ("system", "user", "assistant", "user")
+    messages = [Message(role=role, content=text) for role, text in zip(roles, texts, strict=True)]
+    text = template.render(messages)
+    places = [text.find(one) for one in texts]
+    wrong = next((role for role, one in zip(roles, texts, strict=True) if text.count(one) != 1), None)
+    bad = f"the {wrong} message is not rendered once and unchanged" if wrong else "messages are not in their order"
+    return verdict(
+        wrong is not None or places != sorted(places),
+        bad,
+        "each message is in the prompt once, unchanged and in order",
+        "render message.content as it is in chat_template.jinja: no slices, escapes or filters, and no sorting",
+        characters={one[:9]: [len(one), place] for one, place in zip(texts, places, strict=True)},
+    )
+
+
+def tool_results(patient: Patient) -> Check:
+    """A tool's words must not stand where the assistant's do."""
+    template = _template(patient)
+    result = Message(role="tool", content=PLACE, name="look_up", call_id="call_0")
+    text = template.tried([user("x"), call_of("y"), result], tools=[TOOL.schema]) or ""
+    before, found, _ = text.partition(PLACE)
+    asked = template.render([user("x")], tools=[TOOL.schema])
+    header = asked.removeprefix(template.render([user("x")], header=False, tools=[TOOL.schema])).strip()
+    wrong = not found or (bool(header) and before.rstrip().endswith(header))
+    return verdict(
+        wrong,
+        "a tool's result is rendered as the assistant's own words" if found else "a tool's result is not rendered",
+        "a tool's result has a header of its own",
+        "give messages of the role `tool` a header that is not the assistant's in chat_template.jinja",
+        before_the_result=before[-80:],
+    )
+
+
+def whole_calls(patient: Patient) -> Check:
+    """A long call comes back as it was rendered."""
+    template = _template(patient)
+    said, format_ = call_of(LONG), template.format.name
+    text = template.render([user("x"), said, reply_to(said)], tools=[TOOL.schema])
+    return verdict(
+        LONG not in text,
+        f"the arguments of a long call are cut or changed in the prompt (format {format_})",
+        f"a call with {len(LONG):,} letters of arguments is rendered whole (format {format_})",
+        "render tool_call.function.arguments whole in chat_template.jinja",
+        rendered=text[-200:],
+    )
+
+
+def ends_turns(patient: Patient) -> Check:
+    """The template's end of a turn is one token, and other samplers stop on it, too."""
+    template = _template(patient)
+    said = Message(role="assistant", content="Blue.")
+    text = template.render([user("x"), said, user("y")])
+    behind = patient.coder.encode(text.rpartition("Blue.")[2])[:1]
+    own = end_ids(patient.policy.tokenizer, patient.model)
+    stops = bool(set(behind) & patient.chat.stop_ids)
+    names = {token: patient.chat.decode([token]) for token in sorted({*behind, *own})}
+    return verdict(
+        not stops or not set(behind) & own,
+        f"the template ends an answer with {names.get(behind[0] if behind else -1)!r}, "
+        + ("and neither tokenizer nor generation config name it as an end" if stops else "which is no end token"),
+        f"the template ends an answer with {names.get(behind[0] if behind else -1)!r}, an end token of the model",
+        "set eos_token_id in generation_config.json (a list may hold several) and eos_token of the tokenizer to the "
+        "end of a turn; rlvr stops on every end token it finds, other samplers run on",
+        template_end=list(behind),
+        model_ends=sorted(own),
+        tokens=names,
+    )
+
+
+class _Paid:
+    name = "reward"
+
+    async def verify(self, attempt: Attempt) -> Score:
+        return Score(value=1.0)
+
+
+def ids_are_kept(patient: Patient) -> Check:
+    """Three turns with tools: the trained row has the sampled ids, and its mask is 1 on them alone."""
+    chat, tools = patient.chat, [TOOL.schema]
+    said = [call_of("the sky"), call_of("the rain"), Message(role="assistant", content="Blue  and wet.")]
+    written = [chat.tool_format.write(m.tool_calls, tools) if m.tool_calls else m.content for m in said]
+    completions = [
+        (*patient.coder.encode(_lead(chat._template, m, text) + text), *end_of_turn(chat, m, text))
+        for m, text in zip(said, written, strict=True)
+        if patient.reads(text)
+    ]
+    example = Example(id="doctor", messages=(user("What is known?"),), answer="")
+    env: Env = ToolEnv(example, tools=[TOOL], state=None, verifier=_Paid(), max_turns=3)
+    if patient.task.vocabulary is not None:  # words alone: no question of ours, and no tool
+        example = patient.task.train_example(0)
+        completions = [patient.coder.encode(patient.task.demonstration(0, 1.0)[1])] * 3
+        env = Interview(example.messages)
+    model = ChatModel(engine=Scripted(completions), chat=chat, max_context_tokens=10**9)
+    params = SamplingParams(max_tokens=10**6, stop_ids=chat.stop_ids, seed=0)
+    episode = asyncio.run(run_episode(example, env, model, lambda turn: params, sample_index=0, seed=0))
+    batch = to_batch([Group(example=example, episodes=(episode,))])
+    sampled = [token for ids in completions for token in ids]
+    trained = batch.ids[batch.loss_mask].tolist()
+    row = [
+        (chat.decode([token]), bool(mask))
+        for ids, masks, length in zip(batch.ids, batch.loss_mask, batch.lengths.tolist(), strict=True)
+        for token, mask in zip(ids[:length].tolist(), masks[:length].tolist(), strict=True)
+    ]
+    return verdict(
+        sampled != trained or len(episode.turns) != 3,
+        f"{len(episode.turns)} turns sampled {len(sampled)} tokens, and {len(trained)} are trained on",
+        f"over 3 turns with tools exactly the {len(sampled)} sampled ids are trained on, in {len(batch.ids)} row(s)",
+        "name the tool format that the model writes (prompt.tool_format): a call that is not read ends the episode",
+        row=row,
+        sampled_ids=sampled[:40],
+        trained_ids=trained[:40],
+    )
+
+
+CHECKS = (
+    same_every_day,
+    opens_completion,
+    whole_messages,
+    ends_turns,
+    whole_calls,
+    tool_results,
+    appends_after_user,
+    appends_after_tools,
+    keeps_reasoning,
+    keeps_spaces,
+)

@@ -1,0 +1,171 @@
+"""Checks of precision, weights on their way, checkpoints and resume."""
+
+import os
+import shutil
+from dataclasses import replace
+
+from rlvr.commands.doctor.patient import Patient, difference, skip, verdict
+from rlvr.core.algorithms.losses import kl_estimate, mismatch_log_weight
+from rlvr.core.batch import to_batch
+from rlvr.models.devices import in_bf16
+from rlvr.models.loading import load_policy
+from rlvr.models.settings import PretrainedModel
+from rlvr.run.assemble import make_rollouts
+from rlvr.run.policies import Setup, engine_dtype
+from rlvr.run.run_folder import RunFolder
+from rlvr.tracking.checks import Check
+from rlvr.tracking.console import Console
+from rlvr.training.checkpoint import latest_checkpoint, load_checkpoint
+from rlvr.training.memory import size_text
+from rlvr.training.state import CheckpointSchedule
+
+MOST_KL = 0.01  # as in docs/metrics.md
+LARGE_STEP = 1e-2  # a learning rate that every logprob shows
+
+
+def dtypes(patient: Patient) -> Check:
+    config, policy = patient.as_run.config, patient.policy
+    trained = {str(p.dtype).removeprefix("torch.") for p in policy.parameters()}
+    sampled = engine_dtype(config, policy) if config.engine.in_process else "the server's"
+    found = {
+        "weights": str(policy.dtype).removeprefix("torch."),
+        "trained": sorted(trained),
+        "products": "bfloat16" if in_bf16(config.trainer.precision, policy.model) else "float32",
+        "sampled_with": str(sampled).removeprefix("torch."),
+    }
+    return verdict(
+        trained != {"float32"},
+        f"trained weights are {', '.join(sorted(trained)) or 'none'}: a step of 1e-6 would be rounded away",
+        f"trained weights are float32, products {found['products']}, sampling in {found['sampled_with']}",
+        "set model.dtype=float32, or train adapters",
+        **found,
+    )
+
+
+def mismatch(patient: Patient) -> Check:
+    """Sampler against trainer in the run's own precision and engine."""
+    run = patient.as_run
+    batch = to_batch(run.sample(run.config.rollout.temperature))
+    old = run.trainer().score(batch).old_logprobs
+    assert old is not None
+    log_weight, _ = mismatch_log_weight(old, batch.behavior_logprobs)
+    kl = float(kl_estimate(-log_weight, "k3")[batch.loss_mask].mean())
+    gap, where = difference(batch, batch.behavior_logprobs, old)
+    return verdict(
+        not kl <= MOST_KL,
+        f"sampler and trainer differ by {kl:.2g} nats a token in the run's own precision (largest {gap:.2g})",
+        f"sampler and trainer differ by {kl:.1g} nats a token in the run's own precision (largest {gap:.1g})",
+        "set trainer.precision=fp32 and engine.dtype=float32 to see whether it is rounding; if so, "
+        "algorithm.mismatch_correction=truncate",
+        mismatch_kl=kl,
+        **where,
+    )
+
+
+def weights_reach_engine(patient: Patient) -> Check:
+    run = patient.as_run
+    engine, before = run.engine, patient.scored  # made before the update: one kind of engine copies the weights
+    with patient.unchanged():
+        trainer = run.trainer(epochs=1, learning_rate=LARGE_STEP)
+        batch = patient.batch
+        trainer.update(trainer.objective.advantages(trainer.score(batch)), 0)
+        engine.load_weights(1)
+        fresh = to_batch(run.sample(1.0))
+        gap, where = difference(fresh, fresh.behavior_logprobs, run.trainer(1.0).score(fresh).old_logprobs)
+        moved, _ = difference(batch, before, patient.trainer(layout="rows").score(batch).old_logprobs)
+    engine.load_weights(0)
+    return verdict(
+        gap > min(run.tolerance, moved / 2) or not moved > 0,
+        f"after an update that moved logprobs by {moved:.2g}, engine and trainer differ by {gap:.2g}",
+        f"after an update that moved logprobs by {moved:.2g}, engine and trainer agree (largest difference {gap:.1g})",
+        "the engine samples with old weights: some tensors have other names or are not trained where they are used",
+        **where,
+    )
+
+
+def saves_and_loads(patient: Patient) -> Check:
+    """What a checkpoint and `final/` give back."""
+    folder, batch = patient.root / "saved", patient.batch
+    if why := _no_room(patient):
+        return skip(why)
+    patient.policy.save(folder)
+    settings = patient.config.model
+    assert isinstance(settings, PretrainedModel)
+    again = load_policy(settings.model_copy(update={"name_or_path": str(folder)}), seed=0, device=patient.model.device)
+    other = Patient(patient.config, patient.tasks, replace(again, value_head=None), patient.root)
+    gap, where = difference(batch, patient.scored, other.trainer(layout="rows").score(batch).old_logprobs)
+    shutil.rmtree(folder)
+    return verdict(
+        gap > patient.tolerance / 10,
+        f"saved and loaded again, the model's logprobs differ by {gap:.2g}",
+        "saved and loaded again, the model has the same logprobs",
+        "config.json contradicts the weights: tie_word_embeddings=true with a head of its own, or tensors that the "
+        "model's class does not save",
+        **where,
+    )
+
+
+def resume_is_equal(patient: Patient) -> Check:
+    """A step after a checkpoint, and the same step after loading it."""
+    if why := _no_room(patient):
+        return skip(why)
+    root, policy, batch = patient.root / "resumed", patient.policy, patient.batch
+    config = patient.config
+    setup = Setup(config=config, tasks=patient.tasks, folder=RunFolder(root=root), console=Console("none", 1, 1))
+    rollouts = make_rollouts(setup, policy, patient.engine, patient.chat)
+
+    def schedule() -> CheckpointSchedule:
+        trainer = patient.trainer(epochs=1)
+        return CheckpointSchedule(
+            folder=root / "checkpoints",
+            settings=config.trainer,
+            policy=replace(policy, value_head=trainer.policy.value_head),
+            trainer=trainer,
+            rollouts=rollouts,
+            headline="",
+            before_save=lambda: None,
+        )
+
+    def step(run: CheckpointSchedule, number: int) -> float:
+        """The share of the weights that it changed."""
+        trainer = run.trainer
+        metrics, _ = trainer.update(trainer.objective.advantages(trainer.score(batch)), number)
+        return metrics["policy/changed_weight_share"]
+
+    with patient.unchanged():
+        first = schedule()
+        step(first, 0)
+        first.save_if_due(1, {}, now=True)
+        moved = step(first, 1)
+        straight = [parameter.detach().clone() for parameter in policy.parameters()]
+        del first  # its moments are twice the weights
+        path = latest_checkpoint(root / "checkpoints")
+        assert path is not None
+        second = schedule()
+        second.restore(load_checkpoint(path))
+        step(second, 1)
+        gap = max(float((a - b.detach()).abs().max()) for a, b in zip(straight, policy.parameters(), strict=True))
+    shutil.rmtree(root)
+    return verdict(
+        gap > 0 or not moved > 0,
+        f"a step after a checkpoint and the same step after loading it differ by {gap:.2g} in a weight",
+        f"a step after a checkpoint and the same step after loading it are equal (it moved {moved:.0%} of the weights)",
+        "something that training depends on is not saved: a buffer, a tied weight, or a random state of the model's",
+        difference=gap,
+        changed_share=moved,
+    )
+
+
+def _no_room(patient: Patient) -> str | None:
+    """Why a checkpoint cannot be tried: weights, moments and gradients, and a second time what is read back."""
+    weights = sum(p.nbytes for p in patient.model.parameters())
+    trained = sum(p.nbytes for p in patient.policy.parameters())
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    disk = shutil.disk_usage(patient.root).free
+    for what, need, there in (("disk", weights + 2 * trained, disk), ("memory", weights + 10 * trained, memory)):
+        if need > there:
+            return f"a checkpoint and its resume need {size_text(need)} of {what}, and there are {size_text(there)}"
+    return None
+
+
+CHECKS = (dtypes, mismatch, weights_reach_engine, saves_and_loads, resume_is_equal)

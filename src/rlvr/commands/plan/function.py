@@ -1,0 +1,35 @@
+"""`rlvr plan` as a function."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlvr.cli.calls import training_call
+from rlvr.cli.functions import errors_from_here, in_a_thread
+
+if TYPE_CHECKING:
+    from rlvr.commands.plan.body import Plan
+
+
+@errors_from_here
+def plan(
+    *,
+    gpus: int | None = None,
+    servers: int = 0,
+    mean_tokens: float | None = None,
+    seconds: float = 10.0,
+    config_name: str | None = None,
+    config_dir: str | Path | None = None,
+    **arguments: Any,
+) -> Plan:
+    """Run `rlvr plan`: what `train` with these `arguments` will take. `rlvr plan --help` explains the others.
+
+    Raises UserError, one sentence, for errors that the caller can correct.
+    """
+    from rlvr.commands.plan.body import plan as make_plan
+
+    given = {key: arguments.pop(key) for key in ("model", "data", "eval_data", "reward", "tools") if key in arguments}
+    config, functions = training_call(config_name, config_dir, **given, values=arguments)
+    options = {"gpus": gpus, "servers": servers, "mean_tokens": mean_tokens, "seconds": seconds}
+    return in_a_thread(lambda stopped: make_plan(config, functions=functions, **options))

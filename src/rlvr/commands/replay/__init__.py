@@ -1,0 +1,121 @@
+"""`rlvr replay`: a step of a run once more."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from rlvr import imports
+from rlvr.cli.model_arguments import add_config_dir, at_least, hush, note
+from rlvr.cli.signals import ended_by_sigterm, shown
+from rlvr.errors import ConfigError
+from rlvr.progress import progress
+
+if TYPE_CHECKING:
+    from rlvr.commands.replay.body import Replay
+    from rlvr.commands.replay.influence import Influence
+    from rlvr.commands.replay.what_if import WhatIf
+
+HELP = "make a step of a run once more"
+DESCRIPTION = """Make a step of a run once more, from the nearest checkpoint before it: sampling, scores, advantages,
+gradient, update. On the machine of the run everything is equal, bit for bit; else the first difference of each stage is
+printed, down to the token. The run is only read, and may still be going on. Exit status: 0 equal, 1 different."""
+EXAMPLE = """examples:
+  rlvr replay runs/latest --step 12
+  rlvr replay runs/latest --step 12 --what-if drop=3             the update without episode 3
+  rlvr replay runs/latest --step 12 --what-if reward.3=0 --what-if trainer.learning_rate=1e-4
+  rlvr replay runs/latest --step 12 --influence                  which episodes made the update; also in rlvr report
+"""
+STRONGEST = 5  # episodes printed from each end
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run_folder", metavar="RUN", help="run folder")
+    parser.add_argument("--step", type=at_least(1), required=True, metavar="K", help="step, as in metrics.jsonl")
+    parser.add_argument(
+        "--what-if",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="also make the update with a change: drop=N, reward.N=X, mask.N=all or =FIRST..LAST (episodes and tokens "
+        "as in the rollout file, from 0), algorithm.KEY=VALUE, trainer.KEY=VALUE; may be repeated",
+    )
+    parser.add_argument(
+        "--influence", action="store_true", help="estimate what the update would have been without each episode"
+    )
+    parser.add_argument(
+        "--output", metavar="F.json", help="file for --influence (default: RUN.influence/step_K.json, beside the run)"
+    )
+    add_config_dir(parser)
+    parser.add_argument("--json", action="store_true", help="print one JSON line on stdout")
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.output and not args.influence:
+        raise ConfigError("--output: nothing is written; add --influence.")
+    hush()
+    imports.look_in(args.config_dir)
+    with progress("loading libraries"):
+        from rlvr.commands.replay.body import influence_path, replay, write_influence
+        from rlvr.tracking.jsonl import to_json
+    path = influence_path(args.run_folder, args.step, args.output) if args.influence else None
+    with ended_by_sigterm():
+        found = replay(args.run_folder, args.step, changes=args.what_if, influence=args.influence)
+    if path is not None:
+        write_influence(path, found)
+    if args.json:
+        print(to_json(found))
+    else:
+        for line in found.notes:
+            note(f"note: {line}")
+        sys.stdout.write(shown("".join(line + "\n" for line in lines(found))))
+        if path is not None:
+            print(f"influence of all episodes: {path}; rlvr report {args.run_folder} shows it")
+    return 0 if found.equal else 1
+
+
+def lines(found: Replay) -> Iterator[str]:
+    """The comparison, then what was asked for beside it."""
+    start = f"checkpoint {found.start}" if found.start else "the first weights"
+    yield f"step {found.step} of {found.run}, from {start}: {'equal' if found.equal else 'different'}"
+    records = f"{found.num_recorded} episodes by token, " if found.num_recorded else ""
+    yield f"compared: {records}{found.num_metrics} metrics"
+    for difference in found.differences:
+        yield f"first difference in {difference}"
+    if found.what_if is not None:
+        yield ""
+        yield from _beside(found.what_if).splitlines()
+    if found.influence is not None:
+        yield ""
+        yield from _strongest(found.influence).splitlines()
+
+
+def _beside(found: WhatIf) -> str:
+    from rlvr.evaluation.tables import table
+
+    names = [name for name in found.changed if found.changed[name] != 0 or found.recorded.get(name)]
+    rows = [
+        (name, *(f"{values.get(name, float('nan')):.6g}" for values in (found.recorded, found.changed)))
+        for name in names
+    ]
+    return table(("update", "as it was", " ".join(found.changes)), rows, markdown=False)
+
+
+def _strongest(found: Sequence[Influence]) -> str:
+    from rlvr.evaluation.tables import table
+
+    ordered = sorted(found, key=lambda one: -one.change)
+    ends = ordered if len(ordered) <= 2 * STRONGEST else [*ordered[:STRONGEST], *ordered[-STRONGEST:]]
+    rows = [
+        (
+            f"{one.episode}",
+            f"{one.group}.{one.sample_index}",
+            f"{one.reward:.3g}",
+            f"{one.change:+.3g}",
+            f"{one.share:+.1%}",
+        )
+        for one in ends
+    ]
+    return table(("episode", "group", "reward", "loss without it", "share"), rows, markdown=False)

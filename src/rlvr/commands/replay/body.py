@@ -1,0 +1,120 @@
+"""Runs `rlvr replay`."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlvr.commands.replay.influence import Influence, influences
+from rlvr.commands.replay.repeat import Recorded, Repeated, check_replays, find_step, repeated
+from rlvr.commands.replay.what_if import WhatIf, read_changes, what_if
+from rlvr.errors import ConfigError, UserError
+from rlvr.progress import progress
+from rlvr.run.policies import Stopped
+from rlvr.run.sources import own_config
+from rlvr.tasks.settings import Functions
+from rlvr.tracking.differences import (
+    NOT_COMPARED,
+    Difference,
+    first_differences,
+    metric_differences,
+    record_differences,
+)
+from rlvr.tracking.files import write_atomically, writing
+from rlvr.tracking.jsonl import metrics_line, metrics_row, to_json, to_line
+from rlvr.tracking.rollouts import make_records
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replay:
+    """A step beside its replay. `differences` has the first of each stage, stages in order."""
+
+    run: str
+    step: int
+    start: int  # updates behind the weights that the replay started from
+    equal: bool  # nothing that was compared differs
+    differences: Sequence[Difference]
+    num_episodes: int  # of the step
+    num_recorded: int  # of them in the rollout file
+    num_metrics: int  # compared
+    notes: Sequence[str]
+    what_if: WhatIf | None = None
+    influence: Sequence[Influence] | None = None  # of the episodes, in order
+
+
+def replay(
+    source: str,
+    step: int,
+    *,
+    changes: Sequence[str] = (),
+    influence: bool = False,
+    functions: Functions | None = None,
+    stopped: Stopped = lambda: False,
+) -> Replay:
+    """Make a step once more and compare it with the run's record; see `rlvr replay --help`.
+
+    UserError for a step that is not there or cannot be repeated, ConfigError for a wrong change.
+    """
+    found = find_step(Path(source), step)
+    config = own_config(source)
+    if config is None:
+        raise UserError(f"{source} is no run folder: name one.")
+    check_replays(config, found)
+    read = read_changes(changes, source, config) if changes else None
+    with progress("replaying") as show, repeated(config, found, functions or {}, show, stopped) as made:
+        compared = compare(found, made)
+        shown = None if read is None else what_if(made, found, read, changes)
+        shares = influences(made, show) if influence else None
+    return Replay(**vars(compared) | {"what_if": shown, "influence": shares})
+
+
+def compare(found: Recorded, made: Repeated) -> Replay:
+    """The recorded step beside the replayed one."""
+    row = metrics_row(metrics_line(found.step, made.metrics).encode())
+    differences, notes = metric_differences(found.metrics, row), list[str]()
+    num_episodes = sum(len(group.episodes) for group in made.sampled.groups)
+    if not found.lines:
+        notes.append(
+            f"rollouts/ has no file of step {found.step} (tracker.rollouts_every): only its line of metrics.jsonl was "
+            "compared"
+        )
+    else:
+        decode = made.run.rollouts.source.model.chat.decode
+        lines = [to_line(one) for one in make_records(made.sampled.groups, made.batch, decode)]
+        replayed = [line.removesuffix(b"\n") for line in lines[: len(found.lines)]]
+        differences = first_differences([*record_differences(found.lines, replayed), *differences])
+        if len(found.lines) < num_episodes:
+            notes.append(
+                f"rollouts/ has {len(found.lines)} of the step's {num_episodes} episodes "
+                "(tracker.rollouts_max_groups): of the others only metrics were compared"
+            )
+    return Replay(
+        run=str(found.folder.root),
+        step=found.step,
+        start=made.run.start_step,
+        equal=not differences,
+        differences=differences,
+        num_episodes=num_episodes,
+        num_recorded=len(found.lines),
+        num_metrics=sum(not name.startswith(NOT_COMPARED) for name in found.metrics.keys() - {"step"}),
+        notes=notes,
+    )
+
+
+def influence_path(source: str, step: int, output: str | None) -> Path:
+    """Where the influence is written: beside the run, never in it. ConfigError for such a place."""
+    root = Path(source).resolve()
+    if output is None:
+        return root.with_name(f"{root.name}.influence") / f"step_{step:06d}.json"
+    if Path(output).resolve().is_relative_to(root):
+        raise ConfigError(f"--output {output}: is inside the run, which is only read; choose another place.")
+    return Path(output)
+
+
+def write_influence(path: Path, found: Replay) -> None:
+    """UserError if it cannot be written."""
+    episodes = ",\n".join(map(to_json, found.influence or ()))
+    text = f'{{"run": {json.dumps(Path(found.run).resolve().name)}, "step": {found.step}, "episodes": [\n'
+    with writing(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, f"{text}{episodes}\n]}}\n".encode())

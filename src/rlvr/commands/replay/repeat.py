@@ -1,0 +1,199 @@
+"""Makes a step of a run once more: restores the checkpoint before it as a resume does, and runs the loop up to it.
+
+Everything is written into a temporary folder; the run's own is only read.
+"""
+
+import copy
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
+
+from torch import Tensor
+
+from rlvr.config import Config
+from rlvr.core.loop import TrainingRun
+from rlvr.core.loop import train as run_loop
+from rlvr.core.rollout import SampledGroups
+from rlvr.core.trainer import NonFiniteError, Trainer
+from rlvr.errors import UserError
+from rlvr.run.assemble import assemble
+from rlvr.run.policies import Setup, Stopped, pretrained_policy, scratch_policy, set_threads
+from rlvr.run.ranks import quiet
+from rlvr.run.run_folder import RunFolder
+from rlvr.run.sources import with_absolute_model
+from rlvr.run.tasks import open_tasks
+from rlvr.tasks.settings import Functions
+from rlvr.tracking.console import Console
+from rlvr.tracking.jsonl import read_metrics
+from rlvr.tracking.rollout_metrics import rollout_metrics
+from rlvr.tracking.rollouts import rollout_lines, rollouts_path
+from rlvr.tracking.trackers.fanout import Trackers
+from rlvr.training.checkpoint import list_checkpoints
+from rlvr.types import TokenBatch
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recorded:
+    """What a run folder says about a step."""
+
+    folder: RunFolder
+    step: int
+    metrics: Mapping[str, float]
+    lines: Sequence[bytes]  # of its rollout file; empty without one
+    checkpoint: Path | None  # None: the model before the first update
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """Weights and moments of a trainer, without its learning rate: each update sets it."""
+
+    weights: Mapping[str, Tensor]
+    moments: Mapping[int, Any]  # of the optimizer, by its number of the parameter
+
+    @classmethod
+    def of(cls, trainer: Trainer) -> Self:
+        weights = {name: weight.detach().clone() for name, weight in trainer.policy.named_parameters()}
+        return cls(weights=weights, moments=copy.deepcopy(trainer.optimizer.state_dict()["state"]))
+
+    def restore(self, trainer: Trainer) -> None:
+        for name, weight in trainer.policy.named_parameters():
+            weight.detach().copy_(self.weights[name])
+        groups = trainer.optimizer.state_dict()["param_groups"]
+        trainer.optimizer.load_state_dict({"state": copy.deepcopy(dict(self.moments)), "param_groups": groups})
+
+
+@dataclass(kw_only=True)
+class Repeated:
+    """A step made once more, with the state before it and its batch, scored and with advantages.
+
+    The loop's recorder and checkpoints: keeps what happens in the step, and writes nothing.
+    """
+
+    step: int
+    setup: Setup
+    run: TrainingRun
+    on_progress: Progress
+    made: int = 0  # updates
+    before: State = field(init=False)
+    metrics: Mapping[str, float] = field(init=False)
+    sampled: SampledGroups = field(init=False)
+    batch: TokenBatch = field(init=False)
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self.made, self.metrics = step, metrics
+        self.on_progress(step, self.step)
+
+    def rollouts(self, step: int, rollouts: SampledGroups, batch: TokenBatch) -> dict[str, float]:
+        self.sampled, self.batch = rollouts, batch
+        return rollout_metrics(rollouts.groups, rollouts.num_refilled)
+
+    def non_finite(self, step: int, batch: TokenBatch, error: NonFiniteError) -> Exception:
+        return UserError(f"{error.what} of step {step} is not finite in the replay, and was in the run.")
+
+    def save_if_due(self, step: int, metrics: Mapping[str, float], *, now: bool) -> None:
+        if step == self.step - 1:
+            self.before = State.of(self.run.trainer)
+
+
+def find_step(source: Path, step: int) -> Recorded:
+    """UserError if the folder lacks the step, or weights before it."""
+    folder = RunFolder(root=source)
+    for path in (folder.config, folder.metrics):
+        if not path.is_file():
+            raise UserError(f"{source} is no run folder to replay: it has no {path.name}.")
+    rows = {int(row["step"]): row for row in read_metrics(folder.metrics)}
+    if step not in rows or step == 0:
+        made = max(rows, default=0)
+        has = f"steps 1 to {made}" if made else "no step yet"
+        raise UserError(f"{folder.metrics} has {has}, so there is no step {step} to replay.")
+    saved = list_checkpoints(folder.checkpoints)
+    checkpoint = next((path for number, path in reversed(saved.items()) if number < step), None)
+    path = rollouts_path(folder.rollouts, step)
+    try:
+        lines = rollout_lines(path) if path.is_file() else []
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(f"{path} is damaged ({error}): move it, and only metrics are compared.") from error
+    return Recorded(
+        folder=folder,
+        step=step,
+        metrics=rows[step],
+        lines=lines,
+        checkpoint=checkpoint,
+    )
+
+
+def check_replays(config: Config, found: Recorded) -> None:
+    """UserError for a run whose steps depend on more than its weights and seeds, or that lacks its first weights."""
+    reasons = {
+        f"engine={config.engine.name}": not config.engine.in_process and "a server drew its tokens",
+        f"trainer.strategy={config.trainer.strategy}": config.trainer.strategy != "single"
+        and "several processes added up its gradient, in another order than one does",
+        f"rollout.max_staleness={config.rollout.max_staleness}": config.rollout.max_staleness > 0
+        and "time decided which weights drew a token",
+    }
+    for setting, reason in reasons.items():
+        if reason:
+            raise UserError(f"{found.folder.root} cannot be replayed number for number ({setting}): {reason}.")
+    if found.checkpoint is None and config.model.pretrained is None and not found.folder.warm_start.is_dir():
+        raise UserError(
+            f"{found.folder.root} has neither a checkpoint before step {found.step} nor warm_start/: its weights of "
+            "then are lost."
+        )
+
+
+@contextmanager
+def repeated(
+    config: Config, found: Recorded, functions: Functions, on_progress: Progress, stopped: Stopped = lambda: False
+) -> Iterator[Repeated]:
+    """The step, made once more from the nearest weights before it. UserError if stopped before."""
+    config = quiet(with_absolute_model(config))
+    with ExitStack() as stack:
+        root = stack.enter_context(tempfile.TemporaryDirectory(prefix="rlvr-replay-"))
+        tasks = stack.enter_context(open_tasks(config, config.model.family(), functions))
+        console = stack.enter_context(Console("none", 1, 1))
+        setup = Setup(config=config, tasks=tasks, folder=_linked(Path(root), found), console=console)
+        run = assembled(setup, found)
+        made = Repeated(step=found.step, setup=setup, run=run, on_progress=on_progress, made=run.start_step)
+        made.save_if_due(run.start_step, {}, now=False)
+        evaluates = any(name.startswith("eval/") for name in found.metrics)
+
+        def evaluate() -> dict[str, float]:
+            return run.evaluate() if evaluates and made.made == found.step - 1 else {}
+
+        watched = replace(run, recorder=made, checkpoints=made, evaluate=evaluate, evaluate_every=1)
+        run_loop(watched, lambda: made.made == found.step or stopped())
+        if made.made < found.step:
+            raise UserError(f"stopped before step {found.step} was made.")
+        yield made
+
+
+def _linked(root: Path, found: Recorded) -> RunFolder:
+    """A folder with the run's start and the one checkpoint: what a resume looks for."""
+    folder = RunFolder(root=root)
+    if found.folder.warm_start.is_dir():
+        folder.warm_start.symlink_to(found.folder.warm_start.resolve())
+    if found.checkpoint is not None:
+        folder.checkpoints.mkdir()
+        (folder.checkpoints / found.checkpoint.name).symlink_to(found.checkpoint.resolve())
+    return folder
+
+
+def assembled(setup: Setup, found: Recorded) -> TrainingRun:
+    """The run's components, as a resume has them."""
+    config = setup.config
+    try:
+        policy = pretrained_policy(config, setup.tasks) or scratch_policy(setup, lambda: False)
+        assert policy is not None, "nothing stops it"
+        set_threads(config, policy)
+        trackers = Trackers(config.tracker, setup.folder.root, setup.console.note, experiment=config.name, config={})
+        return assemble(setup, policy, trackers)
+    except (UserError, OSError) as error:
+        if found.checkpoint is not None and not found.checkpoint.is_dir():
+            raise UserError(f"{found.checkpoint} was removed meanwhile, by its run: repeat the command.") from error
+        raise

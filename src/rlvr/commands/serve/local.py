@@ -1,0 +1,66 @@
+"""Opens a model for `rlvr serve`, with its run's prompt markers and tool format."""
+
+import os
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+
+import torch
+
+from rlvr.chat.rendering import Chat
+from rlvr.core.engine import LocalEngine
+from rlvr.errors import ConfigError
+from rlvr.models.policy import HubPolicy
+from rlvr.run.inference import open_model
+from rlvr.run.policies import ONE_THREAD_BELOW
+from rlvr.run.sources import own_config, servable
+from rlvr.run.tasks import context_tokens, own_tool_format
+from rlvr.serve.sampling import Served
+from rlvr.types import Message
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeSettings:
+    names: tuple[str, ...] = ()  # model names in requests; empty: MODEL
+    max_batch_size: int = 64
+    max_queue: int = 512
+    max_context_tokens: int | None = None  # None: the model's limit
+    tool_format: str | None = None  # None: the run's, or the chat template's
+
+
+@contextmanager
+def open_served(
+    model: str, settings: ServeSettings, config_dir: str | None = None
+) -> Iterator[tuple[Served, list[str]]]:
+    """Load a run folder, checkpoint, model folder or Hub id for serving, with notes for the user. UserError if the
+    model is missing or damaged, or is an endpoint already."""
+    servable(model)
+    config = own_config(model, config_dir=config_dir)
+    with open_model(model, config.model.pretrained if config else None) as loaded:
+        policy = loaded.model
+        assert isinstance(policy, HubPolicy)
+        few = 1 if policy.num_weights < ONE_THREAD_BELOW else os.cpu_count() or 1
+        torch.set_num_threads((config.trainer.num_threads if config else None) or few)
+        trained = config.trained.values() if config else ()
+        chat = Chat(
+            policy.tokenizer,
+            tuple(dict.fromkeys(word for bundle in trained for word in bundle.task.stop_words)),
+            model=policy.model,
+            tool_format=settings.tool_format or (own_tool_format(config) if config else "auto"),
+        )
+        context, most = settings.max_context_tokens or context_tokens(policy), context_tokens(policy)
+        if context > most:
+            raise ConfigError(f"--max-context-tokens {context}: the model supports at most {most}; choose fewer.")
+        engine = LocalEngine(policy.model, max_batch_size=settings.max_batch_size, max_context_tokens=context)
+        served = Served(
+            names=settings.names or (model,),
+            engine=engine,
+            chat=chat,
+            vocabulary_size=policy.model.config.get_text_config().vocab_size,
+            max_context_tokens=context,
+            capacity=settings.max_batch_size + settings.max_queue,
+        )
+        note = chat.note((Message(role="system", content="x"), Message(role="user", content="x")))
+        ends = "" if chat.stop_ids else "the model names no token that ends a completion: only max_tokens and stop do"
+        with closing(engine):
+            yield served, [line for line in (note, ends) if line]

@@ -1,0 +1,139 @@
+"""Runs `rlvr train`."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from rlvr.commands.train.summary import summary
+from rlvr.config import Config
+from rlvr.core.loop import train as run_loop
+from rlvr.core.world import World
+from rlvr.models.policy import HubPolicy
+from rlvr.run.assemble import assemble
+from rlvr.run.policies import (
+    Setup,
+    Stopped,
+    check_engine,
+    pretrained_policy,
+    save_atomically,
+    scratch_policy,
+    set_threads,
+)
+from rlvr.run.ranks import any_stopped, check_shares, fail_together, quiet, shared_folder
+from rlvr.run.run_folder import RunFolder, open_run_folder
+from rlvr.run.sources import with_absolute_model
+from rlvr.run.tasks import open_tasks
+from rlvr.scale.launch import errors_once, open_world
+from rlvr.settings import dumped
+from rlvr.tasks.settings import Functions
+from rlvr.tracking.console import Console
+from rlvr.tracking.jsonl import read_metrics
+from rlvr.tracking.trackers.fanout import Trackers
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainResult:
+    folder: Path
+    num_steps: int
+    finished: bool
+    before: dict[str, float]  # metrics of the evaluation before the first update
+    metrics: dict[str, float]  # of the last evaluation
+    is_first: bool  # whether this is rank 0 of those that trained
+
+
+def train(config: Config, stopped: Stopped = lambda: False, functions: Functions | None = None) -> TrainResult:
+    """Run `rlvr train`: warm start, RL, evaluations, checkpoints, `final/`. Asks `stopped()` after every step.
+
+    `functions` are objects given in Python that other processes cannot import. Raises UserError for errors the user can
+    correct; everything is checked before anything is written and before runs/latest moves.
+    """
+    with ExitStack() as stack:
+        with errors_once():
+            world = stack.enter_context(open_world(config.trainer.strategy, wanted=config.trainer.world_size))
+        stack.enter_context(fail_together(world))
+        check_shares(config, world)
+        config.tracker.check_installed()
+        check_engine(config)
+        shown = config if world.is_first else quiet(config)
+        console = stack.enter_context(_console(shown))
+        for line in summary(config):
+            console.note(line)
+        if config.trainer.strategy != "single":
+            console.note(f"processes: {world.size}, trainer.strategy={config.trainer.strategy}")
+        config = with_absolute_model(config)
+        tasks = stack.enter_context(open_tasks(config, config.model.family(), functions or {}))
+        for line in tasks.check_training(config.reward.max_error_share):
+            console.note(line)
+        policy = pretrained_policy(config, tasks)
+        folder = stack.enter_context(_open_folder(config, world))
+        data = dumped(config.model_copy(update={"run_dir": None, "resume": False}))
+        trackers = Trackers(shown.tracker, folder.root, console.note, experiment=config.name, config=data)
+        stack.enter_context(trackers)
+        setup = Setup(config=config, tasks=tasks, folder=folder, console=console, world=world, stopped=stopped)
+        console.note(f"run folder: {folder.root}")
+        all_stop = any_stopped(stopped, world, console.note)
+        policy = policy or scratch_policy(setup, all_stop)
+        if policy is None:
+            console.note("stopped in the warm start: nothing is saved, and a resumed run begins it again")
+        num_steps = 0 if policy is None else _train(setup, policy, trackers, all_stop)
+        rows = world.first(read_metrics(folder.metrics) if world.is_first and policy is not None else [])
+        evaluations = [row for row in rows if any(name.startswith("eval/") for name in row)] or [{}]
+        return TrainResult(
+            folder=folder.root,
+            num_steps=num_steps,
+            finished=policy is not None and num_steps == config.trainer.max_steps,
+            before=evaluations[0],
+            metrics=evaluations[-1],
+            is_first=world.is_first,
+        )
+
+
+def _train(setup: Setup, policy: HubPolicy, trackers: Trackers, stopped: Stopped) -> int:
+    """Run the loop, then write `final/` and the report; returns the number of steps made."""
+    config, folder, console, world = setup.config, setup.folder, setup.console, setup.world
+    for note in setup.tasks.notes:
+        console.note(note)
+    console.note(policy.trainable)
+    set_threads(config, policy, world)
+    run = assemble(setup, policy, trackers)
+    trackers.begin(run.start_step + 1 if run.start_step else 0)
+    if run.start_step < run.max_steps and world.is_first:
+        shutil.rmtree(folder.final, ignore_errors=True)  # of an earlier end of this run
+    console.stage("training", run.max_steps, done=run.start_step)
+    num_steps = run_loop(run, stopped)
+    if config.debug:
+        console.diagnose()
+    finished = num_steps == run.max_steps
+    if finished:
+        save_atomically(partial(policy.save_final, writes=world.is_first), folder.final, writes=world.is_first)
+    if world.is_first:
+        _write_report(folder, console)
+    trackers.end("finished" if finished else "killed")  # after the last write into the folder
+    return num_steps
+
+
+@contextmanager
+def _open_folder(config: Config, world: World) -> Iterator[RunFolder]:
+    with open_run_folder(config) if world.is_first else nullcontext() as own:
+        root = shared_folder(own and own.root, world)
+        yield own or RunFolder(root=root)
+
+
+def _write_report(folder: RunFolder, console: Console) -> None:
+    """Write `report.html` into the run folder. A failure is one line on the console: the run itself succeeded."""
+    try:
+        from rlvr.report.run import write_run_report
+
+        console.note(f"report: {write_run_report([folder.root]).path}")
+    except Exception as error:
+        console.note(f"warning: no report was written ({error}); try again with: rlvr report {folder.root}")
+
+
+def _console(config: Config) -> Console:
+    tracker, headline = config.tracker, config.evaluation.headline
+    parts = [item for bundle in config.trained.values() for item in bundle.reward.parts.items()]
+    penalties = frozenset(name for name, part in parts if part.is_penalty)
+    return Console(tracker.console, tracker.log_every, config.trainer.max_steps, headline=headline, penalties=penalties)

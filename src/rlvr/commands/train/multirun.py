@@ -1,0 +1,133 @@
+"""`rlvr train --multirun`: runs a sweep sequentially and prints a table of the results."""
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from shlex import quote
+
+from hydra.errors import HydraException
+
+from rlvr.cli.signals import sentence
+from rlvr.config import Config
+from rlvr.config.checks import check_place
+from rlvr.config.compose import load_config, to_yaml
+from rlvr.config.overrides import inclusive_range, parse_overrides
+from rlvr.errors import ConfigError, UserError
+from rlvr.progress import progress
+from rlvr.report.history import read_history
+from rlvr.report.sweep import sweep_table
+
+MAX_FOLDER_LENGTH = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One run: `Job(swept=("seed=1",), overrides=("trainer.max_steps=5", "seed=1"))`."""
+
+    swept: tuple[str, ...]
+    overrides: tuple[str, ...]
+
+
+def expand(overrides: Sequence[str]) -> list[Job]:
+    """All combinations of the swept values, the last key changing fastest: `a=1,2 b=x,y` -> 4 jobs.
+
+    Hydra's grammar (`a=1,2`, `a=choice(1,2)`, `seed=range(1,11)`) and `seed=1..10`, which includes 10.
+    """
+    axes: list[list[str]] = []
+    swept_keys = []
+    for override in parse_overrides([inclusive_range(line) for line in overrides]):
+        line = override.input_line or ""
+        if not override.is_sweep_override():
+            axes.append([line])
+            continue
+        key = override.get_key_element()
+        try:
+            given = [] if key == "run_dir" else list(override.sweep_string_iterator())
+        except HydraException:  # glob(...) and interval(...)
+            given = []
+        if not given and "range" not in line:
+            raise ConfigError(f"{line}: cannot be swept; list the values of a setting, e.g. seed=1,2.")
+        values = [one if one[:1] in ("'", '"') else one.replace("\\:", ":") for one in given]  # my_algo:Reinforce
+        axes.append([f"{key}={value}" for value in values])
+        swept_keys.append(len(axes) - 1)
+    return [Job(swept=tuple(point[i] for i in swept_keys), overrides=tuple(point)) for point in product(*axes)]
+
+
+def folder_names(jobs: Sequence[Job]) -> list[str]:
+    """`seed-1_algorithm-ppo`, or plain numbers if such names would be too long, odd or ambiguous."""
+    names = ["_".join(job.swept).replace("=", "-") for job in jobs]
+    plain = all(0 < len(name) <= MAX_FOLDER_LENGTH and not set(name) & set("/\\:,'\"{}[]$ ") for name in names)
+    return names if plain and len(set(names)) == len(names) else [str(number) for number in range(len(jobs))]
+
+
+def run_sweep(args: argparse.Namespace) -> int:
+    jobs = expand(args.overrides)
+    if not jobs:
+        raise ConfigError("--multirun: a range is empty; write the smaller value first, e.g. seed=1..10.")
+    configs = [load_config(job.overrides, config_name=args.config_name, config_dir=args.config_dir) for job in jobs]
+    parent = configs[0].run_dir or f"runs/{configs[0].name}-sweep-{time.strftime('%Y%m%d-%H%M%S')}"
+    if not args.cfg:
+        check_place(parent, resume=True)
+    folders = [Path(parent, name) for name in folder_names(jobs)]
+    if configs[0].resume:  # names of sweep runs in 0.1.0
+        before = [Path(parent, ",".join(job.swept)) for job in jobs]
+        folders = [old if old.is_dir() else new for old, new in zip(before, folders, strict=True)]
+    configs = [_placed(c, folder) for c, folder in zip(configs, folders, strict=True)]
+    if args.cfg:
+        sys.stdout.write("---\n".join(to_yaml(config) for config in configs))
+        return 0
+    return _run_all(jobs, configs)
+
+
+def _placed(config: Config, folder: Path) -> Config:
+    """The configuration in its folder. Unstarted runs of a resumed sweep start fresh; trackers group the runs, unless
+    the user has set a group."""
+    tracker = config.tracker
+    if tracker.report_to and tracker.group is None:
+        tracker = tracker.model_copy(update={"group": folder.absolute().parent.name})
+    resume = config.resume and (folder / "config.yaml").is_file()
+    return config.model_copy(update={"run_dir": str(folder), "resume": resume, "tracker": tracker})
+
+
+def _run_all(jobs: Sequence[Job], configs: Sequence[Config]) -> int:
+    with progress("loading libraries"):
+        from rlvr.commands.train.body import train
+    from rlvr.cli.signals import stop_on_signals
+
+    for config in configs:
+        config.tracker.check_installed()
+    outcomes = []
+    with stop_on_signals() as stop:
+        for number, (job, config) in enumerate(zip(jobs, configs, strict=True), start=1):
+            print(f"rlvr: run {number} of {len(jobs)}: {' '.join(job.swept)}", file=sys.stderr, flush=True)
+            accuracy = "-"
+            try:
+                result = train(config, stop.stopped)
+                status = "done" if result.finished else "stopped"
+                if (found := result.metrics.get(f"eval/{config.task.label}/accuracy")) is not None:
+                    accuracy = f"{found:.3f}"
+            except (UserError, OSError) as error:
+                status = f"failed: {sentence(error)}"
+                print(f"rlvr: error: {sentence(error)}", file=sys.stderr, flush=True)
+            outcomes.append((" ".join(job.swept) or "-", accuracy, str(config.run_dir), status))
+            if stop.stopped():
+                break
+    print(_table(outcomes, num_jobs=len(jobs)))
+    folders = [Path(folder) for *_, folder, status in outcomes if not status.startswith("failed")]
+    rows = sweep_table([read_history(folder) for folder in folders])[1:] if folders else []
+    if means := [f"{said}: {num} runs, {score}" for said, num, score, _ in rows if "(" in score]:
+        print("\n".join(["", *means, f"all of them on one page: rlvr report {quote(str(folders[0].parent))}"]))
+    return stop.exit_code or int(any(status != "done" for *_, status in outcomes))
+
+
+def _table(outcomes: Sequence[tuple[str, ...]], *, num_jobs: int) -> str:
+    rows = [("run", "accuracy", "folder", "status"), *outcomes]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    if left := num_jobs - len(outcomes):
+        lines.append(f"{left} more runs were not started; go on with the same run_dir and resume=true")
+    return "\n".join(lines)

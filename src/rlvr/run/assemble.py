@@ -1,0 +1,205 @@
+"""Assembles a run: one function per component of the loop."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+
+import torch
+
+from rlvr.chat.rendering import Chat
+from rlvr.config import Config
+from rlvr.core.algorithms.objective import Objective
+from rlvr.core.engine.base import Engine
+from rlvr.core.episode import ChatCodec, ChatModel
+from rlvr.core.executor import Background, Executor
+from rlvr.core.loop import Recorder, TrainingRun
+from rlvr.core.packing import Layout, Packing
+from rlvr.core.rollout import RolloutSchedule, RolloutSource
+from rlvr.core.settings import cpu_tokens
+from rlvr.core.trainer import Trainer
+from rlvr.errors import UserError
+from rlvr.evaluation.players import LocalPlayer
+from rlvr.evaluation.summary import combine
+from rlvr.models.devices import in_bf16, line_columns
+from rlvr.models.loading import value_head
+from rlvr.models.policy import HubPolicy
+from rlvr.run.evaluation import evaluate_all
+from rlvr.run.memory import fitted, plan_run
+from rlvr.run.policies import Sampler, Setup, make_engine
+from rlvr.run.ranks import note_of_rank
+from rlvr.run.tasks import context_tokens, make_chat
+from rlvr.scale.fsdp import make_parallel
+from rlvr.tasks.base import Task
+from rlvr.tracking.console import Console
+from rlvr.tracking.episodes import EpisodePrinter
+from rlvr.tracking.jsonl import MetricsFile
+from rlvr.tracking.rollouts import cut_back
+from rlvr.tracking.trackers.fanout import Trackers
+from rlvr.training.checkpoint import latest_checkpoint, load_checkpoint
+from rlvr.training.layout import choose_layout
+from rlvr.training.recorder import FolderRecorder, SilentRecorder
+from rlvr.training.state import CheckpointSchedule
+from rlvr.types import Episode, Example, GradedAnswer, Group
+
+
+def assemble(setup: Setup, policy: HubPolicy, trackers: Trackers) -> TrainingRun:
+    """All components of the loop, restored from the last complete checkpoint if there is one."""
+    task, note = setup.tasks.own, setup.console.note
+    chat, layout = make_chat(setup.config, policy, task), choose_layout(policy)
+    memory = plan_run(setup.config, policy, chat, task, layout=layout, world=setup.world)
+    for line in memory.lines:
+        note(line)
+    setup = replace(setup, config=fitted(setup.config, memory, setup.world))
+    config, world = setup.config, setup.world
+    engine = make_engine(config, policy, setup.folder.root, world, note_of_rank(config, world, note), setup.stopped)
+    if "values" in config.algorithm.needs:
+        critic = value_head(policy.model.config.get_text_config().hidden_size).to(policy.model.device)
+        policy = replace(policy, value_head=critic)
+    rollouts = make_rollouts(setup, policy, engine, chat)
+    objective = Objective(
+        algorithm=config.algorithm,
+        max_completion_tokens=config.rollout.max_completion_tokens,
+        temperature=config.rollout.temperature,
+    )
+    trainer = make_trainer(setup, policy, objective, layout)
+    metrics_file = MetricsFile(setup.folder.metrics)
+    checkpoints = CheckpointSchedule(
+        folder=setup.folder.checkpoints,
+        settings=config.trainer,
+        policy=policy,
+        trainer=trainer,
+        rollouts=rollouts,
+        headline=f"eval/{task.name}/{config.evaluation.headline}",
+        before_save=metrics_file.sync,
+        world=world,
+    )
+    start_step = restore(setup, checkpoints, metrics_file, engine)
+    if line := chat.note(task.train_example(0).messages):
+        note(line)
+    note(f"training in {trainer.precision} on {torch.get_num_threads()} thread(s)")
+    return TrainingRun(
+        start_step=start_step,
+        max_steps=config.trainer.max_steps,
+        evaluate_every=config.evaluation.every,
+        rollouts=rollouts,
+        objective=objective,
+        trainer=trainer,
+        evaluate=partial(evaluate, setup, policy, engine, rollouts),
+        recorder=make_recorder(setup, chat, metrics_file, trackers),
+        checkpoints=checkpoints,
+    )
+
+
+def make_rollouts(setup: Setup, policy: HubPolicy, engine: Sampler, chat: Chat) -> RolloutSchedule:
+    """The rollout schedule of the run's task, in a background thread if rollouts may be stale."""
+    config, background = setup.config, setup.config.rollout.max_staleness > 0
+    model = ChatModel(engine=engine, chat=chat, max_context_tokens=_context(policy, engine))
+    return RolloutSchedule(
+        source=RolloutSource(task=setup.tasks.own, model=model, settings=config.rollout, seed=config.seed),
+        executor=Background(num_threads=torch.get_num_threads()) if background else Executor(),
+        refills=config.algorithm.refills,
+        max_error_share=config.reward.max_error_share,
+        max_staleness=config.rollout.max_staleness,
+        world=setup.world,
+    )
+
+
+def make_trainer(setup: Setup, policy: HubPolicy, objective: Objective, layout: Layout) -> Trainer:
+    """The trainer; it may shard the policy's weights, so make the engine first."""
+    settings, world = setup.config.trainer, setup.world
+    bf16 = world.first(in_bf16(settings.precision, policy.model))
+    return Trainer(
+        policy=policy,
+        objective=objective,
+        settings=settings,
+        seed=setup.config.seed,
+        packing=Packing(
+            layout=layout,
+            max_tokens=cpu_tokens(settings.microbatch_tokens),
+            columns=line_columns(policy.model),
+            note=setup.console.note,
+        ),
+        parallel=make_parallel(settings, world, bf16=bf16),
+    )
+
+
+def make_recorder(setup: Setup, chat: Chat, metrics_file: MetricsFile, trackers: Trackers) -> Recorder:
+    """Writes into the run folder on rank 0, nothing on other ranks."""
+    task, root = setup.tasks.own, setup.folder.root
+    if not setup.world.is_first:
+        return SilentRecorder(folder=root)
+    return FolderRecorder(
+        folder=root,
+        metrics_file=metrics_file,
+        console=setup.console,
+        settings=setup.config.tracker,
+        decode=chat.decode,
+        printer=episode_printer(setup.config, task, chat, setup.console),
+        trackers=trackers,
+    )
+
+
+def restore(setup: Setup, checkpoints: CheckpointSchedule, metrics_file: MetricsFile, engine: Engine) -> int:
+    """Restore the last complete checkpoint, or the start; later metrics and rollouts are cut off."""
+    folder, world = setup.folder, setup.world
+    latest = world.first(latest_checkpoint(folder.checkpoints) if world.is_first else None)
+    if latest is None and folder.final.is_dir():
+        raise UserError(f"{folder.root} has a final model but no checkpoint to go on from: choose another run_dir.")
+    step = 0
+    if latest is not None:
+        checkpoint = load_checkpoint(latest, world)
+        checkpoints.restore(checkpoint)
+        step = checkpoint.step
+    elif setup.config.resume:
+        setup.console.note("no checkpoint was saved: the run starts again")
+    if world.is_first:
+        metrics_file.cut_back(step if step > 0 else -1)  # the loop writes line 0 again
+        cut_back(folder.rollouts, step)
+    engine.load_weights(step)
+    return step
+
+
+def evaluate(setup: Setup, policy: HubPolicy, engine: Sampler, rollouts: RolloutSchedule) -> dict[str, float]:
+    """Metrics of all evaluation sets; those of a mix are also combined under its name."""
+    config, tasks, context = setup.config, setup.tasks, _context(policy, engine)
+
+    def player(task: Task) -> LocalPlayer:
+        return LocalPlayer(engine=engine, chat=make_chat(config, policy, task), max_context_tokens=context)
+
+    found = evaluate_all(config, tasks.eval_sets, player, run=rollouts.run, world=setup.world)
+    metrics = {name: value for result in found.values() for name, value in result.metrics.items()}
+    parts = [found[part.name].metrics for part in tasks.own.eval_sets()]
+    return metrics | (combine(tasks.own.name, parts) if tasks.own.name not in found else {})
+
+
+def _context(policy: HubPolicy, engine: Sampler) -> int:
+    return min(context_tokens(policy), engine.max_context_tokens)  # a server's context may be shorter than the model's
+
+
+def episode_printer(config: Config, task: Task, chat: ChatCodec, console: Console) -> EpisodePrinter | None:
+    """Prints every episode of a debug run; None for other runs."""
+    if not config.debug:
+        return None
+
+    async def graded(example: Example, episode: Episode) -> GradedAnswer:
+        try:
+            return await task.grade(example, episode.texts)
+        except UserError as error:  # a metric need not support training episodes
+            return GradedAnswer(answer=None, correct=False, failure=str(error))
+
+    async def all_graded(group: Group) -> list[GradedAnswer]:
+        return list(await asyncio.gather(*(graded(group.example, one) for one in group.episodes)))
+
+    return EpisodePrinter(
+        print=console.show,
+        decode=chat.decode,
+        weights=lambda group: _part_weights(config, group.example),
+        grades=lambda group: asyncio.run(all_graded(group)),
+    )
+
+
+def _part_weights(config: Config, example: Example) -> Mapping[str, float]:
+    """The weights of the reward parts for an example's task."""
+    bundle = config.task.bundles.get(str(example.metadata.get("task")), config)
+    return {name: part.weight for name, part in bundle.reward.parts.items()}

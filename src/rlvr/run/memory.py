@@ -1,0 +1,65 @@
+"""The memory plan of a run."""
+
+from functools import partial
+
+import torch
+
+from rlvr.chat.rendering import Chat
+from rlvr.config import Config
+from rlvr.core.packing import Layout
+from rlvr.core.world import World
+from rlvr.models.devices import in_bf16
+from rlvr.models.policy import HubPolicy
+from rlvr.run.policies import engine_dtype
+from rlvr.run.tasks import context_tokens
+from rlvr.tasks.base import Task
+from rlvr.training.memory import (
+    Demand,
+    MemoryPlan,
+    available_memory,
+    keys_values_bytes,
+    measure_activations,
+    plan_memory,
+)
+
+EXAMPLES = 16
+"""Number of examples whose prompts are measured."""
+
+
+def plan_run(config: Config, policy: HubPolicy, chat: Chat, task: Task, *, layout: Layout, world: World) -> MemoryPlan:
+    """Memory use of each process of the run. ConfigError if it cannot fit the GPU."""
+    rollout, trainer, engine = config.rollout, config.trainer, config.engine
+    prompts = [task.train_example(index).messages for index in range(EXAMPLES)]
+    # an environment that starts the dialogue has no prompt to measure
+    longest = max((len(chat.encode_prompt(messages)) for messages in prompts if messages), default=0)
+    line_tokens = min(context_tokens(policy), longest + config.task.num_turns * rollout.max_completion_tokens)
+    num_rows = rollout.prompts_per_step * rollout.group_size
+    together = max(num_rows, config.evaluation.limit)
+    sharded = trainer.strategy == "fsdp2"
+    local, is_stale = engine if engine.in_process else None, rollout.max_staleness > 0
+    bf16 = in_bf16(trainer.precision, policy.model)
+    autocast = partial(torch.autocast, policy.model.device.type, torch.bfloat16, enabled=bf16)
+    dtype = engine_dtype(config, policy) if local else None
+    demand = Demand(
+        line_tokens=line_tokens,
+        num_rows=num_rows,
+        activations=measure_activations(policy, layout, autocast),
+        keys_values_per_row=keys_values_bytes(policy, line_tokens, dtype=dtype, recomputed=is_stale) if local else 0,
+        max_batch_size=min(local.max_batch_size, together) if local else 0,
+        has_reference="reference_logprobs" in config.algorithm.needs,
+        copy_dtype=dtype if local and (is_stale or sharded or dtype != policy.dtype) else None,
+        num_shards=world.size if sharded else 1,
+    )
+    # with cpu_offload the GPU's memory is not compared
+    available = None if trainer.cpu_offload else available_memory(policy.model.device)
+    return plan_memory(policy, demand, setting=trainer.microbatch_tokens, available=available)
+
+
+def fitted(config: Config, plan: MemoryPlan, world: World) -> Config:
+    """The configuration with the plan's numbers, the same on every rank."""
+    tokens = min(world.gather(plan.microbatch_tokens))
+    config = config.model_copy(update={"trainer": config.trainer.model_copy(update={"microbatch_tokens": tokens})})
+    if not plan.samples_fewer or not config.engine.in_process:
+        return config
+    engine = config.engine.model_copy(update={"max_batch_size": plan.max_batch_size})
+    return config.model_copy(update={"engine": engine})

@@ -1,0 +1,1 @@
+from tests.unit.cli.conftest import rlvr, training  # noqa: F401

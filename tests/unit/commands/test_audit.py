@@ -1,0 +1,245 @@
+"""`rlvr audit`: each kind of probe against a sound verifier and one with the bug it is for."""
+
+import asyncio
+import random
+import re
+from collections.abc import Callable
+
+import pytest
+
+from rlvr.commands.audit.exploits import EXPLOITS, REMEDIES, exploit_probes
+from rlvr.commands.audit.judge import Audit, Judge, Verdict
+from rlvr.commands.audit.rewrites import (
+    EDITS,
+    FORMAT_REWRITES,
+    REWRITES,
+    Case,
+    Probe,
+    edit_probes,
+    kind_of,
+    rewrite_probes,
+    same,
+)
+from rlvr.rewards.numbers import parse_answer, same_answer
+from rlvr.types import Example, Message
+
+Grade = Callable[[str, str], float]
+
+
+def made(gold: str, question: str = "What?", others: tuple[str, ...] = ("5", "77", "-8"), wrap: str = "{}") -> Case:
+    example = Example(id=gold, messages=(Message(role="user", content=question),), answer=gold)
+    return Case(
+        example=example,
+        question=question,
+        golds=(gold,),
+        wrap=lambda answer: wrap.replace("{}", answer),
+        others=others,
+        kind=kind_of(gold),
+        strict=False,
+        rng=random.Random(0),
+    )
+
+
+NUMBERS = (
+    made("18", "Of 3 and 18, which?"),
+    made("-3", "Of 4 and 9: what percent?"),
+    made("1080"),
+    made("0.25"),
+    made("3.5"),
+)
+WORDS = tuple(made(gold, others=("Bergen", "the red house")) for gold in ("Oslo", "The White House", "Ada and Bob"))
+BOXED = tuple(made(case.gold, case.question, wrap="\\boxed{{}}") for case in NUMBERS)
+
+
+def audited(grade: Grade, cases: tuple[Case, ...] = NUMBERS) -> Audit:
+    async def verifier(example: Example, text: str) -> Verdict:
+        try:
+            return Verdict(value=float(grade(text, example.answer)))
+        except (TimeoutError, ValueError) as error:
+            return Verdict(value=float("nan"), message=str(error))
+
+    judge = Judge("reward", verifier, cases)
+    asyncio.run(judge.run())
+    return Audit(target="f", rows=tuple(judge.rows), findings=tuple(judge.findings), notes=(), threshold=0.0)
+
+
+def number(text: str, gold: str) -> float:
+    said, right = parse_answer(text), parse_answer(gold)
+    return float(said is not None and right is not None and same_answer(said, right))
+
+
+def boxed(text: str, gold: str) -> float:
+    found = re.findall(r"\\boxed\{((?:[^{}]|\{[^{}]*\})*)\}", text)
+    return number(found[0], gold) if len(found) == 1 else 0.0
+
+
+def digits(text: str, gold: str) -> str | None:
+    found = re.findall(r"\d+(?:\.\d+)?", text.replace(",", ""))
+    return found[0] if len(found) == 1 else None
+
+
+def percent(text: str, gold: str) -> float:
+    said, right = (parse_answer(one.replace("%", "")) for one in (text, gold))
+    value, wanted = getattr(said, "value", 0), getattr(right, "value", 0)
+    return float(bool(value) and value in (wanted, 100 * wanted, wanted / 100))
+
+
+def raising(text: str, gold: str) -> float:
+    try:
+        return float(float(text) == float(gold))
+    except ValueError:
+        return 1.0
+
+
+BROKEN: dict[str, tuple[Grade, tuple[Case, ...]]] = {
+    "commas": (lambda text, gold: 0.0 if "," in text else number(text, gold), NUMBERS),
+    "trailing zeros": (lambda text, gold: float(text.strip() == gold), NUMBERS),
+    "unit": (lambda text, gold: 0.0 if "dollars" in text else number(text, gold), NUMBERS),
+    "currency": (lambda text, gold: 0.0 if "$" in text else number(text, gold), NUMBERS),
+    "percent": (lambda text, gold: 0.0 if "%" in text else number(text, gold), NUMBERS),
+    "LaTeX": (lambda text, gold: 0.0 if "$" in text else number(text, gold), NUMBERS),
+    "fraction": (lambda text, gold: 0.0 if "frac" in text else number(text, gold), NUMBERS),
+    "minus sign": (lambda text, gold: 0.0 if "\u2212" in text else number(text, gold), NUMBERS),
+    "whitespace": (lambda text, gold: 0.0 if text != text.strip() else number(text, gold), NUMBERS),
+    "full stop": (lambda text, gold: 0.0 if text.endswith(".") else number(text, gold), NUMBERS),
+    "Markdown": (lambda text, gold: 0.0 if "*" in text else number(text, gold), NUMBERS),
+    "quotes": (lambda text, gold: float(not text.startswith('"') and same(text, gold)), WORDS),
+    "case": (lambda text, gold: float(text.strip() == gold), WORDS),
+    "article": (lambda text, gold: float(text.strip(' ."`*').lower() == gold.lower()), WORDS),
+    "gold itself": (lambda text, gold: 0.0 if gold == "1080" else number(text, gold), NUMBERS),
+    "other answer": (lambda text, gold: 1.0, NUMBERS),
+    "sign": (lambda text, gold: float(digits(text, gold) == gold.lstrip("-")), NUMBERS),
+    "digit": (lambda text, gold: float(len(text) == len(gold)), NUMBERS),
+    "order of magnitude": (lambda text, gold: float(text.strip("0.") == gold.strip("0.")), NUMBERS),
+    "off by one": (lambda text, gold: float(abs(float(digits(text, gold) or 1e9) - float(gold)) <= 1), NUMBERS),
+    "near": (lambda text, gold: float(abs(float(digits(text, gold) or 1e9) / float(gold) - 1) < 0.05), NUMBERS),
+    "percent or number": (percent, NUMBERS),
+    "point lost": (lambda text, gold: float(text.replace(".", "") == gold.replace(".", "")), NUMBERS),
+    "digits around": (lambda text, gold: float(gold in text), NUMBERS),
+    "two values": (lambda text, gold: float(gold in text.split()), NUMBERS),
+    "negation": (lambda text, gold: float(gold in text.split()), NUMBERS),
+    "comparison": (lambda text, gold: float(gold in text.split()), NUMBERS),
+    "echo of the question": (lambda text, gold: float(gold in text), NUMBERS),
+    "last number of the question": (lambda text, gold: float(text in ("9", gold)), NUMBERS),
+    "all candidates": (lambda text, gold: float(gold in re.split(r"[, ]+", text)), NUMBERS),
+    "earlier answer": (lambda text, gold: float(text.startswith(f"\\boxed{{{gold}}}")), BOXED),
+    "two formats": (lambda text, gold: max(boxed(text, gold), float(f"#### {gold}" in text)), BOXED),
+    "empty": (lambda text, gold: 1.0 if not text.strip() else number(text, gold), NUMBERS),
+    "no answer": (lambda text, gold: 1.0 if text == "N/A" else number(text, gold), NUMBERS),
+    "format alone": (lambda text, gold: 1.0 if "answer" in text else number(text, gold), NUMBERS),
+    "NaN, infinity": (lambda text, gold: 1.0 if text in ("nan", "inf") else number(text, gold), NUMBERS),
+    "claim": (lambda text, gold: 1.0 if "score" in text else number(text, gold), NUMBERS),
+    "look-alike": (lambda text, gold: number(text.replace("l", "1"), gold), NUMBERS),
+    "code": (lambda text, gold: number(text.replace("(lambda: 72 / 4)()", "18"), gold), NUMBERS),
+    "exception": (raising, NUMBERS),
+    "very long": (lambda text, gold: 1.0 if len(text) > 10_000 else number(text, gold), NUMBERS),
+    "hang": (lambda text, gold: 1.0 if "**" in text else number(text, gold), NUMBERS),
+    "empty gold": (lambda text, gold: float(text.strip() == gold or number(text, gold)), NUMBERS),
+    "unreadable gold": (lambda text, gold: 1.0 if parse_answer(gold) is None else number(text, gold), NUMBERS),
+    "same text twice": (lambda text, gold: number(text, gold) * random.random(), NUMBERS),
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_each_kind_finds_its_bug(kind: str) -> None:
+    grade, cases = BROKEN[kind]
+    assert kind in audited(grade, cases).flagged
+
+
+@pytest.mark.parametrize(
+    ("grade", "cases"), [(number, NUMBERS), (boxed, BOXED), (lambda a, b: float(bool(b) and same(a, b)), WORDS)]
+)
+def test_a_sound_verifier_is_not_flagged(grade: Grade, cases: tuple[Case, ...]) -> None:
+    found = audited(grade, cases)
+    assert found.flagged == []
+    assert not found.alarms
+    assert len(found.rows) > 20
+
+
+def test_every_kind_is_tried_or_has_no_bug_of_its_own() -> None:
+    kinds = {*REWRITES, *EDITS, *EXPLOITS}
+    assert kinds - {*BROKEN} == {"operands swapped"}
+    assert {*REMEDIES} <= {*BROKEN, "adversary"}
+
+
+def test_edits_are_wrong_and_rewrites_right() -> None:
+    for case in NUMBERS:
+        assert not [probe for probe in edit_probes(case) if same(probe.text, case.gold)]
+        assert not [
+            probe for probe in rewrite_probes(case) if probe.group == "rewrite" and not number(probe.text, case.gold)
+        ]
+
+
+@pytest.mark.parametrize(
+    ("gold", "kind", "texts"),
+    [
+        ("1080", "commas", ["1,080"]),
+        ("1,080", "commas", ["1080"]),
+        ("0.25", "percent", ["25%"]),
+        ("0.25", "fraction", ["\\frac{1}{4}", "1/4"]),
+        ("3/4", "fraction", ["\\frac{3}{4}", "0.75"]),
+        ("18", "trailing zeros", ["18.0", "18.00"]),
+        ("-3", "currency", []),
+        ("Oslo", "unit", []),
+        ("\\frac{1}{2}", "LaTeX", ["$\\frac{1}{2}$", "\\(\\frac{1}{2}\\)", "\\dfrac{1}{2}"]),
+    ],
+)
+def test_rewrites(gold: str, kind: str, texts: list[str]) -> None:
+    assert [*REWRITES[kind](made(gold))] == texts
+
+
+def test_operands_of_a_program_are_swapped() -> None:
+    case = made("divide(5, 7), subtract(#0, 1)")
+    assert case.kind == "program"
+    assert [*EDITS["operands swapped"](case)] == ["divide( 7,5), subtract( 1,#0)"]
+
+
+def test_words_of_a_vocabulary_have_rewrites_of_the_format_only() -> None:
+    case = Case(**{**vars(NUMBERS[0]), "strict": True})
+    assert {probe.kind for probe in rewrite_probes(case) if probe.group == "rewrite"} == {"gold itself"}
+
+
+def test_slow_texts_are_few() -> None:
+    kinds = [probe.kind for probe in exploit_probes(NUMBERS[0], 10)]
+    assert not {"hang", "very long", "code"} & {*kinds}
+
+
+def test_rewards_of_any_range_are_judged_by_the_way_from_wrong_to_right() -> None:
+    def partly(text: str, gold: str) -> float:
+        return 4.5 if number(text, gold) else 1.5 + (1.0 if "not" in text else 0.0)
+
+    found = audited(partly)
+    assert found.flagged == []
+    assert "negation" in audited(lambda text, gold: 3.5 if "not" in text else partly(text, gold)).flagged
+
+
+def test_a_verifier_that_fails_is_neither_right_nor_wrong() -> None:
+    def slow(text: str, gold: str) -> float:
+        if text == "nan":
+            raise TimeoutError("timed out")
+        return number(text, gold)
+
+    found = audited(slow)
+    (row,) = [row for row in found.rows if row.num_errors]
+    assert (row.kind, row.num_failed, row.num_errors, row.num_examples) == ("NaN, infinity", 0, 2, 2)
+    assert found.flagged == []
+    assert {one.message for one in found.findings if one.score is None} == {"timed out"}
+
+
+def test_a_share_of_paid_edits_can_be_allowed() -> None:
+    found = audited(lambda text, gold: 1.0 if gold == "18" and text == "19" else number(text, gold))
+    assert [row.kind for row in found.alarms] == ["off by one"]
+    assert found.alarms[0].share.value == pytest.approx(0.2)
+    assert not Audit(**{**vars(found), "threshold": 0.2}).alarms
+
+
+def test_a_strict_format_is_no_error() -> None:
+    found = audited(boxed, BOXED)
+    assert "answer without the format" in {row.kind for row in found.rows if row.num_failed}
+    assert {row.group for row in found.rows if row.num_failed} == {"format"}
+    assert FORMAT_REWRITES.keys() >= {"sentence around it", "equation"}
+
+
+def test_a_probe_says_what_it_is() -> None:
+    assert Probe(kind="unit", group="rewrite", text="18 dollars").is_right
+    assert not Probe(kind="sign", group="edit", text="-18").is_right

@@ -1,0 +1,223 @@
+"""Every check of `rlvr doctor` fails on a fault; `benchmarks/doctor.py` plants more of them on more architectures."""
+
+import importlib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rlvr.commands.doctor import body, numbers, template
+from rlvr.commands.doctor.patient import Patient
+from rlvr.core.engine import LocalEngine
+from rlvr.models.policy import HubPolicy
+from rlvr.tasks.dataset import DatasetTask
+from rlvr.tracking.checks import Check
+from rlvr.training.state import CheckpointSchedule
+from rlvr.types import GradedAnswer, Group, TokenBatch
+
+ROOT = Path(__file__).parents[3]
+NAMES = [check.__name__ for check in body.CHECKS]
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """The machinery of the benchmark: model folders with faults in them."""
+    for folder in ("benchmarks", "examples/own"):
+        monkeypatch.syspath_prepend(str(ROOT / folder))
+    monkeypatch.chdir(tmp_path)
+    return importlib.import_module("doctor")
+
+
+def only(bench: Any, monkeypatch: pytest.MonkeyPatch, case: Any, *names: str) -> dict[str, Check]:
+    """These checks of a case."""
+    monkeypatch.setattr(body, "CHECKS", tuple(check for check in body.CHECKS if check.__name__ in names))
+    return {check.name: check for check in bench.examine(case)}
+
+
+PLANTED = {  # a check, and the fault of the benchmark that it finds
+    "vocabulary_fits": "has tokens that the model lacks",
+    "text_survives": "lowers the case",
+    "one_bos": "writes BOS twice",
+    "same_every_day": "writes the date",
+    "opens_completion": "ignores add_generation_prompt",
+    "whole_messages": "truncates long messages",
+    "ends_turns": "ends turns with a word that is no token",
+    "whole_calls": "truncates arguments of calls",
+    "tool_results": "renders tool results as the assistant's words",
+    "appends_after_user": "adds a system prompt to the first question only",
+    "appends_after_tools": "numbers the turns from the end",
+    "keeps_reasoning": "drops the reasoning of earlier turns",
+    "keeps_spaces": "strips the spaces of earlier turns",
+    "prompts_fit": "has too little context",
+    "gold_scores_full": "never pays the gold answer",
+    "empty_scores_less": "pays the empty answer",
+    "wrong_scores_less": "pays any number",
+    "echo_scores_less": "pays for repeating the question",
+    "reward_repeats": "draws random numbers",
+    "reward_survives": "raises on what is no number",
+    "weights_finite": "has NaN in one row",
+    "stop_is_possible": "never samples a stop token",
+    "passes_repeat": "drops out in eval mode",
+    "trainer_is_model": "divides its logits in forward only",
+    "engine_is_trainer": "sees the next token",
+    "three_turns": "sees the next token",
+    "packed_alone": "sees neighbors in long lines",
+    "weights_learn": "freezes a layer",
+    "end_token_learns": "pads with the end of turns: its embedding is masked",
+    "gradient_is_slope": "has a layer with a wrong backward",
+    "saves_and_loads": "computes with a buffer that is not saved",
+}
+
+
+@pytest.mark.parametrize(("name", "fault"), PLANTED.items())
+def test_a_check_finds_its_fault(name: str, fault: str, bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    (planted,) = (one for one in bench.faults() if one.name == fault)
+    found = only(bench, monkeypatch, planted.change(bench.Case(architecture="llama")), name)[name]
+    assert found.status == "fail", found
+    assert found.remedy
+    assert len(found.says) > 20
+
+
+# ------------------------------------------------------------------------------------- faults of the product itself
+
+
+def wrong_mask(groups: Any) -> TokenBatch:
+    batch = template_to_batch(groups)
+    return replace(batch, loss_mask=batch.loss_mask.roll(1, 1))
+
+
+template_to_batch = template.to_batch
+sampled, trainer_of = Patient.sample, Patient.trainer
+
+
+def noisy(patient: Patient, temperature: float = 1.0) -> tuple[Group, ...]:
+    """The sampler's logprobs are off by one nat."""
+
+    def shifted(episode: Any) -> Any:
+        (turn,) = episode.turns
+        behind = tuple(logprob + 1 for logprob in turn.completion.behavior_logprobs)
+        return replace(episode, turns=(replace(turn, completion=replace(turn.completion, behavior_logprobs=behind)),))
+
+    return tuple(replace(g, episodes=tuple(map(shifted, g.episodes))) for g in sampled(patient, temperature))
+
+
+async def all_wrong(task: DatasetTask, attempt: Any) -> GradedAnswer:
+    return GradedAnswer(answer="?", correct=False)
+
+
+def unstoppable(patient: Patient, index: int, temperature: float, max_tokens: int) -> Any:
+    return replace(params(patient, index, temperature, max_tokens), stop_ids=frozenset())
+
+
+params = Patient.params
+
+OURS: dict[str, tuple[Any, str, Any, dict[str, Any]]] = {
+    "ids_are_kept": (template, "to_batch", wrong_mask, {}),
+    "metric_agrees": (DatasetTask, "grade_attempt", all_wrong, {}),
+    "stop_tokens_stop": (Patient, "params", unstoppable, {}),
+    "engine_is_trainer_cooler": (
+        Patient,
+        "trainer",
+        lambda patient, temperature=None, *rest, **more: trainer_of(patient, 1.0, *rest, **more),
+        {},
+    ),
+    "mismatch": (Patient, "sample", noisy, {}),
+    "weights_reach_engine": (
+        HubPolicy,
+        "trained_weights",
+        lambda policy: iter(()),
+        {"rollout.max_staleness": 1, "algorithm.mismatch_correction": "truncate"},
+    ),
+    "resume_is_equal": (CheckpointSchedule, "_load_optimizer", lambda *arguments: None, {}),
+}
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_a_check_finds_a_fault_of_ours(name: str, bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    where, attribute, fault, settings = OURS[name]
+    case = bench.Case(architecture="llama", settings=settings)
+    assert only(bench, monkeypatch, case, name)[name].status == "ok"
+    monkeypatch.setattr(where, attribute, fault)
+    assert bench.examine(case)[0].status == "fail"
+
+
+OF_MODELS: dict[str, Callable[[Any], None]] = {
+    "dtypes": lambda policy: policy.model.to(torch.bfloat16),
+    "update_follows_reward": lambda policy: (
+        [parameter.register_hook(torch.neg) for parameter in policy.model.parameters()] and None
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OF_MODELS)
+def test_a_check_finds_a_fault_of_the_loaded_model(name: str, bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = bench.Case(architecture="llama")
+    assert only(bench, monkeypatch, case, name)[name].status == "ok"
+    assert bench.examine(replace(case, loaded=OF_MODELS[name]))[0].status == "fail"
+
+
+def test_every_check_has_a_fault() -> None:
+    assert sorted([*PLANTED, *OURS, *OF_MODELS]) == sorted(NAMES)
+
+
+# ------------------------------------------------------------------------------------------------------ all of them
+
+
+@pytest.mark.parametrize(
+    ("architecture", "more"), [("llama", {}), ("qwen3", {"with_tools": True}), ("gpt_neox", {"template": None})]
+)
+def test_a_healthy_model_passes(architecture: str, more: dict[str, Any], bench: Any) -> None:
+    checks = bench.examine(bench.Case(architecture=architecture, **more))
+    assert [check.name for check in checks] == NAMES
+    assert [check for check in checks if check.status == "fail"] == []
+    assert sum(check.status == "ok" for check in checks) >= (25 if more.get("template", "") is None else 37)
+
+
+def test_no_weight_is_changed(bench: Any) -> None:
+    policies = []
+    bench.examine(bench.Case(architecture="llama", loaded=lambda p: policies.append((p, checksum(p)))))
+    ((policy, before),) = policies
+    assert checksum(policy) == before
+    assert all(parameter.grad is None for parameter in policy.model.parameters())
+
+
+def checksum(policy: HubPolicy) -> list[float]:
+    return [float(parameter.detach().double().sum()) for parameter in policy.model.parameters()]
+
+
+def test_adapters_alone_get_gradients(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = bench.Case(architecture="llama", settings=bench.LORA)
+    found = only(bench, monkeypatch, case, "weights_learn")["weights_learn"]
+    assert found.status == "ok"
+    assert "adapter matrices" in found.says
+
+
+def test_an_error_is_a_failed_check_once(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(patient: Patient) -> Check:
+        raise RuntimeError("two\nlines")
+
+    monkeypatch.setattr(body, "CHECKS", (broken, broken, numbers.weights_finite))
+    first, second, third = bench.examine(bench.Case(architecture="llama"))
+    assert (first.status, first.says) == ("fail", "RuntimeError: two lines")
+    assert (second.status, second.says) == ("skipped", "as broken, it cannot be checked")
+    assert third.status == "ok"
+
+
+def test_a_changed_history_does_not_matter_for_one_turn(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    (planted,) = (one for one in bench.faults() if one.name == PLANTED["keeps_reasoning"])
+    case = replace(planted.change(bench.Case(architecture="llama")), with_tools=False)
+    assert only(bench, monkeypatch, case, "keeps_reasoning")["keeps_reasoning"].status == "skipped"
+
+
+def test_the_engine_is_the_runs_own(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exact checks use the policy's own weights, those of the run what its settings say."""
+    made: list[LocalEngine] = []
+    monkeypatch.setattr(body, "CHECKS", (lambda p: made.extend([p.engine, p.as_run.engine]) or numbers.skip(""),))
+    body.CHECKS[0].__name__ = "engines"
+    bench.examine(bench.Case(architecture="llama", settings=OURS["weights_reach_engine"][3]))
+    exact, own = made
+    assert exact._weights is None
+    assert own._weights is not None

@@ -1,0 +1,89 @@
+"""`rlvr train --multirun`: expansion, folders, the table, exit statuses."""
+
+import signal
+
+import pytest
+
+from rlvr.commands.train.multirun import expand, folder_names
+from rlvr.config import Config
+from rlvr.errors import ConfigError, UserError
+from tests.unit.cli.conftest import FakeTraining, Rlvr
+
+
+def test_all_combinations_the_last_key_fastest() -> None:
+    jobs = expand(["seed=1,2", "trainer.max_steps=5", "algorithm=grpo,ppo"])
+    assert [job.swept for job in jobs] == [
+        ("seed=1", "algorithm=grpo"),
+        ("seed=1", "algorithm=ppo"),
+        ("seed=2", "algorithm=grpo"),
+        ("seed=2", "algorithm=ppo"),
+    ]
+    assert jobs[0].overrides == ("seed=1", "trainer.max_steps=5", "algorithm=grpo")
+
+
+@pytest.mark.parametrize("values", ["1,2,3", "choice(1,2,3)", "range(1,4)", "1..3"])
+def test_every_way_to_write_a_sweep(values: str) -> None:
+    assert [job.overrides for job in expand([f"seed={values}"])] == [("seed=1",), ("seed=2",), ("seed=3",)]
+
+
+@pytest.mark.parametrize("override", ["run_dir=a,b", "seed=interval(1,2)", "algorithm=glob(*)"])
+def test_settings_that_cannot_be_swept_are_refused(override: str) -> None:
+    with pytest.raises(ConfigError, match=override.partition("=")[0]):
+        expand([override])
+
+
+def test_a_user_class_is_swept_like_a_name() -> None:
+    jobs = expand(["algorithm=grpo,my_algo:Reinforce", "task.path='a:b','c'"])
+    assert [job.swept[0] for job in jobs[::2]] == ["algorithm=grpo", "algorithm=my_algo:Reinforce"]
+    assert jobs[0].swept[1] == "task.path='a:b'"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "names"),
+    [
+        (["seed=1,2"], ["seed-1", "seed-2"]),
+        (["model.name_or_path=a/b,c/d"], ["0", "1"]),
+        (["seed=1,1"], ["0", "1"]),
+        ([], ["0"]),
+    ],
+)
+def test_folders_are_named_after_the_swept_values(overrides: list[str], names: list[str]) -> None:
+    assert folder_names(expand(overrides)) == names
+
+
+def test_runs_go_one_after_another_into_their_own_folders(training: FakeTraining, rlvr: Rlvr) -> None:
+    ran = rlvr("train", "-m", "seed=1..3", "run_dir=out")
+    assert [(c.seed, c.run_dir) for c in training.configs] == [(n, f"out/seed-{n}") for n in (1, 2, 3)]
+    lines = ran.out.splitlines()
+    assert (ran.code, len(lines)) == (0, 4)
+    assert [word for word in ("seed=2", "0.750", "done") if word not in lines[2]] == []
+
+
+def test_one_failed_run_fails_the_sweep_but_not_the_others(training: FakeTraining, rlvr: Rlvr) -> None:
+    def act(config: Config) -> None:
+        if config.seed == 1:
+            raise UserError("loss is not finite.")
+
+    training.act = act
+    ran = rlvr("train", "-m", "seed=1,2", "run_dir=out")
+    assert (ran.code, len(training.configs)) == (1, 2)
+    assert "failed: loss is not finite." in ran.out
+
+
+def test_a_wrong_value_anywhere_stops_the_sweep_before_it_starts(training: FakeTraining, rlvr: Rlvr) -> None:
+    ran = rlvr("train", "-m", "rollout.group_size=8,1")
+    assert (ran.code, training.configs) == (2, [])
+    assert "rollout.group_size=1" in ran.err
+
+
+def test_a_signal_ends_the_sweep(training: FakeTraining, rlvr: Rlvr) -> None:
+    training.act = lambda config: signal.raise_signal(signal.SIGTERM)
+    ran = rlvr("train", "-m", "seed=1,2,3", "run_dir=out")
+    assert (ran.code, len(training.configs)) == (143, 1)
+    assert "2 more runs were not started" in ran.out
+
+
+def test_a_sweep_under_torchrun_is_refused(training: FakeTraining, rlvr: Rlvr, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert rlvr("train", "-m", "seed=1,2").code == 2
+    assert training.configs == []

@@ -1,0 +1,83 @@
+"""From the configuration to the arguments of the memory plan."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import rlvr.run.memory
+from rlvr.core.world import ALONE, World
+from rlvr.run.memory import fitted, plan_run
+from rlvr.training.memory import MemoryPlan
+from tests.unit.core.tiny import tiny_config, tiny_policy
+
+LONGEST = 7
+"""Tokens of the longest prompt."""
+
+
+def plan(*overrides: str, name: str = "rpn", world: World = ALONE) -> MemoryPlan:
+    """Of a policy of two layers with a context of 256."""
+    policy = tiny_policy(max_position_embeddings=256)
+    chat: Any = SimpleNamespace(encode_prompt=lambda length: [0] * length)
+    task: Any = SimpleNamespace(train_example=lambda index: SimpleNamespace(messages=1 + index % LONGEST))
+    config = tiny_config("rollout.max_completion_tokens=20", *overrides, name=name)
+    return plan_run(config, policy, chat, task, layout="shared", world=world)
+
+
+def asked_about(found: MemoryPlan) -> str:
+    """Tokens of the longest row in the plan."""
+    return found.lines[0].partition("rows of up to ")[2].partition(":")[0]
+
+
+def test_the_longest_row_fits_the_context():
+    assert asked_about(plan()) == "27"
+    assert asked_about(plan("task.max_turns=3", name="two_hop")) == "67"
+    assert asked_about(plan("rollout.max_completion_tokens=300", "model.max_context_tokens=400")) == "256"
+
+
+def test_pitfall_33_each_copy_of_the_weights_is_planned_for():
+    alone = plan().parts
+    assert (alone["reference"], alone["sampler"]) == (0, 0)
+    assert plan("algorithm.kl_coef=0.1").parts["reference"] == alone["weights"]
+    assert plan("rollout.max_staleness=1").parts["sampler"] == alone["weights"]
+    cut = plan("trainer.strategy=fsdp2", world=World(size=2)).parts
+    assert cut["weights"] == -(-alone["weights"] // 2)
+    assert cut["sampler"] == alone["weights"]  # it samples from all of them
+    assert plan("trainer.strategy=ddp", world=World(size=2)).parts["weights"] == alone["weights"]
+
+
+@pytest.mark.slow
+def test_the_cache_is_of_completions_sampled_together():
+    def of(*overrides: str) -> int:
+        return plan(*overrides).parts["keys and values"]
+
+    few = ("rollout.prompts_per_step=2", "rollout.group_size=4", "evaluation.num_examples=3")
+    assert of(*few) == of(*few, "evaluation.num_examples=8") == 8 * of("engine.max_batch_size=1")
+    assert of(*few, "evaluation.num_examples=16") == 2 * of(*few)
+    assert of(*few, "engine.max_batch_size=4") == of(*few) // 2
+    assert of("engine=vllm", "engine.urls=[http://127.0.0.1:1]") == 0
+
+
+def test_gpu_memory_decides_unless_weights_are_offloaded(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(rlvr.run.memory, "available_memory", lambda device: 1 << 40)
+    few = ("rollout.prompts_per_step=1", "rollout.group_size=2")
+    assert plan(*few).microbatch_tokens == 2 * 27
+    assert plan(*few, "trainer.strategy=fsdp2", "trainer.cpu_offload=true").microbatch_tokens == 2048
+
+
+def test_every_rank_gets_the_smallest_of_their_microbatches(monkeypatch: pytest.MonkeyPatch):
+    config = tiny_config()
+    found = plan()
+    monkeypatch.setattr(World, "gather", lambda self, tokens: [tokens, 512, 4096])
+    changed = fitted(config, found, World(size=3))
+    assert changed.trainer.microbatch_tokens == 512
+    assert changed.engine == config.engine
+
+
+def test_fewer_completions_are_sampled_where_the_plan_says_so(monkeypatch: pytest.MonkeyPatch):
+    least = sum(plan("engine.max_batch_size=1", "trainer.microbatch_tokens=27").parts.values())
+    monkeypatch.setattr(rlvr.run.memory, "available_memory", lambda device: least + 100)
+    found = plan()
+    assert found.samples_fewer
+    engine = fitted(tiny_config(), found, ALONE).engine
+    assert engine.max_batch_size == found.max_batch_size == 1

@@ -1,0 +1,89 @@
+"""uv.lock and constraints.txt say what pyproject.toml asks for; `bash .ci/lock` writes both."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PACKAGES: list[dict[str, Any]] = tomllib.loads((ROOT / "uv.lock").read_text(encoding="utf-8"))["package"]
+(OURS,) = (package for package in PACKAGES if package["name"] == "rlvr")
+EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
+ASKED = [("", text) for text in PROJECT["dependencies"]]
+ASKED += [(extra, text) for extra, texts in EXTRAS.items() for text in texts]
+
+
+def pins(path: Path) -> dict[str, list[str]]:
+    """The versions that a file of constraints has for each package: several, where they depend on the Python."""
+    found: dict[str, list[str]] = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        requirement = Requirement(line)
+        (pin,) = requirement.specifier
+        assert (pin.operator, requirement.extras) == ("==", set()), line  # what pip takes as a constraint
+        found.setdefault(canonicalize_name(requirement.name), []).append(pin.version)
+    return found
+
+
+CONSTRAINTS = pins(ROOT / "constraints.txt")
+
+
+def plain(extra: str, name: str, extras: set[str], specifier: str) -> tuple[str, ...]:
+    clauses = sorted(specifier.replace(" ", "").split(","))
+    return (extra, canonicalize_name(name), ",".join(sorted(canonicalize_name(e) for e in extras)), ",".join(clauses))
+
+
+def test_the_lock_was_made_from_these_requirements() -> None:
+    asked = {plain(extra, r.name, r.extras, str(r.specifier)) for extra, text in ASKED for r in [Requirement(text)]}
+    locked = {
+        plain(
+            entry.get("marker", "").removeprefix("extra == ").strip("'"),
+            entry["name"],
+            set(entry.get("extras", ())),
+            entry.get("specifier", ""),
+        )
+        for entry in OURS["metadata"]["requires-dist"]
+    }
+    assert asked == locked, "pyproject.toml has changed: bash .ci/lock"
+
+
+def test_the_constraints_are_those_of_the_lock() -> None:
+    locked: dict[str, list[str]] = {}
+    for package in PACKAGES:
+        if package is not OURS:
+            locked.setdefault(package["name"], []).append(package["version"])
+    assert {name: sorted(versions) for name, versions in CONSTRAINTS.items()} == {
+        name: sorted(versions) for name, versions in locked.items()
+    }, "uv.lock has changed: bash .ci/lock"
+
+
+@pytest.mark.parametrize(("extra", "text"), ASKED)
+def test_what_is_locked_lies_in_the_range(extra: str, text: str) -> None:
+    requirement = Requirement(text)
+    if requirement.name != "rlvr":
+        for version in CONSTRAINTS[canonicalize_name(requirement.name)]:
+            assert requirement.specifier.contains(Version(version)), (extra, version)
+
+
+def test_the_environment_of_vllm_is_locked() -> None:
+    locked = pins(ROOT / ".ci" / "vllm.txt")
+    for line in (ROOT / ".ci" / "vllm.in").read_text(encoding="utf-8").splitlines():
+        requirement = Requirement(line)
+        assert requirement.specifier.contains(*locked[requirement.name]), line
+
+
+@pytest.mark.parametrize(
+    "page", ["README.md", "CONTRIBUTING.md", *sorted(p.name for p in (ROOT / "docs").glob("*.md"))]
+)
+def test_pages_install_what_was_tested(page: str) -> None:
+    folder = ROOT if page in ("README.md", "CONTRIBUTING.md") else ROOT / "docs"
+    for line in (folder / page).read_text(encoding="utf-8").splitlines():
+        for part in line.split("pip install ")[1:]:
+            if part.startswith(("-e .", "-e '.")):
+                assert " -c constraints.txt" in part, line
