@@ -114,7 +114,7 @@ def run(name: str, tree: ast.Module, tests: Sequence[str]) -> NoReturn:
         import pytest
 
         early = "ignore::pytest.PytestAssertRewriteWarning"
-        code = int(pytest.main(["-q", "-x", "-n", "0", "-p", "no:cacheprovider", "-W", early, *tests]))
+        code = int(pytest.main(["-q", "-x", "-n", "0", "-p", "no:cacheprovider", "--timeout=0", "-W", early, *tests]))
     os._exit(code)
 
 

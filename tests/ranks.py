@@ -18,6 +18,10 @@ from rlvr.core.world import ALONE, World
 from rlvr.scale.launch import open_world
 
 PATIENCE_S = 120.0
+PRELOADED = [
+    *("rlvr.commands.train.body", "rlvr.cli.main", "rlvr.commands.train", "peft", "scipy.stats", "pytest"),
+    *(f"transformers.models.{name}.modeling_{name}" for name in ("llama", "qwen2", "qwen3", "mixtral", "gemma3")),
+]
 
 Job = Callable[..., Any]
 """`job(world, *arguments)`, a function of a module; what it returns must be picklable, without tensors."""
@@ -30,7 +34,7 @@ class RankError(Exception):
 def forkserver() -> ForkServerContext:
     """Processes are forked from one that has made the imports, which take seconds."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["rlvr.commands.train.body", "rlvr.cli.main", "rlvr.commands.train", "peft"])
+    context.set_forkserver_preload(PRELOADED)
     return context
 
 

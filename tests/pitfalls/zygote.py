@@ -84,7 +84,7 @@ def run(tests: Sequence[str], bug: int | None, output: int) -> NoReturn:
 
             PLANTED[bug].plant()
         early = "ignore::pytest.PytestAssertRewriteWarning"  # what was loaded before pytest is not rewritten by it
-        code = int(pytest.main(["-q", "-x", "-n", "0", "-p", "no:cacheprovider", "-W", early, *tests]))
+        code = int(pytest.main(["-q", "-x", "-n", "0", "-p", "no:cacheprovider", "--timeout=0", "-W", early, *tests]))
     except BaseException:
         traceback.print_exc()
     finally:

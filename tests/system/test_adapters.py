@@ -18,7 +18,6 @@ from tests.system.small_qwen import save_questions, save_small_qwen
 from tests.unit.models.checkpoints import frozen_bytes
 
 KINDS: dict[str, tuple[str, ...]] = {
-    "float32": ("model.dtype=float32",),
     "bfloat16": ("trainer.learning_rate=0.003",),  # the default dtype; at 0.01 all samples become equal
     "4bit": ("model.load_in_4bit=true", "model.dtype=float32", "algorithm.kl_coef=0.05"),
     "8bit_bfloat16": ("model.load_in_8bit=true", "model.dtype=bfloat16"),

@@ -95,8 +95,7 @@ def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-7])
 
 
-DAMAGES = [(name, flip) for name in ("tensors.safetensors", "model/model.safetensors", "state.json", "manifest.json")]
-DAMAGES += [("manifest.json", cut), ("tensors.safetensors", cut), ("state.json", Path.unlink)]
+DAMAGES = [("model/model.safetensors", flip), ("manifest.json", cut), ("state.json", Path.unlink)]
 
 
 def test_a_damaged_checkpoint_is_named_and_the_one_before_used(trained: Path, tmp_path: Path, cli: Cli) -> None:
@@ -174,10 +173,6 @@ def test_a_model_without_the_words_of_the_task(model: Path, tmp_path: Path, cli:
 
 PROMPTS = {
     "3 + 4": ["3 + 4", "reverse Polish"],
-    "1 2": ["1 2"],
-    "": ["reverse Polish"],
-    "1 two +": ["two"],
-    "1 2 -": ["-"],
     "1 9 +": ["9"],
     "1 " * 40 + "+ " * 39: ["tokens"],
     "<eoe>": ["<eoe>"],

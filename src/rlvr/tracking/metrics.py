@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 
@@ -31,6 +32,7 @@ _PLACEHOLDERS = {
 }
 
 
+@cache
 def _pattern(name: str) -> re.Pattern[str]:
     pieces = re.split(r"<(\w+)>", name)
     return re.compile("".join(_PLACEHOLDERS[p] if i % 2 else re.escape(p) for i, p in enumerate(pieces)))

@@ -1,11 +1,10 @@
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from rlvr.data.rows import DataError
 from rlvr.retrieval.corpus import open_corpus
+from tests.system.harness import Command
 from tests.unit.retrieval.passages import PLAIN, bm25, documents, places, write_corpus
 
 
@@ -73,7 +72,7 @@ def test_a_damaged_folder_says_what_to_delete(tmp_path: Path, name: str) -> None
 
 @pytest.mark.slow
 def test_processes_that_build_at_once_all_find_a_whole_index(tmp_path: Path) -> None:
-    code = f"""if True:
+    (tmp_path / "script.py").write_text(f"""if True:
         from pathlib import Path
         from rlvr.retrieval.corpus import open_corpus
         from rlvr.retrieval.retriever import open_retriever
@@ -81,7 +80,9 @@ def test_processes_that_build_at_once_all_find_a_whole_index(tmp_path: Path) -> 
         corpus = open_corpus(Path({str(write_corpus(tmp_path))!r}), Path({str(tmp_path / "indexes")!r}))
         index = open_retriever("bm25", RetrievalSettings()).corpus_index(corpus)
         print(index.search("Vistula", 1)[0].document.id)
-        """
-    running = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(3)]
-    assert [process.communicate()[0] for process in running] == ["d3\n"] * 3
+        """)
+    outs = [tmp_path / f"out{number}" for number in range(3)]
+    running = [Command(script=tmp_path / "script.py", log=out.with_suffix(".log"), out=out) for out in outs]
+    assert [process.wait() for process in running] == [0] * 3, running[0].err
+    assert [out.read_text() for out in outs] == ["d3\n"] * 3
     assert [path.name for path in (tmp_path / "indexes").rglob(".*")] == []

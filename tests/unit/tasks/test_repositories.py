@@ -17,6 +17,7 @@ import pytest
 
 from rlvr.data.rows import DataError
 from rlvr.errors import ConfigError
+from tests.system.harness import Command
 from tests.unit.tasks.data_tasks import make
 
 pytestmark = pytest.mark.slow
@@ -177,6 +178,8 @@ def test_a_hub_that_never_answers_is_given_up(tmp_path: Path) -> None:
     assert line.startswith(f"UserError task.path=owner/my_gsm8k {NOWHERE}")
 
 
-def test_importing_the_tasks_does_not_import_datasets() -> None:
+def test_importing_the_tasks_does_not_import_datasets(tmp_path: Path) -> None:
     code = "import sys, rlvr.run.tasks; assert not {'datasets', 'pyarrow', 'reasoning_gym', 'jax'} & {*sys.modules}"
-    subprocess.run([sys.executable, "-c", code], check=True)
+    (tmp_path / "script.py").write_text(code)
+    command = Command(script=tmp_path / "script.py", log=tmp_path / "log")
+    assert command.wait() == 0, command.err

@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +9,7 @@ import torch
 
 from rlvr.errors import UserError
 from rlvr.training.checkpoint import Contents, latest_checkpoint, list_checkpoints, load_checkpoint, save_checkpoint
+from tests.system.harness import Command
 
 
 def write_model(folder: Path) -> None:
@@ -124,13 +123,13 @@ def test_an_error_in_the_middle_of_a_save_leaves_nothing(tmp_path: Path) -> None
 
 
 FULL_DISK = """
-import resource, sys
+import resource
 from pathlib import Path
 import torch
 from rlvr.errors import UserError
 from rlvr.training.checkpoint import Contents, latest_checkpoint, load_checkpoint, save_checkpoint
 
-folder = Path(sys.argv[1])
+folder = Path(FOLDER)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 
 def save(step, numbers):
@@ -146,10 +145,18 @@ print(load_checkpoint(latest_checkpoint(folder)).step, sorted(path.name for path
 """
 
 
+def printed(code: str, folder: Path) -> str:
+    """What a script says in a process of its own; FOLDER in it is `c` in the folder."""
+    script, out, log = (folder / name for name in ("script.py", "out", "log"))
+    script.write_text(code.replace("FOLDER", repr(str(folder / "c"))))
+    command = Command(script=script, out=out, log=log)
+    assert command.wait() == 0, command.err
+    return out.read_text()
+
+
 @pytest.mark.slow
 def test_a_file_size_limit_leaves_the_last_checkpoint_whole(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", FULL_DISK, str(tmp_path / "c")]
-    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    lines = printed(FULL_DISK, tmp_path).splitlines()
     assert lines[0].startswith(f"Cannot write {tmp_path / 'c' / 'step_000010'}: the file would exceed the limit")
     assert lines[1:] == ["5 ['step_000005']"]
 
@@ -189,7 +196,7 @@ from rlvr.training.checkpoint import (
     Contents, latest_checkpoint, list_checkpoints, load_checkpoint, prune, save_checkpoint
 )
 
-root = Path(sys.argv[1])
+root = Path(FOLDER)
 
 def save(folder, step):
     def save_model(path):
@@ -285,10 +292,7 @@ print(step, *sorted(cut))
 
 def run_children(code: str, folder: Path) -> list[int]:
     """The numbers that a script with killed children prints."""
-    command = [sys.executable, "-c", CHILDREN + code, str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return [int(number) for number in done.stdout.split()]
+    return [int(number) for number in printed(CHILDREN + code, folder).split()]
 
 
 @pytest.mark.slow
