@@ -73,7 +73,7 @@ class TrainerSettings(Settings):
     device: Literal["auto", "cpu", "cuda", "mps", "xpu"] = setting(
         "auto",
         "where the model is trained and the local engine samples; auto: this process's accelerator (number LOCAL_RANK) "
-        "where torch sees one, else the CPU",
+        "where torch sees one (apart from mps), else the CPU",
     )
     precision: Literal["auto", "fp32", "bf16"] = setting(
         "auto",

@@ -26,7 +26,7 @@ weights need longer passes, because each pass adds to all their gradients."""
 def choose_device(wanted: str) -> torch.device:
     """The device of `trainer.device`, set as torch's current device; number LOCAL_RANK. ConfigError without it."""
     found = torch.accelerator.current_accelerator(check_available=True)
-    if wanted == "cpu" or (wanted == "auto" and found is None):
+    if wanted == "cpu" or (wanted == "auto" and (found is None or found.type == "mps")):  # never measured on MPS
         return torch.device("cpu")
     number = int(os.environ.get("LOCAL_RANK", "0"))
     count = torch.accelerator.device_count() if found is not None and wanted in ("auto", found.type) else 0

@@ -46,6 +46,14 @@ def test_without_a_gpu_auto_is_the_cpu_and_cuda_an_error(monkeypatch):
         choose_device("cuda")
 
 
+def test_auto_leaves_apples_gpu_alone_where_nothing_was_measured(monkeypatch):
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: torch.device("mps"))
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.accelerator, "set_device_index", lambda number: None)
+    assert choose_device("auto") == torch.device("cpu")
+    assert choose_device("mps") == torch.device("mps", 0)
+
+
 @pytest.mark.parametrize("wanted", ["auto", "cuda"])
 def test_every_process_of_a_machine_gets_its_own_gpu(monkeypatch, two_gpus, wanted):
     monkeypatch.delenv("LOCAL_RANK", raising=False)
