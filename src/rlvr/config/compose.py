@@ -27,7 +27,6 @@ from yaml import YAMLError
 from rlvr import imports, registry
 from rlvr.config import checks, messages
 from rlvr.config.config import CHOICES, SECTIONS, Config, all_keys, inner, owners
-from rlvr.config.messages import upgraded
 from rlvr.config.overrides import (
     FOLLOWS_TASK,
     GROUPS,
@@ -75,7 +74,7 @@ def load_config(
     if values.get("debug") is True:
         _shrink(values, fields, explicit.beside_debug)
     inside = _expand(values, fields, source)
-    config = checks.checked(_validated(values), replace(explicit, line=explicit.line | inside))
+    config = checks.checked(read_values(values), replace(explicit, line=explicit.line | inside))
     config._notes = (*notes, *config.notes)
     return config
 
@@ -103,13 +102,8 @@ def to_run_yaml(config: Config) -> str:
 
 
 def read_yaml(text: str) -> Config:
-    """Read the output of `to_run_yaml`, also from rlvr 0.1.0, without repeating the checks across sections."""
+    """Read the output of `to_run_yaml` without repeating the checks across sections."""
     return read_values(_plain_values(OmegaConf.create(text)))
-
-
-def read_values(values: dict[str, Any]) -> Config:
-    """Resolved values, as returned by `dumped`."""
-    return _validated(upgraded(values))
 
 
 def _plain_values(composed: Any, *, resolve: bool = True) -> dict[str, Any]:
@@ -207,7 +201,7 @@ def _compose(source: Source, parsed: Sequence[Override], explicit: UserKeys) -> 
     if source.folder is not None and "task" in explicit.chosen:
         _check_pinned(chosen, explicit.chosen, source)
     notes = _leave_out_replaced(composed, chosen, explicit, source)
-    return _resolved(composed, is_run=explicit.is_resolved), notes
+    return _resolved(composed), notes
 
 
 def _followed(
@@ -287,13 +281,12 @@ def _compose_bundle(lines: Sequence[str], source: Source) -> Mapping[str, Any]:
     parsed = check_overrides(parse_overrides(lines), source)
     choices = [f"+{one.input_line}" if one.key_or_group == "task" else _added(one) for one in parsed]
     given = {one.key_or_group for one in parsed}
-    return _resolved(_followed(source, None, choices, given)[0], is_run=False)
+    return _resolved(_followed(source, None, choices, given)[0])
 
 
-def _resolved(composed: DictConfig, *, is_run: bool) -> dict[str, Any]:
+def _resolved(composed: DictConfig) -> dict[str, Any]:
     """Plain values over the defaults, so that `${rollout.group_size}` also finds unset values."""
     values = _plain_values(composed, resolve=False)
-    values = upgraded(values) if is_run else values
     chosen = {group: registry.find(group, name) for group, name in _chosen(values).items()} | {"reward": RewardSettings}
     defaults = _defaults(Config) | {group: _defaults(settings) for group, settings in chosen.items()}
     try:
@@ -331,7 +324,8 @@ def _chosen(values: Mapping[str, Any]) -> dict[str, str]:
     return {group: name for group, name in names.items() if isinstance(name, str)}
 
 
-def _validated(values: dict[str, Any]) -> Config:
+def read_values(values: dict[str, Any]) -> Config:
+    """The configuration of resolved values, as returned by `dumped`; checks each section by itself."""
     chosen = _chosen(values)
     if isinstance(name := values.get("name"), str) and ":" in name:  # ${task.name} of the user's own task
         values["name"] = name.rpartition(":")[2].lower()

@@ -58,32 +58,6 @@ def find_spelling(key: str) -> Spelling | None:
     return found or next((table[part] for part in parts if part in table and table[part].inside), None)
 
 
-def upgraded(values: dict[str, Any]) -> dict[str, Any]:
-    """Update a configuration of rlvr 0.1.0 (rewards had names, prompts had none) in place."""
-    prompt, algorithm, reward = (_section(values, name) for name in ("prompt", "algorithm", "reward"))
-    if prompt:
-        prompt.setdefault("name", "plain")
-    if algorithm.get("train_on_tool_tokens") is False:
-        del algorithm["train_on_tool_tokens"]
-    if "name" in reward:
-        kind, weights = reward.pop("name"), {"boxed": reward.pop("boxed_weight", 0.0)}
-        weights["correct"] = reward.pop("correct_weight", 0.0)
-        chosen = reward.pop("type", "combined")
-        if kind == "rpn":
-            weights = weights if chosen == "combined" else {name: float(name == chosen) for name in weights}
-            reward["parts"] = {name: {"type": f"rpn_{name}", "weight": weight} for name, weight in weights.items()}
-    for section, key in (("task", "parts"), ("evaluation", "also")):
-        bundles = _section(_section(values, section), key)
-        for name in bundles:
-            upgraded(_section(bundles, name))
-    return values
-
-
-def _section(values: dict[str, Any], name: str) -> dict[str, Any]:
-    found = values.get(name)
-    return found if isinstance(found, dict) else {}  # validation reports anything else
-
-
 def shown(value: Any) -> str:
     """A value as a user would write it: `null`, `true`, `[1,2]`, `grpo`; long ones are cut."""
     text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), default=str)

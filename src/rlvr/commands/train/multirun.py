@@ -72,11 +72,7 @@ def run_sweep(args: argparse.Namespace) -> int:
     parent = configs[0].run_dir or f"runs/{configs[0].name}-sweep-{time.strftime('%Y%m%d-%H%M%S')}"
     if not args.cfg:
         check_place(parent, resume=True)
-    folders = [Path(parent, name) for name in folder_names(jobs)]
-    if configs[0].resume:  # names of sweep runs in 0.1.0
-        before = [Path(parent, ",".join(job.swept)) for job in jobs]
-        folders = [old if old.is_dir() else new for old, new in zip(before, folders, strict=True)]
-    configs = [_placed(c, folder) for c, folder in zip(configs, folders, strict=True)]
+    configs = [_placed(config, Path(parent, name)) for config, name in zip(configs, folder_names(jobs), strict=True)]
     if args.cfg:
         sys.stdout.write("---\n".join(to_yaml(config) for config in configs))
         return 0
