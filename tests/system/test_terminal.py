@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.system.harness import ENVIRONMENT, SCRATCH, SMALL, once
+from tests.conftest import CACHE
+from tests.system.harness import ENVIRONMENT, SCRATCH, SMALL, Command
 from tests.terminal import terminal
 
 BAR, HIDE, SHOW = "━", "\x1b[?25l", "\x1b[?25h"
 
 
-def on_terminal(*words: str, cwd: Path, term: str = "xterm") -> tuple[str, str]:
+def on_terminal(*words: str, cwd: Path, term: str = "xterm", cache: str | None = None) -> tuple[str, str]:
     """stdout, and what `rlvr WORDS` writes to a terminal of 200 columns."""
-    variables = os.environ | ENVIRONMENT | {"TERM": term, "COLUMNS": "200", "XDG_CACHE_HOME": str(cwd / "cache")}
-    command = [sys.executable, "-m", "rlvr", *once(*words)]
+    variables = ENVIRONMENT | {"TERM": term, "COLUMNS": "200", "XDG_CACHE_HOME": cache or str(cwd / "cache")}
+    out = cwd / "out"
     with terminal() as (file, chunks):
-        done = subprocess.run(command, cwd=cwd, env=variables, stdout=subprocess.PIPE, stderr=file, check=False)
+        device = Path(os.ttyname(file))
+        code = Command(*words, log=device, out=out, cwd=cwd, environment=variables).wait()
     shown = b"".join(chunks).decode()
-    assert done.returncode == 0, shown
-    return done.stdout.decode(), shown
+    assert code == 0, shown
+    said = out.read_text()
+    out.unlink()
+    return said, shown
 
 
 def check_live(shown: str, *labels: str) -> None:
@@ -45,7 +47,7 @@ def test_a_run_shows_bars_and_why_the_warm_start_loss_jumps(tmp_path: Path) -> N
 def test_an_evaluation_and_an_index_show_bars(model: Path, tmp_path: Path) -> None:
     out, shown = on_terminal("eval", str(model), "--num-examples", "30", cwd=tmp_path)
     assert "30 held-out examples" in out
-    check_live(shown, "loading libraries", f"loading {model}", "evaluating", "30/30")
+    check_live(shown, "loading libraries", f"loading {model}", "evaluating")  # counts: the test above
     rows = [{"id": str(number), "text": f"Passage {number} is about Oslo."} for number in range(1200)]
     (tmp_path / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     words = ("retrieve", "corpus.jsonl", "--query", "Oslo", "--retriever", "bm25")
@@ -55,9 +57,10 @@ def test_an_evaluation_and_an_index_show_bars(model: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("words", [("tracker.console=plain",), ()])
-def test_a_plain_console_and_a_dumb_terminal_get_lines(words: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_plain_console_and_a_dumb_terminal_get_lines(words: tuple[str, ...], first_run: Path, tmp_path: Path) -> None:
+    """The warm start is that of `first_run`."""
     settings = (*SMALL, *SCRATCH, "tracker.console=auto", *words, "run_dir=run")
-    _, shown = on_terminal("train", *settings, cwd=tmp_path, term="xterm" if words else "dumb")
+    _, shown = on_terminal("train", *settings, cwd=tmp_path, term="xterm" if words else "dumb", cache=CACHE.name)
     lines = shown.partition("task: rpn")[2]
     assert "\r\ntraining 2/2  reward" in lines
     assert "\x1b" not in lines
