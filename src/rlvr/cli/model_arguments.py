@@ -16,7 +16,7 @@ from rlvr.progress import progress
 if TYPE_CHECKING:
     from rlvr.config import Config
     from rlvr.run.inference import Inference
-    from rlvr.tasks.settings import Reads
+    from rlvr.tasks.base import Reads
     from rlvr.tracking.checks import Check
 
 MODEL_HERE = "run folder, checkpoint folder, model folder or Hub id"

@@ -17,8 +17,7 @@ from rlvr.progress import progress
 from rlvr.run.policies import set_threads
 from rlvr.run.sources import weights_of
 from rlvr.run.tasks import Tasks, context_tokens, make_chat, open_tasks
-from rlvr.tasks.base import Task
-from rlvr.tasks.settings import Functions, Reads
+from rlvr.tasks.base import Functions, Reads, Task
 
 MARKS_OF = "llama"
 """Model family whose markers endpoint prompts use with prompt.markers=auto: they are plain text to any model."""

@@ -12,10 +12,10 @@ from rlvr.models.policy import HubPolicy
 from rlvr.progress import progress
 from rlvr.rewards.parts import PartsVerifier, make_verifier
 from rlvr.rewards.sandbox import Sandbox
-from rlvr.tasks.base import Task
+from rlvr.tasks.base import Functions, Reads, Task, TaskContext
 from rlvr.tasks.dataset import DatasetTask
 from rlvr.tasks.prompting import Prompter, resolve_markers
-from rlvr.tasks.settings import Functions, Reads, TaskBundle, TaskContext
+from rlvr.tasks.settings import TaskBundle
 from rlvr.types import Message, ToolSchema
 
 

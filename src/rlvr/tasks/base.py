@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 from rlvr.core.env import Env
 from rlvr.data.problems import fingerprint
 from rlvr.data.rows import clean
 from rlvr.errors import UserError
 from rlvr.types import Example, GradedAnswer, Message, TurnText
+
+if TYPE_CHECKING:
+    from rlvr.rewards.base import Verifier
+    from rlvr.rewards.sandbox import Sandbox
+    from rlvr.tasks.prompting import Prompter
+    from rlvr.tasks.prompts import Prompt
+    from rlvr.tasks.settings import TaskBundle
 
 CountTokens = Callable[..., int]
 """Messages and tool schemas -> number of prompt tokens."""
@@ -20,6 +28,34 @@ Worked = tuple[Example, Callable[[str], str]]
 
 NUM_TEXTS = 2_000
 """Number of demonstrations for training a tokenizer."""
+
+
+Functions = Mapping[str, Callable[..., Any]]
+"""Import path -> function, for functions of a script or notebook that cannot be imported."""
+
+Reads = Literal["all", "held_out", "nothing"]
+"""The required part of a task's data. Training reads all; a user's own question needs none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskContext:
+    """Arguments for opening a task."""
+
+    name: str  # name in metrics
+    seed: int
+    prompt: Prompt
+    prompter: Prompter
+    reward: Verifier | None  # its parts; None if the task scores its episodes itself
+    sandbox: Sandbox  # processes for code that can hang
+    functions: Functions
+    open: Callable[[TaskBundle, str, int], Task]  # opens a nested task: bundle, name, seed
+    reads: Reads = "all"
+
+    @property
+    def verifier(self) -> Verifier:
+        """The reward; for tasks that do not score their episodes themselves."""
+        assert self.reward is not None
+        return self.reward
 
 
 class Task(ABC):

@@ -19,9 +19,8 @@ from rlvr.errors import ConfigError, UserError
 from rlvr.rewards.metrics import Metric
 from rlvr.rewards.trace import TracedAnswer
 from rlvr.seeding import EVAL_SEED, derive_seed
-from rlvr.tasks.base import NUM_TEXTS, CountTokens, Task, Worked, own_question, text_of
+from rlvr.tasks.base import NUM_TEXTS, CountTokens, Task, TaskContext, Worked, own_question, text_of
 from rlvr.tasks.prompting import plain
-from rlvr.tasks.settings import TaskContext
 from rlvr.tasks.tool_play import ToolEnvironments, played
 from rlvr.types import Attempt, Example, GradedAnswer, TurnText
 

@@ -27,9 +27,10 @@ from rlvr.envs.tools import Tool, make_tool
 from rlvr.errors import ConfigError, UserError, suggestion
 from rlvr.registry import register
 from rlvr.settings import ImportPath, PositiveInt, Text, setting
+from rlvr.tasks.base import TaskContext
 from rlvr.tasks.columns import answers
 from rlvr.tasks.dataset import Data
-from rlvr.tasks.settings import HeldOutShare, MetricName, MetricSettings, TaskContext
+from rlvr.tasks.settings import HeldOutShare, MetricName, MetricSettings
 from rlvr.tasks.tool_play import ToolEnvironments
 from rlvr.types import Example
 

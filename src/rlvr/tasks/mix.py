@@ -26,9 +26,9 @@ from rlvr.errors import UserError
 from rlvr.registry import register
 from rlvr.seeding import derive_seed
 from rlvr.settings import setting
-from rlvr.tasks.base import CountTokens, Task
+from rlvr.tasks.base import CountTokens, Task, TaskContext
 from rlvr.tasks.dataset import DatasetTask
-from rlvr.tasks.settings import MixPart, TaskBundle, TaskContext, TaskSettings
+from rlvr.tasks.settings import MixPart, TaskBundle, TaskSettings
 from rlvr.types import Example, GradedAnswer, TurnText
 
 MAX_BLOCK = 1_000

@@ -31,8 +31,8 @@ from rlvr.tasks.tool_play import ToolEnvironments
 from rlvr.types import Attempt, Example, GradedAnswer
 
 if TYPE_CHECKING:
+    from rlvr.tasks.base import Functions
     from rlvr.tasks.multihop_settings import MultiHopSettings
-    from rlvr.tasks.settings import Functions
 
 TOOLS = ("retrieve_documents", "get_document", "list_documents", "complete")
 MAX_LISTED = 100

@@ -18,11 +18,11 @@ from rlvr.rewards.metrics import Metric
 from rlvr.rewards.multihop import MultiHopVerifier, Rules
 from rlvr.seeding import derive_seed
 from rlvr.settings import NonNegativeFloat, PositiveFloat, PositiveInt, Share, Text, setting, wrong
-from rlvr.tasks.base import Task
+from rlvr.tasks.base import Task, TaskContext
 from rlvr.tasks.dataset import Data
 from rlvr.tasks.multihop import TOOLS, MultiHopEnvs, OfficialAnswer, demonstration
 from rlvr.tasks.prompting import DOCUMENTS
-from rlvr.tasks.settings import RowSettings, TaskContext, data_folder
+from rlvr.tasks.settings import RowSettings, data_folder
 
 SEARCHES = "'retrieve_documents' in tools"
 PARAGRAPHS = "retrieval.scope == 'paragraphs'"

@@ -18,9 +18,10 @@ from rlvr.rewards.metrics import Metric, ReasoningGymMetric
 from rlvr.rewards.reasoning_gym import require_reasoning_gym
 from rlvr.seeding import derive_seed
 from rlvr.settings import Text, setting
+from rlvr.tasks.base import TaskContext
 from rlvr.tasks.dataset import Data
 from rlvr.tasks.generator import Scalar
-from rlvr.tasks.settings import DataSettings, TaskContext
+from rlvr.tasks.settings import DataSettings
 
 HELD_OUT_SHARE = 0.1
 CHUNK_SIZE = 64

@@ -28,8 +28,8 @@ from rlvr.rewards.text import TextMatch
 from rlvr.seeding import EVAL_SEED, derive_seed
 from rlvr.settings import PositiveFloat, PositiveInt, plain, setting, wrong
 from rlvr.tasks import rpn_metric
-from rlvr.tasks.base import CountTokens, Task, Worked, text_of
-from rlvr.tasks.settings import HeldOutShare, TaskContext, TaskSettings
+from rlvr.tasks.base import CountTokens, Task, TaskContext, Worked, text_of
+from rlvr.tasks.settings import HeldOutShare, TaskSettings
 from rlvr.tasks.shapes import OPERAND, OPERATOR, chain_shape, count_shapes, unrank_shape
 from rlvr.types import Example, GradedAnswer, Message, TurnText
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -22,41 +22,12 @@ from rlvr.tasks.prompts import Prompt
 
 if TYPE_CHECKING:
     from rlvr.data.problems import Problem
-    from rlvr.rewards.base import Verifier
     from rlvr.rewards.metrics import Metric
-    from rlvr.rewards.sandbox import Sandbox
-    from rlvr.tasks.base import Task
+    from rlvr.tasks.base import Task, TaskContext
     from rlvr.tasks.dataset import Data, Part
-    from rlvr.tasks.prompting import Prompter
     from rlvr.tasks.tool_play import ToolEnvironments
 
 HeldOutShare = Annotated[float, Field(gt=0, lt=1)]
-Functions = Mapping[str, Callable[..., Any]]
-"""Import path -> function, for functions of a script or notebook that cannot be imported."""
-
-Reads = Literal["all", "held_out", "nothing"]
-"""The required part of a task's data. Training reads all; a user's own question needs none."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TaskContext:
-    """Arguments for opening a task."""
-
-    name: str  # name in metrics
-    seed: int
-    prompt: Prompt
-    prompter: Prompter
-    reward: Verifier | None  # its parts; None if the task scores its episodes itself
-    sandbox: Sandbox  # processes for code that can hang
-    functions: Functions
-    open: Callable[[TaskBundle, str, int], Task]  # opens a nested task: bundle, name, seed
-    reads: Reads = "all"
-
-    @property
-    def verifier(self) -> Verifier:
-        """The reward; for tasks that do not score their episodes themselves."""
-        assert self.reward is not None
-        return self.reward
 
 
 class TaskSettings(Component, ABC):

@@ -29,8 +29,8 @@ from rlvr.rewards.metrics import ExactMetric
 from rlvr.rewards.trace import Trace
 from rlvr.seeding import EVAL_SEED, derive_seed
 from rlvr.settings import PositiveInt, setting
-from rlvr.tasks.base import CountTokens, Task, Worked, text_of
-from rlvr.tasks.settings import HeldOutShare, TaskContext, TaskSettings
+from rlvr.tasks.base import CountTokens, Task, TaskContext, Worked, text_of
+from rlvr.tasks.settings import HeldOutShare, TaskSettings
 from rlvr.types import Attempt, Example, GradedAnswer, Message, TraceStep, TurnText
 
 END = "<eoe>"

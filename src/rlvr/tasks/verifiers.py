@@ -29,10 +29,10 @@ from rlvr.data.rows import ascii_text
 from rlvr.errors import ConfigError, UserError, install
 from rlvr.registry import register
 from rlvr.settings import Text, setting
-from rlvr.tasks.base import CountTokens, Task, own_question, text_of
+from rlvr.tasks.base import CountTokens, Task, TaskContext, own_question, text_of
 from rlvr.tasks.dataset import Part, by_hash, leave_out_long, make_data
 from rlvr.tasks.generator import Scalar
-from rlvr.tasks.settings import HeldOutShare, LimitSettings, TaskContext
+from rlvr.tasks.settings import HeldOutShare, LimitSettings
 from rlvr.tasks.verifiers_env import FAILURES, TOOL_ERRORS, Scorer, VerifiersEnv, to_messages, tool_schema
 from rlvr.types import Example, GradedAnswer, Message, Score, ToolSchema, TurnText
 

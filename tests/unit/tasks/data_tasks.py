@@ -17,9 +17,9 @@ from rlvr.config import Config
 from rlvr.core.env import TurnText
 from rlvr.run.tasks import TaskOpener
 from rlvr.settings import validated
-from rlvr.tasks.base import Task
+from rlvr.tasks.base import Functions, Task
 from rlvr.tasks.prompts import MarkersSettings
-from rlvr.tasks.settings import Functions, TaskBundle
+from rlvr.tasks.settings import TaskBundle
 from rlvr.types import Example, GradedAnswer, Score, StopReason
 
 CONF = Path(rlvr.__file__).parent / "conf"

@@ -26,8 +26,7 @@ from rlvr.rewards.text import golds_of
 from rlvr.run.sources import own_config
 from rlvr.run.tasks import open_tasks
 from rlvr.seeding import derive_seed
-from rlvr.tasks.base import Task
-from rlvr.tasks.settings import Functions
+from rlvr.tasks.base import Functions, Task
 from rlvr.types import Example, StopReason, ToolCall, TurnText
 
 FAMILY = "llama"  # no model is loaded: markers are those of models made from scratch

@@ -20,7 +20,7 @@ from rlvr.run.policies import check_engine, set_threads
 from rlvr.run.ranks import quiet
 from rlvr.run.sources import weights_of
 from rlvr.run.tasks import open_tasks
-from rlvr.tasks.settings import Functions
+from rlvr.tasks.base import Functions
 from rlvr.tracking.checks import Check
 
 CHECKS: tuple[Callable[[Patient], Check], ...] = (

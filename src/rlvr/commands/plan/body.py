@@ -13,7 +13,7 @@ from rlvr.config.compose import load_config, to_run_yaml
 from rlvr.core.world import World
 from rlvr.errors import UserError
 from rlvr.run.ranks import check_shares
-from rlvr.tasks.settings import Functions
+from rlvr.tasks.base import Functions
 
 SIMULATED = 100_000  # completions; more steps than these fill say little
 LINK_BYTES_S = {"gpu": 25e9, "cpu": 0.5e9}

@@ -43,7 +43,7 @@ from rlvr.run.ranks import quiet
 from rlvr.run.run_folder import RunFolder
 from rlvr.run.sources import with_absolute_model
 from rlvr.run.tasks import make_chat, open_tasks
-from rlvr.tasks.settings import Functions
+from rlvr.tasks.base import Functions
 from rlvr.tracking.console import Console
 from rlvr.tracking.files import sync_file
 from rlvr.tracking.rollouts import rollouts_path

@@ -12,7 +12,7 @@ from rlvr.errors import ConfigError, UserError
 from rlvr.progress import progress
 from rlvr.run.policies import Stopped
 from rlvr.run.sources import own_config
-from rlvr.tasks.settings import Functions
+from rlvr.tasks.base import Functions
 from rlvr.tracking.differences import (
     NOT_COMPARED,
     Difference,

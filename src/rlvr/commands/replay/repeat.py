@@ -26,7 +26,7 @@ from rlvr.run.ranks import quiet
 from rlvr.run.run_folder import RunFolder
 from rlvr.run.sources import with_absolute_model
 from rlvr.run.tasks import open_tasks
-from rlvr.tasks.settings import Functions
+from rlvr.tasks.base import Functions
 from rlvr.tracking.console import Console
 from rlvr.tracking.jsonl import read_metrics
 from rlvr.tracking.rollout_metrics import rollout_metrics

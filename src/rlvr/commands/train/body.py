@@ -28,7 +28,7 @@ from rlvr.run.sources import with_absolute_model
 from rlvr.run.tasks import open_tasks
 from rlvr.scale.launch import errors_once, open_world
 from rlvr.settings import dumped
-from rlvr.tasks.settings import Functions
+from rlvr.tasks.base import Functions
 from rlvr.tracking.console import Console
 from rlvr.tracking.jsonl import read_metrics
 from rlvr.tracking.trackers.fanout import Trackers
