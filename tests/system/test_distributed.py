@@ -82,6 +82,7 @@ def forked(num_processes: int, *words: str, log: Path) -> list[Command]:
 # ----------------------------------------------------------------------------------------------- the same numbers
 
 
+@pytest.mark.long  # each process makes the imports; test_parallel.py compares forked ranks with one process
 def test_pitfall_09_two_processes_train_as_one_does(alone: Path, tmp_path: Path) -> None:
     words = (*RPN_TEST, "trainer.strategy=fsdp2", "trainer.world_size=2", "run_dir=run")
     done = Job(2, *TRAIN, *words, cwd=tmp_path).wait()
