@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from rlvr.errors import install
 from tests.ranks import Ranks
 from tests.vllm_python import missing_vllm
 
@@ -88,7 +89,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             missing.append("chromium")
         if not missing:
             continue
-        skip = pytest.mark.skip(reason=f"{', '.join(missing)} missing: pip install -e '.[test,{extra}]'")
+        skip = pytest.mark.skip(reason=f"{', '.join(missing)} missing: {install(f'test,{extra}')}")
         for item in items:
             if item.get_closest_marker(marker):
                 item.add_marker(skip)

@@ -121,11 +121,10 @@ def _modules(group: str) -> dict[str, str]:
     """Name -> module of each of our components, read from the source: importing one imports no other."""
     folder = Path(importlib.import_module(PACKAGES[group]).__path__[0])
     found = {}
-    for file in [*folder.glob("*.py"), *folder.glob("*/__init__.py")]:
-        module = ".".join([PACKAGES[group], *file.relative_to(folder).with_suffix("").parts]).removesuffix(".__init__")
+    for file in folder.glob("*.py"):
         for of, quoted in _DECLARATION.findall(file.read_text(encoding="utf-8")):
             if of == group:
-                found |= dict.fromkeys(re.findall(r"\w+", quoted), module)
+                found |= dict.fromkeys(re.findall(r"\w+", quoted), f"{PACKAGES[group]}.{file.stem}")
     return dict(sorted(found.items()))
 
 

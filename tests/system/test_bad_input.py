@@ -173,6 +173,8 @@ def test_a_model_without_the_words_of_the_task(model: Path, tmp_path: Path, cli:
 
 PROMPTS = {
     "3 + 4": ["3 + 4", "reverse Polish"],
+    "": ["reverse Polish"],
+    "1 two +": ["two"],
     "1 9 +": ["9"],
     "1 " * 40 + "+ " * 39: ["tokens"],
     "<eoe>": ["<eoe>"],

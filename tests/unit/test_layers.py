@@ -14,7 +14,7 @@ PACKAGE = Path(rlvr.__file__).parent
 
 LAYERS = (
     ("errors", "seeding"),
-    ("imports", "lines", "progress", "quiet", "threads"),
+    ("imports", "lines", "places", "progress", "quiet", "threads"),
     ("registry",),
     ("settings",),
     ("types",),

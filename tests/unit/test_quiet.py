@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import rlvr
+from rlvr import quiet
 from rlvr.rewards.sandbox import Sandbox
 
 pytestmark = pytest.mark.slow
@@ -141,3 +142,23 @@ def test_processes_of_the_sandbox_show_the_same(
     with Sandbox(num_workers=1, timeout_s=10.0, max_memory_mb=768) as sandbox:
         asyncio.run(sandbox.call(importlib.import_module, "of_user"))
     assert seen(capfd.readouterr().err) == expected
+
+
+@pytest.mark.parametrize(
+    ("filename", "is_library"),
+    [
+        (os.__file__, True),
+        ("<frozen importlib._bootstrap>", True),
+        ("/venv/lib/python3.11/site-packages/peft/config.py", True),
+        (f"{Path(rlvr.__file__).parent}/errors.py", False),  # an installed wheel's lies in site-packages
+        ("/home/me/my_rewards.py", False),
+    ],
+)
+def test_whose_a_warning_is(filename: str, is_library: bool) -> None:
+    assert quiet._is_library(filename) is is_library
+
+
+def test_our_warnings_are_shown_where_we_are_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quiet, "_PACKAGE", "/venv/site-packages/rlvr/")
+    assert not quiet._is_library("/venv/site-packages/rlvr/errors.py")
+    assert quiet._is_library("/venv/site-packages/rlvr_friend/errors.py")

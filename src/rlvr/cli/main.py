@@ -9,13 +9,15 @@ import os
 import pkgutil
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.metadata import entry_points
 from typing import NoReturn
 
 from rlvr import __version__
 from rlvr.cli.signals import sentence
-from rlvr.errors import UserError, nearest, suggestion
+from rlvr.cli.versions import note_untested_versions
+from rlvr.errors import ConfigError, UserError, nearest, suggestion
 from rlvr.imports import user_code
 from rlvr.quiet import hide_library_warnings
 from rlvr.scale.launch import is_local_main_process, tell_launcher, wait_for_the_end
@@ -75,6 +77,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def program() -> NoReturn:
     """`rlvr` as its own process: exits without waiting for hanging trackers or their libraries."""
     hide_library_warnings()
+    if is_local_main_process():
+        note_untested_versions()
     code = main()
     if any(thread.name.startswith("tracker ") for thread in threading.enumerate()):
         if sys.stderr is not None:
@@ -104,11 +108,20 @@ def _run(argv: list[str]) -> int:
     if rest:
         args.overrides += rest
     try:
-        return args.run(args)
+        return args.run_command(args)
     except SystemExit as stop:
         if stop.code not in (None, 0):
             raise
         raise UserError("code that was called, a component's or a library's, ended the program by sys.exit.") from stop
+
+
+@contextmanager
+def no_exit() -> Iterator[None]:
+    """A module that ends the program while it is imported has failed."""
+    try:
+        yield
+    except SystemExit as stop:
+        raise ImportError(f"it ends the program (exit status {stop.code})") from stop
 
 
 def _flag_hint(word: str, parser: Parser, command: str) -> str:
@@ -131,7 +144,7 @@ def command_modules() -> dict[str, str]:
         [project.entry-points."rlvr.commands"]
         diary = "my_package.diary"
 
-    A module has HELP, DESCRIPTION, EXAMPLE, `add_arguments(parser)`, `run(args) -> exit status`, and may have
+    Such a module has HELP, DESCRIPTION, EXAMPLE, `add_arguments(parser)`, `run(args) -> exit status`, and may have
     `more_help() -> str`.
     """
     (folder,) = importlib.import_module("rlvr.commands").__path__
@@ -140,16 +153,28 @@ def command_modules() -> dict[str, str]:
 
 
 def _parsers(modules: Mapping[str, str]) -> tuple[Parser, dict[str, Parser]]:
-    """The parser and its commands. A command's module loads nothing heavy before its `run`."""
+    """The parser and its commands. A command's module loads nothing heavy before its `run`.
+
+    ConfigError if the only one cannot be loaded; among others it is listed with the reason.
+    """
     parser = Parser(prog="rlvr", description=DESCRIPTION, epilog=EXAMPLE)
     parser.add_argument("--version", action="version", version=f"rlvr {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
     for name, path in modules.items():
-        with user_code(f"the command {name}: its module {path}"):
-            module = importlib.import_module(path)
-        command = subparsers.add_parser(name, help=module.HELP, description=module.DESCRIPTION, epilog=module.EXAMPLE)
+        try:
+            with user_code(f"the command {name}: its module {path}"), no_exit():
+                module = importlib.import_module(path)
+                words = {"help": module.HELP, "description": module.DESCRIPTION, "epilog": module.EXAMPLE}
+                module.add_arguments(Parser())  # before anything is listed
+                run = module.run
+        except ConfigError as error:
+            if len(modules) == 1:
+                raise
+            subparsers.add_parser(name, help=str(error).replace("%", "%%"))
+            continue
+        command = subparsers.add_parser(name, **words)
         module.add_arguments(command)
-        command.set_defaults(run=module.run)
+        command.set_defaults(run_command=run)
         command.more_help = getattr(module, "more_help", str)
     return parser, subparsers.choices  # type: ignore[return-value]
 

@@ -1,14 +1,15 @@
 """A note on libraries in versions that were not tested."""
 
-import os
+import hashlib
 import re
 import sys
 import time
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, requires, version
-from pathlib import Path
 
 from rlvr import __version__
+from rlvr.errors import UserError
+from rlvr.places import cache_folder
 
 INTERNALS = ("transformers", "peft", "torch", "hydra-core")
 """Libraries whose internals are used: any of their releases may break a run."""
@@ -18,14 +19,15 @@ DAY_S = 24 * 3600
 
 def note_untested_versions() -> None:
     """Print one line on stderr, at most once a day, if a library is outside of its tested range. Never an error."""
-    found = ", ".join(untested_versions())
-    stamp = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rlvr" / "untested_versions"
-    if not found or _told(stamp, found):
+    if not (found := ", ".join(untested_versions())):
         return
-    print(f"note: rlvr {__version__} was not tested with {found}", file=sys.stderr)
-    with suppress(OSError):  # without a cache the note is printed every time
+    with suppress(OSError, UserError):  # without a cache the note is printed every time
+        stamp = cache_folder() / "untested" / hashlib.sha256(found.encode()).hexdigest()[:16]
+        if stamp.exists() and time.time() - stamp.stat().st_mtime < DAY_S:
+            return
         stamp.parent.mkdir(parents=True, exist_ok=True)
-        stamp.write_text(found, encoding="utf-8")
+        stamp.touch()
+    print(f"note: rlvr {__version__} was not tested with {found}", file=sys.stderr)
 
 
 def untested_versions() -> list[str]:
@@ -35,17 +37,9 @@ def untested_versions() -> list[str]:
         for requirement in requires("rlvr") or ():
             if parts := re.match(rf"({'|'.join(INTERNALS)})([<>=][^;\s]*)", requirement):
                 name, bounds = parts.groups()
-                if not _is_tested(installed := version(name), bounds):
+                if not _is_tested(installed := version(name) or "?", bounds):  # None: damaged metadata
                     found.append(f"{name} {installed} (tested: {bounds})")
     return found
-
-
-def _told(stamp: Path, found: str) -> bool:
-    """Whether the same was printed within a day."""
-    try:
-        return stamp.read_text(encoding="utf-8") == found and time.time() - stamp.stat().st_mtime < DAY_S
-    except (OSError, UnicodeError):
-        return False
 
 
 def _is_tested(installed: str, bounds: str) -> bool:

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -77,10 +76,9 @@ class Source:
         return {group: name for values in found for name, group in included_files(values) if group}
 
     def tasks(self, name: str, lines: Iterable[str]) -> set[str]:
-        """Tasks that override lines, the file `name` or the files of these tasks choose."""
+        """Tasks that override lines or the file `name` choose."""
         found = {line.partition("task=")[2].strip("'\"") for line in lines if line.lstrip("+").startswith("task=")}
-        walks = [self.files(name), *(self.files(f"task/{task}", "task") for task in found)]
-        for group, values, _ in chain(*walks):
+        for group, values, _ in self.files(name):
             found |= {task for task, inside in included_files(values) if (inside or group) == "task"}
         return found
 

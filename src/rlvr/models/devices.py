@@ -30,6 +30,11 @@ def choose_device(wanted: str) -> torch.device:
         return torch.device("cpu")
     number = int(os.environ.get("LOCAL_RANK", "0"))
     count = torch.accelerator.device_count() if found is not None and wanted in ("auto", found.type) else 0
+    if not count:
+        raise ConfigError(
+            f"trainer.device={wanted}: torch {torch.__version__} sees no such device here; set trainer.device=cpu, or "
+            "install the torch that was built for it."
+        )
     if found is None or number >= count:
         raise ConfigError(
             f"trainer.device={wanted}: this is process {number + 1}, and torch {torch.__version__} sees {count} GPU(s) "

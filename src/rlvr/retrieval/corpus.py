@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlvr.data.rows import DataError, check_file, read_file
+from rlvr.places import cache_folder
 from rlvr.retrieval.base import Corpus, Document
 from rlvr.retrieval.text import readable
 
@@ -91,7 +92,7 @@ def _store(path: Path, folder: Path) -> None:
 
 def default_folder() -> Path:
     """`$XDG_CACHE_HOME/rlvr/retrieval`, or `~/.cache/rlvr/retrieval`."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rlvr" / "retrieval"
+    return cache_folder() / "retrieval"
 
 
 def made(folder: Path, make: Callable[[Path], None]) -> Path:

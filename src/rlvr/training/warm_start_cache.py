@@ -23,6 +23,7 @@ import transformers
 import rlvr
 from rlvr.core.devices import device_name
 from rlvr.models.policy import HubPolicy
+from rlvr.places import cache_folder
 from rlvr.settings import dumped
 from rlvr.tasks.base import Task
 from rlvr.tracking.files import write_atomically, writing
@@ -32,8 +33,8 @@ from rlvr.training.warm_start import demonstrations
 MAX_BYTES = 2 * 1024**3  # total size; the least recently used files are removed
 
 
-def cache_folder() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rlvr" / "warm_starts"
+def kept_folder() -> Path:
+    return cache_folder() / "warm_starts"
 
 
 def content_key(policy: HubPolicy, task: Task, settings: WarmStartSettings, microbatch_tokens: int) -> str:
@@ -80,7 +81,7 @@ def _cpu() -> str:
 
 def restore(policy: HubPolicy, key: str) -> bool:
     """Load the weights cached under the key; False without a valid file of them."""
-    for file in cache_folder().glob(f"{key}-*.safetensors"):
+    for file in kept_folder().glob(f"{key}-*.safetensors"):
         try:
             data = file.read_bytes()
             if _file_name(key, data) != file.name:
@@ -100,7 +101,7 @@ def keep(policy: HubPolicy, key: str) -> None:
     """Cache the policy's weights under the key. Raises UserError if the folder is not writable."""
     tensors = {name: p.detach().to("cpu", copy=True).contiguous() for name, p in policy.model.named_parameters()}
     data = safetensors.torch.save(tensors)
-    folder = cache_folder()
+    folder = kept_folder()
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         for damaged in folder.glob(f"{key}-*.safetensors"):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
+from rlvr.cli import main as cli_main
 from rlvr.cli.main import command_modules, main
 from rlvr.errors import UserError
 from tests.unit.cli.conftest import FakeTraining, Rlvr
@@ -106,10 +107,10 @@ DIARY = """
 HELP, DESCRIPTION, EXAMPLE = "writes", "Writes a line.", "example:\\n  rlvr diary hello"
 
 def add_arguments(parser):
-    parser.add_argument("line")
+    parser.add_argument("run")
 
 def run(args):
-    print(args.line)
+    print(args.run)
     return 3
 """
 
@@ -119,7 +120,11 @@ def test_an_installed_package_brings_commands(tmp_path: Path, monkeypatch: pytes
     info = tmp_path / "diary-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: diary\nVersion: 1.0\n")
-    points = "[rlvr.commands]\ndiary = my_diary\ntrain = my_diary\nbroken = gone_from_here\n"
+    (tmp_path / "no_help.py").write_text("")
+    (tmp_path / "leaves.py").write_text("raise SystemExit(7)")
+    points = (
+        "[rlvr.commands]\ndiary = my_diary\ntrain = my_diary\nbroken = gone_from_here\nbare = no_help\ngone = leaves\n"
+    )
     (info / "entry_points.txt").write_text(points)
     monkeypatch.syspath_prepend(str(tmp_path))
     done = rlvr("diary", "hello")
@@ -128,3 +133,20 @@ def test_an_installed_package_brings_commands(tmp_path: Path, monkeypatch: pytes
     broken = rlvr("broken")
     assert broken.code == 2
     assert "the command broken: its module gone_from_here raised ModuleNotFoundError" in broken.err
+    for name in ("bare", "gone"):
+        done = rlvr(name)
+        assert (done.code, done.err.count(f"rlvr: error: the command {name}: ")) == (2, 1)
+    whole = rlvr("--help")
+    assert whole.code == 0
+    assert "the command broken: its module" in " ".join(whole.out.split())
+    assert "did you mean train?" in rlvr("trian").err
+
+
+def test_a_program_tells_of_untested_versions_before_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(cli_main, "hide_library_warnings", lambda: said.append("quiet"))
+    monkeypatch.setattr(cli_main, "note_untested_versions", lambda: said.append("note"))
+    monkeypatch.setattr(cli_main, "main", lambda: said.append("main"))
+    with pytest.raises(SystemExit):
+        cli_main.program()
+    assert said == ["quiet", "note", "main"]

@@ -10,6 +10,8 @@ import pytest
 
 from rlvr.cli import versions
 from rlvr.cli.versions import DAY_S, note_untested_versions, untested_versions
+from rlvr.errors import UserError
+from rlvr.places import cache_folder
 
 REQUIRES = [
     "hydra-core<1.4,>=1.3.2",
@@ -73,12 +75,31 @@ def test_the_note_is_printed_once_a_day_and_again_for_another_version(
     note_untested_versions()
     assert capsys.readouterr().err == ""
     yesterday = time.time() - DAY_S - 1
-    os.utime(tmp_path / "cache" / "rlvr" / "untested_versions", (yesterday, yesterday))
+    (stamp,) = (tmp_path / "cache" / "rlvr" / "untested").iterdir()
+    os.utime(stamp, (yesterday, yesterday))
     note_untested_versions()
     assert capsys.readouterr().err == told
     installed["peft"] = "0.23.0"
     note_untested_versions()
     assert "peft 0.23.0" in capsys.readouterr().err
+    installed["peft"] = "0.22.0"  # another environment of the same user
+    note_untested_versions()
+    assert capsys.readouterr().err == ""
+
+
+def test_a_user_without_a_home_or_a_damaged_library_is_no_error(
+    installed: dict[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "home", no_home)
+    installed["peft"] = None  # type: ignore[assignment]  # what importlib.metadata says
+    note_untested_versions()
+    assert "not tested with peft ? (" in capsys.readouterr().err
+    with pytest.raises(UserError, match="set XDG_CACHE_HOME"):
+        cache_folder()
 
 
 def test_a_cache_that_cannot_be_written_is_no_error(

@@ -42,7 +42,7 @@ def two_gpus(monkeypatch):
 def test_without_a_gpu_auto_is_the_cpu_and_cuda_an_error(monkeypatch):
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: None)
     assert choose_device("auto") == choose_device("cpu") == torch.device("cpu")
-    with pytest.raises(ConfigError, match=r"^trainer\.device=cuda: .* sees 0 GPU\(s\) here; .* trainer\.device=cpu\.$"):
+    with pytest.raises(ConfigError, match=r"^trainer\.device=cuda: .* sees no such device here; set .*device=cpu"):
         choose_device("cuda")
 
 
@@ -65,13 +65,13 @@ def test_every_process_of_a_machine_gets_its_own_gpu(monkeypatch, two_gpus, want
     monkeypatch.setenv("LOCAL_RANK", "2")
     with pytest.raises(ConfigError, match=r"this is process 3, and torch .* sees 2 GPU\(s\) here"):
         choose_device(wanted)
-    with pytest.raises(ConfigError, match=r"^trainer\.device=mps: .* sees 0 GPU\(s\)"):
+    with pytest.raises(ConfigError, match=r"^trainer\.device=mps: .* sees no such device"):
         choose_device("mps")
 
 
 def everything_about_the_device() -> dict[str, object]:
     device = choose_device("auto")
-    with pytest.raises(ConfigError, match=r"^trainer\.device=cuda: .* sees 0 GPU\(s\) here"):
+    with pytest.raises(ConfigError, match=r"^trainer\.device=cuda: .* sees no such device"):
         choose_device("cuda")
     module = torch.get_device_module(device)
     before = random_state()

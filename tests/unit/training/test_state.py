@@ -13,6 +13,7 @@ import torch
 from rlvr.core.trainer import Trainer
 from rlvr.errors import UserError
 from rlvr.models.policy import HubPolicy
+from rlvr.training import state as state_module
 from rlvr.training.checkpoint import Checkpoint, list_checkpoints, load_checkpoint
 from rlvr.training.state import CheckpointSchedule, flatten, load_weights, random_state, set_random_state, unflatten
 from tests.unit.core.tiny import tiny_batch, tiny_config, tiny_policy, tiny_trainer, update
@@ -159,6 +160,26 @@ def test_random_states_of_0_2_0_are_restored() -> None:
     for devices in ([], [torch.zeros(16, dtype=torch.uint8)]):
         set_random_state({**before, "cuda": devices})
         assert torch.rand(3).tolist() == expected
+
+
+def test_every_device_gets_its_own_state_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Two:
+        """torch's module of two devices."""
+
+        states = [torch.tensor([1]), torch.tensor([2])]  # noqa: RUF012
+        device_count = staticmethod(lambda: 2)
+        get_rng_state = staticmethod(lambda number: Two.states[number])
+        set_rng_state = staticmethod(lambda state, number: Two.states.__setitem__(number, state))
+
+    monkeypatch.setattr(state_module, "accelerator", lambda: Two)
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: len(Two.states))
+    kept = random_state()
+    Two.states = [torch.tensor([7]), torch.tensor([8])]
+    set_random_state(kept)
+    assert [int(one) for one in Two.states] == [1, 2]
+    Two.states = [torch.tensor([9])]  # a machine with another number of devices keeps its own
+    set_random_state(kept)
+    assert [int(one) for one in Two.states] == [9]
 
 
 def test_pitfall_37_earlier_lines_reach_the_disk_first(tmp_path: Path) -> None:

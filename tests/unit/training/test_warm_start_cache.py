@@ -9,7 +9,7 @@ import torch
 from rlvr.models.policy import HubPolicy
 from rlvr.training import warm_start_cache
 from rlvr.training.settings import WarmStartSettings
-from rlvr.training.warm_start_cache import cache_folder, content_key, keep, restore
+from rlvr.training.warm_start_cache import content_key, keep, kept_folder, restore
 from tests.unit.core.tiny import tiny_policy
 from tests.unit.training.test_warm_start import Copies
 
@@ -73,13 +73,13 @@ def test_restored_weights_are_the_kept_ones():
 @pytest.mark.parametrize("damage", [b"", b"not weights", None])
 def test_damaged_files_are_not_used(damage: bytes | None):
     keep(changed(), "k")
-    (file,) = cache_folder().iterdir()
+    (file,) = kept_folder().iterdir()
     file.write_bytes(file.read_bytes()[:-4] + b"\0\1\2\3" if damage is None else damage)
     policy = tiny_policy()
     assert not restore(policy, "k")
     assert same(policy, tiny_policy())
     keep(changed(), "k")
-    assert len(list(cache_folder().iterdir())) == 1
+    assert len(list(kept_folder().iterdir())) == 1
     assert restore(policy, "k")
 
 
@@ -87,9 +87,9 @@ def test_the_longest_unused_are_removed(monkeypatch: pytest.MonkeyPatch):
     policy = tiny_policy()
     for age, name in enumerate("abc"):
         keep(policy, name)
-        (file,) = cache_folder().glob(f"{name}-*")
+        (file,) = kept_folder().glob(f"{name}-*")
         os.utime(file, (1000 + age, 1000 + age))
     assert restore(policy, "a")  # now the last used one
     monkeypatch.setattr(warm_start_cache, "MAX_BYTES", 3 * file.stat().st_size)
     keep(policy, "d")
-    assert {file.name[0] for file in cache_folder().iterdir()} == {"a", "c", "d"}
+    assert {file.name[0] for file in kept_folder().iterdir()} == {"a", "c", "d"}

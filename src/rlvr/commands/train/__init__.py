@@ -61,7 +61,6 @@ def more_help() -> str:
 
 
 def run(args: argparse.Namespace) -> int:
-    from rlvr.cli.versions import note_untested_versions
     from rlvr.config.checks import check_place, check_resumes
     from rlvr.config.compose import DEFAULT_CONFIG, to_yaml
 
@@ -94,8 +93,6 @@ def run(args: argparse.Namespace) -> int:
             sys.stdout.write(to_yaml(config))
         return 0
 
-    if is_local_main_process():
-        note_untested_versions()
     with progress("loading libraries") if is_local_main_process() else nullcontext():
         from rlvr.commands.train.body import train
     from rlvr.cli.signals import stop_on_signals

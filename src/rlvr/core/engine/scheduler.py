@@ -152,7 +152,7 @@ class Scheduler:
         logits = logits.to(self._draws_on)
         draw = sample(logits, self._positions[part].to(self._draws_on), sampling, truncates=self._truncates)
         self._last_ids[part] = draw.ids
-        # the only synchronization with the GPU; float64 holds an id exactly
+        # the only synchronization with a GPU that has float64; float64 holds an id exactly
         ids, behavior, sampled, totals = torch.stack([column.double() for column in draw]).tolist()
         if not all(map(isfinite, totals)):
             raise NonFiniteLogitsError(

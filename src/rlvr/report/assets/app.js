@@ -17,7 +17,7 @@
 //   evaluations  (the other kinds) whatever evaluations.js draws; larger things belong into chunks of their own
 //
 // In Python: report/page.py `Page(title=..., main={...}, chunks={name: pack(value)})` and `write_page(path, page)`;
-// cli/report.py `_write` chooses by what the folder is.
+// commands/report/__init__.py `_write` chooses by what the folder is.
 //
 // Where other files mount:
 //   evaluationTabs(main)    -> [{id, label, mount(panel)}]   (evaluations.js) called where main.evaluations is there;
