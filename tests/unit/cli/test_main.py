@@ -144,9 +144,13 @@ def test_an_installed_package_brings_commands(tmp_path: Path, monkeypatch: pytes
 
 def test_a_program_tells_of_untested_versions_before_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
+
+    def ended() -> int:
+        raise KeyboardInterrupt  # before `program` looks for threads, of which this process has its own
+
     monkeypatch.setattr(cli_main, "hide_library_warnings", lambda: said.append("quiet"))
     monkeypatch.setattr(cli_main, "note_untested_versions", lambda: said.append("note"))
-    monkeypatch.setattr(cli_main, "main", lambda: said.append("main"))
-    with pytest.raises(SystemExit):
+    monkeypatch.setattr(cli_main, "main", ended)
+    with pytest.raises(KeyboardInterrupt):
         cli_main.program()
-    assert said == ["quiet", "note", "main"]
+    assert said == ["quiet", "note"]
