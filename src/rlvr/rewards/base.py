@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, Protocol, get_args
 from pydantic import Field
 
 from rlvr.errors import ConfigError, UserError
+from rlvr.run_view import RunView, TaskView
 from rlvr.settings import Component, setting
 from rlvr.types import Attempt, Score
 
@@ -95,18 +96,18 @@ class Part(Component, ABC):
         """If False, the worker process gets the example without its metadata, which may be large."""
         return True
 
-    def suits(self, task: Any) -> bool:
+    def suits(self, task: TaskView) -> bool:
         return True
 
-    def check_run(self, config: Any) -> None:
-        if not self.suits(config.task):
+    def check_run(self, run: RunView) -> None:
+        if not self.suits(run.task):
             raise ConfigError(
-                f"reward: a part of type {self.name} scores {self.scores}, not task={config.task.name}; use "
+                f"reward: a part of type {self.name} scores {self.scores}, not task={run.task.name}; use "
                 f"{self.instead}."
             )
-        if self.needs_markers and config.prompt.answer_in != "solution":
+        if self.needs_markers and run.prompt.answer_in != "solution":
             raise ConfigError(
-                f"prompt.answer_in={config.prompt.answer_in}: the reward has a part of type {self.name}, which reads "
+                f"prompt.answer_in={run.prompt.answer_in}: the reward has a part of type {self.name}, which reads "
                 "markers; choose a reward without it, e.g. reward=numeric or reward=text, or set "
                 "prompt.answer_in=solution."
             )

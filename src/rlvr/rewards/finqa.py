@@ -9,11 +9,12 @@ Execution accuracy ignores the reasoning: `add(94, 0)` is right for a gold of 94
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from rlvr.registry import register
 from rlvr.rewards.base import AnswerPart, Grade
 from rlvr.rewards.official.finqa import ProgramError, execute, is_correct_result, same_program, tokens
+from rlvr.run_view import TaskView
 from rlvr.settings import setting
 from rlvr.types import Attempt, Example
 
@@ -82,5 +83,5 @@ class FinqaProgram(AnswerPart):
                 return Grade.failed(f"the gold program of example {example.id!r} cannot be read: {error}"[:500])
         return Grade(value=1.0 if right else self.wrong_value)
 
-    def suits(self, task: Any) -> bool:
+    def suits(self, task: TaskView) -> bool:
         return task.answer_kind == "program"

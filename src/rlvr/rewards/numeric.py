@@ -6,13 +6,14 @@ never equals anything.
 
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any, Self
+from typing import Self
 
 from pydantic import model_validator
 
 from rlvr.registry import register
 from rlvr.rewards.base import AnswerPart, Grade, Part
 from rlvr.rewards.numbers import Answer, Number, YesNo, close, parse_answer, readings, same_answer
+from rlvr.run_view import TaskView
 from rlvr.settings import NonNegativeFloat, Share, setting, wrong
 from rlvr.types import Attempt, Example
 
@@ -152,5 +153,5 @@ class FinqaNumeric(_Compared):
         near = close(prediction, gold, tolerance, stated_scale=True)
         return self.approximate_credit if near else self.wrong_value
 
-    def suits(self, task: Any) -> bool:
+    def suits(self, task: TaskView) -> bool:
         return task.answer_kind != "program"

@@ -9,6 +9,7 @@ from typing import Any, cast
 from rlvr.errors import UserError, install
 from rlvr.registry import register
 from rlvr.rewards.base import INVALID, Grade, Part
+from rlvr.run_view import TaskView
 from rlvr.types import Attempt
 
 
@@ -34,7 +35,7 @@ class ReasoningGym(Part):
         value = None if answer is None else score(metadata["dataset"], settings, answer, metadata["entry"])
         return INVALID if value is None else Grade(value=value)
 
-    def suits(self, task: Any) -> bool:
+    def suits(self, task: TaskView) -> bool:
         return task.brings_verifier
 
 

@@ -58,9 +58,11 @@ def make_engine(
     world: World = ALONE,
     on_note: Callable[[str], None] = lambda text: None,
     stopped: Callable[[], bool] = lambda: False,
+    max_batch_size: int | None = None,
 ) -> Sampler:
     """The engine that samples for training: on the policy's own weights; on a copy if sampling overlaps training or
-    weights are sharded (fsdp2: call before the trainer shards them); or on remote servers. `folder` is the run's."""
+    weights are sharded (fsdp2: call before the trainer shards them); or on remote servers. `folder` is the run's,
+    `max_batch_size` what memory allows if that is less than the engine's own."""
     engine, context = config.engine, context_tokens(policy)
     if isinstance(engine, VllmEngineSettings):
         weights_dir = folder / "weights" if engine.weights_dir is None else Path(engine.weights_dir) / folder.name
@@ -73,7 +75,7 @@ def make_engine(
         on_note(f"sampling from a {str(dtype).removeprefix('torch.')} copy of the weights (engine.dtype)")
     return LocalEngine(
         policy.model if alone else frozen_copy(policy.model, dtype),
-        max_batch_size=engine.max_batch_size,
+        max_batch_size=max_batch_size or engine.max_batch_size,
         max_context_tokens=context,
         weights=None if alone else policy.trained_weights,
         on_note=on_note,

@@ -26,6 +26,7 @@ from rlvr.data.sources import ReplaySource
 from rlvr.envs.tools import Tool, make_tool
 from rlvr.errors import ConfigError, UserError, suggestion
 from rlvr.registry import register
+from rlvr.run_view import RunView
 from rlvr.settings import ImportPath, PositiveInt, Text, setting
 from rlvr.tasks.base import TaskContext
 from rlvr.tasks.columns import answers
@@ -36,7 +37,7 @@ from rlvr.types import Example
 
 Scalar = bool | int | float | str
 SPECIAL = ("<pad>", "<boe>", "<eoe>")
-TOOLS = "has_tools # a task with tools"
+TOOLS = "has_tools  # a task with tools"
 
 
 class ExamplesTask(MetricSettings):
@@ -97,8 +98,8 @@ class ExamplesTask(MetricSettings):
             what = "" if isinstance(error, UserError) else "tools: "
             raise ConfigError(f"task={self.name}: {what}{error}") from error
 
-    def check_run(self, config: Any) -> None:
-        super().check_run(config)
+    def check_run(self, run: RunView) -> None:
+        super().check_run(run)
         self.toolbox()
 
     def environments(self, context: TaskContext) -> ToolEnvironments | None:
