@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from rlvr.cli.signals import ended_by_sigterm, shown
 from rlvr.errors import ConfigError, UserError, suggestion
+from rlvr.places import ENDPOINT
 from rlvr.progress import progress
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ MODEL_HERE = "run folder, checkpoint folder, model folder or Hub id"
 MODEL_HELP = f"{MODEL_HERE}, or an endpoint: openai:ADDRESS#NAME"
 SPLITS = {"test": "test", "validation": "test", "train": "train"}
 """`validation` means `test`: a task has one held-out set; its settings select the file or split."""
-ENDPOINT = "openai:"
 OF_TRAINING = (
     "algorithm", "warm_start", "trainer", "engine", "tracker", "name", "run_dir", "resume", "debug",
     "rollout.prompts_per_step", "rollout.group_size", "rollout.max_staleness",

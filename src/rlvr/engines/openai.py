@@ -15,9 +15,9 @@ from pydantic import BaseModel, ValidationError
 
 from rlvr.engines.chat_completions import ChatAnswer, EndpointError, read_answer
 from rlvr.errors import ConfigError, UserError, install
+from rlvr.places import ENDPOINT
 from rlvr.types import SamplingParams, ToolSchema
 
-PREFIX = "openai:"
 TIMEOUT_S = 300.0  # of one request; each retry gets the same time
 CONNECT_TIMEOUT_S = 10.0
 MAX_BODY_BYTES = 16 << 20
@@ -195,7 +195,7 @@ class Endpoint:
 
 def read_address(model: str) -> tuple[str, str]:
     """Address and model name of `openai:http://127.0.0.1:8000/v1#NAME`. ConfigError for any other form."""
-    url, _, name = model.removeprefix(PREFIX).partition("#")
+    url, _, name = model.removeprefix(ENDPOINT).partition("#")
     try:
         parts = urlsplit(url)
         is_complete = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and name

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, Protocol, get_args
+from typing import Annotated, Any, ClassVar, Literal, Protocol, Self, get_args
 
 from pydantic import Field
 
@@ -70,6 +71,7 @@ class Part(Component, ABC):
         needs_markers: reads the markers around reasoning and solution.
         needs_metadata: only scores examples with the metadata of a certain task.
         preload: modules imported in the worker process before it grades; the deadline starts afterwards.
+        reads_answer: reads the whole completion, or the place that `prompt.answer_in` names, as one answer.
         scores, instead: descriptions of the tasks it `suits`, and of the parts for other tasks.
     """
 
@@ -79,6 +81,7 @@ class Part(Component, ABC):
     needs_markers: ClassVar[bool] = False
     needs_metadata: ClassVar[bool] = False
     preload: ClassVar[tuple[str, ...]] = ()
+    reads_answer: ClassVar[bool] = False
     scores: ClassVar[str] = "any task"
     instead: ClassVar[str] = "another type"
 
@@ -90,6 +93,15 @@ class Part(Component, ABC):
 
         An exception counts as an error of the part, and the episode is left out of group and loss.
         """
+
+    @property
+    def user_function(self) -> str:
+        """Import path of the user's function that grades; empty: the class grades by itself."""
+        return ""
+
+    def bound(self, key: str, functions: Mapping[str, Callable[..., Any]]) -> Self:
+        """The part, able to grade; `functions` are Python objects without import path. ConfigError names `key`."""
+        return self
 
     @property
     def reads_metadata(self) -> bool:
@@ -115,6 +127,7 @@ class Part(Component, ABC):
 
 class AnswerPart(Part):
     in_process = True
+    reads_answer = True
 
     wrong_value: AtMostRight = setting(0.0, "value of a wrong answer; a right one has 1")
     invalid_value: AtMostRight = setting(0.0, "value of an unreadable answer, which counts as invalid")

@@ -11,12 +11,14 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
+from rlvr.errors import UserError
 from rlvr.registry import register
 from rlvr.rewards.base import AnswerPart, Grade
+from rlvr.rewards.metrics import NO_ANSWER, Metric
 from rlvr.rewards.official.finqa import ProgramError, execute, is_correct_result, same_program, tokens
 from rlvr.run_view import TaskView
 from rlvr.settings import setting
-from rlvr.types import Attempt, Example
+from rlvr.types import Attempt, Example, GradedAnswer
 
 NOTHING = "n/a"  # result of a program without steps
 FOR_EXECUTION = ("table", "exe_ans")
@@ -85,3 +87,18 @@ class FinqaProgram(AnswerPart):
 
     def suits(self, task: TaskView) -> bool:
         return task.answer_kind == "program"
+
+
+class FinqaProgramMetric(Metric):
+    """Official execution accuracy of a program. Votes are for results: `0.01639`."""
+
+    async def grade(self, attempt: Attempt) -> GradedAnswer:
+        example, program = attempt.example, attempt.answer
+        missing = missing_metadata(example)
+        if missing is not None:
+            raise UserError(f"{missing}: programs cannot be graded; correct the data or ask for numbers.")
+        found = None if program is None else readable_program(program, example)
+        if found is None:
+            return NO_ANSWER
+        result = found[1]
+        return GradedAnswer(answer=str(result), correct=is_correct_result(False, result, example.metadata["exe_ans"]))

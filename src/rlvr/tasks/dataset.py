@@ -169,8 +169,10 @@ class DatasetTask(Task):
         """Numbers of training and held-out problems; None for an endless source."""
         return self.source.sizes
 
-    def hold_out_for(self, other: DatasetTask) -> None:
+    def hold_out_for(self, other: Task) -> None:
         """Exclude training problems that ask the same as a problem held out by the other task; noted."""
+        if not isinstance(other, DatasetTask):
+            return
         for _, num, total in self.source.leave_out(lambda problem: not other.source.holds_out(problem.key), anything):
             self.notes += overlap(num, total, f"held out by {other.name}")
         self._fill_shot_pool()

@@ -19,8 +19,10 @@ from rlvr.data.problems import Problem, fingerprint
 from rlvr.data.rows import Cell, FilledText, Row, clean, number_text
 from rlvr.errors import ConfigError
 from rlvr.registry import register
-from rlvr.rewards.metrics import FinqaMetric, FinqaProgramMetric, Metric
+from rlvr.rewards.finqa import FinqaProgramMetric
+from rlvr.rewards.metrics import Metric
 from rlvr.rewards.numbers import parse_answer
+from rlvr.rewards.numeric import FinqaMetric
 from rlvr.run_view import RunView
 from rlvr.settings import Text, setting
 from rlvr.tasks.dataset import NO_GOLD

@@ -21,10 +21,9 @@ from rlvr.data.problems import is_held_out
 from rlvr.envs.single_turn import SingleTurnEnv
 from rlvr.errors import ConfigError
 from rlvr.registry import register
-from rlvr.rewards.base import AnswerPart, Verifier
+from rlvr.rewards.base import Verifier
 from rlvr.rewards.expressions import Arithmetic, ExpressionError, derivation, evaluate, parse
 from rlvr.rewards.rpn import BEGIN, END, EQUALS, RpnVerifier
-from rlvr.rewards.text import TextMatch
 from rlvr.run_view import RunView
 from rlvr.seeding import EVAL_SEED, derive_seed
 from rlvr.settings import PositiveFloat, PositiveInt, plain, setting, wrong
@@ -109,7 +108,7 @@ class Rpn(TaskSettings):
     def check_run(self, run: RunView) -> None:
         super().check_run(run)
         for part in run.reward.parts.values():
-            if isinstance(part, AnswerPart | TextMatch):
+            if part.reads_answer:
                 raise ConfigError(
                     f"reward: a part of type {part.name} reads the whole completion, and task=rpn writes its steps, "
                     "then `= answer`; choose reward=rpn."

@@ -25,7 +25,7 @@ from rlvr.envs.tools import make_tool
 from rlvr.errors import ConfigError, UserError
 from rlvr.registry import register
 from rlvr.rewards.extract import AnswerFormat
-from rlvr.rewards.metrics import ExactMetric
+from rlvr.rewards.text import ExactMetric
 from rlvr.rewards.trace import Trace
 from rlvr.run_view import RunView
 from rlvr.seeding import EVAL_SEED, derive_seed
