@@ -26,7 +26,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of
 
 
 MARKED = {  # marker -> modules that its tests need, and the extra that brings them
-    "verifiers": (("verifiers",), "verifiers"),
     "browser": (("playwright",), "heavy"),
     "trackers": (("mlflow", "wandb", "tensorboard"), "heavy"),
     "openai": (("openai",), "heavy"),

@@ -14,6 +14,10 @@ from typing import Any
 
 import pytest
 import torch
+from tests.system.harness import once, pretrained, run_train, split
+from tests.system.openai_server import serve
+from tests.system.qwen import show
+from tests.system.test_data_settings import DataCase
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from rlvr.config.compose import load_config
@@ -22,18 +26,13 @@ from rlvr.models.policy import HubPolicy
 from rlvr.models.scratch import build_tokenizer
 from rlvr.run.tasks import open_tasks
 from rlvr.tracking.rollouts import read_rollouts
-from tests.system.harness import once, pretrained, run_train, split
-from tests.system.openai_server import serve
-from tests.system.qwen import show
-from tests.system.test_data_settings import DataCase
-from tests.system.verifiers_settings import VERIFIERS_CASES
+from scripted import ENVIRONMENTS
+from settings_cases import CASES
 
-ROOT = Path(__file__).resolve().parents[2]
-ENVIRONMENTS = ROOT / "tests" / "fixtures" / "environments"
-MUSIQUE = ROOT / "tests" / "fixtures" / "vf_musique"
+ROOT = Path(__file__).resolve().parents[3]
+MUSIQUE = Path(__file__).parent / "musique"
 BIN = Path(sys.executable).parent
 WORDS = ("<pad>", "<boe>", "<eoe>", "<call>", "</call>", "peek", "ask", "1", "yes", "no")
-needs_library = pytest.mark.verifiers
 
 RUN = split("""
     task=verifiers task.env_id=rlvr-test-environments
@@ -60,7 +59,6 @@ def kind(name: str) -> str:
 # ------------------------------------------------------------------------------------------------- their environments
 
 
-@needs_library
 def test_a_single_turn_environment_is_learnt(tmp_path: Path) -> None:
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     ran = run_train(tmp_path / "run", *RUN, *TINY, kind("letters"))
@@ -73,7 +71,6 @@ def test_a_single_turn_environment_is_learnt(tmp_path: Path) -> None:
     assert ran.rows[-1]["eval/verifiers/accuracy"] > ran.rows[0]["eval/verifiers/accuracy"]
 
 
-@needs_library
 def test_a_tool_environment_is_learnt(tmp_path: Path) -> None:
     start = pretrained(_model_of_ten_words(tmp_path / "model"))
     more = (kind("words"), "prompt.tool_format=words", "task.metric=looked")
@@ -116,7 +113,6 @@ def _model_of_ten_words(folder: Path) -> Path:
     return folder
 
 
-@needs_library
 def test_a_rubric_that_fails_too_often_ends_the_run(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"verifier failed on .*reward function broken: KeyError: 'no such column'"):
         run_train(tmp_path / "run", *RUN, *TINY, kind("breaks"), "reward.max_error_share=0.0")
@@ -125,7 +121,6 @@ def test_a_rubric_that_fails_too_often_ends_the_run(tmp_path: Path) -> None:
     assert tolerant.rows[1]["reward/mean"] == 0.5  # the failed ones are no zeros
 
 
-@needs_library
 @pytest.mark.parametrize("name", ["group", "both"])
 def test_rewards_of_groups_train_and_evaluate(tmp_path: Path, name: str) -> None:
     ran = run_train(tmp_path / "run", *RUN, *TINY, kind(name), "task.env_args.num=12", "trainer.max_steps=1")
@@ -157,8 +152,7 @@ def test_settings_that_do_not_fit_an_environment_are_refused(line: str, message:
         load_config(["task=verifiers", "model=scratch_bpe"])
 
 
-@needs_library
-@pytest.mark.parametrize("case", VERIFIERS_CASES, ids=[case.key for case in VERIFIERS_CASES])
+@pytest.mark.parametrize("case", CASES, ids=[case.key for case in CASES])
 def test_a_setting_does_what_it_says(case: DataCase) -> None:
     seen = []
     for value in (case.a, case.b):
@@ -214,7 +208,6 @@ def installed(folder: Path) -> Iterator[dict[str, str]]:
             uv("uninstall")
 
 
-@needs_library
 def test_vf_install_and_vf_eval_run_our_environment(tmp_path: Path) -> None:
     with installed(tmp_path) as environment:
         for server in ("--disable-env-server", "--num-workers=1"):  # in its process, and in a worker of its own

@@ -11,14 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from tests.unit.tasks.data_tasks import turn
 
 from rlvr.errors import ConfigError, UserError
 from rlvr.tracking.rollout_metrics import tool_metrics
 from rlvr.types import StopReason
-from tests.unit.tasks.data_tasks import turn
-from tests.unit.tasks.verifiers_play import ENVIRONMENTS, Codec, Engine, call, episode, graded, make_task, play
+from scripted import ENVIRONMENTS, Codec, Engine, call, episode, graded, make_task, play
 
-pytestmark = pytest.mark.verifiers
 CUT = StopReason.LENGTH
 
 

@@ -4,13 +4,11 @@ import json
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from tests.system.served import served
-from tests.system.test_verifiers import BIN, MUSIQUE, installed
 from tests.unit.serve.chain import save_chain
 
-pytestmark = pytest.mark.verifiers
+from test_runs import BIN, MUSIQUE, installed
+
 COMPLETE = (
     '<tool_call>\n{"name": "complete", "arguments": {"reasoning": "So.", "final_answer": "x", "cited_doc_ids": ["1"]}}'
     "\n</tool_call>"
