@@ -1,10 +1,9 @@
 """Settings of task=verifiers, as `test_data_settings` has those of other tasks: two values give something else."""
 
-from tests.system.test_data_settings import DataCase, num_different
-
 from rlvr.tasks.base import Task
 from rlvr_verifiers.task import VerifiersTask
 from scripted import graded
+from tests.system.test_data_settings import DataCase, num_different
 
 NUMBERS = ("task=verifiers", "task.env_id=rlvr-test-environments", "task.env_args.kind=numbers")
 LETTERS = ("task=verifiers", "task.env_id=rlvr-test-environments", "task.env_args.kind=letters")

@@ -4,12 +4,12 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.unit.tasks.data_tasks import FIXTURES
-from tests.unit.tasks.multihop_episodes import answer, call, play, said
 
 from rlvr.errors import ConfigError
 from rlvr.types import Example, ToolCall
 from rlvr_verifiers.musique import Game, open_game
+from tests.unit.tasks.data_tasks import FIXTURES
+from tests.unit.tasks.multihop_episodes import answer, call, play, said
 
 SETS = (f"task.train_sets='{FIXTURES / 'musique'},train'", f"task.eval_sets='{FIXTURES / 'musique'},dev'")
 

@@ -14,20 +14,22 @@ from typing import Any
 
 import pytest
 import torch
-from tests.system.harness import once, pretrained, run_train, split
-from tests.system.openai_server import serve
-from tests.system.qwen import show
-from tests.system.test_data_settings import DataCase
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from rlvr.config.compose import load_config
+from rlvr.config.config import keys
 from rlvr.errors import ConfigError, UserError
 from rlvr.models.policy import HubPolicy
 from rlvr.models.scratch import build_tokenizer
 from rlvr.run.tasks import open_tasks
 from rlvr.tracking.rollouts import read_rollouts
+from rlvr_verifiers.task import Verifiers
 from scripted import ENVIRONMENTS
 from settings_cases import CASES
+from tests.system.harness import once, pretrained, run_train, split
+from tests.system.openai_server import serve
+from tests.system.qwen import show
+from tests.system.test_data_settings import DataCase
 
 ROOT = Path(__file__).resolve().parents[3]
 MUSIQUE = Path(__file__).parent / "musique"
@@ -161,6 +163,10 @@ def test_a_setting_does_what_it_says(case: DataCase) -> None:
             tasks.own.limit_prompts(num_digits, 1_000)
             seen.append(case.look(tasks.own))
     assert seen[0] != seen[1]
+
+
+def test_no_setting_is_left_out() -> None:
+    assert {path for path, _ in keys(Verifiers, "task.")} == {case.key for case in CASES}
 
 
 def num_digits(messages: Any, tools: Any = ()) -> int:

@@ -4,10 +4,9 @@ import json
 import subprocess
 from pathlib import Path
 
+from test_runs import BIN, MUSIQUE, installed
 from tests.system.served import served
 from tests.unit.serve.chain import save_chain
-
-from test_runs import BIN, MUSIQUE, installed
 
 COMPLETE = (
     '<tool_call>\n{"name": "complete", "arguments": {"reasoning": "So.", "final_answer": "x", "cited_doc_ids": ["1"]}}'

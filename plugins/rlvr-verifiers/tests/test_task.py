@@ -11,12 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from tests.unit.tasks.data_tasks import turn
 
 from rlvr.errors import ConfigError, UserError
 from rlvr.tracking.rollout_metrics import tool_metrics
 from rlvr.types import StopReason
 from scripted import ENVIRONMENTS, Codec, Engine, call, episode, graded, make_task, play
+from tests.unit.tasks.data_tasks import turn
 
 CUT = StopReason.LENGTH
 
