@@ -74,8 +74,9 @@ def test_what_a_package_of_the_clone_brings_is_named_with_its_install(
         registry.find("algorithm", "shop")
 
 
-def test_the_plugins_of_this_clone_are_found() -> None:
-    assert [*registry.PLUGINS.glob("*/pyproject.toml")] or not (registry.PLUGINS.parent / "pyproject.toml").exists()
+def test_the_plugin_of_this_clone_is_found() -> None:
+    remedy = "rlvr-verifiers brings it: pip install -e . -e plugins/rlvr-verifiers -c constraints.txt."
+    assert registry.remedy("task", "verifiers", []) == remedy
 
 
 def test_a_user_class_is_never_saved_under_our_names() -> None:
