@@ -1,5 +1,6 @@
 """The verifiers library, both directions: its environments are trained here, and ours runs under its commands."""
 
+import fcntl
 import json
 import os
 import re
@@ -26,6 +27,7 @@ from rlvr.tracking.rollouts import read_rollouts
 from rlvr_verifiers.task import Verifiers
 from scripted import ENVIRONMENTS
 from settings_cases import CASES
+from tests.conftest import LONG_S
 from tests.system.harness import once, pretrained, run_train, split
 from tests.system.openai_server import serve
 from tests.system.qwen import show
@@ -201,19 +203,22 @@ def installed(folder: Path) -> Iterator[dict[str, str]]:
         command = [str(BIN / "uv"), "pip", *arguments, "--python", sys.executable, "vf-musique"]
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
-    was_there = uv("show").returncode == 0
     copy = shutil.copytree(ROOT / "environments", folder / "environments")
     command = [str(BIN / "vf-install"), "vf-musique", "-p", "environments"]
-    where = ROOT if was_there else copy.parent
-    done = subprocess.run(command, cwd=where, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    try:
-        yield environment
-    finally:
-        if not was_there:
-            uv("uninstall")
+    with Path(__file__).open() as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)  # another worker would see it installed, and lose it when this one ends
+        was_there = uv("show").returncode == 0
+        where = ROOT if was_there else copy.parent
+        done = subprocess.run(command, cwd=where, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        try:
+            yield environment
+        finally:
+            if not was_there:
+                uv("uninstall")
 
 
+@pytest.mark.timeout(LONG_S)
 def test_vf_install_and_vf_eval_run_our_environment(tmp_path: Path) -> None:
     with installed(tmp_path) as environment:
         for server in ("--disable-env-server", "--num-workers=1"):  # in its process, and in a worker of its own

@@ -4,7 +4,10 @@ import json
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from test_runs import BIN, MUSIQUE, installed
+from tests.conftest import LONG_S
 from tests.system.served import served
 from tests.unit.serve.chain import save_chain
 
@@ -14,6 +17,7 @@ COMPLETE = (
 )
 
 
+@pytest.mark.timeout(LONG_S)  # it waits for its turn
 def test_vf_eval_plays_episodes_with_a_served_model(tmp_path: Path) -> None:
     arguments = {
         "retriever": "golden",
