@@ -106,7 +106,7 @@ def opened(
 
     SIGTERM ends the block as Ctrl-C does, and the command exits with 143.
     """
-    from rlvr.tracking.evaluations import check_writable
+    from rlvr.tracking.graded import check_writable
 
     check_used(args.set)
     given = {key: getattr(args, key) for key in ("temperature", "top_p") if getattr(args, key) is not None}

@@ -8,7 +8,7 @@ from typing import Protocol
 from rlvr.core.engine.base import Engine
 from rlvr.core.env import Env, TurnText
 from rlvr.core.episode import ChatCodec, ChatModel, Sampling, run_episode
-from rlvr.tracking.evaluations import GradedTurn
+from rlvr.tracking.graded import GradedTurn
 from rlvr.tracking.rollouts import call_records, reply_ids
 from rlvr.types import Episode, Example, Score, StopReason
 

@@ -23,7 +23,7 @@ from rlvr.evaluation.summary import combine
 from rlvr.models.devices import in_bf16, line_columns
 from rlvr.models.loading import value_head
 from rlvr.models.policy import HubPolicy
-from rlvr.run.evaluation import evaluate_all
+from rlvr.run.evaluate_sets import evaluate_all
 from rlvr.run.memory import agreed, plan_run
 from rlvr.run.policies import Sampler, Setup, make_engine
 from rlvr.run.ranks import note_of_rank

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 
-from rlvr.tracking.evaluations import EvaluationRecord
+from rlvr.tracking.graded import EvaluationRecord
 from rlvr.tracking.rollouts import CallRecord, Decode, EpisodeRecord, TextTurn, TurnRecord
 from rlvr.types import GradedAnswer, Group, StopReason
 

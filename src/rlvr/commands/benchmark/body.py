@@ -35,12 +35,12 @@ from rlvr.models.hub import locate
 from rlvr.places import ENDPOINT
 from rlvr.retrieval.retriever import find_retriever
 from rlvr.retrieval.settings import RetrievalSettings
-from rlvr.run.evaluation import evaluate_into, origin_of
+from rlvr.run.evaluate_sets import evaluate_into, origin_of
 from rlvr.run.inference import Inference, Loaded, open_inference, open_model
 from rlvr.run.sources import own_config, weights_of
 from rlvr.settings import NonNegativeInt
-from rlvr.tracking.evaluations import read_records
 from rlvr.tracking.files import write_atomically, writing
+from rlvr.tracking.graded import read_records
 
 NONE = "-"
 """The retriever of a task without search."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rlvr.core.episode import ChatCodec
     from rlvr.evaluation.players import Player
     from rlvr.run.inference import Inference
-    from rlvr.tracking.evaluations import EvaluationRecord
+    from rlvr.tracking.graded import EvaluationRecord
     from rlvr.types import Completion, Example, SamplingParams
 
 BATCH_SIZE = 256
@@ -127,7 +127,7 @@ def _predict(
     """All records, appended to --output as they finish; existing ones are not repeated."""
     from rlvr.evaluation.evaluate import Session, check_answered, play_set
     from rlvr.evaluation.records import RecordFile
-    from rlvr.run.evaluation import origin_of
+    from rlvr.run.evaluate_sets import origin_of
 
     task = inference.tasks.own
     player = _live_player(inference, examples[0]) if live else inference.player(task)

@@ -20,7 +20,7 @@ from rlvr.evaluation.summary import EvaluationResult
 from rlvr.progress import progress
 from rlvr.settings import dumped
 from rlvr.tasks.base import Task
-from rlvr.tracking.evaluations import Origin
+from rlvr.tracking.graded import Origin
 from rlvr.types import SamplingParams
 
 if TYPE_CHECKING:  # training evaluates without it
