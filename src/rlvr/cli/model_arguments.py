@@ -9,9 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlvr.cli.signals import ended_by_sigterm, shown
+from rlvr.cli.signals import ended_by_sigterm
 from rlvr.errors import ConfigError, UserError, suggestion
 from rlvr.places import ENDPOINT
+from rlvr.printable import printable
 from rlvr.progress import progress
 
 if TYPE_CHECKING:
@@ -180,7 +181,7 @@ def port(text: str) -> int:
 
 def note(line: str) -> None:
     """Print a note on stderr, with control characters escaped."""
-    print(shown(line), file=sys.stderr, flush=True)
+    print(printable(line), file=sys.stderr, flush=True)
 
 
 def save_checks(target: str, kind: str, checks: Iterable[Check]) -> None:

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 from rlvr.engines.chat_completions import ChatAnswer, EndpointError, read_answer
 from rlvr.errors import ConfigError, UserError, install
 from rlvr.places import ENDPOINT
+from rlvr.printable import one_line
 from rlvr.types import SamplingParams, ToolSchema
 
 TIMEOUT_S = 300.0  # of one request; each retry gets the same time
@@ -131,7 +132,7 @@ class Endpoint:
                 "ends with /v1."
             ) from error
         if names and self.name not in names:
-            there = _printable(", ".join(names[:10]), 500)
+            there = one_line(", ".join(names[:10]), 500)
             raise UserError(f"the endpoint {self.url} has no model {self.name!r}: there are {there}.")
 
     async def _ask(self, body: dict[str, Any]) -> bytes:
@@ -232,9 +233,4 @@ def _error_text(error: Any) -> str:
         text = f"{status}: {message}" if isinstance(message, str) else f"status {status}"
     else:
         text = f"{getattr(error, 'message', error)} {error.__cause__ or ''}"
-    return _printable(text, 300)
-
-
-def _printable(text: str, limit: int) -> str:
-    shown = "".join(char if char.isprintable() else " " for char in text[: 2 * limit])
-    return " ".join(shown.split())[:limit].rstrip(".")
+    return one_line(text)

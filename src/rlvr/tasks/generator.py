@@ -21,10 +21,11 @@ from pydantic import BaseModel, ValidationError
 
 from rlvr import imports
 from rlvr.data.problems import Problem, fingerprint
-from rlvr.data.rows import DataError, FilledText, Row, ascii_text, shown
+from rlvr.data.rows import DataError, FilledText, Row, with_kind
 from rlvr.data.sources import ReplaySource
 from rlvr.envs.tools import Tool, make_tool
 from rlvr.errors import ConfigError, UserError, suggestion
+from rlvr.printable import ascii_text
 from rlvr.registry import register
 from rlvr.run_view import RunView
 from rlvr.settings import ImportPath, PositiveInt, Text, setting
@@ -176,7 +177,7 @@ def _problem_of(task: ExamplesTask, item: Any, place: str, tools: Mapping[str, T
     if not isinstance(item, Mapping):
         raise DataError(
             f"{place}: must be (question, answer), (question, answer, demonstration) or a dict with these, but is "
-            f"{shown(item)}."
+            f"{with_kind(item)}."
         )
     row = Row(place, {name: _in_words(task, value, f"{place}: field {name!r}") for name, value in item.items()})
     found: _Item = row.read(_Item)

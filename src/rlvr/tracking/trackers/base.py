@@ -76,7 +76,7 @@ class Tracker(Component, ABC):
     """The required package."""
 
     @property
-    def shown(self) -> str:
+    def display_name(self) -> str:
         return self.title or type(self).__name__
 
     @property
