@@ -10,6 +10,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 from warnings import catch_warnings, filterwarnings
@@ -132,7 +133,12 @@ def _offer(source: Source, config_name: str | None, lines: Sequence[str]) -> Non
         if group == "task" and name in tasks:
             _offer_task(name, registry.find("task", name), source)
         elif group in GROUPS:
-            _store(group, name, {"name": name})
+            _offer_name(group, name)
+
+
+@cache
+def _offer_name(group: str, name: str) -> None:
+    _store(group, name, {"name": name})
 
 
 def _offer_task(name: str, task: Any, source: Source) -> None:
@@ -307,11 +313,10 @@ def _resolved(composed: DictConfig) -> dict[str, Any]:
     values = _plain_values(composed, resolve=False)
     chosen = {group: registry.find(group, name) for group, name in _chosen(values).items()} | {"reward": RewardSettings}
     defaults = _defaults(Config) | {group: _defaults(settings) for group, settings in chosen.items()}
+    for missing in sorted(key for key, value in leaf_values(values) if value == "???"):
+        raise ConfigError(f"{missing}: has no default; say {missing}=...")
     try:
-        merged = OmegaConf.create(overlaid(literal(defaults), values))
-        for missing in sorted(OmegaConf.missing_keys(merged)):
-            raise ConfigError(f"{missing}: has no default; say {missing}=...")
-        return _plain_values(merged)
+        return _plain_values(OmegaConf.create(overlaid(literal(defaults), values)))
     except OmegaConfBaseException as error:
         raise ConfigError(f"{error.full_key}: {' '.join(str(error.msg or error).split())}.") from None
 
