@@ -1,5 +1,6 @@
 """Settings that must stand before torch is imported, and what is skipped."""
 
+import gc
 import importlib.util
 import os
 import shutil
@@ -52,6 +53,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 CACHE = tempfile.TemporaryDirectory(prefix="rlvr-cache-")
 os.environ["XDG_CACHE_HOME"] = CACHE.name  # of what tests share; not the user's
+
+
+def pytest_collection_finish() -> None:
+    """Garbage is looked for in what tests make, and not in half a million objects of modules: 0.3 s each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

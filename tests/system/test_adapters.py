@@ -61,7 +61,7 @@ def policies(monkeypatch: pytest.MonkeyPatch) -> list[tuple[HubPolicy, dict[str,
 def test_pitfall_32_only_adapters_move_and_resume_is_exact(
     kind: str, overrides: tuple[str, ...], policies: list[tuple[HubPolicy, dict[str, bytes]]], tmp_path: Path
 ) -> None:
-    more = ("model.lora.merge_final=true", "tracker.rollouts_every=1", "trainer.max_steps=3")
+    more = ("model.lora.merge_final=true", "tracker.rollouts_every=1", "trainer.max_steps=2")
     words = (*overrides, *KINDS[kind], *more)
     folder, parts = run_train(tmp_path / "run", *words, name="gsm8k").folder, tmp_path / "parts"
     [(policy, before)] = policies
@@ -69,15 +69,15 @@ def test_pitfall_32_only_adapters_move_and_resume_is_exact(
     assert {name.partition(".lora_")[1] for name, p in policy.model.named_parameters() if p.requires_grad} == {".lora_"}
     assert all(p.any() for name, p in policy.model.named_parameters() if "lora_B" in name)
     steps = numbers(folder)[1:]
-    assert [row["policy/changed_weight_share"] > 0.4 for row in steps] == [True] * 3
+    assert [row["policy/changed_weight_share"] > 0.4 for row in steps] == [True] * 2
     mismatch = 1e-2 if "bfloat16" in kind else 1e-6  # the engine has the adapters of each step
     assert max(row["policy/mismatch_kl"] for row in steps) < mismatch
-    written = {path.name for path in (folder / "checkpoints/step_000003").rglob("*.safetensors")}
+    written = {path.name for path in (folder / "checkpoints/step_000002").rglob("*.safetensors")}
     assert written == {"adapter_model.safetensors", "tensors.safetensors"}  # nothing of the base
     merged = AutoModelForCausalLM.from_pretrained(folder / "final")
     assert {p.dtype for p in merged.parameters()} == {torch.float32}
-    first = run_train(parts, *words, name="gsm8k", stopped=lambda: num_lines(parts) > 2)
-    assert first.result.num_steps == 2
+    first = run_train(parts, *words, name="gsm8k", stopped=lambda: num_lines(parts) > 1)
+    assert first.result.num_steps == 1
     run_train(parts, *words, "resume=true", name="gsm8k")
     check_equal(outcome(parts), outcome(folder))
 

@@ -174,7 +174,7 @@ def test_a_bound_of_0_in_the_thread_equals_no_thread(
 
 
 def of_searcher(two_hop_run: Path) -> tuple[str, ...]:
-    return (*again(two_hop_run), "trainer.max_steps=5", "rollout.prompts_per_step=8", "evaluation.every=2")
+    return (*again(two_hop_run), "trainer.max_steps=3", "rollout.prompts_per_step=8", "evaluation.every=2")
 
 
 def test_several_turns_in_the_thread_equal_no_thread(

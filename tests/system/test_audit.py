@@ -92,7 +92,7 @@ def test_in_python_with_the_adversary(folder: Path) -> None:
     def longest(completion: str, answer: str) -> float:
         return float(str(answer) in completion.split() or len(completion) > 12)
 
-    found = rlvr.audit(longest, data=ROWS, num_examples=6, seconds=6)
+    found = rlvr.audit(longest, data=ROWS, num_examples=6, seconds=2)
     (row,) = [row for row in found.rows if row.kind == "adversary"]
     assert row.num_failed > 0
     assert row in found.alarms

@@ -38,7 +38,7 @@ def words(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple
     """A run that reports to it, in the current folder."""
     (tmp_path / "hanging.py").write_text(HANGING)
     monkeypatch.chdir(tmp_path)
-    return (*SMALL, *pretrained(model), "run_dir=run", "tracker.report_to=[hanging:Hang]", "tracker.timeout_s=2")
+    return (*SMALL, *pretrained(model), "run_dir=run", "tracker.report_to=[hanging:Hang]", "tracker.timeout_s=0.5")
 
 
 @pytest.mark.parametrize(("at", "start"), [("log", rlvr), ("finish", python_rlvr)])
@@ -49,7 +49,7 @@ def test_pitfall_37_a_tracker_that_hangs_keeps_no_process(
     assert done.code == 0, done.err
     assert [line.split(":")[0] for line in done.out.splitlines()] == ["rpn", "model", "curve", "try it"]
     (warning,) = [line for line in done.err.splitlines() if line.startswith("warning: ")]
-    assert f"Hang is disabled (no answer to `{at}` within 2 s)" in warning
+    assert f"Hang is disabled (no answer to `{at}` within 0.5 s)" in warning
     assert "Traceback" not in done.err
     assert (tmp_path / "run" / "final" / "model.safetensors").is_file()
     assert "chatter of a library" in (tmp_path / "run" / "trackers" / "hang.log").read_text()

@@ -22,7 +22,7 @@ from rlvr.tracking.episodes import by_turn
 from rlvr.tracking.graded import EvaluationRecord, GradedTurn, read_records
 from rlvr.tracking.rollouts import CallRecord
 from rlvr.types import StopReason
-from tests.system.qwen import save_qwen
+from tests.system.small_qwen import save_small_qwen
 from tests.unit.cli.conftest import Rlvr
 from tests.unit.evaluation import records
 
@@ -261,7 +261,7 @@ def test_predict_streams_to_a_terminal(run_folder: Path, rlvr: Rlvr, monkeypatch
 @pytest.mark.slow
 def test_evaluation_reads_no_training_data(tmp_path: Path, rlvr: Rlvr) -> None:
     """A question of the user reads no data at all."""
-    model, rows, questions = save_qwen(tmp_path / "model"), tmp_path / "rows.jsonl", tmp_path / "questions.jsonl"
+    model, rows, questions = save_small_qwen(tmp_path / "model"), tmp_path / "rows.jsonl", tmp_path / "questions.jsonl"
     rows.write_text('{"question": "What is 1 + 1?", "answer": "2"}\n')
     questions.write_text('{"question": "What is 2 + 2?"}\n\n{"prompt": "What is 3 + 3?"}\n')
     asked = ("--task", "jsonl", "--set", f"task.path={tmp_path / 'absent.jsonl'}", "--json")

@@ -40,14 +40,14 @@ def echo(value: object) -> object:
 
 
 class SlowToLoad:
-    """Takes 1.5 s to load in another process, and the time it is asked for to run."""
+    """Takes 0.8 s to load in another process, and the time it is asked for to run."""
 
     def __reduce__(self) -> tuple[Callable[[], object], tuple[()]]:
         return load_slowly, ()
 
 
 def load_slowly() -> Callable[[float], str]:
-    time.sleep(1.5)
+    time.sleep(0.8)
     return sleep
 
 

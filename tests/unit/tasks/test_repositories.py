@@ -99,11 +99,11 @@ def test_a_loading_script_is_refused_and_not_run(tmp_path: Path) -> None:
         gsm8k(folder)
 
 
-def load(names: Sequence[str], cache: Path, **environment: str) -> list[str]:
+def load(names: Sequence[str], cache: Path, before: str = "", **environment: str) -> list[str]:
     """What reading each of the data sets prints: one line, on stdout, each within the time allowed."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
     result = subprocess.run(
-        [sys.executable, "-c", LOAD, *names],
+        [sys.executable, "-c", f"{before}\n{LOAD}", *names],
         env=inherited | {"HF_HOME": str(cache)} | environment,
         capture_output=True,
         text=True,
@@ -173,8 +173,9 @@ def test_without_a_network_the_cache_is_used(offline: bool, repository: Path, tm
 
 
 def test_a_hub_that_never_answers_is_given_up(tmp_path: Path) -> None:
+    soon = "import rlvr.data.readers; rlvr.data.readers.TIMEOUT_S = 0.2"
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        (line,) = load(["my_gsm8k"], tmp_path, HF_ENDPOINT=f"http://127.0.0.1:{listener.getsockname()[1]}")
+        (line,) = load(["my_gsm8k"], tmp_path, soon, HF_ENDPOINT=f"http://127.0.0.1:{listener.getsockname()[1]}")
     assert line.startswith(f"UserError task.path=owner/my_gsm8k {NOWHERE}")
 
 
