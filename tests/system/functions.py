@@ -67,7 +67,7 @@ def hangs(completion: str) -> float:
 def eats_memory(completion: str) -> float:
     kept = []
     while is_odd(completion):
-        kept.append(b"x" * (64 << 20))
+        kept.append(b"x" * (256 << 20))
     return 1.0
 
 

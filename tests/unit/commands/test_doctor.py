@@ -18,6 +18,8 @@ from rlvr.tracking.checks import Check
 from rlvr.training.state import CheckpointSchedule
 from rlvr.types import GradedAnswer, Group, TokenBatch
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 NAMES = [check.__name__ for check in body.CHECKS]
 

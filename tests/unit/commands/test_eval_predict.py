@@ -272,6 +272,7 @@ def test_evaluation_reads_no_training_data(tmp_path: Path, rlvr: Rlvr) -> None:
     assert rlvr("eval", model, *asked).code != 0
 
 
+@pytest.mark.slow
 def test_eval_of_the_train_split_uses_other_examples(run_folder: Path, tmp_path: Path, rlvr: Rlvr) -> None:
     ids = {}
     for split in ("test", "train"):

@@ -142,6 +142,7 @@ def finqa_rows() -> list[dict[str, Any]]:
     return [row for name in ("train", "dev", "test") for row in read_gzip(folder / f"{name}.json.gz")]
 
 
+@pytest.mark.slow
 def test_pitfall_28_of_gsm8k_every_gold_is_right_until_perturbed() -> None:
     part, check, metric = Numeric(), NumberCheck(), NumericMetric()
     folder = data_folder() / "gsm8k"
@@ -161,6 +162,7 @@ def test_pitfall_28_of_gsm8k_every_gold_is_right_until_perturbed() -> None:
             assert grade(check, attempt(solved(said), gold)).value == 0.0, (said, gold)
 
 
+@pytest.mark.slow
 def test_pitfall_28_of_finqa_every_gold_is_right_until_perturbed() -> None:
     part, metric = FinqaNumeric(relative_tolerance=1e-9), FinqaMetric()
     golds = [row["qa"]["exe_ans"] for row in finqa_rows()]

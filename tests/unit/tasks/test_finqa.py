@@ -176,6 +176,7 @@ def check_golds(made: Task, examples: list[Example]) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_the_real_data_loads_and_every_gold_passes(finqa: Callable[..., Any]) -> None:
     path = real_data("finqa")
     made = finqa(path, train_split="train+dev")

@@ -123,6 +123,7 @@ def test_the_default_path_follows_rlvr_data(monkeypatch: pytest.MonkeyPatch, tmp
         assert Gsm8k().path == path
 
 
+@pytest.mark.slow
 def test_the_real_data_loads_in_time_and_every_gold_passes() -> None:
     path = real_data("gsm8k")
     start = time.perf_counter()
