@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from rlvr.tracking.metrics import undocumented
 from rlvr.tracking.rollouts import EpisodeRecord, read_rollouts
 from rlvr.training.warm_start import warm_start
+from tests.system.conftest import shared
 from tests.system.harness import (
     ADAMW,
     SCRATCH,
@@ -46,14 +47,16 @@ def names_in(folder: Path) -> set[str]:
 @pytest.fixture(scope="module")
 def command_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run from scratch by the real command, with checkpoints, as a user would start it."""
-    cwd = tmp_path_factory.mktemp("command")
+    return shared(tmp_path_factory, "command", train_by_command) / "run"
+
+
+def train_by_command(folder: Path) -> None:
     overrides = [*SMALL, *SCRATCH, "trainer.max_steps=4", "trainer.checkpoint_every=2", "tracker.rollouts_every=2"]
-    done = python_rlvr("train", *overrides, "evaluation.every=2", "tracker.console=plain", "run_dir=run", cwd=cwd)
+    done = python_rlvr("train", *overrides, "evaluation.every=2", "tracker.console=plain", "run_dir=run", cwd=folder)
     assert done.code == 0, done.err
     assert done.out.startswith("rpn: held-out accuracy 0."), "results go to stdout, progress to stderr"
     assert "Warning" not in done.err
     assert "Traceback" not in done.err
-    return cwd / "run"
 
 
 def test_rpn_test_shows_learning_in_its_seconds(tmp_path: Path) -> None:

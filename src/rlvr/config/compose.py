@@ -203,6 +203,10 @@ def _explained(error: Exception, source: Source, lines: Sequence[str]) -> str:
                 f"({key}.KEY=...), or choose on top of {place} in a file of your own."
             )
     for name, group in included_files(source.load(source.name)[0]):
+        if group.startswith("hydra/"):
+            return (
+                f"{place}: {group}: {name} in a defaults list: Hydra's own settings have no effect here; take it out."
+            )
         if group in SECTIONS and group not in CHOICES:
             instead = f"report_to: [{name}]" if group == "tracker" else "KEY: VALUE"
             return (

@@ -157,6 +157,13 @@ TRACKER = ["tracker: wandb in a defaults list", "write tracker: {report_to: [wan
         ("defaults: [rpm]", [IN_DEFAULTS.format("rpm") + ": there is no such configuration; did you mean rpn?"]),
         ("defaults: [rpn, {tracker: wandb}]", TRACKER),
         ("defaults: [rpn, {override tracker: wandb}]", TRACKER),
+        (
+            "defaults: [rpn, {override hydra/job_logging: none}]",
+            [
+                IN_DEFAULTS.format("hydra/job_logging: none")
+                + ": Hydra's own settings have no effect here; take it out."
+            ],
+        ),
         *(
             (text, ["model: has no default; say model=..."])
             for text in ("prompt: plain", "algorithm: ppo", "task: [1]")
