@@ -15,14 +15,8 @@ from pathlib import Path
 from typing import Any
 from warnings import catch_warnings, filterwarnings
 
-from hydra import version
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra._internal.config_repository import CachingConfigRepository, ConfigRepository
-from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
-from hydra._internal.defaults_list import create_defaults_list
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.types import Override
-from hydra.core.plugins import Plugins
 from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -31,7 +25,7 @@ from pydantic.fields import FieldInfo
 from yaml import YAMLError
 
 from rlvr import imports, registry
-from rlvr.config import checks, messages
+from rlvr.config import checks, hydra, messages
 from rlvr.config.config import CHOICES, SECTIONS, Config, all_keys, inner, owners
 from rlvr.config.overrides import (
     FOLLOWS_TASK,
@@ -164,33 +158,16 @@ def _store(group: str, name: str, node: dict[str, Any]) -> None:
 def _hydra(source: Source, config_name: str | None, lines: Sequence[str]) -> tuple[DictConfig, dict[str, str]]:
     """Hydra's composition, and the choice of each group."""
     _offer(source, config_name, lines)
-    path = ConfigSearchPathImpl()
-    for folder in sorted(source.folders, key=lambda one: not (one / f"{config_name}.yaml").is_file()):
-        path.append("rlvr", f"file://{folder.resolve()}")
-    path.append("schema", "structured://")
+    folders = sorted(source.folders, key=lambda one: not (one / f"{config_name}.yaml").is_file())
     try:
         with catch_warnings():
             filterwarnings("ignore", ".*missing `_self_`")  # it is composed as with `_self_` at the end
-            composed, choices = _composed(path, config_name, parse_overrides(lines))
+            composed, choices = hydra.composed(folders, config_name, parse_overrides(lines))
     except RecursionError:
         raise ConfigError(f"{source.option} {source.name}: includes itself; give your file another name.") from None
     except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
         raise ConfigError(_explained(error, source, lines)) from None
     return composed, {group: str(name) for group, name in choices.items() if group in CHOICES}
-
-
-def _composed(path: ConfigSearchPathImpl, name: str | None, lines: list[Override]) -> tuple[DictConfig, dict[str, Any]]:
-    """What `hydra.compose` does, without Hydra's own sections: they are half of its time."""
-    version.setbase("1.3")
-    Plugins.instance()  # registers the kinds of paths
-    loader, files = ConfigLoaderImpl(path), CachingConfigRepository(ConfigRepository(path))
-    defaults = create_defaults_list(files, name, lines, prepend_hydra=False, skip_missing=False)
-    composed = loader._compose_config_from_defaults_list(defaults.defaults, files)
-    OmegaConf.set_struct(composed, True)  # an unknown section is an error
-    loader._apply_overrides_to_config(defaults.config_overrides, composed)
-    OmegaConf.set_struct(composed, False)
-    composed.pop("hydra", None)
-    return composed, defaults.overrides.known_choices
 
 
 def _explained(error: Exception, source: Source, lines: Sequence[str]) -> str:
@@ -204,9 +181,7 @@ def _explained(error: Exception, source: Source, lines: Sequence[str]) -> str:
             )
     for name, group in included_files(source.load(source.name)[0]):
         if group.startswith("hydra/"):
-            return (
-                f"{place}: {group}: {name} in a defaults list: Hydra's own settings have no effect here; take it out."
-            )
+            return f"{place}: {group}: {name} in a defaults list: Hydra's own settings have no effect here."
         if group in SECTIONS and group not in CHOICES:
             instead = f"report_to: [{name}]" if group == "tracker" else "KEY: VALUE"
             return (

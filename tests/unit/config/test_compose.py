@@ -159,10 +159,7 @@ TRACKER = ["tracker: wandb in a defaults list", "write tracker: {report_to: [wan
         ("defaults: [rpn, {override tracker: wandb}]", TRACKER),
         (
             "defaults: [rpn, {override hydra/job_logging: none}]",
-            [
-                IN_DEFAULTS.format("hydra/job_logging: none")
-                + ": Hydra's own settings have no effect here; take it out."
-            ],
+            [IN_DEFAULTS.format("hydra/job_logging: none") + ": Hydra's own settings have no effect here."],
         ),
         *(
             (text, ["model: has no default; say model=..."])
