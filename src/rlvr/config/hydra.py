@@ -1,6 +1,7 @@
 """Hydra's composition of files, choices and values, without Hydra's own sections."""
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
 from hydra._internal.defaults_list import create_defaults_list
 from hydra.core.override_parser.types import Override
 from hydra.core.plugins import Plugins
+from hydra.core.utils import setup_globals
 from omegaconf import DictConfig, OmegaConf
 
 
@@ -21,8 +23,7 @@ def composed(
 
     `hydra.compose` does the same, and also loads, merges and checks the sections of Hydra: half of its time.
     """
-    version.setbase("1.3")
-    Plugins.instance()  # registers the kinds of places that a path may have
+    _set_up()
     path = ConfigSearchPathImpl()
     for folder in folders:
         path.append("rlvr", f"file://{folder.resolve()}")
@@ -35,3 +36,10 @@ def composed(
     OmegaConf.set_struct(found, False)
     found.pop("hydra", None)
     return found, defaults.overrides.known_choices
+
+
+@cache
+def _set_up() -> None:
+    version.setbase("1.3")
+    setup_globals()  # ${now:...}
+    Plugins.instance()  # file:// and structured://

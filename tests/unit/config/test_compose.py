@@ -1,5 +1,6 @@
 """Composition, the round trip through config.yaml, the user's own folder, and errors of settings."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -264,6 +265,12 @@ def test_the_learning_rate_fits_what_is_trained() -> None:
     assert load_config(given).trainer.learning_rate == 1e-6
     adapted = load_config([*given, "model.lora.enabled=true"])
     assert (adapted.trainer.learning_rate, adapted.model.dtype) == (1e-5, "bfloat16")  # type: ignore[union-attr]
+
+
+def test_the_run_folder_may_hold_the_time(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("defaults: [rpn, _self_]\nrun_dir: runs/${now:%Y}_${name}_${seed}\n")
+    run_dir = load_config(["seed=7"], config_name="mine", config_dir=str(tmp_path)).run_dir
+    assert re.fullmatch(r"runs/2\d{3}_rpn_7", run_dir or "")
 
 
 TINY = "rpn, override model: scratch_bpe"
