@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from rlvr.core.devices import first_line, free, is_out_of_memory
+from rlvr.core.errors import LineMemoryError, LockstepMemoryError
 from rlvr.core.world import ALONE, World
-from rlvr.errors import UserError
 from rlvr.types import TokenBatch
 
 T = TypeVar("T")
@@ -51,8 +51,8 @@ class Packing:
     def retry_out_of_memory(self, attempt: Callable[[], T], *, longest: int, repeatable: bool = True) -> T:
         """`attempt()`, repeated with half the tokens after each out-of-memory error.
 
-        `longest` is the longest row in tokens. Raises UserError if a single line does not fit, or if other ranks wait
-        in the same pass (`repeatable=False`).
+        `longest` is the longest row in tokens. Raises LineMemoryError if a single line does not fit, and
+        LockstepMemoryError if other ranks wait in the same pass (`repeatable=False`).
         """
         while True:
             try:
@@ -64,20 +64,12 @@ class Packing:
             # outside `except`: the traceback no longer holds the tensors of the failed pass
             free()
             tokens, half = self.max_tokens, max(MIN_LINE_TOKENS, self.max_tokens // 2)
-            said = f"out of memory at {tokens:,} tokens per microbatch"
             if not repeatable:
-                raise UserError(
-                    f"{said} ({reason}), where other processes wait in the same pass: go on with resume=true "
-                    f"trainer.microbatch_tokens={half}"
-                )
-            # no smaller cut is possible: a line is never cut
-            if tokens <= max(longest, MIN_LINE_TOKENS):
-                raise UserError(
-                    f"a line of {longest:,} tokens does not fit into memory, even alone ({reason}): lower "
-                    "rollout.max_completion_tokens, set model.gradient_checkpointing=true, or train adapters with "
-                    "model.lora.enabled=true"
-                )
+                raise LockstepMemoryError(tokens, half, reason)
+            if tokens <= max(longest, MIN_LINE_TOKENS):  # no smaller cut is possible: a line is never cut
+                raise LineMemoryError(longest, reason)
             self.max_tokens = half
+            said = f"out of memory at {tokens:,} tokens per microbatch"
             self.note(f"{said}: going on with {half:,}, which changes no result")
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from rlvr.core.algorithms.objective import Objective
+from rlvr.core.errors import NonFiniteError
 from rlvr.core.optimizer import adamw, learning_rate
 from rlvr.core.packing import Microbatch, Packing, microbatches
 from rlvr.core.parallel import DataParallel
@@ -20,14 +21,6 @@ from rlvr.core.settings import TrainerSettings, cpu_tokens
 from rlvr.core.sums import Sums, critic_metrics
 from rlvr.seeding import derive_seed
 from rlvr.types import TokenBatch
-
-
-class NonFiniteError(Exception):
-    """Loss or gradient is NaN or infinite, raised on all ranks; `rows` are the batch rows of the microbatch."""
-
-    def __init__(self, what: str, rows: Sequence[int]) -> None:
-        super().__init__(f"{what} is not finite")
-        self.what, self.rows = what, list(rows)
 
 
 class Trainer:

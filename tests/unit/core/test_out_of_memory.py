@@ -9,8 +9,8 @@ import torch
 
 import rlvr.core.packing
 from rlvr.core.devices import is_out_of_memory
+from rlvr.core.errors import LineMemoryError, LockstepMemoryError
 from rlvr.core.packing import MIN_LINE_TOKENS, Packing
-from rlvr.errors import UserError
 from rlvr.models.policy import HubPolicy
 from tests.unit.core.tiny import gradient, tiny_batch, tiny_policy, tiny_trainer, update
 
@@ -113,7 +113,7 @@ def test_a_line_that_does_not_fit_alone_is_one_sentence(monkeypatch, longest, tr
         raise MemoryError
 
     packing = Packing(max_tokens=2000, note=lambda text: None)
-    with pytest.raises(UserError, match=rf"^a line of {longest} tokens does not fit into memory, even alone .*lora"):
+    with pytest.raises(LineMemoryError, match=rf"^a line of {longest} tokens does not fit into memory, even alone"):
         packing.retry_out_of_memory(attempt, longest=longest)
     assert made == tries
 
@@ -122,10 +122,9 @@ def test_where_other_ranks_wait_in_the_pass_it_is_not_made_anew():
     def attempt():
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
-    with pytest.raises(
-        UserError, match=r"^out of memory at 4,096 tokens .*go on with resume=true trainer\.microbatch_tokens=2048$"
-    ):
+    with pytest.raises(LockstepMemoryError, match=r"^out of memory at 4,096 tokens .* other processes wait") as error:
         Packing(max_tokens=4096).retry_out_of_memory(attempt, longest=20, repeatable=False)
+    assert (error.value.tokens, error.value.fewer) == (4096, 2048)
 
 
 @pytest.mark.slow

@@ -6,8 +6,8 @@ import torch
 
 from rlvr.core.algorithms.objective import Objective
 from rlvr.core.algorithms.ppo import Ppo
+from rlvr.core.errors import NonFiniteError
 from rlvr.core.sums import critic_metrics
-from rlvr.core.trainer import NonFiniteError
 from rlvr.models.policy import HubPolicy
 from rlvr.types import TokenBatch
 from tests.unit.core.tiny import gradient, plain_logprobs, tiny_batch, tiny_policy, tiny_trainer, update

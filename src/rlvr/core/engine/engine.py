@@ -16,6 +16,7 @@ from rlvr.core.engine.request import Request
 from rlvr.core.engine.scheduler import Scheduler
 from rlvr.core.engine.select import choose_runner
 from rlvr.core.engine.shared_prefix import engine_attention
+from rlvr.core.errors import SamplingMemoryError
 from rlvr.errors import UserError
 from rlvr.types import Completion, SamplingParams
 
@@ -174,20 +175,20 @@ class LocalEngine:
         self._halve(reason)
 
     def _halve(self, reason: str) -> None:
-        """Restart unfinished requests with half the batch size; UserError if the batch was a single completion."""
+        """Restart unfinished requests with half the batch size; SamplingMemoryError if it was 1."""
         together = min(self._max_batch_size, len(self._scheduler.undelivered))
-        said = f"out of memory with up to {together} completions sampled together ({reason})"
+        error = SamplingMemoryError(together, reason)
         if together <= 1:
-            raise UserError(f"{said}: lower rollout.max_completion_tokens, or train a smaller model")
+            raise error
         self._max_batch_size = together // 2
         scheduler = self._make_scheduler()
         scheduler.new_weights(self._scheduler.policy_version)
         requests, self._scheduler = self._scheduler.drop_all(), scheduler
         free()
-        self._note(f"{said}: going on with {self._max_batch_size} at a time")
+        self._note(f"{error}: going on with {self._max_batch_size} at a time")
         for request in requests:
             if request.on_token is not None and request.policy_version >= 0:  # its first tokens are delivered
-                request.fail(UserError(f"{said}: ask again"))
+                request.fail(UserError(f"{error}: ask again"))
             else:
                 request.restart()
                 scheduler.submit(request)

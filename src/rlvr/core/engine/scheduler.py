@@ -18,7 +18,7 @@ from rlvr.core.engine.cache import Stored
 from rlvr.core.engine.request import Request
 from rlvr.core.engine.runner import Runner
 from rlvr.core.engine.sampler import RowSampling, most_likely, sample
-from rlvr.errors import NonFiniteLogitsError
+from rlvr.core.errors import NonFiniteLogitsError
 
 MAX_PREFILL_TOKENS = 16384  # padded, of one forward
 T = TypeVar("T")
@@ -155,10 +155,7 @@ class Scheduler:
         # the only synchronization with a GPU that has float64; float64 holds an id exactly
         ids, behavior, sampled, totals = torch.stack([column.double() for column in draw]).tolist()
         if not all(map(isfinite, totals)):
-            raise NonFiniteLogitsError(
-                "the model's logits are not finite: its weights hold NaN or have grown too large; use another model, "
-                "or train again with a lower trainer.learning_rate."
-            )
+            raise NonFiniteLogitsError
         tokens = enumerate(zip(requests, map(int, ids), behavior, sampled, strict=True), first)
         done = [row for row, (request, token, own, truncated) in tokens if request.add(token, own, truncated)]
         _report(requests, logits, sampling)

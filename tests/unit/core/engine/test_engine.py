@@ -8,7 +8,7 @@ import torch
 
 from rlvr.core.engine import LocalEngine
 from rlvr.core.engine.runner import CachedRunner
-from rlvr.errors import NonFiniteLogitsError
+from rlvr.core.errors import NonFiniteLogitsError
 from rlvr.seeding import derive_seed
 from rlvr.types import StopReason
 from tests.unit.engines.tiny import (
