@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from rlvr.errors import UserError
 
@@ -16,52 +17,49 @@ class NonFiniteError(Exception):
 
 @dataclass(eq=False)
 class StepError(UserError):
-    """A problem outside the program that ends the run."""
+    """A problem outside the program that ends the run: its facts are fields, and `text` says them."""
+
+    text: ClassVar[str]
 
     def __post_init__(self) -> None:
-        self.args = tuple(vars(self).values())  # for pickle: all ranks raise it
+        self.args = tuple(vars(self).values())  # for pickle: other ranks raise it, too
+
+    def __str__(self) -> str:
+        return self.text.format(**vars(self))
 
 
 @dataclass(eq=False)
 class LockstepMemoryError(StepError):
-    """A pass of `tokens` does not fit, and other ranks wait in it, so that it cannot be repeated with `fewer`."""
+    """A pass does not fit, and other ranks wait in it, so that it cannot be repeated with `fewer` tokens."""
 
     tokens: int
     fewer: int
     reason: str
-
-    def __str__(self) -> str:
-        said = f"out of memory at {self.tokens:,} tokens per microbatch ({self.reason})"
-        return f"{said}, where other processes wait in the same pass"
+    text = "out of memory at {tokens:,} tokens per microbatch ({reason}), where other processes wait in the same pass"
 
 
 @dataclass(eq=False)
 class LineMemoryError(StepError):
-    """The longest row does not fit into memory."""
+    """The longest row does not fit."""
 
     tokens: int
     reason: str
-
-    def __str__(self) -> str:
-        return f"a line of {self.tokens:,} tokens does not fit into memory, even alone ({self.reason})"
+    text = "a line of {tokens:,} tokens does not fit into memory, even alone ({reason})"
 
 
 @dataclass(eq=False)
 class SamplingMemoryError(StepError):
-    """So many completions, sampled together, do not fit into memory."""
+    """So many completions at a time do not fit."""
 
     completions: int
     reason: str
-
-    def __str__(self) -> str:
-        return f"out of memory with up to {self.completions} completions sampled together ({self.reason})"
+    text = "out of memory with up to {completions} completions sampled together ({reason})"
 
 
 class NonFiniteLogitsError(StepError, FloatingPointError):
     """No token can be sampled."""
 
-    def __str__(self) -> str:
-        return "the model's logits are not finite: its weights hold NaN or have grown too large"
+    text = "the model's logits are not finite: its weights hold NaN or have grown too large"
 
 
 @dataclass(eq=False)
@@ -72,10 +70,10 @@ class VerifierError(StepError):
     episodes: int
     max_error_share: float
     first: str
-
-    def __str__(self) -> str:
-        said = f"the verifier failed on {self.errors} of {self.episodes} episodes of this step"
-        return f"{said}, more than max_error_share={self.max_error_share} (first: {self.first})"
+    text = (
+        "the verifier failed on {errors} of {episodes} episodes of this step, more than "
+        "max_error_share={max_error_share} (first: {first})"
+    )
 
 
 @dataclass(eq=False)
@@ -85,6 +83,4 @@ class AlgorithmError(StepError):
     algorithm: str
     method: str
     problem: str
-
-    def __str__(self) -> str:
-        return f"algorithm {self.algorithm}: its method {self.method} {self.problem}"
+    text = "algorithm {algorithm}: its method {method} {problem}"

@@ -83,6 +83,15 @@ def test_after_a_halving_the_numbers_are_the_smaller_budgets(monkeypatch):
     assert torch.equal(gradient(trainer, batch), expected)
 
 
+def fitting(packing, work, *, longest=20, **more):
+    """What `work` returns in each attempt that fits: the last one."""
+    found = []
+    for attempt in packing.attempts(longest=longest, **more):
+        with attempt:
+            found.append(work())
+    return found
+
+
 def test_each_halving_is_reported_once_and_frees_memory(monkeypatch):
     said, tries, freed = [], [], []
     monkeypatch.setattr(rlvr.core.packing, "free", lambda: freed.append(sys.exc_info()[0]))
@@ -94,7 +103,7 @@ def test_each_halving_is_reported_once_and_frees_memory(monkeypatch):
         return packing.max_tokens
 
     packing = Packing(max_tokens=5000, note=said.append)
-    assert [packing.retry_out_of_memory(attempt, longest=20) for _ in range(2)] == [625, 625]
+    assert [fitting(packing, attempt) for _ in range(2)] == [[625], [625]]
     assert tries == [5000, 2500, 1250, 625, 625]
     assert freed == [None] * 3  # where no error is there any more that would hold the tensors of its frames
     assert said == [
@@ -114,7 +123,7 @@ def test_a_line_that_does_not_fit_alone_is_one_sentence(monkeypatch, longest, tr
 
     packing = Packing(max_tokens=2000, note=lambda text: None)
     with pytest.raises(LineMemoryError, match=rf"^a line of {longest} tokens does not fit into memory, even alone"):
-        packing.retry_out_of_memory(attempt, longest=longest)
+        fitting(packing, attempt, longest=longest)
     assert made == tries
 
 
@@ -123,7 +132,7 @@ def test_where_other_ranks_wait_in_the_pass_it_is_not_made_anew():
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
     with pytest.raises(LockstepMemoryError, match=r"^out of memory at 4,096 tokens .* other processes wait") as error:
-        Packing(max_tokens=4096).retry_out_of_memory(attempt, longest=20, repeatable=False)
+        fitting(Packing(max_tokens=4096), attempt, repeatable=False)
     assert (error.value.tokens, error.value.fewer) == (4096, 2048)
 
 
@@ -147,7 +156,7 @@ def test_only_errors_of_memory_are_retried(error, expected):
 
     assert is_out_of_memory(error) == expected
     with nullcontext() if expected else pytest.raises(type(error)):
-        Packing(max_tokens=4096, note=lambda text: None).retry_out_of_memory(attempt, longest=20)
+        fitting(Packing(max_tokens=4096, note=lambda text: None), attempt)
     assert len(calls) == 1 + expected
 
 
