@@ -13,6 +13,7 @@ from rlvr.core.errors import (
     VerifierError,
 )
 from rlvr.errors import UserError
+from rlvr.imports import described
 
 
 @contextmanager
@@ -46,8 +47,7 @@ def with_keys(error: StepError) -> str:
                 f"{error.first}); correct it{more} and go on with resume=true"
             )
         case AlgorithmError():
-            return (
-                f"algorithm={error.algorithm}: its method {error.method} {error.problem}; correct it, then go on with "
-                "resume=true."
-            )
+            problem = f"raised {described(error.__cause__)}" if error.__cause__ else error.problem  # with file and line
+            said = f"algorithm={error.algorithm}: its method {error.method} {problem}"
+            return f"{said}; correct it, then go on with resume=true."
     return str(error)

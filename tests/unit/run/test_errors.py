@@ -45,6 +45,20 @@ def test_a_fact_becomes_a_sentence_with_keys(error: StepError) -> None:
     assert raised.value.__cause__ is error
 
 
+def raising(method: str) -> None:
+    """As core does for the method of an algorithm."""
+    try:
+        {}["x"]
+    except KeyError as error:
+        raise AlgorithmError("mine:Mine", method, "raised KeyError") from error
+
+
+def test_what_a_users_algorithm_raised_comes_with_file_and_line() -> None:
+    wanted = r"^algorithm=mine:Mine: its method surrogate raised KeyError: 'x' \(.*test_errors\.py, line \d+\); correct"
+    with pytest.raises(UserError, match=wanted), in_the_users_words():
+        raising("surrogate")
+
+
 @pytest.mark.parametrize("error", SENTENCES, ids=lambda error: type(error).__name__)
 def test_another_rank_can_raise_it_too(error: StepError) -> None:
     again = pickle.loads(pickle.dumps(error))

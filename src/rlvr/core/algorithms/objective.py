@@ -26,7 +26,6 @@ from rlvr.core.algorithms.weights import longest_turn, loss_weights, sampled_tok
 from rlvr.core.errors import AlgorithmError
 from rlvr.core.policy import Predictions
 from rlvr.errors import UserError
-from rlvr.imports import described
 from rlvr.types import TokenBatch
 
 
@@ -173,7 +172,7 @@ def _checked(
     """Call a method, possibly the user's, and check its result: a `kind` of tensors [B, T], finite in `mask` if `given`
     are.
 
-    Raises AlgorithmError if it raises (with file and line) or returns something else.
+    Raises AlgorithmError if it raises or returns something else.
     """
     try:
         returned = getattr(algorithm, method)(*arguments)
@@ -182,7 +181,7 @@ def _checked(
     except Exception as error:
         if type(algorithm).__module__.startswith("rlvr.") or isinstance(error, MemoryError | torch.OutOfMemoryError):
             raise  # out of memory: retried with smaller microbatches
-        raise AlgorithmError(algorithm.name, method, f"raised {described(error)}") from error
+        raise AlgorithmError(algorithm.name, method, f"raised {type(error).__name__}") from error
     wrong = "" if isinstance(returned, kind) else "None" if returned is None else f"a {type(returned).__name__}"
     for name in () if wrong else kind.__dataclass_fields__:
         value = getattr(returned, name)
