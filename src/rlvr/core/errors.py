@@ -7,14 +7,6 @@ from typing import ClassVar
 from rlvr.errors import UserError
 
 
-class NonFiniteError(Exception):
-    """Loss or gradient is NaN or infinite, raised on all ranks; `rows` are the batch rows of the microbatch."""
-
-    def __init__(self, what: str, rows: Sequence[int]) -> None:
-        super().__init__(f"{what} is not finite")
-        self.what, self.rows = what, list(rows)
-
-
 @dataclass(eq=False)
 class StepError(UserError):
     """A problem outside the program that ends the run: its facts are fields, and `text` says them."""
@@ -26,6 +18,15 @@ class StepError(UserError):
 
     def __str__(self) -> str:
         return self.text.format(**vars(self))
+
+
+@dataclass(eq=False)
+class NonFiniteError(StepError):
+    """Loss or gradient is NaN or infinite, raised on all ranks; `rows` are the batch rows of the microbatch."""
+
+    what: str
+    rows: Sequence[int]
+    text = "{what} is not finite"
 
 
 @dataclass(eq=False)

@@ -8,6 +8,7 @@ from rlvr.core.errors import (
     AlgorithmError,
     LineMemoryError,
     LockstepMemoryError,
+    NonFiniteError,
     NonFiniteLogitsError,
     SamplingMemoryError,
     StepError,
@@ -17,6 +18,7 @@ from rlvr.errors import UserError
 from rlvr.run.errors import in_the_users_words
 
 SENTENCES = {
+    NonFiniteError("the loss", [1, 2]): "the loss is not finite",
     LockstepMemoryError(4096, 2048, "CUDA out of memory"): "out of memory at 4,096 tokens per microbatch (CUDA out of "
     "memory), where other processes wait in the same pass: go on with resume=true trainer.microbatch_tokens=2048",
     LineMemoryError(1600, "std::bad_alloc"): "a line of 1,600 tokens does not fit into memory, even alone "
