@@ -26,11 +26,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of
 
 
 MARKED = {  # marker -> modules that its tests need, and the extra that brings them
-    "verifiers": (("verifiers",), "verifiers"),
     "browser": (("playwright",), "heavy"),
     "trackers": (("mlflow", "wandb", "tensorboard"), "heavy"),
     "openai": (("openai",), "heavy"),
 }
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are cores: tests also wait, for other processes and for deadlines."""
+    return (os.cpu_count() or 1) + 1
 
 
 TESTS = Path(__file__).parent

@@ -12,6 +12,7 @@ the current folder, `--config-dir` or an installed package, which can also regis
 
 import importlib
 import re
+import tomllib
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
@@ -36,6 +37,7 @@ PACKAGES = {  # group -> package of our components
     "metric": "rlvr.rewards",
 }
 WORDS = {"reward": "part of a reward"}  # a component in a message, if not the group's name
+PLUGINS = Path(__file__).parents[2] / "plugins"  # of a clone: packages beside ours, each installed where it is wanted
 KEYS = {  # the key that names one
     "tracker": "tracker.report_to",
     "retriever": "task.retriever",
@@ -74,9 +76,14 @@ def names(group: str) -> list[str]:
     return [*_modules(group), *_entry_points(group)]
 
 
+def ours(group: str) -> dict[str, Any]:
+    """Our components of a group by name."""
+    return {name: _ours(group, name) for name in _modules(group)}
+
+
 def every(group: str) -> dict[str, Any]:
-    """All importable components of a group by name."""
-    found: dict[str, Any] = {name: _ours(group, name) for name in _modules(group)}
+    """All importable components of a group by name: ours and those of installed packages."""
+    found = ours(group)
     for name in _entry_points(group):
         with suppress(ConfigError):
             found[name] = find(group, name)
@@ -90,7 +97,7 @@ def find(group: str, name: str) -> Any:
     what, base = f"{KEYS.get(group, group)}={name}", _base(group)
     path = name if ":" in name else _entry_points(group).get(name)
     if path is None:
-        raise ConfigError(f"{what}: there is no such {WORDS.get(group, group)}; {suggestion(name, names(group))}")
+        raise ConfigError(f"{what}: there is no such {WORDS.get(group, group)}; {remedy(group, name, names(group))}")
     component = imported(what, path, base.__name__, lambda value: base in getattr(value, "__mro__", ())[1:])
     for missing in sorted(getattr(component, "__abstractmethods__", ())):
         owner = next(one for one in reversed(component.__mro__) if missing in vars(one))
@@ -99,6 +106,16 @@ def find(group: str, name: str) -> Any:
     if path != name:
         component.registered_name = name
     return component
+
+
+def remedy(group: str, name: str, known: list[str]) -> str:
+    """What to do about an unknown name: install the package of this clone that brings it, or choose one of `known`."""
+    for file in PLUGINS.glob("*/pyproject.toml"):
+        project = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
+        if f"{group}.{name}" in project.get("entry-points", {}).get("rlvr.components", ()):
+            folder = f"{PLUGINS.name}/{file.parent.name}"
+            return f"{project['name']} brings it: pip install -e . -e {folder} -c constraints.txt."
+    return suggestion(name, known)
 
 
 def _check_methods(what: str, component: type) -> None:

@@ -169,18 +169,20 @@ class Session:
     # ------------------------------------------------------------------------------------------------ what is not run
 
     def _install(self, command: Command, treatment: Treatment) -> None:
-        """The extras of this project that are installed exist, and so do scripts."""
+        """The extras and packages of this project that are installed exist, and so do scripts."""
         settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
         extras = settings["project"]["optional-dependencies"]
         named = re.findall(r"(?:\.|rlvr)\[([\w,-]+)\]", command.text)
         assert all(extra in extras for names in named for extra in names.split(",")), command
+        for package in re.findall(r"-e (plugins/\S+)", command.text):
+            assert (ROOT / package / "pyproject.toml").is_file(), command
         for script in re.findall(r"benchmarks/\w+\.py", command.text):
             assert (ROOT / script).is_file(), command
 
     def _elsewhere(self, command: Command, treatment: Treatment) -> None:
         """The test that runs it exists, and knows the page or the command."""
         test = OWN_TEST[command.page] if treatment.why == "OWN_TEST" else treatment.why
-        if test.startswith("tests/"):
+        if test.startswith(("tests/", "plugins/")):
             text = (ROOT / test).read_text()
             known = (Path(command.page).name, *(word for word in command.words if "env_id=" in word), command.words[0])
             assert any(word in text for word in known), f"{command}: {test} does not speak of it"

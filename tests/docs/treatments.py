@@ -66,7 +66,7 @@ TREATMENTS = [
     # composed only: trackers are extras (tests/system/test_trackers.py), vLLM a server, `hybrid` loads a Hub model
     plain(r"rlvr train(?=.*(tracker\.report_to=\[\w|engine=vllm|task\.retriever=hybrid))(?!.*--cfg job).*", *JOB),
     elsewhere(r"(mlflow|wandb|tensorboard) .*", "tests/system/test_trackers.py"),
-    elsewhere(r"rlvr train(?=.*env_id=)(?!.*--cfg job).*", "tests/system/test_verifiers.py"),
+    elsewhere(r"rlvr train(?=.*env_id=)(?!.*--cfg job).*", "plugins/rlvr-verifiers/tests/test_runs.py"),
     plain(r"rlvr plan (?!.*gsm8k).*", "--seconds", "1"),
     plain(r"rlvr plan (?=.*gsm8k).*", "--seconds", "1", "rollout.max_completion_tokens=32"),
     plain(r"rlvr doctor runs/.*"),
@@ -108,7 +108,7 @@ TREATMENTS = [
     elsewhere(r"cat .*", "shows a file"),
     elsewhere(r"export [A-Z_]+=.*", "sets a variable"),
     elsewhere(r"pytest( .*)?", ".ci/run"),
-    elsewhere(r"vf-(install|eval) .*", "tests/system/test_verifiers.py"),
+    elsewhere(r"vf-(install|eval) .*", "plugins/rlvr-verifiers/tests/test_runs.py"),
     Treatment(pattern=r"(pip|python3 -m venv) .*|source .venv/bin/activate", kind="install"),
     Treatment(pattern=r"python benchmarks/\w+\.py.*", kind="install"),
 ]

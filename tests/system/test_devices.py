@@ -1,7 +1,7 @@
 """The whole product with its models on another device than its batches: what meets a tensor of the wrong one fails.
 
 There is no GPU in CI. On `tests/pretend_device.py` every number is what the CPU makes of it, so a run there must give
-the numbers of one on the CPU. Each run is made in the first form of the device and in the one without float64.
+the numbers of one on the CPU. The device has no float64, as Apple's has not; one run is made on a form that has it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(not AVAILABLE, reason="this torch has no devices
 
 Prepare = Callable[[], object]
 OnCpu = Callable[..., Path]
-FORMS: dict[str, Prepare] = {"float64": install, "float32": partial(install, float64=False)}
+WITHOUT_FLOAT64: Prepare = partial(install, float64=False)
 FEW = split("""
     trainer.num_threads=1 trainer.precision=fp32 trainer.max_steps=1 trainer.checkpoint_every=1 tracker.console=none
     evaluation.every=1 evaluation.num_examples=2 rollout.prompts_per_step=2
@@ -62,23 +62,17 @@ ADAPTERS = (
 """Adapters on the model that the first run began with, whose layers are computed again in the backward pass."""
 
 
-@pytest.fixture(scope="module", params=FORMS)
-def there(request: pytest.FixtureRequest) -> Prepare:
-    """What makes the device, in one of its forms."""
-    return FORMS[request.param]
-
-
 @pytest.fixture(scope="module")
-def first(there: Prepare, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the first run, made on the device."""
     folder = tmp_path_factory.mktemp("first") / "run"
-    run(folder, FIRST, there)
+    run(folder, FIRST)
     return folder
 
 
 @pytest.fixture(scope="module")
 def on_cpu(tmp_path_factory: pytest.TempPathFactory) -> OnCpu:
-    """The folder of a run on the CPU; the forms of the device share it."""
+    """The folder of a run on the CPU, made once."""
 
     @cache
     def on_cpu(*words: str) -> Path:
@@ -89,9 +83,9 @@ def on_cpu(tmp_path_factory: pytest.TempPathFactory) -> OnCpu:
     return on_cpu
 
 
-def run(folder: Path, words: tuple[str, ...], there: Prepare, *more: str) -> None:
+def run(folder: Path, words: tuple[str, ...], *more: str, prepare: Prepare = WITHOUT_FLOAT64) -> None:
     """A command on the device, in a process of its own."""
-    done = rlvr(*words, *more, f"run_dir={folder}", cwd=folder.parent, prepare=there)
+    done = rlvr(*words, *more, f"run_dir={folder}", cwd=folder.parent, prepare=prepare)
     assert done.code == 0, done.err[-3000:]
 
 
@@ -103,41 +97,46 @@ def check_equal(there: Path, cpu: Path, num_lines: int) -> None:
         assert one == pytest.approx(other, abs=1e-4, rel=1e-3, nan_ok=True)
 
 
-def test_a_warm_start_a_step_and_a_resume(first: Path, there: Prepare, on_cpu: OnCpu) -> None:
+def test_a_warm_start_a_step_and_a_resume(first: Path, on_cpu: OnCpu) -> None:
     check_equal(first, on_cpu(*FIRST), 2)
-    run(first, ("train", "resume=true", "trainer.max_steps=2"), there)
+    run(first, ("train", "resume=true", "trainer.max_steps=2"))
     assert [row["step"] for row in numbers(first)] == [0, 1, 2]
 
 
+def test_a_device_with_float64(on_cpu: OnCpu, tmp_path: Path) -> None:
+    run(tmp_path / "run", FIRST, prepare=install)
+    check_equal(tmp_path / "run", on_cpu(*FIRST), 2)
+
+
 @pytest.mark.parametrize("name", RUNS)
-def test_runs_are_those_on_the_cpu(name: str, there: Prepare, on_cpu: OnCpu, tmp_path: Path) -> None:
-    run(tmp_path / "run", RUNS[name], there)
+def test_runs_are_those_on_the_cpu(name: str, on_cpu: OnCpu, tmp_path: Path) -> None:
+    run(tmp_path / "run", RUNS[name])
     check_equal(tmp_path / "run", on_cpu(*RUNS[name]), 3 if name == "stale" else 2)
 
 
-def test_adapters(first: Path, there: Prepare, on_cpu: OnCpu, tmp_path: Path) -> None:
+def test_adapters(first: Path, on_cpu: OnCpu, tmp_path: Path) -> None:
     words = (*ADAPTERS, f"model.name_or_path={first / 'warm_start'}")
-    run(tmp_path / "run", words, there)
+    run(tmp_path / "run", words)
     check_equal(tmp_path / "run", on_cpu(*words), 2)
 
 
-def test_bfloat16(there: Prepare, tmp_path: Path) -> None:
+def test_bfloat16(tmp_path: Path) -> None:
     """Autocast in training, and a copy that samples."""
-    run(tmp_path / "run", FIRST, there, "trainer.precision=bf16", "engine.dtype=bfloat16", "algorithm.kl_coef=0.1")
+    run(tmp_path / "run", FIRST, "trainer.precision=bf16", "engine.dtype=bfloat16", "algorithm.kl_coef=0.1")
     assert numbers(tmp_path / "run")[1]["policy/mismatch_kl"] > 0
 
 
-def test_an_evaluation_is_that_on_the_cpu(first: Path, there: Prepare, cli: Cli, tmp_path: Path) -> None:
+def test_an_evaluation_is_that_on_the_cpu(first: Path, cli: Cli, tmp_path: Path) -> None:
     words = ("eval", str(first), "--json", "--samples-per-example", "2")
-    done = rlvr(*words, cwd=tmp_path, prepare=there)
+    done = rlvr(*words, cwd=tmp_path, prepare=WITHOUT_FLOAT64)
     assert done.code == 0, done.err[-3000:]
     assert done.out == cli.ok(*words).out
 
 
-def test_a_server_answers_as_on_the_cpu(first: Path, there: Prepare) -> None:
+def test_a_server_answers_as_on_the_cpu(first: Path) -> None:
     body = {"prompt": [5, 6, 7], "max_tokens": 4, "seed": 1, "top_p": 0.9, "logprobs": 2, "return_token_ids": True}
     answers = []
-    for prepare in (there, None):
+    for prepare in (WITHOUT_FLOAT64, None):
         with served(str(first), prepare=prepare) as server:
             status, answer = server.post("/v1/completions", body)
         assert status == 200, answer

@@ -31,7 +31,6 @@ from tests.system.harness import DATA, ON_DATA, SCRATCH, SMALL, metrics, once, p
 from tests.system.multihop_settings import MULTIHOP_CASES
 from tests.system.test_data_settings import DATA_CASES
 from tests.system.test_tracker_settings import TRACKER_CASES
-from tests.system.verifiers_settings import VERIFIERS_CASES
 
 pytestmark = pytest.mark.long  # every setting of the configuration, one after another
 
@@ -474,8 +473,8 @@ def every_setting() -> set[tuple[str, str]]:
     owned = {
         (path, name)
         for prefix, group in OWNED.items()
-        for name in registry.names(group)
-        for path, _ in keys(registry.find(group, name), f"{prefix}.")
+        for name, component in registry.ours(group).items()
+        for path, _ in keys(component, f"{prefix}.")
     }
     others = [path for path in all_keys({"engine": "vllm"}) if not path.startswith((*OWNED, "reward.parts"))]
     for_tools = {("task.max_turns", "generator"), ("task.tool_timeout_s", "generator")}  # of a subclass with tools
@@ -483,7 +482,7 @@ def every_setting() -> set[tuple[str, str]]:
 
 
 def test_no_setting_is_left_out() -> None:
-    others = (*DATA_CASES, *MULTIHOP_CASES, *VERIFIERS_CASES, *TRACKER_CASES)
+    others = (*DATA_CASES, *MULTIHOP_CASES, *TRACKER_CASES)
     found = {owner for case in CASES for owner in case.owners} | {(case.path, case.owner) for case in others}
     everything = every_setting()
     assert {(path, owner) for path, owner in everything - found if path not in ELSEWHERE} == set()

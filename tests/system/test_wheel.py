@@ -49,7 +49,9 @@ def run(program: Path, *words: str, cwd: Path) -> str:
 def test_the_wheel_has_every_file_of_the_package(wheel: Path) -> None:
     files = {path for path in (SOURCE / "rlvr").rglob("*") if path.is_file() and "__pycache__" not in path.parts}
     with zipfile.ZipFile(wheel) as archive:
-        packed = {name for name in archive.namelist() if name.startswith("rlvr/")}
+        names = archive.namelist()
+    assert {name.split("/")[0] for name in names} == {"rlvr", f"rlvr-{rlvr.__version__}.dist-info"}  # and no plugin
+    packed = {name for name in names if name.startswith("rlvr/")}
     assert packed == {path.relative_to(SOURCE).as_posix() for path in files}
     assert {"rlvr/py.typed", "rlvr/conf/rpn.yaml", "rlvr/report/assets/app.js"} <= packed
 

@@ -10,9 +10,10 @@ from pathlib import Path
 from transformers import PreTrainedTokenizerBase
 
 from rlvr.chat.rendering import Chat
-from rlvr.config.compose import load_config
+from rlvr.config.compose import load_config, load_task_config
 from rlvr.core.env import Env
-from rlvr.run.musique import Game, open_game
+from rlvr.run.tasks import open_tasks
+from rlvr.tasks.dataset import DatasetTask
 from rlvr.types import StopReason
 from tests.system.harness import DATA, split
 from tests.system.qwen import END, chat_policy, show
@@ -33,11 +34,13 @@ WARM_START = split("""
 
 def save_tool_qwen(folder: Path) -> Path:
     """100,000 weights in Hub format and a tokenizer of the texts of such episodes."""
-    game = open_game(TASK)
-    policy = chat_policy(list(_texts(game)), 1200, TOKENS, intermediate_size=64, max_position_embeddings=1024)
-    tokenizer = policy.tokenizer
-    demonstrator = _Demonstrator(game, Chat(tokenizer, model=policy.model), tokenizer)
-    show(policy, demonstrator, load_config(WARM_START), 16384)
+    with open_tasks(load_task_config("musique", TASK), "qwen2", {}) as tasks:
+        task = tasks.own
+        assert isinstance(task, DatasetTask)
+        policy = chat_policy(list(_texts(task)), 1200, TOKENS, intermediate_size=64, max_position_embeddings=1024)
+        tokenizer = policy.tokenizer
+        demonstrator = _Demonstrator(task, Chat(tokenizer, model=policy.model), tokenizer)
+        show(policy, demonstrator, load_config(WARM_START), 16384)
     policy.save(folder)
     return folder
 
@@ -64,12 +67,12 @@ class _Demonstrator:
 
     stop_words = ()
 
-    def __init__(self, game: Game, chat: Chat, tokenizer: PreTrainedTokenizerBase) -> None:
-        self._game, self._chat, self._tokenizer = game, chat, tokenizer
+    def __init__(self, task: DatasetTask, chat: Chat, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._task, self._chat, self._tokenizer = task, chat, tokenizer
 
     def demonstration(self, index: int, worked_share: float) -> tuple[str, ...]:
-        example = self._game.task.train_example(index)
-        return asyncio.run(self._episode(self._game.task.env(example), random.Random(index)))
+        env = self._task.env(self._task.train_example(index))
+        return asyncio.run(self._episode(env, random.Random(index)))
 
     async def _episode(self, env: Env, rng: random.Random) -> tuple[str, ...]:
         chat = self._chat
@@ -91,10 +94,13 @@ class _Demonstrator:
         return tuple(parts[: len(parts) - len(parts) % 2])
 
 
-def _texts(game: Game) -> Iterator[str]:
+def _texts(task: DatasetTask) -> Iterator[str]:
     rng = random.Random(0)
-    tools = json.dumps([dict(tool) for tool in game.environments.tools])
-    for example in game.training() + game.held_out():
+    assert task.sizes is not None
+    assert task.environments is not None
+    num_train, num_eval = task.sizes
+    tools = json.dumps([dict(tool) for tool in task.environments.tools])
+    for example in [*map(task.train_example, range(num_train)), *task.eval_examples(num_eval)]:
         yield "\n".join(message.content for message in example.messages)
         yield tools
         yield from _turns(rng)

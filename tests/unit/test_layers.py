@@ -3,6 +3,7 @@
 import ast
 import re
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -133,6 +134,37 @@ def test_no_file_of_a_command_hides_a_function_of_its_front() -> None:
 @pytest.mark.parametrize("folder", [path for path in sorted((PACKAGE / "commands").iterdir()) if path.is_dir()])
 def test_a_command_stays_small(folder: Path) -> None:
     assert sum(len(file.read_text().splitlines()) for file in folder.glob("*.py")) <= 1700
+
+
+PLUGINS = [folder for folder in PACKAGE.parents[1].glob("plugins/*") if (folder / "pyproject.toml").exists()]
+
+
+def private_names(source: str) -> list[str]:
+    """The names with an underscore that a file imports from rlvr, or reads from what it imported."""
+    imported = [module for module in imported_modules(source, "") if module.split(".")[0] == "rlvr"]
+    bound = {"rlvr", *(module.rpartition(".")[2] for module in imported)}
+    read = [ast.unparse(node) for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Attribute)]
+    found = [*imported, *(path for path in read if path.split(".")[0] in bound)]
+    return [path for path in found if re.search(r"\._(?!_)", path)]
+
+
+def test_private_names_are_seen() -> None:
+    assert private_names("from rlvr.registry import _modules") == ["rlvr.registry._modules"]
+    assert private_names("import rlvr._hidden") == ["rlvr._hidden"]
+    assert private_names("from rlvr import registry\nregistry._modules('task')") == ["registry._modules"]
+    assert private_names("from rlvr.registry import find\nself._mine, find.__name__, other._theirs") == []
+
+
+@pytest.mark.parametrize("plugin", PLUGINS, ids=lambda plugin: plugin.name)
+def test_a_plugin_needs_no_private_name_and_rlvr_no_plugin(plugin: Path) -> None:
+    files = [*plugin.rglob("*.py")]
+    assert len(files) > 3
+    assert [(file, name) for file in files for name in private_names(file.read_text())] == []
+    components = tomllib.loads((plugin / "pyproject.toml").read_text())["project"]["entry-points"]["rlvr.components"]
+    said = {plugin.name, plugin.name.replace("-", "_"), *(name.replace(".", "=") for name in components)}
+    for file in PACKAGE.rglob("*"):
+        if file.suffix in (".py", ".yaml", ".tsv", ".toml", ".md"):
+            assert not [word for word in said if word in file.read_text(encoding="utf-8")], file
 
 
 def test_every_room_has_a_layer() -> None:

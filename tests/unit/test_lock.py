@@ -1,4 +1,4 @@
-"""uv.lock and constraints.txt say what pyproject.toml asks for; `bash .ci/lock` writes both."""
+"""uv.lock and constraints.txt say what pyproject.toml here and in plugins/ ask for; `bash .ci/lock` writes both."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 ROOT = Path(__file__).parents[2]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+FILES = (ROOT / "pyproject.toml", *sorted(ROOT.glob("plugins/*/pyproject.toml")))
+READ = [tomllib.loads(file.read_text(encoding="utf-8"))["project"] for file in FILES]
+PROJECTS: dict[str, dict[str, Any]] = {project["name"]: project for project in READ}
 PACKAGES: list[dict[str, Any]] = tomllib.loads((ROOT / "uv.lock").read_text(encoding="utf-8"))["package"]
-(OURS,) = (package for package in PACKAGES if package["name"] == "rlvr")
-EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
-ASKED = [("", text) for text in PROJECT["dependencies"]]
-ASKED += [(extra, text) for extra, texts in EXTRAS.items() for text in texts]
+ASKED = [
+    (name, extra, text)
+    for name, project in PROJECTS.items()
+    for extra, texts in {"": project["dependencies"], **project.get("optional-dependencies", {})}.items()
+    for text in texts
+]
 
 
 def pins(path: Path) -> dict[str, list[str]]:
@@ -39,8 +43,15 @@ def plain(extra: str, name: str, extras: set[str], specifier: str) -> tuple[str,
     return (extra, canonicalize_name(name), ",".join(sorted(canonicalize_name(e) for e in extras)), ",".join(clauses))
 
 
-def test_the_lock_was_made_from_these_requirements() -> None:
-    asked = {plain(extra, r.name, r.extras, str(r.specifier)) for extra, text in ASKED for r in [Requirement(text)]}
+@pytest.mark.parametrize("name", PROJECTS)
+def test_the_lock_was_made_from_these_requirements(name: str) -> None:
+    asked = set()
+    for project, extra, text in ASKED:
+        needed = Requirement(text)
+        from_here = needed.name in PROJECTS.keys() - {name}  # locked without a range: it is the one beside it
+        if project == name:
+            asked.add(plain(extra, needed.name, needed.extras, "" if from_here else str(needed.specifier)))
+    (package,) = (package for package in PACKAGES if package["name"] == name)
     locked = {
         plain(
             entry.get("marker", "").removeprefix("extra == ").strip("'"),
@@ -48,7 +59,7 @@ def test_the_lock_was_made_from_these_requirements() -> None:
             set(entry.get("extras", ())),
             entry.get("specifier", ""),
         )
-        for entry in OURS["metadata"]["requires-dist"]
+        for entry in package["metadata"]["requires-dist"]
     }
     assert asked == locked, "pyproject.toml has changed: bash .ci/lock"
 
@@ -56,19 +67,19 @@ def test_the_lock_was_made_from_these_requirements() -> None:
 def test_the_constraints_are_those_of_the_lock() -> None:
     locked: dict[str, list[str]] = {}
     for package in PACKAGES:
-        if package is not OURS:
+        if package["name"] not in PROJECTS:
             locked.setdefault(package["name"], []).append(package["version"])
     assert {name: sorted(versions) for name, versions in CONSTRAINTS.items()} == {
         name: sorted(versions) for name, versions in locked.items()
     }, "uv.lock has changed: bash .ci/lock"
 
 
-@pytest.mark.parametrize(("extra", "text"), ASKED)
-def test_what_is_locked_lies_in_the_range(extra: str, text: str) -> None:
+@pytest.mark.parametrize(("name", "extra", "text"), ASKED)
+def test_what_is_locked_lies_in_the_range(name: str, extra: str, text: str) -> None:
     requirement = Requirement(text)
-    if requirement.name != "rlvr":
-        for version in CONSTRAINTS[canonicalize_name(requirement.name)]:
-            assert requirement.specifier.contains(Version(version)), (extra, version)
+    ours = PROJECTS.get(requirement.name)
+    for version in [ours["version"]] if ours else CONSTRAINTS[canonicalize_name(requirement.name)]:
+        assert requirement.specifier.contains(Version(version)), (name, extra, version)
 
 
 def test_the_environment_of_vllm_is_locked() -> None:

@@ -53,6 +53,32 @@ def test_a_broken_package_stops_only_those_that_choose_it(installed: None) -> No
         registry.find("algorithm", "broken")
 
 
+def test_what_a_package_of_the_clone_brings_is_named_with_its_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bare, shelf = (tmp_path / "plugins" / name for name in ("bare", "shelf"))
+    for folder in (bare, shelf):
+        folder.mkdir(parents=True)
+        (folder / "pyproject.toml").write_text(f'[project]\nname = "rlvr-{folder.name}"\n')
+    with (shelf / "pyproject.toml").open("a") as file:
+        file.write('[project.entry-points."rlvr.components"]\n"task.shop" = "shelf:Shop"\n')
+    monkeypatch.setattr(registry, "PLUGINS", tmp_path / "plugins")
+    remedy = "there is no such task; rlvr-shelf brings it: pip install -e . -e plugins/shelf -c constraints.txt."
+    with pytest.raises(ConfigError) as found:
+        registry.find("task", "shop")
+    assert str(found.value) == f"task=shop: {remedy}"
+    with pytest.raises(ConfigError) as composed:
+        load_config(["task=shop"])
+    assert str(composed.value) == f"task=shop: {remedy}"
+    with pytest.raises(ConfigError, match="algorithm=shop: there is no such algorithm; there are "):
+        registry.find("algorithm", "shop")
+
+
+def test_the_plugin_of_this_clone_is_found() -> None:
+    remedy = "rlvr-verifiers brings it: pip install -e . -e plugins/rlvr-verifiers -c constraints.txt."
+    assert registry.remedy("task", "verifiers", []) == remedy
+
+
 def test_a_user_class_is_never_saved_under_our_names() -> None:
     class Child(Grpo): ...
 

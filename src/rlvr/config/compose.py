@@ -47,6 +47,9 @@ from rlvr.tasks.settings import TaskBundle
 
 DEFAULT_CONFIG = "rpn"
 DATA_CONFIG = "gsm8k"  # the base of a task without its own configuration
+_OF_HYDRA = ("output", "launcher", "sweeper", "help", "hydra_help", "hydra_logging", "job_logging", "env")
+_NO_HYDRA = [f"~hydra/{section}" for section in _OF_HYDRA]
+"""Overrides that leave out Hydra's own sections, a fifth of the time to compose."""
 NO_TRACKER = "~tracker"
 """Overrides that disable reporting, so that the user's own tracker need not be importable."""
 
@@ -158,7 +161,8 @@ def _hydra(source: Source, config_name: str | None, lines: Sequence[str]) -> tup
     try:
         with catch_warnings(), initialize_config_dir(str(first.resolve()), version_base="1.3"):
             filterwarnings("ignore", ".*missing `_self_`")  # it is composed as with `_self_` at the end
-            composed = compose(config_name, overrides=[*lines, f"hydra.searchpath=[{path}]"], return_hydra_config=True)
+            wanted = [*lines, *_NO_HYDRA, f"hydra.searchpath=[{path}]"]
+            composed = compose(config_name, overrides=wanted, return_hydra_config=True)
     except RecursionError:
         raise ConfigError(f"{source.option} {source.name}: includes itself; give your file another name.") from None
     except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:

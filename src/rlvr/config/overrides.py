@@ -19,7 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 from rlvr import registry
 from rlvr.config import messages
 from rlvr.config.config import CHOICES, SECTIONS
-from rlvr.errors import ConfigError, suggestion
+from rlvr.errors import ConfigError
 from rlvr.lines import quoted
 
 GROUPS = tuple(group for group in CHOICES if group != "reward")  # groups whose choices are components
@@ -266,5 +266,5 @@ def _check_choice(group: str, value: object, options: list[str]) -> None:
     elif group in FOLLOWS_TASK and value in registry.names("task") and value not in options:
         raise ConfigError(f"{group}={value}: task={value} brings its own {group}; leave {group}={value} out.")
     elif value not in options:
-        hint = suggestion(str(value), options)
+        hint = registry.remedy(group, str(value), options)
         raise ConfigError(f"{group}={messages.shown(value)}: there is no such {group}; {hint}")

@@ -9,7 +9,7 @@ import rlvr
 from rlvr.config.compose import load_config, to_run_yaml, to_yaml
 from rlvr.config.config import CHOICES
 from rlvr.errors import ConfigError
-from rlvr.registry import names
+from rlvr.registry import ours
 
 CONF = Path(rlvr.__file__).parent / "conf"
 CONFIGS = tuple(sorted(file.stem for file in CONF.glob("*.yaml")))
@@ -47,9 +47,7 @@ NEEDS = {  # other settings that a choice needs
     **{f"prompt={name}": (*DATA["gsm8k"], "reward=numeric") for name in ("boxed", "short_answer")},
     **{f"{group}={name}": QA for group in ("reward", "prompt") for name in ("musique", "hotpotqa", "wiki2")},
     **{f"reward={name}": QA for name in ("musique_spec", "musique_later")},
-    "task=verifiers": (*HF, "task.env_id=some-env"),
     **{f"{group}=two_hop": ("task=two_hop",) for group in ("reward", "prompt")},
-    **{f"{group}=verifiers": ("task=verifiers", "task.env_id=some-env", *HF) for group in ("reward", "prompt")},
     "prompt=musique_tags": (*QA, "task.tools=[retrieve_documents,get_document]"),
     **{f"task={name}": HF for name in ("musique", "hotpotqa", "wiki2")},
 }
@@ -59,7 +57,7 @@ NEEDS = {  # other settings that a choice needs
 @pytest.mark.parametrize("section", CHOICES)
 def test_every_choice_of_every_group_composes(section: str) -> None:
     rewards = [file.stem for file in sorted((CONF / "reward").glob("*.yaml"))]
-    for choice in rewards if section == "reward" else names(section):
+    for choice in rewards if section == "reward" else ours(section):
         overrides = [f"{section}={choice}", *NEEDS.get(f"{section}={choice}", ())]
         chosen = getattr(load_config(overrides), section)
         assert getattr(chosen, "name", choice) == choice

@@ -51,10 +51,10 @@ def test_choices_sections_keys_and_lists() -> None:
     assert (task.operators, task.operand_range) == (("+", "-"), (0, 4))
 
 
-def test_arguments_of_an_environment_and_a_mix_are_mappings() -> None:
-    values = {"task": {"name": "verifiers", "env_id": "vf-musique", "env_args": {"noise_rate": 0.5}}}
+def test_arguments_of_a_function_and_a_mix_are_mappings() -> None:
+    values = {"task": {"name": "generator", "source": "module:function", "settings": {"noise_rate": 0.5}}}
     config = load_config(override_lines(values), config_name="gsm8k")
-    assert config.task.env_args == {"noise_rate": 0.5}  # type: ignore[union-attr]
+    assert config.task.settings == {"noise_rate": 0.5}  # type: ignore[union-attr]
     parts = {"gsm8k": 2, "finqa": {"weight": 0.5, "set": ["prompt.few_shot=1"]}}
     config = load_config(["task=mix", *override_lines({"task": {"parts": parts}})], config_name="gsm8k")
     weights = {name: part.weight for name, part in config.task.parts.items()}  # type: ignore[union-attr]

@@ -1,6 +1,6 @@
 """Help for every key: `rlvr train --help-config [KEY]`; `python -m rlvr.commands.train.help` writes the page."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from textwrap import fill
 from types import NoneType, UnionType
@@ -64,23 +64,28 @@ def _section_help(section: str) -> str:
     base = _base(section)
     lines = [f"{section}: {_doc(base)}"]
     if section in CHOICES:
-        lines += ["", f"choose with {section}=", *(f"  {name:<20} {doc}" for name, doc in _choices(section))]
+        choices = _choices(section, registry.every)
+        lines += ["", f"choose with {section}=", *(f"  {name:<20} {doc}" for name, doc in choices)]
     lines += ["", _lines(_rows(base, section))]
     if section == "reward":
         lines += ["", f"types of {REWARD_PARTS}.{ANY_NAME} (--help-config {REWARD_PARTS}=TYPE):"]
-        lines += [f"  {name:<20} {doc}" for name, doc in _components(section)]
+        lines += [f"  {name:<20} {doc}" for name, doc in _docs(registry.every(section))]
     return "\n".join(lines)
 
 
-def _choices(section: str) -> list[tuple[str, str]]:
+Find = Callable[[str], Mapping[str, Any]]
+"""The components of a group: `registry.every`, or for the page `registry.ours`, whatever is installed beside."""
+
+
+def _choices(section: str, find: Find) -> list[tuple[str, str]]:
     """The choices of a section with their descriptions."""
     if section == "reward":
         return [(file.stem, _comment(file)) for file in sorted((CONF / section).glob("*.yaml"))]
-    return _components(section) if section in CHOICES else []
+    return _docs(find(section)) if section in CHOICES else []
 
 
-def _components(section: str) -> list[tuple[str, str]]:
-    return [(name, _doc(one)) for name, one in registry.every(section).items()]
+def _docs(components: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return [(name, _doc(one)) for name, one in components.items()]
 
 
 def _lines(rows: Iterable[Line]) -> str:
@@ -103,13 +108,13 @@ def _rows(settings: type[Settings], prefix: str) -> list[Line]:
 def _all_rows() -> Iterator[Line]:
     for section in SECTIONS:
         yield from _rows(_base(section), section)
-        yield from (row for _, row in _of_choices(section))
+        yield from (row for _, row in _of_choices(section, registry.every))
 
 
-def _of_choices(section: str) -> Iterator[tuple[str, Line]]:
+def _of_choices(section: str, find: Find) -> Iterator[tuple[str, Line]]:
     """Names of a section's choices, each with its keys."""
     prefix = f"{REWARD_PARTS}.{ANY_NAME}" if section == "reward" else section
-    for name, one in registry.every(section).items() if section in CHOICES else ():
+    for name, one in find(section).items() if section in CHOICES else ():
         yield from ((name, row) for row in _rows(one, prefix))
 
 
@@ -176,12 +181,12 @@ def page() -> str:
     for section in SECTIONS:
         base = _base(section)
         parts += [f"\n## `{section}`\n", f"{_doc(base)}\n"]
-        parts += [f"- `{section}={name}`: {doc}" for name, doc in _choices(section)]
+        parts += [f"- `{section}={name}`: {doc}" for name, doc in _choices(section, registry.ours)]
         common = _rows(base, section)
         parts += ["", *_table(common)] if common else []
         if section == "reward":
             parts += [f"\nTypes of `{REWARD_PARTS}.{ANY_NAME}`:\n"]
-            parts += [f"- `type: {name}`: {doc}" for name, doc in _components(section)]
+            parts += [f"- `type: {name}`: {doc}" for name, doc in _docs(registry.ours(section))]
         parts += _own_tables(section, common)
     project = ""
     for one in spellings():
@@ -196,7 +201,7 @@ def _own_tables(section: str, common: Sequence[Line]) -> Iterator[str]:
     """The keys and defaults that only some choices have: of tasks a table each (one for those with the same keys), of
     other sections one table."""
     of_choice: dict[str, list[Line]] = {}
-    for name, row in _of_choices(section):
+    for name, row in _of_choices(section, registry.ours):
         if row not in common:
             of_choice.setdefault(name, []).append(row)
     groups: dict[tuple[str, ...], list[str]] = {}

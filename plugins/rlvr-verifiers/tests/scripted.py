@@ -11,10 +11,10 @@ from typing import Any
 
 from rlvr.core.env import Env
 from rlvr.core.episode import ChatModel, run_episode
-from rlvr.tasks.verifiers import Verifiers, VerifiersTask
 from rlvr.types import Completion, Episode, Example, GradedAnswer, Message, SamplingParams, StopReason, ToolCall
+from rlvr_verifiers.task import Verifiers, VerifiersTask
 
-ENVIRONMENTS = Path(__file__).parents[2] / "fixtures" / "environments"
+ENVIRONMENTS = Path(__file__).parent / "environments"
 STOP = 0
 Said = str | tuple[str, StopReason]
 

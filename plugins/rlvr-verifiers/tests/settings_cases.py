@@ -1,9 +1,9 @@
 """Settings of task=verifiers, as `test_data_settings` has those of other tasks: two values give something else."""
 
 from rlvr.tasks.base import Task
-from rlvr.tasks.verifiers import VerifiersTask
+from rlvr_verifiers.task import VerifiersTask
+from scripted import graded
 from tests.system.test_data_settings import DataCase, num_different
-from tests.unit.tasks.verifiers_play import graded
 
 NUMBERS = ("task=verifiers", "task.env_id=rlvr-test-environments", "task.env_args.kind=numbers")
 LETTERS = ("task=verifiers", "task.env_id=rlvr-test-environments", "task.env_args.kind=letters")
@@ -19,7 +19,7 @@ def num_held_out(task: Task) -> int:
     return len(task.eval_examples(1_000))
 
 
-VERIFIERS_CASES = [
+CASES = [
     DataCase(key=f"task.{key}", a=a, b=b, look=look, base=base)
     for key, a, b, look, base in (
         ("env_id", "rlvr-test-environments", "rlvr-other-environments", num_held_out, NUMBERS),

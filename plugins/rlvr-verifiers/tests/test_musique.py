@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from rlvr.errors import ConfigError
-from rlvr.run.musique import Game, open_game
 from rlvr.types import Example, ToolCall
+from rlvr_verifiers.musique import Game, open_game
 from tests.unit.tasks.data_tasks import FIXTURES
 from tests.unit.tasks.multihop_episodes import answer, call, play, said
 

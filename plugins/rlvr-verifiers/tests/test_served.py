@@ -6,17 +6,18 @@ from pathlib import Path
 
 import pytest
 
+from test_runs import BIN, MUSIQUE, installed
+from tests.conftest import LONG_S
 from tests.system.served import served
-from tests.system.test_verifiers import BIN, MUSIQUE, installed
 from tests.unit.serve.chain import save_chain
 
-pytestmark = pytest.mark.verifiers
 COMPLETE = (
     '<tool_call>\n{"name": "complete", "arguments": {"reasoning": "So.", "final_answer": "x", "cited_doc_ids": ["1"]}}'
     "\n</tool_call>"
 )
 
 
+@pytest.mark.timeout(LONG_S)  # it waits for its turn
 def test_vf_eval_plays_episodes_with_a_served_model(tmp_path: Path) -> None:
     arguments = {
         "retriever": "golden",

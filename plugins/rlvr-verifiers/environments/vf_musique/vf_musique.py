@@ -3,8 +3,8 @@
     vf-install vf-musique -p environments
     vf-eval vf-musique -m MODEL -b URL -k VAR -n 20 -a '{"retriever": "hybrid"}'
 
-The library calls the model and keeps the conversation; the rest of an episode is `rlvr.run.musique`. So rewards equal
-those of rlvr's own training exactly. Each rollout has its own rlvr environment, with its own documents and notes.
+The library calls the model and keeps the conversation; the rest of an episode is `rlvr_verifiers.musique`. So rewards
+equal those of rlvr's own training exactly. Each rollout has its own rlvr environment, with its own documents and notes.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from datasets import Dataset
 from rlvr.config.compose import load_task_config
 from rlvr.core.env import TurnText
 from rlvr.errors import UserError
-from rlvr.run.musique import Game, open_game
-from rlvr.tasks.verifiers_env import to_messages
 from rlvr.types import Example, Message, StopReason
+from rlvr_verifiers.env import to_messages
+from rlvr_verifiers.musique import Game, open_game
 
 EPISODE, SCORE = "rlvr_episode", "rlvr_score"  # keys of a rollout's state
 

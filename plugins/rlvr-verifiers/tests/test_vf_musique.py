@@ -14,19 +14,18 @@ import pytest
 from rlvr.core.env import Env
 from rlvr.errors import ConfigError
 from rlvr.types import Example, Message, Score, StopReason
-from tests.unit.tasks.verifiers_play import Codec, call, episode
+from rlvr_verifiers.env import Scorer, VerifiersEnv, to_response
+from scripted import Codec, call, episode
 
-pytestmark = pytest.mark.verifiers
-
-ROOT = Path(__file__).parents[3]
-DATA = ROOT / "tests" / "fixtures" / "vf_musique"
+PLUGIN = Path(__file__).parents[1]
+DATA = PLUGIN / "tests" / "musique"
 SETS = {"train_sets": f"{DATA}/train.jsonl", "eval_sets": f"{DATA}/dev.jsonl"}
 REWARDS = ("musique", "musique_spec", "musique_later")
 
 
 @pytest.fixture(autouse=True)
 def _environments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "environments" / "vf_musique"))
+    monkeypatch.syspath_prepend(str(PLUGIN / "environments" / "vf_musique"))
 
 
 def load(**arguments: Any) -> Any:
@@ -75,8 +74,6 @@ class Client:
 
     def __new__(cls, script: Sequence[Any]) -> Any:
         from verifiers.clients import Client as Base
-
-        from rlvr.tasks.verifiers_env import to_response
 
         codec, waiting = Codec(), list(script)
 
@@ -148,8 +145,6 @@ def test_rewards_agree_to_the_last_digit(reward: str, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_our_training_in_its_environment_agrees_too(kind: str) -> None:
-    from rlvr.tasks.verifiers_env import Scorer, VerifiersEnv
-
     env = load()
     example = env.game.held_out(1)[0]
     script = scripts(example)[kind]

@@ -1,4 +1,4 @@
-"""Without the verifiers library: docs/verifiers.md on other versions of it, and the error that names the extra."""
+"""docs/verifiers.md on other versions of the library, and the error that names the install."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from rlvr.errors import UserError
-from rlvr.tasks.verifiers import library
 from rlvr.types import Example
-from tests.unit.tasks.verifiers_play import call, episode
+from rlvr_verifiers.library import library
+from scripted import call, episode
 
 ROOT = Path(__file__).parents[3]
-DATA = ROOT / "tests" / "fixtures" / "vf_musique"
+DATA = Path(__file__).parent / "musique"
 
 
 def test_an_episode_can_be_scored_from_its_calls_alone() -> None:
@@ -45,12 +45,12 @@ def test_an_episode_can_be_scored_from_its_calls_alone() -> None:
 
 
 @pytest.mark.parametrize("found", [None, "0.4.0"])
-def test_a_missing_or_other_version_names_the_extra(monkeypatch: pytest.MonkeyPatch, found: str | None) -> None:
+def test_a_missing_or_other_version_names_the_install(monkeypatch: pytest.MonkeyPatch, found: str | None) -> None:
     def version(name: str) -> str:
         if found is None:
             raise importlib.metadata.PackageNotFoundError(name)
         return found
 
     monkeypatch.setattr(importlib.metadata, "version", version)
-    with pytest.raises(UserError, match=r"pip install -e '\.\[verifiers\]'"):
+    with pytest.raises(UserError, match=r"pip install -e \. -e plugins/rlvr-verifiers -c constraints\.txt"):
         library()

@@ -15,10 +15,9 @@ import pytest
 from rlvr.errors import ConfigError, UserError
 from rlvr.tracking.rollout_metrics import tool_metrics
 from rlvr.types import StopReason
+from scripted import ENVIRONMENTS, Codec, Engine, call, episode, graded, make_task, play
 from tests.unit.tasks.data_tasks import turn
-from tests.unit.tasks.verifiers_play import ENVIRONMENTS, Codec, Engine, call, episode, graded, make_task, play
 
-pytestmark = pytest.mark.verifiers
 CUT = StopReason.LENGTH
 
 

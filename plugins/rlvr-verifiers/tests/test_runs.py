@@ -1,5 +1,6 @@
 """The verifiers library, both directions: its environments are trained here, and ours runs under its commands."""
 
+import fcntl
 import json
 import os
 import re
@@ -17,23 +18,25 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from rlvr.config.compose import load_config
+from rlvr.config.config import keys
 from rlvr.errors import ConfigError, UserError
 from rlvr.models.policy import HubPolicy
 from rlvr.models.scratch import build_tokenizer
 from rlvr.run.tasks import open_tasks
 from rlvr.tracking.rollouts import read_rollouts
+from rlvr_verifiers.task import Verifiers
+from scripted import ENVIRONMENTS
+from settings_cases import CASES
+from tests.conftest import LONG_S
 from tests.system.harness import once, pretrained, run_train, split
 from tests.system.openai_server import serve
 from tests.system.qwen import show
 from tests.system.test_data_settings import DataCase
-from tests.system.verifiers_settings import VERIFIERS_CASES
 
-ROOT = Path(__file__).resolve().parents[2]
-ENVIRONMENTS = ROOT / "tests" / "fixtures" / "environments"
-MUSIQUE = ROOT / "tests" / "fixtures" / "vf_musique"
+ROOT = Path(__file__).resolve().parents[3]
+MUSIQUE = Path(__file__).parent / "musique"
 BIN = Path(sys.executable).parent
 WORDS = ("<pad>", "<boe>", "<eoe>", "<call>", "</call>", "peek", "ask", "1", "yes", "no")
-needs_library = pytest.mark.verifiers
 
 RUN = split("""
     task=verifiers task.env_id=rlvr-test-environments
@@ -60,7 +63,6 @@ def kind(name: str) -> str:
 # ------------------------------------------------------------------------------------------------- their environments
 
 
-@needs_library
 def test_a_single_turn_environment_is_learnt(tmp_path: Path) -> None:
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     ran = run_train(tmp_path / "run", *RUN, *TINY, kind("letters"))
@@ -73,7 +75,6 @@ def test_a_single_turn_environment_is_learnt(tmp_path: Path) -> None:
     assert ran.rows[-1]["eval/verifiers/accuracy"] > ran.rows[0]["eval/verifiers/accuracy"]
 
 
-@needs_library
 def test_a_tool_environment_is_learnt(tmp_path: Path) -> None:
     start = pretrained(_model_of_ten_words(tmp_path / "model"))
     more = (kind("words"), "prompt.tool_format=words", "task.metric=looked")
@@ -116,7 +117,6 @@ def _model_of_ten_words(folder: Path) -> Path:
     return folder
 
 
-@needs_library
 def test_a_rubric_that_fails_too_often_ends_the_run(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"verifier failed on .*reward function broken: KeyError: 'no such column'"):
         run_train(tmp_path / "run", *RUN, *TINY, kind("breaks"), "reward.max_error_share=0.0")
@@ -125,7 +125,6 @@ def test_a_rubric_that_fails_too_often_ends_the_run(tmp_path: Path) -> None:
     assert tolerant.rows[1]["reward/mean"] == 0.5  # the failed ones are no zeros
 
 
-@needs_library
 @pytest.mark.parametrize("name", ["group", "both"])
 def test_rewards_of_groups_train_and_evaluate(tmp_path: Path, name: str) -> None:
     ran = run_train(tmp_path / "run", *RUN, *TINY, kind(name), "task.env_args.num=12", "trainer.max_steps=1")
@@ -157,8 +156,7 @@ def test_settings_that_do_not_fit_an_environment_are_refused(line: str, message:
         load_config(["task=verifiers", "model=scratch_bpe"])
 
 
-@needs_library
-@pytest.mark.parametrize("case", VERIFIERS_CASES, ids=[case.key for case in VERIFIERS_CASES])
+@pytest.mark.parametrize("case", CASES, ids=[case.key for case in CASES])
 def test_a_setting_does_what_it_says(case: DataCase) -> None:
     seen = []
     for value in (case.a, case.b):
@@ -167,6 +165,10 @@ def test_a_setting_does_what_it_says(case: DataCase) -> None:
             tasks.own.limit_prompts(num_digits, 1_000)
             seen.append(case.look(tasks.own))
     assert seen[0] != seen[1]
+
+
+def test_no_setting_is_left_out() -> None:
+    assert {path for path, _ in keys(Verifiers, "task.")} == {case.key for case in CASES}
 
 
 def num_digits(messages: Any, tools: Any = ()) -> int:
@@ -201,20 +203,22 @@ def installed(folder: Path) -> Iterator[dict[str, str]]:
         command = [str(BIN / "uv"), "pip", *arguments, "--python", sys.executable, "vf-musique"]
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
-    was_there = uv("show").returncode == 0
     copy = shutil.copytree(ROOT / "environments", folder / "environments")
     command = [str(BIN / "vf-install"), "vf-musique", "-p", "environments"]
-    where = ROOT if was_there else copy.parent
-    done = subprocess.run(command, cwd=where, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    try:
-        yield environment
-    finally:
-        if not was_there:
-            uv("uninstall")
+    with Path(__file__).open() as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)  # another worker would see it installed, and lose it when this one ends
+        was_there = uv("show").returncode == 0
+        where = ROOT if was_there else copy.parent
+        done = subprocess.run(command, cwd=where, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        try:
+            yield environment
+        finally:
+            if not was_there:
+                uv("uninstall")
 
 
-@needs_library
+@pytest.mark.timeout(LONG_S)
 def test_vf_install_and_vf_eval_run_our_environment(tmp_path: Path) -> None:
     with installed(tmp_path) as environment:
         for server in ("--disable-env-server", "--num-workers=1"):  # in its process, and in a worker of its own
