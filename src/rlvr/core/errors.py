@@ -13,9 +13,6 @@ class StepError(UserError):
 
     text: ClassVar[str]
 
-    def __post_init__(self) -> None:
-        self.args = tuple(vars(self).values())  # for pickle: other ranks raise it, too
-
     def __str__(self) -> str:
         return self.text.format(**vars(self))
 
