@@ -42,8 +42,7 @@ from rlvr.evaluation.evaluate import grade
 from rlvr.evaluation.players import played
 from rlvr.models.scratch import build_bpe_tokenizer
 from rlvr.rewards.extract import AnswerFormat
-from rlvr.rewards.metrics import NumericMetric
-from rlvr.rewards.numeric import Numeric
+from rlvr.rewards.numeric import Numeric, NumericMetric
 from rlvr.rewards.parts import PartsVerifier
 from rlvr.types import Attempt, Completion, Example, GradedAnswer, Message, SamplingParams, StopReason, TurnText
 

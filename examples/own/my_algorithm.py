@@ -11,8 +11,6 @@ not compare the completions of a prompt, a group may have one.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -20,6 +18,7 @@ from rlvr.core.algorithms import Algorithm
 from rlvr.core.algorithms.advantages import Estimate
 from rlvr.core.algorithms.losses import Surrogate
 from rlvr.errors import ConfigError
+from rlvr.run_view import RunView
 from rlvr.settings import setting
 from rlvr.types import TokenBatch
 
@@ -42,9 +41,9 @@ class Reinforce(Algorithm):
         loss = -advantages * logprobs
         return Surrogate(loss=loss, ratio=log_ratio.detach().exp(), clipped_low=nowhere, clipped_high=nowhere)
 
-    def check_run(self, config: Any) -> None:
+    def check_run(self, run: RunView) -> None:
         """One update per batch: there is no ratio that would correct a second one."""
-        super().check_run(config)
+        super().check_run(run)
         if self.num_epochs * self.num_minibatches > 1:
             raise ConfigError(
                 f"algorithm.num_epochs={self.num_epochs}: {self.name} makes one update per batch; set "

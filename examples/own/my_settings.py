@@ -7,12 +7,13 @@ In the folder of this file:
 `rlvr train --help-config reward.parts=my_settings:Length` prints the fields.
 """
 
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from pydantic import model_validator
 
 from rlvr.errors import ConfigError
 from rlvr.rewards.base import Part
+from rlvr.run_view import RunView
 from rlvr.settings import PositiveInt, Share, setting, wrong
 from rlvr.types import Attempt
 
@@ -32,9 +33,9 @@ class Length(Part):
             raise wrong("least", f"is more than most={self.most}; lower it")
         return self
 
-    def check_run(self, config: Any) -> None:
-        super().check_run(config)
-        if self.kind == "tokens" and self.most > config.rollout.max_completion_tokens:
+    def check_run(self, run: RunView) -> None:
+        super().check_run(run)
+        if self.kind == "tokens" and self.most > run.rollout.max_completion_tokens:
             raise ConfigError("reward: most is above rollout.max_completion_tokens; lower it.")
 
     def grade(self, attempt: Attempt) -> float:

@@ -1,4 +1,4 @@
-"""Folders outside of a run's."""
+"""Where things are outside of a run: caches, and models behind an address."""
 
 import os
 from pathlib import Path
@@ -14,3 +14,7 @@ def cache_folder() -> Path:
         return Path.home() / ".cache" / "rlvr"
     except RuntimeError:  # HOME is not set, and the system does not know the user: containers
         raise UserError("this user has no home folder for caches: set XDG_CACHE_HOME to a folder.") from None
+
+
+ENDPOINT = "openai:"
+"""Starts the name of a model behind an endpoint: `openai:http://127.0.0.1:8000/v1#NAME`."""

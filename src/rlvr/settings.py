@@ -15,8 +15,10 @@ from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationErr
 from pydantic_core import PydanticCustomError, PydanticUndefined
 
 from rlvr import registry
+from rlvr.conditions import check_names
 from rlvr.errors import ConfigError
 from rlvr.imports import user_code
+from rlvr.run_view import RunView
 
 PositiveInt = Annotated[int, Field(ge=1)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
@@ -35,8 +37,8 @@ def setting(
     Args:
         default: a list or dict is copied.
         description: one line for `rlvr train --help-config`.
-        only_if: a Python expression over sibling fields and the sections of the run, e.g. `"kl_coef > 0"` or
-            `"enabled and model.from_scratch"`. If it is false, a value set by the user is an error.
+        only_if: a condition over sibling fields and facts of the run, see `rlvr.conditions`, e.g. `"kl_coef > 0"` or
+            `"model.from_scratch  # a model made from scratch"`. If it is false, a value set by the user is an error.
         debug: value with `debug=true`; a smaller number stays.
         bounds: `ge`, `gt`, `le`, `lt`, `min_length`, `pattern`, ... of `pydantic.Field`.
     """
@@ -58,6 +60,14 @@ class Settings(BaseModel):
 
     flat_field: ClassVar[str] = ""
     """A mapping field whose entries become keys of the section: `tracker.mlflow` for `backends["mlflow"]`."""
+    only_if: ClassVar[str] = ""  # as in `setting`, for all fields
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **more: Any) -> None:
+        super().__pydantic_init_subclass__(**more)
+        for name in cls.model_fields:
+            if text := only_if(cls, name):
+                check_names(text, cls)
 
 
 class Component(Settings):
@@ -65,7 +75,6 @@ class Component(Settings):
 
     group: ClassVar[str]
     registered_name: ClassVar[str] = ""
-    only_if: ClassVar[str] = ""  # as in `setting`, for all fields
 
     @property
     def name(self) -> str:
@@ -77,10 +86,10 @@ class Component(Settings):
         """The name in metrics and folders: `grpo`, and `reinforce` for `my_algo:Reinforce`."""
         return label_of(self.name)
 
-    def check_run(self, config: Any) -> None:
+    def check_run(self, run: RunView) -> None:
         """Raise ConfigError if the component does not work in this run."""
 
-    def remarks(self, config: Any) -> Iterable[str]:
+    def remarks(self, run: RunView) -> Iterable[str]:
         """Notes for the user about the component in this run, as sentences."""
         return ()
 
@@ -89,6 +98,12 @@ class Component(Settings):
 
         `key` is the component's key: `task`, `reward.parts.custom`.
         """
+
+
+def only_if(settings: type[Settings], field: str) -> str:
+    """The condition of a field, or of its class; empty: none."""
+    extra = settings.model_fields[field].json_schema_extra
+    return str((extra.get("only_if") if isinstance(extra, Mapping) else "") or settings.only_if)
 
 
 def label_of(name: str) -> str:

@@ -148,9 +148,9 @@ def in_a_thread(monkeypatch: pytest.MonkeyPatch, *, own_weights: bool) -> list[s
     return names
 
 
-def engine_with_a_copy(config: Any, *rest: Any) -> Any:
+def engine_with_a_copy(config: Any, *rest: Any, **more: Any) -> Any:
     stale = config.model_copy(update={"rollout": config.rollout.model_copy(update={"max_staleness": 1})})
-    return policies.make_engine(stale, *rest)
+    return policies.make_engine(stale, *rest, **more)
 
 
 SAME = {

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rlvr.cli.main import main
-from rlvr.tracking.evaluations import EvaluationRecord, GradedTurn, write_jsonl
+from rlvr.tracking.graded import EvaluationRecord, GradedTurn, write_jsonl
 from rlvr.tracking.rollouts import CallRecord
 from rlvr.types import TraceStep
 from tests.unit.evaluation.records import record

@@ -17,8 +17,9 @@ PACKAGE = Path(rlvr.__file__).parent
 
 LAYERS = (
     ("errors", "seeding"),
-    ("imports", "lines", "places", "progress", "quiet", "threads"),
-    ("registry",),
+    ("imports", "lines", "places", "printable", "progress", "quiet", "threads"),
+    ("run_view",),
+    ("conditions", "registry"),
     ("settings",),
     ("types",),
     ("core", "data"),
@@ -74,7 +75,7 @@ def test_imports_only_go_down() -> None:
 
 
 def test_core_needs_torch_transformers_and_little_else() -> None:
-    of_ours = {"core", "types", "errors", "settings", "registry", "seeding"}
+    of_ours = {"core", "types", "errors", "settings", "registry", "seeding", "run_view"}
     allowed = set(sys.stdlib_module_names) | {"torch", "transformers", "pydantic"}
     found = set()
     for file in (PACKAGE / "core").rglob("*.py"):

@@ -9,8 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlvr.cli.signals import ended_by_sigterm, shown
+from rlvr.cli.signals import ended_by_sigterm
 from rlvr.errors import ConfigError, UserError, suggestion
+from rlvr.places import ENDPOINT
+from rlvr.printable import printable
 from rlvr.progress import progress
 
 if TYPE_CHECKING:
@@ -23,7 +25,6 @@ MODEL_HERE = "run folder, checkpoint folder, model folder or Hub id"
 MODEL_HELP = f"{MODEL_HERE}, or an endpoint: openai:ADDRESS#NAME"
 SPLITS = {"test": "test", "validation": "test", "train": "train"}
 """`validation` means `test`: a task has one held-out set; its settings select the file or split."""
-ENDPOINT = "openai:"
 OF_TRAINING = (
     "algorithm", "warm_start", "trainer", "engine", "tracker", "name", "run_dir", "resume", "debug",
     "rollout.prompts_per_step", "rollout.group_size", "rollout.max_staleness",
@@ -106,7 +107,7 @@ def opened(
 
     SIGTERM ends the block as Ctrl-C does, and the command exits with 143.
     """
-    from rlvr.tracking.evaluations import check_writable
+    from rlvr.tracking.graded import check_writable
 
     check_used(args.set)
     given = {key: getattr(args, key) for key in ("temperature", "top_p") if getattr(args, key) is not None}
@@ -180,7 +181,7 @@ def port(text: str) -> int:
 
 def note(line: str) -> None:
     """Print a note on stderr, with control characters escaped."""
-    print(shown(line), file=sys.stderr, flush=True)
+    print(printable(line), file=sys.stderr, flush=True)
 
 
 def save_checks(target: str, kind: str, checks: Iterable[Check]) -> None:

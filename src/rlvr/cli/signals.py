@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from types import FrameType
 
 from rlvr.errors import UserError
+from rlvr.printable import printable
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the last one: a closed terminal or ssh
 
@@ -87,9 +88,4 @@ def sentence(error: UserError | OSError | MemoryError) -> str:
     elif isinstance(error, OSError):
         what = f"{error.filename}: " if error.filename is not None else ""
         text = f"{what}{(error.strerror or text or type(error).__name__).lower()}."
-    return shown(" ".join(text.split()))
-
-
-def shown(text: str) -> str:
-    """The text with control characters escaped, except line ends: no `\\x1b[2J` reaches a terminal."""
-    return "".join(char if char.isprintable() or char in "\n\t" else ascii(char)[1:-1] for char in text)
+    return printable(" ".join(text.split()))

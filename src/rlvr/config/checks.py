@@ -1,18 +1,18 @@
 """Checks across sections: components against the run, sections against each other, values without effect."""
 
 import os
-import re
-from collections.abc import Iterator, Mapping
-from functools import cache, partial
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from rlvr.conditions import Condition, condition
 from rlvr.config.config import SECTIONS, Config, walk
-from rlvr.config.messages import shown
+from rlvr.config.messages import as_written
 from rlvr.config.overrides import UserKeys
 from rlvr.errors import ConfigError, UserError
 from rlvr.imports import user_code
-from rlvr.settings import Component, Settings
+from rlvr.run_view import RunView
+from rlvr.settings import Component, Settings, only_if
 
 
 def checked(config: Config, explicit: UserKeys) -> Config:
@@ -54,9 +54,10 @@ def _check_one(config: Config, prefix: str, explicit: UserKeys) -> Iterator[str]
     inside = [(path, settings) for path, settings in inside if not path.startswith(("task.parts.", "evaluation.also."))]
     errors = []
     for path, settings in inside:
-        for key, value, condition in idle(path, settings, config):
-            sentence = f"{key}={shown(value)}: has no effect; it needs {condition}"
-            names = [f"{path}.{name}" if name in type(settings).model_fields else name for name in _names(condition)]
+        own = type(settings)
+        for key, value, unmet in idle(path, settings, config):
+            sentence = f"{key}={as_written(value)}: has no effect; it needs {unmet.words(path)}"
+            names = [f"{path}.{name}" if name in own.model_fields else name for name in unmet.names]
             in_file = prefix + key in explicit and not explicit.is_resolved
             if in_file and not explicit.on_line(prefix + key) and any(map(explicit.changed, names)):
                 yield sentence
@@ -72,74 +73,16 @@ def _check_one(config: Config, prefix: str, explicit: UserKeys) -> Iterator[str]
             yield from remarks
 
 
-def idle(path: str, settings: Settings, config: Config) -> Iterator[tuple[str, Any, str]]:
+def idle(path: str, settings: Settings, run: RunView) -> Iterator[tuple[str, Any, Condition]]:
     """Key, value and unmet condition of each non-default value without effect."""
     for name, field in type(settings).model_fields.items():
-        extra = field.json_schema_extra
-        condition = str(extra.get("only_if") or "") if isinstance(extra, Mapping) else ""
-        condition = condition or (settings.only_if if isinstance(settings, Component) else "")
-        value = getattr(settings, name)
-        if (
-            condition
-            and value != field.get_default(call_default_factory=True)
-            and not _holds(condition, f"{path}.{name}", settings, config)
-        ):
-            yield f"{path}.{name}", value, _with_whole_keys(condition, path, settings)
-
-
-def _holds(condition: str, key: str, settings: Settings, config: Config) -> bool:
-    """Evaluate an `only_if` over sibling fields and the sections of the run."""
-    own = type(settings).model_fields
-    with user_code(f"{key}: only_if={condition!r} of its class"):
-        found: dict[str, Any] = {"run": config}
-        for name in _names(condition):
-            if name != "run":
-                found[name] = getattr(config if name in SECTIONS and name not in own else settings, name)
-        return bool(eval(_compiled(condition), {"__builtins__": {}}, found))
-
-
-_compiled = cache(partial(compile, filename="only_if", mode="eval"))
-
-
-@cache
-def _names(condition: str) -> tuple[str, ...]:
-    """The attribute names in a condition: `enabled and model.from_scratch` -> enabled, model."""
-    words = re.findall(r"(?<![\w.'\"])([A-Za-z_]\w*)(?![\w]*['\"])", condition.partition("#")[0])
-    return tuple(dict.fromkeys(w for w in words if w not in ("and", "or", "not", "is", "in", "None", "True", "False")))
-
-
-WORDS = {  # conditions that are more than keys
-    "uses_sandbox or task.metric_uses_sandbox": "a part or a metric that runs in a separate process",
-    "not task.writes_prompts": "a task that does not write its prompts itself",
-    "task.shows_calls": "a task whose examples can be shown",
-    "model.from_scratch": "a model made from scratch",
-    "run.is_trained or prompt.few_shot": "a task that is trained on",
-    "run.is_trained": "a task that is trained on",
-    "algorithm.returns_per_token": "algorithm=ppo or algorithm=reinforce_pp",
-    "not has_split_files": "a repository with several configurations",
-    "several_hops": "several numbers of hops",
-    "uses_markers": "a prompt with markers",
-    "keeps_model": "a tracker with log_model=true",
-    "task.has_tools": "a task with tools",
-    "has_tools": "a task with tools",
-    "name in tracker.report_to": "its name in tracker.report_to",
-}
-
-
-def in_words(condition: str) -> str:
-    """A condition as text, with values as in YAML; a comment in the condition replaces it."""
-    if "#" in condition:
-        return condition.partition("#")[2].strip()
-    for code, words in WORDS.items():
-        condition = condition.replace(code, words)
-    return condition.replace(" is not None", " not null").replace(" is None", "=null").replace("'", "")
-
-
-def _with_whole_keys(condition: str, path: str, settings: Settings) -> str:
-    for name in _names(condition):
-        if name in type(settings).model_fields:
-            condition = re.sub(rf"(?<![\w.'])({name})(?![\w'])", rf"{path}.\1", condition)
-    return in_words(condition)
+        text, value = only_if(type(settings), name), getattr(settings, name)
+        if not text or value == field.get_default(call_default_factory=True):
+            continue
+        with user_code(f"{path}.{name}: only_if={text!r} of its class"):
+            holds = condition(text).holds(settings, run)
+        if not holds:
+            yield f"{path}.{name}", value, condition(text)
 
 
 def check_resumes(c: Config) -> None:

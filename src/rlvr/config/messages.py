@@ -14,6 +14,7 @@ from pydantic.fields import FieldInfo
 from rlvr import registry
 from rlvr.config.config import CHOICES, SECTIONS, Config, all_keys, inner, owners
 from rlvr.errors import nearest
+from rlvr.printable import cut
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,10 +59,10 @@ def find_spelling(key: str) -> Spelling | None:
     return found or next((table[part] for part in parts if part in table and table[part].inside), None)
 
 
-def shown(value: Any) -> str:
+def as_written(value: Any) -> str:
     """A value as a user would write it: `null`, `true`, `[1,2]`, `grpo`; long ones are cut."""
     text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), default=str)
-    return text if len(text) <= 200 else f"{text[:200]}..."
+    return cut(text, 200)
 
 
 def invalid(error: ValidationError, chosen: Mapping[str, str]) -> str:
@@ -85,7 +86,7 @@ def _sentences(errors: Sequence[Any], settings: type[Any], prefix: str, chosen: 
             for one in alike:
                 key, values = one["ctx"]["key"], one["input"]
                 found = values.get(key) if isinstance(values, Mapping) else getattr(values, key, None)
-                yield f"{path}{'.' if path else ''}{key}={shown(found)}: {one['ctx']['remedy']}."
+                yield f"{path}{'.' if path else ''}{key}={as_written(found)}: {one['ctx']['remedy']}."
         elif error["type"] == "extra_forbidden":
             near = nearest(str(error["loc"][0]), settings.model_fields) if len(error["loc"]) == 1 else None
             while isinstance(value, Mapping) and value:  # an unknown section: `train.weight_decay`
@@ -101,12 +102,12 @@ def _sentences(errors: Sequence[Any], settings: type[Any], prefix: str, chosen: 
             field = _located(error["loc"], settings, prefix)[1]
             meaning = f" ({field.description})" if field is not None and field.description else ""
             needs = " or ".join(map(_requirement, alike)).replace(" or be ", " or ")
-            yield f"{path}={_quoted(value) if error['type'] in QUOTED else shown(value)}: must {needs}{meaning}."
+            yield f"{path}={_quoted(value) if error['type'] in QUOTED else as_written(value)}: must {needs}{meaning}."
 
 
 def _no_choice(path: str, value: Any, group: str, tag: str) -> str:
     if isinstance(value, Mapping) and (near := nearest(tag, value)):
-        return f"{path}.{near}={shown(value[near])}: there is no such key; did you mean {path}.{tag}?"
+        return f"{path}.{near}={as_written(value[near])}: there is no such key; did you mean {path}.{tag}?"
     how = f"choose with {path}=CHOICE" if path in CHOICES else f"say {path}.{tag}=..."
     return f"{path}.{tag}: must be one of {', '.join(registry.names(group))}; {how}."
 
@@ -141,11 +142,11 @@ QUOTED = ("int_type", "float_type", "bool_type")
 
 
 def _quoted(value: Any) -> str:
-    """As `shown`, but text that looks like a number keeps its quotes: `"3"`."""
+    """As `as_written`, but text that looks like a number keeps its quotes: `"3"`."""
     with suppress(ValueError, TypeError):
         json.loads(value)
         return f'"{value}"'
-    return shown(value)
+    return as_written(value)
 
 
 def _requirement(error: Any) -> str:
@@ -165,7 +166,7 @@ def _requirement(error: Any) -> str:
 
 def unknown_key(key: str, value: object, chosen: Mapping[str, str], near: str | None = None) -> str:
     """The message for an unknown key. `chosen`: the choice of each section; `near`: a similar key."""
-    written = f"{key}={shown(value)}"
+    written = f"{key}={as_written(value)}"
     section = key.partition(".")[0]
     if have := owners(key):
         choice = "this type" if section == "reward" else f"{section}={chosen.get(section, '?')}"

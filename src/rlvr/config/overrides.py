@@ -267,4 +267,4 @@ def _check_choice(group: str, value: object, options: list[str]) -> None:
         raise ConfigError(f"{group}={value}: task={value} brings its own {group}; leave {group}={value} out.")
     elif value not in options:
         hint = registry.remedy(group, str(value), options)
-        raise ConfigError(f"{group}={messages.shown(value)}: there is no such {group}; {hint}")
+        raise ConfigError(f"{group}={messages.as_written(value)}: there is no such {group}; {hint}")

@@ -19,8 +19,9 @@ from pydantic import AliasChoices, BaseModel, BeforeValidator, Field
 from rlvr.data.documents import Document
 from rlvr.data.problems import Problem, fingerprint
 from rlvr.data.readers import Split
-from rlvr.data.rows import ENDINGS, Cell, FilledText, Row, ascii_text, clean, read_file
+from rlvr.data.rows import ENDINGS, Cell, FilledText, Row, clean, read_file
 from rlvr.errors import ConfigError
+from rlvr.printable import ascii_text
 
 MADE = "made"
 _SET = re.compile(r"([^,\[\]]+)(?:,([^,\[\]]*))??(?:,([^,\[\]]+))?(?:\[(\d*):(\d*)\])?")

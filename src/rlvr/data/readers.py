@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlvr.data.rows import ENDINGS, DataError, Row, ascii_text, read_file
+from rlvr.data.rows import ENDINGS, DataError, Row, read_file
 from rlvr.errors import ConfigError, UserError
+from rlvr.printable import ascii_text
 
 if TYPE_CHECKING:
     from datasets import Dataset

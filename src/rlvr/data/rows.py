@@ -20,6 +20,7 @@ from typing import Annotated, Any, cast
 from pydantic import AfterValidator, TypeAdapter, ValidationError
 
 from rlvr.errors import ConfigError, UserError
+from rlvr.printable import ascii_text, cut
 
 ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".csv", ".csv.gz", ".parquet")
 MAX_FIELD_CHARS = 2_000_000
@@ -101,10 +102,10 @@ class Row:
 
     def wrong(self, field: str, value: object, said: str) -> DataError:
         """The error for a wrong field: `said` starts with "must"."""
-        return DataError(f"{self.place}: field {ascii_text(field)!r} {said}, but is {shown(value)}.")
+        return DataError(f"{self.place}: field {ascii_text(field)!r} {said}, but is {with_kind(value)}.")
 
     def _missing(self, field: str, setting: str = "") -> DataError:
-        there = _cut(ascii_text(", ".join(map(repr, self.fields)) or "no field at all"), 200)
+        there = cut(ascii_text(", ".join(map(repr, self.fields)) or "no field at all"), 200)
         remedy = f" (name the right one: {setting}=...)" if setting and self.fields else ""
         return DataError(f"{self.place}: field {field!r} is missing; there are {there}{remedy}.")
 
@@ -141,7 +142,7 @@ def read_file(path: Path) -> Iterator[Row]:
             for place, fields in _placed(cast("Any", file), path.name.removesuffix(".gz"), name):
                 is_empty = False
                 if not isinstance(fields, dict):
-                    raise DataError(f"{place}: a row must be a JSON object, but is {shown(fields)}.")
+                    raise DataError(f"{place}: a row must be a JSON object, but is {with_kind(fields)}.")
                 yield Row(place, fields)
     except UnicodeDecodeError as error:
         raise _not_utf8(place, error) from None
@@ -172,7 +173,7 @@ def _placed(file: Any, kind: str, name: str) -> Iterator[tuple[str, object]]:
     if kind.endswith(".json"):
         rows = _parsed(data, name) if (data := file.read()).strip() else []
         if not isinstance(rows, list):
-            raise DataError(f"{name}: must be a JSON list of objects, but is {shown(rows)}.")
+            raise DataError(f"{name}: must be a JSON list of objects, but is {with_kind(rows)}.")
     else:
         import pyarrow.parquet
 
@@ -203,29 +204,15 @@ def number_text(value: float) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def shown(value: object) -> str:
+def with_kind(value: object) -> str:
     """A value for a message: its type and start, in printable ASCII, so that it cannot control a terminal."""
     if value is None:
         return "null"
     if isinstance(value, str):
-        return f"the text {_cut(ascii(value[: SHOWN_CHARS + 1]), SHOWN_CHARS)}"
+        return f"the text {cut(ascii(value[: SHOWN_CHARS + 1]), SHOWN_CHARS)}"
     if isinstance(value, Mapping):
-        return f"an object with the fields {_cut(ascii_text(', '.join(map(repr, list(value)[:20]))), 200)}"
+        return f"an object with the fields {cut(ascii_text(', '.join(map(repr, list(value)[:20]))), 200)}"
     if isinstance(value, list | tuple):
         return f"a list of {len(value)}"
     kind = {bool: "boolean", int: "number", float: "number"}.get(type(value), type(value).__name__)
-    return f"the {kind} {_cut(ascii(value), SHOWN_CHARS)}"
-
-
-def ascii_text(text: str) -> str:
-    """The text with all but printable ASCII escaped."""
-    return text.encode("ascii", "backslashreplace").decode("ascii") if text.isprintable() else ascii(text)[1:-1]
-
-
-def printable(text: str) -> str:
-    """The text with control characters and the like escaped."""
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
-
-
-def _cut(text: str, limit: int) -> str:
-    return text if len(text) <= limit else text[:limit] + "..."
+    return f"the {kind} {cut(ascii(value), SHOWN_CHARS)}"

@@ -15,9 +15,10 @@ from pydantic import BaseModel, ValidationError
 
 from rlvr.engines.chat_completions import ChatAnswer, EndpointError, read_answer
 from rlvr.errors import ConfigError, UserError, install
+from rlvr.places import ENDPOINT
+from rlvr.printable import one_line
 from rlvr.types import SamplingParams, ToolSchema
 
-PREFIX = "openai:"
 TIMEOUT_S = 300.0  # of one request; each retry gets the same time
 CONNECT_TIMEOUT_S = 10.0
 MAX_BODY_BYTES = 16 << 20
@@ -131,7 +132,7 @@ class Endpoint:
                 "ends with /v1."
             ) from error
         if names and self.name not in names:
-            there = _printable(", ".join(names[:10]), 500)
+            there = one_line(", ".join(names[:10]), 500)
             raise UserError(f"the endpoint {self.url} has no model {self.name!r}: there are {there}.")
 
     async def _ask(self, body: dict[str, Any]) -> bytes:
@@ -195,7 +196,7 @@ class Endpoint:
 
 def read_address(model: str) -> tuple[str, str]:
     """Address and model name of `openai:http://127.0.0.1:8000/v1#NAME`. ConfigError for any other form."""
-    url, _, name = model.removeprefix(PREFIX).partition("#")
+    url, _, name = model.removeprefix(ENDPOINT).partition("#")
     try:
         parts = urlsplit(url)
         is_complete = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and name
@@ -232,9 +233,4 @@ def _error_text(error: Any) -> str:
         text = f"{status}: {message}" if isinstance(message, str) else f"status {status}"
     else:
         text = f"{getattr(error, 'message', error)} {error.__cause__ or ''}"
-    return _printable(text, 300)
-
-
-def _printable(text: str, limit: int) -> str:
-    shown = "".join(char if char.isprintable() else " " for char in text[: 2 * limit])
-    return " ".join(shown.split())[:limit].rstrip(".")
+    return one_line(text)

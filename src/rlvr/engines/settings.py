@@ -1,11 +1,12 @@
 """The choices of `engine=...`."""
 
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from rlvr.errors import ConfigError
 from rlvr.registry import register
+from rlvr.run_view import RunView
 from rlvr.settings import Component, NonNegativeInt, PositiveFloat, PositiveInt, Text, setting, wrong
 
 MAX_WAIT_S = 604_800.0  # one week: sockets cannot wait forever
@@ -35,8 +36,8 @@ class LocalEngineSettings(EngineSettings):
         "hidden size of 512 on), else float32",
     )
 
-    def check_run(self, config: Any) -> None:
-        model, own = config.model, getattr(config.model, "dtype", "float32")
+    def check_run(self, run: RunView) -> None:
+        model, own = run.model, run.model.weights_dtype
         if self.dtype != "auto" and (model.bits or own not in ("float32", self.dtype)):
             frozen = f"load_in_{model.bits}bit=true" if model.bits else f"dtype={own}"
             raise ConfigError(
@@ -88,17 +89,17 @@ class VllmEngineSettings(EngineSettings):
             raise wrong("urls", "names a server twice; name each once")
         return self
 
-    def check_run(self, config: Any) -> None:
-        if config.rollout.temperature < LEAST_TEMPERATURE:  # vLLM would clamp it, the trainer not
+    def check_run(self, run: RunView) -> None:
+        if run.rollout.temperature < LEAST_TEMPERATURE:  # vLLM would clamp it, the trainer not
             raise ConfigError(
-                f"rollout.temperature={config.rollout.temperature}: vLLM needs at least {LEAST_TEMPERATURE}."
+                f"rollout.temperature={run.rollout.temperature}: vLLM needs at least {LEAST_TEMPERATURE}."
             )
-        if config.model.bits:
+        if run.model.bits:
             raise ConfigError(
-                f"model.load_in_{config.model.bits}bit=true: engine=vllm would sample from the model as it was saved, "
+                f"model.load_in_{run.model.bits}bit=true: engine=vllm would sample from the model as it was saved, "
                 "which is not the quantized one that is trained; choose engine=local, or model.dtype=bfloat16."
             )
-        if self.sync == "adapter" and not config.model.adapted:
+        if self.sync == "adapter" and not run.model.adapted:
             raise ConfigError(
                 "engine.sync=adapter: there is no adapter to push; choose engine.sync=folder, or set "
                 "model.lora.enabled=true."

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rlvr.errors import UserError
-from rlvr.tracking.evaluations import EvaluationRecord, read_records
+from rlvr.tracking.graded import EvaluationRecord, read_records
 from rlvr.tracking.jsonl import few
 
 PLAN = "benchmark.json"  # in a benchmark's folder: its cells and their record files

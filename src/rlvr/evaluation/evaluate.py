@@ -18,7 +18,7 @@ from rlvr.evaluation.records import RecordFile
 from rlvr.evaluation.summary import EvaluationResult, summarize
 from rlvr.seeding import derive_seed
 from rlvr.tasks.base import Task
-from rlvr.tracking.evaluations import EvaluationRecord, Origin
+from rlvr.tracking.graded import EvaluationRecord, Origin
 from rlvr.types import Example, GradedAnswer, SamplingParams
 
 SAMPLING_SEED = 0

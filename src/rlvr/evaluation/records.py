@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import IO
 
 from rlvr.errors import UserError
-from rlvr.tracking.evaluations import EvaluationRecord, read_records, write_jsonl
 from rlvr.tracking.files import writing
+from rlvr.tracking.graded import EvaluationRecord, read_records, write_jsonl
 from rlvr.tracking.jsonl import to_line
 
 

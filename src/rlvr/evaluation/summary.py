@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rlvr.evaluation.intervals import Interval, bootstrap, wilson
 from rlvr.rewards.text import normalize
-from rlvr.tracking.evaluations import EvaluationRecord
+from rlvr.tracking.graded import EvaluationRecord
 from rlvr.tracking.rollout_metrics import facts, tool_metrics
 from rlvr.types import StopReason
 

@@ -10,11 +10,11 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from rlvr.data.rows import printable
 from rlvr.evaluation.analysis import Analysis, Cell, Cost
 from rlvr.evaluation.compare import Comparison
 from rlvr.evaluation.intervals import Interval
-from rlvr.tracking.evaluations import EvaluationRecord
+from rlvr.printable import printable
+from rlvr.tracking.graded import EvaluationRecord
 
 TableRow = tuple[str, ...]
 MAX_SHOWN = 300  # characters of a prompt or completion shown of an example
@@ -203,7 +203,7 @@ def _tail(text: str) -> str:
 
 def _safe(text: str, markdown: bool) -> str:
     """Without control characters; for Markdown without markup."""
-    plain = printable(text)
+    plain = printable(text, keep="")
     return re.sub(r"([\\|<>`*\[\]])", r"\\\1", plain) if markdown else plain
 
 

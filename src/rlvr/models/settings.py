@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from rlvr.errors import ConfigError
 from rlvr.registry import register
+from rlvr.run_view import RunView
 from rlvr.settings import Component, PositiveFloat, PositiveInt, Settings, Text, setting, wrong
 
 # Fields with different defaults for the models made from scratch.
@@ -42,7 +43,12 @@ class Model(Component):
     def bits(self) -> Literal[4, 8] | None:
         return None
 
-    def fitted(self, config: Any) -> Self:
+    @property
+    def weights_dtype(self) -> str:
+        """Of the weights in memory, before any copy for sampling."""
+        return "float32"
+
+    def fitted(self, run: RunView) -> Self:
         """The settings with `auto` resolved for a run."""
         return self
 
@@ -84,12 +90,12 @@ class ScratchModel(Model):
             )
         return self
 
-    def check_run(self, config: Any) -> None:
-        longest = getattr(config.task, "max_prompt_tokens", None) or 1
-        if self.max_context_tokens < longest + config.rollout.max_completion_tokens:
+    def check_run(self, run: RunView) -> None:
+        longest = run.task.longest_prompt or 1
+        if self.max_context_tokens < longest + run.rollout.max_completion_tokens:
             raise ConfigError(
                 f"model.max_context_tokens={self.max_context_tokens}: too small for the longest prompt "
-                f"(task.max_prompt_tokens) + rollout.max_completion_tokens={config.rollout.max_completion_tokens}; "
+                f"(task.max_prompt_tokens) + rollout.max_completion_tokens={run.rollout.max_completion_tokens}; "
                 "raise it to their sum or lower one of them."
             )
 
@@ -163,10 +169,14 @@ class PretrainedModel(Model):
     def bits(self) -> Literal[4, 8] | None:
         return 4 if self.load_in_4bit else 8 if self.load_in_8bit else None
 
-    def fitted(self, config: Any) -> Self:
+    @property
+    def weights_dtype(self) -> str:
+        return self.dtype
+
+    def fitted(self, run: RunView) -> Self:
         if self.dtype != "auto":
             return self
-        narrow = self.adapted and config.trainer.precision != "fp32"
+        narrow = self.adapted and run.trainer.precision != "fp32"
         return self.model_copy(update={"dtype": "bfloat16" if narrow else "float32"})
 
     def family(self) -> str | None:
@@ -188,8 +198,8 @@ class PretrainedModel(Model):
             )
         return self
 
-    def check_run(self, config: Any) -> None:
-        trainer, flash = config.trainer, self.attn_implementation == "flash_attention_2"
+    def check_run(self, run: RunView) -> None:
+        trainer, flash = run.trainer, self.attn_implementation == "flash_attention_2"
         if trainer.precision == "fp32" and (flash or self.dtype == "bfloat16"):
             key = f"attn_implementation={self.attn_implementation}" if flash else "dtype=bfloat16"
             raise ConfigError(f"trainer.precision=fp32: model.{key} computes in bfloat16; change one of them.")

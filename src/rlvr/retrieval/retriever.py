@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from pydantic import PrivateAttr, ValidationError
 
 from rlvr import registry
-from rlvr.data.rows import ascii_text
 from rlvr.errors import ConfigError, UserError, suggestion
 from rlvr.imports import described
+from rlvr.printable import ascii_text
 from rlvr.progress import progress
 from rlvr.retrieval.base import Corpus, Document, Found, RetrievalError, Search
 from rlvr.retrieval.settings import RetrievalSettings

@@ -139,12 +139,13 @@ class ServiceRetriever(Retriever, ABC):
                     raise
                 except Exception as error:  # no common base class; uncaught, the tool would tell the model
                     late = f"nothing within {self.retrieval.timeout_s:g} s"
-                    problem = late if isinstance(error, TimeoutError) else _shown(str(error) or type(error).__name__)
+                    said = str(error) or type(error).__name__
+                    problem = late if isinstance(error, TimeoutError) else f"{said[:200]!a}"
                     continue
                 if status == 200:
                     self._failed.append(False)
                     return self._parsed(text, kind)
-                problem = f"status {status}: {_shown(text)}"
+                problem = f"status {status}: {text[:200]!a}"
                 if status not in PASSING:
                     raise self._error(f"refuses the request ({problem}); check its address, key and model.")
         self._failed.append(True)
@@ -183,7 +184,7 @@ class ServiceRetriever(Retriever, ABC):
             wrong = first_wrong(error)
         except (ValueError, RecursionError):
             wrong = "this is not JSON"
-        raise self._error(f"answers with {_shown(text)} ({wrong}); is it the right one?")
+        raise self._error(f"answers with {text[:200]!a} ({wrong}); is it the right one?")
 
     def _error(self, what: str) -> RetrievalError:
         return RetrievalError(f"the service at {self._url} {what}")
@@ -283,8 +284,3 @@ def _authorization(api_key_var: str | None) -> dict[str, str]:
 
 def _is_plain(text: str) -> bool:
     return all("!" <= char <= "~" for char in text)
-
-
-def _shown(text: str) -> str:
-    """Foreign text, cut, on one line and without control characters."""
-    return ascii(text[:200])

@@ -8,7 +8,7 @@ from rlvr.settings import NonNegativeInt, PositiveFloat, PositiveInt, Settings, 
 
 def _read_by(retrievers: str, name: str, default: Any, description: str) -> Any:
     """A field for some retrievers only, see `Retriever.uses`."""
-    only_if = f"task.reads('{name}')  # task.retriever={retrievers.replace(' and ', ' or ')}"
+    only_if = f"'{name}' in task.retriever_reads  # task.retriever={retrievers.replace(' and ', ' or ')}"
     return setting(default, f"{retrievers}: {description}", only_if=only_if)
 
 

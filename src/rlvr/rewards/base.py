@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, Protocol, get_args
+from typing import Annotated, Any, ClassVar, Literal, Protocol, Self, get_args
 
 from pydantic import Field
 
 from rlvr.errors import ConfigError, UserError
+from rlvr.run_view import RunView, TaskView
 from rlvr.settings import Component, setting
 from rlvr.types import Attempt, Score
 
@@ -69,6 +71,7 @@ class Part(Component, ABC):
         needs_markers: reads the markers around reasoning and solution.
         needs_metadata: only scores examples with the metadata of a certain task.
         preload: modules imported in the worker process before it grades; the deadline starts afterwards.
+        reads_answer: reads the whole completion, or the place that `prompt.answer_in` names, as one answer.
         scores, instead: descriptions of the tasks it `suits`, and of the parts for other tasks.
     """
 
@@ -78,6 +81,7 @@ class Part(Component, ABC):
     needs_markers: ClassVar[bool] = False
     needs_metadata: ClassVar[bool] = False
     preload: ClassVar[tuple[str, ...]] = ()
+    reads_answer: ClassVar[bool] = False
     scores: ClassVar[str] = "any task"
     instead: ClassVar[str] = "another type"
 
@@ -91,22 +95,31 @@ class Part(Component, ABC):
         """
 
     @property
+    def user_function(self) -> str:
+        """Import path of the user's function that grades; empty: the class grades by itself."""
+        return ""
+
+    def bound(self, key: str, functions: Mapping[str, Callable[..., Any]]) -> Self:
+        """The part, able to grade; `functions` are Python objects without import path. ConfigError names `key`."""
+        return self
+
+    @property
     def reads_metadata(self) -> bool:
         """If False, the worker process gets the example without its metadata, which may be large."""
         return True
 
-    def suits(self, task: Any) -> bool:
+    def suits(self, task: TaskView) -> bool:
         return True
 
-    def check_run(self, config: Any) -> None:
-        if not self.suits(config.task):
+    def check_run(self, run: RunView) -> None:
+        if not self.suits(run.task):
             raise ConfigError(
-                f"reward: a part of type {self.name} scores {self.scores}, not task={config.task.name}; use "
+                f"reward: a part of type {self.name} scores {self.scores}, not task={run.task.name}; use "
                 f"{self.instead}."
             )
-        if self.needs_markers and config.prompt.answer_in != "solution":
+        if self.needs_markers and run.prompt.answer_in != "solution":
             raise ConfigError(
-                f"prompt.answer_in={config.prompt.answer_in}: the reward has a part of type {self.name}, which reads "
+                f"prompt.answer_in={run.prompt.answer_in}: the reward has a part of type {self.name}, which reads "
                 "markers; choose a reward without it, e.g. reward=numeric or reward=text, or set "
                 "prompt.answer_in=solution."
             )
@@ -114,6 +127,7 @@ class Part(Component, ABC):
 
 class AnswerPart(Part):
     in_process = True
+    reads_answer = True
 
     wrong_value: AtMostRight = setting(0.0, "value of a wrong answer; a right one has 1")
     invalid_value: AtMostRight = setting(0.0, "value of an unreadable answer, which counts as invalid")

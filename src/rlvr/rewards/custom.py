@@ -41,14 +41,18 @@ class Custom(Part):
     _function: Callable[..., Any] | None = PrivateAttr(None)
     _names: frozenset[str] = PrivateAttr(frozenset())
 
+    @property
+    def user_function(self) -> str:
+        return self.function
+
     def bound(self, key: str, functions: Mapping[str, Callable[..., Any]]) -> Self:
         """The part with its function: one of `functions`, without import path, or an imported one.
 
-        ConfigError, which starts with `key`, if it is missing or not callable; UserError if it cannot be pickled.
+        ConfigError, which names `key`, if it is missing or not callable; UserError if it cannot be pickled.
         """
         from rlvr.rewards.sandbox import packed
 
-        what = f"{key}={self.function}"
+        what = f"{key}.function={self.function}"
         function = functions.get(self.function) or imported(what, self.function, "function", callable)
         bound = self.model_copy()
         bound._function, bound._names = function, accepted_names(function, self.settings, what)
@@ -56,7 +60,7 @@ class Custom(Part):
         return bound
 
     def check_found(self, key: str) -> None:
-        self.bound(f"{key}.function", {})
+        self.bound(key, {})
 
     @property
     def reads_metadata(self) -> bool:

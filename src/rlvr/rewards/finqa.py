@@ -9,13 +9,16 @@ Execution accuracy ignores the reasoning: `add(94, 0)` is right for a gold of 94
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
+from rlvr.errors import UserError
 from rlvr.registry import register
 from rlvr.rewards.base import AnswerPart, Grade
+from rlvr.rewards.metrics import NO_ANSWER, Metric
 from rlvr.rewards.official.finqa import ProgramError, execute, is_correct_result, same_program, tokens
+from rlvr.run_view import TaskView
 from rlvr.settings import setting
-from rlvr.types import Attempt, Example
+from rlvr.types import Attempt, Example, GradedAnswer
 
 NOTHING = "n/a"  # result of a program without steps
 FOR_EXECUTION = ("table", "exe_ans")
@@ -82,5 +85,20 @@ class FinqaProgram(AnswerPart):
                 return Grade.failed(f"the gold program of example {example.id!r} cannot be read: {error}"[:500])
         return Grade(value=1.0 if right else self.wrong_value)
 
-    def suits(self, task: Any) -> bool:
+    def suits(self, task: TaskView) -> bool:
         return task.answer_kind == "program"
+
+
+class FinqaProgramMetric(Metric):
+    """Official execution accuracy of a program. Votes are for results: `0.01639`."""
+
+    async def grade(self, attempt: Attempt) -> GradedAnswer:
+        example, program = attempt.example, attempt.answer
+        missing = missing_metadata(example)
+        if missing is not None:
+            raise UserError(f"{missing}: programs cannot be graded; correct the data or ask for numbers.")
+        found = None if program is None else readable_program(program, example)
+        if found is None:
+            return NO_ANSWER
+        result = found[1]
+        return GradedAnswer(answer=str(result), correct=is_correct_result(False, result, example.metadata["exe_ans"]))

@@ -2,6 +2,7 @@
 
 from rlvr.registry import register
 from rlvr.rewards.base import AnswerPart, Grade
+from rlvr.rewards.parts import PartMetric, PartRunner
 from rlvr.types import Attempt
 
 MAX_ANSWER_CHARS = 1_000
@@ -38,3 +39,10 @@ class MathEqual(AnswerPart):
         if found == "no answer":
             return Grade(value=self.invalid_value, status="invalid")
         return Grade(value=1.0 if found == "equal" else self.wrong_value)
+
+
+@register("metric", "math")
+class MathMetric(PartMetric):
+    """Right if the expression is equivalent to the gold, by math-verify. Votes: the expression as written."""
+
+    runner = PartRunner("math", MathEqual())

@@ -13,7 +13,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from rlvr.registry import register
 from rlvr.rewards.base import INVALID, Grade, Part, Verifier
@@ -23,6 +23,7 @@ from rlvr.rewards.official import hotpotqa, musique
 from rlvr.rewards.official.text import normalize_answer
 from rlvr.rewards.text import golds_of
 from rlvr.rewards.trace import MAX_CITES, Trace
+from rlvr.run_view import RunView, TaskView
 from rlvr.settings import setting
 from rlvr.types import Attempt, Score
 
@@ -140,19 +141,18 @@ class _DocumentPart(Part):
     in_process = True
     scores, instead = "tasks with documents (musique, hotpotqa, wiki2)", "text"
 
-    def suits(self, task: Any) -> bool:
+    def suits(self, task: TaskView) -> bool:
         return task.has_documents
 
     @property
     def hop_rule(self) -> HopWeight:
         return "none"
 
-    def remarks(self, config: Any) -> Iterator[str]:
-        std = getattr(config.algorithm, "std_normalization", "none")
-        if self.weight and self.hop_rule != "none" and std != "none":
+    def remarks(self, run: RunView) -> Iterator[str]:
+        if self.weight and self.hop_rule != "none" and run.algorithm.divides_by_std:
             yield (
                 "all episodes of a question share its factor for hops, which "
-                f"algorithm.std_normalization={std} divides out again; algorithm=dr_grpo keeps it"
+                "algorithm.std_normalization divides out again; algorithm=dr_grpo keeps it"
             )
 
 

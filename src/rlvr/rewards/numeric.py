@@ -4,17 +4,21 @@ An unreadable prediction is `invalid`. An unreadable gold is an error in the dat
 never equals anything.
 """
 
+from collections.abc import Callable
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any, Self
+from typing import ClassVar, Self
 
 from pydantic import model_validator
 
+from rlvr.errors import UserError
 from rlvr.registry import register
 from rlvr.rewards.base import AnswerPart, Grade, Part
+from rlvr.rewards.metrics import NO_ANSWER, Metric
 from rlvr.rewards.numbers import Answer, Number, YesNo, close, parse_answer, readings, same_answer
+from rlvr.run_view import TaskView
 from rlvr.settings import NonNegativeFloat, Share, setting, wrong
-from rlvr.types import Attempt, Example
+from rlvr.types import Attempt, Example, GradedAnswer
 
 FINQA_PLACES = 5  # decimals of FinQA's golds
 FINQA_DIGITS = 3  # minimum digits of an answer to match a gold with more
@@ -152,5 +156,31 @@ class FinqaNumeric(_Compared):
         near = close(prediction, gold, tolerance, stated_scale=True)
         return self.approximate_credit if near else self.wrong_value
 
-    def suits(self, task: Any) -> bool:
+    def suits(self, task: TaskView) -> bool:
         return task.answer_kind != "program"
+
+
+@register("metric", "numeric")
+class NumericMetric(Metric):
+    """Right if the number equals the gold exactly (`18.0`, `$18`, `18 eggs`), or yes/no agree. Votes: `18`."""
+
+    is_same: ClassVar[Callable[[Answer, Answer], bool]] = staticmethod(same_answer)
+
+    async def grade(self, attempt: Attempt) -> GradedAnswer:
+        gold = gold_answer(attempt.example.answer)
+        if gold is None:
+            raise UserError(f"{unreadable_gold(attempt.example)}: correct the data or choose another metric.")
+        prediction = prediction_of(attempt)
+        if prediction is None:
+            return NO_ANSWER
+        return GradedAnswer(answer=str(prediction), correct=self.is_same(prediction, gold))
+
+
+class FinqaMetric(NumericMetric):
+    """Right if the number is `exe_ans`, or `exe_ans` rounded to the 3 or more digits of the answer; or yes/no agree.
+
+    0.34719, 34.7% and 34.72% are right for 0.34719; 35% and 34.8% are not. The official scorer (`rlvr score`) requires
+    all 5 decimals.
+    """
+
+    is_same = staticmethod(same_in_finqa)

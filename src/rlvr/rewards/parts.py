@@ -19,17 +19,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, replace
 from functools import cached_property
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from rlvr import imports
-from rlvr.errors import ConfigError
+from rlvr.errors import ConfigError, UserError
 from rlvr.imports import described
 from rlvr.rewards.base import INVALID, STATES, Grade, Part, RewardError
-from rlvr.rewards.custom import Custom
 from rlvr.rewards.extract import AnswerFormat
+from rlvr.rewards.metrics import NO_ANSWER, Metric
 from rlvr.rewards.sandbox import CallResult, Sandbox, packed
 from rlvr.rewards.settings import RewardSettings
-from rlvr.types import Attempt, Example, Score, StopReason, TurnText
+from rlvr.types import Attempt, Example, GradedAnswer, Score, StopReason, TurnText
 
 NEEDED = "must return one finite number, or None for a completion that it cannot read"
 
@@ -44,10 +44,7 @@ def make_verifier(
 
     `functions` are Python objects without import path, by the path in the settings.
     """
-    parts = {
-        name: part.bound(f"reward.parts.{name}.function", functions or {}) if isinstance(part, Custom) else part
-        for name, part in reward.parts.items()
-    }
+    parts = {name: part.bound(f"reward.parts.{name}", functions or {}) for name, part in reward.parts.items()}
     return PartsVerifier(parts, answer_format, sandbox)
 
 
@@ -91,9 +88,9 @@ class PartsVerifier:
         turn = TurnText(prompt="", completion=text, text=text, stop_reason=StopReason.STOP, num_tokens=1)
         attempt = Attempt.of(example, [turn]).with_format(self._format, self._sandbox)
         for name, runner in self._waiting.items():
-            if not isinstance(runner.part, Custom):
+            if not runner.part.user_function:
                 continue
-            what = f"reward.parts.{name}.function={runner.part.function}:"
+            what = f"reward.parts.{name}.function={runner.part.user_function}:"
             where = f"for the right answer {text[:200]!r} of example {example.id}"
             result = runner.submit(attempt).result()
             if result.status == "exception" and max_error_share < 1:
@@ -225,3 +222,25 @@ def to_grade(found: object) -> Grade | str:
         if isinstance(number, numbers.Real) and math.isfinite(number):
             return replace(grade, value=float(number))
     return f"{type(value).__name__} {value!r:.80}"
+
+
+class PartMetric(Metric):
+    """Right if a reward part with default settings gives the full value 1.
+
+    If the part fails, the answer is neither right nor wrong, and the grade names the failure.
+    """
+
+    uses_sandbox = True
+    runner: ClassVar[PartRunner]
+
+    async def grade(self, attempt: Attempt) -> GradedAnswer:
+        self.runner.preload(attempt.sandbox)
+        grade = await self.runner.grade(attempt)
+        if grade.bad_data:
+            raise UserError(f"{grade.message}: correct the data or choose another metric.")
+        if grade.status == "error":
+            return GradedAnswer(answer=None, correct=False, failure=grade.message or "no message")
+        answer = attempt.answer
+        if answer is None or grade.status == "invalid":
+            return NO_ANSWER
+        return GradedAnswer(answer=answer, correct=grade.value >= 1.0 - 1e-9)

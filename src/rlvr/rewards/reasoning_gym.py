@@ -9,6 +9,8 @@ from typing import Any, cast
 from rlvr.errors import UserError, install
 from rlvr.registry import register
 from rlvr.rewards.base import INVALID, Grade, Part
+from rlvr.rewards.parts import PartMetric, PartRunner
+from rlvr.run_view import TaskView
 from rlvr.types import Attempt
 
 
@@ -34,7 +36,7 @@ class ReasoningGym(Part):
         value = None if answer is None else score(metadata["dataset"], settings, answer, metadata["entry"])
         return INVALID if value is None else Grade(value=value)
 
-    def suits(self, task: Any) -> bool:
+    def suits(self, task: TaskView) -> bool:
         return task.brings_verifier
 
 
@@ -58,3 +60,9 @@ def _scorer(dataset: str, settings: str) -> Callable[[str, Mapping[str, Any]], f
     import reasoning_gym
 
     return cast(Any, reasoning_gym.create_dataset(dataset, **json.loads(settings)).score_answer)
+
+
+class ReasoningGymMetric(PartMetric):
+    """Right if reasoning_gym's own verifier gives the full value."""
+
+    runner = PartRunner("reasoning_gym", ReasoningGym())

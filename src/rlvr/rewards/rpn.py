@@ -11,13 +11,13 @@ The direct answer `5 <eoe>` is also boxed: there e = 8, and word 6 is the prompt
 
 from dataclasses import replace
 from itertools import pairwise, repeat
-from typing import Any
 
 from rlvr.registry import register
 from rlvr.rewards.base import INVALID, Grade, Part, Verifier
 from rlvr.rewards.expressions import Arithmetic, reduce_once
 from rlvr.rewards.extract import END, EQUALS, after_equals
 from rlvr.rewards.trace import MAX_STEPS, make_step
+from rlvr.run_view import TaskView
 from rlvr.types import Attempt, Score
 
 BEGIN = "<boe>"
@@ -44,7 +44,7 @@ class _WordsPart(Part):
     in_process = True
     scores, instead = "tasks with the words <eoe> and =", "text, numeric or math"
 
-    def suits(self, task: Any) -> bool:
+    def suits(self, task: TaskView) -> bool:
         return task.made_of_words
 
 

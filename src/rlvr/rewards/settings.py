@@ -8,7 +8,7 @@ from pydantic import model_validator
 from rlvr.rewards.base import Part
 from rlvr.settings import PositiveFloat, PositiveInt, Settings, Share, chosen, setting, wrong
 
-_SANDBOX = "uses_sandbox or task.metric_uses_sandbox"
+_SANDBOX = "uses_sandbox or task.metric_uses_sandbox  # a part or a metric that runs in a separate process"
 
 METRICS = ("mean", "std", "within_group_std")  # `reward/...` metrics other than the parts
 

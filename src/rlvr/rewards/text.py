@@ -17,10 +17,11 @@ from typing import Literal
 from rlvr.errors import UserError
 from rlvr.registry import register
 from rlvr.rewards.base import INVALID, Grade, Part
+from rlvr.rewards.metrics import NO_ANSWER, Metric
 from rlvr.rewards.numbers import Number, parse_answer, same_answer
 from rlvr.rewards.official.text import normalize_answer, overlap
 from rlvr.settings import setting
-from rlvr.types import Attempt, Example
+from rlvr.types import Attempt, Example, GradedAnswer
 
 CLOSED = (["yes"], ["no"], ["noanswer"])
 _MARKS = re.compile(r"(?<![A-Za-z])[-.](?=\.?[0-9])|(?<=[0-9])[/:](?=[0-9])|(?<=[\w+])[#+]")
@@ -55,6 +56,7 @@ class TextMatch(Part):
     """Exact match or F1 of the normalized words with the best of the golds; no answer is invalid, 0."""
 
     in_process = True
+    reads_answer = True
 
     metric: Literal["em", "f1"] = setting("f1", "em: all words equal; f1: harmonic mean of precision and recall")
 
@@ -90,3 +92,23 @@ def _f1(text: str, gold: str) -> float:
     if words != gold_words and (words in CLOSED or gold_words in CLOSED):
         return 0.0
     return overlap(words, gold_words).f1
+
+
+@register("metric", "text")
+class TextMetric(Metric):
+    """Exact match of the normalized text with the answer or one of metadata `aliases`. Votes: the normalized text."""
+
+    async def grade(self, attempt: Attempt) -> GradedAnswer:
+        text = attempt.answer
+        if text is None:
+            return NO_ANSWER
+        return GradedAnswer(answer=normalize(text), correct=is_match(text, golds_of(attempt.example)))
+
+
+@register("metric", "exact")
+class ExactMetric(Metric):
+    """Right if the answer equals the gold, except for surrounding whitespace."""
+
+    async def grade(self, attempt: Attempt) -> GradedAnswer:
+        text = attempt.answer
+        return NO_ANSWER if text is None else GradedAnswer(answer=text, correct=text == attempt.example.answer.strip())

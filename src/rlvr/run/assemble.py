@@ -14,9 +14,8 @@ from rlvr.core.engine.base import Engine
 from rlvr.core.episode import ChatCodec, ChatModel
 from rlvr.core.executor import Background, Executor
 from rlvr.core.loop import Recorder, TrainingRun
-from rlvr.core.packing import Layout, Packing
+from rlvr.core.packing import Packing
 from rlvr.core.rollout import RolloutSchedule, RolloutSource
-from rlvr.core.settings import cpu_tokens
 from rlvr.core.trainer import Trainer
 from rlvr.errors import UserError
 from rlvr.evaluation.players import LocalPlayer
@@ -24,8 +23,8 @@ from rlvr.evaluation.summary import combine
 from rlvr.models.devices import in_bf16, line_columns
 from rlvr.models.loading import value_head
 from rlvr.models.policy import HubPolicy
-from rlvr.run.evaluation import evaluate_all
-from rlvr.run.memory import fitted, plan_run
+from rlvr.run.evaluate_sets import evaluate_all
+from rlvr.run.memory import agreed, plan_run
 from rlvr.run.policies import Sampler, Setup, make_engine
 from rlvr.run.ranks import note_of_rank
 from rlvr.run.tasks import context_tokens, make_chat
@@ -45,14 +44,20 @@ from rlvr.types import Episode, Example, GradedAnswer, Group
 
 def assemble(setup: Setup, policy: HubPolicy, trackers: Trackers) -> TrainingRun:
     """All components of the loop, restored from the last complete checkpoint if there is one."""
-    task, note = setup.tasks.own, setup.console.note
-    chat, layout = make_chat(setup.config, policy, task), choose_layout(policy)
-    memory = plan_run(setup.config, policy, chat, task, layout=layout, world=setup.world)
+    config, world, task, note = setup.config, setup.world, setup.tasks.own, setup.console.note
+    chat, layout = make_chat(config, policy, task), choose_layout(policy)
+    memory = agreed(plan_run(config, policy, chat, task, layout=layout, world=world), world)
     for line in memory.lines:
         note(line)
-    setup = replace(setup, config=fitted(setup.config, memory, setup.world))
-    config, world = setup.config, setup.world
-    engine = make_engine(config, policy, setup.folder.root, world, note_of_rank(config, world, note), setup.stopped)
+    engine = make_engine(
+        config,
+        policy,
+        setup.folder.root,
+        world,
+        note_of_rank(config, world, note),
+        setup.stopped,
+        max_batch_size=memory.max_batch_size if memory.samples_fewer else None,
+    )
     if "values" in config.algorithm.needs:
         critic = value_head(policy.model.config.get_text_config().hidden_size).to(policy.model.device)
         policy = replace(policy, value_head=critic)
@@ -62,7 +67,8 @@ def assemble(setup: Setup, policy: HubPolicy, trackers: Trackers) -> TrainingRun
         max_completion_tokens=config.rollout.max_completion_tokens,
         temperature=config.rollout.temperature,
     )
-    trainer = make_trainer(setup, policy, objective, layout)
+    packing = Packing(layout=layout, max_tokens=memory.microbatch_tokens, columns=line_columns(policy.model), note=note)
+    trainer = make_trainer(setup, policy, objective, packing)
     metrics_file = MetricsFile(setup.folder.metrics)
     checkpoints = CheckpointSchedule(
         folder=setup.folder.checkpoints,
@@ -105,7 +111,7 @@ def make_rollouts(setup: Setup, policy: HubPolicy, engine: Sampler, chat: Chat) 
     )
 
 
-def make_trainer(setup: Setup, policy: HubPolicy, objective: Objective, layout: Layout) -> Trainer:
+def make_trainer(setup: Setup, policy: HubPolicy, objective: Objective, packing: Packing) -> Trainer:
     """The trainer; it may shard the policy's weights, so make the engine first."""
     settings, world = setup.config.trainer, setup.world
     bf16 = world.first(in_bf16(settings.precision, policy.model))
@@ -114,12 +120,7 @@ def make_trainer(setup: Setup, policy: HubPolicy, objective: Objective, layout: 
         objective=objective,
         settings=settings,
         seed=setup.config.seed,
-        packing=Packing(
-            layout=layout,
-            max_tokens=cpu_tokens(settings.microbatch_tokens),
-            columns=line_columns(policy.model),
-            note=setup.console.note,
-        ),
+        packing=packing,
         parallel=make_parallel(settings, world, bf16=bf16),
     )
 

@@ -6,13 +6,15 @@ from dataclasses import dataclass
 
 from rlvr.config import Config
 from rlvr.core.engine import LocalEngine
-from rlvr.engines.openai import PREFIX, Endpoint, open_endpoint
-from rlvr.evaluation.players import EndpointPlayer, LocalPlayer, Player
+from rlvr.engines.openai import Endpoint, open_endpoint
+from rlvr.evaluation.endpoint import EndpointPlayer
+from rlvr.evaluation.players import LocalPlayer, Player
 from rlvr.models.devices import choose_device, choose_products
 from rlvr.models.fingerprint import fingerprint
 from rlvr.models.loading import load_for_inference
 from rlvr.models.policy import HubPolicy
 from rlvr.models.settings import PretrainedModel
+from rlvr.places import ENDPOINT
 from rlvr.progress import progress
 from rlvr.run.policies import set_threads
 from rlvr.run.sources import weights_of
@@ -70,7 +72,7 @@ def open_model(model: str, settings: PretrainedModel | None = None, device: str 
     under an adapter; whole models are float32. `device` is as `trainer.device`. UserError if the model is missing or
     damaged, or the endpoint does not answer.
     """
-    if model.startswith(PREFIX):
+    if model.startswith(ENDPOINT):
         endpoint = open_endpoint(model)
         yield Loaded(source=model, model=endpoint, fingerprint=endpoint.fingerprint)
         return

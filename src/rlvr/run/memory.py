@@ -1,5 +1,6 @@
 """The memory plan of a run."""
 
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -55,11 +56,6 @@ def plan_run(config: Config, policy: HubPolicy, chat: Chat, task: Task, *, layou
     return plan_memory(policy, demand, setting=trainer.microbatch_tokens, available=available)
 
 
-def fitted(config: Config, plan: MemoryPlan, world: World) -> Config:
-    """The configuration with the plan's numbers, the same on every rank."""
-    tokens = min(world.gather(plan.microbatch_tokens))
-    config = config.model_copy(update={"trainer": config.trainer.model_copy(update={"microbatch_tokens": tokens})})
-    if not plan.samples_fewer or not config.engine.in_process:
-        return config
-    engine = config.engine.model_copy(update={"max_batch_size": plan.max_batch_size})
-    return config.model_copy(update={"engine": engine})
+def agreed(plan: MemoryPlan, world: World) -> MemoryPlan:
+    """The plan with microbatches that fit on every rank; collective."""
+    return replace(plan, microbatch_tokens=min(world.gather(plan.microbatch_tokens)))

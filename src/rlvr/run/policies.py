@@ -5,16 +5,17 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlvr.config import Config
 from rlvr.core.engine import LocalEngine
+from rlvr.core.engine.base import Engine
 from rlvr.core.settings import cpu_tokens
 from rlvr.core.world import ALONE, World
 from rlvr.engines.settings import LocalEngineSettings, VllmEngineSettings
-from rlvr.engines.vllm import VllmEngine, check_servers, expect
 from rlvr.errors import UserError
 from rlvr.models.devices import choose_device, choose_products, frozen_copy, in_bf16, move, sampling_dtype
 from rlvr.models.loading import load_for_inference, load_policy
@@ -35,8 +36,14 @@ from rlvr.training.warm_start_cache import content_key, keep, restore
 ONE_THREAD_BELOW = 500_000
 """One thread is faster below this parameter count: two were 1.5x slower at 150k and 1.5x faster at 900k."""
 
-Sampler = LocalEngine | VllmEngine
 Stopped = Callable[[], bool]
+
+
+class Sampler(Engine, Protocol):
+    """An engine that knows its longest row."""
+
+    @property
+    def max_context_tokens(self) -> int: ...  # of prompt and completion together
 
 
 def check_engine(config: Config, policy: HubPolicy | None = None) -> None:
@@ -44,6 +51,8 @@ def check_engine(config: Config, policy: HubPolicy | None = None) -> None:
     before the warm start."""
     engine = config.engine
     if isinstance(engine, VllmEngineSettings):
+        from rlvr.engines.vllm import check_servers, expect
+
         if engine.weights_dir is not None:
             with writing(Path(engine.weights_dir)):
                 Path(engine.weights_dir).mkdir(parents=True, exist_ok=True)
@@ -58,11 +67,15 @@ def make_engine(
     world: World = ALONE,
     on_note: Callable[[str], None] = lambda text: None,
     stopped: Callable[[], bool] = lambda: False,
+    max_batch_size: int | None = None,
 ) -> Sampler:
     """The engine that samples for training: on the policy's own weights; on a copy if sampling overlaps training or
-    weights are sharded (fsdp2: call before the trainer shards them); or on remote servers. `folder` is the run's."""
+    weights are sharded (fsdp2: call before the trainer shards them); or on remote servers. `folder` is the run's,
+    `max_batch_size` what memory allows if that is less than the engine's own."""
     engine, context = config.engine, context_tokens(policy)
     if isinstance(engine, VllmEngineSettings):
+        from rlvr.engines.vllm import VllmEngine
+
         weights_dir = folder / "weights" if engine.weights_dir is None else Path(engine.weights_dir) / folder.name
         return VllmEngine(
             policy, engine, weights_dir, max_context_tokens=context, world=world, on_note=on_note, stopped=stopped
@@ -73,7 +86,7 @@ def make_engine(
         on_note(f"sampling from a {str(dtype).removeprefix('torch.')} copy of the weights (engine.dtype)")
     return LocalEngine(
         policy.model if alone else frozen_copy(policy.model, dtype),
-        max_batch_size=engine.max_batch_size,
+        max_batch_size=max_batch_size or engine.max_batch_size,
         max_context_tokens=context,
         weights=None if alone else policy.trained_weights,
         on_note=on_note,

@@ -7,14 +7,16 @@ from pathlib import Path
 from rlvr import imports
 from rlvr.config import Config
 from rlvr.config.compose import NO_TRACKER, load_config, load_task_config
-from rlvr.engines.openai import PREFIX, read_address
 from rlvr.errors import ConfigError, UserError, nearest
+from rlvr.places import ENDPOINT
 
 
 def own_config(model: str, overrides: Sequence[str] = (), config_dir: str | None = None) -> Config | None:
     """The settings of the model's run, if it has one; nothing is reported to its trackers."""
     imports.look_in(config_dir)
-    if model.startswith(PREFIX):
+    if model.startswith(ENDPOINT):
+        from rlvr.engines.openai import read_address
+
         read_address(model)
         return None
     root = run_of(Path(model))
@@ -41,7 +43,7 @@ def inference_config(
 
 
 def _refuse(model: str) -> Config:
-    if model.startswith(PREFIX) or Path(model).exists():
+    if model.startswith(ENDPOINT) or Path(model).exists():
         raise ConfigError(f"{model} is no run folder and so has no task of its own: add --task, e.g. --task rpn.")
     raise UserError(
         f"there is no folder {model}{near(Path(model))}: name a run folder, or a Hub id with --task, e.g. --task rpn."
@@ -68,7 +70,7 @@ def with_absolute_model(config: Config) -> Config:
 
 def servable(model: str) -> str:
     """The weights to serve, as `weights_of`. ConfigError for an endpoint."""
-    if model.startswith(PREFIX):
+    if model.startswith(ENDPOINT):
         raise ConfigError(f"{model} is an endpoint already: name a folder or a Hub id to serve.")
     return weights_of(model)
 

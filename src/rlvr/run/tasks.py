@@ -14,7 +14,6 @@ from rlvr.rewards.parts import PartsVerifier, make_verifier
 from rlvr.rewards.sandbox import Sandbox
 from rlvr.run.errors import in_the_users_words
 from rlvr.tasks.base import Functions, Reads, Task, TaskContext
-from rlvr.tasks.dataset import DatasetTask
 from rlvr.tasks.prompting import Prompter, resolve_markers
 from rlvr.tasks.settings import TaskBundle
 from rlvr.types import Message, ToolSchema
@@ -133,6 +132,5 @@ def open_tasks(config: Config, family: str | None, functions: Functions, *, read
             own = opener.open(config, config.set_name, config.seed)
         for part in own.eval_sets():
             for other in also:
-                if isinstance(part, DatasetTask) and isinstance(other, DatasetTask):
-                    part.hold_out_for(other)
+                part.hold_out_for(other)
         yield Tasks(own=own, also=also, verifiers=opener.verifiers)

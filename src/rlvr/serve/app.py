@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from rlvr.serve.endpoint import Endpoint, Limits, Metrics, refusal
 from rlvr.serve.requests import chat_choices, text_choices
 from rlvr.serve.sampling import Pool, Served
-from rlvr.serve.schemas import ApiError, ChatRequest, CompletionRequest, shown
+from rlvr.serve.schemas import ApiError, ChatRequest, CompletionRequest, in_message
 
 
 def make_app(served: Served, pool: Pool, limits: Limits, api_key: str | None = None) -> ASGIApp:
@@ -46,12 +46,12 @@ def make_app(served: Served, pool: Pool, limits: Limits, api_key: str | None = N
     async def model(request: Request) -> Response:
         name = request.path_params["name"]
         if name not in served.names:
-            return refusal(ApiError(404, f"{shown(name)} is not served here; there is {', '.join(served.names)}."))
+            return refusal(ApiError(404, f"{in_message(name)} is not served here; there is {', '.join(served.names)}."))
         return JSONResponse(described(name))
 
     async def refuse(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        detail = f"there is no {request.method} {shown(request.url.path)} here; docs/serve.md says what there is."
+        detail = f"there is no {request.method} {in_message(request.url.path)} here; docs/serve.md says what there is."
         return refusal(ApiError(error.status_code, detail))
 
     post = partial(Endpoint, served=served, pool=pool, limits=limits, metrics=metrics)

@@ -18,8 +18,8 @@ from rlvr.serve.schemas import (
     ChatRequest,
     CompletionRequest,
     Tool,
+    in_message,
     invalid,
-    shown,
 )
 from rlvr.types import Message, SamplingParams, ToolCall, ToolSchema
 
@@ -167,7 +167,7 @@ def _check_model(request: ApiRequest, served: Served) -> None:
     if request.model and request.model not in served.names:
         near = nearest(request.model[:200], served.names)
         hint = f"did you mean {near}?" if near else f"there is {', '.join(served.names)}."
-        message = f"model: {shown(request.model)} is not served here; {hint}"
+        message = f"model: {in_message(request.model)} is not served here; {hint}"
         raise ApiError(404, message, field="model", code="model_not_found")
 
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rlvr.errors import nearest
+from rlvr.printable import cut
 
 TYPES = {401: "authentication_error", 404: "not_found_error", 429: "overloaded_error"}
 
@@ -186,9 +187,9 @@ def _check_extra(kind: type[ApiRequest], name: str, value: Any) -> None:
     if name not in NEUTRAL:
         near = nearest(name[:200], kind.model_fields)
         hint = f"did you mean {near}?" if near else "leave it out."
-        raise ApiError(400, f"{shown(name)} is no field that this server knows; {hint}", field=name[:MAX_SHOWN])
+        raise ApiError(400, f"{in_message(name)} is no field that this server knows; {hint}", field=name[:MAX_SHOWN])
     if not any(value == same and isinstance(value, bool) == isinstance(same, bool) for same in NEUTRAL[name]):
-        raise invalid(name, f"this server does not support it; leave it out (got {shown(value)}).")
+        raise invalid(name, f"this server does not support it; leave it out (got {in_message(value)}).")
 
 
 def _refused(error: ValidationError) -> ApiError:
@@ -207,10 +208,9 @@ def _refused(error: ValidationError) -> ApiError:
         return invalid(place, "it is missing.")
     if not worst["loc"]:
         return ApiError(400, f"the body is no JSON object: {worst['msg']}.")
-    return invalid(place, f"{worst['msg']} (got {shown(worst['input'])}).")
+    return invalid(place, f"{worst['msg']} (got {in_message(worst['input'])}).")
 
 
-def shown(value: Any) -> str:
+def in_message(value: Any) -> str:
     """A value for a message, short and in printable ASCII."""
-    text = ascii(value)
-    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
+    return cut(ascii(value), MAX_SHOWN)

@@ -129,6 +129,9 @@ class Task(ABC):
         Raises UserError if none remain.
         """
 
+    def hold_out_for(self, other: Task) -> None:  # noqa: B027 - tasks without rows have nothing to leave out
+        """Never train on what `other` evaluates, where both read rows of data."""
+
     def eval_sets(self) -> tuple[Task, ...]:
         """The separately evaluated tasks: the task itself, or the parts of a mix."""
         return (self,)

@@ -12,10 +12,11 @@ from typing import Any
 
 from rlvr.core.env import Env
 from rlvr.data.problems import Problem, fingerprint, hash_rank, is_held_out
-from rlvr.data.rows import DataError, Row, ascii_text, printable
+from rlvr.data.rows import DataError, Row
 from rlvr.data.sources import Keep, ListSource, Source, anything
 from rlvr.envs.single_turn import SingleTurnEnv
 from rlvr.errors import ConfigError, UserError
+from rlvr.printable import ascii_text, printable
 from rlvr.rewards.metrics import Metric
 from rlvr.rewards.trace import TracedAnswer
 from rlvr.seeding import EVAL_SEED, derive_seed
@@ -169,8 +170,10 @@ class DatasetTask(Task):
         """Numbers of training and held-out problems; None for an endless source."""
         return self.source.sizes
 
-    def hold_out_for(self, other: DatasetTask) -> None:
+    def hold_out_for(self, other: Task) -> None:
         """Exclude training problems that ask the same as a problem held out by the other task; noted."""
+        if not isinstance(other, DatasetTask):
+            return
         for _, num, total in self.source.leave_out(lambda problem: not other.source.holds_out(problem.key), anything):
             self.notes += overlap(num, total, f"held out by {other.name}")
         self._fill_shot_pool()
@@ -295,14 +298,14 @@ def make_data(parts: tuple[Part | None, Part], *, where: str, max_train: int | N
     train, held_out = parts
     keys = {problem.key for problem in held_out.problems}
     kept = [problem for problem in train.problems if problem.key not in keys] if train else []
-    notes: list[str] = []
+    place, notes = printable(where, keep=""), list[str]()
     for kind, part in (("training", train), ("held-out", held_out)):
         notes += part.notes(kind) if part else []
         if part and not part.problems:
-            raise DataError(f"{printable(where)}: no {kind} row can be used; {'; '.join(part.notes(kind))}.")
+            raise DataError(f"{place}: no {kind} row can be used; {'; '.join(part.notes(kind))}.")
     if train is not None:
         notes += overlap(len(train.problems) - len(kept), len(train.problems), "held out")
     kept = kept[:max_train]
     training = f"{len(kept):,} training and " if train else ""
-    sizes = f"{training}{len(held_out.problems):,} held-out examples from {printable(where)}"
+    sizes = f"{training}{len(held_out.problems):,} held-out examples from {place}"
     return Data(source=ListSource(kept, held_out.problems, **order), notes=(sizes, *notes))

@@ -19,8 +19,11 @@ from rlvr.data.problems import Problem, fingerprint
 from rlvr.data.rows import Cell, FilledText, Row, clean, number_text
 from rlvr.errors import ConfigError
 from rlvr.registry import register
-from rlvr.rewards.metrics import FinqaMetric, FinqaProgramMetric, Metric
+from rlvr.rewards.finqa import FinqaProgramMetric
+from rlvr.rewards.metrics import Metric
 from rlvr.rewards.numbers import parse_answer
+from rlvr.rewards.numeric import FinqaMetric
+from rlvr.run_view import RunView
 from rlvr.settings import Text, setting
 from rlvr.tasks.dataset import NO_GOLD
 from rlvr.tasks.settings import DataPath, SplitSettings, data_folder
@@ -53,13 +56,13 @@ class Finqa(SplitSettings):
     def make_metric(self) -> Metric:
         return FinqaProgramMetric() if self.answer == "program" else FinqaMetric()
 
-    def check_run(self, config: Any) -> None:
-        super().check_run(config)
-        text, wants_program = config.prompt.text, self.answer == "program"
+    def check_run(self, run: RunView) -> None:
+        super().check_run(run)
+        text, wants_program = run.prompt.text, self.answer == "program"
         if CALL.search(text) is not None:
             is_wrong = not wants_program
         else:
-            is_wrong = wants_program and config.prompt.system and "program" not in text.lower()
+            is_wrong = wants_program and run.prompt.system and "program" not in text.lower()
         if is_wrong:
             raise ConfigError(
                 f"task.answer={self.answer}: the prompt asks for a {'number' if wants_program else 'program'}, so no "

@@ -21,11 +21,13 @@ from pydantic import BaseModel, ValidationError
 
 from rlvr import imports
 from rlvr.data.problems import Problem, fingerprint
-from rlvr.data.rows import DataError, FilledText, Row, ascii_text, shown
+from rlvr.data.rows import DataError, FilledText, Row, with_kind
 from rlvr.data.sources import ReplaySource
 from rlvr.envs.tools import Tool, make_tool
 from rlvr.errors import ConfigError, UserError, suggestion
+from rlvr.printable import ascii_text
 from rlvr.registry import register
+from rlvr.run_view import RunView
 from rlvr.settings import ImportPath, PositiveInt, Text, setting
 from rlvr.tasks.base import TaskContext
 from rlvr.tasks.columns import answers
@@ -36,7 +38,7 @@ from rlvr.types import Example
 
 Scalar = bool | int | float | str
 SPECIAL = ("<pad>", "<boe>", "<eoe>")
-TOOLS = "has_tools # a task with tools"
+TOOLS = "has_tools  # a task with tools"
 
 
 class ExamplesTask(MetricSettings):
@@ -97,8 +99,8 @@ class ExamplesTask(MetricSettings):
             what = "" if isinstance(error, UserError) else "tools: "
             raise ConfigError(f"task={self.name}: {what}{error}") from error
 
-    def check_run(self, config: Any) -> None:
-        super().check_run(config)
+    def check_run(self, run: RunView) -> None:
+        super().check_run(run)
         self.toolbox()
 
     def environments(self, context: TaskContext) -> ToolEnvironments | None:
@@ -175,7 +177,7 @@ def _problem_of(task: ExamplesTask, item: Any, place: str, tools: Mapping[str, T
     if not isinstance(item, Mapping):
         raise DataError(
             f"{place}: must be (question, answer), (question, answer, demonstration) or a dict with these, but is "
-            f"{shown(item)}."
+            f"{with_kind(item)}."
         )
     row = Row(place, {name: _in_words(task, value, f"{place}: field {name!r}") for name, value in item.items()})
     found: _Item = row.read(_Item)

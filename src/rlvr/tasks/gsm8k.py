@@ -8,8 +8,9 @@ from pydantic import Field
 from rlvr.data.problems import Problem, fingerprint
 from rlvr.data.rows import FilledText, Row, clean
 from rlvr.registry import register
-from rlvr.rewards.metrics import Metric, NumericMetric
+from rlvr.rewards.metrics import Metric
 from rlvr.rewards.numbers import parse_answer
+from rlvr.rewards.numeric import NumericMetric
 from rlvr.settings import PositiveInt, Text, setting
 from rlvr.tasks.dataset import NO_GOLD
 from rlvr.tasks.settings import DataPath, SplitSettings, Subset, data_folder
@@ -34,7 +35,7 @@ class Gsm8k(SplitSettings):
     solution_lines: PositiveInt | None = setting(
         None,
         "number of last solution lines in demonstrations and few-shot examples; null: all",
-        only_if="model.from_scratch or prompt.few_shot > 0",
+        only_if="model.from_scratch or prompt.few_shot > 0  # a model made from scratch or prompt.few_shot > 0",
     )
 
     def make_metric(self) -> Metric:

@@ -27,7 +27,6 @@ from rlvr.registry import register
 from rlvr.seeding import derive_seed
 from rlvr.settings import setting
 from rlvr.tasks.base import CountTokens, Task, TaskContext
-from rlvr.tasks.dataset import DatasetTask
 from rlvr.tasks.settings import MixPart, TaskBundle, TaskSettings
 from rlvr.types import Example, GradedAnswer, TurnText
 
@@ -83,8 +82,7 @@ class MixTask(Task):
         words = [part.vocabulary for part in parts.values()]
         self.vocabulary = None if None in words else _union(word for word in words if word is not None)
         for part, other in permutations(parts.values(), 2):
-            if isinstance(part, DatasetTask) and isinstance(other, DatasetTask):
-                part.hold_out_for(other)
+            part.hold_out_for(other)
 
     @property
     def notes(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]

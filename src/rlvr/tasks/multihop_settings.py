@@ -1,6 +1,6 @@
 """Settings common to the multi-hop tasks MuSiQue, HotpotQA and 2WikiMultihopQA."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import replace
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -16,15 +16,17 @@ from rlvr.retrieval.retriever import find_retriever
 from rlvr.retrieval.settings import RetrievalSettings
 from rlvr.rewards.metrics import Metric
 from rlvr.rewards.multihop import MultiHopVerifier, Rules
+from rlvr.run_view import RunView
 from rlvr.seeding import derive_seed
 from rlvr.settings import NonNegativeFloat, PositiveFloat, PositiveInt, Share, Text, setting, wrong
 from rlvr.tasks.base import Task, TaskContext
 from rlvr.tasks.dataset import Data
 from rlvr.tasks.multihop import TOOLS, MultiHopEnvs, OfficialAnswer, demonstration
 from rlvr.tasks.prompting import DOCUMENTS
-from rlvr.tasks.settings import RowSettings, data_folder
+from rlvr.tasks.settings import TRAINED, RowSettings, data_folder
 
 SEARCHES = "'retrieve_documents' in tools"
+SEVERAL_HOPS = "several_hops  # several numbers of hops"
 PARAGRAPHS = "retrieval.scope == 'paragraphs'"
 
 # Fields with different defaults per data set.
@@ -88,15 +90,15 @@ class MultiHopSettings(RowSettings):
     eval_order: Literal["random", "balanced"] = setting(
         "random",
         "held-out questions: a random sample, or equally many of each number of hops while available",
-        only_if="several_hops",
+        only_if=SEVERAL_HOPS,
     )
     curriculum: Literal["none", "hops"] = setting(
-        "none", "hops: sort each pass over the data by number of hops", only_if="several_hops"
+        "none", "hops: sort each pass over the data by number of hops", only_if=SEVERAL_HOPS
     )
     progress_coef: NonNegativeFloat = setting(
         0.0,
         "ppo and reinforce_pp: potential-based shaping by the share of supporting documents found; 0: none",
-        only_if="run.is_trained and algorithm.returns_per_token",
+        only_if=f"is_trained and algorithm.returns_per_token  # {TRAINED} and algorithm=ppo or algorithm=reinforce_pp",
     )
 
     @property
@@ -104,9 +106,9 @@ class MultiHopSettings(RowSettings):
         """Whether a search returns all results, regardless of the requested number."""
         return find_retriever(self.retriever, self.retrieval).returns_all
 
-    def reads(self, name: str) -> bool:
-        """Whether the retriever uses a setting of `task.retrieval`."""
-        return name in find_retriever(self.retriever, self.retrieval).uses
+    @property
+    def retriever_reads(self) -> Container[str]:
+        return find_retriever(self.retriever, self.retrieval).uses
 
     @property
     def several_hops(self) -> bool:
@@ -137,9 +139,9 @@ class MultiHopSettings(RowSettings):
             raise wrong("top_n", f"is more than task.max_top_n={self.max_top_n}; lower it")
         return self
 
-    def check_run(self, config: Any) -> None:
-        super().check_run(config)
-        prompt = config.prompt
+    def check_run(self, run: RunView) -> None:
+        super().check_run(run)
+        prompt = run.prompt
         if ("complete" in self.tools) != (prompt.answer_in == "complete"):
             raise ConfigError(
                 f"prompt.answer_in={prompt.answer_in}: is complete if and only if task.tools has complete; change one "

@@ -2,13 +2,16 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from rlvr.errors import ConfigError
 from rlvr.registry import register
+from rlvr.run_view import RunView
 from rlvr.settings import Component, NonNegativeInt, Settings, Text, setting
 
-OWN_PROMPTS = "not task.writes_prompts"
+NO_OWN = "a task that does not write its prompts itself"
+SHOWN = f"not task.writes_prompts and task.shows_calls  # {NO_OWN} and a task whose examples can be shown"
+OWN_PROMPTS = f"not task.writes_prompts  # {NO_OWN}"
 
 # Fields with different defaults per prompt: a subclass sets `answer_in: AnswerIn = "boxed"`.
 System = Annotated[
@@ -40,7 +43,7 @@ MarkerSet = Annotated[
     str,
     setting(
         description="a set of markers.sets; auto: by the model's family",
-        only_if=f"uses_markers and {OWN_PROMPTS}",
+        only_if=f"uses_markers and not task.writes_prompts  # a prompt with markers and {NO_OWN}",
     ),
 ]
 ToolFormat = Annotated[
@@ -49,7 +52,7 @@ ToolFormat = Annotated[
         description="tool call format: hermes: <tool_call>{JSON}</tool_call>, as Qwen does; llama: the "
         "JSON of Llama 3.1; words: <call> name word </call>, for tiny models; taught: hermes without descriptions, "
         "for models made from scratch; auto: by the chat template",
-        only_if="task.has_tools",
+        only_if="task.has_tools  # a task with tools",
     ),
 ]
 PLACES = {"solution": r"\{solution_start\}|\{solution_end\}", "boxed": r"\\boxed", "hash": r"####"}
@@ -110,7 +113,9 @@ class Prompt(Component):
     markers: MarkerSet = "auto"
     tool_format: ToolFormat = "auto"
     few_shot: NonNegativeInt = setting(
-        0, "worked training examples before the question (few-shot)", only_if=f"{OWN_PROMPTS} and task.shows_calls"
+        0,
+        "worked training examples before the question (few-shot)",
+        only_if=SHOWN,
     )
 
     @property
@@ -121,21 +126,21 @@ class Prompt(Component):
     def uses_markers(self) -> bool:
         return self.answer_in == "solution" or any(place in self.text for place in PLACEHOLDERS)
 
-    def check_run(self, config: Any) -> None:
+    def check_run(self, run: RunView) -> None:
         """Models made from scratch do not follow instructions: for them the prompt is plain text."""
         asked = [place for place in ("solution", "boxed") if re.search(PLACES[place], self.text)]
-        if asked and not self._asks_for_answer and not config.model.from_scratch and not config.task.writes_prompts:
+        if asked and not self._asks_for_answer and not run.model.from_scratch and not run.task.writes_prompts:
             raise ConfigError(
                 f"prompt.answer_in={self.answer_in}: the prompt asks for the answer in another place "
                 f"(prompt.answer_in={asked[0]} reads that), so none could be read; choose another prompt, or change "
                 "prompt.system and prompt.user to ask for what is read."
             )
 
-    def remarks(self, config: Any) -> Iterator[str]:
+    def remarks(self, run: RunView) -> Iterator[str]:
         """Notes that no prompt text says where the answer goes, for models that follow instructions."""
-        marks = [one.solution_start for one in config.markers.sets.values()] if self.answer_in == "solution" else []
+        marks = [one.solution_start for one in run.markers.sets.values()] if self.answer_in == "solution" else []
         told = self._asks_for_answer or any(mark in self.text for mark in marks) or self.few_shot
-        if self.answer_in in PLACES and not (told or config.model.from_scratch or config.task.writes_prompts):
+        if self.answer_in in PLACES and not (told or run.model.from_scratch or run.task.writes_prompts):
             yield (
                 "neither prompt.system nor prompt.user says where the answer goes, and it is read from "
                 f"prompt.answer_in={self.answer_in} alone: a model not trained for this gives no valid answer"

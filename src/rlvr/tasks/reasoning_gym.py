@@ -10,12 +10,13 @@ from functools import lru_cache
 from typing import Any, ClassVar
 
 from rlvr.data.problems import Problem, fingerprint
-from rlvr.data.rows import ascii_text, clean
+from rlvr.data.rows import clean
 from rlvr.data.sources import DrawnSource
 from rlvr.errors import ConfigError
+from rlvr.printable import ascii_text
 from rlvr.registry import register
-from rlvr.rewards.metrics import Metric, ReasoningGymMetric
-from rlvr.rewards.reasoning_gym import require_reasoning_gym
+from rlvr.rewards.metrics import Metric
+from rlvr.rewards.reasoning_gym import ReasoningGymMetric, require_reasoning_gym
 from rlvr.seeding import derive_seed
 from rlvr.settings import Text, setting
 from rlvr.tasks.base import TaskContext

@@ -12,7 +12,7 @@ import random
 from bisect import bisect
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -21,10 +21,10 @@ from rlvr.data.problems import is_held_out
 from rlvr.envs.single_turn import SingleTurnEnv
 from rlvr.errors import ConfigError
 from rlvr.registry import register
-from rlvr.rewards.base import AnswerPart, Verifier
+from rlvr.rewards.base import Verifier
 from rlvr.rewards.expressions import Arithmetic, ExpressionError, derivation, evaluate, parse
 from rlvr.rewards.rpn import BEGIN, END, EQUALS, RpnVerifier
-from rlvr.rewards.text import TextMatch
+from rlvr.run_view import RunView
 from rlvr.seeding import EVAL_SEED, derive_seed
 from rlvr.settings import PositiveFloat, PositiveInt, plain, setting, wrong
 from rlvr.tasks import rpn_metric
@@ -105,10 +105,10 @@ class Rpn(TaskSettings):
         given = getattr(self, key) or ()
         return given if len(given) == count else (1.0,) * count
 
-    def check_run(self, config: Any) -> None:
-        super().check_run(config)
-        for part in config.reward.parts.values():
-            if isinstance(part, AnswerPart | TextMatch):
+    def check_run(self, run: RunView) -> None:
+        super().check_run(run)
+        for part in run.reward.parts.values():
+            if part.reads_answer:
                 raise ConfigError(
                     f"reward: a part of type {part.name} reads the whole completion, and task=rpn writes its steps, "
                     "then `= answer`; choose reward=rpn."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -16,6 +16,7 @@ from rlvr.data.readers import Split, split_names
 from rlvr.data.rows import ENDINGS, Row
 from rlvr.errors import ConfigError
 from rlvr.rewards.settings import RewardSettings
+from rlvr.run_view import RunView
 from rlvr.seeding import EVAL_SEED
 from rlvr.settings import Component, PositiveFloat, PositiveInt, Settings, Text, chosen, setting
 from rlvr.tasks.prompts import Prompt
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from rlvr.tasks.dataset import Data, Part
     from rlvr.tasks.tool_play import ToolEnvironments
 
+SUBSETS = "not has_split_files  # a repository with several configurations"
+TRAINED = "a task that is trained on"
 HeldOutShare = Annotated[float, Field(gt=0, lt=1)]
 
 
@@ -58,6 +61,16 @@ class TaskSettings(Component, ABC):
         return False
 
     @property
+    def longest_prompt(self) -> int | None:
+        """The limit on a prompt's tokens, if the task has one."""
+        return getattr(self, "max_prompt_tokens", None)
+
+    @property
+    def retriever_reads(self) -> Container[str]:
+        """Names of the fields of `task.retrieval` that its retriever uses."""
+        return ()
+
+    @property
     def origin(self) -> str:
         """A short description of the examples' source."""
         return "generated"
@@ -81,8 +94,8 @@ class TaskSettings(Component, ABC):
     def open(self, context: TaskContext) -> Task:
         """The task with its data. ConfigError or UserError for missing, damaged or unsuitable data."""
 
-    def check_run(self, config: Any) -> None:
-        words, model = self.made_of_words, config.model
+    def check_run(self, run: RunView) -> None:
+        words, model = self.made_of_words, run.model
         if model.tokens_are_words and not words:
             raise ConfigError(
                 f"task={self.name}: model=scratch has a tokenizer of the task's words, and this task has none; choose "
@@ -92,15 +105,15 @@ class TaskSettings(Component, ABC):
             raise ConfigError(
                 f"model={model.name}: task={self.name} is made of words, one token each; choose model=scratch."
             )
-        if config.prompt.answer_in == "complete" and not self.has_documents:
+        if run.prompt.answer_in == "complete" and not self.has_documents:
             raise ConfigError(
                 f"prompt.answer_in=complete: task={self.name} has no tool complete; choose another prompt, e.g. "
                 f"prompt={self.prompt}."
             )
-        if self.scores_itself == bool(config.reward.parts):
+        if self.scores_itself == bool(run.reward.parts):
             said = "scores its episodes by itself; leave out reward=..." if self.scores_itself else "needs parts"
             raise ConfigError(f"reward: task={self.name} {said}.")
-        if self.writes_prompts and not config.prompt.is_plain:
+        if self.writes_prompts and not run.prompt.is_plain:
             raise ConfigError(
                 f"prompt: task={self.name} writes its prompts by itself, so these settings would have no effect; leave "
                 "prompt=plain."
@@ -111,7 +124,7 @@ class LimitSettings(TaskSettings):
     """Limits for every task with data."""
 
     max_train_examples: PositiveInt | None = setting(
-        None, "train on the first examples, this many; null: all", only_if="run.is_trained or prompt.few_shot"
+        None, "train on the first examples, this many; null: all", only_if=f"is_trained or prompt.few_shot  # {TRAINED}"
     )
     max_prompt_tokens: PositiveInt | None = setting(
         None, "examples with longer prompts are excluded and counted; null: limited by the context only"
@@ -192,7 +205,10 @@ DataPath = Annotated[
 ]
 Subset = Annotated[
     Text | None,
-    setting(description="configuration of a Hub data set; null: its only one", only_if="not has_split_files"),
+    setting(
+        description="configuration of a Hub data set; null: its only one",
+        only_if=SUBSETS,
+    ),
 ]
 MetricName = Annotated[
     str,
@@ -238,8 +254,8 @@ class MetricSettings(DataSettings):
     def make_metric(self) -> Metric:
         return registry.find("metric", str(self.metric))()
 
-    def check_run(self, config: Any) -> None:
-        super().check_run(config)
+    def check_run(self, run: RunView) -> None:
+        super().check_run(run)
         registry.find("metric", str(self.metric))  # a user class may have given it another type
 
 

@@ -25,8 +25,9 @@ from rlvr.envs.tools import make_tool
 from rlvr.errors import ConfigError, UserError
 from rlvr.registry import register
 from rlvr.rewards.extract import AnswerFormat
-from rlvr.rewards.metrics import ExactMetric
+from rlvr.rewards.text import ExactMetric
 from rlvr.rewards.trace import Trace
+from rlvr.run_view import RunView
 from rlvr.seeding import EVAL_SEED, derive_seed
 from rlvr.settings import PositiveInt, setting
 from rlvr.tasks.base import CountTokens, Task, TaskContext, Worked, text_of
@@ -117,9 +118,9 @@ class TwoHop(TaskSettings):
     def num_turns(self) -> int:
         return self.max_turns
 
-    def check_run(self, config: Any) -> None:
-        super().check_run(config)
-        prompt, most = config.prompt, config.rollout.max_completion_tokens
+    def check_run(self, run: RunView) -> None:
+        super().check_run(run)
+        prompt, most = run.prompt, run.rollout.max_completion_tokens
         for key, value, fits, wanted in (
             ("rollout.max_completion_tokens", most, most >= WORDS_OF_A_TURN, "4 or more: a call has 4 words"),
             ("prompt.answer_in", prompt.answer_in, prompt.answer_in == "solution", "solution: `<ans> c4 </ans>`"),

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 
-from rlvr.tracking.evaluations import EvaluationRecord
+from rlvr.printable import printable
+from rlvr.tracking.graded import EvaluationRecord
 from rlvr.tracking.rollouts import CallRecord, Decode, EpisodeRecord, TextTurn, TurnRecord
 from rlvr.types import GradedAnswer, Group, StopReason
 
@@ -26,21 +27,20 @@ _WIDTH = 10  # of the labels
 _FAILURES = {"tool_errors", "malformed_calls", "unknown_tools", "invalid_arguments", "tool_timeouts"}  # if any
 
 
-def visible(text: str, limit: int = MAX_CHARS) -> str:
+def indented(text: str, limit: int = MAX_CHARS) -> str:
     """The text with control characters escaped, indented, and cut in its middle to about `limit` characters."""
     if len(text) > limit:
         left_out = len(text) - limit
         text = f"{text[: limit // 2]} ... {left_out:,} characters left out ... {text[len(text) - limit // 2 :]}"
-    shown = "".join(char if char.isprintable() or char == "\n" else ascii(char)[1:-1] for char in text)
-    return shown.replace("\n", "\n" + " " * _WIDTH)
+    return printable(text, keep="\n").replace("\n", "\n" + " " * _WIDTH)
 
 
 def call_text(call: CallRecord) -> str:
     """`search(query="Oslo", top_n=3)`, or the problem of a malformed call."""
     if call.problem is not None:
-        return visible(f"no call: {call.problem}", MAX_CALL_CHARS)
+        return indented(f"no call: {call.problem}", MAX_CALL_CHARS)
     arguments = ", ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in call.arguments.items())
-    return visible(f"{call.name}({arguments})", MAX_CALL_CHARS)
+    return indented(f"{call.name}({arguments})", MAX_CALL_CHARS)
 
 
 def grade_text(grade: GradedAnswer, expected: str, stop_reason: str) -> str:
@@ -72,7 +72,7 @@ class EpisodePrinter:
                 f"step {step}, group {record.group + 1} of {len(groups)}, "
                 f"episode {record.sample_index + 1} of {len(group.episodes)}, example "
             )
-            head: Line = [(f"---- {title}", LABEL), (visible(record.example_id, 100), LABEL)]
+            head: Line = [(f"---- {title}", LABEL), (indented(record.example_id, 100), LABEL)]
             self.print([head, *episode_lines(record, grade, self.weights(group), self.decode)])
 
 
@@ -88,29 +88,29 @@ def episode_lines(
         yield from (_labelled("", [(f"calls {call_text(call)}", PLAIN)]) for call in turn.calls)
         if index == last or turn.stop_reason != StopReason.STOP:
             yield _labelled("", [_ending(record, turn)])
-    found = visible(grade_text(grade, record.answer, record.stop_reason))
+    found = indented(grade_text(grade, record.answer, record.stop_reason))
     yield _labelled("answer", [(found, GOOD if grade.correct else BAD)])
     yield _labelled("reward", [(_reward(record, weights), PLAIN)])
     facts = [f"{name} {_number(value)}" for name, value in record.diagnostics.items() if value or name not in _FAILURES]
     if facts:
-        yield _labelled("facts", [(visible(", ".join(facts)), PLAIN)])
+        yield _labelled("facts", [(indented(", ".join(facts)), PLAIN)])
     yield _labelled("training", [(_training(record), PLAIN)])
 
 
 def turn_lines(turns: Sequence[TextTurn], prompt: str) -> Iterator[Line]:
     """An episode without known mask: completion, calls and reply of each turn."""
-    yield _labelled("prompt", [(visible(_tail(prompt, MAX_PROMPT_CHARS)), MASKED)])
+    yield _labelled("prompt", [(indented(_tail(prompt, MAX_PROMPT_CHARS)), MASKED)])
     for number, turn in enumerate(turns, start=1):
-        yield _labelled(f"turn {number}", [(visible(turn.completion), TRAINED)])
+        yield _labelled(f"turn {number}", [(indented(turn.completion), TRAINED)])
         yield from (_labelled("", [(f"calls {call_text(call)}", PLAIN)]) for call in turn.calls)
         if turn.reply is not None:
-            yield _labelled("reply", [(visible(turn.reply), MASKED)])
+            yield _labelled("reply", [(indented(turn.reply), MASKED)])
 
 
 def by_turn(record: EvaluationRecord) -> str:
     """An evaluated episode with tools: completions, calls and replies, then the grade."""
     lines = ["".join(text for text, _ in line).rstrip() for line in turn_lines(record.turns, record.prompt)]
-    return "\n".join([f"---- {visible(record.example_id)}", *lines, visible(grade_line(record))]) + "\n"
+    return "\n".join([f"---- {indented(record.example_id)}", *lines, indented(grade_line(record))]) + "\n"
 
 
 def grade_line(record: EvaluationRecord) -> str:
@@ -142,7 +142,7 @@ def _spans(tokens: Masked, decode: Decode, limit: int, *, tail: bool = False) ->
     spans: Line = []
     for is_trained, run in groupby(tokens, key=itemgetter(1)):
         text = decode([token for token, _ in run])
-        text = visible(_tail(text, limit) if tail else text, 2 * limit)
+        text = indented(_tail(text, limit) if tail else text, 2 * limit)
         spans.append((text, TRAINED) if is_trained else (f"[{text}]", MASKED))
     return spans
 
@@ -167,11 +167,11 @@ def _reward(record: EpisodeRecord, weights: Mapping[str, float]) -> str:
     """`0.60 = 0.50 x answer 1.00 + 0.20 x citation 0.50`, with the sum if it differs from the reward."""
     parts = {name: value for name, value in record.reward_parts.items() if value is not None}
     if record.reward is None:
-        return f"none: the verifier failed ({visible(str(record.diagnostics.get('error', 'no message')))})"
+        return f"none: the verifier failed ({indented(str(record.diagnostics.get('error', 'no message')))})"
     status = "" if record.score_status == "scored" else f"  ({record.score_status}: the answer could not be read)"
     known = {name: value for name, value in parts.items() if weights.get(name)}
-    terms = [f"{weights[name]:g} x {visible(name)} {value:.2f}" for name, value in known.items()]
-    others = [f"{visible(name)} {value:.2f}" for name, value in parts.items() if name not in known]
+    terms = [f"{weights[name]:g} x {indented(name)} {value:.2f}" for name, value in known.items()]
+    others = [f"{indented(name)} {value:.2f}" for name, value in parts.items() if name not in known]
     total = sum(weights[name] * value for name, value in known.items())
     sums_up = not known or abs(total - record.reward) < 1e-6
     other = "" if sums_up else f"  (the sum of the parts is {total:.4f})"

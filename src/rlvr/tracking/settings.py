@@ -68,7 +68,9 @@ class TrackerSettings(Settings):
         only_if="report_to",
     )
     upload_timeout_s: PositiveFloat = setting(
-        600.0, "time limit for the final model, with log_model=true", only_if="keeps_model"
+        600.0,
+        "time limit for the final model, with log_model=true",
+        only_if="keeps_model  # a tracker with log_model=true",
     )
     backends: Mapping[str, InstanceOf[Tracker]] = setting({}, "the trackers by label", validation_alias=_TRACKERS)
 

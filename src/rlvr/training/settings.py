@@ -7,7 +7,8 @@ from pydantic import model_validator
 from rlvr.core.settings import check_warm_up
 from rlvr.settings import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Settings, Share, setting
 
-WARM = "enabled and model.from_scratch"
+_WARM, _WORDS = "enabled and model.from_scratch", "{enabled} and a model made from scratch"
+WARM = f"{_WARM}  # {_WORDS}"
 
 
 class WarmStartSettings(Settings):
@@ -32,7 +33,7 @@ class WarmStartSettings(Settings):
     worked_share: Share = setting(
         1.0,
         "share of demonstrations that write the intermediate steps",
-        only_if=f"{WARM} and final_phase_steps < num_steps",
+        only_if=f"{_WARM} and final_phase_steps < num_steps  # {_WORDS} and {{final_phase_steps}} < {{num_steps}}",
     )
     final_phase_steps: NonNegativeInt = setting(
         200, "number of last steps that use final_worked_share instead", only_if=WARM, debug=60
@@ -40,7 +41,7 @@ class WarmStartSettings(Settings):
     final_worked_share: Share = setting(
         0.15,
         "worked_share of the final phase; RL has to regain the steps",
-        only_if=f"{WARM} and final_phase_steps > 0",
+        only_if=f"{_WARM} and final_phase_steps > 0  # {_WORDS} and {{final_phase_steps}} > 0",
     )
 
     @model_validator(mode="after")

@@ -6,6 +6,7 @@ import pytest
 
 from rlvr.commands.train.body import _console
 from rlvr.config.compose import load_config
+from rlvr.core.world import ALONE
 from rlvr.report.history import History
 from rlvr.run.assemble import _part_weights
 from rlvr.settings import dumped
@@ -31,5 +32,5 @@ def test_shown_weights_are_those_of_the_reward() -> None:
 def test_penalties_of_a_mix_are_known() -> None:
     for lines, found in (((*HF, "task=gsm8k", SHORT), {"short"}), ((*HF, "task=gsm8k"), set()), (MIX, {"short"})):
         config = load_config(lines)
-        assert _console(config)._penalties == found
+        assert _console(config, ALONE)._penalties == found
         assert History(rows=[], folder=Path(), text="", settings=dumped(config), notes=[]).penalties == found

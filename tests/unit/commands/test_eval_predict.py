@@ -19,7 +19,7 @@ from rlvr.models.scratch import build_model, build_tokenizer
 from rlvr.run.sources import inference_config
 from rlvr.run.tasks import open_tasks
 from rlvr.tracking.episodes import by_turn
-from rlvr.tracking.evaluations import EvaluationRecord, GradedTurn, read_records
+from rlvr.tracking.graded import EvaluationRecord, GradedTurn, read_records
 from rlvr.tracking.rollouts import CallRecord
 from rlvr.types import StopReason
 from tests.system.qwen import save_qwen

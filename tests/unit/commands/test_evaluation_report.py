@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from rlvr.commands.report.evaluations import write_evaluation_report
+from rlvr.commands.report.scores import write_evaluation_report
 from rlvr.evaluation.analysis import analyze
-from rlvr.tracking.evaluations import EvaluationRecord, write_jsonl
+from rlvr.tracking.graded import EvaluationRecord, write_jsonl
 from tests.unit.evaluation.records import greedy
 from tests.unit.report.runs import chunk_of
 

@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Hashable, Sequence
 
-from rlvr.cli.signals import shown
 from rlvr.commands.predict import StreamedEngine
 from rlvr.core.engine.base import OnToken
+from rlvr.printable import printable
 from rlvr.types import Completion, SamplingParams, StopReason
 
 PARAMS = SamplingParams(max_tokens=9, stop_ids=frozenset(), seed=0)
@@ -75,4 +75,4 @@ def test_the_reply_between_two_turns_is_written() -> None:
 def test_control_characters_reach_no_terminal() -> None:
     engine = Saying("\x1b[2Jred\x07\n\tdone")
     asyncio.run(StreamedEngine(engine, Bytes(), engine.write).generate(b"p", PARAMS))
-    assert engine.written == "\\x1b[2Jred\\x07\n\tdone" == shown("\x1b[2Jred\x07\n\tdone")
+    assert engine.written == "\\x1b[2Jred\\x07\n\tdone" == printable("\x1b[2Jred\x07\n\tdone")

@@ -6,7 +6,7 @@ import pytest
 
 from rlvr.errors import UserError
 from rlvr.evaluation.collect import collect
-from rlvr.tracking.evaluations import EvaluationRecord
+from rlvr.tracking.graded import EvaluationRecord
 from rlvr.tracking.jsonl import to_json
 from tests.unit.evaluation.records import greedy
 

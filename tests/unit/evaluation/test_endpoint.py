@@ -10,8 +10,9 @@ from rlvr.config.compose import load_task_config
 from rlvr.core.env import Reply, TurnText
 from rlvr.engines.openai import Endpoint
 from rlvr.errors import UserError
+from rlvr.evaluation.endpoint import EndpointPlayer
 from rlvr.evaluation.evaluate import conclude, examples_of, play_set
-from rlvr.evaluation.players import EndpointPlayer, Played
+from rlvr.evaluation.players import Played
 from rlvr.evaluation.summary import EvaluationResult
 from rlvr.run.tasks import TaskOpener
 from rlvr.tasks.base import Task

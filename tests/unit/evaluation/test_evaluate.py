@@ -20,7 +20,7 @@ from rlvr.evaluation.records import RecordFile
 from rlvr.evaluation.summary import EvaluationResult
 from rlvr.rewards.parts import PartsVerifier
 from rlvr.tasks.rpn import Rpn, RpnTask
-from rlvr.tracking.evaluations import SCHEMA, EvaluationRecord
+from rlvr.tracking.graded import SCHEMA, EvaluationRecord
 from rlvr.tracking.jsonl import from_line, to_json
 from rlvr.types import (
     Completion,

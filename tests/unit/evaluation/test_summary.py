@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from rlvr.evaluation.summary import combine, majority_vote, pass_at_k, summarize
-from rlvr.tracking.evaluations import EvaluationRecord
+from rlvr.tracking.graded import EvaluationRecord
 from rlvr.tracking.metrics import undocumented
 from rlvr.types import StopReason
 from tests.unit.evaluation import records as shared

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 from rlvr.evaluation.analysis import analyze
 from rlvr.evaluation.tables import WIDTH, plain, report, score_rows, summary_rows, table
-from rlvr.tracking.evaluations import EvaluationRecord, GradedTurn
+from rlvr.tracking.graded import EvaluationRecord, GradedTurn
 from tests.unit.evaluation.records import greedy, record
 
 

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlvr.rewards.finqa import FinqaProgram
-from rlvr.rewards.metrics import FinqaProgramMetric
+from rlvr.rewards.finqa import FinqaProgram, FinqaProgramMetric
 from tests.unit.rewards.attempts import GREW, METADATA, attempt, failed, grade, graded_answer, solved
 from tests.unit.rewards.test_numeric import finqa_rows
 

@@ -8,19 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlvr.errors import UserError
-from rlvr.rewards.finqa import FinqaProgram
-from rlvr.rewards.metrics import (
-    ExactMetric,
-    FinqaMetric,
-    FinqaProgramMetric,
-    MathMetric,
-    NumericMetric,
-    ReasoningGymMetric,
-    TextMetric,
-)
-from rlvr.rewards.numeric import FinqaNumeric, NumberCheck, Numeric
+from rlvr.rewards.finqa import FinqaProgram, FinqaProgramMetric
+from rlvr.rewards.math import MathMetric
+from rlvr.rewards.numeric import FinqaMetric, FinqaNumeric, NumberCheck, Numeric, NumericMetric
+from rlvr.rewards.reasoning_gym import ReasoningGymMetric
 from rlvr.rewards.sandbox import Sandbox
-from rlvr.rewards.text import TextMatch
+from rlvr.rewards.text import ExactMetric, TextMatch, TextMetric
 from rlvr.types import GradedAnswer, StopReason
 from tests.unit.rewards.attempts import FORMATS, GREW, METADATA, WHOLE, attempt, grade, graded_answer, solved
 

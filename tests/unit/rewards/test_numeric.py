@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from rlvr.errors import ConfigError
 from rlvr.rewards.base import AnswerPart
-from rlvr.rewards.metrics import FinqaMetric, NumericMetric
-from rlvr.rewards.numeric import FinqaNumeric, NumberCheck, Numeric
+from rlvr.rewards.numeric import FinqaMetric, FinqaNumeric, NumberCheck, Numeric, NumericMetric
 from tests.unit.rewards.attempts import (
     FORMATS,
     PERTURBATIONS,

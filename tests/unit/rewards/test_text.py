@@ -5,8 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlvr.errors import UserError
-from rlvr.rewards.metrics import TextMetric
-from rlvr.rewards.text import TextMatch
+from rlvr.rewards.text import TextMatch, TextMetric
 from tests.unit.rewards.attempts import FORMATS, WHOLE, attempt, grade, graded_answer, solved
 
 

@@ -7,7 +7,7 @@ import pytest
 
 import rlvr.run.memory
 from rlvr.core.world import ALONE, World
-from rlvr.run.memory import fitted, plan_run
+from rlvr.run.memory import agreed, plan_run
 from rlvr.training.memory import MemoryPlan
 from tests.unit.core.tiny import tiny_config, tiny_policy
 
@@ -66,18 +66,13 @@ def test_gpu_memory_decides_unless_weights_are_offloaded(monkeypatch: pytest.Mon
 
 
 def test_every_rank_gets_the_smallest_of_their_microbatches(monkeypatch: pytest.MonkeyPatch):
-    config = tiny_config()
-    found = plan()
     monkeypatch.setattr(World, "gather", lambda self, tokens: [tokens, 512, 4096])
-    changed = fitted(config, found, World(size=3))
-    assert changed.trainer.microbatch_tokens == 512
-    assert changed.engine == config.engine
+    assert agreed(plan(), World(size=3)).microbatch_tokens == 512
 
 
-def test_fewer_completions_are_sampled_where_the_plan_says_so(monkeypatch: pytest.MonkeyPatch):
+def test_fewer_completions_are_sampled_where_memory_is_short(monkeypatch: pytest.MonkeyPatch):
     least = sum(plan("engine.max_batch_size=1", "trainer.microbatch_tokens=27").parts.values())
     monkeypatch.setattr(rlvr.run.memory, "available_memory", lambda device: least + 100)
     found = plan()
     assert found.samples_fewer
-    engine = fitted(tiny_config(), found, ALONE).engine
-    assert engine.max_batch_size == found.max_batch_size == 1
+    assert found.max_batch_size == 1

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rlvr.tracking.episodes import MASKED, TRAINED, call_text, episode_lines, turn_lines, visible
+from rlvr.tracking.episodes import MASKED, TRAINED, call_text, episode_lines, indented, turn_lines
 from rlvr.tracking.rollouts import CallRecord, EpisodeRecord, TextTurn
 from rlvr.types import GradedAnswer
 from tests.unit.tracking.records import episode_record, words
@@ -100,7 +100,7 @@ HOSTILE = "\x1b[2J\x07[bold red]x[/]\r\u202e\nreward    9.99"
 
 
 def test_pitfall_28_text_of_the_model_is_escaped() -> None:
-    shown = visible(HOSTILE)
+    shown = indented(HOSTILE)
     assert not any(char in shown for char in "\x1b\x07\r\u202e")
     assert shown.startswith(r"\x1b[2J\x07[bold red]x[/]\r\u202e")
     assert "\nreward" not in shown

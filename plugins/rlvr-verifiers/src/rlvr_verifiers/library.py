@@ -19,8 +19,8 @@ from typing import Any
 from unittest import mock
 
 from rlvr.data.readers import quiet
-from rlvr.data.rows import ascii_text
 from rlvr.errors import ConfigError, UserError
+from rlvr.printable import ascii_text
 from rlvr_verifiers.env import FAILURES, TOOL_ERRORS
 
 VERSION = "0.3.1"

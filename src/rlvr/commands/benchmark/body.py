@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rlvr.config import Config
 from rlvr.config.compose import load_task_config
-from rlvr.engines.openai import PREFIX, open_endpoint
+from rlvr.engines.openai import open_endpoint
 from rlvr.errors import ConfigError, UserError
 from rlvr.evaluation.analysis import Analysis, analyze
 from rlvr.evaluation.analysis import Cell as FoundCell
@@ -32,14 +32,15 @@ from rlvr.evaluation.tables import differences, plain, summary_rows, table
 from rlvr.lines import override_lines
 from rlvr.models.export import check_weights
 from rlvr.models.hub import locate
+from rlvr.places import ENDPOINT
 from rlvr.retrieval.retriever import find_retriever
 from rlvr.retrieval.settings import RetrievalSettings
-from rlvr.run.evaluation import evaluate_into, origin_of
+from rlvr.run.evaluate_sets import evaluate_into, origin_of
 from rlvr.run.inference import Inference, Loaded, open_inference, open_model
 from rlvr.run.sources import own_config, weights_of
 from rlvr.settings import NonNegativeInt
-from rlvr.tracking.evaluations import read_records
 from rlvr.tracking.files import write_atomically, writing
+from rlvr.tracking.graded import read_records
 
 NONE = "-"
 """The retriever of a task without search."""
@@ -235,7 +236,7 @@ def benchmark(folder: Path, asked: Plan, *, show: Show, bar: Bar) -> Benchmark:
     Each model is loaded once. After a kill, the next call continues with the interrupted episode. A failing cell does
     not stop the others. UserError for a wrong name or setting, before any measurement.
     """
-    names = (model if model.startswith(PREFIX) else model.rstrip("/") or model for model in asked.models)
+    names = (model if model.startswith(ENDPOINT) else model.rstrip("/") or model for model in asked.models)
     models = tuple(dict.fromkeys(names))  # `runs/a` and `runs/a/` are the same
     plan = join(folder, asked.model_copy(update={"models": models}))
     cells = make_cells(plan)
@@ -252,7 +253,7 @@ def benchmark(folder: Path, asked: Plan, *, show: Show, bar: Bar) -> Benchmark:
 
 def _check_model(model: str) -> None:
     """UserError unless the model exists and looks complete without loading it; an endpoint must answer."""
-    if model.startswith(PREFIX):
+    if model.startswith(ENDPOINT):
         open_endpoint(model)
         return
     source = weights_of(model)

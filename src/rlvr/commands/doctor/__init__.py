@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rlvr.cli.model_arguments import MODEL_HERE, add_config_dir, add_set, hush, save_checks
-from rlvr.cli.signals import ended_by_sigterm, shown
+from rlvr.cli.signals import ended_by_sigterm
+from rlvr.printable import printable
 from rlvr.progress import is_terminal, progress, wrapped
 from rlvr.tracking.checks import to_line
 
@@ -68,14 +69,14 @@ def told(model: str, checks: Sequence[Check], *, color: bool) -> str:
     lines = []
     for check in checks:
         mark = f"{COLORS[check.status]}{MARKS[check.status]}{END}" if color else MARKS[check.status]
-        lines.append(f"{mark}  {check.name:25} {shown(check.says)}")
+        lines.append(f"{mark}  {check.name:25} {printable(check.says)}")
         if "row" in check.evidence:
             lines.append(f"      {masked(check.evidence['row'], color=color)}")
         if check.status == "fail":
             known = {name: value for name, value in check.evidence.items() if name != "row"}
             found = json.dumps(known, ensure_ascii=False, default=str)
             cut = found if len(found) <= MAX_EVIDENCE else f"{found[:MAX_EVIDENCE]} ..."
-            lines += [f"      found: {shown(cut)}", f"      do:    {shown(check.remedy)}"]
+            lines += [f"      found: {printable(cut)}", f"      do:    {printable(check.remedy)}"]
     counts = {status: sum(check.status == status for check in checks) for status in MARKS}
     seconds = sum(check.seconds for check in checks)
     lines.append(
@@ -94,7 +95,7 @@ def masked(row: Sequence[Any], *, color: bool) -> str:
             parts.append((text, trained))
     spans = [(text if trained else f"[{text}]").replace("\n", "\\n") for text, trained in parts]
     if not color:
-        return shown("".join(spans))
+        return printable("".join(spans))
     return "".join(
-        f"{TRAINED if is_on else OTHER}{shown(span)}{END}" for span, (_, is_on) in zip(spans, parts, strict=True)
+        f"{TRAINED if is_on else OTHER}{printable(span)}{END}" for span, (_, is_on) in zip(spans, parts, strict=True)
     )

@@ -10,11 +10,11 @@ from pathlib import Path
 from rlvr.commands.doctor import numbers, task, template, tokens, training
 from rlvr.commands.doctor.patient import Patient, skip
 from rlvr.config import Config
-from rlvr.engines.openai import PREFIX
 from rlvr.errors import ConfigError
 from rlvr.models.devices import choose_device, choose_products
 from rlvr.models.loading import load_policy
 from rlvr.models.settings import PretrainedModel
+from rlvr.places import ENDPOINT
 from rlvr.progress import progress
 from rlvr.run.errors import in_the_users_words
 from rlvr.run.policies import check_engine, set_threads
@@ -42,7 +42,7 @@ OnProgress = Callable[[int, int], None]
 
 def trained_from(model: str, config: Config) -> Config:
     """The settings of a run that starts from `model`. ConfigError for an endpoint, UserError if it is not there."""
-    if model.startswith(PREFIX):
+    if model.startswith(ENDPOINT):
         raise ConfigError(f"{model} is an endpoint, whose weights are not here: name a folder or a Hub id.")
     settings = config.model.pretrained or PretrainedModel(name_or_path=model, dtype="float32")
     settings = settings.model_copy(update={"name_or_path": weights_of(model)})

@@ -14,7 +14,7 @@ from rlvr.cli.model_arguments import add_counts, add_model_arguments, at_least, 
 from rlvr.progress import progress
 
 if TYPE_CHECKING:
-    from rlvr.tracking.evaluations import EvaluationRecord
+    from rlvr.tracking.graded import EvaluationRecord
 
 HELP = "evaluate a model"
 DESCRIPTION = """Evaluate a model on held-out examples: greedy accuracy and, with samples, avg@k, pass@k and maj@k.
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     lines = [f"evaluation.{key}={value}" for key, value in chosen.items() if value is not None]
     sampled = attrgetter("evaluation.samples_per_example")
     with opened(args, lines, samples="--samples-per-example", sampled=sampled) as inference:
-        from rlvr.run.evaluation import evaluate_into
+        from rlvr.run.evaluate_sets import evaluate_into
 
         path = None if args.output is None else Path(args.output)
         with progress("evaluating") as on_progress:

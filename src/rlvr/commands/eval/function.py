@@ -42,7 +42,7 @@ def evaluate(
 
     Raises UserError, one sentence, for errors that the caller can correct.
     """
-    from rlvr.run.evaluation import evaluate_into
+    from rlvr.run.evaluate_sets import evaluate_into
     from rlvr.run.inference import open_inference
 
     source = str(model.folder if isinstance(model, Run) else model)

@@ -20,7 +20,7 @@ from rlvr.config import Config
 from rlvr.config.overrides import leaf_values
 from rlvr.evaluation.tables import score_name
 from rlvr.settings import dumped
-from rlvr.tracking.episodes import visible
+from rlvr.tracking.episodes import indented
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult
@@ -170,11 +170,11 @@ def _settings(card: Card) -> dict[str, str]:
     keys += [key for key in values if key.count(".") == 1 and key.startswith("task.") and key != "task.name"]
     parts = {f"reward.parts.{n}": f"{part.name} x {part.weight:g}" for n, part in card.config.reward.parts.items()}
     rows = {"rlvr": __version__} | {key: values.get(key) for key in keys} | parts
-    shown = {key: _shown(value) for key, value in rows.items() if value is not False and value not in (None, {}, [])}
+    shown = {key: _setting(value) for key, value in rows.items() if value is not False and value not in (None, {}, [])}
     return {key: text for key, text in shown.items() if 0 < len(text) <= MAX_SETTING_CHARS}
 
 
-def _shown(value: Any) -> str:
+def _setting(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value))
     return f"{value:g}" if isinstance(value, float) else str(value)
@@ -182,12 +182,12 @@ def _shown(value: Any) -> str:
 
 def fenced(texts: Sequence[tuple[str, str]]) -> str:
     """A code block that the texts cannot close: its fence is longer than any run of backticks in them."""
-    text = "\n".join(f"{label:<11}{visible(part, MAX_CHARS).strip()}" for label, part in texts)
+    text = "\n".join(f"{label:<11}{indented(part, MAX_CHARS).strip()}" for label, part in texts)
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}text\n{text}\n{fence}"
 
 
 def escaped(text: str) -> str:
-    line = " ".join(visible(text, MAX_CHARS).split())
+    line = " ".join(indented(text, MAX_CHARS).split())
     return re.sub(r"([\\`*_{}\[\]()#+!|~-])", r"\\\1", line.replace("&", "&amp;").replace("<", "&lt;"))

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from rlvr.cli.model_arguments import add_model_arguments, at_least, note, opened
-from rlvr.cli.signals import shown
 from rlvr.errors import ConfigError, UserError
+from rlvr.printable import printable
 from rlvr.progress import progress
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rlvr.core.episode import ChatCodec
     from rlvr.evaluation.players import Player
     from rlvr.run.inference import Inference
-    from rlvr.tracking.evaluations import EvaluationRecord
+    from rlvr.tracking.graded import EvaluationRecord
     from rlvr.types import Completion, Example, SamplingParams
 
 BATCH_SIZE = 256
@@ -85,7 +85,7 @@ def _print(args: argparse.Namespace, records: Sequence[EvaluationRecord], *, rpn
     if args.output and (args.prompt is None and not args.json):
         return
     if live:
-        sys.stdout.write(f"\n{shown(grade_line(records[0]))}\n")
+        sys.stdout.write(f"\n{printable(grade_line(records[0]))}\n")
     elif not args.json and any(len(record.turns) > 1 or any(turn.calls for turn in record.turns) for record in records):
         sys.stdout.write("\n".join(map(by_turn, records)))
     elif not args.json and args.prompt is not None:
@@ -127,7 +127,7 @@ def _predict(
     """All records, appended to --output as they finish; existing ones are not repeated."""
     from rlvr.evaluation.evaluate import Session, check_answered, play_set
     from rlvr.evaluation.records import RecordFile
-    from rlvr.run.evaluation import origin_of
+    from rlvr.run.evaluate_sets import origin_of
 
     task = inference.tasks.own
     player = _live_player(inference, examples[0]) if live else inference.player(task)
@@ -192,18 +192,18 @@ class StreamedEngine:
         from rlvr.serve.sampling import Transcript
 
         if self._known:
-            self._write(f"\n{shown(self._chat.decode(prompt_ids[self._known :]))}\n")
+            self._write(f"\n{printable(self._chat.decode(prompt_ids[self._known :]))}\n")
         transcript = Transcript(self._chat.decode)
 
         def add(token: int, logprob: float) -> None:
             transcript.add(token)
-            self._write(shown(transcript.take()))
+            self._write(printable(transcript.take()))
             if on_token is not None:
                 on_token(token, logprob)
 
         completion = await self._engine.generate(prompt_ids, sampling, session=session, on_token=add)
         transcript.finish()
-        self._write(shown(transcript.take()))
+        self._write(printable(transcript.take()))
         self._known = len(prompt_ids) + len(completion.token_ids)
         return completion
 
@@ -221,13 +221,13 @@ def steps(record: EvaluationRecord) -> str:
     written = f"{record.prompt} {_last_words(record)}".replace("<boe>", "").partition("<eoe>")[0]
     first, *rest = (part.strip() for part in written.split("="))
     lines = [first, *(f"= {step}" for step in rest)]
-    return shown("\n".join([*lines, grade_line(record)]) + "\n")
+    return printable("\n".join([*lines, grade_line(record)]) + "\n")
 
 
 def answer(record: EvaluationRecord) -> str:
     from rlvr.tracking.episodes import grade_line
 
-    return shown(f"{_last_words(record).strip()}\n{grade_line(record)}\n")
+    return printable(f"{_last_words(record).strip()}\n{grade_line(record)}\n")
 
 
 def _last_words(record: EvaluationRecord) -> str:

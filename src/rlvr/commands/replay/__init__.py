@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from rlvr import imports
 from rlvr.cli.model_arguments import add_config_dir, at_least, hush, note
-from rlvr.cli.signals import ended_by_sigterm, shown
+from rlvr.cli.signals import ended_by_sigterm
 from rlvr.errors import ConfigError
+from rlvr.printable import printable
 from rlvr.progress import progress
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         for line in found.notes:
             note(f"note: {line}")
-        sys.stdout.write(shown("".join(line + "\n" for line in lines(found))))
+        sys.stdout.write(printable("".join(line + "\n" for line in lines(found))))
         if path is not None:
             print(f"influence of all episodes: {path}; rlvr report {args.run_folder} shows it")
     return 0 if found.equal else 1

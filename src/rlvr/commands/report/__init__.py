@@ -75,6 +75,6 @@ def _write(sources: list[Path], args: argparse.Namespace) -> Report:
     limits = Limits(max_episodes=args.max_episodes, max_mb=args.max_mb)
     if any(runs_of(source) for source in sources):
         return write_run_report(sources, output, limits)
-    from rlvr.commands.report.evaluations import write_evaluation_report
+    from rlvr.commands.report.scores import write_evaluation_report
 
     return write_evaluation_report(sources, output, limits)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from rlvr import imports, registry
 from rlvr.cli.model_arguments import add_config_dir, add_set, at_least, port
-from rlvr.cli.signals import shown
 from rlvr.errors import ConfigError
+from rlvr.printable import printable
 
 if TYPE_CHECKING:
     from rlvr.retrieval.retriever import Retriever
@@ -135,13 +135,13 @@ def _print_found(name: str, retriever: Retriever, args: argparse.Namespace) -> N
     ]
     lines = [json.dumps(line) for line in found]
     if not args.json:
-        lines = [name if found else f"{name}: nothing", *map(_shown, found), ""]
+        lines = [name if found else f"{name}: nothing", *map(result_lines, found), ""]
     sys.stdout.write("".join(f"{line}\n" for line in lines))
     print(f"rlvr: {name}: {len(passages):,} passages searched in {1000 * took:.1f} ms", file=sys.stderr)
 
 
-def _shown(line: Mapping[str, Any]) -> str:
+def result_lines(line: Mapping[str, Any]) -> str:
     """A result in two lines of text."""
-    text, name, title = (shown(" ".join(line[key].split())) for key in ("text", "id", "title"))
+    text, name, title = (printable(" ".join(line[key].split())) for key in ("text", "id", "title"))
     text = text if len(text) <= SHOWN_CHARS else text[: SHOWN_CHARS - 3] + "..."
     return f"  {line['rank']:2}  {line['score']:8.4f}  {name}  {title}\n{' ' * 16}{text}"

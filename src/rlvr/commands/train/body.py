@@ -22,7 +22,7 @@ from rlvr.run.policies import (
     scratch_policy,
     set_threads,
 )
-from rlvr.run.ranks import any_stopped, check_shares, fail_together, quiet, shared_folder
+from rlvr.run.ranks import any_stopped, check_shares, fail_together, shared_folder
 from rlvr.run.run_folder import RunFolder, open_run_folder
 from rlvr.run.sources import with_absolute_model
 from rlvr.run.tasks import open_tasks
@@ -50,6 +50,7 @@ def train(config: Config, stopped: Stopped = lambda: False, functions: Functions
     `functions` are objects given in Python that other processes cannot import. Raises UserError for errors the user can
     correct; everything is checked before anything is written and before runs/latest moves.
     """
+    config = with_absolute_model(config)
     with ExitStack() as stack:
         with errors_once():
             world = stack.enter_context(open_world(config.trainer.strategy, wanted=config.trainer.world_size))
@@ -57,20 +58,19 @@ def train(config: Config, stopped: Stopped = lambda: False, functions: Functions
         check_shares(config, world)
         config.tracker.check_installed()
         check_engine(config)
-        shown = config if world.is_first else quiet(config)
-        console = stack.enter_context(_console(shown))
+        console = stack.enter_context(_console(config, world))
         for line in summary(config):
             console.note(line)
         if config.trainer.strategy != "single":
             console.note(f"processes: {world.size}, trainer.strategy={config.trainer.strategy}")
-        config = with_absolute_model(config)
         tasks = stack.enter_context(open_tasks(config, config.model.family(), functions or {}))
         for line in tasks.check_training(config.reward.max_error_share):
             console.note(line)
         policy = pretrained_policy(config, tasks)
         folder = stack.enter_context(_open_folder(config, world))
         data = dumped(config.model_copy(update={"run_dir": None, "resume": False}))
-        trackers = Trackers(shown.tracker, folder.root, console.note, experiment=config.name, config=data)
+        reporting = config.tracker if world.is_first else config.tracker.model_copy(update={"report_to": ()})
+        trackers = Trackers(reporting, folder.root, console.note, experiment=config.name, config=data)
         stack.enter_context(trackers)
         setup = Setup(config=config, tasks=tasks, folder=folder, console=console, world=world, stopped=stopped)
         console.note(f"run folder: {folder.root}")
@@ -132,8 +132,10 @@ def _write_report(folder: RunFolder, console: Console) -> None:
         console.note(f"warning: no report was written ({error}); try again with: rlvr report {folder.root}")
 
 
-def _console(config: Config) -> Console:
+def _console(config: Config, world: World) -> Console:
+    """Rank 0 speaks for all."""
     tracker, headline = config.tracker, config.evaluation.headline
     parts = [item for bundle in config.trained.values() for item in bundle.reward.parts.items()]
     penalties = frozenset(name for name, part in parts if part.is_penalty)
-    return Console(tracker.console, tracker.log_every, config.trainer.max_steps, headline=headline, penalties=penalties)
+    mode = tracker.console if world.is_first else "none"
+    return Console(mode, tracker.log_every, config.trainer.max_steps, headline=headline, penalties=penalties)

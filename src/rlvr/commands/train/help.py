@@ -10,9 +10,9 @@ from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic.fields import FieldInfo
 
 from rlvr import imports, registry
-from rlvr.config.checks import in_words
+from rlvr.conditions import condition
 from rlvr.config.config import ANY_NAME, CHOICES, SECTIONS, Config, inner, keys, matches
-from rlvr.config.messages import shown, spellings
+from rlvr.config.messages import as_written, spellings
 from rlvr.errors import ConfigError, nearest
 from rlvr.settings import Component, Settings, label_of, plain
 
@@ -120,9 +120,9 @@ def _of_choices(section: str, find: Find) -> Iterator[tuple[str, Line]]:
 
 def _row(path: str, field: FieldInfo) -> Line:
     extra = field.json_schema_extra
-    condition = str(extra.get("only_if") or "") if isinstance(extra, dict) else ""
-    usual = "" if field.is_required() else shown(plain(field.get_default(call_default_factory=True)))
-    note = f" Only with {in_words(condition)}." if condition else ""
+    only_if = str(extra.get("only_if") or "") if isinstance(extra, dict) else ""
+    usual = "" if field.is_required() else as_written(plain(field.get_default(call_default_factory=True)))
+    note = f" Only with {condition(only_if).words(path.rpartition('.')[0])}." if only_if else ""
     return path, _type(field.annotation, field.metadata), usual, f"{field.description or ''}{'.' if note else ''}{note}"
 
 

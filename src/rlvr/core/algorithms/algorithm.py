@@ -11,13 +11,14 @@ KL, entropy, mismatch correction and aggregation are shared: `objective.py`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import model_validator
 
 from rlvr.core.algorithms.advantages import Estimate
 from rlvr.core.algorithms.losses import Surrogate, clip
 from rlvr.errors import ConfigError
+from rlvr.run_view import RunView
 from rlvr.settings import Component, NonNegativeFloat, setting, wrong
 from rlvr.types import TokenBatch
 
@@ -140,6 +141,11 @@ class Algorithm(Component, ABC):
         }
         return frozenset(name for name, needed in wanted.items() if needed)
 
+    @property
+    def divides_by_std(self) -> bool:
+        """Whether the rewards of a group are divided by their standard deviation."""
+        return getattr(self, "std_normalization", "none") != "none"
+
     def kl_coef_in(self, placement: Literal["loss", "reward"]) -> float:
         """`kl_coef` if the KL is placed there, else 0."""
         return self.kl_coef if self.kl_placement == placement else 0.0
@@ -154,9 +160,9 @@ class Algorithm(Component, ABC):
             )
         return self
 
-    def check_run(self, config: Any) -> None:
+    def check_run(self, run: RunView) -> None:
         """Raise ConfigError for a batch size, sampling setting or staleness that the algorithm cannot use."""
-        rollout = config.rollout
+        rollout = run.rollout
         if self.compares_groups and rollout.group_size < 2:
             raise ConfigError(
                 f"rollout.group_size={rollout.group_size}: algorithm={self.name} compares the completions of a group "

@@ -1,7 +1,5 @@
 """Algorithms with a group baseline: GRPO and its variants."""
 
-from typing import Any
-
 from rlvr.core.algorithms.advantages import group_normalized, leave_one_out
 from rlvr.core.algorithms.algorithm import (
     Aggregation,
@@ -15,6 +13,7 @@ from rlvr.core.algorithms.algorithm import (
 from rlvr.core.algorithms.losses import clip, detached_clip, sequence_log_ratio
 from rlvr.errors import ConfigError
 from rlvr.registry import register
+from rlvr.run_view import RunView
 from rlvr.settings import NonNegativeFloat, NonNegativeInt, setting
 
 
@@ -89,13 +88,13 @@ class Dapo(Grpo):
             return rewards
         return rewards - self.overlong_penalty * ((num_tokens - (max_completion_tokens - buffer)) / buffer).clamp(0, 1)
 
-    def check_run(self, config: Any) -> None:
+    def check_run(self, run: RunView) -> None:
         """The buffer also has to fit into a completion."""
-        super().check_run(config)
-        if self.overlong_buffer_tokens >= config.rollout.max_completion_tokens:
+        super().check_run(run)
+        if self.overlong_buffer_tokens >= run.rollout.max_completion_tokens:
             raise ConfigError(
                 f"algorithm.overlong_buffer_tokens={self.overlong_buffer_tokens}: must be less than "
-                f"rollout.max_completion_tokens={config.rollout.max_completion_tokens}; lower it."
+                f"rollout.max_completion_tokens={run.rollout.max_completion_tokens}; lower it."
             )
 
 

@@ -19,6 +19,7 @@ from pydantic import BaseModel, Field, ValidationError
 from rlvr.engines.chat_completions import first_problem
 from rlvr.engines.vllm.extension.rlvr_vllm_launch import KEY_VARIABLE, REFUSED
 from rlvr.errors import UserError
+from rlvr.printable import one_line
 from rlvr.types import Completion, SamplingParams, StopReason
 
 if TYPE_CHECKING:
@@ -124,7 +125,8 @@ class Server:
         try:
             return _AdminAnswer.model_validate_json(answer)
         except ValidationError as error:
-            raise ServerGoneError(f"what it answered cannot be read ({shown(answer)})") from error
+            said = one_line(answer.decode("utf-8", "replace"))
+            raise ServerGoneError(f"what it answered cannot be read ({said})") from error
 
     def describe(self) -> Facts:
         """The server's facts. UserError if it was started without the options for training."""
@@ -184,25 +186,20 @@ class Server:
 
 
 def _gone(error: Exception) -> ServerGoneError:
-    return ServerGoneError(shown(str(error).encode()) or type(error).__name__)
+    return ServerGoneError(one_line(str(error)) or type(error).__name__)
 
 
 def _content(response: Response) -> bytes:
     body = response.content
     if response.status_code == 200:
         return body
-    message = shown(body)
+    message = one_line(body.decode("utf-8", "replace"))
     with suppress(ValueError, RecursionError, AttributeError, TypeError):  # vLLM's error message, if any
         found = json.loads(body)
         error = found.get("error", found.get("detail"))
-        message = shown(str(error["message"] if isinstance(error, dict) else error or message).encode())
+        message = one_line(str(error["message"] if isinstance(error, dict) else error or message))
     told = f"status {response.status_code}: {message}"
     raise ServerGoneError(told) if response.status_code in TRANSIENT else RefusedError(told)
-
-
-def shown(body: bytes, limit: int = 300) -> str:
-    text = body[: 2 * limit].decode("utf-8", "replace")
-    return " ".join("".join(char if char.isprintable() else " " for char in text).split())[:limit].rstrip(".")
 
 
 class _Logprob(BaseModel):

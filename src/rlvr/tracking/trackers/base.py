@@ -69,14 +69,14 @@ class Tracker(Component, ABC):
     """
 
     group: ClassVar[str] = "tracker"
-    only_if: ClassVar[str] = "name in tracker.report_to"
+    only_if: ClassVar[str] = "name in tracker.report_to  # its name in tracker.report_to"
     title: ClassVar[str] = ""
     """Its name in messages; empty: the name of the class."""
     needs_package: ClassVar[str] = ""
     """The required package."""
 
     @property
-    def shown(self) -> str:
+    def display_name(self) -> str:
         return self.title or type(self).__name__
 
     @property

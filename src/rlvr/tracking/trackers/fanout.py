@@ -157,14 +157,14 @@ class TrackerThread:
         self._check()
         if self.num_dropped and not self.is_disabled:
             self._note(
-                f"warning: {self._tracker.shown} is slower than the run: it has all numbers, but no completions of "
-                f"{self.num_dropped} steps; raise tracker.rollouts_every"
+                f"warning: {self._tracker.display_name} is slower than the run: it has all numbers, but no completions "
+                f"of {self.num_dropped} steps; raise tracker.rollouts_every"
             )
 
     def _check(self) -> None:
         if self._started.where and not self._is_shown:
             self._is_shown = True
-            self._note(f"{self._tracker.shown}: {self._started.where}")
+            self._note(f"{self._tracker.display_name}: {self._started.where}")
         if reason := self._failure or self._overdue():
             self._disable(reason)
 
@@ -178,8 +178,9 @@ class TrackerThread:
         self.is_disabled = True
         self._write(f"disabled: {reason}\n")
         self._note(
-            f"warning: {self._tracker.shown} is disabled ({reason}); the run goes on, metrics.jsonl has all numbers, "
-            f"and `rlvr train {resuming(Path(self._run.folder))}` sends what is missing (details: {self._log_path})"
+            f"warning: {self._tracker.display_name} is disabled ({reason}); the run goes on, metrics.jsonl has all "
+            f"numbers, and `rlvr train {resuming(Path(self._run.folder))}` sends what is missing (details: "
+            f"{self._log_path})"
         )
 
     def _limit(self, what: str) -> float:

@@ -49,7 +49,7 @@ class Mlflow(Tracker):
         return self
 
     @property
-    def shown(self) -> str:
+    def display_name(self) -> str:
         return f"{self.title} at {self.tracking_uri}" if self.tracking_uri else self.title
 
     @property

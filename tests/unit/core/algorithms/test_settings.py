@@ -11,10 +11,11 @@ import pytest
 from pydantic import ValidationError
 
 from rlvr import registry
+from rlvr.conditions import condition
 from rlvr.core.algorithms import Algorithm, Critic, advantages, losses
 from rlvr.core.settings import RolloutSettings
 from rlvr.errors import ConfigError
-from rlvr.settings import dumped, validated
+from rlvr.settings import dumped, only_if, validated
 from tests.unit.core.algorithms.cases import CORRECTIONS, MODES, NAMES, OWN_NAME, ROOT, algorithm
 
 DOCS = ROOT / "docs" / "algorithms.md"
@@ -197,10 +198,9 @@ USED = {"kl_coef": 0.1, "mismatch_correction": "mask"}  # with which none of FEW
 )
 def test_settings_without_effect(name: str, values: dict[str, Any], idle: set[str]) -> None:
     settings = made(name, **values)
-    seen = dumped(settings) | {"task": SimpleNamespace(has_tools=True)}
-    conditions = {key: field.json_schema_extra for key, field in type(settings).model_fields.items()}
-    only_if = {key: extra["only_if"] for key, extra in conditions.items() if isinstance(extra, dict)}
-    assert {key for key, text in only_if.items() if text and not eval(str(text), {}, seen)} == idle
+    run: Any = SimpleNamespace(task=SimpleNamespace(has_tools=True))
+    texts = {key: only_if(type(settings), key) for key in type(settings).model_fields}
+    assert {key for key, text in texts.items() if text and not condition(text).holds(settings, run)} == idle
 
 
 def test_every_function_and_choice_is_in_the_documentation() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rlvr.tracking.evaluations import SCHEMA, EvaluationRecord, GradedTurn, read_records
+from rlvr.tracking.graded import SCHEMA, EvaluationRecord, GradedTurn, read_records
 from rlvr.tracking.jsonl import from_line, to_json, to_line
 from rlvr.tracking.rollouts import CallRecord
 from rlvr.types import StopReason, TraceStep

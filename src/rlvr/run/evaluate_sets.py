@@ -1,12 +1,14 @@
 """Evaluates all evaluation sets of a configuration."""
 
+from __future__ import annotations
+
 import asyncio
 import hashlib
 import json
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rlvr import __version__
 from rlvr.config import Config
@@ -16,11 +18,13 @@ from rlvr.evaluation.players import Player
 from rlvr.evaluation.records import RecordFile
 from rlvr.evaluation.summary import EvaluationResult
 from rlvr.progress import progress
-from rlvr.run.inference import Inference
 from rlvr.settings import dumped
 from rlvr.tasks.base import Task
-from rlvr.tracking.evaluations import Origin
+from rlvr.tracking.graded import Origin
 from rlvr.types import SamplingParams
+
+if TYPE_CHECKING:  # training evaluates without it
+    from rlvr.run.inference import Inference
 
 Split = Literal["test", "train"]
 

@@ -9,8 +9,8 @@ from rlvr.evaluation.analysis import Cell, Cost, analyze
 from rlvr.evaluation.collect import PLAN, collect
 from rlvr.evaluation.compare import Comparison
 from rlvr.evaluation.intervals import Interval
-from rlvr.report.evaluations import evaluation_pages
 from rlvr.report.page import Limits, Report, finite, write_report
+from rlvr.report.scores import evaluation_pages
 
 
 def write_evaluation_report(

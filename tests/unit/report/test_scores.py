@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from rlvr.report.evaluations import MAX_COMPLETION_CHARS, MAX_NOTES, MAX_PROMPT_CHARS, MAX_TOKENS, evaluation_pages
 from rlvr.report.page import Limits, Page, render
-from rlvr.tracking.evaluations import EvaluationRecord, GradedTurn
+from rlvr.report.scores import MAX_COMPLETION_CHARS, MAX_NOTES, MAX_PROMPT_CHARS, MAX_TOKENS, evaluation_pages
+from rlvr.tracking.graded import EvaluationRecord, GradedTurn
 from rlvr.tracking.rollouts import CallRecord
 from rlvr.types import StopReason, TraceStep
 from tests.unit.evaluation.records import greedy, record

@@ -12,6 +12,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field, TypeAdapter
 
 from rlvr.errors import UserError
+from rlvr.printable import printable
 from rlvr.tracking.files import write_atomically, writing
 from rlvr.tracking.jsonl import from_line, to_line
 from rlvr.tracking.rollouts import TextTurn
@@ -108,7 +109,7 @@ def read_records(
                     record = from_line(SCHEMA, line)
                 except ValueError as error:
                     text = " ".join(str(error).split())[:300]
-                    what = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+                    what = printable(text, keep="")
                     if line.strip():
                         problems.append(f"{name}, line {number}, is damaged ({what}): it is left out")
                     continue

@@ -13,7 +13,7 @@ from typing import Any
 
 from rlvr.report.page import Limits, Page, finite, pack
 from rlvr.report.rollouts import shallow_dict, token_texts
-from rlvr.tracking.evaluations import EvaluationRecord, GradedTurn
+from rlvr.tracking.graded import EvaluationRecord, GradedTurn
 from rlvr.tracking.jsonl import few
 
 CellKey = tuple[str, str, str, str, str]  # task, split, model, retriever ("" for none) and settings

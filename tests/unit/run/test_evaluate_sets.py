@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from rlvr.config.compose import load_config
-from rlvr.run.evaluation import origin_of
-from rlvr.tracking.evaluations import Origin
+from rlvr.run.evaluate_sets import origin_of
+from rlvr.tracking.graded import Origin
 from rlvr.types import Example, Message
 
 pytestmark = pytest.mark.slow
