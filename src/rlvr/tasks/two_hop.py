@@ -1,9 +1,9 @@
 """Where does a person work? Each episode has its own world, in which a tool reveals one fact at a time.
 
     <q> where p3
-        <call> search p3 </call>          <tool> p3 works-at o7 . </tool>
-        <call> search o7 </call>          <tool> o7 located-in c4 . </tool>
-        <ans> c4 </ans> <eoe>
+    <call> search p3 </call>          <tool> p3 works-at o7 . </tool>
+    <call> search o7 </call>          <tool> o7 located-in c4 . </tool>
+    <ans> c4 </ans> <eoe>
 
 Facts are drawn for every example, so weights cannot memorize them: without both searches an answer is a guess among the
 cities. A hash of the (person, organization, city) chain decides whether it is held out, independent of the seed: no
