@@ -34,7 +34,6 @@ from transformers import PreTrainedTokenizerBase
 
 from rlvr.chat.rendering import Chat
 from rlvr.core.engine.base import OnToken
-from rlvr.core.env import to_attempt
 from rlvr.core.episode import ChatModel, run_episode
 from rlvr.envs.single_turn import SingleTurnEnv
 from rlvr.envs.tool_env import ToolEnv
@@ -45,7 +44,7 @@ from rlvr.models.scratch import build_bpe_tokenizer
 from rlvr.rewards.extract import AnswerFormat
 from rlvr.rewards.numeric import Numeric, NumericMetric
 from rlvr.rewards.parts import PartsVerifier
-from rlvr.types import Completion, Example, GradedAnswer, Message, SamplingParams, StopReason, TurnText
+from rlvr.types import Attempt, Completion, Example, GradedAnswer, Message, SamplingParams, StopReason, TurnText
 
 SINGLE, TOOLS = "one turn", "three turns, two calls of tools"
 NUM_QUESTIONS, GROUP_SIZE = 400, 8
@@ -207,7 +206,7 @@ class OurSide:
 
     async def grade(self, example: Example, turns: Sequence[TurnText]) -> GradedAnswer:
         """The metric."""
-        return await self._metric.grade(replace(to_attempt(example, turns), format=self._format))
+        return await self._metric.grade(replace(Attempt.of(example, turns), format=self._format))
 
     def tags(self, example: Example) -> tuple[str, ...]:
         """None."""

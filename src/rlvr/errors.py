@@ -31,7 +31,3 @@ class ConfigError(UserError):
     """A setting is unknown, of the wrong type, out of range, or contradicts another one."""
 
     exit_code = 2
-
-
-class NonFiniteLogitsError(UserError, FloatingPointError):
-    """The model's output is NaN or infinite, so no token can be sampled."""

@@ -169,6 +169,21 @@ class Attempt:
     format: Any = None  # AnswerFormat: the answer format the prompt asks for
     sandbox: Any = None  # rewards.sandbox.Sandbox: runs code that can hang
 
+    @classmethod
+    def of(cls, example: Example, turns: Sequence[TurnText], state: object | None = None) -> Attempt:
+        """The attempt of an episode with these turns."""
+        last = turns[-1]
+        return cls(
+            example=example,
+            completion=last.completion,
+            text=last.text,
+            stop_reason=last.stop_reason,
+            num_tokens=sum(turn.num_tokens for turn in turns),
+            calls=tuple(call for turn in turns for call in turn.calls),
+            turns=tuple(turns),
+            state=state,
+        )
+
     @property
     def prompt(self) -> str:
         """The messages of the example, line by line."""

@@ -40,10 +40,10 @@ def without_end(original: Callable[..., Iterator[TokenRow]], episode: Any) -> li
     return [replace(row, loss_mask=(*row.loss_mask[:-1], False)) for row in original(episode)]
 
 
-def stop_ids_stay(original: Callable[..., None], scheduler: Any, *arguments: Any) -> None:
-    before = [request.sampling for request in scheduler.running]
-    original(scheduler, *arguments)
-    for request, sampling in zip(scheduler.running, before, strict=False):
+def stop_ids_stay(original: Callable[..., None], rows: Any, *arguments: Any) -> None:
+    before = [request.sampling for request in rows.requests]
+    original(rows, *arguments)
+    for request, sampling in zip(rows.requests, before, strict=False):
         request.sampling = sampling
 
 
@@ -96,7 +96,7 @@ BUGS = [
     Planted(
         pitfall=3,
         name="a row that moves gets the end tokens of the row it replaces",
-        plant=around("rlvr.core.engine.scheduler:Scheduler._close_gaps", stop_ids_stay),
+        plant=around("rlvr.core.engine.rows:Rows.leave", stop_ids_stay),
         caught_by="tests/unit/core/engine/test_scheduler.py::test_pitfall_03_a_row_that_moves_keeps_its_limits",
     ),
     Planted(

@@ -14,7 +14,8 @@ from torch.distributed.fsdp import FSDPModule
 from rlvr.core import parallel
 from rlvr.core import policy as policy_module
 from rlvr.core.engine import LocalEngine
-from rlvr.core.trainer import NonFiniteError, Trainer
+from rlvr.core.errors import NonFiniteError
+from rlvr.core.trainer import Trainer
 from rlvr.core.world import ALONE, World
 from rlvr.engines.vllm.push import make_probe
 from rlvr.engines.vllm.weights import full_weights
@@ -22,6 +23,7 @@ from rlvr.models import devices
 from rlvr.models.adapters import adapter_weights
 from rlvr.models.policy import HubPolicy
 from rlvr.models.recompute import recompute_in_backward
+from rlvr.run.errors import in_the_users_words
 from rlvr.scale.sharding import is_sharded, own_rows, whole
 from rlvr.types import Completion, SamplingParams, TokenBatch
 from tests.ranks import RankError, Ranks
@@ -188,7 +190,7 @@ def short_of_memory(world: World, strategy: str) -> tuple[dict[str, float], list
             raise failures.pop()
         return backward(*arguments)
 
-    with patch.object(trainer, "_backward", failing):
+    with in_the_users_words(), patch.object(trainer, "_backward", failing):
         return step_on(trainer, batch)[0], gradient_of(trainer)
 
 

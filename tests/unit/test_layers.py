@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 
 import rlvr
+from rlvr import registry
+from rlvr.config.config import CHOICES, SECTIONS, Config, inner
 
 PACKAGE = Path(rlvr.__file__).parent
 
 LAYERS = (
     ("errors", "seeding"),
-    ("imports", "lines", "places", "printable", "progress", "quiet", "threads"),
+    ("http_server", "imports", "lines", "places", "printable", "progress", "quiet", "threads"),
     ("run_view",),
     ("conditions", "registry"),
     ("settings",),
@@ -73,7 +75,7 @@ def test_imports_only_go_down() -> None:
 
 
 def test_core_needs_torch_transformers_and_little_else() -> None:
-    of_ours = {"core", "types", "errors", "settings", "registry", "seeding", "imports", "run_view"}
+    of_ours = {"core", "types", "errors", "settings", "registry", "seeding", "run_view"}
     allowed = set(sys.stdlib_module_names) | {"torch", "transformers", "pydantic"}
     found = set()
     for file in (PACKAGE / "core").rglob("*.py"):
@@ -82,6 +84,35 @@ def test_core_needs_torch_transformers_and_little_else() -> None:
             if module.split(".")[0] not in allowed and room not in of_ours:
                 found.add(f"{file.name}: {module}")
     assert found == set()
+
+
+def said(node: ast.AST, skipped: str) -> Iterator[str]:
+    """All texts in a file, docstrings included; not those of functions called `skipped`."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value
+    if getattr(node, "name", None) != skipped:
+        for child in ast.iter_child_nodes(node):
+            yield from said(child, skipped)
+
+
+def keys_of_users() -> re.Pattern[str]:
+    """Matches `trainer.max_steps`, `algorithm=ppo` and `resume=`, for every section and key of a configuration."""
+    settings = {name: [inner(Config.model_fields[name].annotation)[0]] for name in SECTIONS}
+    for group in ("reward", *CHOICES):
+        settings[group] += registry.every(group).values()
+    keys = {rf"\b{name}\.{key}\b" for name, kinds in settings.items() for one in kinds for key in one.model_fields}
+    choices = {rf"\b{name}=(?:[a-z]|$)" for name in (*SECTIONS, "run_dir", "resume", "debug")}
+    return re.compile("|".join(sorted(keys | choices)))
+
+
+def test_core_names_no_key_of_a_user() -> None:
+    keys, found = keys_of_users(), []
+    for text in ("lower trainer.learning_rate", "set model.lora.enabled", "algorithm=", "go on with resume=true"):
+        assert keys.search(text)
+    for file in (PACKAGE / "core").rglob("*.py"):
+        # `check_run` compares with the sampling's settings, and still names both sides
+        found += [(file.name, text) for text in said(ast.parse(file.read_text()), "check_run") if keys.search(text)]
+    assert found == []
 
 
 def test_no_command_imports_another() -> None:

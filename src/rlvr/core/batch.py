@@ -97,7 +97,7 @@ def check_staleness(batch: TokenBatch, step: int, max_staleness: int) -> dict[st
     if oldest < max(0, step - max_staleness) or newest > step:
         raise RuntimeError(
             f"step {step} would train on tokens sampled with weights of versions {oldest} to {newest}; "
-            f"rollout.max_staleness={max_staleness} allows {max(0, step - max_staleness)} to {step}"
+            f"max_staleness={max_staleness} allows {max(0, step - max_staleness)} to {step}"
         )
     if max_staleness == 0:
         return {}

@@ -33,11 +33,6 @@ def current(device: torch.device) -> AbstractContextManager[object]:
     return make(device)
 
 
-def device_name(device: torch.device) -> str:
-    """`NVIDIA H100 80GB HBM3`; `cpu` or `mps:0` where torch knows no name."""
-    return getattr(torch.get_device_module(device), "get_device_name", str)(device)
-
-
 @cache
 def drawing_device(device: torch.device) -> torch.device:
     """Where tokens are drawn, in float64: the model's device, or the CPU beside one without it (Apple's MPS)."""

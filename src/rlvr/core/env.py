@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from rlvr.types import Attempt, Example, Message, Score, ToolSchema, TurnText
+from rlvr.types import Message, Score, ToolSchema, TurnText
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -17,21 +17,6 @@ class Reply:
     messages: tuple[Message, ...]
     done: bool
     restarts: bool = False
-
-
-def to_attempt(example: Example, turns: Sequence[TurnText], state: object | None = None) -> Attempt:
-    """The episode as verifiers and metrics see it."""
-    last = turns[-1]
-    return Attempt(
-        example=example,
-        completion=last.completion,
-        text=last.text,
-        stop_reason=last.stop_reason,
-        num_tokens=sum(turn.num_tokens for turn in turns),
-        calls=tuple(call for turn in turns for call in turn.calls),
-        turns=tuple(turns),
-        state=state,
-    )
 
 
 class Env(Protocol):

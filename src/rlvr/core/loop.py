@@ -7,8 +7,9 @@ from typing import Protocol
 from rlvr.core.algorithms.objective import Objective
 from rlvr.core.batch import check_staleness, to_batch
 from rlvr.core.clock import Clock
+from rlvr.core.errors import NonFiniteError
 from rlvr.core.rollout import RolloutSchedule, SampledGroups
-from rlvr.core.trainer import NonFiniteError, Trainer
+from rlvr.core.trainer import Trainer
 from rlvr.types import TokenBatch
 
 

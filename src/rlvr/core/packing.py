@@ -15,18 +15,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from rlvr.core.devices import first_line, free, is_out_of_memory
+from rlvr.core.errors import LineMemoryError, LockstepMemoryError
 from rlvr.core.world import ALONE, World
-from rlvr.errors import UserError
 from rlvr.types import TokenBatch
-
-T = TypeVar("T")
 
 Layout = Literal["shared", "packed", "rows"]
 """shared: as above; packed: several rows per line, prompts not shared; rows: one right-padded row per line, for models
@@ -48,37 +47,36 @@ class Packing:
     columns: int | None = None  # attended ones that cost as much as the rest of a token; None: lines stay short
     note: Callable[[str], None] = logging.getLogger(__name__).warning
 
-    def retry_out_of_memory(self, attempt: Callable[[], T], *, longest: int, repeatable: bool = True) -> T:
-        """`attempt()`, repeated with half the tokens after each out-of-memory error.
+    def attempts(self, *, longest: int, repeatable: bool = True) -> Iterator[AbstractContextManager[None]]:
+        """`for attempt in packing.attempts(longest=200): with attempt: ...` repeats the block with half the tokens
+        after each out-of-memory error.
 
-        `longest` is the longest row in tokens. Raises UserError if a single line does not fit, or if other ranks wait
-        in the same pass (`repeatable=False`).
+        `longest` is the longest row in tokens. Raises LineMemoryError if a single line does not fit, and
+        LockstepMemoryError if other ranks wait in the same pass (`repeatable=False`).
         """
-        while True:
+        reasons: list[str] = []
+
+        @contextmanager
+        def attempt() -> Iterator[None]:
             try:
-                return attempt()
+                yield
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
-                reason = first_line(error)
-            # outside `except`: the traceback no longer holds the tensors of the failed pass
-            free()
-            tokens, half = self.max_tokens, max(MIN_LINE_TOKENS, self.max_tokens // 2)
-            said = f"out of memory at {tokens:,} tokens per microbatch"
+                reasons.append(first_line(error))
+
+        yield attempt()
+        while reasons:
+            free()  # outside of the block and its `except`: no traceback holds the tensors of the failed pass
+            reason, tokens, half = reasons.pop(), self.max_tokens, max(MIN_LINE_TOKENS, self.max_tokens // 2)
             if not repeatable:
-                raise UserError(
-                    f"{said} ({reason}), where other processes wait in the same pass: go on with resume=true "
-                    f"trainer.microbatch_tokens={half}"
-                )
-            # no smaller cut is possible: a line is never cut
-            if tokens <= max(longest, MIN_LINE_TOKENS):
-                raise UserError(
-                    f"a line of {longest:,} tokens does not fit into memory, even alone ({reason}): lower "
-                    "rollout.max_completion_tokens, set model.gradient_checkpointing=true, or train adapters with "
-                    "model.lora.enabled=true"
-                )
+                raise LockstepMemoryError(tokens, half, reason)
+            if tokens <= max(longest, MIN_LINE_TOKENS):  # no smaller cut is possible: a line is never cut
+                raise LineMemoryError(longest, reason)
             self.max_tokens = half
+            said = f"out of memory at {tokens:,} tokens per microbatch"
             self.note(f"{said}: going on with {half:,}, which changes no result")
+            yield attempt()
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,10 @@ from typing import Any, Protocol, Self, TypeVar
 from rlvr.core.algorithms.advantages import is_dead_group
 from rlvr.core.env import Env
 from rlvr.core.episode import ChatModel, run_episode
+from rlvr.core.errors import VerifierError
 from rlvr.core.executor import Executor, patience
 from rlvr.core.settings import RolloutSettings
 from rlvr.core.world import ALONE, World
-from rlvr.errors import UserError
 from rlvr.seeding import derive_seed
 from rlvr.types import Episode, Example, Group, SamplingParams
 
@@ -117,7 +117,8 @@ class RolloutSchedule:
     def next_batch(self, step: int, *, last: int | None = None) -> SampledGroups:
         """The groups of `step` (updates made so far); does not issue batches of step `last` or later.
 
-        Dead groups are replaced in place for `refills` rounds, then dropped. Raises UserError above `max_error_share`.
+        Dead groups are replaced in place for `refills` rounds, then dropped. Raises VerifierError above
+        `max_error_share`.
         """
         ahead = self.max_staleness if last is None else min(self.max_staleness, last - 1 - step)
         while len(self._issued) <= ahead:
@@ -172,13 +173,9 @@ class RolloutSchedule:
 
 
 def check_errors(groups: Sequence[Group], max_share: float) -> None:
-    """UserError if verifiers failed on more than `max_share` of the episodes."""
+    """VerifierError if verifiers failed on more than `max_share` of the episodes."""
     episodes = [episode for group in groups for episode in group.episodes]
     errors = [e for e in episodes if e.score.status == "error"]
     if len(errors) > max_share * len(episodes):
         first = str(errors[0].score.diagnostics.get("error", "no message"))
-        more = ", or give it more reward.timeout_s," if "timed out" in first else ""
-        raise UserError(
-            f"the verifier failed on {len(errors)} of {len(episodes)} episodes of this step, more than "
-            f"reward.max_error_share={max_share} (first: {first}); correct it{more} and go on with resume=true"
-        )
+        raise VerifierError(len(errors), len(episodes), max_share, first)

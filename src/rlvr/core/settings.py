@@ -82,8 +82,8 @@ class TrainerSettings(Settings):
     )
     num_threads: Annotated[int, Field(ge=1, le=1024)] | None = setting(
         None,
-        "CPU threads of the trainer, and of the concurrent local engine (rollout.max_staleness > 0); null: one for "
-        "models under 500k parameters, else all cores, shared by both",
+        "CPU threads of the trainer, and of a local engine that samples meanwhile; null: one for models under 500k "
+        "parameters, else all cores, shared by both",
     )
     strategy: Literal["single", "ddp", "fsdp2"] = setting(
         "single", "single: one process; ddp: every process holds the model; fsdp2: each holds a part of it"
@@ -104,7 +104,7 @@ class TrainerSettings(Settings):
 
     @model_validator(mode="after")
     def _warm_up_ends(self) -> Self:
-        return check_warm_up(self, self.max_steps, "trainer.max_steps")
+        return check_warm_up(self, self.max_steps, "max_steps")
 
     def fitted(self, model: Any) -> Self:
         """Settings with `auto` and shares resolved for a run with this model."""
@@ -123,5 +123,5 @@ def check_warm_up(section: Any, steps: int, limit: str) -> Any:
 
 
 def cpu_tokens(setting: int | Literal["auto"]) -> int:
-    """`trainer.microbatch_tokens` on a CPU: more than 2048 is not faster there, and uses more memory."""
+    """`microbatch_tokens` on a CPU: more than 2048 is not faster there, and uses more memory."""
     return 2048 if setting == "auto" else setting

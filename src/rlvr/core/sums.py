@@ -15,13 +15,21 @@ class Sums:
     """Sums of loss terms over tokens, and the gradient norms of the optimizer steps."""
 
     def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin again."""
+        self.non_finite: list[int] = []  # rows of microbatches whose loss is not finite
         self._sums: dict[str, float] = {}
         self._norms: list[float] = []
         self._num_sampled = 0
 
-    def add_terms(self, terms: LossTerms) -> None:
+    def add_terms(self, terms: LossTerms, rows: Tensor) -> None:
+        """Record the loss of these rows of the batch."""
         for name, value in (*terms.sums.items(), ("total", terms.loss.detach())):
             self._sums[name] = self._sums.get(name, 0.0) + value.item()
+        if not terms.loss.isfinite():
+            self.non_finite += rows.tolist()
 
     def add_update(self, grad_norm: float, num_sampled: int) -> None:
         """Record one optimizer step on a minibatch with this many sampled tokens."""
@@ -29,6 +37,7 @@ class Sums:
         self._num_sampled += num_sampled
 
     def add(self, other: Sums) -> None:
+        self.non_finite += other.non_finite
         self._norms += other._norms
         self._num_sampled += other._num_sampled
         for name, value in other._sums.items():

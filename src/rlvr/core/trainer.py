@@ -5,6 +5,7 @@ To add a loss term, edit `Objective.loss`; for a new model output, `policy.Predi
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from rlvr.core.algorithms.objective import Objective
+from rlvr.core.errors import NonFiniteError
 from rlvr.core.optimizer import adamw, learning_rate
 from rlvr.core.packing import Microbatch, Packing, microbatches
 from rlvr.core.parallel import DataParallel
@@ -20,14 +22,6 @@ from rlvr.core.settings import TrainerSettings, cpu_tokens
 from rlvr.core.sums import Sums, critic_metrics
 from rlvr.seeding import derive_seed
 from rlvr.types import TokenBatch
-
-
-class NonFiniteError(Exception):
-    """Loss or gradient is NaN or infinite, raised on all ranks; `rows` are the batch rows of the microbatch."""
-
-    def __init__(self, what: str, rows: Sequence[int]) -> None:
-        super().__init__(f"{what} is not finite")
-        self.what, self.rows = what, list(rows)
 
 
 class Trainer:
@@ -93,29 +87,16 @@ class Trainer:
     @torch.no_grad()
     def predict(self, policy: Policy, batch: TokenBatch) -> Predictions:
         """Predictions [B, T] of the policy as it is now, 0 at tokens that were not sampled."""
-
-        def own_share() -> Predictions:
-            zeros = torch.zeros_like(batch.behavior_logprobs)
-            found = Predictions(zeros, zeros, None if policy.value_head is None else zeros).map(torch.clone)
-            for microbatch, predicted in self._passes(policy, batch, range(len(batch.ids))):
-                for of_batch, of_tokens in zip(found, predicted, strict=True):
-                    if of_batch is not None and of_tokens is not None:
-                        of_batch[microbatch.rows, microbatch.columns] = of_tokens
-            return found
-
-        longest, repeatable = int(batch.lengths.max()), not self.parallel.in_lockstep
-        return self.packing.retry_out_of_memory(own_share, longest=longest, repeatable=repeatable).map(self._world.add)
-
-    def _passes(
-        self, policy: Policy, batch: TokenBatch, rows: Sequence[int], entropy_grad: bool = False
-    ) -> Iterator[tuple[Microbatch, Predictions]]:
-        """A forward pass over each microbatch of this rank's share of the rows."""
-        lockstep, temperature = self.parallel.in_lockstep, self.objective.temperature
-        for microbatch in microbatches(batch, rows, self.packing, self._world, in_lockstep=lockstep):
-            with self.parallel.autocast(policy.model.device):
-                predicted = policy.run(forward, policy, microbatch, temperature, entropy_grad)
-            yield microbatch, predicted
-            del predicted  # frees its graph before the next pass
+        zeros = torch.zeros_like(batch.behavior_logprobs)
+        found = Predictions(zeros, zeros, None if policy.value_head is None else zeros).map(torch.clone)
+        for attempt in self._attempts(batch.lengths):
+            with attempt:
+                for microbatch in self._own_share(batch, range(len(batch.ids))):
+                    predicted = self._forward(policy, microbatch)
+                    for of_batch, of_tokens in zip(found, predicted, strict=True):
+                        if of_batch is not None and of_tokens is not None:
+                            of_batch[microbatch.rows, microbatch.columns] = of_tokens
+        return found.map(self._world.add)
 
     def update(self, batch: TokenBatch, step: int) -> tuple[dict[str, float], TokenBatch]:
         """All optimizer steps on one batch of rollouts.
@@ -130,7 +111,8 @@ class Trainer:
         sums, seen = Sums(), torch.full_like(batch.behavior_logprobs, math.nan)
         before = self.parallel.weight_sample(self.policy)
         for rows in self.minibatches(batch, step):
-            part = self._update_minibatch(batch, rows, seen)
+            part = self.gradient(batch, rows, seen)
+            part.add_update(self.apply(batch, rows), num_sampled=int(batch.loss_mask[rows].sum()))
             sums.add(part)
             if self.algorithm.stop_early(part.mean("approx_kl")):
                 break
@@ -143,6 +125,51 @@ class Trainer:
             seen = torch.where(known, self._world.add(seen.nan_to_num(0.0)), math.nan)
             batch = replace(batch, old_logprobs=seen)
         return metrics, batch
+
+    def gradient(self, batch: TokenBatch, rows: Sequence[int], seen: Tensor) -> Sums:
+        """Leave the gradient of a minibatch, not yet clipped, in the parameters; returns its loss sums.
+
+        Writes the rows' logprobs into `seen` [B, T]. Raises NonFiniteError for a non-finite loss.
+        """
+        weights = torch.zeros_like(batch.behavior_logprobs)  # [B, T], 0 outside of the minibatch and of the loss
+        weights[rows] = self.objective.loss_weights(batch.take(rows))
+        chosen, own, sums = self._with_gradient(batch, rows), Sums(), Sums()
+        for attempt in self._attempts(batch.lengths[rows]):
+            with attempt:
+                own.clear()
+                for parameter in self.policy.parameters():
+                    parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.zero_()
+                for microbatch in self._own_share(batch, chosen):  # also after a non-finite loss: other ranks may wait
+                    self._backward(batch, weights, microbatch, seen, own)
+        for of_rank in self._world.gather(own):
+            sums.add(of_rank)
+        if sums.non_finite:
+            raise NonFiniteError("the loss", sorted(sums.non_finite))
+        self.parallel.sum_gradients(self.policy)
+        return sums
+
+    def _backward(self, batch: TokenBatch, weights: Tensor, microbatch: Microbatch, seen: Tensor, sums: Sums) -> None:
+        """Add a microbatch's gradient and sums; writes its logprobs into `seen`."""
+        predicted = self._forward(self.policy, microbatch, entropy_grad="entropy" in self.objective.coefs)
+        seen[microbatch.rows, microbatch.columns] = predicted.logprobs.detach()
+        if not len(microbatch.targets):  # a share without rows
+            predicted.logprobs.sum().backward()
+            return
+        # rows are never cut: the microbatch holds all their tokens
+        present, local = torch.unique(microbatch.rows, return_inverse=True)
+        place, weights = (local, microbatch.columns), weights[present]
+        predicted = predicted.map(lambda x: scatter(x, place, weights.shape))
+        terms = self.objective.loss(batch.take(present), weights, predicted)
+        terms.loss.backward()
+        sums.add_terms(terms, rows=present)
+
+    def apply(self, batch: TokenBatch, rows: Sequence[int]) -> float:
+        """Clip the gradient of these rows and make an optimizer step; returns the norm before clipping."""
+        norm = self.parallel.clip(self.policy, self.settings.max_grad_norm)
+        if not math.isfinite(norm):
+            raise NonFiniteError("the gradient norm", self._with_gradient(batch, rows))
+        self.optimizer.step()
+        return norm
 
     def minibatches(self, batch: TokenBatch, step: int) -> Iterator[list[int]]:
         """Row numbers of each optimizer step: every epoch visits each row once, in an order derived from the run seed.
@@ -161,70 +188,19 @@ class Trainer:
                 if len(part):
                     yield torch.nonzero(torch.isin(episode_of_row, part))[:, 0].tolist()
 
-    def _update_minibatch(self, batch: TokenBatch, rows: Sequence[int], seen: Tensor) -> Sums:
-        """One optimizer step on some rows; writes their logprobs before it into `seen` [B, T]."""
-        sums = self.gradient(batch, rows, seen)
-        sums.add_update(self.apply(batch, rows), num_sampled=int(batch.take(rows).loss_mask.sum()))
-        return sums
-
-    def gradient(self, batch: TokenBatch, rows: Sequence[int], seen: Tensor) -> Sums:
-        """Leave the gradient of a minibatch, not yet clipped, in the parameters; returns its loss sums.
-
-        Writes the rows' logprobs into `seen` [B, T]. Raises NonFiniteError for a non-finite loss.
-        """
-        minibatch, weights = batch.take(rows), torch.zeros_like(batch.behavior_logprobs)
-        weights[rows] = self.objective.loss_weights(minibatch)  # [B, T], 0 outside of the minibatch and of the loss
-        chosen = self._with_gradient(batch, rows)
-
-        def own_share() -> tuple[Sums, list[int]]:
-            """Compute this rank's gradient from zero; returns loss sums and the rows with a non-finite loss. Makes
-            every pass, even after a non-finite loss: other ranks may wait in it."""
-            for parameter in self.policy.parameters():
-                parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.zero_()
-            sums, bad = Sums(), list[int]()
-            for microbatch, predicted in self._passes(self.policy, batch, chosen, "entropy" in self.objective.coefs):
-                seen[microbatch.rows, microbatch.columns] = predicted.logprobs.detach()
-                bad += self._backward(batch, weights, microbatch, predicted, sums)
-                del predicted
-            return sums, bad
-
-        longest, repeatable = int(minibatch.lengths.max()), not self.parallel.in_lockstep
-        own = self.packing.retry_out_of_memory(own_share, longest=longest, repeatable=repeatable)
-        sums, parts = Sums(), self._world.gather(own)
-        for of_rank, _ in parts:
-            sums.add(of_rank)
-        if bad := sorted(row for _, found in parts for row in found):
-            raise NonFiniteError("the loss", bad)
-        self.parallel.sum_gradients(self.policy)
-        return sums
-
     def _with_gradient(self, batch: TokenBatch, rows: Sequence[int]) -> list[int]:
         found = self.objective.has_gradient(batch.take(rows)).tolist()
         return [row for row, has in zip(rows, found, strict=True) if has]
 
-    def apply(self, batch: TokenBatch, rows: Sequence[int]) -> float:
-        """Clip the gradient of these rows and make an optimizer step; returns the norm before clipping."""
-        norm = self.parallel.clip(self.policy, self.settings.max_grad_norm)
-        if not math.isfinite(norm):
-            raise NonFiniteError("the gradient norm", self._with_gradient(batch, rows))
-        self.optimizer.step()
-        return norm
+    def _attempts(self, lengths: Tensor) -> Iterator[AbstractContextManager[None]]:
+        return self.packing.attempts(longest=int(lengths.max()), repeatable=not self.parallel.in_lockstep)
 
-    def _backward(
-        self, batch: TokenBatch, weights: Tensor, microbatch: Microbatch, predicted: Predictions, sums: Sums
-    ) -> list[int]:
-        """Add a microbatch's gradient and sums; returns its rows if its loss is not finite."""
-        if not len(microbatch.targets):  # a share without rows
-            predicted.logprobs.sum().backward()
-            return []
-        # rows are never cut: the microbatch holds all their tokens
-        present, local = torch.unique(microbatch.rows, return_inverse=True)
-        place, weights = (local, microbatch.columns), weights[present]
-        predicted = predicted.map(lambda x: scatter(x, place, weights.shape))
-        terms = self.objective.loss(batch.take(present), weights, predicted)
-        terms.loss.backward()
-        sums.add_terms(terms)
-        return [] if torch.isfinite(terms.loss) else present.tolist()
+    def _own_share(self, batch: TokenBatch, rows: Sequence[int]) -> Iterator[Microbatch]:
+        return microbatches(batch, rows, self.packing, self._world, in_lockstep=self.parallel.in_lockstep)
+
+    def _forward(self, policy: Policy, microbatch: Microbatch, *, entropy_grad: bool = False) -> Predictions:
+        with self.parallel.autocast(policy.model.device):
+            return policy.run(forward, policy, microbatch, self.objective.temperature, entropy_grad)
 
 
 def scatter(flat: Tensor, place: tuple[Tensor, Tensor], shape: torch.Size) -> Tensor:

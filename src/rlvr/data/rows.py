@@ -125,14 +125,14 @@ def check_file(path: Path) -> None:
 def read_file(path: Path) -> Iterator[Row]:
     """The rows of a file; at least one.
 
-            .jsonl      one JSON object per line
-            .json       one JSON list of objects
-            .csv        field names in the first line; values are text
-            .parquet    a table
+        .jsonl      one JSON object per line
+        .json       one JSON list of objects
+        .csv        field names in the first line; values are text
+        .parquet    a table
 
     Raises:
         ConfigError: see `check_file`.
-            DataError: the file is empty, damaged, or has rows that are not objects; names the row.
+        DataError: the file is empty, damaged, or has rows that are not objects; names the row.
     """
     check_file(path)
     name = place = ascii_text(str(path))

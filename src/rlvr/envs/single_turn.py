@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from rlvr.core.env import Reply, to_attempt
+from rlvr.core.env import Reply
 from rlvr.rewards.base import Verifier, run_verifier
-from rlvr.types import Example, Message, Score, ToolSchema, TurnText
+from rlvr.types import Attempt, Example, Message, Score, ToolSchema, TurnText
 
 
 class SingleTurnEnv:
@@ -32,4 +32,4 @@ class SingleTurnEnv:
         return Reply(messages=(), done=True)
 
     async def score(self, turns: Sequence[TurnText]) -> Score:
-        return await run_verifier(self._verifier, to_attempt(self._example, turns, self._state))
+        return await run_verifier(self._verifier, Attempt.of(self._example, turns, self._state))

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from rlvr.core.env import Reply, to_attempt
+from rlvr.core.env import Reply
 from rlvr.envs.single_turn import SingleTurnEnv
 from rlvr.envs.tools import Tool
 from rlvr.errors import UserError
@@ -89,7 +89,7 @@ class ToolEnv(SingleTurnEnv):
 
     async def score(self, turns: Sequence[TurnText]) -> Score:
         """The verifier's score of turns and state, with the error counts."""
-        attempt = to_attempt(self._example, turns, self._state)
+        attempt = Attempt.of(self._example, turns, self._state)
         score = await run_verifier(self._verifier, attempt)
         counted = {"turns": float(len(turns)), **{name: float(self._counts[name]) for name in COUNTED}}
         counted |= {"reminders": float(self._counts["reminders"])} if self._reminds else {}

@@ -48,6 +48,11 @@ def move(model: nn.Module, device: torch.device) -> None:
     model.to(device)
 
 
+def device_name(device: torch.device) -> str:
+    """`NVIDIA H100 80GB HBM3`; `cpu` or `mps:0` where torch knows no name."""
+    return getattr(torch.get_device_module(device), "get_device_name", str)(device)
+
+
 def choose_products(device: torch.device, precision: str) -> None:
     """Let CUDA multiply float32 matrices in TF32 (10 bits of mantissa, bfloat16 has 7) unless `trainer.precision` is
     fp32: the local engine samples with float32 weights, and these products bound its speed in large batches.

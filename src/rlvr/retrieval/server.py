@@ -7,18 +7,14 @@ GET /health
 
 from __future__ import annotations
 
-import asyncio
-import importlib.util
-import signal
 import socket
 import sys
 from dataclasses import asdict
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
-from rlvr.errors import ConfigError, UserError, install
+from rlvr.http_server import address, run
 from rlvr.retrieval.base import Document, RetrievalError, first_wrong
 from rlvr.retrieval.retriever import Retriever
 
@@ -59,46 +55,19 @@ class _Search(_Body):
     top_n: Annotated[int, Field(ge=1, le=MAX_TOP_N)] = DEFAULT_TOP_N
 
 
-def serve(name: str, retriever: Retriever, host: str, port: int) -> None:
-    """Answer requests until Ctrl-C or SIGTERM; running requests get at most `SHUTDOWN_S` to finish.
+def serve(name: str, retriever: Retriever, host: str, listening: socket.socket) -> None:
+    """Answer requests until Ctrl-C or SIGTERM, see `http_server.run`; the address is printed on stderr.
 
-    `name` is the retriever's, accepted as "model" in requests; `retriever` is open, with scope=corpus. Port 0: any free
-    one; the address is printed on stderr. UserError if the port is taken; after the signal KeyboardInterrupt, or
-    SystemExit with status 143.
+    `name` is the retriever's, accepted as "model" in requests; `retriever` is open, with scope=corpus.
     """
     assert retriever.corpus is not None
-    num_passages = len(retriever.corpus.documents)
-    import uvicorn
+    passages = f"{len(retriever.corpus.documents):,} passages"
 
-    config = uvicorn.Config(
-        make_app(name, retriever),
-        log_level="warning",
-        lifespan="off",
-        limit_concurrency=MAX_CONNECTIONS,
-        timeout_graceful_shutdown=SHUTDOWN_S,
-    )
+    def ready() -> None:
+        where = address(host, listening)
+        print(f"rlvr: {name} over {passages} at {where}; Ctrl-C stops it", file=sys.stderr, flush=True)
 
-    def leave(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    try:
-        listening = socket.create_server((host, port), backlog=MAX_CONNECTIONS)
-    except OSError as error:
-        raise UserError(f"--host {host} --port {port} cannot be used ({error.strerror}); choose another one.") from None
-    with listening:
-        # uvicorn raises the signal again at its end: SIGINT becomes KeyboardInterrupt, SIGTERM this
-        before = signal.signal(signal.SIGTERM, leave)
-        address = f"http://{host}:{listening.getsockname()[1]}"
-        print(f"rlvr: {name} over {num_passages:,} passages at {address}; Ctrl-C stops it", file=sys.stderr, flush=True)
-        try:
-            asyncio.run(uvicorn.Server(config).serve(sockets=[listening]))
-        finally:
-            signal.signal(signal.SIGTERM, before)
-
-
-def check_installed() -> None:
-    if any(importlib.util.find_spec(name) is None for name in ("starlette", "uvicorn")):
-        raise ConfigError(f"--serve needs starlette and uvicorn; install them with: {install('serve')}")
+    run(make_app(name, retriever), listening, ready, max_connections=MAX_CONNECTIONS, shutdown_s=SHUTDOWN_S)
 
 
 def make_app(name: str, retriever: Retriever) -> Starlette:

@@ -5,19 +5,19 @@
     text                                     reads as
     18   018   +18   18.   18.0              18
     -3   - 3   −3 (other minus signs)        -3
-        (5)   $(5)   ($5)                        -5, as in accounting; a sign together with parentheses is invalid
-        1,080   1,080.5                          1080, 1080.5: commas only between groups of three digits
-        1.080   .5                               1.08, 0.5: the point is always the decimal point
-        3/4                                      3/4, exactly; integers only, no mixed numbers (1 1/2 is invalid)
+    (5)   $(5)   ($5)                        -5, as in accounting; a sign together with parentheses is invalid
+    1,080   1,080.5                          1080, 1080.5: commas only between groups of three digits
+    1.080   .5                               1.08, 0.5: the point is always the decimal point
+    3/4                                      3/4, exactly; integers only, no mixed numbers (1 1/2 is invalid)
     1.5e3   1E-5                             1500, 0.00001; exponents up to +-40
     $18   -$18   $-18   € 18   18 EUR        18, -18, -18, 18, 18: `$ € £ ¥ ₹ US$ USD EUR GBP JPY` before, symbols after
-        44%   44 percent                         0.44; also equals a plain 44 (see below)
+    44%   44 percent                         0.44; also equals a plain 44 (see below)
     12.0 million   3 dozen                   12,000,000 and 36
     18 eggs   18 ft^2   18 (km/h)   18 a day   18: up to three unit words
     yes   No.                                yes, no
-        \\$18   44\\%   1{,}080   \\frac{3}{4}       LaTeX spellings; also \\text{ eggs}
-        **18**   "18"   \\(18\\)   \\boxed{18}      the content; one layer of each
-        = 18   x = 18   18,                      18
+    \\$18   44\\%   1{,}080   \\frac{3}{4}       LaTeX spellings; also \\text{ eggs}
+    **18**   "18"   \\(18\\)   \\boxed{18}      the content; one layer of each
+    = 18   x = 18   18,                      18
 
 Invalid: empty text, words, NaN and infinities, more than 200 characters or 40 digits, two numbers (`18 or 19`, `3 4`,
 `3-4`), sums and formulas, misplaced commas (`1,08`), and after the number any word that can change its meaning: another

@@ -22,7 +22,6 @@ from functools import cached_property
 from typing import Any, ClassVar, cast
 
 from rlvr import imports
-from rlvr.core.env import to_attempt
 from rlvr.errors import ConfigError, UserError
 from rlvr.imports import described
 from rlvr.rewards.base import INVALID, STATES, Grade, Part, RewardError
@@ -87,7 +86,7 @@ class PartsVerifier:
         timeout or a crash may be the machine's: they only count once the run has begun.
         """
         turn = TurnText(prompt="", completion=text, text=text, stop_reason=StopReason.STOP, num_tokens=1)
-        attempt = to_attempt(example, [turn]).with_format(self._format, self._sandbox)
+        attempt = Attempt.of(example, [turn]).with_format(self._format, self._sandbox)
         for name, runner in self._waiting.items():
             if not runner.part.user_function:
                 continue

@@ -12,6 +12,7 @@ from rlvr.models.policy import HubPolicy
 from rlvr.progress import progress
 from rlvr.rewards.parts import PartsVerifier, make_verifier
 from rlvr.rewards.sandbox import Sandbox
+from rlvr.run.errors import in_the_users_words
 from rlvr.tasks.base import Functions, Reads, Task, TaskContext
 from rlvr.tasks.prompting import Prompter, resolve_markers
 from rlvr.tasks.settings import TaskBundle
@@ -123,8 +124,8 @@ class TaskOpener:
 @contextmanager
 def open_tasks(config: Config, family: str | None, functions: Functions, *, reads: Reads = "all") -> Iterator[Tasks]:
     """Open the tasks of a configuration, loading the data that `reads` selects; verifier processes end with the
-    block."""
-    with ExitStack() as stack:
+    block. Its errors name the user's keys, also those of core."""
+    with in_the_users_words(), ExitStack() as stack:
         opener = TaskOpener(config=config, family=family, functions=functions, stack=stack, reads=reads)
         with progress("reading data"):
             also = tuple(opener.open(bundle, name, config.seed) for name, bundle in config.evaluation.also.items())

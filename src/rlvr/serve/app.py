@@ -8,6 +8,7 @@ POST /v1/completions
 """
 
 import hmac
+import socket
 import time
 from functools import partial
 
@@ -18,10 +19,30 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from rlvr.http_server import address, run
 from rlvr.serve.endpoint import Endpoint, Limits, Metrics, refusal
 from rlvr.serve.requests import chat_choices, text_choices
 from rlvr.serve.sampling import Pool, Served
 from rlvr.serve.schemas import ApiError, ChatRequest, CompletionRequest, in_message
+
+MORE_CONNECTIONS = 64
+"""Connections beyond those of running or waiting requests: for /health, and for reporting a full queue."""
+
+
+def serve(
+    served: Served, host: str, listening: socket.socket, limits: Limits, *, api_key: str | None, shutdown_s: float
+) -> None:
+    """Answer requests until a signal, see `http_server.run`. New ones get 503 from then on, and running ones
+    `shutdown_s` to finish. The endpoint's address is printed on stdout."""
+    pool = Pool(served)
+    run(
+        make_app(served, pool, limits, api_key),
+        listening,
+        lambda: print(f"{address(host, listening)}/v1", flush=True),
+        max_connections=2 * served.capacity + MORE_CONNECTIONS,
+        shutdown_s=shutdown_s,
+        work=pool,
+    )
 
 
 def make_app(served: Served, pool: Pool, limits: Limits, api_key: str | None = None) -> ASGIApp:

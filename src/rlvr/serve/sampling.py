@@ -150,11 +150,11 @@ class Pool:
             if not self.active:
                 self._idle.set()
 
-    async def drain(self, seconds: float) -> None:
-        """Refuse new requests and wait for the running ones; abort them after `seconds`."""
+    async def drain(self, timeout_s: float) -> None:
+        """Refuse new requests and wait for the running ones; abort them after `timeout_s`."""
         self.draining = True
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(timeout_s):
                 await self._idle.wait()
         except TimeoutError:
             self._served.engine.close()

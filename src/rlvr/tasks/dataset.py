@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rlvr.core.env import Env, to_attempt
+from rlvr.core.env import Env
 from rlvr.data.problems import Problem, fingerprint, hash_rank, is_held_out
 from rlvr.data.rows import DataError, Row
 from rlvr.data.sources import Keep, ListSource, Source, anything
@@ -101,7 +101,7 @@ class DatasetTask(Task):
         return SingleTurnEnv(example, self._traced)
 
     async def grade(self, example: Example, turns: Sequence[TurnText]) -> GradedAnswer:
-        return await self.grade_attempt(to_attempt(example, turns))
+        return await self.grade_attempt(Attempt.of(example, turns))
 
     async def grade_attempt(self, attempt: Attempt) -> GradedAnswer:
         """Apply the metric to an episode. Without a known answer nothing is right."""

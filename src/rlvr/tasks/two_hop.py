@@ -1,9 +1,9 @@
 """Where does a person work? Each episode has its own world, in which a tool reveals one fact at a time.
 
     <q> where p3
-        <call> search p3 </call>          <tool> p3 works-at o7 . </tool>
-        <call> search o7 </call>          <tool> o7 located-in c4 . </tool>
-        <ans> c4 </ans> <eoe>
+    <call> search p3 </call>          <tool> p3 works-at o7 . </tool>
+    <call> search o7 </call>          <tool> o7 located-in c4 . </tool>
+    <ans> c4 </ans> <eoe>
 
 Facts are drawn for every example, so weights cannot memorize them: without both searches an answer is a guess among the
 cities. A hash of the (person, organization, city) chain decides whether it is held out, independent of the seed: no
@@ -18,7 +18,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from rlvr.core.env import Env, Reply, to_attempt
+from rlvr.core.env import Env, Reply
 from rlvr.data.problems import is_held_out
 from rlvr.envs.tool_env import ToolEnv
 from rlvr.envs.tools import make_tool
@@ -220,7 +220,7 @@ class TwoHopTask(Task):
 
     async def grade(self, example: Example, turns: Sequence[TurnText]) -> GradedAnswer:
         """Whether exactly the city is between the markers; independent of the rewards' code."""
-        return await METRIC.grade(replace(to_attempt(example, turns), format=self._prompter.answer_format))
+        return await METRIC.grade(replace(Attempt.of(example, turns), format=self._prompter.answer_format))
 
     def example(self, text: str) -> Example:
         """For `<q> where p3`, `where p3` or `p3` a held-out chain of that person; UserError for other text."""

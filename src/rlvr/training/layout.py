@@ -8,7 +8,7 @@ from torch import Tensor
 from rlvr.core.devices import exact_products, has_flash_attention
 from rlvr.core.packing import Layout, Packing, microbatches
 from rlvr.core.policy import forward
-from rlvr.errors import NonFiniteLogitsError, UserError
+from rlvr.errors import UserError
 from rlvr.models.policy import HubPolicy
 from rlvr.types import TokenBatch
 
@@ -30,7 +30,7 @@ def choose_layout(policy: HubPolicy) -> Layout:
     with exact_products(), torch.autocast(policy.model.device.type, torch.bfloat16, enabled=flash):
         alone = torch.cat([_alone(policy, ids[:length], prompt_length) for ids, length, prompt_length in rows])
         if not alone.isfinite().all():
-            raise NonFiniteLogitsError("the model's logits are not finite: its weights hold NaN; use another model")
+            raise UserError("the model's logits are not finite: its weights hold NaN; use another model")
         for layout in ("rows",) if flash else LAYOUTS:
             together = _together(policy, probe, layout)
             if together is not None and torch.allclose(together, alone, rtol=0, atol=tolerance):

@@ -1,13 +1,13 @@
 """Memory plan of a run: predicted use, and the most tokens per pass that fit a GPU.
 
-        weights        the model's tensors
-        gradients      float32, of the trained weights
-        optimizer      two moments of the trained weights
-        reference      the frozen copy for the KL term; with adapters it is the model itself
-        sampler        the copy of the model that samples during training
-        activations    kept by a forward pass for backward, per microbatch
-        logits         of one chunk of predicted tokens, with derived tensors
-        keys, values   of all completions sampled together
+    weights        the model's tensors
+    gradients      float32, of the trained weights
+    optimizer      two moments of the trained weights
+    reference      the frozen copy for the KL term; with adapters it is the model itself
+    sampler        the copy of the model that samples during training
+    activations    kept by a forward pass for backward, per microbatch
+    logits         of one chunk of predicted tokens, with derived tensors
+    keys, values   of all completions sampled together
 
 All but activations and logits follow from shapes. Activations are measured on the model: three forward passes of a few
 tokens, with torch's hooks for saved tensors. A line of L tokens needs

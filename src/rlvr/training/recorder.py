@@ -8,8 +8,8 @@ from pathlib import Path
 from safetensors.torch import save_file
 from torch import Tensor
 
+from rlvr.core.errors import NonFiniteError
 from rlvr.core.rollout import SampledGroups
-from rlvr.core.trainer import NonFiniteError
 from rlvr.errors import UserError
 from rlvr.tracking.console import Console
 from rlvr.tracking.episodes import EpisodePrinter

@@ -21,7 +21,7 @@ import torch
 import transformers
 
 import rlvr
-from rlvr.core.devices import device_name
+from rlvr.models.devices import device_name
 from rlvr.models.policy import HubPolicy
 from rlvr.places import cache_folder
 from rlvr.settings import dumped

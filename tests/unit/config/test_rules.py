@@ -52,7 +52,7 @@ task=gsm8k HF evaluation.also={musique:{set:['task.progress_coef=1']}} -> task.p
 # the model and its warm start
 model.max_context_tokens=39 -> model.max_context_tokens=39: too small for the longest prompt
 warm_start.num_steps=10 -> warm_start.final_phase_steps=20: is more than warm_start.num_steps=10; lower it
-trainer.warmup_steps=70 -> trainer.warmup_steps=70: is more than trainer.max_steps=40
+trainer.warmup_steps=70 -> trainer.warmup_steps=70: is more than max_steps=40
 LORA model.load_in_4bit=true model.load_in_8bit=true -> model.load_in_4bit=true: and load_in_8bit=true: choose one
 HF model.load_in_8bit=true -> model.load_in_8bit=true: quantized weights cannot be trained; set model.lora.enabled=true
 HF model.dtype=bfloat16 -> set model.lora.enabled=true, or model.dtype=float32

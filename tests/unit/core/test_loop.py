@@ -7,9 +7,9 @@ from typing import Any, Self
 import pytest
 
 from rlvr.core.algorithms.grpo import Grpo
+from rlvr.core.errors import NonFiniteError
 from rlvr.core.loop import TrainingRun, train
 from rlvr.core.rollout import SampledGroups
-from rlvr.core.trainer import NonFiniteError
 from rlvr.types import Group, TokenBatch
 from tests.unit.core.fakes import completion, episode, group
 

@@ -9,8 +9,8 @@ import torch
 
 import rlvr.core.packing
 from rlvr.core.devices import is_out_of_memory
+from rlvr.core.errors import LineMemoryError, LockstepMemoryError
 from rlvr.core.packing import MIN_LINE_TOKENS, Packing
-from rlvr.errors import UserError
 from rlvr.models.policy import HubPolicy
 from tests.unit.core.tiny import gradient, tiny_batch, tiny_policy, tiny_trainer, update
 
@@ -83,6 +83,15 @@ def test_after_a_halving_the_numbers_are_the_smaller_budgets(monkeypatch):
     assert torch.equal(gradient(trainer, batch), expected)
 
 
+def fitting(packing, work, *, longest=20, **more):
+    """What `work` returns in each attempt that fits: the last one."""
+    found = []
+    for attempt in packing.attempts(longest=longest, **more):
+        with attempt:
+            found.append(work())
+    return found
+
+
 def test_each_halving_is_reported_once_and_frees_memory(monkeypatch):
     said, tries, freed = [], [], []
     monkeypatch.setattr(rlvr.core.packing, "free", lambda: freed.append(sys.exc_info()[0]))
@@ -94,7 +103,7 @@ def test_each_halving_is_reported_once_and_frees_memory(monkeypatch):
         return packing.max_tokens
 
     packing = Packing(max_tokens=5000, note=said.append)
-    assert [packing.retry_out_of_memory(attempt, longest=20) for _ in range(2)] == [625, 625]
+    assert [fitting(packing, attempt) for _ in range(2)] == [[625], [625]]
     assert tries == [5000, 2500, 1250, 625, 625]
     assert freed == [None] * 3  # where no error is there any more that would hold the tensors of its frames
     assert said == [
@@ -113,8 +122,8 @@ def test_a_line_that_does_not_fit_alone_is_one_sentence(monkeypatch, longest, tr
         raise MemoryError
 
     packing = Packing(max_tokens=2000, note=lambda text: None)
-    with pytest.raises(UserError, match=rf"^a line of {longest} tokens does not fit into memory, even alone .*lora"):
-        packing.retry_out_of_memory(attempt, longest=longest)
+    with pytest.raises(LineMemoryError, match=rf"^a line of {longest} tokens does not fit into memory, even alone"):
+        fitting(packing, attempt, longest=longest)
     assert made == tries
 
 
@@ -122,10 +131,9 @@ def test_where_other_ranks_wait_in_the_pass_it_is_not_made_anew():
     def attempt():
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
-    with pytest.raises(
-        UserError, match=r"^out of memory at 4,096 tokens .*go on with resume=true trainer\.microbatch_tokens=2048$"
-    ):
-        Packing(max_tokens=4096).retry_out_of_memory(attempt, longest=20, repeatable=False)
+    with pytest.raises(LockstepMemoryError, match=r"^out of memory at 4,096 tokens .* other processes wait") as error:
+        fitting(Packing(max_tokens=4096), attempt, repeatable=False)
+    assert (error.value.tokens, error.value.fewer) == (4096, 2048)
 
 
 @pytest.mark.slow
@@ -148,7 +156,7 @@ def test_only_errors_of_memory_are_retried(error, expected):
 
     assert is_out_of_memory(error) == expected
     with nullcontext() if expected else pytest.raises(type(error)):
-        Packing(max_tokens=4096, note=lambda text: None).retry_out_of_memory(attempt, longest=20)
+        fitting(Packing(max_tokens=4096, note=lambda text: None), attempt)
     assert len(calls) == 1 + expected
 
 

@@ -10,7 +10,7 @@ def test_a_step_of_two_updates_is_their_mean() -> None:
     for loss, ratio, tokens, norm in ((1.0, 6.0, 4.0, 3.0), (2.0, 2.0, 4.0, 1.0)):
         terms = {"ratio": torch.tensor(ratio), "tokens": torch.tensor(tokens)}
         part = Sums()
-        part.add_terms(LossTerms(loss=torch.tensor(loss), sums=terms))
+        part.add_terms(LossTerms(loss=torch.tensor(loss), sums=terms), rows=torch.arange(2))
         part.add_update(norm, num_sampled=8)
         sums.add(part)
     found = sums.metrics()

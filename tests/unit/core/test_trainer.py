@@ -1,3 +1,4 @@
+import traceback
 from dataclasses import replace
 from itertools import chain
 
@@ -6,8 +7,8 @@ import torch
 
 from rlvr.core.algorithms.objective import Objective
 from rlvr.core.algorithms.ppo import Ppo
+from rlvr.core.errors import NonFiniteError
 from rlvr.core.sums import critic_metrics
-from rlvr.core.trainer import NonFiniteError
 from rlvr.models.policy import HubPolicy
 from rlvr.types import TokenBatch
 from tests.unit.core.tiny import gradient, plain_logprobs, tiny_batch, tiny_policy, tiny_trainer, update
@@ -131,6 +132,19 @@ def test_pitfall_34_dropout_in_the_model_config_stays_off() -> None:
     policy = tiny_policy(attention_dropout=0.5)
     metrics = update(tiny_trainer(policy), tiny_batch(policy))
     assert metrics["policy/mismatch_kl"] == pytest.approx(0.0, abs=1e-8)
+
+
+def test_from_an_update_to_a_backward_there_are_three_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    stacks, backward = set(), torch.Tensor.backward
+
+    def seen(loss: torch.Tensor) -> None:
+        stacks.add(tuple(frame.name for frame in traceback.extract_stack() if "/rlvr/core/" in frame.filename))
+        backward(loss)
+
+    monkeypatch.setattr(torch.Tensor, "backward", seen)
+    policy = tiny_policy()
+    update(tiny_trainer(policy, "trainer.microbatch_tokens=60"), tiny_batch(policy))
+    assert stacks == {("update", "gradient", "_backward")}
 
 
 def test_a_non_finite_gradient_leaves_the_weights_alone() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rlvr.core.env import Reply, to_attempt
+from rlvr.core.env import Reply
 from rlvr.envs.tool_env import MAX_CALLS_PER_TURN, ToolEnv
 from rlvr.envs.tools import Tool, ToolError, make_tool
 from rlvr.errors import UserError
@@ -127,7 +127,7 @@ def test_pitfall_28_counts_override_those_of_a_verifier() -> None:
 def test_pitfall_28_an_attempt_has_all_calls_and_the_last_text() -> None:
     first = turn("looking", calls=(call("search", query="a"), call("complete", answer="Oslo")))
     last = turn("done", num_tokens=5, calls=(call("search", query="b"),))
-    attempt = to_attempt(EXAMPLE, [first, last])
+    attempt = Attempt.of(EXAMPLE, [first, last])
     assert attempt.calls == (*first.calls, *last.calls)
     assert (attempt.num_tokens, attempt.text, attempt.turns) == (6, "done", (first, last))
 

@@ -11,7 +11,6 @@ import rlvr.core.engine.engine
 import rlvr.models.loading
 from rlvr.core.devices import (
     current,
-    device_name,
     drawing_device,
     exact_products,
     free,
@@ -20,7 +19,7 @@ from rlvr.core.devices import (
 from rlvr.core.engine import LocalEngine
 from rlvr.core.engine.runner import CachedRunner
 from rlvr.errors import ConfigError
-from rlvr.models.devices import bf16_pays, choose_device, choose_products
+from rlvr.models.devices import bf16_pays, choose_device, choose_products, device_name
 from rlvr.models.loading import load_policy
 from rlvr.training.memory import available_memory
 from rlvr.training.state import random_state, set_random_state
@@ -176,7 +175,7 @@ def test_the_engine_samples_without_flash_attention():
     model.config._attn_implementation_internal = "flash_attention_2"
     assert has_flash_attention(model)
     engine = LocalEngine(model, max_batch_size=4, max_context_tokens=64)
-    assert type(engine._scheduler._runner) is CachedRunner
+    assert type(engine._rows.runner) is CachedRunner
     completions = generate(engine, requests)
     assert has_flash_attention(model)
     model.config._attn_implementation_internal = "sdpa"

@@ -6,7 +6,7 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from rlvr.serve.server import patient_protocol
+from rlvr.http_server import patient_protocol
 
 pytestmark = pytest.mark.slow
 

@@ -8,8 +8,8 @@ from safetensors.torch import load_file
 
 from rlvr.config.compose import load_config
 from rlvr.core.batch import to_batch
+from rlvr.core.errors import NonFiniteError
 from rlvr.core.rollout import SampledGroups
-from rlvr.core.trainer import NonFiniteError
 from rlvr.errors import UserError
 from rlvr.tracking.console import Console
 from rlvr.tracking.episodes import EpisodePrinter, Line

@@ -16,6 +16,7 @@ from rlvr.models.loading import load_policy
 from rlvr.models.settings import PretrainedModel
 from rlvr.places import ENDPOINT
 from rlvr.progress import progress
+from rlvr.run.errors import in_the_users_words
 from rlvr.run.policies import check_engine, set_threads
 from rlvr.run.ranks import quiet
 from rlvr.run.sources import weights_of
@@ -85,7 +86,8 @@ def examined(patient: Patient, on_progress: OnProgress = lambda i, n: None) -> I
         on_progress(number, len(CHECKS))
         begin, name = time.perf_counter(), check.__name__
         try:
-            found = skip(NO_TEMPLATE) if check in of_template else check(patient)
+            with in_the_users_words():
+                found = skip(NO_TEMPLATE) if check in of_template else check(patient)
         except Exception as error:  # what users bring may fail anywhere
             line = f"{type(error).__name__}: {' '.join(str(error).split())}"[:500]
             if line in known:

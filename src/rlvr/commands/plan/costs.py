@@ -27,7 +27,6 @@ from rlvr.commands.plan.simulate import Costs
 from rlvr.config import Config
 from rlvr.core.batch import to_batch
 from rlvr.core.clock import Clock
-from rlvr.core.devices import device_name
 from rlvr.core.engine import LocalEngine
 from rlvr.core.executor import Background
 from rlvr.core.loop import TrainingRun
@@ -35,6 +34,7 @@ from rlvr.core.rollout import RolloutSource, SampledGroups
 from rlvr.core.world import World
 from rlvr.engines.settings import LocalEngineSettings
 from rlvr.evaluation.evaluate import examples_of
+from rlvr.models.devices import device_name
 from rlvr.models.policy import HubPolicy
 from rlvr.run.assemble import assemble
 from rlvr.run.memory import plan_run

@@ -15,10 +15,11 @@ from typing import Any, Self
 from torch import Tensor
 
 from rlvr.config import Config
+from rlvr.core.errors import NonFiniteError
 from rlvr.core.loop import TrainingRun
 from rlvr.core.loop import train as run_loop
 from rlvr.core.rollout import SampledGroups
-from rlvr.core.trainer import NonFiniteError, Trainer
+from rlvr.core.trainer import Trainer
 from rlvr.errors import UserError
 from rlvr.run.assemble import assemble
 from rlvr.run.policies import Setup, Stopped, pretrained_policy, scratch_policy, set_threads

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlvr import imports, registry
 from rlvr.cli.model_arguments import add_config_dir, add_set, at_least, port
+from rlvr.cli.signals import ended_by_sigterm
 from rlvr.errors import ConfigError
 from rlvr.printable import printable
 
@@ -56,7 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from rlvr.retrieval.server import check_installed, serve
+    from rlvr.http_server import check_installed, reserve
+    from rlvr.retrieval.server import serve
     from rlvr.retrieval.settings import RetrievalSettings
 
     for option, action in {"json": "query", "top_n": "query", "port": "serve", "host": "serve"}.items():
@@ -74,9 +76,10 @@ def run(args: argparse.Namespace) -> int:
     )
     if args.serve:
         name = args.retriever or "bm25"
-        check_installed()
-        port_ = PORT if args.port is None else args.port
-        serve(name, _opened(name, settings), args.host or "127.0.0.1", port_)
+        check_installed("--serve")
+        host, port = args.host or "127.0.0.1", PORT if args.port is None else args.port
+        with ended_by_sigterm(), reserve(host, port) as listening:
+            serve(name, _opened(name, settings), host, listening)
         return 0
     for name in [args.retriever] if args.retriever else _local_names():
         try:

@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from rlvr.serve.server import check_installed
+    from rlvr.http_server import check_installed
 
     _check_engine(args)
     named = f"${KEY_VARIABLE}" if args.api_key is None else "--api-key"
@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     if args.engine == "vllm":
         _serve_vllm(args, key or os.environ.get("VLLM_API_KEY") or None)
         return 0
-    check_installed()
+    check_installed("rlvr serve")
     from rlvr.chat.formats import FORMATS
 
     if args.tool_format not in (None, "auto", *FORMATS):
@@ -104,7 +104,7 @@ def _serve_vllm(args: argparse.Namespace, key: str | None) -> None:
     from pathlib import Path
 
     from rlvr.commands.serve.vllm import VllmSettings, open_vllm
-    from rlvr.serve.server import reserve
+    from rlvr.http_server import reserve
 
     with reserve(args.host, args.port) as free:
         port = int(free.getsockname()[1])
@@ -128,7 +128,7 @@ def _serve_vllm(args: argparse.Namespace, key: str | None) -> None:
 
 
 def _warn_of(host: str, key: str | None, more: str = "") -> None:
-    from rlvr.serve.server import is_loopback
+    from rlvr.http_server import is_loopback
 
     if not is_loopback(host) and key is None:
         note(f"rlvr: anyone who can reach {host} can use the model{more}: give an --api-key")
@@ -138,8 +138,9 @@ def _serve(args: argparse.Namespace, key: str | None) -> None:
     hush()
     with progress("loading libraries"):
         from rlvr.commands.serve.local import ServeSettings, open_served
+    from rlvr.http_server import reserve
+    from rlvr.serve.app import serve
     from rlvr.serve.endpoint import Limits
-    from rlvr.serve.server import reserve, serve
 
     settings = ServeSettings(
         names=tuple(args.served_model_name),

@@ -19,12 +19,12 @@ import rlvr.engines
 from rlvr.chat.template import Template
 from rlvr.config import Config
 from rlvr.errors import ConfigError, UserError
+from rlvr.http_server import at
 from rlvr.models.adapters import saved_settings
 from rlvr.models.hub import locate
 from rlvr.models.loading import TOKENIZER_FILES, base_of
 from rlvr.run.sources import own_config, servable
 from rlvr.run.tasks import own_tool_format
-from rlvr.serve.server import at
 from rlvr.tracking.files import writing
 
 PYTHON_VARIABLE = "RLVR_VLLM_PYTHON"

@@ -155,8 +155,8 @@ class Algorithm(Component, ABC):
         if self.mismatch_correction == "geometric_mask" and self.mismatch_cap > MAX_MEAN_WEIGHT:
             raise wrong(
                 "mismatch_cap",
-                "algorithm.mismatch_correction=geometric_mask compares it with a mean over the tokens of a row, which "
-                f"is never that far from 1; set it to 1.05, or to {MAX_MEAN_WEIGHT} at most.",
+                "mismatch_correction=geometric_mask compares it with a mean over the tokens of a row, which is never "
+                f"that far from 1; set it to 1.05, or to {MAX_MEAN_WEIGHT} at most.",
             )
         return self
 

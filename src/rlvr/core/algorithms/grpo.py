@@ -67,11 +67,11 @@ class Dapo(Grpo):
     )
     overlong_buffer_tokens: NonNegativeInt = setting(
         8,
-        "the penalty grows linearly over this many tokens before rollout.max_completion_tokens; 0: off",
+        "the penalty grows linearly over this many tokens before max_completion_tokens; 0: off",
         only_if="overlong_penalty > 0",
     )
     overlong_penalty: NonNegativeFloat = setting(
-        1.0, "penalty at rollout.max_completion_tokens", only_if="overlong_buffer_tokens > 0"
+        1.0, "penalty at max_completion_tokens", only_if="overlong_buffer_tokens > 0"
     )
 
     @property

@@ -75,11 +75,11 @@ def kl_estimate(log_ratio: Tensor, estimator: str) -> Tensor:
 
     Their gradients differ from the estimates (docs/algorithms.md, arXiv:2512.21852):
 
-            in the loss    k1: zero in expectation, E[grad log pi] = 0.
-                           k2: the gradient of KL(pi || ref).
-                           k3: the gradient of KL(ref || pi), unbiased only for pi near ref.
-            in the reward  k1: the gradient of KL(pi || ref), through the policy gradient.
-                           k2, k3: biased.
+        in the loss    k1: zero in expectation, E[grad log pi] = 0.
+                       k2: the gradient of KL(pi || ref).
+                       k3: the gradient of KL(ref || pi), unbiased only for pi near ref.
+        in the reward  k1: the gradient of KL(pi || ref), through the policy gradient.
+                       k2, k3: biased.
     """
     match estimator:
         case "k1":

@@ -23,9 +23,9 @@ from rlvr.core.algorithms.losses import (
     mismatch_weight,
 )
 from rlvr.core.algorithms.weights import longest_turn, loss_weights, sampled_tokens, trained_tokens, within
+from rlvr.core.errors import AlgorithmError
 from rlvr.core.policy import Predictions
 from rlvr.errors import UserError
-from rlvr.imports import described
 from rlvr.types import TokenBatch
 
 
@@ -172,7 +172,7 @@ def _checked(
     """Call a method, possibly the user's, and check its result: a `kind` of tensors [B, T], finite in `mask` if `given`
     are.
 
-    Raises UserError if it raises (with file and line) or returns something else.
+    Raises AlgorithmError if it raises or returns something else.
     """
     try:
         returned = getattr(algorithm, method)(*arguments)
@@ -181,10 +181,7 @@ def _checked(
     except Exception as error:
         if type(algorithm).__module__.startswith("rlvr.") or isinstance(error, MemoryError | torch.OutOfMemoryError):
             raise  # out of memory: retried with smaller microbatches
-        raise UserError(
-            f"algorithm={algorithm.name}: its method {method} raised {described(error)}; correct it, then go on with "
-            "resume=true."
-        ) from error
+        raise AlgorithmError(algorithm.name, method, f"raised {type(error).__name__}") from error
     wrong = "" if isinstance(returned, kind) else "None" if returned is None else f"a {type(returned).__name__}"
     for name in () if wrong else kind.__dataclass_fields__:
         value = getattr(returned, name)
@@ -200,10 +197,8 @@ def _checked(
             wrong = wrong or "a loss without gradient"
     if wrong:
         wanted = "an Estimate with finite advantages" if kind is Estimate else "a Surrogate with finite tensors"
-        raise UserError(
-            f"algorithm={algorithm.name}: its method {method} must return {wanted} [B, T] = {list(mask.shape)}, a "
-            f"number for each token, not {wrong}; correct it, then go on with resume=true."
-        )
+        problem = f"must return {wanted} [B, T] = {list(mask.shape)}, a number for each token, not {wrong}"
+        raise AlgorithmError(algorithm.name, method, problem)
     return returned
 
 

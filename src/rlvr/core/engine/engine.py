@@ -13,9 +13,11 @@ from transformers import PreTrainedModel
 from rlvr.core.devices import current, first_line, free, is_out_of_memory
 from rlvr.core.engine.base import Alternatives, OnToken, empty_completion, within_context
 from rlvr.core.engine.request import Request
+from rlvr.core.engine.rows import Rows
 from rlvr.core.engine.scheduler import Scheduler
 from rlvr.core.engine.select import choose_runner
 from rlvr.core.engine.shared_prefix import engine_attention
+from rlvr.core.errors import SamplingMemoryError
 from rlvr.errors import UserError
 from rlvr.types import Completion, SamplingParams
 
@@ -54,7 +56,7 @@ class LocalEngine:
         self._note = on_note
         with self._serving(), engine_attention(model):
             self._make_runner, reason = choose_runner(model)
-        self._scheduler = self._make_scheduler()
+        self._rows, self._scheduler = self._make_rows()
         if reason is not None:
             warnings.warn(
                 f"{type(model).__name__} has {reason}: completions are sampled without a key/value cache, slowly",
@@ -139,7 +141,7 @@ class LocalEngine:
                 while self._scheduler.has_work:
                     await self._settle()
                     if self._scheduler.has_work:
-                        self._step()
+                        self._step_or_halve()
         except GeneratorExit:  # the event loop and its callers are gone
             raise
         except BaseException as error:
@@ -154,17 +156,23 @@ class LocalEngine:
             waiting = self.num_waiting
             await asyncio.sleep(0)
 
-    def _make_scheduler(self) -> Scheduler:
+    def _step(self) -> None:
+        """Sample the first token of requests that start, then one for every running row."""
+        with self._serving():
+            for batch in self._scheduler.schedule():
+                sampled = self._rows.run(batch)
+                self._scheduler.postprocess(batch, sampled)
+
+    def _make_rows(self) -> tuple[Rows, Scheduler]:
         num_slots = self._max_batch_size
         with self._serving():  # recorded steps belong to the model's device, in any thread
-            runner = self._make_runner(self._model, num_slots)
+            rows = Rows(self._make_runner(self._model, num_slots), self._model.device)
         budget = num_slots * self.max_context_tokens
-        return Scheduler(runner, num_slots=num_slots, max_cached_tokens=budget, device=self._model.device)
+        return rows, Scheduler(rows, num_slots=num_slots, max_cached_tokens=budget)
 
-    def _step(self) -> None:
+    def _step_or_halve(self) -> None:
         try:
-            with self._serving():
-                self._scheduler.step()
+            self._step()
             return
         except BaseException as error:
             if not is_out_of_memory(error):
@@ -174,20 +182,21 @@ class LocalEngine:
         self._halve(reason)
 
     def _halve(self, reason: str) -> None:
-        """Restart unfinished requests with half the batch size; UserError if the batch was a single completion."""
+        """Restart unfinished requests with half the batch size; SamplingMemoryError if it was 1."""
         together = min(self._max_batch_size, len(self._scheduler.undelivered))
-        said = f"out of memory with up to {together} completions sampled together ({reason})"
+        error = SamplingMemoryError(together, reason)
         if together <= 1:
-            raise UserError(f"{said}: lower rollout.max_completion_tokens, or train a smaller model")
+            raise error
         self._max_batch_size = together // 2
-        scheduler = self._make_scheduler()
+        rows, scheduler = self._make_rows()
         scheduler.new_weights(self._scheduler.policy_version)
-        requests, self._scheduler = self._scheduler.drop_all(), scheduler
+        requests = self._scheduler.drop_all()
+        self._rows, self._scheduler = rows, scheduler
         free()
-        self._note(f"{said}: going on with {self._max_batch_size} at a time")
+        self._note(f"{error}: going on with {self._max_batch_size} at a time")
         for request in requests:
             if request.on_token is not None and request.policy_version >= 0:  # its first tokens are delivered
-                request.fail(UserError(f"{said}: ask again"))
+                request.fail(UserError(f"{error}: ask again"))
             else:
                 request.restart()
                 scheduler.submit(request)

@@ -44,7 +44,7 @@ class CudaRecorder:
         here.wait_stream(self._stream)
         graph = torch.cuda.CUDAGraph()
         try:
-            # thread_local: the trainer's thread may use CUDA meanwhile (rollout.max_staleness)
+            # thread_local: the trainer's thread may use CUDA meanwhile
             with torch.cuda.graph(graph, self._pool, stream=self._stream, capture_error_mode="thread_local"):
                 compute()
         finally:

@@ -1,56 +1,41 @@
-"""Request scheduling: `step()` is schedule -> run -> postprocess.
+"""Which requests a step computes, and what their new tokens change. `rows.py` computes them.
 
 Waiting requests are admitted by priority, then in order; running ones advance by one token; finished ones leave.
 """
 
 from bisect import insort
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from itertools import takewhile
-from math import isfinite
 from typing import TypeVar
 
-import torch
-from torch import Tensor
-
-from rlvr.core.devices import drawing_device
 from rlvr.core.engine.cache import Stored
 from rlvr.core.engine.request import Request
-from rlvr.core.engine.runner import Runner
-from rlvr.core.engine.sampler import RowSampling, most_likely, sample
-from rlvr.errors import NonFiniteLogitsError
+from rlvr.core.engine.rows import Batch, Rows, Sampled
 
 MAX_PREFILL_TOKENS = 16384  # padded, of one forward
 T = TypeVar("T")
 
 
 class Scheduler:
-    """Waiting requests, running rows and parked sessions on one runner.
-
-    Request i of `running` is in the runner's slot i. When rows leave, the last ones fill their slots:
-
-        slot     0 1 2 3 4                  0 1 2
-        request  A B C D E   B, D leave ->  A E C
+    """Waiting requests, running rows and parked sessions.
 
     Parked sessions and running requests share a budget of `max_cached_tokens`; the session parked longest is evicted
     first.
     """
 
-    def __init__(self, runner: Runner, *, num_slots: int, max_cached_tokens: int, device: torch.device):
-        self._runner, self._device, self._draws_on = runner, device, drawing_device(device)
-        self._num_slots, self._max_cached_tokens = num_slots, max_cached_tokens
+    def __init__(self, rows: Rows, *, num_slots: int, max_cached_tokens: int):
+        self._rows, self._num_slots, self._max_cached_tokens = rows, num_slots, max_cached_tokens
         self.waiting: list[Request] = []  # the next one first
-        self.running: list[Request] = []
         self.undelivered: dict[Request, None] = {}  # waiting, starting or running, in order of submission
         # per session: tokens of its last completion, and their keys and values
         self.parked: OrderedDict[Hashable, tuple[tuple[int, ...], Stored]] = OrderedDict()
         self._stale = False
         self.policy_version = 0
-        # of the R running rows, on the device
-        self._last_ids = torch.zeros(0, dtype=torch.int64, device=device)  # [R] sampled, not processed yet
-        self._positions = self._last_ids  # [R] of last_ids
-        self._sampling = RowSampling.of([], self._draws_on)
-        self._truncates = False  # whether a row truncates its distribution
+
+    @property
+    def running(self) -> list[Request]:
+        return self._rows.requests
 
     @property
     def has_work(self) -> bool:
@@ -81,24 +66,23 @@ class Scheduler:
     def drop_all(self) -> list[Request]:
         """Drop all requests and sessions; returns the requests."""
         dropped = list(self.undelivered)
-        for held in (self.undelivered, self.running, self.waiting, self.parked):
+        for held in (self.undelivered, self.waiting, self.parked):
             held.clear()
         self._stale = False
-        self._runner.reset(reuse=False)  # buffers may hold NaN, and 0 x NaN is NaN
+        self._rows.reset(reuse=False)  # buffers may hold NaN, and 0 x NaN is NaN
         return dropped
 
-    def step(self) -> None:
-        """Admit waiting requests and sample their first tokens, then sample one token for every running row."""
+    def schedule(self) -> Iterator[Batch]:
+        """The forwards of a step: of waiting requests that start, then of every running row. Each is postprocessed
+        before the next is made."""
         if self._stale:
-            self._runner.select([])
-            for chunk in _chunks([request.cached_ids for request in self.running], len):
-                self._runner.prefill(chunk, range(len(chunk)))
+            self._rows.recompute(_chunks([request.cached_ids for request in self.running], len))
             self._stale = False
-        self._admit()
+        yield from self._admit()
         if self.running:
-            self._advance(self._runner.decode(self._last_ids, self._positions), 0)
+            yield Batch(requests=self.running)
 
-    def _admit(self) -> None:
+    def _admit(self) -> Iterator[Batch]:
         """Start waiting requests; each distinct prompt is prefilled once, a session only from its first new token.
 
         A prefill costs about as much as a step, so a full batch waits until an eighth of its slots are free.
@@ -108,7 +92,7 @@ class Scheduler:
         if not self.waiting or (self.running and free < worth_it):
             return
         if not self.running:
-            self._runner.reset()
+            self._rows.reset()
         admitted, self.waiting = self.waiting[:free], self.waiting[free:]
         known: list[tuple[Request, Stored]] = []
         fresh: dict[tuple[int, ...], list[Request]] = {}  # by prompt
@@ -122,57 +106,33 @@ class Scheduler:
             else:
                 fresh.setdefault(request.prompt_ids, []).append(request)
         for groups in _chunks(list(fresh.values()), lambda same: len(same[0].prompt_ids)):
+            requests = [request for same in groups for request in same]
             owners = [i for i, same in enumerate(groups) for _ in same]
-            logits = self._runner.prefill([same[0].prompt_ids for same in groups], owners)
-            self._start([request for same in groups for request in same], logits)
+            yield Batch(requests=requests, prompts=[same[0].prompt_ids for same in groups], owners=owners)
         for chunk in _chunks(known, lambda item: len(item[0].prompt_ids) - len(item[1][0][1])):
-            requests = [request for request, _ in chunk]
-            logits = self._runner.extend([one.prompt_ids for one in requests], [stored for _, stored in chunk])
-            self._start(requests, logits)
+            requests, stored = zip(*chunk, strict=True)
+            yield Batch(requests=requests, prompts=[request.prompt_ids for request in requests], stored=stored)
         self._evict()
 
-    def _start(self, requests: Sequence[Request], logits: Tensor) -> None:
-        """Add rows for processed prompts, and sample their first tokens."""
-        first, device = len(self.running), self._device
-        self.running.extend(requests)
-        last_ids = torch.tensor([request.prompt_ids[-1] for request in requests], device=device)
-        positions = torch.tensor([len(request.prompt_ids) - 1 for request in requests], device=device)
-        sampling = RowSampling.of([request.sampling for request in requests], self._draws_on)
-        self._last_ids = torch.cat([self._last_ids[:first], last_ids])
-        self._positions = torch.cat([self._positions[:first], positions])
-        self._sampling = RowSampling(*map(torch.cat, zip(self._sampling.rows(slice(first)), sampling, strict=True)))
-        self._truncates = any(request.sampling.truncates for request in self.running)
-        self._advance(logits, first)
-
-    def _advance(self, logits: Tensor, first: int) -> None:
-        """Sample a token for the rows `first ..`; finished rows leave."""
-        requests, part = self.running[first:], slice(first, None)
-        sampling = self._sampling.rows(part)
-        self._positions[part] += 1
-        logits = logits.to(self._draws_on)
-        draw = sample(logits, self._positions[part].to(self._draws_on), sampling, truncates=self._truncates)
-        self._last_ids[part] = draw.ids
-        # the only synchronization with a GPU that has float64; float64 holds an id exactly
-        ids, behavior, sampled, totals = torch.stack([column.double() for column in draw]).tolist()
-        if not all(map(isfinite, totals)):
-            raise NonFiniteLogitsError(
-                "the model's logits are not finite: its weights hold NaN or have grown too large; use another model, "
-                "or train again with a lower trainer.learning_rate."
-            )
-        tokens = enumerate(zip(requests, map(int, ids), behavior, sampled, strict=True), first)
-        done = [row for row, (request, token, own, truncated) in tokens if request.add(token, own, truncated)]
-        _report(requests, logits, sampling)
+    def postprocess(self, batch: Batch, sampled: Sequence[Sampled]) -> None:
+        """Hand out the batch's tokens; finished requests leave."""
+        first = len(self.running) - len(batch.requests)
+        tokens = enumerate(zip(batch.requests, sampled, strict=True), first)
+        done = [row for row, (request, token) in tokens if request.add(*token)]
+        for request in batch.requests:
+            if request.on_token is not None and not request.aborted:
+                request.on_token(request.token_ids[-1], request.logprobs[-1][0])
         if done:
             self._leave(done)
 
     def _leave(self, rows: Sequence[int]) -> None:
-        """Park and deliver the requests of these rows; the last rows fill their slots."""
+        """Park and deliver the requests of these rows."""
         leaving = [self.running[row] for row in rows]
         # park sessions, with one copy for all
         kept = [row for row in rows if self.running[row].session is not None and not self.running[row].aborted]
         parking = [self.running[row] for row in kept]
-        saved = self._runner.save(kept, [len(request.cached_ids) for request in parking]) if kept else []
-        self._close_gaps(rows)
+        saved = self._rows.runner.save(kept, [len(request.cached_ids) for request in parking]) if kept else []
+        self._rows.leave(rows)
         for request, stored in zip(parking, saved, strict=bool(saved)):
             self.parked[request.session] = request.cached_ids, stored
             self.parked.move_to_end(request.session)
@@ -182,37 +142,11 @@ class Scheduler:
             self.undelivered.pop(request, None)
             request.deliver()
 
-    def _close_gaps(self, rows: Sequence[int]) -> None:
-        """Fill these slots with the last rows."""
-        num_left, gone = len(self.running) - len(rows), set(rows)
-        left = list(range(num_left))
-        movers = [row for row in range(num_left, len(self.running)) if row not in gone]
-        for row, mover in zip(rows, movers, strict=False):  # as many free rows are below num_left
-            left[row] = mover
-        self._runner.select(left)
-        self.running = [self.running[row] for row in left]
-        index = torch.tensor(left, dtype=torch.int64, device=self._device)
-        self._last_ids, self._positions = self._last_ids[index], self._positions[index]
-        self._sampling = self._sampling.rows(index.to(self._draws_on))
-
     def _evict(self) -> None:
         total = sum(len(request.prompt_ids) + request.sampling.max_tokens for request in self.running)
         total += sum(len(ids) for ids, _ in self.parked.values())
         while self.parked and total > self._max_cached_tokens:
             total -= len(self.parked.popitem(last=False)[1][0])
-
-
-def _report(requests: Sequence[Request], logits: Tensor, sampling: RowSampling) -> None:
-    """Report likeliest tokens and new tokens to the requests that asked for them."""
-    asked = [(row, r.alternatives) for row, r in enumerate(requests) if r.alternatives is not None and not r.aborted]
-    if asked:
-        ids, logprobs = most_likely(logits, sampling, max(alternatives.count for _, alternatives in asked))
-        for row, alternatives in asked:
-            first = slice(0, alternatives.count)
-            alternatives.seen.append((tuple(ids[row, first].tolist()), tuple(logprobs[row, first].tolist())))
-    for request in requests:
-        if request.on_token is not None and not request.aborted:
-            request.on_token(request.token_ids[-1], request.logprobs[-1][0])
 
 
 def _chunks(items: Sequence[T], length: Callable[[T], int]) -> list[list[T]]:

@@ -8,7 +8,7 @@ import torch
 
 from rlvr.core.engine import LocalEngine
 from rlvr.core.engine.runner import CachedRunner
-from rlvr.errors import NonFiniteLogitsError
+from rlvr.core.errors import NonFiniteLogitsError
 from rlvr.seeding import derive_seed
 from rlvr.types import StopReason
 from tests.unit.engines.tiny import (
@@ -35,7 +35,7 @@ def make_engine(model, *, max_batch_size=8, max_context_tokens=64) -> LocalEngin
 def test_pitfall_01_logprobs_equal_a_plain_forward(name):
     model, requests = tiny_model(name), crowd()
     engine = make_engine(model, max_batch_size=6)  # for 20 requests
-    assert type(engine._scheduler._runner) is CachedRunner  # a wrong one is noticed at the start and not taken
+    assert type(engine._rows.runner) is CachedRunner  # a wrong one is noticed at the start and not taken
     completions = generate(engine, requests)
     assert len({len(c.token_ids) for c in completions}) > 3
     assert_exact(model, requests, completions)
@@ -246,7 +246,7 @@ def test_pitfall_25_smaller_priorities_start_first():
 def test_an_exception_reaches_all_callers_and_sampling_goes_on(monkeypatch):
     engine = make_engine(tiny_model(), max_batch_size=2)
     expected = generate(engine, [(prompt(5), sampling(0))])
-    decode, calls = engine._scheduler._runner.decode, []
+    decode, calls = engine._rows.runner.decode, []
 
     def fail_once(*args):
         calls.append(args)
@@ -254,7 +254,7 @@ def test_an_exception_reaches_all_callers_and_sampling_goes_on(monkeypatch):
             raise RuntimeError("a broken step")
         return decode(*args)
 
-    monkeypatch.setattr(engine._scheduler._runner, "decode", fail_once)
+    monkeypatch.setattr(engine._rows.runner, "decode", fail_once)
 
     async def run():
         jobs = [engine.generate(prompt(5), sampling(i), session=i) for i in range(5)]
@@ -316,7 +316,7 @@ def test_pitfall_37_the_engine_has_no_memory():
     generate(used, [(prompt(20), sampling(seed=99, max_tokens=40))] * 8)
     assert generate(used, requests) == generate(fresh, requests)  # to the last bit
     # the shapes of the buffers decide how products are cut: on some machines and sizes that is the last bit
-    caches = [engine._scheduler._runner._cache for engine in (used, fresh)]
+    caches = [engine._rows.runner._cache for engine in (used, fresh)]
     shapes = [[b.shape for slots in (c.rows, c.prefixes) for b in slots.buffers.values()] for c in caches]
     assert shapes[0] == shapes[1]
 
@@ -330,7 +330,7 @@ def test_pitfall_31_nan_of_broken_weights_does_not_outlive_them():
     head[requests[0][0][0]] = float("nan")
     with pytest.raises(NonFiniteLogitsError):
         generate(engine, requests)
-    cache = engine._scheduler._runner._cache
+    cache = engine._rows.runner._cache
     for buffers in (cache.rows._aside, cache.rows._made, cache.prefixes._aside, cache.prefixes._made):
         assert buffers == {}, "0 x NaN would be NaN"
     head.copy_(sound)

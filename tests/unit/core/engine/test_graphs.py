@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from rlvr.core.engine import LocalEngine
 from rlvr.core.engine.graphs import MOST_STEPS, CudaRecorder, GraphedRunner, Graphs, rounded_up
+from rlvr.core.engine.rows import Rows
 from rlvr.core.engine.runner import CachedRunner
 from rlvr.core.engine.scheduler import Scheduler
 from rlvr.core.engine.select import choose_runner, probe
@@ -77,7 +78,8 @@ def make_engine(model, recorder, *, max_batch_size=8) -> LocalEngine:
     """An engine that decodes by recorded steps."""
     engine = LocalEngine(model, max_batch_size=max_batch_size, max_context_tokens=100)
     runner = GraphedRunner(model, max_batch_size, recorder=recorder)
-    engine._scheduler = Scheduler(runner, num_slots=max_batch_size, max_cached_tokens=1000, device=model.device)
+    engine._rows = Rows(runner, model.device)
+    engine._scheduler = Scheduler(engine._rows, num_slots=max_batch_size, max_cached_tokens=1000)
     return engine
 
 

@@ -10,6 +10,7 @@ import rlvr.core.engine.engine as engine_module
 from rlvr.core.engine import LocalEngine
 from rlvr.core.engine.base import Alternatives
 from rlvr.core.engine.runner import CachedRunner
+from rlvr.core.errors import SamplingMemoryError
 from rlvr.errors import UserError
 from rlvr.seeding import derive_seed
 from tests.unit.engines.tiny import VOCABULARY, assert_exact, generate, prompt, sampling, tiny_model
@@ -87,9 +88,8 @@ def test_one_completion_that_does_not_fit_is_a_sentence(rows):
     rows[0] = 0
     found = outcomes(engine, [{}] * 11)
     assert len({str(error) for error in found}) == 1
-    assert isinstance(found[0], UserError)
+    assert isinstance(found[0], SamplingMemoryError)
     assert str(found[0]).startswith("out of memory with up to 1 completions sampled together (CUDA out of memory.")
-    assert str(found[0]).endswith(": lower rollout.max_completion_tokens, or train a smaller model")
     rows[0] = 99
     assert len(generate(engine, REQUESTS[:2])) == 2, "the next ones may fit"
 

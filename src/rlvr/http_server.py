@@ -1,4 +1,4 @@
-"""The server: a socket, signals, and a shutdown that lets running requests finish."""
+"""An HTTP server for both of ours: a socket, signals, and a shutdown that lets running requests finish."""
 
 from __future__ import annotations
 
@@ -6,21 +6,19 @@ import asyncio
 import importlib.util
 import socket
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from ipaddress import ip_address
+from math import ceil
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from rlvr.errors import ConfigError, UserError, install
-from rlvr.serve.sampling import Pool, Served
 
 if TYPE_CHECKING:
+    from starlette.types import ASGIApp
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
-    from rlvr.serve.endpoint import Limits
-
-MORE_CONNECTIONS = 64
-"""Connections beyond those of running or waiting requests: for /health, and for reporting a full queue."""
 KEEP_ALIVE_S = 75
 LAST_BYTES_S = 2
 HEAD_S = 30.0
@@ -28,7 +26,12 @@ HEAD_S = 30.0
 
 
 def at(host: str) -> str:
+    """The host as in an address."""
     return f"[{host}]" if ":" in host else host
+
+
+def address(host: str, listening: socket.socket) -> str:
+    return f"http://{at(host)}:{listening.getsockname()[1]}"
 
 
 def is_loopback(host: str) -> bool:
@@ -38,63 +41,69 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def check_installed() -> None:
-    """ConfigError if the libraries of the extra are missing."""
+def check_installed(what: str) -> None:
+    """ConfigError if the libraries of the extra are missing; `what` needs them."""
     if any(importlib.util.find_spec(name) is None for name in ("starlette", "uvicorn")):
-        raise ConfigError(f"rlvr serve needs starlette and uvicorn; install them with: {install('serve')}")
+        raise ConfigError(f"{what} needs starlette and uvicorn; install them with: {install('serve')}")
 
 
-def serve(
-    served: Served,
-    host: str,
+class Work(Protocol):
+    """What a server does beside answering: it ends first."""
+
+    @property
+    def active(self) -> int: ...  # requests that run or wait
+
+    async def drain(self, timeout_s: float) -> None: ...  # take no more, and finish these
+
+
+def run(
+    app: ASGIApp,
     listening: socket.socket,
-    limits: Limits,
+    on_ready: Callable[[], None],
     *,
-    api_key: str | None,
+    max_connections: int,
     shutdown_s: float,
+    work: Work | None = None,
 ) -> None:
-    """Answer requests until Ctrl-C or SIGTERM; then new ones get 503, and running ones `shutdown_s` to finish.
+    """Answer requests until Ctrl-C or SIGTERM; then running ones get `shutdown_s` to finish.
 
-    The endpoint's address is printed on stdout once it accepts connections. A second signal stops the server at once.
+    `on_ready` is called once connections are accepted and signals handled. A second signal stops the server at once.
     Signals are raised again at the end.
     """
     import uvicorn
-
-    from rlvr.serve.app import make_app
-
-    pool = Pool(served)
 
     class Server(uvicorn.Server):
         """Finishes running requests before it closes their connections."""
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
-            print(f"http://{at(host)}:{listening.getsockname()[1]}/v1", flush=True)  # handles signals from here on
+            on_ready()
 
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
             self.force_exit = self.should_exit  # uvicorn does this for SIGINT only
             super().handle_exit(sig, frame)
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            if pool.active:
-                told = f"rlvr: finishing what runs, for {shutdown_s:g} s at most; once more stops at once"
-                print(told, file=sys.stderr)
-            draining = asyncio.create_task(pool.drain(shutdown_s))
-            while not (draining.done() or self.force_exit):
-                await asyncio.wait([draining], timeout=0.1)
+            if work is not None:
+                if work.active:
+                    told = f"rlvr: finishing what runs, for {shutdown_s:g} s at most; once more stops at once"
+                    print(told, file=sys.stderr)
+                draining = asyncio.ensure_future(work.drain(shutdown_s))
+                while not (draining.done() or self.force_exit):
+                    await asyncio.wait([draining], timeout=0.1)
             await super().shutdown(sockets)
 
     config = uvicorn.Config(
-        make_app(served, pool, limits, api_key),
+        app,
         http=patient_protocol(HEAD_S),
         log_level="warning",
         lifespan="off",
         ws="none",
         access_log=False,
         server_header=False,
-        limit_concurrency=2 * served.capacity + MORE_CONNECTIONS,
+        limit_concurrency=max_connections,
         timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=LAST_BYTES_S,
+        timeout_graceful_shutdown=LAST_BYTES_S if work is not None else ceil(shutdown_s),
     )
     asyncio.run(Server(config).serve(sockets=[listening]))
 

@@ -1,0 +1,84 @@
+"""What ends a step: facts, without the name of a setting. Who runs the loop says what to change (`rlvr.run.errors`)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from rlvr.errors import UserError
+
+
+@dataclass(eq=False)
+class StepError(UserError):
+    """A problem outside the program that ends the run: its facts are fields, and `text` says them."""
+
+    text: ClassVar[str]
+
+    def __str__(self) -> str:
+        return self.text.format(**vars(self))
+
+
+@dataclass(eq=False)
+class NonFiniteError(StepError):
+    """Loss or gradient is NaN or infinite, raised on all ranks; `rows` are the batch rows of the microbatch."""
+
+    what: str
+    rows: Sequence[int]
+    text = "{what} is not finite"
+
+
+@dataclass(eq=False)
+class LockstepMemoryError(StepError):
+    """A pass does not fit, and other ranks wait in it, so that it cannot be repeated with `fewer` tokens."""
+
+    tokens: int
+    fewer: int
+    reason: str
+    text = "out of memory at {tokens:,} tokens per microbatch ({reason}), where other processes wait in the same pass"
+
+
+@dataclass(eq=False)
+class LineMemoryError(StepError):
+    """The longest row does not fit."""
+
+    tokens: int
+    reason: str
+    text = "a line of {tokens:,} tokens does not fit into memory, even alone ({reason})"
+
+
+@dataclass(eq=False)
+class SamplingMemoryError(StepError):
+    """So many completions at a time do not fit."""
+
+    completions: int
+    reason: str
+    text = "out of memory with up to {completions} completions sampled together ({reason})"
+
+
+class NonFiniteLogitsError(StepError, FloatingPointError):
+    """No token can be sampled."""
+
+    text = "the model's logits are not finite: its weights hold NaN or have grown too large"
+
+
+@dataclass(eq=False)
+class VerifierError(StepError):
+    """Verifiers failed on a larger share of a step's episodes than allowed; `first` is the first one's message."""
+
+    errors: int
+    episodes: int
+    max_error_share: float
+    first: str
+    text = (
+        "the verifier failed on {errors} of {episodes} episodes of this step, more than "
+        "max_error_share={max_error_share} (first: {first})"
+    )
+
+
+@dataclass(eq=False)
+class AlgorithmError(StepError):
+    """A method of the user's algorithm raised, or returned what it must not."""
+
+    algorithm: str
+    method: str
+    problem: str
+    text = "algorithm {algorithm}: its method {method} {problem}"
