@@ -121,27 +121,36 @@ def test_each_file_is_short_and_says_how_it_is_started() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("module", MORE)
-def test_a_run_that_is_resumed_equals_the_uninterrupted_one(
-    module: str, installed: Path, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    copied(tmp_path, module)
-    model = () if module != "my_retriever" else (f"model.name_or_path={request.getfixturevalue('tool_qwen')}",)
-    whole, cut = training(module, *model, "run_dir=whole"), training(module, *model, "trainer.max_steps=1")
-    resume = ["train", "run_dir=run", "resume=true", "trainer.max_steps=2"]
-    evaluate = ["eval", "run", "--num-examples", "2", "--json"]
-    done = run(installed, tmp_path, whole, cut, resume, evaluate)
+def test_runs_that_are_resumed_equal_the_uninterrupted_ones(installed: Path, tool_qwen: Path, tmp_path: Path) -> None:
+    """The run of each file."""
+    copied(tmp_path, *MORE)
+    lines: list[Sequence[str]] = []
+    for module in MORE:
+        model = [f"model.name_or_path={tool_qwen}"] if module == "my_retriever" else []
+        whole, cut = (
+            training(module, *model, f"run_dir={module}-whole"),
+            training(module, *model, f"run_dir={module}-run"),
+        )
+        resume = ["train", f"run_dir={module}-run", "resume=true", "trainer.max_steps=2"]
+        lines += [
+            whole,
+            once(*cut, "trainer.max_steps=1"),
+            resume,
+            ["eval", f"{module}-run", "--num-examples", "2", "--json"],
+        ]
+    done = run(installed, tmp_path, *lines)
     well(done)
-    assert any(MEASURED[module] in row for row in metrics(tmp_path / "run"))
-    check_equal(outcome(tmp_path / "whole"), outcome(tmp_path / "run"))
-    assert any(name.endswith("/accuracy") for name in json.loads(done[-1].out.splitlines()[-1]))
-    if module == "my_shop":
-        rlvr = [sys.executable, "-m", "rlvr"]
-        check_installed(rlvr, tmp_path, environment(installed), "Customer 1 buys one fig.")
-    if module == "my_tracker":
-        steps = [line.split(",")[0] for line in (tmp_path / "run" / "all.csv").read_text().splitlines()]
-        assert list(dict.fromkeys(steps)) == ["step", "0", "1", "2"]
-        assert sorted(steps[1:]) == steps[1:]
+    for place, (module, measured) in enumerate(MEASURED.items()):
+        folder = tmp_path / f"{module}-run"
+        assert any(measured in row for row in metrics(folder)), module
+        check_equal(outcome(tmp_path / f"{module}-whole"), outcome(folder))
+        scores = json.loads(done[4 * place + 3].out.splitlines()[-1])
+        assert any(name.endswith("/accuracy") for name in scores), module
+    steps = [line.split(",")[0] for line in (tmp_path / "my_tracker-run" / "all.csv").read_text().splitlines()]
+    assert list(dict.fromkeys(steps)) == ["step", "0", "1", "2"]
+    assert sorted(steps[1:]) == steps[1:]
+    (tmp_path / "my_shop-run").rename(tmp_path / "run")
+    check_installed([sys.executable, "-m", "rlvr"], tmp_path, environment(installed), "Customer 1 buys one fig.")
 
 
 # ------------------------------------------------------------------------------------------------------ what is wrong
