@@ -44,30 +44,29 @@ class World:
     tool_model: Path
 
 
-def prepare(folder: Path, *, model: Path, tool_model: Path, questions: tuple[Path, Path]) -> World:
-    """Train the runs that pages talk about. `questions` are a base model and a file for a run with LoRA."""
+RUNS = ("rpn", "two_hop", "musique", "lora")
+
+
+def prepare(folder: Path, *, tool_model: Path, questions: tuple[Path, Path]) -> None:
+    """Train the runs that pages talk about, a folder for each name. `questions` are a base model and a file for a run
+    with LoRA."""
     from tests.system.test_adapters import SHORT as ADAPTERS
 
     base, sums = questions
     musique = (*(word for word in ON_DATA if "completion_tokens" not in word), *TOOLS, "model.lora.enabled=false")
-    runs = {
-        "rpn": run_train(folder / "rpn", *LENGTH, *SCRATCH, *SHORT_WARM_START, *COMMON).folder,
-        "two_hop": run_train(
-            folder / "two_hop", *LENGTH, *SHORT_WARM_START, *COMMON, "rollout.max_completion_tokens=8", name="two_hop"
-        ).folder,
-        "musique": run_train(
-            folder / "musique",
-            *musique,
-            f"model.name_or_path={tool_model}",
-            f"task.train_sets='{DATA / 'musique'},train'",
-            f"task.eval_sets='{DATA / 'musique'},dev'",
-            name="musique",
-        ).folder,
-        "lora": run_train(
-            folder / "lora", *ADAPTERS, f"model.name_or_path={base}", f"task.path={sums}", *COMMON, name="gsm8k"
-        ).folder,
-    }
-    return World(runs=runs, model=model, tool_model=tool_model)
+    run_train(folder / "rpn", *LENGTH, *SCRATCH, *SHORT_WARM_START, *COMMON)
+    two_hop = (*LENGTH, *SHORT_WARM_START, *COMMON, "rollout.max_completion_tokens=8")
+    run_train(folder / "two_hop", *two_hop, name="two_hop")
+    run_train(
+        folder / "musique",
+        *musique,
+        f"model.name_or_path={tool_model}",
+        f"task.train_sets='{DATA / 'musique'},train'",
+        f"task.eval_sets='{DATA / 'musique'},dev'",
+        name="musique",
+    )
+    lora = (*ADAPTERS, f"model.name_or_path={base}", f"task.path={sums}", *COMMON)
+    run_train(folder / "lora", *lora, name="gsm8k")
 
 
 def furnish(folder: Path, world: World) -> None:

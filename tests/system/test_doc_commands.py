@@ -12,7 +12,8 @@ from rlvr.cli.main import command_modules
 from tests.docs.pages import ROOT, Command, anchors, blocks, commands, files, links, name_of, pages
 from tests.docs.session import Session, treatments_of
 from tests.docs.treatments import OWN_TEST
-from tests.docs.world import World, furnish, prepare
+from tests.docs.world import RUNS, World, furnish, prepare
+from tests.system.conftest import shared
 from tests.system.harness import DATA
 from tests.system.small_qwen import save_questions, save_small_qwen
 
@@ -23,9 +24,12 @@ WITH_COMMANDS = [name for name, found in COMMANDS.items() if found]
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory, qwen: Path, tool_qwen: Path) -> World:
-    folder = tmp_path_factory.mktemp("docs")
-    questions = save_small_qwen(folder / "qwen"), save_questions(folder / "sums.jsonl")
-    return prepare(folder, model=qwen, tool_model=tool_qwen, questions=questions)
+    def make(folder: Path) -> None:
+        questions = save_small_qwen(folder / "qwen"), save_questions(folder / "sums.jsonl")
+        prepare(folder, tool_model=tool_qwen, questions=questions)
+
+    folder = shared(tmp_path_factory, "docs", make)
+    return World(runs={name: folder / name for name in RUNS}, model=qwen, tool_model=tool_qwen)
 
 
 @pytest.mark.long
