@@ -124,7 +124,7 @@ def mismatch_log_weight(old_logprobs: Tensor, behavior_logprobs: Tensor) -> tupl
 def mismatch_weight(log_weight: Tensor, mask: Tensor, correction: str) -> Tensor:
     """The importance weight W [b, T] of each token, before any cap, for `Algorithm.mismatch_correction`.
 
-    none, truncate, mask                the token's own w
+    none, truncate, mask, icepop        the token's own w
     sequence_truncate, sequence_mask    the product over the row's masked tokens: grows with the length,
                                         at 0.01 per token it is 1.03 for 3 tokens and 20 for 300
     geometric_mask                      their geometric mean: independent of the length
@@ -140,16 +140,16 @@ def mismatch_weight(log_weight: Tensor, mask: Tensor, correction: str) -> Tensor
 def mismatch_factor(weight: Tensor, correction: str, cap: float) -> Tensor:
     """The factor of the policy loss [b, T]; 0 removes a token. With C the cap:
 
-    none                           1
+    none (and auto)                1
     truncate, sequence_truncate    min(W, C): truncated importance sampling (TIS), fengyao.notion.site/off-policy-rl;
                                    IMPALA, arXiv:1802.01561
-    mask, sequence_mask            W if W <= C, else 0: the upper side of IcePop, arXiv:2510.18855; for sequences MIS,
+    mask, sequence_mask            W if W <= C, else 0; for sequences MIS,
                                    richardli.xyz/post/rl-collapse-training-inference
-    geometric_mask                 W if 1 / C <= W <= C, else 0: also removes rows with a small mean
+    icepop, geometric_mask         W if 1 / C <= W <= C, else 0: tokens, IcePop, arXiv:2510.18855; rows, by their mean
     """
-    if correction == "none":
+    if correction in ("none", "auto"):
         return weight.new_ones(weight.shape)
     if correction.endswith("truncate"):
         return weight.clamp(max=cap)
     inside = weight <= cap
-    return within(weight, inside & (weight * cap >= 1) if correction == "geometric_mask" else inside)
+    return within(weight, inside & (weight * cap >= 1) if correction in ("icepop", "geometric_mask") else inside)

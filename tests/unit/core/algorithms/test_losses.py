@@ -232,5 +232,6 @@ def test_corrections_by_hand():
         "truncate": [0.1, 0.49, 0.5, 1.0, 2.0, 2.0],
         "mask": [0.1, 0.49, 0.5, 1.0, 2.0, 0],
         "geometric_mask": [0, 0, 0.5, 1.0, 2.0, 0],
+        "icepop": [0, 0, 0.5, 1.0, 2.0, 0],
     }.items():
         assert mismatch_factor(weight, correction, 2.0).tolist() == pytest.approx(factors)
