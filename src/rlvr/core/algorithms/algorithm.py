@@ -36,9 +36,10 @@ SEVERAL_UPDATES = "num_epochs * num_minibatches > 1"
 
 # Fields with different defaults per algorithm: a subclass sets `aggregation: Aggregation = "fixed_length"`.
 Aggregation = Annotated[
-    Literal["token_mean", "sequence_mean", "sequence_sum", "fixed_length"],
+    Literal["token_mean", "sequence_mean", "prompt_mean", "sequence_sum", "fixed_length"],
     setting(
         description="token_mean: sum / all trained tokens; sequence_mean: mean over episodes of their token means; "
+        "prompt_mean: mean over prompts of the token means of their episodes together; "
         "sequence_sum: mean over episodes of their sums; fixed_length: sum / (episodes x max_completion_tokens)"
     ),
 ]
@@ -61,8 +62,11 @@ ClipHigh = Annotated[
     float, setting(description="the ratio is clipped above 1 + clip_high", only_if=SEVERAL_UPDATES, gt=0)
 ]
 StdNormalization = Annotated[
-    Literal["sample", "population", "none"],
-    setting(description="divide by the group's standard deviation with ddof 1 (sample) or 0 (population), or not"),
+    Literal["sample", "population", "batch", "none"],
+    setting(
+        description="divide by the group's standard deviation with ddof 1 (sample) or 0 (population), by that of the "
+        "whole batch around its groups' means (batch), or not"
+    ),
 ]
 
 
@@ -207,9 +211,12 @@ class ClippedRatio(Algorithm):
 
     clip_low: ClipLow = 0.2
     clip_high: ClipHigh = 0.2
+    dual_clip: float | None = setting(
+        None, "largest ratio of tokens with a negative advantage, such as 3; null: none", only_if=SEVERAL_UPDATES, gt=1
+    )
 
     def surrogate(self, log_ratio: Tensor, logprobs: Tensor, advantages: Tensor, mask: Tensor) -> Surrogate:
-        return clip(log_ratio.exp(), advantages, self.clip_low, self.clip_high)
+        return clip(log_ratio.exp(), advantages, self.clip_low, self.clip_high, self.dual_clip)
 
 
 class TokenReturns(ClippedRatio):

@@ -27,20 +27,29 @@ class Surrogate:
     clipped_high: Tensor
 
 
-def clip(ratio: Tensor, advantages: Tensor, clip_low: float, clip_high: float) -> Surrogate:
+def clip(
+    ratio: Tensor, advantages: Tensor, clip_low: float, clip_high: float, dual_clip: float | None = None
+) -> Surrogate:
     """-min(r A, clip(r, 1 - low, 1 + high) A); PPO, arXiv:1707.06347, eq. 7.
 
     `clip_high > clip_low` is DAPO's clip-higher, arXiv:2503.14476, eq. 10. With low 0.2 and high 0.3:
 
         A = 1    r 0.5 -> -0.5                  1.5 -> -1.3 (no gradient)
         A = -1   r 0.5 ->  0.8 (no gradient)    1.5 ->  1.5
+
+    With a dual clip c > 1, arXiv:1912.09729, eq. 5, the loss of a negative advantage is at most c |A|: at c = 3 and
+    A = -1, r 5 -> 3 (no gradient).
     """
     loss = (-ratio * advantages).maximum(-ratio.clamp(1 - clip_low, 1 + clip_high) * advantages)
+    clipped_high = (ratio > 1 + clip_high) & (advantages > 0)
+    if dual_clip is not None:
+        loss = loss.minimum(dual_clip * advantages.abs()).where(advantages < 0, loss)
+        clipped_high = clipped_high | ((ratio > dual_clip) & (advantages < 0))
     return Surrogate(
         loss=loss,
         ratio=ratio.detach(),
         clipped_low=(ratio < 1 - clip_low) & (advantages < 0),
-        clipped_high=(ratio > 1 + clip_high) & (advantages > 0),
+        clipped_high=clipped_high,
     )
 
 

@@ -85,8 +85,8 @@ class Objective:
 
     def loss_weights(self, minibatch: TokenBatch) -> Tensor:
         """[B, T] loss weights of a whole minibatch, with its denominator; 0 outside the loss."""
-        trained, episodes = self.trained(minibatch), minibatch.episodes
-        weights = loss_weights(trained, episodes, self.algorithm.aggregation, self.max_completion_tokens)
+        sets = (minibatch.episodes, minibatch.groups)
+        weights = loss_weights(self.trained(minibatch), *sets, self.algorithm.aggregation, self.max_completion_tokens)
         return weights.to(minibatch.rewards.dtype)
 
     @property

@@ -190,24 +190,25 @@ def test_late_samples_are_corrected_unless_the_user_says_otherwise(
 
 
 FEW = {"kl_estimator", "kl_placement", "mismatch_cap"}
+CLIPS = {"clip_low", "clip_high", "dual_clip"}
 USED = {"kl_coef": 0.1, "mismatch_correction": "mask"}  # with which none of FEW is idle
 
 
 @pytest.mark.parametrize(
     ("name", "values", "idle"),
     [
-        ("grpo", {}, {*FEW, "clip_low", "clip_high"}),
+        ("grpo", {}, {*FEW, *CLIPS}),
         ("grpo", {"num_epochs": 2}, FEW),
         ("grpo", {"num_minibatches": 2, **USED}, set()),
         ("cispo", USED, {"clip_high"}),
         ("reinforce_pp", {"num_epochs": 2}, FEW),
-        ("gspo", {"num_minibatches": 1}, {*FEW, "clip_low", "clip_high"}),
+        ("gspo", {"num_minibatches": 1}, {*FEW, *CLIPS}),
         ("ppo", USED, set()),
         ("ppo", {"value_coef": 0.0, **USED}, {"value_clip"}),
         (
             "ppo",
             {"num_epochs": 1, "num_minibatches": 1, **USED},
-            {"clip_low", "clip_high", "value_clip", "target_kl"},
+            {*CLIPS, "value_clip", "target_kl"},
         ),
         ("dapo", {"num_epochs": 2, **USED}, set()),
         ("dapo", {"num_epochs": 2, "dynamic_sampling": False, **USED}, {"max_refills"}),
