@@ -1,7 +1,7 @@
 """The steps shared by all algorithms: rewards to advantages, logprobs to loss.
 
 To add a loss term: add its coefficient to `Algorithm` and to `Objective.coefs`, and the term to `Objective.loss` under
-the same name.
+the same name. It becomes a metric by itself: `policy/NAME`, or `loss/NAME` if the name is `NAME_loss` (`sums.py`).
 """
 
 from collections.abc import Mapping, Sequence
