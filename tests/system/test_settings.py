@@ -436,7 +436,7 @@ def watch(runs: Runs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
 
     noted(HubPolicy, "hidden")
     noted(Qwen2MLP, "forward")
-    noted(Scheduler, "step")
+    noted(Scheduler, "schedule")
     noted(rlvr.models.loading.AutoModelForCausalLM, "from_pretrained")
 
     def run(config: Config) -> Seen:
