@@ -75,6 +75,10 @@ class AlgorithmView(Protocol):
     returns_per_token: ClassVar[bool]
 
 
+class EngineView(Protocol):
+    in_process: ClassVar[bool]  # False: servers sample
+
+
 class RolloutView(Protocol):
     @property
     def group_size(self) -> int: ...
@@ -125,6 +129,8 @@ class RunView(Protocol):
 
     @property
     def algorithm(self) -> AlgorithmView: ...
+    @property
+    def engine(self) -> EngineView: ...
     @property
     def is_trained(self) -> bool: ...  # False for a task that is only evaluated
     @property

@@ -281,6 +281,8 @@ OVERLONG, BUFFER = "algorithm.overlong_buffer_tokens=1", "algorithm.overlong_buf
 DEAD = ("trainer.max_steps=1",)
 ALGORITHM = [
     *of(ALL, "aggregation", "token_mean", "sequence_sum", metric("policy/grad_norm"), *ONE),
+    *of(("grpo",), "aggregation", "token_mean", "prompt_mean", metric("policy/grad_norm"), *ONE),
+    *of(CLIPPED, "dual_clip", "null", 1.0001, weights, *SEVERAL, "algorithm.clip_high=9"),
     *of(ALL, "kl_coef", 0.0, 0.5, metric("policy/reference_kl"), *ONE),
     *of(ALL, "kl_estimator", "k1", "k3", weights, *KL, "trainer.max_steps=2"),
     *of(ALL, "kl_placement", "loss", "reward", weights, *KL),
@@ -298,6 +300,7 @@ ALGORITHM = [
     *of(NOT_GSPO, "clip_high", 1e-4, 9.0, metric("policy/clip_high"), *SEVERAL),
     *of(("gspo",), "clip_high", 1e-4, 9.0, weights, *SEVERAL, "trainer.max_steps=2"),
     *of(GRPO_LIKE, "std_normalization", "sample", "population", weights, *ONE),
+    *of(("grpo",), "std_normalization", "sample", "batch", metric("policy/grad_norm"), *ONE),
     *of(GRPO_LIKE, "std_normalization", "sample", "none", metric("policy/grad_norm"), *ONE),
     *of(DAPO, "dynamic_sampling", "true", "false", metric("rollout/refilled_groups"), *DEAD),
     *of(DAPO, "max_refills", 0, 2, metric("rollout/refilled_groups"), *DEAD),
@@ -337,7 +340,7 @@ PLAIN = ("tracker.console=plain",)
 REST = [
     case("seed", 0, 1, lambda seen: seen.prompts),
     case("debug", "false", "true", lambda seen: "---- step 1, group 1" in seen.err, "tracker.console=plain"),
-    case("engine.max_batch_size", 256, 3, lambda seen: seen.calls["step"]),
+    case("engine.max_batch_size", 256, 3, lambda seen: seen.calls["schedule"]),
     case("evaluation.every", 1, 100, lambda seen: ["eval/rpn/accuracy" in row for row in seen.rows], TWO),
     case("evaluation.num_examples", 10, 16, metric("eval/rpn/num_examples", 0)),
     case("evaluation.samples_per_example", 0, 2, lambda seen: set(evaluation(seen))),
@@ -433,7 +436,7 @@ def watch(runs: Runs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
 
     noted(HubPolicy, "hidden")
     noted(Qwen2MLP, "forward")
-    noted(Scheduler, "step")
+    noted(Scheduler, "schedule")
     noted(rlvr.models.loading.AutoModelForCausalLM, "from_pretrained")
 
     def run(config: Config) -> Seen:

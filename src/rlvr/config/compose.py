@@ -335,9 +335,8 @@ def read_values(values: dict[str, Any]) -> Config:
         config: Config = validated(Config, values)
     except ValidationError as error:
         raise ConfigError(messages.invalid(error, chosen)) from None
-    return config.model_copy(
-        update={"model": config.model.fitted(config), "trainer": config.trainer.fitted(config.model)}
-    )
+    fitted = {"model": config.model.fitted(config), "trainer": config.trainer.fitted(config.model)}
+    return config.model_copy(update={**fitted, "algorithm": config.algorithm.fitted(config)})
 
 
 # --------------------------------------------------------------------------------------------------- tasks inside of it

@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 
 from rlvr import registry
 from rlvr.core.algorithms.algorithm import Algorithm
-from rlvr.core.settings import RolloutSettings, TrainerSettings
+from rlvr.core.settings import RolloutSettings
 from rlvr.engines.settings import EngineSettings
 from rlvr.evaluation.settings import EvaluationSettings
 from rlvr.models.settings import Model
@@ -20,7 +20,7 @@ from rlvr.settings import Component, NonNegativeInt, Settings, Text, chosen, set
 from rlvr.tasks.prompts import MarkersSettings, Prompt
 from rlvr.tasks.settings import TaskBundle, TaskSettings
 from rlvr.tracking.settings import TrackerSettings
-from rlvr.training.settings import WarmStartSettings
+from rlvr.training.settings import TrainingSettings, WarmStartSettings
 
 
 class Config(Settings):
@@ -39,7 +39,7 @@ class Config(Settings):
     markers: MarkersSettings = MarkersSettings()
     rollout: RolloutSettings = RolloutSettings()
     algorithm: Annotated[Algorithm, chosen("algorithm")]
-    trainer: TrainerSettings = TrainerSettings()
+    trainer: TrainingSettings = TrainingSettings()
     engine: Annotated[EngineSettings, chosen("engine")]
     evaluation: EvaluationSettings = EvaluationSettings()
     tracker: TrackerSettings = TrackerSettings()

@@ -1,10 +1,10 @@
 """Settings of sampling and of optimization."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from rlvr.settings import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Settings, Share, setting, wrong
+from rlvr.settings import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Settings, Share, setting
 from rlvr.types import SamplingParams
 
 
@@ -47,7 +47,7 @@ class RolloutSettings(Settings):
 
 
 class TrainerSettings(Settings):
-    """Optimization, precision and checkpoints."""
+    """Optimization and precision: what the trainer reads; `rlvr.training.settings` adds what a run needs beside it."""
 
     max_steps: PositiveInt = setting(60, "steps of the run: rollouts, then update", debug=3, le=10**9)
     learning_rate: PositiveFloat | Literal["auto"] = setting(
@@ -70,56 +70,19 @@ class TrainerSettings(Settings):
         "GPU the most that fit by the memory plan (docs/gpu.md), on a CPU 2048, and 512 below adapters from a hidden "
         "size of 512 on",
     )
-    device: Literal["auto", "cpu", "cuda", "mps", "xpu"] = setting(
-        "auto",
-        "where the model is trained and the local engine samples; auto: this process's accelerator (number LOCAL_RANK) "
-        "where torch sees one (apart from mps), else the CPU",
-    )
     precision: Literal["auto", "fp32", "bf16"] = setting(
         "auto",
         "autocast of forward and backward; auto: bf16 on a GPU, and on a CPU with bf16 instructions from hidden size "
         "128 on, where it is faster",
     )
-    num_threads: Annotated[int, Field(ge=1, le=1024)] | None = setting(
-        None,
-        "CPU threads of the trainer, and of a local engine that samples meanwhile; null: one for models under 500k "
-        "parameters, else all cores, shared by both",
-    )
     strategy: Literal["single", "ddp", "fsdp2"] = setting(
         "single", "single: one process; ddp: every process holds the model; fsdp2: each holds a part of it"
-    )
-    world_size: PositiveInt | None = setting(
-        None, "required number of processes; null: as many as the launcher started"
     )
     cpu_offload: bool = setting(
         False,
         "fsdp2 on GPUs: keep weights, gradients and moments in CPU memory; slower",
         only_if="strategy == 'fsdp2'",
     )
-    checkpoint_every: PositiveInt | None = setting(10, "steps between checkpoints; null: only at the end")
-    keep_last: PositiveInt = setting(2, "checkpoints to keep, newest first", only_if="checkpoint_every is not None")
-    keep_best: bool = setting(
-        True, "also keep the checkpoint with the best held-out accuracy", only_if="checkpoint_every is not None"
-    )
-
-    @model_validator(mode="after")
-    def _warm_up_ends(self) -> Self:
-        return check_warm_up(self, self.max_steps, "max_steps")
-
-    def fitted(self, model: Any) -> Self:
-        """Settings with `auto` and shares resolved for a run with this model."""
-        values: dict[str, Any] = {}
-        if isinstance(self.warmup_steps, float):
-            values["warmup_steps"] = round(self.warmup_steps * self.max_steps)
-        if self.learning_rate == "auto":
-            values["learning_rate"] = 4.0e-4 if model.from_scratch else 1.0e-5 if model.adapted else 1.0e-6
-        return self.model_copy(update=values)
-
-
-def check_warm_up(section: Any, steps: int, limit: str) -> Any:
-    if section.warmup_steps > steps and section.warmup_steps != type(section).model_fields["warmup_steps"].default:
-        raise wrong("warmup_steps", f"is more than {limit}={steps}, so the learning rate is never reached; lower it")
-    return section
 
 
 def cpu_tokens(setting: int | Literal["auto"]) -> int:

@@ -43,7 +43,7 @@ class Trainer:
         parallel: DataParallel | None = None,
     ) -> None:
         if settings.learning_rate == "auto" or isinstance(settings.warmup_steps, float):
-            raise ValueError("learning_rate and warmup_steps must be numbers: see TrainerSettings.fitted")
+            raise ValueError("learning_rate and warmup_steps must be numbers: see rlvr.training.settings")
         if parallel is None and (settings.strategy != "single" or settings.precision == "bf16"):
             raise ValueError("strategy and precision belong to `parallel`: see rlvr.scale.fsdp.make_parallel")
         self.policy, self.objective, self.algorithm = policy, objective, objective.algorithm

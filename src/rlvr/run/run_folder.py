@@ -135,10 +135,13 @@ _FREE = {
 def changed_settings(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
     """Settings that would make the resumed run differ from an uninterrupted one, with old and new value.
 
-    `trainer.max_steps` may change if the learning rate does not depend on it.
+    `trainer.max_steps` may change if the learning rate does not depend on it, and what weighs late samples with the
+    engine: that of servers is `truncate`, unless the user says otherwise.
     """
     before, after = ({k: v for k, v in leaf_values(dumped(config)) if v != {}} for config in (old, new))
     free = {*_FREE, "trainer.max_steps"} if old.trainer.schedule == "constant" else _FREE
+    if old.engine.name != new.engine.name:
+        free = {*free, "algorithm.mismatch_correction"}
     values = {key: (before.get(key), after.get(key)) for key in before | after}
     return {k: (a, b) for k, (a, b) in values.items() if a != b and k not in free and not k.startswith(_FREE_SECTIONS)}
 

@@ -1,11 +1,12 @@
-"""Settings of the warm start."""
+"""Settings of the warm start, and of training beside what core reads."""
 
-from typing import Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
-from rlvr.core.settings import check_warm_up
-from rlvr.settings import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Settings, Share, setting
+from rlvr.core.settings import TrainerSettings
+from rlvr.run_view import ModelView
+from rlvr.settings import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Settings, Share, setting, wrong
 
 _WARM, _WORDS = "enabled and model.from_scratch", "{enabled} and a model made from scratch"
 WARM = f"{_WARM}  # {_WORDS}"
@@ -47,3 +48,45 @@ class WarmStartSettings(Settings):
     @model_validator(mode="after")
     def _warm_up_ends(self) -> Self:
         return check_warm_up(self, self.num_steps, "warm_start.num_steps")
+
+
+class TrainingSettings(TrainerSettings):
+    """Optimization, precision, devices and checkpoints."""
+
+    device: Literal["auto", "cpu", "cuda", "mps", "xpu"] = setting(
+        "auto",
+        "where the model is trained and the local engine samples; auto: this process's accelerator (number LOCAL_RANK) "
+        "where torch sees one (apart from mps), else the CPU",
+    )
+    num_threads: Annotated[int, Field(ge=1, le=1024)] | None = setting(
+        None,
+        "CPU threads of the trainer, and of a local engine that samples meanwhile; null: one for models under 500k "
+        "parameters, else all cores, shared by both",
+    )
+    world_size: PositiveInt | None = setting(
+        None, "required number of processes; null: as many as the launcher started"
+    )
+    checkpoint_every: PositiveInt | None = setting(10, "steps between checkpoints; null: only at the end")
+    keep_last: PositiveInt = setting(2, "checkpoints to keep, newest first", only_if="checkpoint_every is not None")
+    keep_best: bool = setting(
+        True, "also keep the checkpoint with the best held-out accuracy", only_if="checkpoint_every is not None"
+    )
+
+    def fitted(self, model: ModelView) -> Self:
+        """Settings with `auto` and shares resolved for a run with this model."""
+        values: dict[str, Any] = {}
+        if isinstance(self.warmup_steps, float):
+            values["warmup_steps"] = round(self.warmup_steps * self.max_steps)
+        if self.learning_rate == "auto":
+            values["learning_rate"] = 4.0e-4 if model.from_scratch else 1.0e-5 if model.adapted else 1.0e-6
+        return self.model_copy(update=values)
+
+    @model_validator(mode="after")
+    def _warm_up_ends(self) -> Self:
+        return check_warm_up(self, self.max_steps, "max_steps")
+
+
+def check_warm_up(section: Any, steps: int, limit: str) -> Any:
+    if section.warmup_steps > steps and section.warmup_steps != type(section).model_fields["warmup_steps"].default:
+        raise wrong("warmup_steps", f"is more than {limit}={steps}, so the learning rate is never reached; lower it")
+    return section

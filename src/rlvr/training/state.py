@@ -14,7 +14,6 @@ from torch import Tensor
 
 from rlvr.core.devices import accelerator
 from rlvr.core.rollout import RolloutSchedule
-from rlvr.core.settings import TrainerSettings
 from rlvr.core.trainer import Trainer
 from rlvr.core.world import ALONE, World
 from rlvr.errors import UserError
@@ -22,6 +21,7 @@ from rlvr.models.policy import HubPolicy
 from rlvr.scale.sharding import is_sharded, own_rows, row_range
 from rlvr.scale.shards import sharded_like
 from rlvr.training.checkpoint import Checkpoint, Contents, prune, save_checkpoint
+from rlvr.training.settings import TrainingSettings
 
 WEIGHTS, HEAD = "parameters/", "value_head/"
 """Prefixes: of weights among the tensors of `shards/`, and of the critic's among the others."""
@@ -36,7 +36,7 @@ class CheckpointSchedule:
     """
 
     folder: Path
-    settings: TrainerSettings
+    settings: TrainingSettings
     policy: HubPolicy
     trainer: Trainer
     rollouts: RolloutSchedule

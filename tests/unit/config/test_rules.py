@@ -88,7 +88,7 @@ task=finqa HF prompt=financial_program -> task.answer=number: the prompt asks fo
 task=gsm8k HF prompt.answer_in=boxed reward=numeric -> prompt.answer_in=boxed: the prompt asks for the answer in another
 # algorithms against the run
 algorithm=ppo algorithm.num_minibatches=3 -> algorithm.num_minibatches=3: does not divide
-rollout.max_staleness=1 algorithm=ppo -> set algorithm.mismatch_correction=truncate
+rollout.max_staleness=1 algorithm=ppo algorithm.mismatch_correction=none -> set algorithm.mismatch_correction=truncate
 rollout.group_size=1 -> rollout.group_size=1: algorithm=grpo compares the completions of a group and needs at least 2
 """)
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from rlvr.core.algorithms.weights import over_episode, sampled_tokens, within
+from rlvr.core.algorithms.weights import sampled_tokens, sum_within, within
 from rlvr.types import TokenBatch
 
 if TYPE_CHECKING:
@@ -38,11 +38,15 @@ def group_normalized(batch: TokenBatch, penalties: Tensor, mask: Tensor, std_nor
 
     `std_normalization`: "sample" (ddof 1), "population" (ddof 0) or "none" (r - mean; Dr. GRPO, arXiv:2503.20783,
     section 3.2). Rewards 1 0 0 0 have mean 1/4 and std 1/2 or .433:
-    sample 1.5 -.5 -.5 -.5; population 1.73 -.58 -.58 -.58; none .75 -.25 -.25 -.25.
+    sample 1.5 -.5 -.5 -.5; population 1.73 -.58 -.58 -.58; none .75 -.25 -.25 -.25. "batch" divides by the std of all
+    r_i - mean_group r of the batch (ddof 1), so that a group's spread keeps its weight; ScaleRL, arXiv:2510.13786.
     """
     episodes = compared(batch, penalties)
     if std_normalization == "none":
         return episodes.spread(episodes.centered, batch, mask)
+    if std_normalization == "batch":
+        std = (episodes.centered.square().sum() / max(len(episodes.centered) - 1, 1)).sqrt()
+        return episodes.spread(episodes.centered / (std + STD_EPSILON), batch, mask)
     ddof = 1 if std_normalization == "sample" else 0
     squares = episodes.counts.new_zeros(episodes.counts.shape).index_add(0, episodes.group, episodes.centered.square())
     std = (squares / (episodes.counts - ddof).clamp(min=1)).sqrt()
@@ -75,7 +79,7 @@ class Compared(NamedTuple):
 
 def compared(batch: TokenBatch, penalties: Tensor) -> Compared:
     """Each valid episode counts once, however many rows it has."""
-    rewards = batch.rewards - over_episode(penalties.sum(1), batch.episodes)
+    rewards = batch.rewards - sum_within(penalties.sum(1), batch.episodes)
     first = batch.valid & (batch.episodes.diff(prepend=batch.episodes[:1] - 1) != 0)
     episode = first.cumsum(0)[batch.valid] - 1
     return Compared(*center_within_groups(rewards[first], batch.groups[first]), episode)

@@ -11,7 +11,7 @@ KL, entropy, mismatch correction and aggregation are shared: `objective.py`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import model_validator
 
@@ -28,14 +28,18 @@ if TYPE_CHECKING:
 MAX_MEAN_WEIGHT = 1.2
 """Largest mismatch_cap of a geometric mean: 0.18 nats per token."""
 
+Correction = Literal[
+    "auto", "none", "truncate", "mask", "icepop", "sequence_truncate", "sequence_mask", "geometric_mask"
+]
 SEVERAL_UPDATES = "num_epochs * num_minibatches > 1"
 """With one update per batch the ratio to the old policy is exactly 1: no clipping, no early stop."""
 
 # Fields with different defaults per algorithm: a subclass sets `aggregation: Aggregation = "fixed_length"`.
 Aggregation = Annotated[
-    Literal["token_mean", "sequence_mean", "sequence_sum", "fixed_length"],
+    Literal["token_mean", "sequence_mean", "prompt_mean", "sequence_sum", "fixed_length"],
     setting(
         description="token_mean: sum / all trained tokens; sequence_mean: mean over episodes of their token means; "
+        "prompt_mean: mean over prompts of the token means of their episodes together; "
         "sequence_sum: mean over episodes of their sums; fixed_length: sum / (episodes x max_completion_tokens)"
     ),
 ]
@@ -58,8 +62,11 @@ ClipHigh = Annotated[
     float, setting(description="the ratio is clipped above 1 + clip_high", only_if=SEVERAL_UPDATES, gt=0)
 ]
 StdNormalization = Annotated[
-    Literal["sample", "population", "none"],
-    setting(description="divide by the group's standard deviation with ddof 1 (sample) or 0 (population), or not"),
+    Literal["sample", "population", "batch", "none"],
+    setting(
+        description="divide by the group's standard deviation with ddof 1 (sample) or 0 (population), by that of the "
+        "whole batch around its groups' means (batch), or not"
+    ),
 ]
 
 
@@ -80,12 +87,12 @@ class Algorithm(Component, ABC):
     )
     num_epochs: NumEpochs = 1
     num_minibatches: NumMinibatches = 1
-    mismatch_correction: Literal["none", "truncate", "mask", "sequence_truncate", "sequence_mask", "geometric_mask"] = (
-        setting(
-            "none",
-            "weight the policy loss by old / behavior probability, of the token or of its whole sequence (product; "
-            "geometric: mean), truncated at mismatch_cap (TIS) or dropped above it (geometric: also below 1 / cap)",
-        )
+    mismatch_correction: Correction = setting(
+        "auto",
+        "weight the policy loss by old / behavior probability, of the token or of its whole sequence (product; "
+        "geometric: mean), truncated at mismatch_cap (TIS) or dropped above it (icepop and geometric: also below "
+        "1 / cap); auto: truncate where samples may be older than the policy or come from servers, if they are of the "
+        "whole vocabulary, else none",
     )
     mismatch_cap: float = setting(
         2.0,
@@ -150,6 +157,14 @@ class Algorithm(Component, ABC):
         """`kl_coef` if the KL is placed there, else 0."""
         return self.kl_coef if self.kl_placement == placement else 0.0
 
+    def fitted(self, run: RunView) -> Self:
+        """The settings with `auto` resolved for a run."""
+        if self.mismatch_correction != "auto":
+            return self
+        late = run.rollout.max_staleness > 0 or not run.engine.in_process
+        correction = "truncate" if late and not run.rollout.truncates else "none"
+        return self.model_copy(update={"mismatch_correction": correction})
+
     @model_validator(mode="after")
     def _cap_of_a_mean_is_near_one(self) -> Algorithm:
         if self.mismatch_correction == "geometric_mask" and self.mismatch_cap > MAX_MEAN_WEIGHT:
@@ -174,8 +189,8 @@ class Algorithm(Component, ABC):
                 f"rollout.prompts_per_step={rollout.prompts_per_step} x rollout.group_size={rollout.group_size} rows; "
                 "choose a divisor."
             )
-        updates = self.num_epochs * self.num_minibatches
-        if self.mismatch_correction == "none" and rollout.max_staleness > 0 and updates > 1:
+        updates, uncorrected = self.num_epochs * self.num_minibatches, self.mismatch_correction in ("none", "auto")
+        if uncorrected and rollout.max_staleness > 0 and updates > 1:
             raise ConfigError(
                 f"rollout.max_staleness={rollout.max_staleness}: with algorithm.num_epochs={self.num_epochs} x "
                 f"num_minibatches={self.num_minibatches} updates per batch the ratio is to the policy before them, and "
@@ -183,7 +198,7 @@ class Algorithm(Component, ABC):
                 "algorithm.mismatch_correction=truncate (which needs rollout.top_p=1.0, the whole vocabulary), or "
                 "algorithm.num_epochs=1 algorithm.num_minibatches=1."
             )
-        if self.mismatch_correction != "none" and rollout.truncates:
+        if not uncorrected and rollout.truncates:
             raise ConfigError(
                 f"algorithm.mismatch_correction={self.mismatch_correction}: needs sampling from the whole vocabulary, "
                 f"not rollout.top_p={rollout.top_p}, top_k={rollout.top_k}, min_p={rollout.min_p}; set these to 1, 0 "
@@ -196,9 +211,12 @@ class ClippedRatio(Algorithm):
 
     clip_low: ClipLow = 0.2
     clip_high: ClipHigh = 0.2
+    dual_clip: float | None = setting(
+        None, "largest ratio of tokens with a negative advantage, such as 3; null: none", only_if=SEVERAL_UPDATES, gt=1
+    )
 
     def surrogate(self, log_ratio: Tensor, logprobs: Tensor, advantages: Tensor, mask: Tensor) -> Surrogate:
-        return clip(log_ratio.exp(), advantages, self.clip_low, self.clip_high)
+        return clip(log_ratio.exp(), advantages, self.clip_low, self.clip_high, self.dual_clip)
 
 
 class TokenReturns(ClippedRatio):

@@ -112,7 +112,8 @@ class Gspo(Grpo):
 
         All tokens of a row share the ratio and its clipping.
         """
-        return clip(sequence_log_ratio(log_ratio, mask).exp(), advantages, self.clip_low, self.clip_high)
+        ratio = sequence_log_ratio(log_ratio, mask).exp()
+        return clip(ratio, advantages, self.clip_low, self.clip_high, self.dual_clip)
 
 
 @register("algorithm", "cispo")

@@ -27,20 +27,29 @@ class Surrogate:
     clipped_high: Tensor
 
 
-def clip(ratio: Tensor, advantages: Tensor, clip_low: float, clip_high: float) -> Surrogate:
+def clip(
+    ratio: Tensor, advantages: Tensor, clip_low: float, clip_high: float, dual_clip: float | None = None
+) -> Surrogate:
     """-min(r A, clip(r, 1 - low, 1 + high) A); PPO, arXiv:1707.06347, eq. 7.
 
     `clip_high > clip_low` is DAPO's clip-higher, arXiv:2503.14476, eq. 10. With low 0.2 and high 0.3:
 
         A = 1    r 0.5 -> -0.5                  1.5 -> -1.3 (no gradient)
         A = -1   r 0.5 ->  0.8 (no gradient)    1.5 ->  1.5
+
+    With a dual clip c > 1, arXiv:1912.09729, eq. 5, the loss of a negative advantage is at most c |A|: at c = 3 and
+    A = -1, r 5 -> 3 (no gradient).
     """
     loss = (-ratio * advantages).maximum(-ratio.clamp(1 - clip_low, 1 + clip_high) * advantages)
+    clipped_high = (ratio > 1 + clip_high) & (advantages > 0)
+    if dual_clip is not None:
+        loss = loss.minimum(dual_clip * advantages.abs()).where(advantages < 0, loss)
+        clipped_high = clipped_high | ((ratio > dual_clip) & (advantages < 0))
     return Surrogate(
         loss=loss,
         ratio=ratio.detach(),
         clipped_low=(ratio < 1 - clip_low) & (advantages < 0),
-        clipped_high=(ratio > 1 + clip_high) & (advantages > 0),
+        clipped_high=clipped_high,
     )
 
 
@@ -124,7 +133,7 @@ def mismatch_log_weight(old_logprobs: Tensor, behavior_logprobs: Tensor) -> tupl
 def mismatch_weight(log_weight: Tensor, mask: Tensor, correction: str) -> Tensor:
     """The importance weight W [b, T] of each token, before any cap, for `Algorithm.mismatch_correction`.
 
-    none, truncate, mask                the token's own w
+    none, truncate, mask, icepop        the token's own w
     sequence_truncate, sequence_mask    the product over the row's masked tokens: grows with the length,
                                         at 0.01 per token it is 1.03 for 3 tokens and 20 for 300
     geometric_mask                      their geometric mean: independent of the length
@@ -140,16 +149,16 @@ def mismatch_weight(log_weight: Tensor, mask: Tensor, correction: str) -> Tensor
 def mismatch_factor(weight: Tensor, correction: str, cap: float) -> Tensor:
     """The factor of the policy loss [b, T]; 0 removes a token. With C the cap:
 
-    none                           1
+    none (and auto)                1
     truncate, sequence_truncate    min(W, C): truncated importance sampling (TIS), fengyao.notion.site/off-policy-rl;
                                    IMPALA, arXiv:1802.01561
-    mask, sequence_mask            W if W <= C, else 0: the upper side of IcePop, arXiv:2510.18855; for sequences MIS,
+    mask, sequence_mask            W if W <= C, else 0; for sequences MIS,
                                    richardli.xyz/post/rl-collapse-training-inference
-    geometric_mask                 W if 1 / C <= W <= C, else 0: also removes rows with a small mean
+    icepop, geometric_mask         W if 1 / C <= W <= C, else 0: tokens, IcePop, arXiv:2510.18855; rows, by their mean
     """
-    if correction == "none":
+    if correction in ("none", "auto"):
         return weight.new_ones(weight.shape)
     if correction.endswith("truncate"):
         return weight.clamp(max=cap)
     inside = weight <= cap
-    return within(weight, inside & (weight * cap >= 1) if correction == "geometric_mask" else inside)
+    return within(weight, inside & (weight * cap >= 1) if correction in ("icepop", "geometric_mask") else inside)

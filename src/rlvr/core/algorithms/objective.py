@@ -1,7 +1,7 @@
 """The steps shared by all algorithms: rewards to advantages, logprobs to loss.
 
 To add a loss term: add its coefficient to `Algorithm` and to `Objective.coefs`, and the term to `Objective.loss` under
-the same name.
+the same name. It becomes a metric by itself: `policy/NAME`, or `loss/NAME` if the name is `NAME_loss` (`sums.py`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -85,8 +85,8 @@ class Objective:
 
     def loss_weights(self, minibatch: TokenBatch) -> Tensor:
         """[B, T] loss weights of a whole minibatch, with its denominator; 0 outside the loss."""
-        trained, episodes = self.trained(minibatch), minibatch.episodes
-        weights = loss_weights(trained, episodes, self.algorithm.aggregation, self.max_completion_tokens)
+        sets = (minibatch.episodes, minibatch.groups)
+        weights = loss_weights(self.trained(minibatch), *sets, self.algorithm.aggregation, self.max_completion_tokens)
         return weights.to(minibatch.rewards.dtype)
 
     @property

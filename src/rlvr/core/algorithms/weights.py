@@ -34,13 +34,15 @@ def trained_tokens(batch: TokenBatch, *, truncated: str) -> Tensor:
     return mask & ~batch.truncated[:, None] if truncated == "mask" else mask
 
 
-def loss_weights(mask: Tensor, episodes: Tensor, aggregation: str, max_completion_tokens: int) -> Tensor:
+def loss_weights(
+    mask: Tensor, episodes: Tensor, groups: Tensor, aggregation: str, max_completion_tokens: int
+) -> Tensor:
     """Weights [B, T] of the tokens in the loss, `mask` [B, T], of a whole minibatch; 0 elsewhere.
 
     The weights carry the minibatch's denominator, so the loss is a plain sum, `(weights * per_token).sum()`,
     independent of row order, packing, microbatches and ranks. Denominators exclude tool tokens, verifier errors and
     masked truncated rows. An episode counts once, also if a rewritten history gives it several rows (same number in
-    `episodes` [B]).
+    `episodes` [B]); `groups` [B] are the prompts.
 
     Two episodes with 1 and 3 trained tokens, max_completion_tokens = 4:
 
@@ -48,26 +50,30 @@ def loss_weights(mask: Tensor, episodes: Tensor, aggregation: str, max_completio
         sequence_mean  1/2     1/6  1/6  1/6     1 / (episodes x the episode's tokens); GRPO, arXiv:2402.03300, eq. 3
         sequence_sum   1/2     1/2  1/2  1/2     1 / episodes, the plain policy gradient; RLOO, arXiv:2402.14740
         fixed_length   1/8     1/8  1/8  1/8     1 / (episodes x max_completion_tokens); Dr. GRPO, arXiv:2503.20783
+        prompt_mean    1/2     1/6  1/6  1/6     1 / (prompts x the prompt's tokens), if they answer two prompts; of one
+                                                 prompt 1/4 each; ScaleRL, arXiv:2510.13786
     """
     match aggregation:
         case "token_mean":
             return mask / mask.sum().clamp(min=1)
         case "sequence_mean":
-            return mask / over_episode(mask.sum(1), episodes).clamp(min=1)[:, None] / num_episodes(mask, episodes)
+            return mask / sum_within(mask.sum(1), episodes).clamp(min=1)[:, None] / num_within(mask, episodes)
+        case "prompt_mean":
+            return mask / sum_within(mask.sum(1), groups).clamp(min=1)[:, None] / num_within(mask, groups)
         case "sequence_sum":
-            return mask / num_episodes(mask, episodes)
+            return mask / num_within(mask, episodes)
         case _:
-            return mask / (num_episodes(mask, episodes) * max_completion_tokens)
+            return mask / (num_within(mask, episodes) * max_completion_tokens)
 
 
-def num_episodes(mask: Tensor, episodes: Tensor) -> Tensor:
-    """Episodes with a token in the loss, at least 1: []."""
-    return episodes.new_tensor(len(episodes[mask.any(1)].unique())).clamp(min=1)
+def num_within(mask: Tensor, sets: Tensor) -> Tensor:
+    """Episodes (or groups) `sets` [B] with a token in the loss, at least 1: []."""
+    return sets.new_tensor(len(sets[mask.any(1)].unique())).clamp(min=1)
 
 
-def over_episode(x: Tensor, episodes: Tensor) -> Tensor:
-    """Sum of x [B] over the rows of each row's episode [B]. x 1 2 3, episodes 0 0 1 -> 3 3 3."""
-    _, index = episodes.unique(return_inverse=True)
+def sum_within(x: Tensor, sets: Tensor) -> Tensor:
+    """Sum of x [B] over the rows of each row's episode (or group) [B]. x 1 2 3, sets 0 0 1 -> 3 3 3."""
+    _, index = sets.unique(return_inverse=True)
     return x.new_zeros(len(x)).index_add(0, index, x)[index]
 
 

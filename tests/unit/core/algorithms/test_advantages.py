@@ -35,9 +35,17 @@ def test_pitfall_12_both_choices_of_ddof_by_hand(normalization: str, std: float)
     torch.testing.assert_close(found, torch.tensor([0.75, -0.25, -0.25, -0.25]).double() / (std + EPSILON))
 
 
+def test_the_std_of_the_batch_keeps_the_weight_of_a_groups_spread():
+    """Deviations +-1 and +-0.1 of two groups: std (2.02 / 3)^0.5, over both."""
+    batch = replace(batch_of([[0, 1]] * 4, [1.0, -1.0, 0.1, -0.1]), groups=torch.tensor([0, 0, 1, 1]))
+    found = advantages_of("grpo", batch, std_normalization="batch")[:, 1]
+    std = (2.02 / 3) ** 0.5
+    torch.testing.assert_close(found, torch.tensor([1.0, -1.0, 0.1, -0.1]).double() / (std + EPSILON))
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_pitfall_12_a_group_of_one_is_finite(name: str):
-    for normalization in ("sample", "population", "none"):
+    for normalization in ("sample", "population", "batch", "none"):
         overrides = {"std_normalization": normalization} if name in ("grpo", "dapo", "gspo", "cispo") else {}
         found = advantages_of(name, batch_of([[0, 1, 1]], [1.0]), **overrides)
         assert found.isfinite().all()

@@ -38,6 +38,20 @@ TOKEN_CLIP = [
 ]
 
 
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "loss", "slope"),
+    [(5.0, -1.0, 3.0, 0.0), (2.0, -1.0, 2.0, 1.0), (0.5, -1.0, 0.8, 0.0), (5.0, 1.0, -1.3, 0.0), (5.0, 0.0, 0.0, 0.0)],
+)
+def test_a_dual_clip_bounds_the_loss_of_bad_tokens(ratio: float, advantage: float, loss: float, slope: float):
+    """arXiv:1912.09729, eq. 5, with c = 3, low 0.2 and high 0.3."""
+    moving = torch.tensor([[ratio]], dtype=torch.float64, requires_grad=True)
+    found = clip(moving, torch.tensor([[advantage]]).double(), 0.2, 0.3, dual_clip=3.0)
+    found.loss.sum().backward()
+    assert found.loss.item() == pytest.approx(loss)
+    assert moving.grad.item() == pytest.approx(slope)
+    assert found.clipped_high.item() == (ratio == 5 and advantage != 0)
+
+
 @pytest.mark.parametrize(("ratio", "advantage", "loss", "slope"), TOKEN_CLIP)
 def test_pitfall_22_table_of_ratio_and_advantage(ratio: float, advantage: float, loss: float, slope: float):
     log_ratio = torch.tensor([[ratio]], dtype=torch.float64).log().requires_grad_()
@@ -232,5 +246,6 @@ def test_corrections_by_hand():
         "truncate": [0.1, 0.49, 0.5, 1.0, 2.0, 2.0],
         "mask": [0.1, 0.49, 0.5, 1.0, 2.0, 0],
         "geometric_mask": [0, 0, 0.5, 1.0, 2.0, 0],
+        "icepop": [0, 0, 0.5, 1.0, 2.0, 0],
     }.items():
         assert mismatch_factor(weight, correction, 2.0).tolist() == pytest.approx(factors)

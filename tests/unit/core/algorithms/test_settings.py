@@ -37,7 +37,7 @@ def functions_of(name: str) -> set[str]:
 def run(**rollout: Any) -> SimpleNamespace:
     """A run's sections, as far as an algorithm reads them."""
     values = {"prompts_per_step": 4, "group_size": 4, "max_completion_tokens": 16, **rollout}
-    return SimpleNamespace(rollout=RolloutSettings(**values))
+    return SimpleNamespace(rollout=RolloutSettings(**values), engine=SimpleNamespace(in_process=True))
 
 
 def test_all_algorithms_are_found_without_loading_torch() -> None:
@@ -170,25 +170,45 @@ def test_runs_that_are_allowed(name: str, values: dict[str, Any], rollout: dict[
     made(name, **values).check_run(run(**rollout))
 
 
+@pytest.mark.parametrize(
+    ("said", "rollout", "in_process", "found"),
+    [
+        ("auto", {}, True, "none"),
+        ("auto", {"max_staleness": 1}, True, "truncate"),
+        ("auto", {}, False, "truncate"),
+        ("auto", {"max_staleness": 1, "top_p": 0.9}, True, "none"),  # the weights would be of another distribution
+        ("none", {"max_staleness": 1}, False, "none"),
+        ("icepop", {}, True, "icepop"),
+    ],
+)
+def test_late_samples_are_corrected_unless_the_user_says_otherwise(
+    said: str, rollout: dict[str, Any], in_process: bool, found: str
+) -> None:
+    seen = run(**rollout)
+    seen.engine.in_process = in_process
+    assert made("grpo", mismatch_correction=said).fitted(seen).mismatch_correction == found
+
+
 FEW = {"kl_estimator", "kl_placement", "mismatch_cap"}
+CLIPS = {"clip_low", "clip_high", "dual_clip"}
 USED = {"kl_coef": 0.1, "mismatch_correction": "mask"}  # with which none of FEW is idle
 
 
 @pytest.mark.parametrize(
     ("name", "values", "idle"),
     [
-        ("grpo", {}, {*FEW, "clip_low", "clip_high"}),
+        ("grpo", {}, {*FEW, *CLIPS}),
         ("grpo", {"num_epochs": 2}, FEW),
         ("grpo", {"num_minibatches": 2, **USED}, set()),
         ("cispo", USED, {"clip_high"}),
         ("reinforce_pp", {"num_epochs": 2}, FEW),
-        ("gspo", {"num_minibatches": 1}, {*FEW, "clip_low", "clip_high"}),
+        ("gspo", {"num_minibatches": 1}, {*FEW, *CLIPS}),
         ("ppo", USED, set()),
         ("ppo", {"value_coef": 0.0, **USED}, {"value_clip"}),
         (
             "ppo",
             {"num_epochs": 1, "num_minibatches": 1, **USED},
-            {"clip_low", "clip_high", "value_clip", "target_kl"},
+            {*CLIPS, "value_clip", "target_kl"},
         ),
         ("dapo", {"num_epochs": 2, **USED}, set()),
         ("dapo", {"num_epochs": 2, "dynamic_sampling": False, **USED}, {"max_refills"}),
@@ -197,10 +217,10 @@ USED = {"kl_coef": 0.1, "mismatch_correction": "mask"}  # with which none of FEW
     ],
 )
 def test_settings_without_effect(name: str, values: dict[str, Any], idle: set[str]) -> None:
-    settings = made(name, **values)
-    run: Any = SimpleNamespace(task=SimpleNamespace(has_tools=True))
+    settings, seen = made(name, **values).fitted(run()), run()
+    seen.task = SimpleNamespace(has_tools=True)
     texts = {key: only_if(type(settings), key) for key in type(settings).model_fields}
-    assert {key for key, text in texts.items() if text and not condition(text).holds(settings, run)} == idle
+    assert {key for key, text in texts.items() if text and not condition(text).holds(settings, seen)} == idle
 
 
 def test_every_function_and_choice_is_in_the_documentation() -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rlvr.core.algorithms.weights import longest_turn
+from rlvr.core.algorithms.weights import longest_turn, loss_weights
 from rlvr.types import TokenBatch
 from tests.unit.core.algorithms.cases import MODES, NAMES, algorithm, loss_of, noisy, ragged_batch, rows_of, take
 
@@ -31,6 +31,13 @@ def test_pitfall_11_weight_of_a_token_of_10_and_of_100(mode: str, short: float, 
     torch.testing.assert_close(weights[1, 1:], torch.full((100,), long, dtype=torch.float64), rtol=1e-6, atol=0)
     assert weights[:, 0].sum() == 0
     assert weights[0, 11:].sum() == 0
+
+
+def test_a_prompt_counts_once_however_many_tokens_its_episodes_have():
+    mask = torch.tensor([[1, 0, 0], [1, 1, 1], [1, 1, 0], [0, 0, 0]], dtype=torch.bool)
+    episodes, groups = torch.arange(4), torch.tensor([0, 0, 1, 2])  # no token of the third prompt is in the loss
+    weights = loss_weights(mask, episodes, groups, "prompt_mean", 16)
+    assert weights.tolist() == [[1 / 8, 0, 0], [1 / 8] * 3, [1 / 4, 1 / 4, 0], [0, 0, 0]]
 
 
 STRAIGHT = list(range(8))
