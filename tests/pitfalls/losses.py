@@ -55,8 +55,9 @@ def one_ddof(original: Callable[..., Estimate], *arguments: Any) -> Estimate:
 def over_tokens(aggregation: str, denominator: Callable[[Tensor], Any]) -> Callable[..., Tensor]:
     """Weights of one aggregation: 1 / `denominator(mask)`."""
 
-    def weights(original: Callable[..., Tensor], mask: Tensor, episodes: Tensor, chosen: str, *rest: Any) -> Tensor:
-        return mask / denominator(mask) if chosen == aggregation else original(mask, episodes, chosen, *rest)
+    def weights(original: Callable[..., Tensor], mask: Tensor, *sets_and_mode: Any) -> Tensor:
+        _, _, chosen, _ = sets_and_mode
+        return mask / denominator(mask) if chosen == aggregation else original(mask, *sets_and_mode)
 
     return weights
 
@@ -97,8 +98,8 @@ BUGS = [
         pitfall=10,
         name="episodes outside the loss are counted",
         plant=around(
-            "rlvr.core.algorithms.weights:num_episodes",
-            lambda original, mask, episodes: torch.tensor(len(episodes.unique())),
+            "rlvr.core.algorithms.weights:num_within",
+            lambda original, mask, sets: torch.tensor(len(sets.unique())),
         ),
         caught_by=WEIGHTS + "10_rows_outside_the_loss_count_nowhere",
     ),

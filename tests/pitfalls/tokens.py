@@ -138,7 +138,7 @@ BUGS = [
     Planted(
         pitfall=7,
         name="an episode of two rows counts twice",
-        plant=around("rlvr.core.algorithms.weights:num_episodes", lambda original, mask, episodes: mask.any(1).sum()),
+        plant=around("rlvr.core.algorithms.weights:num_within", lambda original, mask, sets: mask.any(1).sum()),
         caught_by=WEIGHTS + "07_two_rows_of_an_episode_count_as_one",
     ),
 ]
