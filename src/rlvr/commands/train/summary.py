@@ -30,5 +30,5 @@ def _staleness(config: Config) -> list[str]:
         return []
     how = f"corrected by {correction}"
     if correction == "none":
-        how = "not corrected (algorithm.mismatch_correction=none): watch policy/mismatch_kl"
+        how = "not corrected (algorithm.mismatch_correction=none costs accuracy, docs/benchmarks/stale.md)"
     return [f"rollouts: sampled while the trainer works, by weights at most {limit} updates old, {how}"]
