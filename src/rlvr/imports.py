@@ -46,7 +46,7 @@ def imported(what: str, path: str, kind: str, fits: Callable[[Any], bool]) -> An
     except (Exception, SystemExit) as error:  # user code
         remedy = "correct it, install it, or start rlvr in the folder that contains it"
         if isinstance(error, ModuleNotFoundError) and (error.name or "").startswith("rlvr."):
-            remedy = f"CHANGELOG.md says what {error.name} is called now"
+            remedy = f"there is no {error.name}; CHANGELOG.md says what has moved"
         raise ConfigError(
             f"{what}: module {module_name} cannot be imported ({described(error, own_only=True)}); {remedy}."
         ) from error

@@ -8,7 +8,7 @@ def printable(text: str, keep: str = "\n\t") -> str:
 
 def ascii_text(text: str) -> str:
     """The text with all but printable ASCII escaped."""
-    return text.encode("ascii", "backslashreplace").decode("ascii") if text.isprintable() else ascii(text)[1:-1]
+    return printable(text, keep="").encode("ascii", "backslashreplace").decode("ascii")
 
 
 def one_line(text: str, limit: int = 300) -> str:

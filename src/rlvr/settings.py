@@ -56,7 +56,7 @@ def wrong(key: str, remedy: str) -> PydanticCustomError:
 class Settings(BaseModel):
     """A section of a configuration: strict and frozen. Checks between fields are `model_validator(mode="after")`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, validate_default=True)
 
     flat_field: ClassVar[str] = ""
     """A mapping field whose entries become keys of the section: `tracker.mlflow` for `backends["mlflow"]`."""

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
+from pydantic import ValidationError
 
 from rlvr.conditions import FACTS, condition
 from rlvr.config import Config
@@ -27,6 +28,9 @@ OWN = SimpleNamespace(enabled=True, kl_coef=0.5, every=None, tools=("search", "g
         ("epochs * batches > 2", False),
         ("is_trained and not model.from_scratch", True),
         ("model.sizes['a'] == 2", True),
+        ("epochs in (1, 2) and epochs not in (3, 4)", True),
+        ("kl_coef > -1", True),
+        ("0 <= kl_coef < 0.1", False),
         ("enabled and model.from_scratch  # {enabled} and a model made from scratch", False),
     ],
 )
@@ -46,6 +50,7 @@ def test_nothing_else_is_a_condition(text: str) -> None:
         ("kl_coef > 0", "a.b.kl_coef > 0"),
         ("every is not None", "a.b.every not null"),
         ("every is None", "a.b.every=null"),
+        ("lr > 0 and lr_min < lr", "a.b.lr > 0 and a.b.lr_min < a.b.lr"),
         ("'search' in tools and scope == 'search'", "search in a.b.tools and a.b.scope == search"),
         ("model.from_scratch or prompt.few_shot > 0", "model.from_scratch or prompt.few_shot > 0"),
         ("enabled and model.from_scratch  # {enabled} and a new model", "a.b.enabled and a new model"),
@@ -71,6 +76,35 @@ def test_a_name_that_is_nowhere_is_refused_with_its_class() -> None:
         class Other(Component):
             only_if: ClassVar[str] = "reported"
             every: int = 1
+
+
+def test_what_no_component_sees_is_refused_where_it_is_written() -> None:
+    with pytest.raises(NameError, match=r"model has no from_scrach .*; did you mean model.from_scratch\?"):
+
+        class Mine(Settings):
+            rate: float = setting(0.1, only_if="rate > 0 and model.from_scrach")
+
+    with pytest.raises(NameError, match="prompt is a field of the class, and a fact of the run"):
+
+        class Both(Settings):
+            prompt: bool = False
+            rate: float = setting(0.1, only_if="prompt")
+
+    with pytest.raises(NameError, match="there is no copy"):
+
+        class Method(Settings):
+            rate: float = setting(0.1, only_if="copy")
+
+    with pytest.raises(SyntaxError, match=r"only_if='rate >': "):
+        condition("rate >")
+
+
+def test_a_default_out_of_bounds_is_refused_at_once() -> None:
+    class Mine(Settings):
+        slope: float = setting(5.0, "steepness", le=1)
+
+    with pytest.raises(ValidationError, match="less than or equal to 1"):
+        Mine()
 
 
 def test_every_fact_is_one_of_a_run() -> None:

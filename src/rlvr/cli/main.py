@@ -164,7 +164,8 @@ def _parsers(modules: Mapping[str, str]) -> tuple[Parser, dict[str, Parser]]:
         try:
             with user_code(f"the command {name}: its module {path}"), no_exit():
                 module = importlib.import_module(path)
-                words = {"help": module.HELP, "description": module.DESCRIPTION, "epilog": module.EXAMPLE}
+                words = {"description": module.DESCRIPTION, "epilog": module.EXAMPLE}
+                words["help"] = module.HELP.replace("%", "%%")
                 module.add_arguments(Parser())  # before anything is listed
                 run = module.run
         except ConfigError as error:

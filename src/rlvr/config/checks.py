@@ -68,8 +68,13 @@ def _check_one(config: Config, prefix: str, explicit: UserKeys) -> Iterator[str]
     for path, settings in inside:
         if isinstance(settings, Component):
             with user_code(f"{path}: check_run of {settings.name}"):
-                settings.check_run(config)
-                remarks = [f"{prefix}{path}: {remark}" for remark in settings.remarks(config)]
+                if settings.check_run(config) is not None:
+                    raise TypeError("it must return nothing, and be no coroutine")
+            with user_code(f"{path}: remarks of {settings.name}"):
+                remarks = settings.remarks(config)
+                if isinstance(remarks, str):
+                    raise TypeError("it must return a list of sentences, or yield them")
+                remarks = [f"{prefix}{path}: {remark}" for remark in remarks]
             yield from remarks
 
 

@@ -154,9 +154,11 @@ def check_failures(task_name: str, records: Sequence[EvaluationRecord]) -> None:
     failures = [record.failure for record in records if record.failure is not None]
     all_greedy_failed = all(record.failure is not None for record in records if record.sample_index == 0)
     if len(failures) > MAX_FAILURE_SHARE * len(records) or all_greedy_failed:
+        limits = "timed out" in failures[0] or "memory" in failures[0]
+        remedy = "raise reward.timeout_s or reward.max_memory_mb" if limits else "correct it"
         raise UserError(
             f"the metric of task {task_name} failed on {len(failures):,} of {len(records):,} completions (first: "
-            f"{failures[0]}); raise reward.timeout_s or reward.max_memory_mb, or choose another metric."
+            f"{failures[0]}); {remedy}, or choose another metric."
         )
 
 

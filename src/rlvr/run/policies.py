@@ -16,7 +16,7 @@ from rlvr.core.engine.base import Engine
 from rlvr.core.settings import cpu_tokens
 from rlvr.core.world import ALONE, World
 from rlvr.engines.settings import LocalEngineSettings, VllmEngineSettings
-from rlvr.errors import UserError
+from rlvr.errors import ConfigError, UserError
 from rlvr.models.devices import choose_device, choose_products, frozen_copy, in_bf16, move, sampling_dtype
 from rlvr.models.loading import load_for_inference, load_policy
 from rlvr.models.policy import HubPolicy
@@ -95,7 +95,8 @@ def make_engine(
 
 def engine_dtype(config: Config, policy: HubPolicy) -> torch.dtype:
     """Data type of the local engine's weights."""
-    assert isinstance(config.engine, LocalEngineSettings), "servers choose theirs"
+    if not isinstance(config.engine, LocalEngineSettings):
+        raise ConfigError(f"engine={config.engine.name}: only engine=local and engine=vllm can sample for training.")
     bf16 = in_bf16(config.trainer.precision, policy.model)
     return sampling_dtype(config.engine.dtype, policy.model, bf16=bf16, adapted=policy.adapters is not None)
 

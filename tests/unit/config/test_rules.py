@@ -223,3 +223,13 @@ def test_a_headline_of_another_reward_falls_back_to_accuracy() -> None:
 def test_a_factor_for_hops_that_the_algorithm_cancels_is_noted(overrides: tuple[str, ...], key: str) -> None:
     (note,) = load_config(["model.name_or_path=x", *overrides], config_name="musique").notes
     assert note.startswith(f"{key}: all episodes of a question share its factor for hops, which algorithm.std_norm")
+
+
+def test_a_factor_for_hops_stays_where_the_batch_is_normalized() -> None:
+    words = ["model.name_or_path=x", "reward=musique_later", "algorithm=grpo", "algorithm.std_normalization=batch"]
+    assert load_config(words, config_name="musique").notes == ()
+
+
+def test_a_task_that_is_only_evaluated_is_not_trained_on() -> None:
+    with pytest.raises(ConfigError, match="needs a task that is trained on"):
+        load_config(["evaluation.also={mine:{task:gsm8k,set:['task.max_train_examples=5']}}"])

@@ -151,7 +151,7 @@ class Algorithm(Component, ABC):
     @property
     def divides_by_std(self) -> bool:
         """Whether the rewards of a group are divided by their standard deviation."""
-        return getattr(self, "std_normalization", "none") != "none"
+        return getattr(self, "std_normalization", "none") in ("sample", "population")
 
     def kl_coef_in(self, placement: Literal["loss", "reward"]) -> float:
         """`kl_coef` if the KL is placed there, else 0."""
@@ -171,7 +171,7 @@ class Algorithm(Component, ABC):
             raise wrong(
                 "mismatch_cap",
                 "mismatch_correction=geometric_mask compares it with a mean over the tokens of a row, which is never "
-                f"that far from 1; set it to 1.05, or to {MAX_MEAN_WEIGHT} at most.",
+                f"that far from 1; set it to 1.05, or to {MAX_MEAN_WEIGHT} at most",
             )
         return self
 
