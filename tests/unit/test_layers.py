@@ -48,7 +48,7 @@ def imported_modules(source: str, package: str) -> Iterator[str]:
 
 
 def room_of(module: str) -> str | None:
-    """`rlvr.core.engine.cache` -> `engines`; None outside the package and for `rlvr.__version__`."""
+    """`rlvr.core.engine.cache` -> `core`; None outside the package and for `rlvr.__version__`."""
     parts = module.split(".")
     return parts[1] if parts[0] == "rlvr" and len(parts) > 1 and parts[1] != "__version__" else None
 

@@ -1,6 +1,6 @@
 """Held-out evaluation: greedy accuracy, and with k samples per example avg@k, pass@k and maj@k, with intervals.
 
-The grade is the task's metric, which shares no code with the training reward: reward hacking must not look like
+The grade is the task's metric, which no setting of the training reward changes: reward hacking must not look like
 progress. Examples, draws and resamples are fixed, so repeated evaluations of the same weights agree.
 """
 
