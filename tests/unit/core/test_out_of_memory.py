@@ -83,6 +83,26 @@ def test_after_a_halving_the_numbers_are_the_smaller_budgets(monkeypatch):
     assert torch.equal(gradient(trainer, batch), expected)
 
 
+@pytest.mark.slow
+def test_what_was_summed_before_memory_ran_out_is_not_counted(monkeypatch, undisturbed):
+    """The update itself runs out, after its first microbatch was summed."""
+    batch, _, metrics = undisturbed
+    trainer = tiny_trainer(tiny_policy(critic=True), *BIG)
+    gradient(trainer, batch)  # as the other one
+    backward, calls = trainer._backward, []
+
+    def failing_once(*args):
+        calls.append(0)
+        if len(calls) == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return backward(*args)
+
+    monkeypatch.setattr(trainer, "_backward", failing_once)
+    found = update(trainer, batch)
+    assert found["policy/trained_tokens"] == metrics["policy/trained_tokens"]
+    assert found["policy/approx_kl"] == pytest.approx(metrics["policy/approx_kl"], rel=1e-3, abs=1e-5)
+
+
 def fitting(packing, work, *, longest=20, **more):
     """What `work` returns in each attempt that fits: the last one."""
     found = []

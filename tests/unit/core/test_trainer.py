@@ -160,6 +160,18 @@ def test_a_non_finite_gradient_leaves_the_weights_alone() -> None:
     assert all(torch.equal(a, b) for a, b in zip(before, policy.parameters(), strict=True))
 
 
+def test_a_gradient_with_nan_makes_no_step() -> None:
+    """Finite losses: only the norm shows it."""
+    policy = tiny_policy()
+    batch, trainer = tiny_batch(policy), tiny_trainer(policy)
+    ready = trainer.objective.advantages(trainer.score(batch))
+    before = [p.clone() for p in policy.parameters()]
+    next(policy.parameters()).register_hook(lambda grad: grad * float("nan"))
+    with pytest.raises(NonFiniteError, match="gradient norm"):
+        trainer.update(ready, 0)
+    assert all(torch.equal(a, b) for a, b in zip(before, policy.parameters(), strict=True))
+
+
 @pytest.mark.parametrize(("target", "num_updates"), [("null", 6), ("1e3", 6), ("1e-4", 2)])
 def test_pitfall_22_target_kl_ends_the_updates_of_a_batch(target: str, num_updates: int) -> None:
     """The first update starts at KL 0; the second sees what the first did, far above 1e-4, and is the last."""

@@ -78,6 +78,14 @@ def test_cispo_gradient_is_the_clipped_ratio_times_advantage(ratio: float, advan
     assert found.clipped_high.item() == (ratio > 1.5)
 
 
+def test_gspo_has_the_dual_clip_too():
+    log_ratio, mask = torch.full((1, 3), math.log(5.0)).double(), torch.ones(1, 3, dtype=torch.bool)
+    advantages = -torch.ones(1, 3).double()
+    for dual_clip, loss in ((None, 5.0), (3.0, 3.0)):
+        found = algorithm("gspo", dual_clip=dual_clip).algorithm.surrogate(log_ratio, log_ratio, advantages, mask)
+        assert found.loss.tolist() == [pytest.approx([loss] * 3)]
+
+
 def test_gspo_gradient_shares_one_ratio_over_the_row():
     log_ratio = torch.tensor([[0.3, 9.0, -0.1, 0.1]], dtype=torch.float64, requires_grad=True)
     mask = torch.tensor([[True, False, True, True]])

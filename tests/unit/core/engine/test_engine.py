@@ -350,3 +350,14 @@ def test_two_engines_over_one_model_serve_at_the_same_time():
 
     assert [len(completion.token_ids) for completion in asyncio.run(both())] == [4, 20]
     assert model.config._attn_implementation == usual
+
+
+def test_a_row_keeps_its_top_p_when_others_join_without_one():
+    alone = [(prompt(5), sampling(1, max_tokens=14, top_p=0.3))]
+    (expected,) = generate(LocalEngine(tiny_model(), max_batch_size=2, max_context_tokens=64), alone)
+    joining = [*alone, (prompt(6), sampling(2, max_tokens=3)), (prompt(7), sampling(3, max_tokens=9))]
+    found, *_ = generate(LocalEngine(tiny_model(), max_batch_size=2, max_context_tokens=64), joining)
+    assert found.token_ids == expected.token_ids
+    without = [(prompt(5), sampling(1, max_tokens=14))]
+    (other,) = generate(LocalEngine(tiny_model(), max_batch_size=2, max_context_tokens=64), without)
+    assert other.token_ids != expected.token_ids, "top_p changes what is sampled here"
