@@ -141,10 +141,10 @@ def test_hanging_threads_are_replaced(wake: threading.Event) -> None:
 def test_pitfall_27_waiting_for_a_thread_is_not_timed() -> None:
     def slow() -> str:
         """Take a while."""
-        time.sleep(0.06)
+        time.sleep(0.1)
         return "ok"
 
-    tool = make_tool(slow, timeout_s=0.2, threads=CallThreads(max_threads=1))
+    tool = make_tool(slow, timeout_s=0.75, threads=CallThreads(max_threads=1))  # less than eight calls take
     assert [result.text for result in calls(tool, [{}] * 8)] == ["ok"] * 8
 
 
