@@ -33,11 +33,6 @@ MARKED = {  # marker -> modules that its tests need, and the extra that brings t
 }
 
 
-def pytest_xdist_auto_num_workers() -> int:
-    """One more than there are cores: tests also wait, for other processes and for deadlines."""
-    return (os.cpu_count() or 1) + 1
-
-
 TESTS = Path(__file__).parent
 LONG_S = 600.0  # for tests that train for minutes or start vLLM
 
