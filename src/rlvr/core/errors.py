@@ -47,7 +47,7 @@ class LineMemoryError(StepError):
 
 @dataclass(eq=False)
 class SamplingMemoryError(StepError):
-    """So many completions at a time do not fit."""
+    """The keys and values of `completions` sampled together do not fit."""
 
     completions: int
     reason: str

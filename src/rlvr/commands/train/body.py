@@ -133,7 +133,7 @@ def _write_report(folder: RunFolder, console: Console) -> None:
 
 
 def _console(config: Config, world: World) -> Console:
-    """Rank 0 speaks for all."""
+    """Lines of rank 0; the other ranks print none."""
     tracker, headline = config.tracker, config.evaluation.headline
     parts = [item for bundle in config.trained.values() for item in bundle.reward.parts.items()]
     penalties = frozenset(name for name, part in parts if part.is_penalty)
