@@ -43,7 +43,7 @@ import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-from rlvr.core.algorithms.grpo import Grpo
+from rlvr.algorithms.grpo import Grpo
 from rlvr.core.algorithms.objective import Objective
 from rlvr.core.devices import free
 from rlvr.core.engine import LocalEngine

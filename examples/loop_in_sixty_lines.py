@@ -8,7 +8,7 @@ import asyncio
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from rlvr.core.algorithms.grpo import Grpo
+from rlvr.algorithms.grpo import Grpo
 from rlvr.core.algorithms.objective import Objective
 from rlvr.core.batch import to_batch
 from rlvr.core.engine.engine import LocalEngine

@@ -28,7 +28,7 @@ PACKAGES = {  # group -> package of our components
     "task": "rlvr.tasks",
     "reward": "rlvr.rewards",
     "prompt": "rlvr.tasks",
-    "algorithm": "rlvr.core.algorithms",
+    "algorithm": "rlvr.algorithms",
     "model": "rlvr.models",
     "engine": "rlvr.engines",
     "retriever": "rlvr.retrieval",

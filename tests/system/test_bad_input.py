@@ -223,7 +223,7 @@ def test_a_non_finite_loss_stops_the_run_and_keeps_the_batch(model: Path, tmp_pa
 OWN_ALGORITHM = """
 import os
 from dataclasses import replace
-from rlvr.core.algorithms.grpo import Grpo
+from rlvr.algorithms.grpo import Grpo
 
 class Wrong(Grpo):
     calls: list = []

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from rlvr import registry
+from rlvr.algorithms.grpo import Grpo
 from rlvr.config.compose import load_config
-from rlvr.core.algorithms.grpo import Grpo
 from rlvr.errors import ConfigError
 from rlvr.imports import imported
 from rlvr.registry import register
 
 MODULE = """
-from rlvr.core.algorithms.grpo import Grpo
+from rlvr.algorithms.grpo import Grpo
 from rlvr.config.compose import load_config
 from rlvr.registry import register
 
@@ -107,7 +107,7 @@ def test_a_file_in_the_current_folder_hides_no_package(tmp_path: Path, monkeypat
 def test_a_field_that_cannot_be_a_setting_is_one_sentence(
     field: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    head = "from rlvr.core.algorithms.grpo import Grpo\nfrom rlvr.settings import setting\n"
+    head = "from rlvr.algorithms.grpo import Grpo\nfrom rlvr.settings import setting\n"
     (tmp_path / "own_field.py").write_text(f"{head}class Own(Grpo):\n    {field}\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "own_field", raising=False)

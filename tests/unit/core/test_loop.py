@@ -6,7 +6,7 @@ from typing import Any, Self
 
 import pytest
 
-from rlvr.core.algorithms.grpo import Grpo
+from rlvr.algorithms.grpo import Grpo
 from rlvr.core.errors import NonFiniteError
 from rlvr.core.loop import TrainingRun, train
 from rlvr.core.rollout import SampledGroups

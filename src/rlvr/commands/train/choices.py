@@ -10,7 +10,7 @@ WIDTH, SENTENCE = 118, 96
 DECLARED = {  # group -> the package with its components; rewards are bundles of parts, in YAML
     "task": "tasks",
     "model": "models",
-    "algorithm": "core/algorithms",
+    "algorithm": "algorithms",
     "engine": "engines",
     "prompt": "tasks",
 }

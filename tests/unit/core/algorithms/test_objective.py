@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from rlvr.algorithms.grpo import Grpo
 from rlvr.core.algorithms.advantages import Estimate
-from rlvr.core.algorithms.grpo import Grpo
 from rlvr.core.algorithms.losses import Surrogate
 from rlvr.core.algorithms.objective import LossTerms, Objective
 from rlvr.core.errors import AlgorithmError
