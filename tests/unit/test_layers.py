@@ -23,7 +23,7 @@ LAYERS = (
     ("settings",),
     ("types",),
     ("core", "data"),
-    ("algorithms", "rewards", "retrieval", "chat", "tracking", "scale"),
+    ("algorithms", "samplers", "rewards", "retrieval", "chat", "tracking", "scale"),
     ("envs", "models"),
     ("tasks", "engines"),
     ("training", "evaluation", "report", "serve"),
