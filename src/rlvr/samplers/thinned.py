@@ -43,7 +43,7 @@ class Thinned(Uniform):
             if self._cursor - last > MOST_SKIPPED:
                 raise UserError(
                     f"sampler={self.name}: leaves out the next {MOST_SKIPPED:,} examples of the training stream, so "
-                    "nothing is left to train on; go on from the last checkpoint's model/ in a run with another sampler."
+                    "nothing is left to train on; go on from a checkpoint's model/ in a run with another sampler."
                 )
         return found
 

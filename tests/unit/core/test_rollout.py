@@ -125,6 +125,32 @@ class Odd(Uniform):
         self._seen.append([group.example.id for group in groups])
 
 
+class Skipping(Uniform):
+    """Skips as many examples as completions were right."""
+
+    def observe(self, groups: Sequence[Group]) -> None:
+        self._cursor += sum(int(episode.score.value) for group in groups for episode in group.episodes)
+
+
+@pytest.mark.parametrize("max_staleness", [0, 2])
+def test_pitfall_37_an_adaptive_sampler_resumes_exactly(max_staleness: int) -> None:
+    def rest(made: RolloutSchedule, first: int, end: int = 8) -> list[SampledGroups]:
+        return [made.next_batch(step, last=8) for step in range(first, end)]
+
+    options: dict[str, Any] = {"max_staleness": max_staleness, "refills": 1}
+    whole, _ = schedule(prompts=Checked(Skipping()), **options)
+    with whole:
+        found = rest(whole, 0, 4)
+        state = json.loads(json.dumps(whole.state()))
+        found += rest(whole, 4)
+    assert state["sampler"]["cursor"] > 4 * 3 + max_staleness * 3
+    assert len(state["indices"]) == max_staleness
+    resumed, _ = schedule(prompts=Checked(Skipping()), **options)
+    resumed.restore(state)
+    with resumed:
+        assert rest(resumed, 4) == found[4:]
+
+
 @pytest.mark.usefixtures("dead_groups")
 def test_a_sampler_chooses_replacements_too_and_observes_all_groups() -> None:
     sampler = Odd()
