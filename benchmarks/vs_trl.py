@@ -35,10 +35,10 @@ import torch
 from vs_trl_report import CaseResult, Report, StepTimes, TrlProcess
 
 from rlvr.algorithms.grpo import Grpo
+from rlvr.algorithms.objective import Objective
 from rlvr.chat.rendering import Chat
 from rlvr.config import Config
 from rlvr.config.compose import load_config
-from rlvr.core.algorithms.objective import Objective
 from rlvr.core.engine import LocalEngine
 from rlvr.core.engine.base import Engine, OnToken
 from rlvr.core.env import Env

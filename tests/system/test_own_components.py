@@ -160,7 +160,7 @@ def test_runs_that_are_resumed_equal_the_uninterrupted_ones(installed: Path, too
 BROKEN = {
     "missing.py": "import there_is_no_such_module\n",
     "unfinished.py": """
-from rlvr.core.algorithms import Algorithm
+from rlvr.algorithms import Algorithm
 from rlvr.retrieval.retriever import Retriever
 from rlvr.rewards.base import Part
 from rlvr.samplers.base import PromptSampler

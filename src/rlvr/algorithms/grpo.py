@@ -1,7 +1,7 @@
 """Algorithms with a group baseline: GRPO and its variants."""
 
-from rlvr.core.algorithms.advantages import group_normalized, leave_one_out
-from rlvr.core.algorithms.algorithm import (
+from rlvr.algorithms.advantages import group_normalized, leave_one_out
+from rlvr.algorithms.algorithm import (
     Aggregation,
     Algorithm,
     ClipHigh,
@@ -10,7 +10,7 @@ from rlvr.core.algorithms.algorithm import (
     NumMinibatches,
     StdNormalization,
 )
-from rlvr.core.algorithms.losses import clip, detached_clip, sequence_log_ratio
+from rlvr.algorithms.losses import clip, detached_clip, sequence_log_ratio
 from rlvr.errors import ConfigError
 from rlvr.registry import register
 from rlvr.run_view import RunView

@@ -10,7 +10,7 @@ from pydantic import Field, PrivateAttr
 from pydantic.fields import FieldInfo
 
 from rlvr import registry
-from rlvr.core.algorithms.algorithm import Algorithm
+from rlvr.algorithms.algorithm import Algorithm
 from rlvr.core.settings import RolloutSettings
 from rlvr.engines.settings import EngineSettings
 from rlvr.evaluation.settings import EvaluationSettings

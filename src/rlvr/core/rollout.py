@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self, TypeVar
 
-from rlvr.core.algorithms.advantages import is_dead_group
+from rlvr.algorithms.advantages import is_dead_group
 from rlvr.core.env import Env
 from rlvr.core.episode import ChatModel, run_episode
 from rlvr.core.errors import VerifierError

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, pstdev
 
-from rlvr.core.algorithms.advantages import is_dead_group
+from rlvr.algorithms.advantages import is_dead_group
 from rlvr.types import Episode, Group, StopReason
 
 _SHARES_OF_CALLS = {  # counts of tool environments, and the share of calls each is reported as

@@ -146,7 +146,7 @@ class Bench:
             groups = tuple(run.rollouts.run(source.sample(range(num_groups), step=0)))
         batch = to_batch(groups)
         with clock("scoring"):
-            batch = run.trainer.score(batch)
+            batch = run.trainer.score(batch, groups)
         with clock("advantages"):
             batch = run.objective.advantages(batch)
         num_trained = int(run.objective.has_gradient(batch).sum())
