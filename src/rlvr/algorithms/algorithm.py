@@ -154,7 +154,7 @@ class Algorithm(Component, ABC):
 
     @property
     def refills(self) -> int | None:
-        """Rounds of replacement for groups with equal rewards (dynamic sampling); None: keep them."""
+        """Rounds of replacement for groups with equal rewards, unless the rollout settings say; None: keep them."""
         return None
 
     # Derived from the settings.

@@ -310,7 +310,7 @@ def measure(config: Config, *, gpus: int = 1, seconds: float = 10.0, functions: 
         folder = RunFolder(root=Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rlvr-plan-"))))
         console = stack.enter_context(Console("none", 1, 1))
         tasks = stack.enter_context(open_tasks(config, config.model.family(), functions or {}))
-        notes += tasks.check_training(config.reward.max_error_share)
+        notes += tasks.check_training(config)
         setup = Setup(config=alone, tasks=tasks, folder=folder, console=console)
         policy = pretrained_policy(config, tasks) or random_policy(setup)
         set_threads(config, policy)

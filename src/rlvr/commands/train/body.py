@@ -64,7 +64,7 @@ def train(config: Config, stopped: Stopped = lambda: False, functions: Functions
         if config.trainer.strategy != "single":
             console.note(f"processes: {world.size}, trainer.strategy={config.trainer.strategy}")
         tasks = stack.enter_context(open_tasks(config, config.model.family(), functions or {}))
-        for line in tasks.check_training(config.reward.max_error_share):
+        for line in tasks.check_training(config):
             console.note(line)
         policy = pretrained_policy(config, tasks)
         folder = stack.enter_context(_open_folder(config, world))
