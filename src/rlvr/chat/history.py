@@ -36,6 +36,19 @@ def behind(template: Template, said: Message, reply: Sequence[Message], *, heade
     return template.render([QUESTION, answer, *reply], header=header).rpartition(place)[2]
 
 
+def written(template: Template, said: Message, tools: Tools) -> str:
+    """The text that the template writes for an answer to a question, end of turn included; where its header opens
+    another message, the bare content and calls."""
+    before, after = (
+        template.render([QUESTION], tools=tools),
+        template.render([QUESTION, said], header=False, tools=tools),
+    )
+    if after.startswith(before) and said.content.strip() in after:
+        return after[len(before) :]
+    calls = template.format.write(said.tool_calls, tools) if said.tool_calls else ""
+    return "\n".join(filter(None, [said.content, calls]))
+
+
 class History:
     """Renders conversations to find replies that make the template rewrite earlier turns."""
 
