@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from rlvr.algorithms.sft import Sft, num_steps, train_supervised
+from rlvr.config import Config
 from rlvr.core.algorithms.objective import Objective
 from rlvr.core.episode import ChatModel
 from rlvr.core.errors import NonFiniteError
@@ -28,12 +29,11 @@ from rlvr.run.policies import (
     set_threads,
 )
 from rlvr.run.ranks import note_of_rank
-from rlvr.run.tasks import context_tokens, make_chat
+from rlvr.run.tasks import Tasks, context_tokens, make_chat
 from rlvr.scale.fsdp import make_parallel
 from rlvr.seeding import derive_seed
 from rlvr.settings import dumped
 from rlvr.tasks.demonstrations import all_encoded, right_ones, token_ids
-from rlvr.training.checkpoint import list_checkpoints
 from rlvr.training.layout import choose_layout
 from rlvr.types import Episode, Group
 
@@ -44,8 +44,6 @@ def tuned_policy(setup: Setup, policy: HubPolicy, stopped: Stopped) -> HubPolicy
     if not config.warm_start.enabled:
         return policy
     if not world.first(folder.warm_start.is_dir()):
-        if world.first(bool(list_checkpoints(folder.checkpoints))):
-            return policy  # a run of an earlier version, which had no warm start
         check_engine(config, policy)
         set_threads(config, policy, world)
         examples = supervised_examples(setup, policy, stopped)
@@ -70,6 +68,21 @@ def tuned_policy(setup: Setup, policy: HubPolicy, stopped: Stopped) -> HubPolicy
     return policy
 
 
+def check_demonstrations(config: Config, tasks: Tasks) -> None:
+    """UserError, before a model is loaded, if it should learn from demonstrations and there are none."""
+    warm = config.warm_start
+    needs_them = warm.enabled and config.model.pretrained is not None and warm.source == "demonstrations"
+    if needs_them and not any(True for task in tasks.own.eval_sets() for _ in task.demonstrations(1)):
+        raise _without(tasks)
+
+
+def _without(tasks: Tasks, said: str = "") -> UserError:
+    return UserError(
+        f"warm_start.source=demonstrations: task {tasks.own.name} has none to train on{said}; name their field in "
+        "task.demonstration_field, or set warm_start.source=own or warm_start.enabled=false."
+    )
+
+
 def supervised_examples(setup: Setup, policy: HubPolicy, stopped: Stopped) -> list[Episode] | None:
     """The right episodes to train on; None if stopped. UserError if there are none."""
     if setup.config.warm_start.source == "demonstrations":
@@ -87,10 +100,7 @@ def _demonstrated(setup: Setup, policy: HubPolicy) -> list[Episode]:
         found += groups
     said = f"; {'; '.join(reasons)}: left out" if reasons else ""
     if not found:
-        raise UserError(
-            f"warm_start.source=demonstrations: task {setup.tasks.own.name} has none to train on{said}; name their "
-            "field in task.demonstration_field, or set warm_start.source=own or warm_start.enabled=false."
-        )
+        raise _without(setup.tasks, said)
     setup.console.note(f"warm start: {len(found):,} demonstrations{said}")
     return [episode for group in found for episode in group.episodes]
 
