@@ -37,8 +37,8 @@ def behind(template: Template, said: Message, reply: Sequence[Message], *, heade
 
 
 def written(template: Template, said: Message, tools: Tools) -> str:
-    """The text that the template writes for an answer to a question, end of turn included; where its header opens
-    another message, the bare content and calls."""
+    """The text that the template writes for an answer to a question, end of turn included. Where its header begins
+    otherwise, the bare content and calls; reasoning that the header opens is closed."""
     before, after = (
         template.render([QUESTION], tools=tools),
         template.render([QUESTION, said], header=False, tools=tools),
@@ -46,7 +46,8 @@ def written(template: Template, said: Message, tools: Tools) -> str:
     if after.startswith(before) and said.content.strip() in after:
         return after[len(before) :]
     calls = template.format.write(said.tool_calls, tools) if said.tool_calls else ""
-    return "\n".join(filter(None, [said.content, calls]))
+    closing = template.marks.close if template.can.opened and template.marks.close not in said.content else ""
+    return "\n".join(filter(None, [closing, said.content, calls]))
 
 
 class History:

@@ -162,13 +162,15 @@ class Chat:
             ids = ids[: next((place + 1 for place, token in enumerate(ids) if token in self.stop_ids), None)]
         if not self.stop_ids.isdisjoint(ids[:-1]):
             raise UserError("a completion goes on after its end token: take the end token out of the text.")
-        return ids if ids and ids[-1] in self.stop_ids else (*ids, self._end_of_turn())
+        return ids if ids and ids[-1] in self.stop_ids else (*ids, self._end_of(said))
 
-    def _end_of_turn(self) -> int:
-        """The token that ends an answer: the template's, else the tokenizer's."""
+    def _end_of(self, said: Message | str) -> int:
+        """The token that ends a completion: the template's, else the tokenizer's."""
         if self._template is not None:
-            for reply in ((), _USER_REPLY):  # GLM has none: the header of the next message ends the answer
-                ids = self._coder.encode(behind(self._template, _ANSWER, reply, header=False))
+            message = _ANSWER if isinstance(said, str) else said
+            # GLM has none: the header of the next message ends the completion
+            for reply in ((), _TOOL_REPLY if message.tool_calls else _USER_REPLY):
+                ids = self._coder.encode(behind(self._template, message, reply, header=False))
                 if (end := next((token for token in ids if token in self.stop_ids), None)) is not None:
                     return end
         own: Any = self._tokenizer.eos_token_id
