@@ -63,11 +63,10 @@ def load_for_inference(
     float32 by default: near 0.02 the spacing of bf16 is 1.2e-4, and an update of 1e-6 would be rounded away. Errors as
     in `load_policy`.
     """
-    weights = "bfloat16" if dtype == torch.bfloat16 else "float32"
-    settings = settings or PretrainedModel(name_or_path=name, dtype=weights)
-    located = locate(name)
-    whole = {} if located.is_adapter else {"dtype": weights, "load_in_4bit": False, "load_in_8bit": False}
-    settings = settings.model_copy(update={"name_or_path": name, **whole})
+    located, own = locate(name), {"dtype": str(dtype).removeprefix("torch.")}
+    changed = {} if located.is_adapter else own | {"load_in_4bit": False, "load_in_8bit": False}
+    settings = settings or PretrainedModel(name_or_path=name).model_copy(update=own)
+    settings = settings.model_copy(update={"name_or_path": name, **changed})
     return _load(settings, device, located, located.adapter_folder())
 
 
