@@ -183,6 +183,7 @@ TASK = [
     case("task.eval_complexity_weights", "[100,1]", "[1,100]", evaluation),
 ]
 
+NARROW = ("trainer.precision=bf16", "engine.dtype=bfloat16")
 COLD = "warm_start.enabled=false"
 
 
@@ -193,6 +194,7 @@ def of_scratch(key: str, a: Any, b: Any, look: Callable[[Seen], Any], *base: str
 
 MODEL = [
     *of_scratch("hidden_size", 32, 48, shape("hidden_size"), COLD),
+    *of_scratch("head_dtype", "auto", "float32", behavior, COLD, *NARROW),
     *of_scratch("num_layers", 2, 1, shape("num_hidden_layers"), COLD),
     *of_scratch("num_heads", 2, 4, start, *FEW),
     *of_scratch("head_dim", "null", 32, shape("head_dim"), COLD),
@@ -219,6 +221,7 @@ def of_hf(key: str, a: Any, b: Any, look: Callable[[Seen], Any], *base: str) -> 
 LORA = ("model.lora.enabled=true", "model.lora.r=2", "model.lora.target_modules=[q_proj,down_proj]")
 PRETRAINED = [
     of_hf("trust_remote_code", "false", "true", loaded_with("trust_remote_code")),
+    of_hf("head_dtype", "auto", "float32", behavior, *NARROW),
     of_hf("dtype", "float32", "bfloat16", behavior, *LORA),
     of_hf("attn_implementation", "sdpa", "eager", loaded_with("attn_implementation")),
     of_hf("gradient_checkpointing", "false", "true", lambda seen: seen.calls["forward"]),
