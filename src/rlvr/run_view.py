@@ -116,6 +116,11 @@ class TrainerView(Protocol):
     def strategy(self) -> str: ...
 
 
+class WarmStartView(Protocol):
+    @property
+    def enabled(self) -> Any: ...  # true or false
+
+
 class RewardView(Protocol):
     @property
     def parts(self) -> Mapping[str, Any]: ...  # reward parts by name
@@ -156,3 +161,5 @@ class RunView(Protocol):
     def tracker(self) -> TrackerView: ...
     @property
     def trainer(self) -> TrainerView: ...
+    @property
+    def warm_start(self) -> WarmStartView: ...

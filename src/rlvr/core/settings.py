@@ -65,7 +65,9 @@ class RolloutSettings(Settings):
 class TrainerSettings(Settings):
     """Optimization and precision: what the trainer reads; `rlvr.training.settings` adds what a run needs beside it."""
 
-    max_steps: PositiveInt = setting(60, "steps of the run: rollouts, then update", debug=3, le=10**9)
+    max_steps: NonNegativeInt = setting(
+        60, "steps of the run: rollouts, then update; 0: the warm start alone", debug=3, le=10**9
+    )
     learning_rate: PositiveFloat | Literal["auto"] = setting(
         "auto",
         "peak learning rate of AdamW; auto: 1e-6 for a pretrained model, 1e-5 for its adapters, 4e-4 for a model made "

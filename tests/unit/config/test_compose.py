@@ -99,7 +99,7 @@ ERRORS = {
     "algorithm=null": ["algorithm=null", "grpo"],
     "+algorithm.target_kl=1": ["algorithm.target_kl=1: algorithm=grpo has no such key; algorithm=ppo has"],
     "algorithm.name=ppo": ["algorithm.name=ppo", "choose with algorithm=ppo"],
-    "trainer.max_steps=0": ["trainer.max_steps=0", "greater than or equal to 1"],
+    "trainer.max_steps=-1": ["trainer.max_steps=-1", "greater than or equal to 0"],
     'trainer.max_steps="5"': ['trainer.max_steps="5": must be a whole number'],
     "trainer.learning_rate=1,5e-3": ["make a sweep; add --multirun", "a decimal point, not a comma"],
     "=5": ["=5: an override is written key=value"],
