@@ -155,7 +155,7 @@ BUGS = {
         "tensors of two devices",
     ),
     "numpy() without cpu()": (
-        edit("rlvr.training.warm_start_cache:_content", without_method("cpu")),
+        edit("rlvr.models.weight_cache:_content", without_method("cpu")),
         f"can't convert {NAME} tensor to numpy",
     ),
 }

@@ -98,6 +98,11 @@ def sampled(seen: Seen) -> Any:
     return [record.turns[0].completion for record in seen.records]
 
 
+def drawn(seen: Seen) -> Any:
+    """The prompts of the last step."""
+    return [record.turns[0].prompt for record in read_rollouts(sorted((seen.folder / "rollouts").iterdir())[-1])]
+
+
 def behavior(seen: Seen) -> Any:
     """The first probability of all."""
     return seen.records[0].turns[0].behavior_logprobs[0]
@@ -126,8 +131,8 @@ class Case:
     def owners(self) -> set[tuple[str, str]]:
         """The key and whose it is, as `every_setting` has them."""
         group, _, rest = self.key.partition(".")
-        if group == "algorithm":
-            chosen = [word.removeprefix("algorithm=") for word in self.base if word.startswith("algorithm=")]
+        if group in ("algorithm", "sampler"):
+            chosen = [word.partition("=")[2] for word in self.base if word.startswith(f"{group}=")]
             return {(self.key, (chosen or ["grpo"])[0])}
         if group == "model":
             return {(self.key, {"scratch": "scratch", "bpe": "scratch_bpe"}.get(self.kind, "hf"))}
@@ -178,6 +183,7 @@ TASK = [
     case("task.eval_complexity_weights", "[100,1]", "[1,100]", evaluation),
 ]
 
+NARROW = ("trainer.precision=bf16", "engine.dtype=bfloat16")
 COLD = "warm_start.enabled=false"
 
 
@@ -188,6 +194,7 @@ def of_scratch(key: str, a: Any, b: Any, look: Callable[[Seen], Any], *base: str
 
 MODEL = [
     *of_scratch("hidden_size", 32, 48, shape("hidden_size"), COLD),
+    *of_scratch("head_dtype", "auto", "float32", behavior, COLD, *NARROW),
     *of_scratch("num_layers", 2, 1, shape("num_hidden_layers"), COLD),
     *of_scratch("num_heads", 2, 4, start, *FEW),
     *of_scratch("head_dim", "null", 32, shape("head_dim"), COLD),
@@ -214,6 +221,7 @@ def of_hf(key: str, a: Any, b: Any, look: Callable[[Seen], Any], *base: str) -> 
 LORA = ("model.lora.enabled=true", "model.lora.r=2", "model.lora.target_modules=[q_proj,down_proj]")
 PRETRAINED = [
     of_hf("trust_remote_code", "false", "true", loaded_with("trust_remote_code")),
+    of_hf("head_dtype", "auto", "float32", behavior, *NARROW),
     of_hf("dtype", "float32", "bfloat16", behavior, *LORA),
     of_hf("attn_implementation", "sdpa", "eager", loaded_with("attn_implementation")),
     of_hf("gradient_checkpointing", "false", "true", lambda seen: seen.calls["forward"]),
@@ -250,12 +258,25 @@ ROLLOUT = [
     case("rollout.prompts_per_step", 8, 5, metric("rollout/episodes")),
     case("rollout.group_size", 4, 2, metric("rollout/episodes")),
     case("rollout.max_staleness", 0, 1, metric("rollout/staleness_max", 2), TWO),
+    case("rollout.dead_groups", "keep", "drop", metric("rollout/dropped_groups")),
+    case("rollout.dead_groups", "auto", "refill", metric("rollout/refilled_groups")),
+    case("rollout.max_refills", 0, 2, metric("rollout/refilled_groups"), "rollout.dead_groups=refill"),
     case("rollout.max_completion_tokens", 16, 2, lambda seen: max(len(text.split()) for text in sampled(seen)) > 2),
     case("rollout.temperature", 1.0, 0.5, sampled),
     case("rollout.top_p", 1.0, 0.5, sampled),
     case("rollout.top_k", 0, 1, metric("rollout/zero_advantage_share")),
     case("rollout.min_p", 0.0, 0.9, sampled),
     *(case(f"rollout.{key}", a, b, evaluation, SAMPLES) for key, a, b in TRUNCATION),
+]
+
+SIX, FINITE = "trainer.max_steps=6", "task.complexity_range=[1,1]"
+SAMPLER = [
+    case("sampler.weights", "{1_operators: 0}", "{1_operators: 9}", drawn, "sampler=by_tag"),
+    case("sampler.other", 0, 9, drawn, "sampler=by_tag", "sampler.weights={1_operators: 1}"),
+    case("sampler.floor", 0.01, 1.0, drawn, "sampler=pass_rate", SIX),
+    case("sampler.part", "null", "boxed", drawn, "sampler=pass_rate", SIX, "sampler.floor=0.01"),
+    case("sampler.part", "null", "boxed", drawn, "sampler=unsolved", SIX),
+    case("sampler.solved_at", 0.1, 1.0, drawn, "sampler=unsolved", SIX, FINITE),
 ]
 
 GRPO_LIKE = ("grpo", "dapo", "gspo", "cispo")
@@ -286,6 +307,7 @@ ALGORITHM = [
     *of(ALL, "kl_coef", 0.0, 0.5, metric("policy/reference_kl"), *ONE),
     *of(ALL, "kl_estimator", "k1", "k3", weights, *KL, "trainer.max_steps=2"),
     *of(ALL, "kl_placement", "loss", "reward", weights, *KL),
+    *of(ALL, "kl_unbiased", "false", "true", weights, *KL, "algorithm.kl_placement=loss", "algorithm.kl_estimator=k3"),
     *of(ALL, "entropy_coef", 0.0, 0.1, metric("loss/total"), *ONE),
     *of(NOT_DAPO, "truncated", "keep", "mask", metric("policy/trained_tokens"), *SHORT),
     *of(DAPO, "truncated", "keep", "mask", metric("policy/trained_tokens"), *SHORT, OVERLONG),
@@ -295,6 +317,7 @@ ALGORITHM = [
     *of(ALL, "mismatch_correction", "none", "mask", weights, *OFF_POLICY),
     *of(("grpo",), "mismatch_correction", "sequence_truncate", "sequence_mask", weights, *OFF_POLICY, TIGHT),
     *of(("grpo",), "mismatch_correction", "sequence_mask", "geometric_mask", weights, *OFF_POLICY, TIGHT),
+    *of(("grpo",), "mismatch_correction", "geometric_mask", "geometric_mask_tokens", weights, *OFF_POLICY, TIGHT),
     *of(ALL, "mismatch_cap", 1.0001, 2.0, metric("policy/mismatch_capped"), *OFF_POLICY, MASKED),
     *of(CLIPPED, "clip_low", 1e-4, 0.9, metric("policy/clip_low"), *SEVERAL),
     *of(NOT_GSPO, "clip_high", 1e-4, 9.0, metric("policy/clip_high"), *SEVERAL),
@@ -353,7 +376,7 @@ REST = [
     case("tracker.rollouts_max_groups", 1, 8, lambda seen: len(seen.records)),
 ]
 
-CASES = [*TASK, *MODEL, *PRETRAINED, *WARM_START, *ROLLOUT, *ALGORITHM, *TRAINER, *REST]
+CASES = [*TASK, *MODEL, *PRETRAINED, *WARM_START, *ROLLOUT, *SAMPLER, *ALGORITHM, *TRAINER, *REST]
 UNIT, SYSTEM = "tests/unit/", "tests/system/"
 RANKS = f"{SYSTEM}test_distributed.py::"
 SERVERS = f"{UNIT}engines/vllm/"
@@ -467,7 +490,7 @@ def test_a_setting_does_what_it_says(case: Case, runs: Runs, watch: Callable[[Co
 # ------------------------------------------------------------------------------------------------------ completeness
 
 
-OWNED = {"task": "task", "model": "model", "algorithm": "algorithm", "reward.parts.<name>": "reward"}
+OWNED = {name: name for name in ("task", "model", "sampler", "algorithm")} | {"reward.parts.<name>": "reward"}
 """Where a key belongs to each of the components that have it."""
 
 

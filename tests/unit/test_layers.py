@@ -22,7 +22,7 @@ LAYERS = (
     ("conditions", "registry"),
     ("settings",),
     ("types",),
-    ("algorithms", "data"),
+    ("algorithms", "samplers", "data"),
     ("core",),
     ("rewards", "retrieval", "chat", "tracking", "scale"),
     ("envs", "models"),

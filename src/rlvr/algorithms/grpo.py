@@ -61,9 +61,11 @@ class Dapo(Grpo):
     """DAPO, arXiv:2503.14476: clip-higher, token-level loss, dynamic sampling, soft overlong penalty."""
 
     clip_high: ClipHigh = 0.28
-    dynamic_sampling: bool = setting(True, "replace groups whose rewards are all equal by new prompts")
+    dynamic_sampling: bool = setting(
+        True, "as rollout.dead_groups=refill; false: as keep", only_if="rollout.dead_groups == 'auto'"
+    )
     max_refills: NonNegativeInt = setting(
-        3, "rounds of replacement per step; remaining groups are dropped", only_if="dynamic_sampling"
+        3, "as rollout.max_refills", only_if="dynamic_sampling and rollout.dead_groups == 'auto'"
     )
     overlong_buffer_tokens: NonNegativeInt = setting(
         8,

@@ -36,6 +36,20 @@ def behind(template: Template, said: Message, reply: Sequence[Message], *, heade
     return template.render([QUESTION, answer, *reply], header=header).rpartition(place)[2]
 
 
+def written(template: Template, said: Message, tools: Tools) -> str:
+    """The text that the template writes for an answer to a question, end of turn included. Where its header begins
+    otherwise, the bare content and calls; reasoning that the header opens is closed."""
+    before, after = (
+        template.render([QUESTION], tools=tools),
+        template.render([QUESTION, said], header=False, tools=tools),
+    )
+    if after.startswith(before) and said.content.strip() in after:
+        return after[len(before) :]
+    calls = template.format.write(said.tool_calls, tools) if said.tool_calls else ""
+    closing = template.marks.close if template.can.opened and template.marks.close not in said.content else ""
+    return "\n".join(filter(None, [closing, said.content, calls]))
+
+
 class History:
     """Renders conversations to find replies that make the template rewrite earlier turns."""
 

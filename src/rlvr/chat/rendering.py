@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from rlvr.chat.coding import Coder
 from rlvr.chat.formats import FORMATS, read_message
-from rlvr.chat.history import History, behind
+from rlvr.chat.history import History, behind, written
 from rlvr.chat.reasoning import THINK
 from rlvr.chat.template import QUESTION, Template, call_of, described
 from rlvr.chat.tool_calls import Tools
-from rlvr.errors import ConfigError
+from rlvr.errors import ConfigError, UserError
 from rlvr.types import Message, StopReason
 
 if TYPE_CHECKING:
@@ -146,6 +146,37 @@ class Chat:
         ended = ids[:1] and ids[0] in self.stop_ids | self._closing and last_id in (None, ids[0])
         ended = ended or (ids[:1] and {ids[0], last_id} <= self._closing)
         return ids[1:] if ended else ids
+
+    def encode_completion(self, said: Message | str, tools: Tools = ()) -> tuple[int, ...]:
+        """The tokens of a completion, end token included, as if they were sampled after a prompt: a text as it stands,
+        a message as the template writes it.
+
+        UserError if the tokenizer has no end token, or the text goes on after one.
+        """
+        if isinstance(said, str):
+            ids = self._coder.encode(said)
+        elif self._template is None:
+            ids = self._coder.encode(self._plain([said], tools))
+        else:
+            ids = self._coder.encode(written(self._template, said, tools))
+            ids = ids[: next((place + 1 for place, token in enumerate(ids) if token in self.stop_ids), None)]
+        if not self.stop_ids.isdisjoint(ids[:-1]):
+            raise UserError("a completion goes on after its end token: take the end token out of the text.")
+        return ids if ids and ids[-1] in self.stop_ids else (*ids, self._end_of(said))
+
+    def _end_of(self, said: Message | str) -> int:
+        """The token that ends a completion: the template's, else the tokenizer's."""
+        if self._template is not None:
+            message = _ANSWER if isinstance(said, str) else said
+            # GLM has none: the header of the next message ends the completion
+            for reply in ((), _TOOL_REPLY if message.tool_calls else _USER_REPLY):
+                ids = self._coder.encode(behind(self._template, message, reply, header=False))
+                if (end := next((token for token in ids if token in self.stop_ids), None)) is not None:
+                    return end
+        own: Any = self._tokenizer.eos_token_id
+        if own is None:
+            raise UserError("the tokenizer names no end token: set warm_start.enabled=false, or use another model.")
+        return own
 
     def decode(self, ids: Sequence[int]) -> str:
         return self._coder.decode(ids)

@@ -33,12 +33,14 @@ from rlvr.config.overrides import (
     Source,
     UserKeys,
     check_overrides,
+    drop_presets,
     included_files,
     is_choice,
     leaf_values,
     literal,
     overlaid,
     parse_overrides,
+    renewed,
 )
 from rlvr.errors import ConfigError, suggestion
 from rlvr.rewards.settings import RewardSettings
@@ -103,7 +105,7 @@ def to_run_yaml(config: Config) -> str:
 
 def read_yaml(text: str) -> Config:
     """Read the output of `to_run_yaml` without repeating the checks across sections."""
-    return read_values(_plain_values(OmegaConf.create(text)))
+    return read_values(renewed(_plain_values(OmegaConf.create(text))))
 
 
 def _plain_values(composed: Any, *, resolve: bool = True) -> dict[str, Any]:
@@ -266,6 +268,8 @@ def _leave_out_replaced(
             else:
                 OmegaConf.update(fresh, leaf.partition(".")[2], value, force_add=True)
         composed[group] = fresh
+        if group == "model" and not registry.find(group, str(fresh.name)).from_scratch:
+            drop_presets(composed, "warm_start", explicit)  # ours are for models made from scratch
     return notes
 
 
@@ -289,7 +293,7 @@ def _compose_bundle(lines: Sequence[str], source: Source) -> Mapping[str, Any]:
 
 def _resolved(composed: DictConfig) -> dict[str, Any]:
     """Plain values over the defaults, so that `${rollout.group_size}` also finds unset values."""
-    values = _plain_values(composed, resolve=False)
+    values = renewed(_plain_values(composed, resolve=False))
     chosen = {group: registry.find(group, name) for group, name in _chosen(values).items()} | {"reward": RewardSettings}
     defaults = _defaults(Config) | {group: _defaults(settings) for group, settings in chosen.items()}
     for missing in sorted(key for key, value in leaf_values(values) if value == "???"):
@@ -335,8 +339,9 @@ def read_values(values: dict[str, Any]) -> Config:
         config: Config = validated(Config, values)
     except ValidationError as error:
         raise ConfigError(messages.invalid(error, chosen)) from None
-    fitted = {"model": config.model.fitted(config), "trainer": config.trainer.fitted(config.model)}
-    return config.model_copy(update={**fitted, "algorithm": config.algorithm.fitted(config)})
+    fitted = {"model": config.model.fitted(config), "algorithm": config.algorithm.fitted(config)}
+    fitted |= {name: getattr(config, name).fitted(config.model) for name in ("trainer", "warm_start")}
+    return config.model_copy(update=fitted)
 
 
 # --------------------------------------------------------------------------------------------------- tasks inside of it

@@ -127,6 +127,24 @@ def overlaid(defaults: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]
     return merged
 
 
+def drop_presets(composed: Any, section: str, explicit: UserKeys) -> None:
+    """Leave out a section's values that the user did not set."""
+    values = OmegaConf.to_container(composed[section], resolve=False) if section in composed else {}
+    assert isinstance(values, dict)
+    composed[section] = {key: value for key, value in values.items() if f"{section}.{key}" in explicit}
+
+
+_WARM_0_2 = ("cache", "loss_on", "optimizer", "num_steps", "worked_share", "final_worked_share")
+
+
+def renewed(values: dict[str, Any]) -> dict[str, Any]:
+    """The values of a run's file in today's words: until 0.2 `warm_start.enabled: true` had no effect with model=hf."""
+    warm = values.get("warm_start")
+    if isinstance(warm, dict) and warm.get("enabled") is True and "source" not in warm and {*_WARM_0_2} <= warm.keys():
+        values["warm_start"] = {**warm, "enabled": "auto"}
+    return values
+
+
 def literal(value: Any) -> Any:
     """Escape `${` in texts: a resolved configuration has no interpolations."""
     if isinstance(value, dict):

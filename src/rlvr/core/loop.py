@@ -58,7 +58,7 @@ def train(run: TrainingRun, stopped: Callable[[], bool]) -> int:
             clock = Clock()
             metrics = _evaluate(run, 0, clock)
             run.recorder.log(0, metrics | clock.metrics(num_sampled=0))
-            run.checkpoints.save_if_due(0, metrics, now=False)
+            run.checkpoints.save_if_due(0, metrics, now=run.max_steps == 0)
         if stopped():
             return run.start_step
         for step in range(run.start_step, run.max_steps):

@@ -5,13 +5,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from rlvr.types import Message, ToolSchema
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Conversation:
+    """A demonstration as chat messages. One that begins with the assistant follows the task's own prompt; `tools` are
+    those of its calls (empty: the task's)."""
+
+    messages: tuple[Message, ...]
+    tools: tuple[ToolSchema, ...] = ()
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Problem:
     """`Problem(id="gsm8k/train/1", key=fingerprint(question), question="Natalia ...", answer="72", solution="...")`
 
     `key` is equal for problems that ask the same. `solution` leads to the answer but does not give it in the required
-    format; `demonstration` is a whole completion written by the user. Both are optional.
+    format; `demonstration` is a whole completion written by the user, `conversation` one in messages. All are optional.
     """
 
     id: str
@@ -20,6 +31,7 @@ class Problem:
     answer: str
     solution: str = ""
     demonstration: str | None = None
+    conversation: Conversation | None = None
     turns: tuple[Any, ...] = ()  # completions of a demonstration with tools: calls, then a text
     metadata: Mapping[str, Any] = field(default_factory=dict)
     tags: tuple[str, ...] = ()

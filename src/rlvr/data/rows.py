@@ -34,14 +34,19 @@ class DataError(UserError):
     """Unusable data: the message names the file, the row, the field and its value."""
 
 
-def clean(text: str) -> str:
-    """Remove control characters (except tab and newline), lone surrogates, and surrounding whitespace.
+def harmless(text: str) -> str:
+    """Remove control characters (except tab and newline) and lone surrogates.
 
     ValueError for more than `MAX_FIELD_CHARS` characters.
     """
     if len(text) > MAX_FIELD_CHARS:
         raise ValueError(f"must have {MAX_FIELD_CHARS:,} characters at most, not {len(text):,}")
-    return _SURROGATE.sub("\ufffd", _CONTROL.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))).strip()
+    return _SURROGATE.sub("\ufffd", _CONTROL.sub("", text.replace("\r\n", "\n").replace("\r", "\n")))
+
+
+def clean(text: str) -> str:
+    """As `harmless`, without surrounding whitespace."""
+    return harmless(text).strip()
 
 
 def _filled(text: str) -> str:

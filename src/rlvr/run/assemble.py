@@ -21,13 +21,14 @@ from rlvr.errors import UserError
 from rlvr.evaluation.players import LocalPlayer
 from rlvr.evaluation.summary import combine
 from rlvr.models.devices import in_bf16, line_columns
+from rlvr.models.heads import use_float32_head
 from rlvr.models.loading import value_head
 from rlvr.models.policy import HubPolicy
 from rlvr.run.evaluate_sets import evaluate_all
 from rlvr.run.memory import agreed, plan_run
 from rlvr.run.policies import Sampler, Setup, make_engine
 from rlvr.run.ranks import note_of_rank
-from rlvr.run.tasks import context_tokens, make_chat
+from rlvr.run.tasks import context_tokens, make_chat, start_sampler
 from rlvr.run.teachers import teachers
 from rlvr.scale.fsdp import make_parallel
 from rlvr.tasks.base import Task
@@ -46,6 +47,8 @@ from rlvr.types import Episode, Example, GradedAnswer, Group
 def assemble(setup: Setup, policy: HubPolicy, trackers: Trackers) -> TrainingRun:
     """All components of the loop, restored from the last complete checkpoint if there is one."""
     config, world, task, note = setup.config, setup.world, setup.tasks.own, setup.console.note
+    if config.model.head_dtype == "float32":
+        use_float32_head(policy.model)
     chat, layout = make_chat(config, policy, task), choose_layout(policy)
     memory = agreed(plan_run(config, policy, chat, task, layout=layout, world=world), world)
     for line in memory.lines:
@@ -106,7 +109,8 @@ def make_rollouts(setup: Setup, policy: HubPolicy, engine: Sampler, chat: Chat) 
     return RolloutSchedule(
         source=RolloutSource(task=setup.tasks.own, model=model, settings=config.rollout, seed=config.seed),
         executor=Background(num_threads=torch.get_num_threads()) if background else Executor(),
-        refills=config.algorithm.refills,
+        prompts=start_sampler(config, setup.tasks.own),
+        refills=config.rollout.refills(config.algorithm),
         max_error_share=config.reward.max_error_share,
         max_staleness=config.rollout.max_staleness,
         world=setup.world,

@@ -29,13 +29,17 @@ EXAMPLES = 16
 """Number of examples whose prompts are measured."""
 
 
-def plan_run(config: Config, policy: HubPolicy, chat: Chat, task: Task, *, layout: Layout, world: World) -> MemoryPlan:
-    """Memory use of each process of the run. ConfigError if it cannot fit the GPU."""
+def plan_run(
+    config: Config, policy: HubPolicy, chat: Chat, task: Task, *, layout: Layout, world: World, longest_row: int = 0
+) -> MemoryPlan:
+    """Memory use of each process of the run, with rows of up to `longest_row` tokens where sampled ones are shorter.
+    ConfigError if it cannot fit the GPU."""
     rollout, trainer, engine = config.rollout, config.trainer, config.engine
     prompts = [task.train_example(index).messages for index in range(EXAMPLES)]
     # an environment that starts the dialogue has no prompt to measure
     longest = max((len(chat.encode_prompt(messages)) for messages in prompts if messages), default=0)
-    line_tokens = min(context_tokens(policy), longest + config.task.num_turns * rollout.max_completion_tokens)
+    longest = max(longest_row, longest + config.task.num_turns * rollout.max_completion_tokens)
+    line_tokens = min(context_tokens(policy), longest)
     num_rows = rollout.prompts_per_step * rollout.group_size
     together = max(num_rows, config.evaluation.limit)
     sharded = trainer.strategy == "fsdp2"

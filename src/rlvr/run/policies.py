@@ -22,6 +22,7 @@ from rlvr.models.loading import load_for_inference, load_policy
 from rlvr.models.policy import HubPolicy
 from rlvr.models.scratch import build_bpe_tokenizer, build_model, build_tokenizer
 from rlvr.models.settings import ScratchBpeModel, ScratchModel
+from rlvr.models.weight_cache import content_key, keep, restore
 from rlvr.progress import progress
 from rlvr.run.run_folder import RunFolder
 from rlvr.run.tasks import Tasks, context_tokens
@@ -30,8 +31,7 @@ from rlvr.tasks.prompting import resolve_markers
 from rlvr.tracking.console import Console
 from rlvr.tracking.files import writing
 from rlvr.training.checkpoint import replace_folder, temporary_folder
-from rlvr.training.warm_start import warm_start
-from rlvr.training.warm_start_cache import content_key, keep, restore
+from rlvr.training.warm_start import content, warm_start
 
 ONE_THREAD_BELOW = 500_000
 """One thread is faster below this parameter count: two were 1.5x slower at 150k and 1.5x faster at 900k."""
@@ -157,11 +157,10 @@ def warmed(setup: Setup, policy: HubPolicy, stopped: Stopped) -> bool:
     """Run the warm start, or load it from the cache; False if stopped."""
     settings, task, world, console = setup.config.warm_start, setup.tasks.own, setup.world, setup.console
     microbatch_tokens = cpu_tokens(setup.config.trainer.microbatch_tokens)
-    key = content_key(policy, task, settings, microbatch_tokens) if settings.cache and world.is_first else None
-    if world.first(key is not None and restore(policy, key)):
-        console.note("warm start: from the cache, made by an earlier run (warm_start.cache=false computes it)")
-        for parameter in policy.model.parameters():
-            world.broadcast(parameter.detach())
+    key = None
+    if settings.cache and world.is_first:
+        key = content_key(policy, *content(task, settings, microbatch_tokens))
+    if restored_from_cache(setup, policy, key):
         return True
     console.stage("warm start", settings.num_steps)
     hidden = settings.num_steps - settings.final_phase_steps
@@ -186,12 +185,27 @@ def warmed(setup: Setup, policy: HubPolicy, stopped: Stopped) -> bool:
         stopped=stopped,
     ):
         return False
-    if key:
-        try:
-            keep(policy, key)
-        except UserError as error:
-            console.note(f"the next run will compute its warm start again: {error}")
+    keep_in_cache(setup, policy, key)
     return True
+
+
+def restored_from_cache(setup: Setup, policy: HubPolicy, key: str | None) -> bool:
+    """Whether rank 0 found the weights of an identical warm start; then all ranks have them."""
+    found = setup.world.first(key is not None and restore(policy, key))
+    if found:
+        setup.console.note("warm start: from the cache, made by an earlier run (warm_start.cache=false computes it)")
+        for parameter in policy.parameters():
+            setup.world.broadcast(parameter.detach())
+    return found
+
+
+def keep_in_cache(setup: Setup, policy: HubPolicy, key: str | None) -> None:
+    if key is None:
+        return
+    try:
+        keep(policy, key)
+    except UserError as error:
+        setup.console.note(f"the next run will compute its warm start again: {error}")
 
 
 def _random(config: Config, task: Task) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

@@ -142,8 +142,9 @@ def changed_settings(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
     free = {*_FREE, "trainer.max_steps"} if old.trainer.schedule == "constant" else _FREE
     if old.engine.name != new.engine.name:
         free = {*free, "algorithm.mismatch_correction"}
+    sections = _FREE_SECTIONS if new.warm_start.enabled or old.warm_start.enabled else (*_FREE_SECTIONS, "warm_start.")
     values = {key: (before.get(key), after.get(key)) for key in before | after}
-    return {k: (a, b) for k, (a, b) in values.items() if a != b and k not in free and not k.startswith(_FREE_SECTIONS)}
+    return {k: (a, b) for k, (a, b) in values.items() if a != b and k not in free and not k.startswith(sections)}
 
 
 def _check_resumes(folder: RunFolder, new: Config) -> None:

@@ -11,6 +11,7 @@ from rlvr.core.env import Env
 from rlvr.data.problems import fingerprint
 from rlvr.data.rows import clean
 from rlvr.errors import UserError
+from rlvr.tasks.demonstrations import Demonstration, calling
 from rlvr.types import Example, GradedAnswer, Message, TurnText
 
 if TYPE_CHECKING:
@@ -28,6 +29,9 @@ Worked = tuple[Example, Callable[[str], str]]
 
 NUM_TEXTS = 2_000
 """Number of demonstrations for training a tokenizer."""
+
+NUM_DEMONSTRATED = 1_000
+"""Number of examples of an endless task that demonstrations show by default."""
 
 
 Functions = Mapping[str, Callable[..., Any]]
@@ -64,6 +68,7 @@ class Task(ABC):
     name: str  # part of the metrics' names
     stop_words: tuple[str, ...] = ()  # words that end a completion, besides the tokenizer's end token
     vocabulary: tuple[str, ...] | None = None  # words of a word-level tokenizer made for this task; None: free text
+    sizes: tuple[int, int] | None = None  # numbers of training and held-out examples; None: endless
     notes: tuple[str, ...] = ()  # notes of loading, as sentences: sizes, overlap, exclusions
 
     @abstractmethod
@@ -88,6 +93,17 @@ class Task(ABC):
         """A training example, and its completion with any answer in the prompt's format; of an episode with tools the
         last turn. None if not known."""
         return None
+
+    def demonstrations(self, num: int) -> Iterator[Demonstration]:
+        """Up to `num` right episodes of different training examples, for supervised training of any model."""
+        for example, turns in self.solutions(num):
+            said = [calling(turn, number) for number, turn in enumerate(turns)]
+            yield Demonstration(example=example, env=self.env(example), said=said)
+
+    def num_examples(self, wanted: int | None) -> int:
+        """That many training examples, fewer if there are no more; None: all, or a thousand of an endless stream."""
+        there = self.sizes[0] if self.sizes else wanted or NUM_DEMONSTRATED
+        return min(there, wanted or there)
 
     @abstractmethod
     def env(self, example: Example) -> Env:

@@ -56,7 +56,15 @@ class ColumnSettings(MetricSettings, RowSettings):
             if isinstance(given, bool) or not isinstance(given, str | int):
                 raise row.wrong(self.id_field, given, "must be a text or a whole number")
             name = row.read(FilledText, self.id_field) if isinstance(given, str) else str(given)
-        used = {self.question_field, self.answer_field, self.id_field, "aliases", "tags", "task"}
+        used = {
+            self.question_field,
+            self.answer_field,
+            self.id_field,
+            self.demonstration_field,
+            "aliases",
+            "tags",
+            "task",
+        }
         others = {name: value for name, value in row.fields.items() if name not in used}  # available to rewards
         aliases = {"aliases": golds[1:]} if golds[1:] else {}
         return Problem(
@@ -65,7 +73,7 @@ class ColumnSettings(MetricSettings, RowSettings):
 
     def parser(self, key: str, seed: int) -> Callable[[Row], Problem | str]:
         """DataError if no row has the answer's field: a wrong name, not a missing answer."""
-        is_known = cache(lambda: any(self.answer_field in row for row in self.rows(key)))
+        is_known = cache(lambda: self.has_field(key, self.answer_field))
 
         def parse(row: Row) -> Problem | str:
             if self.answer_field not in row and not is_known():

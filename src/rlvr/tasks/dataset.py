@@ -21,6 +21,7 @@ from rlvr.rewards.metrics import Metric
 from rlvr.rewards.trace import TracedAnswer
 from rlvr.seeding import EVAL_SEED, derive_seed
 from rlvr.tasks.base import NUM_TEXTS, CountTokens, Task, TaskContext, Worked, own_question, text_of
+from rlvr.tasks.demonstrations import Demonstration, Replayed
 from rlvr.tasks.prompting import plain
 from rlvr.tasks.tool_play import ToolEnvironments, played
 from rlvr.types import Attempt, Example, GradedAnswer, TurnText
@@ -81,6 +82,21 @@ class DatasetTask(Task):
         solved = [(p, tuple(p.turns) if with_tools else (self._prompter.worked(p),)) for p in problems if p.answer]
         return [(self._train_example(problem), turns) for problem, turns in solved if turns]
 
+    def demonstrations(self, num: int) -> Iterator[Demonstration]:
+        """The user's own, where there are any; else the solutions of the data in the required format."""
+        there = self.source.sizes[0] if self.source.sizes else num
+        problems = {problem.id: problem for problem in map(self.source.train, range(there))}.values()
+        own = [problem for problem in problems if problem.conversation or problem.demonstration is not None]
+        if not own:
+            yield from super().demonstrations(num)
+        for problem in own[:num]:
+            example = self._train_example(problem)
+            if problem.conversation:
+                env = Replayed(problem.conversation, example, self._tools)
+                yield Demonstration(example=example, env=env, said=env.said)
+            else:
+                yield Demonstration(example=example, env=self.env(example), said=[problem.demonstration or ""])
+
     def worked(self, index: int) -> Worked | None:
         """A user's own demonstration keeps its text around the answer."""
         problem = self.source.train(index)
@@ -119,6 +135,10 @@ class DatasetTask(Task):
         worked = random.Random(derive_seed(self._seed, self.name, "worked", index)).random() < worked_share
         if self.environments is not None:
             return self._played(problem, worked)
+        if problem.conversation is not None:
+            raise UserError(
+                f"{self.name} has demonstrations in chat messages, which need a chat template: use model=hf."
+            )
         if not problem.answer:
             raise UserError(f"{self.name} has no reference answers to demonstrate: set warm_start.enabled=false.")
         completion = self._prompter.worked(problem) if worked else plain(problem)
@@ -166,7 +186,7 @@ class DatasetTask(Task):
         self.notes += leave_out_long(self.name, self.source, *fit, limit)
 
     @property
-    def sizes(self) -> tuple[int, int] | None:
+    def sizes(self) -> tuple[int, int] | None:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Numbers of training and held-out problems; None for an endless source."""
         return self.source.sizes
 

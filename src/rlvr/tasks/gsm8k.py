@@ -35,7 +35,8 @@ class Gsm8k(SplitSettings):
     solution_lines: PositiveInt | None = setting(
         None,
         "number of last solution lines in demonstrations and few-shot examples; null: all",
-        only_if="model.from_scratch or prompt.few_shot > 0  # a model made from scratch or prompt.few_shot > 0",
+        only_if="model.from_scratch or warm_start.enabled or prompt.few_shot > 0  # a model made from scratch, "
+        "warm_start.enabled or prompt.few_shot > 0",
     )
 
     def make_metric(self) -> Metric:

@@ -164,7 +164,7 @@ class MultiHopSettings(RowSettings):
         return super().load(context, difficulty=difficulty, stratum=_hops if self.eval_order == "balanced" else None)
 
     def rows(self, key: str) -> Iterator[Row]:
-        return read_sets(f"task.{key}", getattr(self, key), self.fields)
+        return read_sets(f"task.{key}", getattr(self, key), self._read(self.fields))
 
     def parser(self, key: str, seed: int) -> Callable[[Row], Problem | str]:
         """Also excludes other numbers of hops, adds noise, and adds a demonstration if the tools allow it."""

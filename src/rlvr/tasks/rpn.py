@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from bisect import bisect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -29,6 +29,7 @@ from rlvr.seeding import EVAL_SEED, derive_seed
 from rlvr.settings import PositiveFloat, PositiveInt, plain, setting, wrong
 from rlvr.tasks import rpn_metric
 from rlvr.tasks.base import CountTokens, Task, TaskContext, Worked, text_of
+from rlvr.tasks.demonstrations import Demonstration
 from rlvr.tasks.settings import HeldOutShare, TaskSettings
 from rlvr.tasks.shapes import OPERAND, OPERATOR, chain_shape, count_shapes, unrank_shape
 from rlvr.types import Example, GradedAnswer, Message, TurnText
@@ -157,6 +158,17 @@ class RpnTask(Task):
 
     def worked(self, index: int) -> Worked:
         return self.train_example(index), str
+
+    def demonstrations(self, num: int) -> Iterator[Demonstration]:
+        """Different training expressions with their steps: `4 1 + = 5 <eoe>`."""
+        seen: set[str] = set()
+        for index in range(num):
+            words = self._train_words(self._rng("train", index))
+            example, lines = self._example(words), derivation(words, self.arithmetic)
+            if example.id not in seen:
+                seen.add(example.id)
+                text = f" {EQUALS} ".join(lines[1:])
+                yield Demonstration(example=example, env=self.env(example), said=[f"{text} {END}"])
 
     def demonstration(self, index: int, worked_share: float) -> tuple[str, ...]:
         """Worked ones write the steps, `4 1 + = 5 <eoe>`; others answer directly, `5 <eoe>`."""

@@ -6,12 +6,14 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
 from rlvr import registry
+from rlvr.data.conversations import read_demonstration
 from rlvr.data.readers import Split, split_names
 from rlvr.data.rows import ENDINGS, Row
 from rlvr.errors import ConfigError
@@ -159,6 +161,12 @@ class RowSettings(DataSettings):
 
     train_key: ClassVar[str] = "train_split"
     eval_key: ClassVar[str] = "eval_split"
+    demonstration_field: Text | None = setting(
+        None,
+        "field with a demonstration: the completion as it stands, or chat messages (docs/train.md); null: the data's "
+        "own solutions, if it has any",
+        only_if="is_trained and warm_start.enabled or prompt.few_shot > 0  # warm_start.enabled or prompt.few_shot > 0",
+    )
 
     @abstractmethod
     def rows(self, key: str) -> Iterable[Row]:
@@ -172,12 +180,40 @@ class RowSettings(DataSettings):
         """`parse` for the rows of a setting; `seed` is the seed of their order."""
         return self.parse
 
+    def _read(self, columns: tuple[str, ...]) -> tuple[str, ...]:
+        """The columns to read, with that of demonstrations; empty: all."""
+        return (*columns, self.demonstration_field) if columns and self.demonstration_field else columns
+
+    def has_field(self, key: str, field: str) -> bool:
+        """Whether any row of a setting has the field."""
+        return any(field in row for row in self.rows(key))
+
+    def _shown(self, key: str, parse: Callable[[Row], Problem | str]) -> Callable[[Row], Problem | str]:
+        """`parse` with the demonstrations of training rows. DataError if no row has their field."""
+        field = self.demonstration_field
+        if field is None or key != self.train_key:
+            return parse
+        is_known = cache(lambda: self.has_field(key, field))
+
+        def parsed(row: Row) -> Problem | str:
+            problem = parse(row)
+            if field not in row and not is_known():
+                row.get(field, "task.demonstration_field")
+            said = read_demonstration(row, field)
+            if isinstance(problem, str) or said is None:
+                return problem
+            return replace(problem, **{"demonstration" if isinstance(said, str) else "conversation": said})
+
+        return parsed
+
     def load(self, context: TaskContext, **order: Any) -> Data:
         """`order` belongs to `ListSource`."""
         from rlvr.tasks.dataset import by_hash, make_data, parse_rows
 
         def part(key: str, seed: int) -> Part | None:
-            return None if getattr(self, key) is None else parse_rows(self.rows(key), self.parser(key, seed))
+            if getattr(self, key) is None:
+                return None
+            return parse_rows(self.rows(key), self._shown(key, self.parser(key, seed)))
 
         needs_train = context.reads == "all" or getattr(self, self.eval_key) is None
         train = part(self.train_key, context.seed) if needs_train else None
@@ -240,7 +276,7 @@ class SplitSettings(RowSettings):
 
     def rows(self, key: str) -> Iterator[Row]:
         for split in split_names(f"task.{key}", getattr(self, key)):
-            for number, row in enumerate(Split(self.path, split, self.subset).rows(self.columns), start=1):
+            for number, row in enumerate(Split(self.path, split, self.subset).rows(self._read(self.columns)), start=1):
                 yield replace(row, name=f"{split}/{number}")
 
 

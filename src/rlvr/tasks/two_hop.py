@@ -14,7 +14,7 @@ trained on.
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -31,6 +31,7 @@ from rlvr.run_view import RunView
 from rlvr.seeding import EVAL_SEED, derive_seed
 from rlvr.settings import PositiveInt, setting
 from rlvr.tasks.base import CountTokens, Task, TaskContext, Worked, text_of
+from rlvr.tasks.demonstrations import Demonstration, calling
 from rlvr.tasks.settings import HeldOutShare, TaskSettings
 from rlvr.types import Attempt, Example, GradedAnswer, Message, TraceStep, TurnText
 
@@ -168,6 +169,14 @@ class TwoHopTask(Task):
 
     def worked(self, index: int) -> Worked:
         return self.train_example(index), lambda answer: f"{self._answer_start} {answer} {self._answer_end}"
+
+    def demonstrations(self, num: int) -> Iterator[Demonstration]:
+        """Both searches, then the city."""
+        for example in map(self.train_example, range(num)):
+            calls = [{"name": self._tool.name, "arguments": {"name": name}} for name in example.metadata["chain"][:2]]
+            answer = f"{self._answer_start} {example.answer} {self._answer_end} {END}"
+            said = [*(calling(call, number) for number, call in enumerate(calls)), answer]
+            yield Demonstration(example=example, env=self.env(example), said=said)
 
     def eval_examples(self, num: int) -> list[Example]:
         rng = random.Random(derive_seed(EVAL_SEED, "two_hop", "eval"))

@@ -10,13 +10,38 @@ from rlvr.settings import NonNegativeFloat, NonNegativeInt, PositiveFloat, Posit
 
 _WARM, _WORDS = "enabled and model.from_scratch", "{enabled} and a model made from scratch"
 WARM = f"{_WARM}  # {_WORDS}"
+TUNED, _TUNED = "enabled and not model.from_scratch", "{enabled}=true and model=hf"
 
 
 class WarmStartSettings(Settings):
-    """Supervised training on the task's demonstrations before RL; only for models made from scratch."""
+    """Supervised training before RL, on the task's demonstrations or the model's own right samples."""
 
-    enabled: bool = setting(True, "false: RL starts from random weights")
-    cache: bool = setting(True, "reuse the weights of an earlier identical warm start, and cache those of a new one")
+    enabled: bool | Literal["auto"] = setting(
+        "auto", "train before RL; auto: a model made from scratch, which else starts from random weights"
+    )
+    cache: bool = setting(
+        True,
+        "reuse the weights of an earlier identical warm start, and cache those of a new one (trained weights of up to "
+        "2 GiB)",
+        only_if="enabled",
+    )
+    source: Literal["demonstrations", "own"] = setting(
+        "demonstrations",
+        "demonstrations: of the task's data; own: the model's own samples that the metric calls right",
+        only_if=f"{TUNED}  # {_TUNED}",
+    )
+    num_examples: PositiveInt | None = setting(
+        None,
+        "demonstrations, or questions to sample, of each training task; null: all, or 1,000 of an endless task",
+        only_if=f"{TUNED}  # {_TUNED}",
+        debug=32,
+    )
+    samples: PositiveInt = setting(
+        8,
+        "completions sampled of each question",
+        only_if=f"{TUNED} and source == 'own'  # {_TUNED} and {{source}}=own",
+    )
+    num_epochs: PositiveInt = setting(3, "passes over the examples", only_if=f"{TUNED}  # {_TUNED}", debug=1)
     loss_on: Literal["completion", "all"] = setting(
         "completion",
         "completion: only tokens of completions; all: also the prompt, as in pretraining",
@@ -25,12 +50,23 @@ class WarmStartSettings(Settings):
     optimizer: Literal["adamw", "muon"] = setting(
         "adamw", "muon: hidden matrices by Muon, the rest by AdamW; fewer steps", only_if=WARM
     )
-    num_steps: PositiveInt = setting(1000, "optimizer steps", only_if=WARM, debug=300)
-    batch_size: PositiveInt = setting(64, "fresh demonstrations per step", only_if=WARM)
-    learning_rate: PositiveFloat = setting(3.0e-3, "peak of the linear schedule", only_if=WARM)
-    warmup_steps: NonNegativeInt = setting(20, "steps of linear warm-up", only_if=WARM, debug=6)
-    final_learning_rate_share: Share = setting(0.05, "learning rate of the last step / peak", only_if=WARM)
-    weight_decay: NonNegativeFloat = setting(0.01, "weight decay; with muon only of its matrices", only_if=WARM)
+    num_steps: PositiveInt = setting(1000, "optimizer steps; for model=hf num_epochs decides", only_if=WARM, debug=300)
+    batch_size: PositiveInt | Literal["auto"] = setting(
+        "auto", "demonstrations per step; auto: 64 from scratch, 16 with model=hf", only_if="enabled"
+    )
+    learning_rate: PositiveFloat | Literal["auto"] = setting(
+        "auto",
+        "peak of the linear schedule; auto: 3e-3 from scratch, 1e-5 for a pretrained model, 1e-4 for its adapters",
+        only_if="enabled",
+    )
+    warmup_steps: NonNegativeInt | Annotated[float, Field(gt=0, lt=1)] | Literal["auto"] = setting(
+        "auto",
+        "steps of linear warm-up; a number below 1 is a share of all; auto: 20 from scratch, 0.1 with model=hf",
+        only_if="enabled",
+        debug=0.02,
+    )
+    final_learning_rate_share: Share = setting(0.05, "learning rate of the last step / peak", only_if="enabled")
+    weight_decay: NonNegativeFloat = setting(0.01, "weight decay; with muon only of its matrices", only_if="enabled")
     worked_share: Share = setting(
         1.0,
         "share of demonstrations that write the intermediate steps",
@@ -44,6 +80,22 @@ class WarmStartSettings(Settings):
         "worked_share of the final phase; RL has to regain the steps",
         only_if=f"{_WARM} and final_phase_steps > 0  # {_WORDS} and {{final_phase_steps}} > 0",
     )
+
+    @property
+    def examples_per_step(self) -> int:
+        assert self.batch_size != "auto", "see `fitted`"
+        return self.batch_size
+
+    def fitted(self, model: ModelView) -> Self:
+        """Settings with `auto` resolved for a run with this model."""
+        auto: dict[str, Any] = {"enabled": False, "batch_size": 16, "warmup_steps": 0.1}
+        auto["learning_rate"] = 1.0e-4 if model.adapted else 1.0e-5
+        if model.from_scratch:
+            auto = {"enabled": True, "batch_size": 64, "warmup_steps": 20, "learning_rate": 3.0e-3}
+        values = {key: value for key, value in auto.items() if getattr(self, key) == "auto"}
+        if model.from_scratch and isinstance(self.warmup_steps, float):
+            values["warmup_steps"] = round(self.warmup_steps * self.num_steps)
+        return self.model_copy(update=values)
 
     @model_validator(mode="after")
     def _warm_up_ends(self) -> Self:
@@ -87,6 +139,7 @@ class TrainingSettings(TrainerSettings):
 
 
 def check_warm_up(section: Any, steps: int, limit: str) -> Any:
-    if section.warmup_steps > steps and section.warmup_steps != type(section).model_fields["warmup_steps"].default:
+    given, default = section.warmup_steps, type(section).model_fields["warmup_steps"].default
+    if given not in ("auto", default) and given > steps > 0:
         raise wrong("warmup_steps", f"is more than {limit}={steps}, so the learning rate is never reached; lower it")
     return section

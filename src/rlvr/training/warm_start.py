@@ -12,7 +12,7 @@ With `loss_on=all` all tokens are trained on, as in pretraining: the model must 
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate, chain
 from typing import Any
@@ -24,6 +24,7 @@ from torch.optim import Optimizer
 from rlvr.core.optimizer import adamw, learning_rate
 from rlvr.errors import UserError
 from rlvr.models.policy import HubPolicy
+from rlvr.settings import dumped
 from rlvr.tasks.base import Task
 from rlvr.training.muon import muon
 from rlvr.training.settings import WarmStartSettings
@@ -47,6 +48,8 @@ def warm_start(
 
     `microbatch_tokens` (with padding) per forward and backward pass affect speed and memory, not the result.
     """
+    assert settings.learning_rate != "auto", "see `WarmStartSettings.fitted`"
+    assert isinstance(settings.warmup_steps, int)
     optimizers = _optimizers(policy, settings)
     rate_of = partial(
         learning_rate,
@@ -78,6 +81,13 @@ def warm_start(
     return True
 
 
+def content(task: Task, settings: WarmStartSettings, microbatch_tokens: int) -> tuple[dict[str, Any], Iterator[bytes]]:
+    """What determines the weights beside the model: settings, and every demonstration (`models.weight_cache`)."""
+    kept = {key: value for key, value in dumped(settings).items() if key != "cache"}
+    texts = ("\0".join(one).encode() for n in range(settings.num_steps) for one in demonstrations(task, settings, n))
+    return {**kept, "microbatch_tokens": microbatch_tokens, "stop_words": list(task.stop_words)}, texts
+
+
 def _optimizers(policy: HubPolicy, settings: WarmStartSettings) -> list[Optimizer]:
     if settings.optimizer == "muon":
         return muon(policy.model, beta2=BETA2, weight_decay=settings.weight_decay)
@@ -88,8 +98,8 @@ def demonstrations(task: Task, settings: WarmStartSettings, step: int) -> list[t
     """The demonstrations of a step, as texts: prompt, completion, reply, completion, ..."""
     final = step >= settings.num_steps - settings.final_phase_steps
     share = settings.final_worked_share if final else settings.worked_share
-    first = step * settings.batch_size
-    return [task.demonstration(index, share) for index in range(first, first + settings.batch_size)]
+    size = settings.examples_per_step
+    return [task.demonstration(index, share) for index in range(step * size, (step + 1) * size)]
 
 
 def _encode(policy: HubPolicy, task: Task, texts: Sequence[tuple[str, ...]]) -> list[Parts]:

@@ -74,6 +74,28 @@ def test_pitfall_04_replies_are_what_the_template_has_there(name: str) -> None:
         assert found == wanted
 
 
+@pytest.mark.parametrize("name", [n for n in NAMES if family(n) not in HEADER_IS_TAKEN_BACK | HEADER_IS_CLOSED])
+def test_a_demonstrated_message_is_what_the_template_renders(name: str) -> None:
+    """With its end token, and it is read back."""
+    chat = trl_templates.chat_of(name)
+    for num_calls in range(3 if chat._template.can.many_calls else 2):
+        calls = [call(index) for index in range(num_calls)]
+        said = Message(role="assistant", content="" if calls else "Ann.", tool_calls=tuple(calls))
+        ids = chat.encode_completion(said, [TOOL])
+        assert ids == as_rendered(chat, said, answers(calls) or [SURE])
+        read = chat.parse(ids, StopReason.STOP, [TOOL])
+        assert [(one.name, one.arguments) for one in read.tool_calls] == [(c.name, c.arguments) for c in calls]
+        assert said.content in read.content
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_demonstrated_text_stands_as_it_is(name: str) -> None:
+    chat = trl_templates.chat_of(name)
+    *text, end = chat.encode_completion(" Ann. \n")
+    assert chat.decode(text) == " Ann. \n"
+    assert end in chat.stop_ids
+
+
 SAID = [("user", "Who?"), ("assistant", "Ann."), ("user", "Sure?")]
 
 

@@ -6,6 +6,7 @@ import torch
 
 from rlvr.errors import UserError
 from rlvr.models.policy import HubPolicy
+from rlvr.models.settings import ScratchModel
 from rlvr.training.settings import WarmStartSettings
 from rlvr.training.warm_start import _backward, _encode, warm_start
 from tests.unit.core.tiny import tiny_policy
@@ -40,6 +41,7 @@ class WithoutEnd(Copies):
 
 def run(policy: HubPolicy, task: Any, *, stop_at: int | None = None, **changes: Any) -> bool:
     settings = WarmStartSettings(num_steps=8, warmup_steps=2, final_phase_steps=3, batch_size=4, **changes)
+    settings = settings.fitted(ScratchModel())
     polls = iter(range(1000))
     return warm_start(
         policy,

@@ -30,7 +30,8 @@ MAX_SETTING_CHARS = 100  # a longer value is in training_config.yaml only
 SHOWN = (
     *("seed", "task.name", "algorithm.name", "model.dtype", "model.load_in_4bit", "model.load_in_8bit"),
     *("model.hidden_size", "model.num_layers", "model.lora.r", "model.lora.alpha", "model.lora.target_modules"),
-    *("warm_start.num_steps", "trainer.max_steps", "trainer.learning_rate", "trainer.schedule", "trainer.warmup_steps"),
+    *("warm_start.num_steps", "warm_start.source", "warm_start.num_epochs", "warm_start.learning_rate"),
+    *("trainer.max_steps", "trainer.learning_rate", "trainer.schedule", "trainer.warmup_steps"),
     *("trainer.weight_decay", "trainer.max_grad_norm", "trainer.precision", "rollout.prompts_per_step"),
     *("rollout.group_size", "rollout.max_completion_tokens", "rollout.temperature", "rollout.top_p"),
     *("algorithm.clip_low", "algorithm.clip_high", "algorithm.kl_coef", "algorithm.aggregation"),
@@ -154,6 +155,9 @@ def _summary(card: Card) -> str:
     merged = " with a LoRA adapter merged into it" if card.kind == "merged" else ""
     origin = f" for {base}" if base and card.kind == "adapter" else ""
     how = f"as reinforcement learning on `{config.task.name}` started from it"
+    if config.model.pretrained and config.warm_start.enabled:
+        shown = "its own right samples" if config.warm_start.source == "own" else "demonstrations"
+        how = f"trained on {shown} of `{config.task.name}`" + (f", starting from {base}" if base and not origin else "")
     if card.step:
         steps = f"{card.step} step{'s' * (card.step != 1)} of {config.algorithm.name}"
         start = f", starting from {base}" if base and not origin else ""
@@ -165,7 +169,8 @@ def _settings(card: Card) -> dict[str, str]:
     """The main settings by key, without disabled ones."""
     values = dict(leaf_values(dumped(card.config)))
     off = ("model.lora",) if not card.config.model.adapted else ()
-    off += ("warm_start",) if not (card.config.model.from_scratch and card.config.warm_start.enabled) else ()
+    of_others = ("source", "num_epochs", "learning_rate") if card.config.model.from_scratch else ("num_steps",)
+    off += tuple(f"warm_start.{key}" for key in of_others) if card.config.warm_start.enabled else ("warm_start",)
     keys = [key for key in SHOWN if not key.startswith(off)]
     keys += [key for key in values if key.count(".") == 1 and key.startswith("task.") and key != "task.name"]
     parts = {f"reward.parts.{n}": f"{part.name} x {part.weight:g}" for n, part in card.config.reward.parts.items()}

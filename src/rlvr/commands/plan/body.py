@@ -99,7 +99,7 @@ def plan(
 def predict(config: Config, measured: Measured, machines: Machines) -> Prediction:
     """Seconds of a step and of the run."""
     rollout, algorithm, trainer = config.rollout, config.algorithm, config.trainer
-    dead, extra = 1 - measured.trained_share, algorithm.refills or 0
+    dead, extra = 1 - measured.trained_share, rollout.refills(algorithm) or 0
     work = Workload(
         prompts=round(rollout.prompts_per_step * sum(dead**n for n in range(extra + 1))),  # dead groups are replaced
         group_size=rollout.group_size,
@@ -160,7 +160,7 @@ def _checkpoint_bytes(config: Config, measured: Measured) -> int:
 def _disk(config: Config, measured: Measured) -> dict[str, int]:
     tracker, rollout, steps = config.tracker, config.rollout, config.trainer.max_steps
     kept = config.trainer.keep_last + (config.trainer.keep_best and config.evaluation.every is not None)
-    folders = 1 if config.model.pretrained else 2  # final/, warm_start/
+    folders = 1 if config.model.pretrained and not config.warm_start.enabled else 2  # final/, warm_start/
     files = 0 if tracker.rollouts_every is None else 1 + steps // tracker.rollouts_every
     groups = min(rollout.prompts_per_step, tracker.rollouts_max_groups or rollout.prompts_per_step)
     return {

@@ -24,6 +24,7 @@ import torch
 from scipy.optimize import nnls
 
 from rlvr.commands.plan.simulate import Costs
+from rlvr.commands.plan.warm import tuned_seconds, warm_seconds
 from rlvr.config import Config
 from rlvr.core.batch import to_batch
 from rlvr.core.clock import Clock
@@ -35,14 +36,14 @@ from rlvr.core.world import World
 from rlvr.engines.settings import LocalEngineSettings
 from rlvr.evaluation.evaluate import examples_of
 from rlvr.models.devices import device_name
-from rlvr.models.policy import HubPolicy
 from rlvr.run.assemble import assemble
 from rlvr.run.memory import plan_run
-from rlvr.run.policies import Setup, pretrained_policy, random_policy, set_threads, warmed
+from rlvr.run.policies import Setup, pretrained_policy, random_policy, set_threads
 from rlvr.run.ranks import quiet
 from rlvr.run.run_folder import RunFolder
 from rlvr.run.sources import with_absolute_model
 from rlvr.run.tasks import make_chat, open_tasks
+from rlvr.run.tuning import check_demonstrations
 from rlvr.tasks.base import Functions
 from rlvr.tracking.console import Console
 from rlvr.tracking.files import sync_file
@@ -310,13 +311,15 @@ def measure(config: Config, *, gpus: int = 1, seconds: float = 10.0, functions: 
         folder = RunFolder(root=Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rlvr-plan-"))))
         console = stack.enter_context(Console("none", 1, 1))
         tasks = stack.enter_context(open_tasks(config, config.model.family(), functions or {}))
-        notes += tasks.check_training(config.reward.max_error_share)
+        notes += tasks.check_training(config)
         setup = Setup(config=alone, tasks=tasks, folder=folder, console=console)
+        check_demonstrations(config, tasks)
         policy = pretrained_policy(config, tasks) or random_policy(setup)
         set_threads(config, policy)
         warm_start_s = 0.0
-        if config.model.from_scratch and config.warm_start.enabled:
-            warm_start_s = _warm(setup, policy, WARM_START_SHARE * seconds, notes)
+        if config.warm_start.enabled:
+            warm = warm_seconds if config.model.from_scratch else tuned_seconds
+            warm_start_s = warm(setup, policy, WARM_START_SHARE * seconds, notes)
             seconds *= 1 - WARM_START_SHARE
         process_mb = Clock().metrics(0)["system/peak_memory_mb"]
         chat, layout = make_chat(config, policy, tasks.own), choose_layout(policy)
@@ -354,23 +357,6 @@ def _alone(config: Config) -> Config:
         "engine": LocalEngineSettings(max_batch_size=config.engine.max_batch_size),
     }
     return quiet(config.model_copy(update=sections))
-
-
-def _warm(setup: Setup, policy: HubPolicy, patience_s: float, notes: list[str]) -> float:
-    """Seconds of the warm start. It is made as far as there is time, so that completions have its lengths."""
-    settings, times, begin = setup.config.warm_start, list[float](), time.perf_counter()
-
-    def stopped() -> bool:
-        times.append(time.perf_counter())
-        return times[-1] > times[0] + patience_s
-
-    if warmed(setup, policy, stopped):  # or taken from the cache
-        return time.perf_counter() - begin
-    policy.model.zero_grad()
-    made = len(times) - 1
-    notes.append(f"lengths are those after {made:,} of the {settings.num_steps:,} steps of the warm start")
-    first = min(1, made - 1)  # the first step is slow
-    return settings.num_steps * (times[-1] - times[first]) / (made - first)
 
 
 def _disk_speed(file: Path) -> float:

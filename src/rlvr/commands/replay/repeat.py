@@ -27,6 +27,7 @@ from rlvr.run.ranks import quiet
 from rlvr.run.run_folder import RunFolder
 from rlvr.run.sources import with_absolute_model
 from rlvr.run.tasks import open_tasks
+from rlvr.run.tuning import tuned_policy
 from rlvr.tasks.base import Functions
 from rlvr.tracking.console import Console
 from rlvr.tracking.jsonl import read_metrics
@@ -92,7 +93,7 @@ class Repeated:
 
     def rollouts(self, step: int, rollouts: SampledGroups, batch: TokenBatch) -> dict[str, float]:
         self.sampled, self.batch = rollouts, batch
-        return rollout_metrics(rollouts.groups, rollouts.num_refilled)
+        return rollout_metrics(rollouts.groups, rollouts.num_refilled, rollouts.num_dropped)
 
     def non_finite(self, step: int, batch: TokenBatch, error: NonFiniteError) -> Exception:
         return UserError(f"{error.what} of step {step} is not finite in the replay, and was in the run.")
@@ -141,7 +142,8 @@ def check_replays(config: Config, found: Recorded) -> None:
     for setting, reason in reasons.items():
         if reason:
             raise UserError(f"{found.folder.root} cannot be replayed number for number ({setting}): {reason}.")
-    if found.checkpoint is None and config.model.pretrained is None and not found.folder.warm_start.is_dir():
+    is_own = config.model.pretrained is None or config.warm_start.enabled
+    if found.checkpoint is None and is_own and not found.folder.warm_start.is_dir():
         raise UserError(
             f"{found.folder.root} has neither a checkpoint before step {found.step} nor warm_start/: its weights of "
             "then are lost."
@@ -189,7 +191,8 @@ def assembled(setup: Setup, found: Recorded) -> TrainingRun:
     """The run's components, as a resume has them."""
     config = setup.config
     try:
-        policy = pretrained_policy(config, setup.tasks) or scratch_policy(setup, lambda: False)
+        policy, never = pretrained_policy(config, setup.tasks), lambda: False
+        policy = tuned_policy(setup, policy, never) if policy else scratch_policy(setup, never)
         assert policy is not None, "nothing stops it"
         set_threads(config, policy)
         trackers = Trackers(config.tracker, setup.folder.root, setup.console.note, experiment=config.name, config={})

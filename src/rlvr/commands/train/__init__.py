@@ -114,7 +114,9 @@ def results(result: TrainResult, task: str, headline: str) -> str:
         interval = "" if low is None else f" (95 % interval {low:.3f} to {high:.3f})"
         before, step = f"held-out {headline.replace('_', ' ')} {result.before[name]:.3f}", int(result.metrics["step"])
         steps = f"{result.num_steps} step{'' if result.num_steps == 1 else 's'}"
-        if step == 0:
+        if result.num_steps == 0 and result.finished:
+            lines.append(f"{task}: {before}{interval}; trainer.max_steps=0: no reinforcement learning")
+        elif step == 0:
             lines.append(f"{task}: {before}{interval} at step 0; {steps} made, not evaluated since")
         else:
             late = "" if step == result.num_steps else f", at step {step}"

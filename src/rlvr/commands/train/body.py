@@ -26,6 +26,7 @@ from rlvr.run.ranks import any_stopped, check_shares, fail_together, shared_fold
 from rlvr.run.run_folder import RunFolder, open_run_folder
 from rlvr.run.sources import with_absolute_model
 from rlvr.run.tasks import open_tasks
+from rlvr.run.tuning import check_demonstrations, tuned_policy
 from rlvr.scale.launch import errors_once, open_world
 from rlvr.settings import dumped
 from rlvr.tasks.base import Functions
@@ -64,8 +65,9 @@ def train(config: Config, stopped: Stopped = lambda: False, functions: Functions
         if config.trainer.strategy != "single":
             console.note(f"processes: {world.size}, trainer.strategy={config.trainer.strategy}")
         tasks = stack.enter_context(open_tasks(config, config.model.family(), functions or {}))
-        for line in tasks.check_training(config.reward.max_error_share):
+        for line in tasks.check_training(config):
             console.note(line)
+        check_demonstrations(config, tasks)
         policy = pretrained_policy(config, tasks)
         folder = stack.enter_context(_open_folder(config, world))
         data = dumped(config.model_copy(update={"run_dir": None, "resume": False}))
@@ -75,7 +77,7 @@ def train(config: Config, stopped: Stopped = lambda: False, functions: Functions
         setup = Setup(config=config, tasks=tasks, folder=folder, console=console, world=world, stopped=stopped)
         console.note(f"run folder: {folder.root}")
         all_stop = any_stopped(stopped, world, console.note)
-        policy = policy or scratch_policy(setup, all_stop)
+        policy = tuned_policy(setup, policy, all_stop) if policy else scratch_policy(setup, all_stop)
         if policy is None:
             console.note("stopped in the warm start: nothing is saved, and a resumed run begins it again")
         num_steps = 0 if policy is None else _train(setup, policy, trackers, all_stop)

@@ -14,13 +14,26 @@ def summary(config: Config) -> list[str]:
         f"task: {config.task.label} ({config.task.origin})",
         f"model: {config.model.summary}",
         f"reward: {parts or ('by task' if config.task.bundles else 'by the environment')}",
-        f"training: {config.algorithm.name}, {steps}, learning rate {config.trainer.learning_rate:g}",
+        *_warm_start(config),
+        f"training: {config.algorithm.name}, {steps}, learning rate {config.trainer.learning_rate:g}"
+        if config.trainer.max_steps
+        else "training: none (trainer.max_steps=0)",
         *_staleness(config),
         "evaluation: none"
         if evaluation.every is None
         else f"evaluation: every {evaluation.every} steps, {evaluation.num_examples} examples{beside}",
         *(f"note: {note}" for note in config.notes),
     ]
+
+
+def _warm_start(config: Config) -> list[str]:
+    """The supervised training of a pretrained model."""
+    warm = config.warm_start
+    if config.model.from_scratch or not warm.enabled:
+        return []
+    own = f"{warm.samples} samples of each question, the right ones"
+    source = own if warm.source == "own" else "demonstrations"
+    return [f"warm start: {source}, {warm.num_epochs} epochs, learning rate {warm.learning_rate:g}"]
 
 
 def _staleness(config: Config) -> list[str]:

@@ -6,10 +6,12 @@ from typing import Any
 import pytest
 import torch
 
+from rlvr.models import weight_cache
 from rlvr.models.policy import HubPolicy
-from rlvr.training import warm_start_cache
+from rlvr.models.settings import ScratchModel
+from rlvr.models.weight_cache import content_key, keep, kept_folder, restore
 from rlvr.training.settings import WarmStartSettings
-from rlvr.training.warm_start_cache import content_key, keep, kept_folder, restore
+from rlvr.training.warm_start import content
 from tests.unit.core.tiny import tiny_policy
 from tests.unit.training.test_warm_start import Copies
 
@@ -27,8 +29,10 @@ class Unstopped(Copies):
 
 
 def key(policy: HubPolicy | None = None, task: Any = None, microbatch_tokens: int = 2048, **changes: Any) -> str:
-    settings = WarmStartSettings(**(SETTINGS | changes))
-    return content_key(policy or tiny_policy(), task or Copies(), settings, microbatch_tokens)
+    settings = WarmStartSettings(**(SETTINGS | changes)).fitted(ScratchModel())
+    found = content_key(policy or tiny_policy(), *content(task or Copies(), settings, microbatch_tokens))
+    assert found is not None
+    return found
 
 
 def changed() -> HubPolicy:
@@ -57,7 +61,7 @@ def test_threads_and_libraries_are_content(monkeypatch: pytest.MonkeyPatch):
     before = key()
     monkeypatch.setattr(torch, "get_num_threads", lambda: 17)
     threads = key()
-    monkeypatch.setattr(warm_start_cache.transformers, "__version__", "0.0")
+    monkeypatch.setattr(weight_cache.transformers, "__version__", "0.0")
     assert len({before, threads, key()}) == 3
 
 
@@ -90,6 +94,6 @@ def test_the_longest_unused_are_removed(monkeypatch: pytest.MonkeyPatch):
         (file,) = kept_folder().glob(f"{name}-*")
         os.utime(file, (1000 + age, 1000 + age))
     assert restore(policy, "a")  # now the last used one
-    monkeypatch.setattr(warm_start_cache, "MAX_BYTES", 3 * file.stat().st_size)
+    monkeypatch.setattr(weight_cache, "MAX_BYTES", 3 * file.stat().st_size)
     keep(policy, "d")
     assert {file.name[0] for file in kept_folder().iterdir()} == {"a", "c", "d"}

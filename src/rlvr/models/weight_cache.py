@@ -2,15 +2,15 @@
 
     ~/.cache/rlvr/warm_starts/KEY-CHECKSUM.safetensors      (XDG_CACHE_HOME is obeyed)
 
-KEY hashes everything that determines the weights: initial weights, tokenizer, every demonstration, settings, our code,
-library versions and the processor. CHECKSUM is the file's.
+KEY hashes everything that determines the weights: initial weights, tokenizer, every example, settings, our code,
+library versions and the processor. CHECKSUM is the file's. Only trained weights are kept.
 """
 
 import hashlib
 import json
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,7 @@ import rlvr
 from rlvr.models.devices import device_name
 from rlvr.models.policy import HubPolicy
 from rlvr.places import cache_folder
-from rlvr.settings import dumped
-from rlvr.tasks.base import Task
 from rlvr.tracking.files import write_atomically, writing
-from rlvr.training.settings import WarmStartSettings
-from rlvr.training.warm_start import demonstrations
 
 MAX_BYTES = 2 * 1024**3  # total size; the least recently used files are removed
 
@@ -37,23 +33,27 @@ def kept_folder() -> Path:
     return cache_folder() / "warm_starts"
 
 
-def content_key(policy: HubPolicy, task: Task, settings: WarmStartSettings, microbatch_tokens: int) -> str:
-    """A hash of everything that determines the weights after the warm start; call it before."""
+def content_key(policy: HubPolicy, about: Mapping[str, Any], examples: Iterable[bytes]) -> str | None:
+    """A hash of everything that determines the weights after training on the examples; call it before.
+
+    `about` are the settings, as JSON. None for a policy whose trained weights are too many to cache.
+    """
+    if sum(parameter.nbytes for parameter in policy.parameters()) > MAX_BYTES:
+        return None
     digest = hashlib.blake2b(digest_size=20)
-    for part in _content(policy, task, settings, microbatch_tokens):
+    for part in _content(policy, about, examples):
         digest.update(len(part).to_bytes(8, "big"))  # so that different lists of parts give different bytes
         digest.update(part)
     return digest.hexdigest()
 
 
-def _content(policy: HubPolicy, task: Task, settings: WarmStartSettings, microbatch_tokens: int) -> Iterator[bytes]:
+def _content(policy: HubPolicy, settings: Mapping[str, Any], examples: Iterable[bytes]) -> Iterator[bytes]:
     tokenizer: Any = policy.tokenizer
     about = {
-        "settings": {key: value for key, value in dumped(settings).items() if key != "cache"},
-        "microbatch_tokens": microbatch_tokens,
+        "settings": settings,
         "model": policy.model.config.to_dict(),
         "tokenizer": tokenizer.backend_tokenizer.to_str(),
-        "end": [tokenizer.eos_token_id, list(task.stop_words)],
+        "end": tokenizer.eos_token_id,
         "versions": [torch.__version__, transformers.__version__, tokenizers.__version__, platform.python_version()],
         "machine": [torch.get_num_threads(), torch.backends.cpu.get_cpu_capability(), _cpu()],
         "products": [device_name(policy.model.device), torch.get_float32_matmul_precision()],
@@ -66,9 +66,7 @@ def _content(policy: HubPolicy, task: Task, settings: WarmStartSettings, microba
     for name, parameter in policy.model.named_parameters():
         yield f"{name} {parameter.dtype} {list(parameter.shape)}".encode()
         yield parameter.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()
-    for step in range(settings.num_steps):
-        for parts in demonstrations(task, settings, step):
-            yield "\0".join(parts).encode()
+    yield from examples
 
 
 def _cpu() -> str:
@@ -88,7 +86,7 @@ def restore(policy: HubPolicy, key: str) -> bool:
                 continue  # damaged: recompute and replace
             tensors = safetensors.torch.load(data)
             with torch.no_grad():
-                for name, parameter in policy.model.named_parameters():
+                for name, parameter in policy.named_parameters():
                     parameter.copy_(tensors[name])
             os.utime(file)
         except OSError:  # removed by another process, or unreadable
@@ -99,7 +97,7 @@ def restore(policy: HubPolicy, key: str) -> bool:
 
 def keep(policy: HubPolicy, key: str) -> None:
     """Cache the policy's weights under the key. Raises UserError if the folder is not writable."""
-    tensors = {name: p.detach().to("cpu", copy=True).contiguous() for name, p in policy.model.named_parameters()}
+    tensors = {name: p.detach().to("cpu", copy=True).contiguous() for name, p in policy.named_parameters()}
     data = safetensors.torch.save(tensors)
     folder = kept_folder()
     with writing(folder):

@@ -1,0 +1,218 @@
+"""What methods cost until they reach a target: steps, sampled tokens, CPU seconds. A subcommand an experiment.
+
+    python benchmarks/methods.py sampler [--seeds 1-5] [--output methods.jsonl] [KEY=VALUE ...]
+
+    sampler   which prompts, which groups: expressions of 1 to 4 operators, five ways to choose
+    distill   a teacher's logprobs instead of the reward, or beside it; the teacher is a run of GRPO with another seed
+    examples  the algorithms of examples/algorithms and GRPO, 40 steps on expressions of 1 to 4 operators
+
+A run stops at the first evaluation that reaches the target. Tokens are all that were sampled for training, also those
+of replaced groups; seconds are the process's from the first step on, without evaluations. Each line of the output is a
+run; runs that it has already are not made again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import rlvr.run.assemble
+from rlvr.commands.train.body import train
+from rlvr.config.compose import load_config
+from rlvr.core.rollout import RolloutSource
+from rlvr.imports import look_in
+from rlvr.tracking.jsonl import read_metrics
+from rlvr.types import Group
+
+QUIET = ("tracker.console=none", "tracker.rollouts_every=null", "trainer.checkpoint_every=null")
+
+MIXED = (
+    *("task.complexity_range=[1,4]", "task.complexity_weights=null", "task.eval_complexity_weights=null"),
+    *("trainer.max_steps=60", "evaluation.every=2"),
+)
+SAMPLERS = {
+    "uniform": (),
+    "pass_rate": ("sampler=pass_rate",),
+    "drop": ("rollout.dead_groups=drop",),
+    "refill": ("rollout.dead_groups=refill",),
+    "pass_rate, refill": ("sampler=pass_rate", "rollout.dead_groups=refill"),
+}
+
+EXAMPLES = {
+    "grpo": (),
+    "pass@4": ("algorithm=pass_at_k:PassAtK", "algorithm.k=4"),
+    "MaxRL": ("algorithm=max_rl:MaxRL",),
+    "grpo, 4 minibatches": ("algorithm.num_minibatches=4",),
+    "Clip-Cov": ("algorithm=clip_cov:ClipCov",),
+    "KL-Cov": ("algorithm=kl_cov:KlCov",),
+    "GDPO": ("algorithm=gdpo:Gdpo", "reward=rpn_combined", "algorithm.weights={boxed: 0.3, correct: 0.7}"),
+    "grpo, boxed and correct": ("reward=rpn_combined",),
+    "RFT": ("algorithm=rft:Rft",),
+}
+
+
+class Meter:
+    """Counts what a run samples and computes for training, and stops it at the target."""
+
+    def __init__(self, folder: Path, metric: str, target: float) -> None:
+        self.metrics, self.metric, self.target = folder / "metrics.jsonl", metric, target
+        self.tokens, self.evaluation_s, self.start = 0, 0.0, 0.0
+        self._sample, self._evaluate = RolloutSource.sample, rlvr.run.assemble.evaluate
+
+    async def sample(self, source: RolloutSource, indices: Sequence[int], *, step: int) -> list[Group]:
+        self.start = self.start or time.process_time() - self.evaluation_s
+        groups = await self._sample(source, indices, step=step)
+        turns = [turn for group in groups for episode in group.episodes for turn in episode.turns]
+        self.tokens += sum(len(turn.completion.token_ids) for turn in turns)
+        return groups
+
+    def evaluate(self, *arguments: Any) -> dict[str, float]:
+        begin = time.process_time()
+        metrics = self._evaluate(*arguments)
+        self.evaluation_s += time.process_time() - begin
+        return metrics
+
+    def accuracies(self) -> dict[str, float]:
+        """By step."""
+        return {f"{row['step']:.0f}": row[self.metric] for row in read_metrics(self.metrics) if self.metric in row}
+
+    def stopped(self) -> bool:
+        return self.start > 0 and [*self.accuracies().values()][-1] >= self.target
+
+    @property
+    def cpu_s(self) -> float:
+        return time.process_time() - self.start - self.evaluation_s
+
+
+def measure(config_name: str, words: Sequence[str], seed: int, target: float) -> dict[str, Any]:
+    """One run: its accuracies by step, whether it reached the target, and what it cost until then."""
+    with tempfile.TemporaryDirectory() as parent:
+        folder = Path(parent) / "run"
+        config = load_config([*QUIET, *words, f"seed={seed}", f"run_dir={folder}"], config_name=config_name)
+        meter = Meter(folder, f"eval/{config.task.label}/accuracy", target)
+
+        async def sample(source: RolloutSource, indices: Sequence[int], *, step: int) -> list[Group]:
+            return await meter.sample(source, indices, step=step)
+
+        with (
+            mock.patch.object(RolloutSource, "sample", sample),
+            mock.patch.object(rlvr.run.assemble, "evaluate", meter.evaluate),
+        ):
+            steps = train(config, meter.stopped).num_steps
+        accuracies = meter.accuracies()
+        last = read_metrics(meter.metrics)[-1]
+    reached = [*accuracies.values()][-1] >= target
+    cost = {"steps": steps, "tokens": meter.tokens, "cpu_s": round(meter.cpu_s, 1)}
+    return {"seed": seed, "target": target, "reached": reached, **cost, "accuracies": accuracies, "last": last}
+
+
+def runs_of(
+    experiment: str, methods: dict[str, tuple[str, ...]], args: argparse.Namespace, **options: Any
+) -> list[Any]:
+    """Measure each method with each seed, what is not in the output yet; all runs of the experiment."""
+    output: Path = args.output
+    runs = [json.loads(line) for line in output.read_text().splitlines()] if output.exists() else []
+    runs = [one for one in runs if one["experiment"] == experiment]
+    done = {(one["method"], one["seed"]) for one in runs}
+    for seed in args.seeds:
+        for method, words in methods.items():
+            if (method, seed) not in done:
+                found = measure(words=(*words, *args.more), seed=seed, **options)
+                runs.append({"experiment": experiment, "method": method, **found})
+                with output.open("a") as file:
+                    file.write(f"{json.dumps(runs[-1])}\n")
+    return runs
+
+
+def table(runs: Sequence[dict[str, Any]], methods: Sequence[str]) -> str:
+    """Mean and range over the seeds that reached the target; the best accuracy over all."""
+    lines = ["| method | reached | steps | sampled tokens (k) | CPU s | best accuracy |", "|---|---|---|---|---|---|"]
+    for method in methods:
+        own = [one for one in runs if one["method"] == method]
+        good = [one for one in own if one["reached"]]
+        best = [max(one["accuracies"].values()) for one in own]
+        costs = [
+            spread([one[key] / scale for one in good]) for key, scale in (("steps", 1), ("tokens", 1e3), ("cpu_s", 1))
+        ]
+        lines.append(f"| {method} | {len(good)} of {len(own)} | {' | '.join(costs)} | {spread(best, '.3f')} |")
+    return "\n".join(lines)
+
+
+def spread(values: Sequence[float], digits: str = ".0f") -> str:
+    if not values:
+        return "-"
+    return f"{statistics.mean(values):{digits}} ({min(values):{digits}} - {max(values):{digits}})"
+
+
+def sampler(args: argparse.Namespace) -> None:
+    """Prompts by pass rate, and dead groups kept, dropped or replaced."""
+    methods = {name: (*MIXED, *words) for name, words in SAMPLERS.items()}
+    print(table(runs_of("sampler", methods, args, config_name="rpn", target=0.9), list(methods)))
+
+
+def distill(args: argparse.Namespace) -> None:
+    """On-policy distillation from a trained run, beside GRPO on the same starts."""
+    teacher = args.output.parent / "teacher"
+    if not (teacher / "final").is_dir():
+        words = ["seed=100", "trainer.max_steps=40", f"run_dir={teacher}", *QUIET]
+        accuracy = train(load_config(words, config_name="rpn")).metrics["eval/rpn/accuracy"]
+        print(f"teacher: held-out accuracy {accuracy:.3f}")
+    named = ("algorithm=distill", f"algorithm.teacher={teacher}", "evaluation.every=2", "trainer.max_steps=90")
+    methods = {
+        "GRPO, 32 x 8": ("evaluation.every=1", "trainer.max_steps=60"),
+        "GRPO, 4 x 8": ("evaluation.every=2", "trainer.max_steps=90", "rollout.prompts_per_step=4"),
+        "distill, 32 x 1": named,
+        "distill, 4 x 8": (*named, "rollout.prompts_per_step=4", "rollout.group_size=8"),
+        "distill + reward, 4 x 8": (
+            *(*named, "rollout.prompts_per_step=4", "rollout.group_size=8", "algorithm.reward_coef=1.0"),
+        ),
+    }
+    print(table(runs_of("distill", methods, args, config_name="rpn", target=0.95), list(methods)))
+
+
+def examples(args: argparse.Namespace) -> None:
+    """Accuracy, pass@8 and entropy after 40 steps."""
+    look_in(str(Path(__file__).parents[1] / "examples" / "algorithms"))
+    more = (
+        "trainer.max_steps=40",
+        "evaluation.every=40",
+        "evaluation.samples_per_example=8",
+        "evaluation.num_examples=300",
+    )
+    methods = {name: (*MIXED[:3], *more, *words) for name, words in EXAMPLES.items()}
+    runs = runs_of("examples", methods, args, config_name="rpn", target=2.0)
+    keys = ("eval/rpn/accuracy", "eval/rpn/pass_at_8", "policy/entropy")
+    print(f"| method | {' | '.join(keys)} |\n|---|---|---|---|")
+    for method in methods:
+        cells = [spread([one["last"][key] for one in runs if one["method"] == method], ".3f") for key in keys]
+        print(f"| {method} | {' | '.join(cells)} |")
+
+
+EXPERIMENTS = {"sampler": sampler, "distill": distill, "examples": examples}
+
+
+def numbers(text: str) -> list[int]:
+    """`1-3` or `1,2,4`."""
+    first, dash, last = text.partition("-")
+    return [*range(int(first), int(last) + 1)] if dash else [int(part) for part in text.split(",")]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("experiment", choices=EXPERIMENTS)
+    parser.add_argument("--seeds", type=numbers, default=[1, 2, 3, 4, 5])
+    parser.add_argument("--output", type=Path, default=Path("methods.jsonl"))
+    parser.add_argument("more", nargs="*", metavar="KEY=VALUE")
+    args = parser.parse_args()
+    EXPERIMENTS[args.experiment](args)
+
+
+if __name__ == "__main__":
+    main()

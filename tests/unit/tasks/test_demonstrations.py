@@ -1,0 +1,206 @@
+"""Demonstrations have the very tokens of a rollout with the same completions."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlvr.chat.rendering import Chat
+from rlvr.core.batch import episode_rows
+from rlvr.core.episode import ChatModel, run_episode
+from rlvr.data.problems import Conversation
+from rlvr.errors import UserError
+from rlvr.models.scratch import build_tokenizer
+from rlvr.tasks.base import Task
+from rlvr.tasks.demonstrations import Demonstration, Replayed, all_encoded, right_ones, token_ids
+from rlvr.types import Completion, Episode, Example, GradedAnswer, Group, Message, SamplingParams, StopReason, ToolCall
+from tests.unit.chat.tokenizers import SEARCH, answer, byte_tokenizer, user
+from tests.unit.core.fakes import FakeEngine, completion, episode, group
+from tests.unit.tasks.data_tasks import FIXTURES, opened, write_jsonl
+from tests.unit.tasks.multihop_episodes import make_qa
+from tests.unit.tasks.test_two_hop import TASK as TWO_HOP
+
+
+class Script(FakeEngine):
+    """Samples what it was told."""
+
+    def __init__(self, completions: Sequence[tuple[int, ...]]) -> None:
+        super().__init__()
+        self._left = list(completions)
+
+    async def sample(self, sampling: SamplingParams) -> Completion:
+        return completion(*self._left.pop(0))
+
+
+def played(task: Task, example: Example, chat: Chat, completions: Sequence[tuple[int, ...]]) -> Episode:
+    """The episode in which exactly these tokens are sampled."""
+    model = ChatModel(engine=Script(completions), chat=chat, max_context_tokens=100_000)
+    params = SamplingParams(max_tokens=1000, stop_ids=chat.stop_ids, seed=0)
+    return asyncio.run(run_episode(example, task.env(example), model, lambda turn: params, sample_index=0, seed=0))
+
+
+def check_like_a_rollout(task: Task, chat: Chat, num: int = 3) -> list[Group]:
+    groups, left_out = all_encoded(task.demonstrations(num), chat, 100_000)
+    assert (len(groups), left_out) == (num, {})
+    for one in groups:
+        (demonstrated,) = one.episodes
+        completions = [turn.completion.token_ids for turn in demonstrated.turns]
+        assert token_ids(demonstrated) == token_ids(played(task, one.example, chat, completions))
+        assert all(ids[-1] in chat.stop_ids for ids in completions)
+    return groups
+
+
+def words_of(task: Task) -> Chat:
+    assert task.vocabulary is not None
+    return Chat(build_tokenizer(task.vocabulary), task.stop_words)
+
+
+def test_expressions_write_their_steps() -> None:
+    with opened({"name": "rpn"}) as task:
+        chat = words_of(task)
+        (first, *_) = check_like_a_rollout(task, chat)
+        (turn,) = first.episodes[0].turns
+        assert chat.decode(turn.completion.token_ids).endswith(f"= {first.example.answer} <eoe>")
+        assert chat.decode(turn.prompt_ids) == first.example.messages[0].content
+
+
+def test_calls_are_answered_by_the_tools() -> None:
+    (first, *_) = check_like_a_rollout(TWO_HOP, words_of(TWO_HOP))
+    assert len(first.episodes[0].turns) == 3
+    (row,) = episode_rows(first.episodes[0])  # tool replies are part of it, and not trained on
+    assert 0 < sum(row.loss_mask) < len(row.ids)
+
+
+@pytest.mark.parametrize("template", [True, False])
+def test_worked_answers_end_as_the_model_ends_its_turn(template: bool) -> None:
+    chat = Chat(byte_tokenizer() if template else byte_tokenizer(template=None))
+    with opened({"name": "gsm8k", "path": str(FIXTURES / "gsm8k")}) as task:
+        groups = check_like_a_rollout(task, chat)
+        ids = groups[0].episodes[0].turns[0].completion.token_ids
+        assert chat.decode(ids).endswith("</SOLUTION><|im_end|>")
+
+
+def test_searches_of_a_multi_hop_task() -> None:
+    check_like_a_rollout(make_qa(), Chat(byte_tokenizer()), 1)
+
+
+# ------------------------------------------------------------------------------------------------- a field of the data
+
+
+def rows(field: Any) -> list[dict[str, Any]]:
+    return [{"question": f"What is {n} plus 1?", "answer": n + 1, "shown": field} for n in range(20)]
+
+
+def demonstrated(tmp_path: Path, field: Any, *, max_tokens: int = 10_000, **more: Any) -> tuple[Chat, Any, Any]:
+    chat = Chat(byte_tokenizer())
+    settings = {"name": "jsonl", "path": str(write_jsonl(tmp_path / "rows.jsonl", rows(field)))}
+    with opened({**settings, "demonstration_field": "shown", **more}) as task:
+        return chat, *all_encoded(task.demonstrations(4), chat, max_tokens)
+
+
+def test_a_text_is_the_completion_as_it_stands(tmp_path: Path) -> None:
+    chat, groups, _ = demonstrated(tmp_path, " It is 2.\n")
+    (turn,) = groups[0].episodes[0].turns
+    assert chat.decode(turn.completion.token_ids) == " It is 2.\n<|im_end|>"
+    assert turn.prompt_ids == chat.encode_prompt(groups[0].example.messages)
+    assert "shown" not in groups[0].example.metadata
+
+
+CALL = {"role": "assistant", "tool_calls": [{"function": {"name": "search", "arguments": '{"query": "1"}'}}]}
+REPLY = {"role": "tool", "content": "one", "name": "search"}
+
+
+def test_messages_are_the_whole_conversation_or_follow_the_prompt(tmp_path: Path) -> None:
+    said = [{"role": "assistant", "content": "2"}]
+    chat, groups, _ = demonstrated(tmp_path, said)
+    assert groups[0].episodes[0].turns[0].prompt_ids == chat.encode_prompt(groups[0].example.messages)
+    chat, groups, _ = demonstrated(tmp_path, [{"role": "user", "content": "1 + 1?"}, *said])
+    text = "<|im_start|>user\n1 + 1?<|im_end|>\n<|im_start|>assistant\n2<|im_end|>"
+    assert chat.decode(token_ids(groups[0].episodes[0])[0]) == text
+
+
+@pytest.mark.parametrize("tools", [[SEARCH], None])
+def test_calls_and_replies_of_the_data(tools: list[Any] | None, tmp_path: Path) -> None:
+    """The loss is on what the assistant says, calls included, and not on the tool's reply."""
+    messages = [{"role": "user", "content": "1 + 1?"}, CALL, REPLY, {"role": "assistant", "content": "2"}]
+    chat, groups, left_out = demonstrated(tmp_path, {"messages": messages, "tools": tools})
+    assert left_out == {}
+    (row,) = episode_rows(groups[0].episodes[0])
+    trained = "".join(chat.decode([token]) for token, on in zip(row.ids, row.loss_mask, strict=True) if on)
+    call = '<tool_call>\n{"name": "search", "arguments": {"query": "1"}}\n</tool_call>'
+    assert trained == f"{call}<|im_end|>2<|im_end|>"
+    assert ("one" in chat.decode(row.ids), "Finds texts." in chat.decode(row.ids)) == (True, tools is not None)
+
+
+def test_what_cannot_be_trained_on_is_counted_and_named(tmp_path: Path) -> None:
+    _, groups, left_out = demonstrated(tmp_path, [{"role": "user", "content": "1 + 1?"}])
+    assert groups == []
+    assert [(why, len(ids)) for why, ids in left_out.items()] == [("have no assistant turn", 4)]
+    _, groups, left_out = demonstrated(tmp_path, "2", max_tokens=20)
+    assert (groups, list(left_out)) == ([], ["have more than 20 tokens"])
+
+
+def test_a_text_that_goes_on_after_its_end_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"the demonstration of example jsonl/.*goes on after its end token"):
+        demonstrated(tmp_path, "2<|im_end|>3")
+
+
+@pytest.mark.parametrize(
+    ("field", "said"),
+    [
+        (5, "field 'shown' must be a text, a list of messages"),
+        ([{"role": "bot", "content": "2"}], r"'shown.0.role' must be 'system', 'user', 'assistant' or 'tool'"),
+        ([{"content": "2"}], r"'shown.0.role' is missing"),
+        ({"messages": [], "more": 1}, r"'shown.more' must not be there"),
+    ],
+)
+def test_another_shape_is_an_error(field: Any, said: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=said):
+        demonstrated(tmp_path, field)
+
+
+def test_an_unknown_field_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"field 'other' is missing; .*task\.demonstration_field=\.\.\."):
+        demonstrated(tmp_path, "2", demonstration_field="other")
+
+
+def test_rows_without_one_are_not_shown(tmp_path: Path) -> None:
+    file = write_jsonl(tmp_path / "rows.jsonl", [row | {"shown": None} for row in rows(0)[:15]] + rows("yes")[15:])
+    with opened({"name": "jsonl", "path": str(file), "demonstration_field": "shown"}) as task:
+        assert {tuple(one.said) for one in task.demonstrations(99)} == {("yes",)}
+
+
+def test_messages_need_a_template(tmp_path: Path) -> None:
+    file = write_jsonl(tmp_path / "rows.jsonl", rows([{"role": "assistant", "content": "2"}]))
+    settings = {"name": "jsonl", "path": str(file), "demonstration_field": "shown"}
+    with opened(settings) as task, pytest.raises(UserError, match="need a chat template"):
+        task.demonstration(0, 1.0)
+
+
+def test_a_call_that_cannot_be_read_back_is_left_out() -> None:
+    """A call within unfinished reasoning is none to the model."""
+    calls = (ToolCall(id="a", name="search", arguments={"query": "Ann"}),)
+    said = Message(role="assistant", content="<think>", tool_calls=calls)
+    conversation = Conversation(messages=(user("Who?"), said, answer(), Message(role="assistant", content="Ann.")))
+    example = Example(id="x", messages=(), answer="")
+    env = Replayed(conversation, example, [SEARCH])
+    groups, left_out = all_encoded(
+        [Demonstration(example=example, env=env, said=env.said)], Chat(byte_tokenizer()), 10_000
+    )
+    assert (len(groups), list(left_out)) == (0, ["have tool calls that cannot be read back in this model's format"])
+
+
+# -------------------------------------------------------------------------------------------------------- own samples
+
+
+def test_right_finished_different_samples_are_kept() -> None:
+    right, same, wrong = (episode(((1,), completion(*ids))) for ids in ((5, 0), (5, 0), (6, 0)))
+    cut = episode(((1,), completion(5, 5, stop=StopReason.LENGTH)))
+
+    async def grade(example: Example, turns: Sequence[Any]) -> GradedAnswer:
+        return GradedAnswer(answer="", correct=turns[-1].completion.startswith("5"))
+
+    (kept,) = asyncio.run(right_ones(grade, [group(right, same, wrong, cut)]))
+    assert [token_ids(one) for one in kept.episodes] == [((1, 5, 0),)]
