@@ -8,7 +8,7 @@ from tests.system.harness import Command
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def test_a_loop_of_ones_own_learns_with_the_core_alone(tmp_path: Path) -> None:
+def test_a_loop_of_ones_own_learns_with_core_and_algorithms_alone(tmp_path: Path) -> None:
     script = EXAMPLES / "loop_in_sixty_lines.py"
     text = script.read_text()
     assert len(text.splitlines()) <= 60

@@ -209,14 +209,19 @@ def _covers(said: str, path: str) -> bool:
 
 def parse_overrides(overrides: Sequence[str]) -> list[Override]:
     """Parse with Hydra's override grammar; ConfigError for an invalid line."""
-    parser = OverridesParser.create()
     parsed = []
     for line in overrides:
         try:
-            parsed.append(parser.parse_override(_with_letters_quoted(line)))
+            parsed.append(_parsed(_with_letters_quoted(line)))
         except HydraException as error:
             raise ConfigError(_unreadable(line, error)) from None
     return parsed
+
+
+@lru_cache(maxsize=1024)
+def _parsed(line: str) -> Override:
+    """Parsed once: a millisecond, and each line is asked for three times."""
+    return OverridesParser.create().parse_override(line)
 
 
 def _with_letters_quoted(line: str) -> str:
