@@ -68,8 +68,10 @@ def sampling_dtype(wanted: str, model: PreTrainedModel, *, bf16: bool, adapted: 
     """
     if model.dtype != torch.float32 or getattr(model, "is_quantized", False) or wanted == "float32":
         return model.dtype
+    if wanted != "auto":
+        return getattr(torch, wanted)
     pays = model.device.type != "cpu" or is_wide(model)
-    return torch.bfloat16 if wanted == "bfloat16" or (bf16 and pays and not adapted) else torch.float32
+    return torch.bfloat16 if bf16 and pays and not adapted else torch.float32
 
 
 def frozen_copy(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
