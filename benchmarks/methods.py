@@ -3,6 +3,7 @@
     python benchmarks/methods.py sampler [--seeds 1-5] [--output methods.jsonl] [KEY=VALUE ...]
 
     sampler   which prompts, which groups: expressions of 1 to 4 operators, five ways to choose
+    distill   a teacher's logprobs instead of the reward, or beside it; the teacher is a run of GRPO with another seed
     mismatch  KL between sampler and trainer by the data types of both, without and with a float32 head
     examples  the algorithms of examples/algorithms and GRPO, 40 steps on expressions of 1 to 4 operators
 
@@ -170,6 +171,26 @@ def sampler(args: argparse.Namespace) -> None:
     print(table(runs_of("sampler", methods, args, config_name="rpn", target=0.9), list(methods)))
 
 
+def distill(args: argparse.Namespace) -> None:
+    """On-policy distillation from a trained run, beside GRPO on the same starts."""
+    teacher = args.output.parent / "teacher"
+    if not (teacher / "final").is_dir():
+        words = ["seed=100", "trainer.max_steps=40", f"run_dir={teacher}", *QUIET]
+        accuracy = train(load_config(words, config_name="rpn")).metrics["eval/rpn/accuracy"]
+        print(f"teacher: held-out accuracy {accuracy:.3f}")
+    named = ("algorithm=distill", f"algorithm.teacher={teacher}", "evaluation.every=2", "trainer.max_steps=90")
+    methods = {
+        "GRPO, 32 x 8": ("evaluation.every=1", "trainer.max_steps=60"),
+        "GRPO, 4 x 8": ("evaluation.every=2", "trainer.max_steps=90", "rollout.prompts_per_step=4"),
+        "distill, 32 x 1": named,
+        "distill, 4 x 8": (*named, "rollout.prompts_per_step=4", "rollout.group_size=8"),
+        "distill + reward, 4 x 8": (
+            *(*named, "rollout.prompts_per_step=4", "rollout.group_size=8", "algorithm.reward_coef=1.0"),
+        ),
+    }
+    print(table(runs_of("distill", methods, args, config_name="rpn", target=0.95), list(methods)))
+
+
 def examples(args: argparse.Namespace) -> None:
     """Accuracy, pass@8 and entropy after 40 steps."""
     look_in(str(Path(__file__).parents[1] / "examples" / "algorithms"))
@@ -221,7 +242,7 @@ def mismatch_kl(folder: Path, config: Config, sampler: str, trainer: str, *, exa
     return kl_estimate(batch.behavior_logprobs[:, 1:][mask] - logprobs[mask], "k3").mean().item()
 
 
-EXPERIMENTS = {"sampler": sampler, "mismatch": mismatch, "examples": examples}
+EXPERIMENTS = {"sampler": sampler, "distill": distill, "mismatch": mismatch, "examples": examples}
 
 
 def numbers(text: str) -> list[int]:

@@ -23,8 +23,10 @@ class Gdpo(ClippedRatio):
         return super().columns() | {"parts": parts}
 
     def advantages(self, batch, penalties, mask):
-        total = 0.0
+        total = penalties.new_zeros(mask.shape)
         for weight, rewards in zip(self.weights.values(), batch.columns["parts"].unbind(1), strict=True):
-            total += weight * group_normalized(replace(batch, rewards=rewards), penalties, mask, "sample").advantages
+            total = (
+                total + weight * group_normalized(replace(batch, rewards=rewards), penalties, mask, "sample").advantages
+            )
         values = total[:, 0]
         return Estimate(advantages=(total - values.mean()) / (values.std() + 1e-4))

@@ -18,6 +18,7 @@ class KlCov(Grpo):
     cov_coef: NonNegativeFloat = setting(1.0, "weight of their KL")
 
     def token_loss(self, log_ratio, predicted, rows, mask):
+        assert rows.advantages is not None
         found = super().token_loss(log_ratio, predicted, rows, mask)
         logprobs, advantages = predicted.logprobs.detach()[mask], rows.advantages[mask]
         covariance = (logprobs - logprobs.mean()) * (advantages - advantages.mean())

@@ -12,7 +12,6 @@ mismatch correction and aggregation are shared: `objective.py`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import model_validator
@@ -144,7 +143,7 @@ class Algorithm(Component, ABC):
         assert rows.advantages is not None, "set before the loss, 0 outside of it"
         return self.surrogate(log_ratio, predicted.logprobs, rows.advantages, mask)
 
-    def columns(self) -> Mapping[str, Column]:
+    def columns(self) -> dict[str, Column]:
         """What the trainer computes before `advantages`, by name; extend it with `super().columns() | {...}`.
 
         With one update per batch the old policy is the current one: the update's own pass gives the ratio (1) and the
