@@ -59,6 +59,8 @@ SAMPLERS = {
     "pass_rate, refill": ("sampler=pass_rate", "rollout.dead_groups=refill"),
 }
 
+DTYPES = ("float32", "bfloat16", "float16")
+
 EXAMPLES = {
     "grpo": (),
     "pass@4": ("algorithm=pass_at_k:PassAtK", "algorithm.k=4"),
@@ -216,7 +218,7 @@ def mismatch(args: argparse.Namespace) -> None:
         folder = Path(parent) / "run"
         task = load_config([*QUIET, *args.more, f"seed={args.seeds[0]}", f"run_dir={folder}"])
         train(task)
-        for sampler, trainer in itertools.product(("float32", "bfloat16", "float16"), ("float32", "bfloat16")):
+        for sampler, trainer in itertools.product(DTYPES, DTYPES):
             kls = [mismatch_kl(folder / "final", task, sampler, trainer, exact_head=exact) for exact in (False, True)]
             print(f"| {sampler} | {trainer} | {' | '.join(f'{kl:.1e}' for kl in kls)} |")
 
@@ -236,7 +238,8 @@ def mismatch_kl(folder: Path, config: Config, sampler: str, trainer: str, *, exa
         source = RolloutSource(task=tasks.own, model=model, settings=config.rollout, seed=config.seed)
         batch = to_batch(asyncio.run(source.sample(range(64), step=0)))
     mask = batch.loss_mask[:, 1:]
-    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16, enabled=trainer == "bfloat16"):
+    half = torch.float16 if trainer == "float16" else torch.bfloat16
+    with torch.no_grad(), torch.autocast("cpu", dtype=half, enabled=trainer != "float32"):
         logits = policy.logits(policy.hidden(batch.ids))[:, :-1]
     logprobs = logits.float().log_softmax(-1).gather(2, batch.ids[:, 1:, None])[..., 0]
     return kl_estimate(batch.behavior_logprobs[:, 1:][mask] - logprobs[mask], "k3").mean().item()
