@@ -168,6 +168,15 @@ def is_choice(override: Override) -> bool:
     return (key in CHOICES or "/" in key) and not (override.is_delete() or isinstance(override.value(), dict))
 
 
+def added(override: Override, source: Source) -> str:
+    """Force the override in, known key or not: the settings classes check keys."""
+    line = override.input_line or ""
+    if line.startswith("sampler="):  # it has a default, so that a file's list of choices may leave it out
+        given = source.choices(own=False) | source.choices(own=True)
+        return f"+{line}" if given and "sampler" not in given else line
+    return line if is_choice(override) or override.is_delete() else f"++{line.lstrip('+')}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class UserKeys:
     """The dotted keys set by the user."""
