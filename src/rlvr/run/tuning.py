@@ -98,7 +98,7 @@ def _demonstrated(setup: Setup, policy: HubPolicy) -> list[Episode]:
         groups, left_out = all_encoded(shown, make_chat(config, policy, task), context_tokens(policy))
         reasons += [f"{len(ids):,} {why} (first: {ids[0]})" for why, ids in left_out.items()]
         found += groups
-    said = f"; {'; '.join(reasons)}: left out" if reasons else ""
+    said = f" (left out: {', '.join(reasons)})" if reasons else ""
     if not found:
         raise _without(setup.tasks, said)
     setup.console.note(f"warm start: {len(found):,} demonstrations{said}")
