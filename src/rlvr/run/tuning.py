@@ -58,6 +58,7 @@ def tuned_policy(setup: Setup, policy: HubPolicy, stopped: Stopped) -> HubPolicy
         if made and not tuned(setup, policy, examples, stopped):
             return None
         save_atomically(partial(policy.save, writes=world.is_first), folder.warm_start, writes=world.is_first)
+        world.first(None)  # the other ranks wait for the files of the first
         if made and config.trainer.strategy == "fsdp2":  # the engine copies whole weights: begin as a resumed run does
             assert config.model.pretrained is not None
             policy = load_policy(config.model.pretrained, seed=config.seed, device=policy.model.device)
