@@ -18,6 +18,8 @@ from types import SimpleNamespace, TracebackType
 from typing import Any, Self, TypeVar
 
 from rlvr.core.rollout import RolloutSchedule
+from rlvr.samplers.base import Checked
+from rlvr.samplers.uniform import Uniform
 from rlvr.types import Example, Group
 
 T = TypeVar("T")
@@ -125,7 +127,9 @@ class Clock:
 def seconds_a_step(row: tuple[str, int, int, bool], bound: int, training: float) -> float:
     """Mean over all steps of a run."""
     clock: Any = Clock(*row)
-    schedule = RolloutSchedule(source=clock, executor=clock, max_error_share=0.0, max_staleness=bound)
+    schedule = RolloutSchedule(
+        source=clock, executor=clock, prompts=Checked(Uniform()), max_error_share=0.0, max_staleness=bound
+    )
     with schedule:
         for step in range(STEPS):
             schedule.next_batch(step, last=STEPS)

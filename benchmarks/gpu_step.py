@@ -44,7 +44,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from rlvr.algorithms.grpo import Grpo
-from rlvr.core.algorithms.objective import Objective
+from rlvr.algorithms.objective import Objective
 from rlvr.core.devices import free
 from rlvr.core.engine import LocalEngine
 from rlvr.core.packing import Packing
@@ -273,7 +273,8 @@ class Subject:
             activations=activations,
             keys_values_per_row=keys_values_bytes(self.policy, line, dtype=self.dtype),
             max_batch_size=self.size.num_rows,
-            has_reference=False,
+            num_references=0,
+            teacher_bytes=0,
             copy_dtype=None if self.dtype == self.policy.dtype else self.dtype,
         )
 

@@ -35,10 +35,10 @@ import torch
 from vs_trl_report import CaseResult, Report, StepTimes, TrlProcess
 
 from rlvr.algorithms.grpo import Grpo
+from rlvr.algorithms.objective import Objective
 from rlvr.chat.rendering import Chat
 from rlvr.config import Config
 from rlvr.config.compose import load_config
-from rlvr.core.algorithms.objective import Objective
 from rlvr.core.engine import LocalEngine
 from rlvr.core.engine.base import Engine, OnToken
 from rlvr.core.env import Env
@@ -58,6 +58,7 @@ from rlvr.models.scratch import build_model, build_tokenizer
 from rlvr.models.settings import ScratchModel
 from rlvr.run.policies import engine_dtype
 from rlvr.run.tasks import open_tasks
+from rlvr.samplers.base import Checked
 from rlvr.tasks.base import Task
 from rlvr.tasks.rpn import RpnTask
 from rlvr.tracking.rollout_metrics import rollout_metrics
@@ -257,7 +258,12 @@ def make_run(case: Case, config: Config, task: Task, model_folder: Path, turns: 
         settings=config.rollout,
         seed=config.seed,
     )
-    rollouts = RolloutSchedule(source=source, executor=Executor(), max_error_share=config.reward.max_error_share)
+    rollouts = RolloutSchedule(
+        source=source,
+        executor=Executor(),
+        prompts=Checked(config.sampler),
+        max_error_share=config.reward.max_error_share,
+    )
     trainer = Trainer(
         policy=policy,
         objective=objective,

@@ -9,7 +9,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from rlvr.algorithms.grpo import Grpo
-from rlvr.core.algorithms.objective import Objective
+from rlvr.algorithms.objective import Objective
 from rlvr.core.batch import to_batch
 from rlvr.core.engine.engine import LocalEngine
 from rlvr.core.policy import Policy

@@ -14,9 +14,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rlvr.core.algorithms import Algorithm
-from rlvr.core.algorithms.advantages import Estimate
-from rlvr.core.algorithms.losses import Surrogate
+from rlvr.algorithms import Algorithm
+from rlvr.algorithms.advantages import Estimate
+from rlvr.algorithms.losses import Surrogate
 from rlvr.errors import ConfigError
 from rlvr.run_view import RunView
 from rlvr.settings import setting

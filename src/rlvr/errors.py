@@ -1,7 +1,9 @@
 """Errors the user can correct: one sentence, no traceback."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from difflib import get_close_matches
+from typing import ClassVar
 
 
 def nearest(word: str, names: Iterable[str], cutoff: float = 0.6) -> str | None:
@@ -31,3 +33,13 @@ class ConfigError(UserError):
     """A setting is unknown, of the wrong type, out of range, or contradicts another one."""
 
     exit_code = 2
+
+
+@dataclass(eq=False)
+class StepError(UserError):
+    """A problem outside the program that ends the run: its facts are fields, and `text` says them."""
+
+    text: ClassVar[str]
+
+    def __str__(self) -> str:
+        return self.text.format(**vars(self))

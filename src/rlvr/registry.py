@@ -29,6 +29,7 @@ PACKAGES = {  # group -> package of our components
     "reward": "rlvr.rewards",
     "prompt": "rlvr.tasks",
     "algorithm": "rlvr.algorithms",
+    "sampler": "rlvr.samplers",
     "model": "rlvr.models",
     "engine": "rlvr.engines",
     "retriever": "rlvr.retrieval",

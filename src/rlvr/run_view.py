@@ -67,10 +67,15 @@ class ModelView(Protocol):
 
 
 class AlgorithmView(Protocol):
+    compares_groups: ClassVar[bool]
+
     @property
     def divides_by_std(self) -> bool: ...  # so that a factor common to a group is lost
     @property
     def name(self) -> str: ...
+
+    @property
+    def refills(self) -> int | None: ...  # its own rounds of replacement for groups of equal rewards; None: keep them
 
     returns_per_token: ClassVar[bool]
 
@@ -80,6 +85,8 @@ class EngineView(Protocol):
 
 
 class RolloutView(Protocol):
+    @property
+    def dead_groups(self) -> str: ...
     @property
     def group_size(self) -> int: ...
     @property

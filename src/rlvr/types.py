@@ -5,11 +5,11 @@ Arrays that go with tokens have the same length as the tokens; a mask says which
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -231,7 +231,7 @@ class Score:
     - `error`: the verifier itself failed; `value` is NaN and the episode is left out of group mean, std and loss.
 
     `potentials` is empty or has one number per turn: the potential before it. Algorithms with token returns use them
-    for reward shaping, which keeps the optimal policy (`core/algorithms/advantages.py`). `trace` shows how the answer
+    for reward shaping, which keeps the optimal policy (`algorithms/advantages.py`). `trace` shows how the answer
     was reached.
     """
 
@@ -309,9 +309,24 @@ class TokenBatch:
     values: Tensor | None = None  # [B, T] the critic's, before the update
     advantages: Tensor | None = None  # [B, T], 0 where loss_mask is False
     returns: Tensor | None = None  # [B, T], targets of the critic
+    columns: Mapping[str, Tensor] = field(default_factory=dict)  # [B, ...] the algorithm's other columns by name
 
     def take(self, rows: Sequence[int] | Tensor) -> TokenBatch:
         """These rows of every array, in this order."""
-        arrays = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        arrays = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "columns"}
         rows = list(rows) if isinstance(rows, tuple | range) else rows  # a tuple would index several dimensions
-        return replace(self, **{name: array[rows] for name, array in arrays.items() if array is not None})
+        columns = {name: array[rows] for name, array in self.columns.items()}
+        taken = {name: array[rows] for name, array in arrays.items() if array is not None}
+        return replace(self, columns=columns, **taken)
+
+
+class Predictions(NamedTuple):
+    """fp32 outputs of a forward pass: for the N predicted tokens of a microbatch, or for rows [b, T]."""
+
+    logprobs: Tensor
+    entropy: Tensor  # of the distribution the token was drawn from
+    values: Tensor | None = None  # the critic's estimate before the token was drawn
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> Predictions:
+        logprobs, entropy, values = self
+        return Predictions(function(logprobs), function(entropy), None if values is None else function(values))

@@ -157,7 +157,8 @@ def test_an_update_takes_about_the_memory_of_the_plan(device):
         activations=measure_activations(policy, "shared", partial(trainer.parallel.autocast, policy.model.device)),
         keys_values_per_row=0,
         max_batch_size=0,
-        has_reference=False,
+        num_references=0,
+        teacher_bytes=0,
         copy_dtype=None,
     )
     planned = sum(plan_memory(policy, demand, setting=shape.numel(), available=available_memory(device)).parts.values())

@@ -1,7 +1,7 @@
 """Plant a bug in a function of this process, named `package.module:function` or `package.module:Class.method`.
 
-    around("rlvr.core.algorithms.losses:clip", lambda original, ratio, *rest: original(2 * ratio, *rest))
-    edit("rlvr.core.algorithms.losses:clip", renamed("maximum", "minimum"))
+    around("rlvr.algorithms.losses:clip", lambda original, ratio, *rest: original(2 * ratio, *rest))
+    edit("rlvr.algorithms.losses:clip", renamed("maximum", "minimum"))
 
 Both exchange the code of the function object itself, so modules that imported it by name have the bug too. Neither
 depends on the wording of the source; `edit` depends on the shape of the function's syntax tree.

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlvr.core.algorithms.objective import LossTerms
+from rlvr.algorithms.objective import LossTerms
 from rlvr.core.engine.sampler import Draw
 from rlvr.types import TokenBatch
 from tests.pitfalls.planting import (
@@ -25,7 +25,7 @@ from tests.pitfalls.planting import (
     without_call,
 )
 
-ALGORITHMS, LOCAL, VLLM = "tests/unit/core/algorithms/", "tests/unit/core/engine/", "tests/unit/engines/vllm/"
+ALGORITHMS, LOCAL, VLLM = "tests/unit/algorithms/", "tests/unit/core/engine/", "tests/unit/engines/vllm/"
 TRAINER = "tests/unit/core/test_trainer.py::test_pitfall_"
 OBJECTIVE, LOSSES = ALGORITHMS + "test_objective.py::test_pitfall_", ALGORITHMS + "test_losses.py::test_pitfall_"
 ENGINE, SAMPLER = LOCAL + "test_engine.py::test_pitfall_", LOCAL + "test_sampler.py::test_pitfall_"
@@ -129,13 +129,13 @@ BUGS = [
     Planted(
         pitfall=21,
         name="numerator and denominator have different temperatures",
-        plant=around("rlvr.core.algorithms.losses:bounded_log_ratio", lambda original, p, q: original(p / 0.9, q)),
+        plant=around("rlvr.algorithms.losses:bounded_log_ratio", lambda original, p, q: original(p / 0.9, q)),
         caught_by=OBJECTIVE + "21_nothing_differs_before_the_first_update",
     ),
     Planted(
         pitfall=22,
         name="the old policy is the current one",
-        plant=around("rlvr.core.algorithms.objective:Objective.loss", old_is_current),
+        plant=around("rlvr.algorithms.objective:Objective.loss", old_is_current),
         caught_by=OBJECTIVE + "22_after_an_update_the_ratio_is_not_one",
     ),
     Planted(
@@ -147,20 +147,20 @@ BUGS = [
     Planted(
         pitfall=22,
         name="values are clipped on one side",
-        plant=around("rlvr.core.algorithms.losses:clipped_value_loss", clipped_upwards),
+        plant=around("rlvr.algorithms.losses:clipped_value_loss", clipped_upwards),
         caught_by=LOSSES + "22_clipped_value_loss_by_hand",
     ),
     Planted(
         pitfall=22,
         name="the optimistic side of the clip",
-        plant=edit("rlvr.core.algorithms.losses:clip", renamed("maximum", "minimum")),
+        plant=edit("rlvr.algorithms.losses:clip", renamed("maximum", "minimum")),
         caught_by=LOSSES + "22_table_of_ratio_and_advantage",
     ),
     Planted(
         pitfall=23,
         name="the ratio of a sequence is exp(sum)",
         plant=around(
-            "rlvr.core.algorithms.losses:sequence_log_ratio",
+            "rlvr.algorithms.losses:sequence_log_ratio",
             lambda original, x, mask: original(x, mask) * mask.sum(1, keepdim=True),
         ),
         caught_by=LOSSES + "23_the_sequence_ratio_is_the_exp_of_the_mean",
@@ -169,7 +169,7 @@ BUGS = [
         pitfall=23,
         name="weights are logged after the cap",
         plant=around(
-            "rlvr.core.algorithms.losses:mismatch_weight",
+            "rlvr.algorithms.losses:mismatch_weight",
             lambda original, *arguments: original(*arguments).clamp(max=2.0),
         ),
         caught_by=OBJECTIVE + "23_metrics_report_weights_before_the_cap",

@@ -17,7 +17,7 @@ LOCAL = "tests/unit/core/engine/test_engine.py::test_pitfall_"
 PACKING = "tests/unit/core/test_packing.py::test_pitfall_"
 BATCH = "tests/unit/core/test_batch.py::test_pitfall_"
 CHAT = "tests/unit/chat/test_episodes.py::test_pitfall_"
-WEIGHTS = "tests/unit/core/algorithms/test_weights.py::test_pitfall_"
+WEIGHTS = "tests/unit/algorithms/test_weights.py::test_pitfall_"
 EXACT = LOCAL + "01_logprobs_equal_a_plain_forward"
 PACKED = PACKING + "02_packed_logprobs_equal_single_rows"
 
@@ -114,8 +114,8 @@ BUGS = [
     Planted(
         pitfall=5,
         name="masked positions enter the loss",
-        plant=around("rlvr.core.algorithms.weights:within", lambda original, x, mask: x),
-        caught_by="tests/unit/core/algorithms/test_objective.py::test_pitfall_05_masked_positions_change_no_term",
+        plant=around("rlvr.algorithms.weights:within", lambda original, x, mask: x),
+        caught_by="tests/unit/algorithms/test_objective.py::test_pitfall_05_masked_positions_change_no_term",
     ),
     Planted(
         pitfall=5,
@@ -138,7 +138,7 @@ BUGS = [
     Planted(
         pitfall=7,
         name="an episode of two rows counts twice",
-        plant=around("rlvr.core.algorithms.weights:num_within", lambda original, mask, sets: mask.any(1).sum()),
+        plant=around("rlvr.algorithms.weights:num_within", lambda original, mask, sets: mask.any(1).sum()),
         caught_by=WEIGHTS + "07_two_rows_of_an_episode_count_as_one",
     ),
 ]

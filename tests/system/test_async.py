@@ -211,6 +211,27 @@ def test_pitfall_37_kill_9_loses_and_doubles_no_prompt(model: Path, whole: Ran, 
     assert trained_on(folder) == trained_on(whole.folder)
 
 
+@pytest.mark.parametrize("staleness", [0, 2])
+def test_pitfall_37_a_sampler_goes_on_exactly_after_kill_9(staleness: int, model: Path, tmp_path: Path) -> None:
+    """Which prompts are drawn depends on rewards, and so on every token before: without staleness all is equal. With
+    it the draws of batches in flight depend on the clock (they are sampled again), but none is lost or doubled."""
+    settings = ("sampler=pass_rate", "sampler.floor=0.05", "rollout.dead_groups=refill", "trainer.max_steps=12")
+    words = (*LONG, *pretrained(model), *settings, f"rollout.max_staleness={staleness}", "trainer.checkpoint_every=3")
+    folder = tmp_path / "run"
+    command = Command("train", *words, f"run_dir={folder}", log=tmp_path / "log")
+    wait_until(lambda: num_lines(folder) >= 6)
+    command.send(signal.SIGKILL)
+    assert command.wait() in (-signal.SIGKILL, 0)
+    resumed = run_train(folder, *words, "resume=true")
+    assert len(resumed.rows) == 13
+    draws = trained_on(folder)
+    assert len(draws) == len(set(draws))
+    if staleness == 0:
+        whole = run_train(tmp_path / "whole", *words)
+        assert sum(row["rollout/refilled_groups"] for row in whole.rows[1:]) > 0
+        check_equal(outcome(folder), outcome(whole.folder))
+
+
 def test_pitfall_37_replaced_groups_are_not_under_way(model: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     words = (*RESUMED, *pretrained(model), "algorithm=dapo", "algorithm.max_refills=2", "reward=rpn")

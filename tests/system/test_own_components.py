@@ -33,6 +33,7 @@ MORE = {  # what makes the command of a docstring short
     "my_algorithm": TINY,
     "my_reward": TINY,
     "my_tracker": TINY,
+    "my_sampler": (*TINY, "sampler.rise_at=0"),  # every step opens a level
     "my_retriever": (
         f"task.train_sets='{DATA / 'musique'},train'",
         f"task.eval_sets='{DATA / 'musique'},dev'",
@@ -46,6 +47,7 @@ MEASURED = {
     "my_algorithm": "loss/policy",
     "my_reward": "reward/brief",
     "my_tracker": "reward/mean",
+    "my_sampler": "rollout/episodes",
     "my_retriever": "eval/musique/paragraphs_recall",
 }
 
@@ -113,8 +115,8 @@ def well(finished: Sequence[Finished]) -> None:
 
 
 def test_each_file_is_short_and_says_how_it_is_started() -> None:
-    names = ["my_algorithm", "my_retriever", "my_reward", "my_settings", "my_shop", "my_tracker"]
-    assert [file.stem for file in FILES] == names
+    names = "my_algorithm my_retriever my_reward my_sampler my_settings my_shop my_tracker"
+    assert [file.stem for file in FILES] == names.split()
     for file in FILES:
         assert len(file.read_text().splitlines()) <= 60, file
         assert commands(file.stem), file
@@ -158,9 +160,10 @@ def test_runs_that_are_resumed_equal_the_uninterrupted_ones(installed: Path, too
 BROKEN = {
     "missing.py": "import there_is_no_such_module\n",
     "unfinished.py": """
-from rlvr.core.algorithms import Algorithm
+from rlvr.algorithms import Algorithm
 from rlvr.retrieval.retriever import Retriever
 from rlvr.rewards.base import Part
+from rlvr.samplers.base import PromptSampler
 from rlvr.tasks.generator import ExamplesTask
 from rlvr.tracking.trackers.base import Tracker
 
@@ -168,6 +171,7 @@ class A(Algorithm): ...
 class P(Part): ...
 class R(Retriever): ...
 class E(ExamplesTask): ...
+class S(PromptSampler): ...
 class T(Tracker): ...
 
 class Unfit(Part):
@@ -214,6 +218,11 @@ algorithm=unfinished:Compares rollout.group_size=1 -> algorithm=unfinished:Compa
 reward.parts.brief.type=my_reward:Breif -> did you mean Brief?
 reward.parts.brief.type=my_reward:Brief reward.parts.brief.free_token=3 -> did you mean reward.parts.brief.free_tok
 reward.parts.brief.type=unfinished:P -> has no method grade
+sampler=my_sampler:Stair -> did you mean Stairs?
+sampler=my_sampler:Stairs sampler.rise=1 -> sampler.rise; did you mean sampler.rise_at?
+sampler=my_sampler:Stairs sampler.part=brief -> sampler.part=brief: the reward has no such part; there are
+sampler=unfinished:S -> has no method take
+sampler=my_reward:Brief -> module my_reward has Brief, which is no PromptSampler
 tracker.report_to=[my_tracker:Cvs] -> did you mean Csv?
 tracker.report_to=[my_tracker:Csv] tracker.csv.pth=a -> tracker.csv.pth; did you mean tracker.csv.path?
 tracker.report_to=[unfinished:T] -> has no method log
@@ -229,6 +238,7 @@ HELP = {
     "task=my_shop:Shop": "task.max_price   int >= 1   default: 9",
     "algorithm=my_algorithm:Reinforce": "algorithm.baseline   true or false   default: true",
     "reward.parts=my_reward:Brief": "reward.parts.<name>.free_tokens   int >= 1   default: 6",
+    "sampler=my_sampler:Stairs": "sampler.rise_at   number >= 0, <= 1   default: 0.8",
     "tracker.report_to=[my_tracker:Csv]": "tracker.csv.path   text not empty   default: numbers.csv",
     "task.retriever=my_retriever:Trigrams": "task.retrieval.own.width   int >= 1   default: 3",
 }
@@ -268,18 +278,19 @@ def test_an_installed_package_gives_short_names(installed: Path, tmp_path: Path)
     (packages / "shelf-1.0.dist-info" / "entry_points.txt").write_text(
         "[rlvr.components]\ntask.shop = my_shop:Shop\nalgorithm.reinforce = my_algorithm:Reinforce\n"
         "reward.brief = my_reward:Brief\ntask.broken = gone:Shop\n"
-        "tracker.csv = my_tracker:Csv\nretriever.trigrams = my_retriever:Trigrams\n"
+        "tracker.csv = my_tracker:Csv\nsampler.stairs = my_sampler:Stairs\nretriever.trigrams = my_retriever:Trigrams\n"
     )
     names = ("task=shop", "algorithm=reinforce", "reward.parts.brief.type=brief", "tracker.report_to=[csv]")
     words = [word for word in training("my_shop", *names) if not word.startswith("task=my_shop")]
-    misspelt, broken = ["train", "task=shopp"], ["train", "task=broken"]
+    misspelt, unclear, broken = ["train", "task=shopp"], ["train", "sampler=stair"], ["train", "task=broken"]
     search = ["retrieve", str(DATA / "musique" / "corpus.jsonl"), "--retriever", "trigrams", "--query", "Lyon"]
-    trained, evaluated, refused, unloaded, found = run(
-        packages, tmp_path, words, ["eval", "run", "--num-examples", "2"], misspelt, broken, search
+    trained, evaluated, refused, unknown, unloaded, found = run(
+        packages, tmp_path, words, ["eval", "run", "--num-examples", "2"], misspelt, unclear, broken, search
     )
     well([trained, evaluated, found])
     assert "reward/brief" in metrics(tmp_path / "run")[-1]
     assert (tmp_path / "run" / "numbers.csv").is_file()
     assert "shop, 2 held-out examples" in evaluated.out
     assert (refused.code, "did you mean shop?" in refused.err) == (2, True)
+    assert (unknown.code, "did you mean stairs?" in unknown.err) == (2, True)
     assert (unloaded.code, "task=broken: module gone cannot be imported" in unloaded.err) == (2, True), unloaded.err

@@ -98,6 +98,11 @@ def sampled(seen: Seen) -> Any:
     return [record.turns[0].completion for record in seen.records]
 
 
+def drawn(seen: Seen) -> Any:
+    """The prompts of the last step."""
+    return [record.turns[0].prompt for record in read_rollouts(sorted((seen.folder / "rollouts").iterdir())[-1])]
+
+
 def behavior(seen: Seen) -> Any:
     """The first probability of all."""
     return seen.records[0].turns[0].behavior_logprobs[0]
@@ -126,8 +131,8 @@ class Case:
     def owners(self) -> set[tuple[str, str]]:
         """The key and whose it is, as `every_setting` has them."""
         group, _, rest = self.key.partition(".")
-        if group == "algorithm":
-            chosen = [word.removeprefix("algorithm=") for word in self.base if word.startswith("algorithm=")]
+        if group in ("algorithm", "sampler"):
+            chosen = [word.partition("=")[2] for word in self.base if word.startswith(f"{group}=")]
             return {(self.key, (chosen or ["grpo"])[0])}
         if group == "model":
             return {(self.key, {"scratch": "scratch", "bpe": "scratch_bpe"}.get(self.kind, "hf"))}
@@ -250,12 +255,25 @@ ROLLOUT = [
     case("rollout.prompts_per_step", 8, 5, metric("rollout/episodes")),
     case("rollout.group_size", 4, 2, metric("rollout/episodes")),
     case("rollout.max_staleness", 0, 1, metric("rollout/staleness_max", 2), TWO),
+    case("rollout.dead_groups", "keep", "drop", metric("rollout/dropped_groups")),
+    case("rollout.dead_groups", "auto", "refill", metric("rollout/refilled_groups")),
+    case("rollout.max_refills", 0, 2, metric("rollout/refilled_groups"), "rollout.dead_groups=refill"),
     case("rollout.max_completion_tokens", 16, 2, lambda seen: max(len(text.split()) for text in sampled(seen)) > 2),
     case("rollout.temperature", 1.0, 0.5, sampled),
     case("rollout.top_p", 1.0, 0.5, sampled),
     case("rollout.top_k", 0, 1, metric("rollout/zero_advantage_share")),
     case("rollout.min_p", 0.0, 0.9, sampled),
     *(case(f"rollout.{key}", a, b, evaluation, SAMPLES) for key, a, b in TRUNCATION),
+]
+
+SIX, FINITE = "trainer.max_steps=6", "task.complexity_range=[1,1]"
+SAMPLER = [
+    case("sampler.weights", "{1_operators: 0}", "{1_operators: 9}", drawn, "sampler=by_tag"),
+    case("sampler.other", 0, 9, drawn, "sampler=by_tag", "sampler.weights={1_operators: 1}"),
+    case("sampler.floor", 0.01, 1.0, drawn, "sampler=pass_rate", SIX),
+    case("sampler.part", "null", "boxed", drawn, "sampler=pass_rate", SIX, "sampler.floor=0.01"),
+    case("sampler.part", "null", "boxed", drawn, "sampler=unsolved", SIX),
+    case("sampler.solved_at", 0.1, 1.0, drawn, "sampler=unsolved", SIX, FINITE),
 ]
 
 GRPO_LIKE = ("grpo", "dapo", "gspo", "cispo")
@@ -353,7 +371,7 @@ REST = [
     case("tracker.rollouts_max_groups", 1, 8, lambda seen: len(seen.records)),
 ]
 
-CASES = [*TASK, *MODEL, *PRETRAINED, *WARM_START, *ROLLOUT, *ALGORITHM, *TRAINER, *REST]
+CASES = [*TASK, *MODEL, *PRETRAINED, *WARM_START, *ROLLOUT, *SAMPLER, *ALGORITHM, *TRAINER, *REST]
 UNIT, SYSTEM = "tests/unit/", "tests/system/"
 RANKS = f"{SYSTEM}test_distributed.py::"
 SERVERS = f"{UNIT}engines/vllm/"
@@ -467,7 +485,7 @@ def test_a_setting_does_what_it_says(case: Case, runs: Runs, watch: Callable[[Co
 # ------------------------------------------------------------------------------------------------------ completeness
 
 
-OWNED = {"task": "task", "model": "model", "algorithm": "algorithm", "reward.parts.<name>": "reward"}
+OWNED = {name: name for name in ("task", "model", "sampler", "algorithm")} | {"reward.parts.<name>": "reward"}
 """Where a key belongs to each of the components that have it."""
 
 

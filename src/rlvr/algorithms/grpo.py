@@ -1,7 +1,7 @@
 """Algorithms with a group baseline: GRPO and its variants."""
 
-from rlvr.core.algorithms.advantages import group_normalized, leave_one_out
-from rlvr.core.algorithms.algorithm import (
+from rlvr.algorithms.advantages import group_normalized, leave_one_out
+from rlvr.algorithms.algorithm import (
     Aggregation,
     Algorithm,
     ClipHigh,
@@ -10,7 +10,7 @@ from rlvr.core.algorithms.algorithm import (
     NumMinibatches,
     StdNormalization,
 )
-from rlvr.core.algorithms.losses import clip, detached_clip, sequence_log_ratio
+from rlvr.algorithms.losses import clip, detached_clip, sequence_log_ratio
 from rlvr.errors import ConfigError
 from rlvr.registry import register
 from rlvr.run_view import RunView
@@ -61,9 +61,11 @@ class Dapo(Grpo):
     """DAPO, arXiv:2503.14476: clip-higher, token-level loss, dynamic sampling, soft overlong penalty."""
 
     clip_high: ClipHigh = 0.28
-    dynamic_sampling: bool = setting(True, "replace groups whose rewards are all equal by new prompts")
+    dynamic_sampling: bool = setting(
+        True, "as rollout.dead_groups=refill; false: as keep", only_if="rollout.dead_groups == 'auto'"
+    )
     max_refills: NonNegativeInt = setting(
-        3, "rounds of replacement per step; remaining groups are dropped", only_if="dynamic_sampling"
+        3, "as rollout.max_refills", only_if="dynamic_sampling and rollout.dead_groups == 'auto'"
     )
     overlong_buffer_tokens: NonNegativeInt = setting(
         8,

@@ -1,8 +1,8 @@
 """Algorithms with a return per token: PPO and REINFORCE++."""
 
-from rlvr.core.algorithms.advantages import Estimate, normalize_over_tokens, token_returns
-from rlvr.core.algorithms.algorithm import SEVERAL_UPDATES, Critic, NumEpochs, NumMinibatches, TokenReturns
-from rlvr.core.algorithms.losses import clipped_value_loss
+from rlvr.algorithms.advantages import Estimate, normalize_over_tokens, token_returns
+from rlvr.algorithms.algorithm import SEVERAL_UPDATES, Critic, NumEpochs, NumMinibatches, TokenReturns
+from rlvr.algorithms.losses import clipped_value_loss
 from rlvr.registry import register
 from rlvr.settings import PositiveFloat, Share, setting
 

@@ -17,7 +17,7 @@ from rlvr.settings import Component, Settings, only_if
 
 def checked(config: Config, explicit: UserKeys) -> Config:
     """The configuration with notes. ConfigError for the first contradiction, or for all values without effect."""
-    config, notes = _with_headline(config, explicit)
+    config, notes = _with_headline(_with_group_size(config, explicit), explicit)
     notes += _check_one(config, "", explicit)
     _check_sections(config)
     places = {"task.parts": config.task.bundles, "evaluation.also": config.evaluation.also}
@@ -41,6 +41,14 @@ def _with_headline(config: Config, explicit: UserKeys) -> tuple[Config, list[str
     evaluation = config.evaluation.model_copy(update={"headline": "accuracy"})
     note = f"evaluation.headline=accuracy: the reward has no part {name}"
     return config.model_copy(update={"evaluation": evaluation}), [note]
+
+
+def _with_group_size(config: Config, explicit: UserKeys) -> Config:
+    """The algorithm's own default of rollout.group_size."""
+    size = config.algorithm.default_group_size
+    if size is None or "rollout.group_size" in explicit:
+        return config
+    return config.model_copy(update={"rollout": config.rollout.model_copy(update={"group_size": size})})
 
 
 def _part_of(headline: str) -> str:

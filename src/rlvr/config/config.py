@@ -10,12 +10,14 @@ from pydantic import Field, PrivateAttr
 from pydantic.fields import FieldInfo
 
 from rlvr import registry
-from rlvr.core.algorithms.algorithm import Algorithm
+from rlvr.algorithms.algorithm import Algorithm
 from rlvr.core.settings import RolloutSettings
 from rlvr.engines.settings import EngineSettings
 from rlvr.evaluation.settings import EvaluationSettings
 from rlvr.models.settings import Model
 from rlvr.rewards.settings import RewardSettings
+from rlvr.samplers.base import PromptSampler
+from rlvr.samplers.uniform import Uniform
 from rlvr.settings import Component, NonNegativeInt, Settings, Text, chosen, setting
 from rlvr.tasks.prompts import MarkersSettings, Prompt
 from rlvr.tasks.settings import TaskBundle, TaskSettings
@@ -38,6 +40,7 @@ class Config(Settings):
     prompt: Annotated[Prompt, chosen("prompt")]
     markers: MarkersSettings = MarkersSettings()
     rollout: RolloutSettings = RolloutSettings()
+    sampler: Annotated[PromptSampler, chosen("sampler")] = Uniform()
     algorithm: Annotated[Algorithm, chosen("algorithm")]
     trainer: TrainingSettings = TrainingSettings()
     engine: Annotated[EngineSettings, chosen("engine")]
@@ -79,7 +82,7 @@ class Config(Settings):
 
 
 SECTIONS = tuple(name for name in Config.model_fields if name not in ("name", "seed", "run_dir", "resume", "debug"))
-CHOICES = ("task", "model", "reward", "prompt", "algorithm", "engine")
+CHOICES = ("task", "model", "reward", "prompt", "sampler", "algorithm", "engine")
 """Sections chosen by `section=choice`."""
 
 

@@ -2,19 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
-from rlvr.errors import UserError
-
-
-@dataclass(eq=False)
-class StepError(UserError):
-    """A problem outside the program that ends the run: its facts are fields, and `text` says them."""
-
-    text: ClassVar[str]
-
-    def __str__(self) -> str:
-        return self.text.format(**vars(self))
+from rlvr.errors import StepError
 
 
 @dataclass(eq=False)
@@ -72,13 +61,3 @@ class VerifierError(StepError):
         "the verifier failed on {errors} of {episodes} episodes of this step, more than "
         "max_error_share={max_error_share} (first: {first})"
     )
-
-
-@dataclass(eq=False)
-class AlgorithmError(StepError):
-    """A method of the user's algorithm raised, or returned what it must not."""
-
-    algorithm: str
-    method: str
-    problem: str
-    text = "algorithm {algorithm}: its method {method} {problem}"

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from rlvr.core.algorithms.objective import Objective
+from rlvr.algorithms.objective import Objective
 from rlvr.core.batch import check_staleness, to_batch
 from rlvr.core.clock import Clock
 from rlvr.core.errors import NonFiniteError
@@ -68,7 +68,8 @@ def train(run: TrainingRun, stopped: Callable[[], bool]) -> int:
             batch = to_batch(sampled.groups)
             ages = check_staleness(batch, step, rollouts.max_staleness)
             with clock("scoring"):
-                batch = run.objective.advantages(run.trainer.score(batch))
+                run.trainer.refresh(step)
+                batch = run.objective.advantages(run.trainer.score(batch, sampled.groups))
             with clock("update"):
                 metrics, batch = _update(run, batch, step)
             with clock("sync"):

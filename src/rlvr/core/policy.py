@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 
 from rlvr.core.attention import attention_mask
 from rlvr.core.packing import Microbatch
+from rlvr.types import Predictions
 
 T = TypeVar("T")
 
@@ -117,25 +118,31 @@ class Policy:
         source = log_probs.detach()
         return Predictions(logprobs=chosen, entropy=-source.exp().mul_(source).sum(-1))
 
-    def freeze(self) -> Callable[[], AbstractContextManager[Self]]:
-        """A frozen copy of the current policy: `with frozen() as reference:`; use it inside the block only.
+    def freeze(self, *, moves: bool = False) -> Frozen:
+        """A frozen copy of the current policy; `moves`: it will be refreshed.
 
         Freeze before sharding, and shard the copy separately.
         """
         frozen = replace(self, model=copy.deepcopy(self.model).requires_grad_(False), value_head=None)
-        return lambda: nullcontext(frozen)
+        return Frozen(lambda: nullcontext(frozen), dict(frozen.model.named_parameters()))
 
 
-class Predictions(NamedTuple):
-    """fp32 outputs of a forward pass: for the N predicted tokens of a microbatch, or for rows [b, T]."""
+@dataclass(frozen=True)
+class Frozen:
+    """An earlier state of a policy: `with frozen() as reference:`; use the reference inside the block only."""
 
-    logprobs: Tensor
-    entropy: Tensor  # of the distribution the token was drawn from
-    values: Tensor | None = None  # the critic's estimate before the token was drawn
+    enter: Callable[[], AbstractContextManager[Policy]]
+    weights: Mapping[str, Tensor]  # those that differ from the policy's, by the policy's names
 
-    def map(self, function: Callable[[Tensor], Tensor]) -> Predictions:
-        logprobs, entropy, values = self
-        return Predictions(function(logprobs), function(entropy), None if values is None else function(values))
+    def __call__(self) -> AbstractContextManager[Policy]:
+        return self.enter()
+
+    @torch.no_grad()
+    def refresh(self, policy: Policy) -> None:
+        """Become the policy as it is now."""
+        now = dict(policy.model.named_parameters())
+        for name, weight in self.weights.items():
+            weight.copy_(now[name])
 
 
 def forward(policy: Policy, microbatch: Microbatch, temperature: float, entropy_grad: bool = False) -> Predictions:

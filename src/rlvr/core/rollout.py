@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self, TypeVar
 
-from rlvr.core.algorithms.advantages import is_dead_group
+from rlvr.algorithms.advantages import is_dead_group
 from rlvr.core.env import Env
 from rlvr.core.episode import ChatModel, run_episode
 from rlvr.core.errors import VerifierError
@@ -41,6 +41,22 @@ class Examples(Protocol):
     def envs(self, example: Example, count: int) -> Sequence[Env]:
         """Fresh environments for the episodes of a group."""
         ...
+
+
+class Prompts(Protocol):
+    """Chooses the prompts of each step; all ranks make the same calls."""
+
+    def take(self, count: int) -> list[int]:
+        """`count` different indices of the training stream."""
+        ...
+
+    def observe(self, groups: Sequence[Group]) -> None:
+        """All groups of a step, replaced ones included, before they are trained on."""
+
+    def state(self) -> Any:
+        """What `restore` needs, as JSON."""
+
+    def restore(self, state: Any) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,10 +93,11 @@ class RolloutSource:
 
 @dataclass(frozen=True, kw_only=True)
 class SampledGroups:
-    """One step's groups in issue order, and the number of replaced groups."""
+    """One step's groups in issue order, and the number of groups that were replaced and dropped for equal rewards."""
 
     groups: tuple[Group, ...]
     num_refilled: int
+    num_dropped: int | None = None  # None: such groups are kept
 
 
 @dataclass(kw_only=True)
@@ -88,20 +105,20 @@ class RolloutSchedule:
     """Issues and delivers batches; `advance` passes new weights to the engine.
 
     Every rank samples its share of each batch and gets the whole batch; ranks do not wait for each other while
-    sampling. The state is the list of next prompts. After a resume, batches in flight are sampled again with the same
-    seeds; tokens differ if older weights had sampled them.
+    sampling. The state is the sampler's and the batches in flight. After a resume, these are sampled again with the
+    same seeds; tokens differ if older weights had sampled them.
     """
 
     source: RolloutSource
     executor: Executor
+    prompts: Prompts
     max_error_share: float  # a larger share of verifier errors in a step stops the run
     refills: int | None = None  # rounds in which groups of equal rewards are replaced, then dropped; None keeps them
     max_staleness: int = 0
     world: World = ALONE
-    _cursor: int = field(default=0, init=False)  # index of the next unissued prompt
-    _again: deque[range] = field(default_factory=deque, init=False)  # batches in flight before a resume
+    _again: deque[list[int]] = field(default_factory=deque, init=False)  # batches in flight before a resume
     # prompts of the next steps, and functions that wait for this rank's groups
-    _issued: deque[tuple[range, Callable[[], list[Group]]]] = field(default_factory=deque, init=False)
+    _issued: deque[tuple[list[int], Callable[[], list[Group]]]] = field(default_factory=deque, init=False)
 
     def __enter__(self) -> Self:
         self.executor.__enter__()
@@ -135,11 +152,10 @@ class RolloutSchedule:
         """Run other engine work, such as an evaluation."""
         return self.executor.run(work)
 
-    def _take(self, count: int) -> range:
-        self._cursor += count
-        return range(self._cursor - count, self._cursor)
+    def _take(self, count: int) -> list[int]:
+        return self.world.first(self.prompts.take(count))  # also if the user's draws differ between ranks
 
-    def _start(self, indices: range, step: int) -> Callable[[], list[Group]]:
+    def _start(self, indices: Sequence[int], step: int) -> Callable[[], list[Group]]:
         return self.executor.start(self.source.sample(self.world.share(indices), step=step))
 
     def _finish(self, groups: list[Group], step: int) -> SampledGroups:
@@ -155,21 +171,23 @@ class RolloutSchedule:
             for i, group in zip(dead, fresh, strict=True):
                 groups[i] = group
         check_errors(sampled, self.max_error_share)
-        alive = [group for group in groups if not self._is_dead(group)]
-        return SampledGroups(groups=tuple(alive or groups), num_refilled=num_refilled)
+        self.prompts.observe(sampled)
+        kept = [group for group in groups if not self._is_dead(group)] or groups
+        num_dropped = None if self.refills is None else len(groups) - len(kept)
+        return SampledGroups(groups=tuple(kept), num_refilled=num_refilled, num_dropped=num_dropped)
 
     def _is_dead(self, group: Group) -> bool:
         return self.refills is not None and is_dead_group([e.score.value for e in group.episodes])
 
     def state(self) -> dict[str, Any]:
-        """The next prompts, for a checkpoint."""
+        """What chooses the next prompts, and those under way, for a checkpoint."""
         under_way = [*(indices for indices, _ in self._issued), *self._again]
-        return {"cursor": self._cursor, "under_way": [[indices.start, indices.stop] for indices in under_way]}
+        return {"sampler": self.prompts.state(), "indices": under_way}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from `state`; call before the first batch."""
-        self._cursor = state["cursor"]
-        self._again = deque(range(start, stop) for start, stop in state["under_way"])
+        self.prompts.restore(state.get("sampler", state))  # 0.2.0 wrote a cursor and ranges
+        self._again = deque(state.get("indices") or [[*range(*ends)] for ends in state.get("under_way", ())])
 
 
 def check_errors(groups: Sequence[Group], max_share: float) -> None:

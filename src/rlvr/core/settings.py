@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from rlvr.run_view import AlgorithmView
 from rlvr.settings import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Settings, Share, setting
 from rlvr.types import SamplingParams
 
@@ -20,6 +21,15 @@ class RolloutSettings(Settings):
         "most updates between the weights that sample a token and those that train on it; 0: sampling and training "
         "alternate, k: the next k batches are sampled while the trainer works",
     )
+    dead_groups: Literal["auto", "keep", "drop", "refill"] = setting(
+        "auto",
+        "groups whose rewards are all equal, which such an algorithm learns nothing from; refill: replace them by new "
+        "prompts, then drop the remaining ones; auto: refill for dapo (by its dynamic_sampling), keep for the others",
+        only_if="algorithm.compares_groups  # an algorithm that compares the completions of a prompt",
+    )
+    max_refills: NonNegativeInt = setting(
+        3, "rounds of replacement per step; each waits for its completions", only_if="dead_groups == 'refill'"
+    )
     max_completion_tokens: PositiveInt = setting(24, "longest completion; longer ones are truncated")
     temperature: PositiveFloat = setting(1.0, "sampling temperature; the trainer's logprobs use it too")
     top_p: Annotated[float, Field(gt=0, le=1)] = setting(1.0, "nucleus sampling; 1 turns it off")
@@ -32,6 +42,12 @@ class RolloutSettings(Settings):
     def truncates(self) -> bool:
         """Whether sampling leaves out part of the vocabulary."""
         return self.top_p < 1 or self.top_k > 0 or self.min_p > 0
+
+    def refills(self, algorithm: AlgorithmView) -> int | None:
+        """Rounds in which groups of equal rewards are replaced, then dropped; None keeps them."""
+        if self.dead_groups == "auto" or not algorithm.compares_groups:
+            return algorithm.refills
+        return {"keep": None, "drop": 0, "refill": self.max_refills}[self.dead_groups]
 
     def params(self, stop_ids: frozenset[int]) -> SamplingParams:
         """Sampling parameters of a draw; the seed is set later."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from torch import Tensor
 
-from rlvr.core.algorithms.objective import LossTerms
+from rlvr.algorithms.columns import Column
+from rlvr.algorithms.objective import LossTerms
 from rlvr.types import TokenBatch
 
 ALWAYS_LOGGED = ("policy_loss", "clip_fraction", "approx_kl")
@@ -71,3 +74,11 @@ def critic_metrics(batch: TokenBatch, trained: Tensor) -> dict[str, float]:
     alike = spread <= 1e-12 * returns.square().mean().item()  # returns differ by rounding only
     explained = 0.0 if alike else 1 - (returns - values).var(correction=0).item() / spread
     return {"critic/value_mean": values.mean().item(), "critic/explained_variance": explained}
+
+
+def teacher_metrics(batch: TokenBatch, columns: Mapping[str, Column], trained: Tensor) -> dict[str, float]:
+    """k1 estimate of KL(behavior || teacher) per token in the loss, `trained` [B, T], for each column of logprobs that
+    is no field of the batch: `policy/teacher_kl` for `teacher`. Tokens without a logprob are left out."""
+    named = {name: batch.columns[name] for name, one in columns.items() if one.teacher and name in batch.columns}
+    gaps = {name: (batch.behavior_logprobs - found)[trained] for name, found in named.items()}
+    return {f"policy/{name}_kl": gap.nanmean().item() for name, gap in gaps.items() if not gap.isnan().all()}

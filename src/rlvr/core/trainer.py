@@ -3,29 +3,72 @@
 To add a loss term, edit `Objective.loss`; for a new model output, `policy.Predictions`.
 """
 
+from __future__ import annotations
+
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from rlvr.core.algorithms.objective import Objective
+from rlvr.algorithms.columns import START, Teacher, teachers_of
+from rlvr.algorithms.objective import AlgorithmError, Objective
+from rlvr.core.batch import to_batch
 from rlvr.core.errors import NonFiniteError
 from rlvr.core.optimizer import adamw, learning_rate
 from rlvr.core.packing import Microbatch, Packing, microbatches
 from rlvr.core.parallel import DataParallel
-from rlvr.core.policy import Policy, Predictions, forward
+from rlvr.core.policy import Policy, forward
 from rlvr.core.settings import TrainerSettings, cpu_tokens
-from rlvr.core.sums import Sums, critic_metrics
+from rlvr.core.sums import Sums, critic_metrics, teacher_metrics
 from rlvr.seeding import derive_seed
-from rlvr.types import TokenBatch
+from rlvr.types import Group, Predictions, TokenBatch
+
+
+@dataclass(frozen=True)
+class LocalTeacher:
+    """A frozen model in this process, entered while it is used, and how its rows are laid out."""
+
+    policy: Callable[[], AbstractContextManager[Policy]]
+    packing: Packing
+
+
+class RemoteTeacher(Protocol):
+    """A model on a server."""
+
+    def logprobs(self, batch: TokenBatch) -> Tensor:
+        """[B, T] of the sampled tokens, 0 elsewhere."""
+        ...
+
+
+@dataclass(kw_only=True)
+class _Passes:
+    """The passes over one batch (`columns.Passes`)."""
+
+    trainer: Trainer
+    batch: TokenBatch
+    groups: Sequence[Group]
+    made: Predictions | None = None
+
+    @property
+    def own(self) -> Predictions:
+        if self.made is None:
+            self.made = self.trainer.predict(self.trainer.policy, self.batch)
+        return self.made
+
+    def rows(self, groups: Sequence[Group]) -> TokenBatch:
+        return to_batch(groups)
+
+    def logprobs(self, teacher: Teacher, batch: TokenBatch) -> Tensor:
+        return self.trainer.logprobs(teacher, batch)
 
 
 class Trainer:
-    """Owns the optimizer, the frozen reference and the random order of minibatches.
+    """Owns the optimizer, the teachers and the random order of minibatches.
 
     The gradient of a minibatch does not depend on its microbatches or ranks: token weights carry the global
     denominator, and microbatch losses are summed. Every rank holds the whole batch, runs the passes of its share and
@@ -41,7 +84,9 @@ class Trainer:
         seed: int,
         packing: Packing | None = None,
         parallel: DataParallel | None = None,
+        teachers: Mapping[str, LocalTeacher | RemoteTeacher] | None = None,
     ) -> None:
+        """`teachers` are the models other than START that the algorithm's columns name."""
         if settings.learning_rate == "auto" or isinstance(settings.warmup_steps, float):
             raise ValueError("learning_rate and warmup_steps must be numbers: see rlvr.training.settings")
         if parallel is None and (settings.strategy != "single" or settings.precision == "bf16"):
@@ -50,12 +95,17 @@ class Trainer:
         self.packing = packing or Packing(max_tokens=cpu_tokens(settings.microbatch_tokens))
         self.parallel = parallel or DataParallel()
         self.parallel.broadcast_weights(policy)
+        self.columns = self.algorithm.columns()
+        wanted, others = teachers_of(self.columns.values()), teachers or {}
         # copy before sharding: a shard cannot be copied
-        self.reference = policy.freeze() if "reference_logprobs" in self.algorithm.needs else None
+        self.frozen = {one: policy.freeze(moves=one.refresh_every is not None) for one in wanted if one.name == START}
         self.parallel.shard(policy)
-        if self.reference is not None:
-            with self.reference() as reference:
-                self.parallel.shard(reference)
+        self._teachers = {one: LocalTeacher(copy, self.packing) for one, copy in self.frozen.items()}
+        self._teachers |= {one: others[one.name] for one in wanted if one.name != START}
+        for teacher in self._teachers.values():
+            if isinstance(teacher, LocalTeacher):
+                with teacher.policy() as frozen:
+                    self.parallel.shard(frozen)
         self.optimizer = adamw(policy.parameters(), settings.adam_beta1, settings.adam_beta2, settings.weight_decay)
         self._world, self.settings, self._seed = self.parallel.world, settings, seed
         self._rate = partial(
@@ -74,24 +124,47 @@ class Trainer:
             return "bf16" if self.parallel.in_lockstep else "bf16 autocast"
         return "float32" if self.policy.dtype == torch.float32 else "bfloat16, its adapters in float32,"
 
-    def score(self, batch: TokenBatch) -> TokenBatch:
-        """Add what the algorithm needs: old logprobs, reference logprobs, values."""
-        if not self.algorithm.needs.isdisjoint(("old_logprobs", "values")):
-            predicted = self.predict(self.policy, batch)
-            batch = replace(batch, old_logprobs=predicted.logprobs, values=predicted.values)
-        if self.reference is not None:
-            with self.reference() as reference:
-                batch = replace(batch, reference_logprobs=self.predict(reference, batch).logprobs)
-        return batch
+    def score(self, batch: TokenBatch, groups: Sequence[Group] = ()) -> TokenBatch:
+        """Add the algorithm's columns. `groups` are those of the batch, for columns that read episodes."""
+        passes, others = _Passes(trainer=self, batch=batch, groups=groups), {}
+        for name, column in self.columns.items():
+            found = column.compute(passes)
+            if not isinstance(found, Tensor) or len(found) != len(batch.ids):
+                raise AlgorithmError(
+                    self.algorithm.name, "columns", f"must give {name} a tensor of {len(batch.ids)} rows"
+                )
+            others[name] = found
+        own = {name: others.pop(name) for name in tuple(others) if name in TokenBatch.__dataclass_fields__}
+        if passes.made is not None:  # a pass for other columns gives them too
+            own["old_logprobs"] = passes.made.logprobs
+        return replace(batch, columns=others, **own)
+
+    def logprobs(self, teacher: Teacher, batch: TokenBatch) -> Tensor:
+        """[B, T] of the sampled tokens under a teacher."""
+        model = self._teachers[teacher]
+        if isinstance(model, LocalTeacher):
+            with model.policy() as policy:
+                return self.predict(policy, batch, model.packing).logprobs
+        found, own = torch.zeros_like(batch.behavior_logprobs), self._world.share(range(len(batch.ids)))
+        if own:
+            found[own] = model.logprobs(batch.take(own))
+        return self._world.add(found)
+
+    def refresh(self, step: int) -> None:
+        """Let copies of the policy that are due after `step` updates follow it."""
+        for teacher, copy in self.frozen.items():
+            if teacher.refresh_every is not None and step % teacher.refresh_every == 0:
+                copy.refresh(self.policy)
 
     @torch.no_grad()
-    def predict(self, policy: Policy, batch: TokenBatch) -> Predictions:
+    def predict(self, policy: Policy, batch: TokenBatch, packing: Packing | None = None) -> Predictions:
         """Predictions [B, T] of the policy as it is now, 0 at tokens that were not sampled."""
+        packing = packing or self.packing
         zeros = torch.zeros_like(batch.behavior_logprobs)
         found = Predictions(zeros, zeros, None if policy.value_head is None else zeros).map(torch.clone)
-        for attempt in self._attempts(batch.lengths):
+        for attempt in self._attempts(batch.lengths, packing):
             with attempt:
-                for microbatch in self._own_share(batch, range(len(batch.ids))):
+                for microbatch in self._own_share(batch, range(len(batch.ids)), packing):
                     predicted = self._forward(policy, microbatch)
                     for of_batch, of_tokens in zip(found, predicted, strict=True):
                         if of_batch is not None and of_tokens is not None:
@@ -117,7 +190,8 @@ class Trainer:
             if self.algorithm.stop_early(part.mean("approx_kl")):
                 break
         changed = self.parallel.changed_share(before, self.parallel.weight_sample(self.policy))
-        metrics = sums.metrics() | critic_metrics(batch, self.objective.trained(batch))
+        trained = self.objective.trained(batch)
+        metrics = sums.metrics() | critic_metrics(batch, trained) | teacher_metrics(batch, self.columns, trained)
         metrics |= {"policy/learning_rate": rate, "policy/changed_weight_share": changed}
         metrics["system/microbatch_tokens"] = float(min(self._world.gather(self.packing.max_tokens)))
         if batch.old_logprobs is None:
@@ -134,12 +208,14 @@ class Trainer:
         weights = torch.zeros_like(batch.behavior_logprobs)  # [B, T], 0 outside of the minibatch and of the loss
         weights[rows] = self.objective.loss_weights(batch.take(rows))
         chosen, own, sums = self._with_gradient(batch, rows), Sums(), Sums()
-        for attempt in self._attempts(batch.lengths[rows]):
+        for attempt in self._attempts(batch.lengths[rows], self.packing):
             with attempt:
                 own.clear()
                 for parameter in self.policy.parameters():
                     parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.zero_()
-                for microbatch in self._own_share(batch, chosen):  # also after a non-finite loss: other ranks may wait
+                for microbatch in self._own_share(
+                    batch, chosen, self.packing
+                ):  # also after a non-finite loss: other ranks may wait
                     self._backward(batch, weights, microbatch, seen, own)
         for of_rank in self._world.gather(own):
             sums.add(of_rank)
@@ -150,7 +226,8 @@ class Trainer:
 
     def _backward(self, batch: TokenBatch, weights: Tensor, microbatch: Microbatch, seen: Tensor, sums: Sums) -> None:
         """Add a microbatch's gradient and sums; writes its logprobs into `seen`."""
-        predicted = self._forward(self.policy, microbatch, entropy_grad="entropy" in self.objective.coefs)
+        entropy_grad = "entropy" in self.objective.coefs or self.objective.reads_more
+        predicted = self._forward(self.policy, microbatch, entropy_grad=entropy_grad)
         seen[microbatch.rows, microbatch.columns] = predicted.logprobs.detach()
         if not len(microbatch.targets):  # a share without rows
             predicted.logprobs.sum().backward()
@@ -192,11 +269,11 @@ class Trainer:
         found = self.objective.has_gradient(batch.take(rows)).tolist()
         return [row for row, has in zip(rows, found, strict=True) if has]
 
-    def _attempts(self, lengths: Tensor) -> Iterator[AbstractContextManager[None]]:
-        return self.packing.attempts(longest=int(lengths.max()), repeatable=not self.parallel.in_lockstep)
+    def _attempts(self, lengths: Tensor, packing: Packing) -> Iterator[AbstractContextManager[None]]:
+        return packing.attempts(longest=int(lengths.max()), repeatable=not self.parallel.in_lockstep)
 
-    def _own_share(self, batch: TokenBatch, rows: Sequence[int]) -> Iterator[Microbatch]:
-        return microbatches(batch, rows, self.packing, self._world, in_lockstep=self.parallel.in_lockstep)
+    def _own_share(self, batch: TokenBatch, rows: Sequence[int], packing: Packing) -> Iterator[Microbatch]:
+        return microbatches(batch, rows, packing, self._world, in_lockstep=self.parallel.in_lockstep)
 
     def _forward(self, policy: Policy, microbatch: Microbatch, *, entropy_grad: bool = False) -> Predictions:
         with self.parallel.autocast(policy.model.device):

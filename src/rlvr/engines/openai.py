@@ -111,7 +111,7 @@ class Endpoint:
         """Request the list of models; an endpoint without one passes. UserError without an answer, for an unknown model
         name, or for a refused key.
         """
-        openai, client = _openai(), self._open()
+        openai, client = library(), self._open()
         try:
             body = await self._read(client.with_options(max_retries=1).models.with_streaming_response.list())
         except (openai.AuthenticationError, openai.PermissionDeniedError) as error:
@@ -136,7 +136,7 @@ class Endpoint:
             raise UserError(f"the endpoint {self.url} has no model {self.name!r}: there are {there}.")
 
     async def _ask(self, body: dict[str, Any]) -> bytes:
-        openai, create = _openai(), self._open().chat.completions.with_streaming_response.create
+        openai, create = library(), self._open().chat.completions.with_streaming_response.create
         while True:
             sent = {key: value for key, value in body.items() if key not in self._left_out}
             sent[self._limit_name] = sent.pop("max_tokens")
@@ -162,13 +162,7 @@ class Endpoint:
 
     def _open(self) -> Any:
         if self._client is None:
-            openai = _openai()
-            self._client = openai.AsyncOpenAI(
-                base_url=self.url,
-                api_key=os.environ.get("OPENAI_API_KEY") or "none",
-                timeout=openai.Timeout(self._timeout_s, connect=CONNECT_TIMEOUT_S),
-                max_retries=self._max_retries,
-            )
+            self._client = library().AsyncOpenAI(**connection(self.url, self._timeout_s, self._max_retries))
         return self._client
 
     async def _read(self, request: AbstractAsyncContextManager[Any]) -> bytes:
@@ -218,7 +212,15 @@ def open_endpoint(model: str) -> Endpoint:
     return endpoint
 
 
-def _openai() -> Any:
+def connection(url: str, timeout_s: float = TIMEOUT_S, max_retries: int = 3) -> dict[str, Any]:
+    """Arguments of the official client."""
+    timeout = library().Timeout(timeout_s, connect=CONNECT_TIMEOUT_S)
+    key = os.environ.get("OPENAI_API_KEY") or "none"
+    return {"base_url": url, "api_key": key, "timeout": timeout, "max_retries": max_retries}
+
+
+def library() -> Any:
+    """The official client. UserError where it is not installed."""
     try:
         import openai
     except ImportError as error:

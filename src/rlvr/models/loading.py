@@ -54,17 +54,19 @@ def load_policy(settings: PretrainedModel, *, seed: int, device: torch.device = 
     return policy
 
 
-def load_for_inference(name: str, settings: PretrainedModel | None = None, device: torch.device = CPU) -> HubPolicy:
+def load_for_inference(
+    name: str, settings: PretrainedModel | None = None, device: torch.device = CPU, dtype: torch.dtype = torch.float32
+) -> HubPolicy:
     """A model folder, adapter folder or Hub id, for sampling.
 
     An adapter's base is loaded as in its run's `settings`, so evaluation sees the trained model. Whole models are
-    float32: near 0.02 the spacing of bf16 is 1.2e-4, and an update of 1e-6 would be rounded away. Errors as in
-    `load_policy`.
+    float32 by default: near 0.02 the spacing of bf16 is 1.2e-4, and an update of 1e-6 would be rounded away. Errors as
+    in `load_policy`.
     """
-    settings = settings or PretrainedModel(name_or_path=name, dtype="float32")
-    located = locate(name)
-    whole = {} if located.is_adapter else {"dtype": "float32", "load_in_4bit": False, "load_in_8bit": False}
-    settings = settings.model_copy(update={"name_or_path": name, **whole})
+    located, own = locate(name), {"dtype": str(dtype).removeprefix("torch.")}
+    changed = {} if located.is_adapter else own | {"load_in_4bit": False, "load_in_8bit": False}
+    settings = settings or PretrainedModel(name_or_path=name).model_copy(update=own)
+    settings = settings.model_copy(update={"name_or_path": name, **changed})
     return _load(settings, device, located, located.adapter_folder())
 
 
@@ -74,13 +76,13 @@ def model_family(settings: PretrainedModel) -> str:
     if (adapter := located.adapter_folder()) is not None:
         settings = settings.model_copy(update={"name_or_path": base_of(adapter)})
         located = locate(settings.name_or_path)
-    return _from_pretrained(AutoConfig, settings, located).get_text_config().model_type
+    return from_pretrained(AutoConfig, settings, located).get_text_config().model_type
 
 
 def _load(settings: PretrainedModel, device: torch.device, located: Located, adapter: Path | None) -> HubPolicy:
     if adapter is None:
         model = _load_model(settings, device, located)
-        return HubPolicy(model=model, tokenizer=_from_pretrained(AutoTokenizer, settings, located))
+        return HubPolicy(model=model, tokenizer=from_pretrained(AutoTokenizer, settings, located))
     named = base_of(adapter)
     under = settings.model_copy(update={"name_or_path": named})
     found = locate(named)
@@ -90,7 +92,7 @@ def _load(settings: PretrainedModel, device: torch.device, located: Located, ada
     if any((adapter / name).is_file() for name in TOKENIZER_FILES):
         under = settings.model_copy(update={"name_or_path": str(adapter)})
         found = Located(name=str(adapter), offline=True, is_adapter=True)
-    return HubPolicy(model=model, tokenizer=_from_pretrained(AutoTokenizer, under, found), adapters=adapters)
+    return HubPolicy(model=model, tokenizer=from_pretrained(AutoTokenizer, under, found), adapters=adapters)
 
 
 def base_of(adapter: Path) -> str:
@@ -101,7 +103,7 @@ def _load_model(settings: PretrainedModel, device: torch.device, located: Locate
     name = settings.name_or_path
     if Path(name).is_dir() and not any((Path(name) / file).is_file() for file in TOKENIZER_FILES):
         raise UserError(f"the model folder {name!r} has no tokenizer (no tokenizer.json): copy that of the base model")
-    config = _from_pretrained(AutoConfig, settings, located)
+    config = from_pretrained(AutoConfig, settings, located)
     dtype = getattr(torch, settings.dtype)
     options: dict[str, Any] = {"config": config, "dtype": dtype, "attn_implementation": settings.attn_implementation}
     saved = _saved_bits(config, settings)
@@ -110,7 +112,7 @@ def _load_model(settings: PretrainedModel, device: torch.device, located: Locate
         options["device_map"] = {"": str(device)}
         if saved is None:
             options["quantization_config"] = settings_for(settings.bits, dtype)
-    model = _from_pretrained(AutoModelForCausalLM, settings, located, **options)
+    model = from_pretrained(AutoModelForCausalLM, settings, located, **options)
     if settings.bits is not None:
         make_exact(model)
     for parameter in model.parameters():
@@ -129,7 +131,8 @@ def _load_float32(settings: PretrainedModel, device: torch.device) -> PreTrained
     return dequantized(model) if settings.bits else model.float()
 
 
-def _from_pretrained(kind: Any, settings: PretrainedModel, located: Located, **options: Any) -> Any:
+def from_pretrained(kind: Any, settings: PretrainedModel, located: Located, **options: Any) -> Any:
+    """`kind.from_pretrained` with the settings. UserError for a model that cannot be loaded."""
     name, code = settings.name_or_path, settings.trust_remote_code
     try:
         return kind.from_pretrained(name, trust_remote_code=code, local_files_only=located.offline, **options)

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from rlvr.core.policy import Policy
+from rlvr.core.policy import Frozen, Policy
 from rlvr.models.adapters import (
     adapter_weights,
     copy_adapters,
@@ -111,15 +111,15 @@ class HubPolicy(Policy):
         for name, tensor in self._tensors():
             copy_into(tensor, saved[name])
 
-    def freeze(self) -> Callable[[], AbstractContextManager[Self]]:
+    def freeze(self, *, moves: bool = False) -> Frozen:
         """See `Policy.freeze`. With adapters the model is not copied: the reference is the same model with the adapters
         disabled, or with the initial ones."""
         if self.adapters is None:
-            return super().freeze()
+            return super().freeze(moves=moves)
         start = {name: weight.detach().clone() for name, weight in adapter_weights(self.model).items()}
-        if not any(weight.any() for name, weight in start.items() if ".lora_B." in name):  # they have no effect
-            return lambda: self._with(without_adapters(self.model))
-        return lambda: self._with(other_adapters(self.model, start))
+        if not moves and not any(weight.any() for name, weight in start.items() if ".lora_B." in name):
+            return Frozen(lambda: self._with(without_adapters(self.model)), {})  # they have no effect
+        return Frozen(lambda: self._with(other_adapters(self.model, start)), start)
 
     @contextmanager
     def _with(self, changed: AbstractContextManager[None]) -> Iterator[Self]:

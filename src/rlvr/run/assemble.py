@@ -7,16 +7,16 @@ from functools import partial
 
 import torch
 
+from rlvr.algorithms.objective import Objective
 from rlvr.chat.rendering import Chat
 from rlvr.config import Config
-from rlvr.core.algorithms.objective import Objective
 from rlvr.core.engine.base import Engine
 from rlvr.core.episode import ChatCodec, ChatModel
 from rlvr.core.executor import Background, Executor
 from rlvr.core.loop import Recorder, TrainingRun
 from rlvr.core.packing import Packing
 from rlvr.core.rollout import RolloutSchedule, RolloutSource
-from rlvr.core.trainer import Trainer
+from rlvr.core.trainer import LocalTeacher, RemoteTeacher, Trainer
 from rlvr.errors import UserError
 from rlvr.evaluation.players import LocalPlayer
 from rlvr.evaluation.summary import combine
@@ -27,7 +27,8 @@ from rlvr.run.evaluate_sets import evaluate_all
 from rlvr.run.memory import agreed, plan_run
 from rlvr.run.policies import Sampler, Setup, make_engine
 from rlvr.run.ranks import note_of_rank
-from rlvr.run.tasks import context_tokens, make_chat
+from rlvr.run.tasks import context_tokens, make_chat, start_sampler
+from rlvr.run.teachers import teachers
 from rlvr.scale.fsdp import make_parallel
 from rlvr.tasks.base import Task
 from rlvr.tracking.console import Console
@@ -58,7 +59,7 @@ def assemble(setup: Setup, policy: HubPolicy, trackers: Trackers) -> TrainingRun
         setup.stopped,
         max_batch_size=memory.max_batch_size if memory.samples_fewer else None,
     )
-    if "values" in config.algorithm.needs:
+    if "values" in config.algorithm.columns():
         critic = value_head(policy.model.config.get_text_config().hidden_size).to(policy.model.device)
         policy = replace(policy, value_head=critic)
     rollouts = make_rollouts(setup, policy, engine, chat)
@@ -68,7 +69,8 @@ def assemble(setup: Setup, policy: HubPolicy, trackers: Trackers) -> TrainingRun
         temperature=config.rollout.temperature,
     )
     packing = Packing(layout=layout, max_tokens=memory.microbatch_tokens, columns=line_columns(policy.model), note=note)
-    trainer = make_trainer(setup, policy, objective, packing)
+    others = teachers(config, policy, memory.microbatch_tokens, note)
+    trainer = make_trainer(setup, policy, objective, packing, others)
     metrics_file = MetricsFile(setup.folder.metrics)
     checkpoints = CheckpointSchedule(
         folder=setup.folder.checkpoints,
@@ -104,14 +106,21 @@ def make_rollouts(setup: Setup, policy: HubPolicy, engine: Sampler, chat: Chat) 
     return RolloutSchedule(
         source=RolloutSource(task=setup.tasks.own, model=model, settings=config.rollout, seed=config.seed),
         executor=Background(num_threads=torch.get_num_threads()) if background else Executor(),
-        refills=config.algorithm.refills,
+        prompts=start_sampler(config, setup.tasks.own),
+        refills=config.rollout.refills(config.algorithm),
         max_error_share=config.reward.max_error_share,
         max_staleness=config.rollout.max_staleness,
         world=setup.world,
     )
 
 
-def make_trainer(setup: Setup, policy: HubPolicy, objective: Objective, packing: Packing) -> Trainer:
+def make_trainer(
+    setup: Setup,
+    policy: HubPolicy,
+    objective: Objective,
+    packing: Packing,
+    others: Mapping[str, LocalTeacher | RemoteTeacher],
+) -> Trainer:
     """The trainer; it may shard the policy's weights, so make the engine first."""
     settings, world = setup.config.trainer, setup.world
     bf16 = world.first(in_bf16(settings.precision, policy.model))
@@ -122,6 +131,7 @@ def make_trainer(setup: Setup, policy: HubPolicy, objective: Objective, packing:
         seed=setup.config.seed,
         packing=packing,
         parallel=make_parallel(settings, world, bf16=bf16),
+        teachers=others,
     )
 
 

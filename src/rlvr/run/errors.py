@@ -3,16 +3,15 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from rlvr.algorithms.objective import AlgorithmError
 from rlvr.core.errors import (
-    AlgorithmError,
     LineMemoryError,
     LockstepMemoryError,
     NonFiniteLogitsError,
     SamplingMemoryError,
-    StepError,
     VerifierError,
 )
-from rlvr.errors import UserError
+from rlvr.errors import StepError, UserError
 from rlvr.imports import described
 
 

@@ -5,12 +5,14 @@ from functools import partial
 
 import torch
 
+from rlvr.algorithms.columns import START, teachers_of
 from rlvr.chat.rendering import Chat
 from rlvr.config import Config
 from rlvr.core.packing import Layout
 from rlvr.core.world import World
 from rlvr.models.devices import in_bf16
 from rlvr.models.policy import HubPolicy
+from rlvr.run import teachers
 from rlvr.run.policies import engine_dtype
 from rlvr.run.tasks import context_tokens
 from rlvr.tasks.base import Task
@@ -51,7 +53,8 @@ def plan_run(
         activations=measure_activations(policy, layout, autocast),
         keys_values_per_row=keys_values_bytes(policy, line_tokens, dtype=dtype, recomputed=is_stale) if local else 0,
         max_batch_size=min(local.max_batch_size, together) if local else 0,
-        has_reference="reference_logprobs" in config.algorithm.needs,
+        num_references=sum(one.name == START for one in teachers_of(config.algorithm.columns().values())),
+        teacher_bytes=teachers.weights(config, policy),
         copy_dtype=dtype if local and (is_stale or sharded or dtype != policy.dtype) else None,
         num_shards=world.size if sharded else 1,
     )

@@ -3,8 +3,10 @@
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rlvr import imports
+from rlvr.algorithms.columns import START
 from rlvr.config import Config
 from rlvr.config.compose import NO_TRACKER, load_config, load_task_config
 from rlvr.errors import ConfigError, UserError, nearest
@@ -59,13 +61,21 @@ def near(path: Path) -> str:
 
 
 def with_absolute_model(config: Config) -> Config:
-    """Make `model.name_or_path` absolute (for a run its `final/`): `runs/latest` and relative paths would change on
-    resume."""
-    model = config.model.pretrained
-    if model is None or not Path(model.name_or_path).is_dir():
-        return config
-    source = str(Path(weights_of(model.name_or_path)).resolve())
-    return config.model_copy(update={"model": model.model_copy(update={"name_or_path": source})})
+    """Make `model.name_or_path` and `algorithm.teacher` absolute (for a run its `final/`): `runs/latest` and relative
+    paths would change on resume. UserError for a folder that is missing."""
+    changed: dict[str, Any] = {}
+    model, teacher = config.model.pretrained, getattr(config.algorithm, "teacher", None)
+    if model is not None and Path(model.name_or_path).is_dir():
+        changed["model"] = model.model_copy(update={"name_or_path": _absolute(model.name_or_path)})
+    if isinstance(teacher, str) and teacher != START and not teacher.startswith(ENDPOINT):
+        changed["algorithm"] = config.algorithm.model_copy(update={"teacher": _absolute(teacher)})
+    return config.model_copy(update=changed)
+
+
+def _absolute(model: str) -> str:
+    """The weights of a folder; a Hub id as it is."""
+    weights = Path(weights_of(model))
+    return str(weights.resolve() if weights.is_dir() else weights)
 
 
 def servable(model: str) -> str:

@@ -13,6 +13,7 @@ from rlvr.progress import progress
 from rlvr.rewards.parts import PartsVerifier, make_verifier
 from rlvr.rewards.sandbox import Sandbox
 from rlvr.run.errors import in_the_users_words
+from rlvr.samplers.base import Checked
 from rlvr.tasks.base import Functions, Reads, Task, TaskContext
 from rlvr.tasks.prompting import Prompter, resolve_markers
 from rlvr.tasks.settings import TaskBundle
@@ -34,13 +35,15 @@ class Tasks:
         """Notes of loading: sizes, overlap, excluded examples."""
         return [*self.own.notes, *(f"{task.name}: {note}" for task in self.also for note in task.notes)]
 
-    def check_training(self, max_error_share: float) -> Iterator[str]:
-        """UserError if a training task has no training data, or a function of its reward fails; yields warnings."""
+    def check_training(self, config: Config) -> Iterator[str]:
+        """UserError if a training task has no training data, a function of its reward fails, or the sampler cannot
+        start with it; yields warnings."""
         for part in self.own.eval_sets():
             part.train_example(0)
             solved, verifier = part.solved(), self.verifiers.get(part.name)
             if solved is not None and verifier is not None:
-                yield from verifier.try_functions(*solved, max_error_share=max_error_share)
+                yield from verifier.try_functions(*solved, max_error_share=config.reward.max_error_share)
+        start_sampler(config, self.own)
 
     def fit(self, config: Config, policy: HubPolicy) -> None:
         """Exclude examples whose prompt leaves too little room for a whole completion.
@@ -60,6 +63,14 @@ class Tasks:
                 return len(chat.encode_prompt(messages, tools))
 
             task.limit_prompts(count_tokens, context - max_completion_tokens)
+
+
+def start_sampler(config: Config, task: Task) -> Checked:
+    """What chooses the prompts of a run, before its first step. ConfigError if it does not fit the task."""
+    with user_code(f"sampler={config.sampler.name}: its start"):
+        prompts = Checked(config.sampler.started(task, config.seed))
+    prompts.state()  # fails before the first checkpoint
+    return prompts
 
 
 def context_tokens(policy: HubPolicy) -> int:

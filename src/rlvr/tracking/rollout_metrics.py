@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, pstdev
 
-from rlvr.core.algorithms.advantages import is_dead_group
+from rlvr.algorithms.advantages import is_dead_group
 from rlvr.types import Episode, Group, StopReason
 
 _SHARES_OF_CALLS = {  # counts of tool environments, and the share of calls each is reported as
@@ -18,7 +18,7 @@ TOOL_COUNTS = frozenset({"turns", "tool_calls", *_SHARES_OF_CALLS})
 """Counts in `Score.diagnostics` of episodes with tools, reported by `tool_metrics`."""
 
 
-def rollout_metrics(groups: Sequence[Group], num_refilled: int) -> dict[str, float]:
+def rollout_metrics(groups: Sequence[Group], num_refilled: int, num_dropped: int | None = None) -> dict[str, float]:
     """`reward/...` over episodes without a verifier error, `rollout/...` over all episodes."""
     episodes = [episode for group in groups for episode in group.episodes]
     scores = [e.score for e in episodes if e.score.status != "error"]
@@ -34,6 +34,7 @@ def rollout_metrics(groups: Sequence[Group], num_refilled: int) -> dict[str, flo
         "reward/within_group_std": _mean(spreads),
         "rollout/episodes": float(len(episodes)),
         "rollout/refilled_groups": float(num_refilled),
+        **({} if num_dropped is None else {"rollout/dropped_groups": float(num_dropped)}),
         "rollout/zero_advantage_share": _mean(is_dead_group(_rewards(g.episodes)) for g in groups),
         "rollout/truncated_share": _mean(e.stop_reason is StopReason.LENGTH for e in episodes),
         "rollout/invalid_share": _mean(e.score.status == "invalid" for e in episodes),

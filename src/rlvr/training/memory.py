@@ -3,7 +3,8 @@
     weights        the model's tensors
     gradients      float32, of the trained weights
     optimizer      two moments of the trained weights
-    reference      the frozen copy for the KL term; with adapters it is the model itself
+    reference      frozen copies of the policy, as for the KL term; with adapters they are the model itself
+    teachers       other models that the algorithm asks
     sampler        the copy of the model that samples during training
     activations    kept by a forward pass for backward, per microbatch
     logits         of one chunk of predicted tokens, with derived tensors
@@ -56,7 +57,8 @@ class Demand:
     activations: Activations
     keys_values_per_row: int  # bytes per running completion; 0: another process samples
     max_batch_size: int  # completions sampled together
-    has_reference: bool
+    num_references: int
+    teacher_bytes: int  # weights of other models in this process, before sharding
     copy_dtype: torch.dtype | None  # of the engine's own copy of the weights; None: it has none
     num_shards: int = 1  # ranks that share the weights
 
@@ -139,7 +141,8 @@ def _parts(policy: HubPolicy, demand: Demand, tokens: int, batch_size: int) -> P
         "weights": -(-own // demand.num_shards),
         "gradients": -(-trained // replicated),
         "optimizer": -(-2 * trained // replicated) + 4 * len(parameters),  # a step count a tensor
-        "reference": -(-own // demand.num_shards) if demand.has_reference and policy.adapters is None else 0,
+        "reference": demand.num_references * -(-own // demand.num_shards) if policy.adapters is None else 0,
+        "teachers": -(-demand.teacher_bytes // demand.num_shards),
         "sampler": own - _saved(policy, demand.copy_dtype) if demand.copy_dtype else 0,
         "activations": round(kept),
         "logits": LOGITS_COPIES * 4 * logits,

@@ -75,7 +75,7 @@ class FolderRecorder(SilentRecorder):
 
     def rollouts(self, step: int, rollouts: SampledGroups, batch: TokenBatch) -> dict[str, float]:
         """Metrics, and a file on every `rollouts_every`-th step, including the first; a printer shows every step."""
-        metrics = rollout_metrics(rollouts.groups, rollouts.num_refilled)
+        metrics = rollout_metrics(rollouts.groups, rollouts.num_refilled, rollouts.num_dropped)
         every, limit = self.settings.rollouts_every, self.settings.rollouts_max_groups
         is_due = every is not None and (step == 1 or step % every == 0)
         if not is_due and self.printer is None:

@@ -23,8 +23,8 @@ from rlvr.scale.shards import sharded_like
 from rlvr.training.checkpoint import Checkpoint, Contents, prune, save_checkpoint
 from rlvr.training.settings import TrainingSettings
 
-WEIGHTS, HEAD = "parameters/", "value_head/"
-"""Prefixes: of weights among the tensors of `shards/`, and of the critic's among the others."""
+WEIGHTS, HEAD, COPY = "parameters/", "value_head/", "copy/"
+"""Prefixes: of weights among the tensors of `shards/`, of the critic's among the others, and of frozen copies'."""
 MOMENTS = "state/optimizer/state/"
 
 
@@ -67,6 +67,7 @@ class CheckpointSchedule:
         if self.policy.value_head is not None:
             tensors |= {f"{HEAD}{name}": t for name, t in self.policy.value_head.state_dict().items()}
         tensors |= {f"{WEIGHTS}{name}": p for name, p in self.policy.named_parameters() if is_sharded(p)}
+        tensors |= self._copies()
         save_model = partial(self.policy.save, writes=self.world.is_first)
         contents = Contents(save_model=save_model, tensors=tensors, state=state)
         save_checkpoint(self.folder, step, contents, self.world)
@@ -85,11 +86,20 @@ class CheckpointSchedule:
         load_weights(self.policy, checkpoint)
         tree = unflatten(checkpoint.state["structure"], partial(_read, checkpoint, [parameters[n] for n in order]))
         self._load_optimizer(tree["optimizer"]["state"], order)
+        for name, weight in self._copies().items():
+            own_rows(weight).copy_(_rows(checkpoint, name, *(row_range(weight) if is_sharded(weight) else ())))
         set_random_state(tree["random"])
         self.rollouts.restore(checkpoint.state["rollouts"])
         self.trainer.parallel.set_precision(checkpoint.state["bf16"])
         best = checkpoint.state["best"]
         self._best = None if best is None else (best[0], best[1])
+
+    def _copies(self) -> dict[str, Tensor]:
+        """Weights of the copies of the policy that follow it at a distance; those of the start need not be saved."""
+        copies = {one.refresh_every: copy for one, copy in self.trainer.frozen.items() if one.refresh_every}
+        return {
+            f"{COPY}{every}/{name}": weight for every, copy in copies.items() for name, weight in copy.weights.items()
+        }
 
     def _order(self) -> list[str]:
         """Names of the optimizer's parameters, in its own order, which depends on sharding."""

@@ -49,6 +49,8 @@ NEEDS = {  # other settings that a choice needs
     **{f"{group}={name}": QA for group in ("reward", "prompt") for name in ("musique", "hotpotqa", "wiki2")},
     **{f"reward={name}": QA for name in ("musique_spec", "musique_later")},
     **{f"{group}=two_hop": ("task=two_hop",) for group in ("reward", "prompt")},
+    "sampler=by_tag": ("sampler.weights={1_operators: 2}",),
+    "algorithm=distill": ("algorithm.teacher=start",),
     "prompt=musique_tags": (*QA, "task.tools=[retrieve_documents,get_document]"),
     **{f"task={name}": HF for name in ("musique", "hotpotqa", "wiki2")},
 }
@@ -82,7 +84,7 @@ ERRORS = {
     "max_steps=3": ["max_steps=3", "did you mean trainer.max_steps?"],
     "algoritm=grpo": ["algoritm=grpo", "did you mean algorithm?"],
     "nonsense=3": ["nonsense=3: there is no key nonsense; `rlvr train --help-config` prints all keys."],
-    "algorithm=grp": ["algorithm=grp: there is no such algorithm; did you mean grpo? (there are cispo, dapo, dr_g"],
+    "algorithm=grp": ["algorithm=grp: there is no such algorithm; did you mean grpo? (there are cispo, dapo, dist"],
     "task=arithmetic": ["task=arithmetic", "finqa, generator, gsm8k, hotpotqa, hub, jsonl, mix, musique"],
     "reward.reward_functions[0].params.correct_reward=5.0": ["reward.parts.<name>.weight", "parts.correct.weight=5"],
     "model.lora_config.lora_dropout=0.1": ["model.lora_config.lora_dropout=0.1: is not a setting here; it is 0"],

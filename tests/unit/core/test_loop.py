@@ -1,6 +1,7 @@
 """The order of things in a step, on parts that only note what is called."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -55,7 +56,11 @@ class Parts:
         self.note("evaluate")
         return {"eval/x/accuracy": 0.5}
 
-    def score(self, batch: TokenBatch) -> TokenBatch:
+    def refresh(self, step: int) -> None:
+        self.note(f"refresh {step}")
+
+    def score(self, batch: TokenBatch, groups: Sequence[Group]) -> TokenBatch:
+        assert [len(group.episodes) for group in groups] == [int(n) for n in batch.groups.bincount()]
         self.note("score")
         return batch
 
@@ -116,8 +121,8 @@ def test_pitfall_31_the_engine_gets_new_weights_first() -> None:
     parts = Parts()
     train(make_run(parts, steps=2), parts.stopped)
     assert parts.last == 2
-    assert parts.diary[3:8] == ["sample", "score", "advantages", "update 0", "weights 1"]
-    later = parts.diary[8:]
+    assert parts.diary[3:9] == ["sample", "refresh 0", "score", "advantages", "update 0", "weights 1"]
+    later = parts.diary[9:]
     assert later.index("weights 2") < later.index("evaluate")
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from pydantic import PrivateAttr
 
 from rlvr.core.env import Env, Reply, TurnText
 from rlvr.core.episode import ChatModel
@@ -14,7 +15,9 @@ from rlvr.core.rollout import RolloutSchedule, RolloutSource, SampledGroups
 from rlvr.core.settings import RolloutSettings
 from rlvr.core.world import World
 from rlvr.errors import UserError
-from rlvr.types import Completion, Example, Message, SamplingParams, Score, ToolSchema
+from rlvr.samplers.base import Checked
+from rlvr.samplers.uniform import Uniform
+from rlvr.types import Completion, Example, Group, Message, SamplingParams, Score, ToolSchema
 from tests.unit.core.fakes import FakeChat, FakeEngine, completion
 
 SETTINGS = RolloutSettings(prompts_per_step=3, group_size=2, max_completion_tokens=4)
@@ -73,7 +76,8 @@ def schedule(
     model = ChatModel(engine=engine, chat=FakeChat(), max_context_tokens=16)
     chosen = SETTINGS.model_copy(update=settings)
     source = RolloutSource(task=task or ParityTask(), model=model, settings=chosen, seed=seed)
-    return RolloutSchedule(source=source, **{"executor": Executor(), "max_error_share": 0.2} | options), engine
+    parts = {"executor": Executor(), "prompts": Checked(Uniform()), "max_error_share": 0.2} | options
+    return RolloutSchedule(source=source, **parts), engine
 
 
 def batches(made: RolloutSchedule, count: int = 1, *, first: int = 0) -> list[SampledGroups]:
@@ -103,6 +107,69 @@ def test_groups_come_in_issue_order() -> None:
     assert batches(resumed, first=2) == found[2:]
 
 
+def test_the_state_of_0_2_0_is_read() -> None:
+    made, _ = schedule()
+    made.restore({"cursor": 9, "under_way": [[3, 6], [6, 9]]})
+    assert [g.example.id for b in batches(made, 3, first=1) for g in b.groups] == [str(i) for i in range(3, 12)]
+
+
+class Odd(Uniform):
+    """Odd indices; notes what it observes."""
+
+    _seen: list[list[str]] = PrivateAttr(default_factory=list)
+
+    def take(self, count: int) -> list[int]:
+        return [2 * index + 1 for index in super().take(count)]
+
+    def observe(self, groups: Sequence[Group]) -> None:
+        self._seen.append([group.example.id for group in groups])
+
+
+class Skipping(Uniform):
+    """Skips as many examples as completions were right."""
+
+    def observe(self, groups: Sequence[Group]) -> None:
+        self._cursor += sum(int(episode.score.value) for group in groups for episode in group.episodes)
+
+
+@pytest.mark.parametrize("max_staleness", [0, 2])
+def test_pitfall_37_an_adaptive_sampler_resumes_exactly(max_staleness: int) -> None:
+    def rest(made: RolloutSchedule, first: int, end: int = 8) -> list[SampledGroups]:
+        return [made.next_batch(step, last=8) for step in range(first, end)]
+
+    options: dict[str, Any] = {"max_staleness": max_staleness, "refills": 1}
+    whole, _ = schedule(prompts=Checked(Skipping()), **options)
+    with whole:
+        found = rest(whole, 0, 4)
+        state = json.loads(json.dumps(whole.state()))
+        found += rest(whole, 4)
+    assert state["sampler"]["cursor"] > 4 * 3 + max_staleness * 3
+    assert len(state["indices"]) == max_staleness
+    resumed, _ = schedule(prompts=Checked(Skipping()), **options)
+    resumed.restore(state)
+    with resumed:
+        assert rest(resumed, 4) == found[4:]
+
+
+@pytest.mark.usefixtures("dead_groups")
+def test_a_sampler_chooses_replacements_too_and_observes_all_groups() -> None:
+    sampler = Odd()
+    made, _ = schedule(refills=1, prompts=Checked(sampler), max_staleness=1)
+    with made:
+        found = [made.next_batch(step, last=2) for step in range(2)]
+    assert [[g.example.id for g in batch.groups] for batch in found] == [["13", "15", "17"], ["19", "21", "23"]]
+    assert sampler._seen == [["1", "3", "5", "13", "15", "17"], ["7", "9", "11", "19", "21", "23"]]
+
+
+def test_ranks_train_on_the_prompts_of_the_first() -> None:
+    class SecondOfTwo(World):
+        def gather(self, item: Any) -> list[Any]:
+            return [[40, 41, 42, 43], item] if type(item[0]) is int else [item, item]
+
+    made, _ = schedule(settings={"prompts_per_step": 4}, world=SecondOfTwo(rank=1, size=2))
+    assert [group.example.id for group in batches(made)[0].groups] == ["41", "41", "43", "43"]
+
+
 def test_pitfall_36_every_completion_has_its_own_seed() -> None:
     seeds = []
     for run_seed in (0, 1):
@@ -127,7 +194,7 @@ def test_pitfall_13_dead_groups_are_replaced_and_counted() -> None:
     made, _ = schedule(refills=20)
     rollouts = batches(made)[0]
     assert are_dead(rollouts) == [False] * 3
-    assert rollouts.num_refilled == made.state()["cursor"] - 3 > 0
+    assert rollouts.num_refilled == made.state()["sampler"]["cursor"] - 3 > 0
 
 
 def test_pitfall_13_a_verifier_error_leaves_a_group_dead() -> None:
@@ -240,8 +307,8 @@ def test_pitfall_26_a_hard_stop_does_not_wait_for_the_engine(
 def test_what_is_still_dead_after_the_last_round_is_dropped() -> None:
     made, _ = schedule(refills=0)
     rollouts = batches(made)[0]
-    assert 0 < len(rollouts.groups) < 3
-    assert made.state()["cursor"] == 3
+    assert 0 < len(rollouts.groups) == 3 - (rollouts.num_dropped or 0) < 3
+    assert made.state()["sampler"]["cursor"] == 3
 
 
 def test_pitfall_26_errors_above_the_limit_stop_the_run() -> None:

@@ -17,6 +17,8 @@ from rlvr.core.batch import check_staleness, to_batch
 from rlvr.core.episode import ChatModel
 from rlvr.core.executor import Executor
 from rlvr.core.rollout import RolloutSchedule, RolloutSource
+from rlvr.samplers.base import Checked
+from rlvr.samplers.uniform import Uniform
 from rlvr.types import Completion, SamplingParams, TokenBatch
 from tests.unit.core.fakes import FakeChat, FakeEngine, completion, episode, group
 from tests.unit.core.test_rollout import SETTINGS, ParityTask
@@ -78,6 +80,7 @@ def make_schedule(max_staleness: int, *, refills: int | None = None) -> tuple[Ro
     made = RolloutSchedule(
         source=make_source(SlowEngine()),
         executor=executor,
+        prompts=Checked(Uniform()),
         refills=refills,
         max_error_share=0.0,
         max_staleness=max_staleness,
@@ -193,7 +196,7 @@ def test_pitfall_37_a_resume_loses_and_doubles_no_prompt() -> None:
                 executor.run(ticks(5))
                 made.advance(step + 1)
             state = json.loads(json.dumps(made.state()))
-        assert len(state["under_way"]) == 3
+        assert len(state["indices"]) == 3
         for max_staleness in (3, 1, 0):  # the bound may change
             resumed, _ = make_schedule(max_staleness)
             resumed.restore(state)
@@ -221,4 +224,4 @@ def test_nothing_is_begun_that_no_step_will_train_on() -> None:
         for step in range(3):
             made.next_batch(step, last=3)
             made.advance(step + 1)
-        assert made.state() == {"cursor": 3 * PROMPTS, "under_way": []}
+        assert made.state() == {"sampler": {"cursor": 3 * PROMPTS}, "indices": []}

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from rlvr.core.algorithms.objective import LossTerms
+from rlvr.algorithms.objective import LossTerms
 from rlvr.core.sums import Sums
 
 

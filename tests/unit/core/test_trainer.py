@@ -5,8 +5,8 @@ from itertools import chain
 import pytest
 import torch
 
+from rlvr.algorithms.objective import Objective
 from rlvr.algorithms.ppo import Ppo
-from rlvr.core.algorithms.objective import Objective
 from rlvr.core.errors import NonFiniteError
 from rlvr.core.sums import critic_metrics
 from rlvr.models.policy import HubPolicy

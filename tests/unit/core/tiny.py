@@ -8,9 +8,9 @@ import torch
 import transformers
 from transformers import PreTrainedModel
 
+from rlvr.algorithms.objective import Objective
 from rlvr.config import Config
 from rlvr.config.compose import load_config
-from rlvr.core.algorithms.objective import Objective
 from rlvr.core.packing import Packing
 from rlvr.core.settings import cpu_tokens
 from rlvr.core.trainer import Trainer

@@ -158,13 +158,13 @@ def test_products_are_exact_where_they_are_compared():
 
 @pytest.mark.parametrize("bits", ["load_in_4bit", "load_in_8bit"])
 def test_weights_are_quantized_on_the_chosen_device(monkeypatch, tmp_path, bits):
-    asked, load = [], rlvr.models.loading._from_pretrained
+    asked, load = [], rlvr.models.loading.from_pretrained
 
     def note(kind, *args, **options):
         asked.append(options.pop("device_map", None))
         return load(kind, *args, **options)
 
-    monkeypatch.setattr(rlvr.models.loading, "_from_pretrained", note)
+    monkeypatch.setattr(rlvr.models.loading, "from_pretrained", note)
     chosen = settings(save_model(tmp_path), **{bits: True}, lora=lora())
     load_policy(chosen, seed=0, device=torch.device("cuda", 1))
     assert [found for found in asked if found is not None] == [{"": "cuda:1"}]

@@ -4,17 +4,16 @@ import pickle
 
 import pytest
 
+from rlvr.algorithms.objective import AlgorithmError
 from rlvr.core.errors import (
-    AlgorithmError,
     LineMemoryError,
     LockstepMemoryError,
     NonFiniteError,
     NonFiniteLogitsError,
     SamplingMemoryError,
-    StepError,
     VerifierError,
 )
-from rlvr.errors import UserError
+from rlvr.errors import StepError, UserError
 from rlvr.run.errors import in_the_users_words
 
 SENTENCES = {

@@ -56,7 +56,13 @@ class Meter(TorchDispatchMode):
 def demand(**changes):
     """Of a run of 64 rows of up to 100 tokens."""
     values = {"line_tokens": 100, "num_rows": 64, "max_batch_size": 64}
-    values |= {"activations": NOTHING, "keys_values_per_row": 0, "has_reference": False, "copy_dtype": None}
+    values |= {
+        "activations": NOTHING,
+        "keys_values_per_row": 0,
+        "num_references": 0,
+        "teacher_bytes": 0,
+        "copy_dtype": None,
+    }
     return Demand(**(values | changes))
 
 
@@ -69,7 +75,7 @@ def test_pitfall_33_weights_and_moments_are_planned_to_the_byte(changes):
     policy = tiny_policy(**changes)
     trainer = tiny_trainer(policy)
     update(trainer, tiny_batch(policy))
-    parts = plan_memory(policy, demand(has_reference=True, copy_dtype=torch.float32), setting=2048).parts
+    parts = plan_memory(policy, demand(num_references=1, copy_dtype=torch.float32), setting=2048).parts
     state = [value for values in trainer.optimizer.state.values() for value in values.values()]
     assert parts["gradients"] == held(p.grad for p in policy.parameters() if p.grad is not None)
     assert parts["optimizer"] == held(state)
@@ -83,7 +89,7 @@ def test_pitfall_33_weights_and_moments_are_planned_to_the_byte(changes):
 @pytest.mark.parametrize("kind", [{}, {"dtype": "bfloat16"}, {"load_in_4bit": True}, {"load_in_8bit": True}])
 def test_adapters_alone_have_gradients_and_need_no_reference(tmp_path, kind):
     policy = adapted(save_model(tmp_path / "model"), **kind)
-    parts = plan_memory(policy, demand(has_reference=True), setting=2048).parts
+    parts = plan_memory(policy, demand(num_references=1), setting=2048).parts
     trained = sum(p.numel() for p in policy.parameters())
     assert parts["gradients"] == 4 * trained
     assert parts["optimizer"] == 8 * trained + 4 * len(list(policy.parameters()))

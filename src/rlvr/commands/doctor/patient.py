@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rlvr.algorithms.objective import Objective
 from rlvr.chat.coding import Coder
 from rlvr.chat.rendering import Chat
 from rlvr.config import Config
-from rlvr.core.algorithms.objective import Objective
 from rlvr.core.batch import to_batch
 from rlvr.core.engine.base import OnToken
 from rlvr.core.env import Reply
@@ -187,7 +187,7 @@ class Patient:
         is a function of the weights."""
         own, policy = self.config.trainer.model_copy(update=settings), self.policy
         algorithm = self.config.algorithm.model_copy(update={"num_epochs": epochs, "num_minibatches": 1})
-        if "values" in algorithm.needs:
+        if "values" in algorithm.columns():
             critic = value_head(self.model.config.get_text_config().hidden_size).to(self.model.device)
             policy = replace(policy, value_head=critic)
         return Trainer(

@@ -4,8 +4,8 @@ import os
 import shutil
 from dataclasses import replace
 
+from rlvr.algorithms.losses import kl_estimate, mismatch_log_weight
 from rlvr.commands.doctor.patient import Patient, difference, skip, verdict
-from rlvr.core.algorithms.losses import kl_estimate, mismatch_log_weight
 from rlvr.core.batch import to_batch
 from rlvr.models.devices import in_bf16
 from rlvr.models.loading import load_policy

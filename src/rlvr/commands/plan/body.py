@@ -99,7 +99,7 @@ def plan(
 def predict(config: Config, measured: Measured, machines: Machines) -> Prediction:
     """Seconds of a step and of the run."""
     rollout, algorithm, trainer = config.rollout, config.algorithm, config.trainer
-    dead, extra = 1 - measured.trained_share, algorithm.refills or 0
+    dead, extra = 1 - measured.trained_share, rollout.refills(algorithm) or 0
     work = Workload(
         prompts=round(rollout.prompts_per_step * sum(dead**n for n in range(extra + 1))),  # dead groups are replaced
         group_size=rollout.group_size,

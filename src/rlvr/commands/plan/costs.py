@@ -147,7 +147,7 @@ class Bench:
             groups = tuple(run.rollouts.run(source.sample(range(num_groups), step=0)))
         batch = to_batch(groups)
         with clock("scoring"):
-            batch = run.trainer.score(batch)
+            batch = run.trainer.score(batch, groups)
         with clock("advantages"):
             batch = run.objective.advantages(batch)
         num_trained = int(run.objective.has_gradient(batch).sum())
@@ -311,7 +311,7 @@ def measure(config: Config, *, gpus: int = 1, seconds: float = 10.0, functions: 
         folder = RunFolder(root=Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rlvr-plan-"))))
         console = stack.enter_context(Console("none", 1, 1))
         tasks = stack.enter_context(open_tasks(config, config.model.family(), functions or {}))
-        notes += tasks.check_training(config.reward.max_error_share)
+        notes += tasks.check_training(config)
         setup = Setup(config=alone, tasks=tasks, folder=folder, console=console)
         check_demonstrations(config, tasks)
         policy = pretrained_policy(config, tasks) or random_policy(setup)

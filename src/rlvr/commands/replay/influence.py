@@ -19,12 +19,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from rlvr.algorithms.objective import Objective
 from rlvr.commands.replay.repeat import Progress, Repeated, State
-from rlvr.core.algorithms.objective import Objective
 from rlvr.core.batch import to_batch
-from rlvr.core.policy import Predictions
 from rlvr.core.trainer import Trainer
-from rlvr.types import TokenBatch
+from rlvr.types import Predictions, TokenBatch
 
 Weights = Mapping[str, Tensor]
 
@@ -59,7 +58,8 @@ def influences(made: Repeated, on_progress: Progress) -> list[Influence]:
     trainer, objective = made.run.trainer, made.run.objective
     with _in_float32(trainer):
         made.before.restore(trainer)
-        batch = objective.advantages(trainer.score(to_batch(made.sampled.groups)))
+        groups = made.sampled.groups
+        batch = objective.advantages(trainer.score(to_batch(groups), groups))
         steps = list(optimizer_steps(trainer, batch, made.step))
         length = _length({name: p.detach() - made.before.weights[name] for name, p in _named(trainer)})
         slope = slope_after(made, batch)

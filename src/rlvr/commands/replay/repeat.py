@@ -93,7 +93,7 @@ class Repeated:
 
     def rollouts(self, step: int, rollouts: SampledGroups, batch: TokenBatch) -> dict[str, float]:
         self.sampled, self.batch = rollouts, batch
-        return rollout_metrics(rollouts.groups, rollouts.num_refilled)
+        return rollout_metrics(rollouts.groups, rollouts.num_refilled, rollouts.num_dropped)
 
     def non_finite(self, step: int, batch: TokenBatch, error: NonFiniteError) -> Exception:
         return UserError(f"{error.what} of step {step} is not finite in the replay, and was in the run.")

@@ -132,7 +132,7 @@ def _update(run: TrainingRun, made: Repeated, batch: TokenBatch, parts: Mapping[
     trainer, samples = run.trainer, to_batch(made.sampled.groups)
     made.before.restore(trainer)
     before = trainer.predict(trainer.policy, samples).logprobs
-    metrics, _ = trainer.update(run.objective.advantages(trainer.score(batch)), made.step - 1)
+    metrics, _ = trainer.update(run.objective.advantages(trainer.score(batch, made.sampled.groups)), made.step - 1)
     change = trainer.predict(trainer.policy, samples).logprobs - before
     metrics = {name: value for name, value in metrics.items() if name.startswith(OF_UPDATE)}
     moved = {name: math.expm1(change[mask].double().mean().item()) for name, mask in parts.items()}

@@ -65,7 +65,7 @@ def train(config: Config, stopped: Stopped = lambda: False, functions: Functions
         if config.trainer.strategy != "single":
             console.note(f"processes: {world.size}, trainer.strategy={config.trainer.strategy}")
         tasks = stack.enter_context(open_tasks(config, config.model.family(), functions or {}))
-        for line in tasks.check_training(config.reward.max_error_share):
+        for line in tasks.check_training(config):
             console.note(line)
         check_demonstrations(config, tasks)
         policy = pretrained_policy(config, tasks)

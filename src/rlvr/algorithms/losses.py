@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rlvr.core.algorithms.weights import within
+from rlvr.algorithms.weights import within
 
 if TYPE_CHECKING:
     from torch import Tensor

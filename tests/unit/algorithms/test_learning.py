@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlvr.core.policy import Predictions
-from rlvr.types import TokenBatch
-from tests.unit.core.algorithms.cases import NAMES, OWN_NAME, algorithm, batch_of, loss_of, ragged_batch
+from rlvr.types import Predictions, TokenBatch
+from tests.unit.algorithms.cases import NAMES, OWN_NAME, algorithm, batch_of, loss_of, ragged_batch
 
 pytestmark = pytest.mark.slow
 

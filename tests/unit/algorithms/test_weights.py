@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rlvr.core.algorithms.weights import longest_turn, loss_weights
+from rlvr.algorithms.weights import longest_turn, loss_weights
 from rlvr.types import TokenBatch
-from tests.unit.core.algorithms.cases import MODES, NAMES, algorithm, loss_of, noisy, ragged_batch, rows_of, take
+from tests.unit.algorithms.cases import MODES, NAMES, algorithm, loss_of, noisy, ragged_batch, rows_of, take
 
 EVERY_TERM = {"kl_coef": 0.1, "entropy_coef": 0.01, "mismatch_correction": "truncate", "truncated": "mask"}
 

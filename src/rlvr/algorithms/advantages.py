@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from rlvr.core.algorithms.weights import sampled_tokens, sum_within, within
+from rlvr.algorithms.weights import sampled_tokens, sum_within, within
 from rlvr.types import TokenBatch
 
 if TYPE_CHECKING:

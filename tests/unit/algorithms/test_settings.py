@@ -11,12 +11,12 @@ import pytest
 from pydantic import ValidationError
 
 from rlvr import registry
+from rlvr.algorithms import Algorithm, Critic, advantages, losses
 from rlvr.conditions import condition
-from rlvr.core.algorithms import Algorithm, Critic, advantages, losses
 from rlvr.core.settings import RolloutSettings
 from rlvr.errors import ConfigError
 from rlvr.settings import dumped, only_if, validated
-from tests.unit.core.algorithms.cases import CORRECTIONS, MODES, NAMES, OWN_NAME, ROOT, algorithm
+from tests.unit.algorithms.cases import CORRECTIONS, MODES, NAMES, OWN_NAME, ROOT, algorithm
 
 DOCS = ROOT / "docs" / "algorithms.md"
 METHODS = ("advantages", "surrogate", "value_loss")
@@ -43,7 +43,7 @@ def run(**rollout: Any) -> SimpleNamespace:
 def test_all_algorithms_are_found_without_loading_torch() -> None:
     code = "import sys; from rlvr import registry; print(*registry.names('algorithm')); print('torch' in sys.modules)"
     names, torch_is_loaded = subprocess.check_output([sys.executable, "-c", code], text=True).splitlines()
-    assert set(names.split()) == set(NAMES)
+    assert set(names.split()) == {*NAMES, "distill"}  # whose advantages are no function of the reward: test_distill.py
     assert torch_is_loaded == "False"
 
 
@@ -77,7 +77,7 @@ def test_defaults(name: str, differing: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "overrides", "needs"),
+    ("name", "overrides", "columns"),
     [
         ("grpo", {"num_epochs": 1}, set()),
         ("grpo", {"num_epochs": 2}, {"old_logprobs"}),
@@ -89,8 +89,8 @@ def test_defaults(name: str, differing: dict[str, Any]) -> None:
         ("ppo", {"num_epochs": 1}, {"values"}),
     ],
 )
-def test_needs(name: str, overrides: dict[str, object], needs: set[str]) -> None:
-    assert algorithm(name, **overrides).algorithm.needs == needs
+def test_columns(name: str, overrides: dict[str, object], columns: set[str]) -> None:
+    assert algorithm(name, **overrides).algorithm.columns().keys() == columns
 
 
 def test_what_the_loop_asks() -> None:

@@ -8,12 +8,11 @@ import torch
 from torch import Tensor
 
 from rlvr import imports, registry
-from rlvr.core.algorithms.objective import LossTerms, Objective
-from rlvr.core.policy import Predictions
+from rlvr.algorithms.objective import LossTerms, Objective
 from rlvr.settings import validated
-from rlvr.types import TokenBatch
+from rlvr.types import Predictions, TokenBatch
 
-ROOT = Path(__file__).resolve().parents[4]
+ROOT = Path(__file__).resolve().parents[3]
 MAX_COMPLETION_TOKENS = 16
 NAMES = ("grpo", "dr_grpo", "dapo", "rloo", "reinforce_pp", "gspo", "cispo", "ppo")
 OWN_NAME = "my_algorithm:Reinforce"  # examples/own/my_algorithm.py
@@ -96,7 +95,9 @@ def ragged_batch(seed: int = 0, num_ids: int = 5) -> TokenBatch:
 
 def take(batch: TokenBatch, rows: Tensor) -> TokenBatch:
     """Some rows of a batch, in the given order."""
-    return replace(batch, **{f.name: x[rows] for f in fields(batch) if (x := getattr(batch, f.name)) is not None})
+    columns = {name: x[rows] for name, x in batch.columns.items()}
+    arrays = {f.name: x for f in fields(batch) if isinstance(x := getattr(batch, f.name), Tensor)}
+    return replace(batch, columns=columns, **{name: x[rows] for name, x in arrays.items()})
 
 
 def noisy(batch: TokenBatch, seed: int = 1) -> Predictions:

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlvr.core.algorithms.advantages import (
+from rlvr.algorithms.advantages import (
     discounted_suffix_sums,
     is_dead_group,
     normalize_over_tokens,
@@ -15,7 +15,7 @@ from rlvr.core.algorithms.advantages import (
     token_returns,
 )
 from rlvr.types import TokenBatch
-from tests.unit.core.algorithms.cases import NAMES, algorithm, batch_of, ragged_batch
+from tests.unit.algorithms.cases import NAMES, algorithm, batch_of, ragged_batch
 
 EPSILON = 1e-4
 GROUPS = ("grpo", "dr_grpo", "dapo", "rloo", "gspo", "cispo")

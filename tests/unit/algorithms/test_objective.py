@@ -8,13 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from rlvr.algorithms.advantages import Estimate
 from rlvr.algorithms.grpo import Grpo
-from rlvr.core.algorithms.advantages import Estimate
-from rlvr.core.algorithms.losses import Surrogate
-from rlvr.core.algorithms.objective import LossTerms, Objective
-from rlvr.core.errors import AlgorithmError
-from rlvr.core.policy import Predictions
-from tests.unit.core.algorithms.cases import (
+from rlvr.algorithms.losses import Surrogate
+from rlvr.algorithms.objective import AlgorithmError, LossTerms, Objective
+from rlvr.types import Predictions
+from tests.unit.algorithms.cases import (
     CORRECTIONS,
     MODES,
     NAMES,
@@ -55,7 +54,7 @@ def test_pitfall_21_nothing_differs_before_the_first_update(name: str, num_epoch
 @pytest.mark.parametrize("name", NAMES)
 def test_pitfall_22_after_an_update_the_ratio_is_not_one(name: str):
     batch, chosen = ragged_batch(), algorithm(name)
-    assert "old_logprobs" in chosen.algorithm.needs
+    assert "old_logprobs" in chosen.algorithm.columns()
     batch = replace(batch, behavior_logprobs=batch.behavior_logprobs - 5.0)  # must not be taken for the old policy
     found = means(loss_of(chosen, chosen.advantages(batch), current(batch) + 0.1))
     assert found["ratio"] == pytest.approx(1.105170918)
@@ -65,7 +64,7 @@ def test_pitfall_22_after_an_update_the_ratio_is_not_one(name: str):
 def test_pitfall_22_old_logprobs_are_demanded_not_guessed():
     batch, chosen = ragged_batch(), algorithm("grpo")
     scored = replace(chosen.advantages(batch), old_logprobs=None)
-    with pytest.raises(ValueError, match="needs"):
+    with pytest.raises(ValueError, match="no old_logprobs"):
         loss_of(chosen, scored, current(batch))
 
 
@@ -187,7 +186,7 @@ def test_pitfall_22_with_one_update_the_correction_acts_alone():
     found = []
     for num_epochs in (1, 2):
         chosen = algorithm("grpo", num_epochs=num_epochs, mismatch_correction="truncate")
-        assert ("old_logprobs" in chosen.algorithm.needs) == (num_epochs == 2)
+        assert ("old_logprobs" in chosen.algorithm.columns()) == (num_epochs == 2)
         scored = batch if num_epochs == 2 else replace(batch, old_logprobs=None)
         logprobs = current(batch)
         terms = loss_of(chosen, scored, logprobs)

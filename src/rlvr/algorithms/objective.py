@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlvr.core.algorithms.advantages import Estimate
-from rlvr.core.algorithms.algorithm import Algorithm, Critic
-from rlvr.core.algorithms.losses import (
+from rlvr.algorithms.advantages import Estimate
+from rlvr.algorithms.algorithm import Algorithm, Critic
+from rlvr.algorithms.losses import (
     MIN_LOGPROB,
     Surrogate,
     bounded_log_ratio,
@@ -22,11 +22,19 @@ from rlvr.core.algorithms.losses import (
     mismatch_log_weight,
     mismatch_weight,
 )
-from rlvr.core.algorithms.weights import longest_turn, loss_weights, sampled_tokens, trained_tokens, within
-from rlvr.core.errors import AlgorithmError
-from rlvr.core.policy import Predictions
-from rlvr.errors import UserError
-from rlvr.types import TokenBatch
+from rlvr.algorithms.weights import longest_turn, loss_weights, sampled_tokens, trained_tokens, within
+from rlvr.errors import StepError, UserError
+from rlvr.types import Predictions, TokenBatch
+
+
+@dataclass(eq=False)
+class AlgorithmError(StepError):
+    """A method of the user's algorithm raised, or returned what it must not."""
+
+    algorithm: str
+    method: str
+    problem: str
+    text = "algorithm {algorithm}: its method {method} {problem}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,9 +72,9 @@ class Objective:
     def advantages(self, batch: TokenBatch) -> TokenBatch:
         """The whole batch with shaped rewards and KL cost turned into advantages (and returns), 0 outside the loss.
 
-        Raises ValueError if the batch lacks what `algorithm.needs` names.
+        Raises ValueError if the batch lacks a column of the algorithm.
         """
-        for name in self.algorithm.needs:
+        for name in self.algorithm.columns():
             required(batch, name)
         sampled, trained = sampled_tokens(batch), self.trained(batch)
         rewards, num_tokens = within(batch.rewards, batch.valid), longest_turn(batch.loss_mask, batch.episodes)
@@ -106,7 +114,13 @@ class Objective:
         With another loss term, every token in the loss counts, even with advantage 0.
         """
         trained = self.trained(batch)
-        return (trained if self.coefs else trained & (required(batch, "advantages") != 0)).any(1)
+        every = self.coefs or self.reads_more
+        return (trained if every else trained & (required(batch, "advantages") != 0)).any(1)
+
+    @property
+    def reads_more(self) -> bool:
+        """Whether the loss of a token depends on more than `surrogate` is given."""
+        return type(self.algorithm).token_loss is not Algorithm.token_loss
 
     def loss(self, rows: TokenBatch, weights: Tensor, predicted: Predictions) -> LossTerms:
         """sum over tokens of weight x (policy + kl_coef KL - entropy_coef entropy + value_coef value).
@@ -117,22 +131,26 @@ class Objective:
         Raises ValueError if the rows lack an input of a term.
         """
         algorithm, mask = self.algorithm, weights > 0
-        needs, predicted = algorithm.needs, predicted.map(lambda x: within(x, mask))
+        columns, predicted = algorithm.columns(), predicted.map(lambda x: within(x, mask))
         current = predicted.logprobs.clamp(min=MIN_LOGPROB)
         # with one update per batch the old policy is the current one
-        old = within(required(rows, "old_logprobs"), mask) if "old_logprobs" in needs else current
+        old = within(required(rows, "old_logprobs"), mask) if "old_logprobs" in columns else current
         log_ratio, extreme = bounded_log_ratio(current, old.detach())
         log_weight, odd = mismatch_log_weight(old.detach(), within(rows.behavior_logprobs, mask))
         clamped = extreme | odd
 
         # loss per token: the policy's, then the other terms
         given = (log_ratio, current, within(required(rows, "advantages"), mask))
-        policy = _checked(algorithm, "surrogate", (*given, mask), Surrogate, mask, given)
+        method, inputs = "surrogate", (*given, mask)
+        if self.reads_more:
+            seen, of_rows = predicted._replace(logprobs=current), replace(rows, advantages=given[-1])
+            method, inputs = "token_loss", (log_ratio, seen, of_rows, mask)
+        policy = _checked(algorithm, method, inputs, Surrogate, mask, given)
         weight = mismatch_weight(log_weight, mask, algorithm.mismatch_correction)
         factor = mismatch_factor(weight, algorithm.mismatch_correction, algorithm.mismatch_cap)
         per_token = policy_loss = policy.loss * factor
         terms = {"entropy": predicted.entropy}
-        if "reference_logprobs" in needs:
+        if "reference_logprobs" in columns:
             to_reference, far = bounded_log_ratio(current, within(required(rows, "reference_logprobs"), mask))
             terms["kl"], clamped = kl_estimate(to_reference, algorithm.kl_estimator), clamped | far
             terms["reference_kl"] = kl_estimate(to_reference, "k3")
@@ -203,7 +221,7 @@ def _checked(
 
 
 def required(batch: TokenBatch, name: str) -> Tensor:
-    """`batch.name`, or ValueError if it is missing: not scored, or advantages not computed yet."""
-    if (x := getattr(batch, name)) is None:
-        raise ValueError(f"the batch has no {name}: score it with what the algorithm needs, then set advantages")
+    """A field or column, or ValueError if it is missing: not scored, or advantages not computed yet."""
+    if (x := getattr(batch, name, batch.columns.get(name))) is None:
+        raise ValueError(f"the batch has no {name}: score it, then set advantages")
     return x

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlvr.core.algorithms.losses import (
+from rlvr.algorithms.losses import (
     MAX_LOG_RATIO,
     bounded_log_ratio,
     clip,
@@ -19,8 +19,8 @@ from rlvr.core.algorithms.losses import (
     mismatch_weight,
     sequence_log_ratio,
 )
-from rlvr.core.policy import Predictions
-from tests.unit.core.algorithms.cases import algorithm, batch_of
+from rlvr.types import Predictions
+from tests.unit.algorithms.cases import algorithm, batch_of
 
 INF = float("inf")
 

@@ -5,22 +5,25 @@
         def advantages(self, batch, penalties, mask): ...                   rewards -> an advantage per token
         def surrogate(self, log_ratio, logprobs, advantages, mask): ...     logprobs -> the policy loss per token
 
-KL, entropy, mismatch correction and aggregation are shared: `objective.py`.
+What it wants beside rewards and logprobs, such as a teacher's logprobs, is a column (`columns.py`). KL, entropy,
+mismatch correction and aggregation are shared: `objective.py`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import model_validator
 
-from rlvr.core.algorithms.advantages import Estimate
-from rlvr.core.algorithms.losses import Surrogate, clip
+from rlvr.algorithms.advantages import Estimate
+from rlvr.algorithms.columns import START, Column, Logprobs, OfPolicy
+from rlvr.algorithms.losses import Surrogate, clip
 from rlvr.errors import ConfigError
 from rlvr.run_view import RunView
 from rlvr.settings import Component, NonNegativeFloat, setting, wrong
-from rlvr.types import TokenBatch
+from rlvr.types import Predictions, TokenBatch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -76,6 +79,7 @@ class Algorithm(Component, ABC):
     group: ClassVar[str] = "algorithm"
     compares_groups: ClassVar[bool] = False  # the baseline is the group's: needs at least two completions
     returns_per_token: ClassVar[bool] = False  # potential-based shaping has an effect
+    default_group_size: ClassVar[int | None] = None  # of rollout.group_size, where it is not that section's own
 
     aggregation: Aggregation = "token_mean"
     kl_coef: NonNegativeFloat = setting(0.0, "weight of the KL to the frozen starting policy; 0: no reference model")
@@ -119,6 +123,27 @@ class Algorithm(Component, ABC):
         masked tokens. The gradient flows through `log_ratio` and `logprobs` only.
         """
 
+    def token_loss(self, log_ratio: Tensor, predicted: Predictions, rows: TokenBatch, mask: Tensor) -> Surrogate:
+        """As `surrogate`, for a loss that reads more: `predicted` (logprobs and entropy [b, T], with gradient) and the
+        columns of the `rows`. An algorithm that overrides it gets every token, also those without an advantage."""
+        assert rows.advantages is not None, "set before the loss, 0 outside of it"
+        return self.surrogate(log_ratio, predicted.logprobs, rows.advantages, mask)
+
+    def columns(self) -> Mapping[str, Column]:
+        """What the trainer computes before `advantages`, by name; extend it with `super().columns() | {...}`.
+
+        With one update per batch the old policy is the current one: the update's own pass gives the ratio (1) and the
+        mismatch weights. A KL in the reward needs old logprobs before the update.
+        """
+        found: dict[str, Column] = {}
+        if self.num_epochs * self.num_minibatches > 1 or self.kl_coef_in("reward") > 0:
+            found["old_logprobs"] = OfPolicy("logprobs")
+        if self.kl_coef > 0:
+            found["reference_logprobs"] = Logprobs(START)
+        if isinstance(self, Critic):
+            found["values"] = OfPolicy("values")
+        return found
+
     def shaped_rewards(self, rewards: Tensor, num_tokens: Tensor, max_completion_tokens: int) -> Tensor:
         """Rewards [B] before any statistics; `num_tokens` [B] is the length of the episode's longest completion."""
         return rewards
@@ -129,24 +154,10 @@ class Algorithm(Component, ABC):
 
     @property
     def refills(self) -> int | None:
-        """Rounds of replacement for groups with equal rewards (dynamic sampling); None: keep them."""
+        """Rounds of replacement for groups with equal rewards, unless the rollout settings say; None: keep them."""
         return None
 
     # Derived from the settings.
-
-    @property
-    def needs(self) -> frozenset[str]:
-        """Names among old_logprobs, reference_logprobs and values that the trainer computes before `advantages`.
-
-        With one update per batch the old policy is the current one: the update's own pass gives the ratio (1) and the
-        mismatch weights. A KL in the reward needs old logprobs before the update.
-        """
-        wanted = {
-            "old_logprobs": self.num_epochs * self.num_minibatches > 1 or self.kl_coef_in("reward") > 0,
-            "reference_logprobs": self.kl_coef > 0,
-            "values": isinstance(self, Critic),
-        }
-        return frozenset(name for name, needed in wanted.items() if needed)
 
     @property
     def divides_by_std(self) -> bool:

@@ -1,0 +1,162 @@
+"""What methods cost until they reach a target: steps, sampled tokens, CPU seconds. A subcommand an experiment.
+
+    python benchmarks/methods.py sampler [--seeds 1-5] [--output methods.jsonl] [KEY=VALUE ...]
+
+    sampler   which prompts, which groups: expressions of 1 to 4 operators, four ways to choose
+
+A run stops at the first evaluation that reaches the target. Tokens are all that were sampled for training, also those
+of replaced groups; seconds are the process's from the first step on, without evaluations. Each line of the output is a
+run; runs that it has already are not made again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import rlvr.run.assemble
+from rlvr.commands.train.body import train
+from rlvr.config.compose import load_config
+from rlvr.core.rollout import RolloutSource
+from rlvr.tracking.jsonl import read_metrics
+from rlvr.types import Group
+
+QUIET = ("tracker.console=none", "tracker.rollouts_every=null", "trainer.checkpoint_every=null")
+
+MIXED = (
+    *("task.complexity_range=[1,4]", "task.complexity_weights=null", "task.eval_complexity_weights=null"),
+    *("trainer.max_steps=60", "evaluation.every=2"),
+)
+SAMPLERS = {
+    "uniform": (),
+    "pass_rate": ("sampler=pass_rate",),
+    "drop": ("rollout.dead_groups=drop",),
+    "refill": ("rollout.dead_groups=refill",),
+    "pass_rate, refill": ("sampler=pass_rate", "rollout.dead_groups=refill"),
+}
+
+
+class Meter:
+    """Counts what a run samples and computes for training, and stops it at the target."""
+
+    def __init__(self, folder: Path, metric: str, target: float) -> None:
+        self.metrics, self.metric, self.target = folder / "metrics.jsonl", metric, target
+        self.tokens, self.evaluation_s, self.start = 0, 0.0, 0.0
+        self._sample, self._evaluate = RolloutSource.sample, rlvr.run.assemble.evaluate
+
+    async def sample(self, source: RolloutSource, indices: Sequence[int], *, step: int) -> list[Group]:
+        self.start = self.start or time.process_time() - self.evaluation_s
+        groups = await self._sample(source, indices, step=step)
+        turns = [turn for group in groups for episode in group.episodes for turn in episode.turns]
+        self.tokens += sum(len(turn.completion.token_ids) for turn in turns)
+        return groups
+
+    def evaluate(self, *arguments: Any) -> dict[str, float]:
+        begin = time.process_time()
+        metrics = self._evaluate(*arguments)
+        self.evaluation_s += time.process_time() - begin
+        return metrics
+
+    def accuracies(self) -> dict[str, float]:
+        """By step."""
+        return {f"{row['step']:.0f}": row[self.metric] for row in read_metrics(self.metrics) if self.metric in row}
+
+    def stopped(self) -> bool:
+        return self.start > 0 and [*self.accuracies().values()][-1] >= self.target
+
+    @property
+    def cpu_s(self) -> float:
+        return time.process_time() - self.start - self.evaluation_s
+
+
+def measure(config_name: str, words: Sequence[str], seed: int, target: float) -> dict[str, Any]:
+    """One run: its accuracies by step, whether it reached the target, and what it cost until then."""
+    with tempfile.TemporaryDirectory() as parent:
+        folder = Path(parent) / "run"
+        config = load_config([*QUIET, *words, f"seed={seed}", f"run_dir={folder}"], config_name=config_name)
+        meter = Meter(folder, f"eval/{config.task.label}/accuracy", target)
+
+        async def sample(source: RolloutSource, indices: Sequence[int], *, step: int) -> list[Group]:
+            return await meter.sample(source, indices, step=step)
+
+        with (
+            mock.patch.object(RolloutSource, "sample", sample),
+            mock.patch.object(rlvr.run.assemble, "evaluate", meter.evaluate),
+        ):
+            steps = train(config, meter.stopped).num_steps
+        accuracies = meter.accuracies()
+    reached = [*accuracies.values()][-1] >= target
+    cost = {"steps": steps, "tokens": meter.tokens, "cpu_s": round(meter.cpu_s, 1)}
+    return {"seed": seed, "target": target, "reached": reached, **cost, "accuracies": accuracies}
+
+
+def runs_of(experiment: str, methods: dict[str, tuple[str, ...]], args: argparse.Namespace, **options: Any) -> None:
+    """Measure each method with each seed, what is not in the output yet, and print the table."""
+    output: Path = args.output
+    runs = [json.loads(line) for line in output.read_text().splitlines()] if output.exists() else []
+    runs = [one for one in runs if one["experiment"] == experiment]
+    done = {(one["method"], one["seed"]) for one in runs}
+    for seed in args.seeds:
+        for method, words in methods.items():
+            if (method, seed) not in done:
+                found = measure(words=(*words, *args.more), seed=seed, **options)
+                runs.append({"experiment": experiment, "method": method, **found})
+                with output.open("a") as file:
+                    file.write(f"{json.dumps(runs[-1])}\n")
+    print(table(runs, list(methods)))
+
+
+def table(runs: Sequence[dict[str, Any]], methods: Sequence[str]) -> str:
+    """Mean and range over the seeds that reached the target; the best accuracy over all."""
+    lines = ["| method | reached | steps | sampled tokens (k) | CPU s | best accuracy |", "|---|---|---|---|---|---|"]
+    for method in methods:
+        own = [one for one in runs if one["method"] == method]
+        good = [one for one in own if one["reached"]]
+        best = [max(one["accuracies"].values()) for one in own]
+        costs = [
+            spread([one[key] / scale for one in good]) for key, scale in (("steps", 1), ("tokens", 1e3), ("cpu_s", 1))
+        ]
+        lines.append(f"| {method} | {len(good)} of {len(own)} | {' | '.join(costs)} | {spread(best, '.3f')} |")
+    return "\n".join(lines)
+
+
+def spread(values: Sequence[float], digits: str = ".0f") -> str:
+    if not values:
+        return "-"
+    return f"{statistics.mean(values):{digits}} ({min(values):{digits}} - {max(values):{digits}})"
+
+
+def sampler(args: argparse.Namespace) -> None:
+    """Prompts by pass rate, and dead groups kept, dropped or replaced."""
+    methods = {name: (*MIXED, *words) for name, words in SAMPLERS.items()}
+    runs_of("sampler", methods, args, config_name="rpn", target=0.9)
+
+
+EXPERIMENTS = {"sampler": sampler}
+
+
+def numbers(text: str) -> list[int]:
+    """`1-3` or `1,2,4`."""
+    first, dash, last = text.partition("-")
+    return [*range(int(first), int(last) + 1)] if dash else [int(part) for part in text.split(",")]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("experiment", choices=EXPERIMENTS)
+    parser.add_argument("--seeds", type=numbers, default=[1, 2, 3, 4, 5])
+    parser.add_argument("--output", type=Path, default=Path("methods.jsonl"))
+    parser.add_argument("more", nargs="*", metavar="KEY=VALUE")
+    args = parser.parse_args()
+    EXPERIMENTS[args.experiment](args)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The samplers of `sampler=NAME`: which prompts are drawn, on the interface of `base.py`."""

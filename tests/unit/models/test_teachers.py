@@ -1,0 +1,60 @@
+"""A teacher reads the policy's token ids, so it must have them."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from rlvr.errors import UserError
+from rlvr.models.policy import HubPolicy
+from rlvr.models.scratch import build_tokenizer
+from rlvr.models.teachers import load_teacher, teacher_bytes
+from tests.unit.core.tiny import SIZES, VOCABULARY, plain_logprobs, tiny_batch, tiny_model, tiny_policy
+
+
+def saved(folder: Path, words: tuple[str, ...], **changes: object) -> str:
+    HubPolicy(model=tiny_model(**changes), tokenizer=build_tokenizer(words)).save(folder)
+    return str(folder)
+
+
+def test_a_teacher_is_frozen_and_the_folder_s_model(tmp_path: Path) -> None:
+    student, name = tiny_policy("qwen3"), saved(tmp_path, VOCABULARY)
+    teacher = load_teacher(name, student, torch.float32)
+    batch = tiny_batch(student)
+    assert torch.equal(plain_logprobs(teacher, batch), plain_logprobs(tiny_policy(), batch))
+    assert not any(p.requires_grad for p in teacher.model.parameters())
+    assert load_teacher(name, student, torch.bfloat16).dtype == torch.bfloat16
+
+
+def test_more_tokens_than_the_student_s_do_no_harm(tmp_path: Path) -> None:
+    words = (*VOCABULARY, "<more>")
+    load_teacher(saved(tmp_path, words, vocab_size=len(words)), tiny_policy(), torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ((*VOCABULARY[:4], "5", "6", *(w for w in VOCABULARY[4:] if w not in "56")), "'+' is 4 here and is 6 there"),
+        (VOCABULARY[:-1], "'11' is 16 here and is missing there, one of 1 of 17 tokens"),
+    ],
+)
+def test_another_tokenizer_is_named_with_its_first_token(words: tuple[str, ...], sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError) as refused:
+        load_teacher(saved(tmp_path, words), tiny_policy(), torch.float32)
+    assert str(refused.value).startswith(f"the teacher's ids are not the student's: {sentence}")
+
+
+def test_a_model_of_fewer_ids_than_its_tokenizer_is_refused(tmp_path: Path) -> None:
+    name = saved(tmp_path, VOCABULARY, vocab_size=len(VOCABULARY) - 2)
+    with pytest.raises(UserError, match="knows 15 token ids and the policy's go up to 16"):
+        load_teacher(name, tiny_policy(), torch.float32)
+
+
+def test_its_size_is_known_before_it_is_loaded(tmp_path: Path) -> None:
+    name = saved(tmp_path, VOCABULARY)
+    loaded = load_teacher(name, tiny_policy(), torch.float32)
+    size = sum(p.nbytes for p in loaded.model.parameters())
+    assert teacher_bytes(name, torch.float32) == size > 4 * SIZES["vocab_size"]
+    assert teacher_bytes(name, torch.bfloat16) == size // 2
+    (tmp_path / "model.safetensors").unlink()
+    assert teacher_bytes(name, torch.float32) == size
