@@ -14,9 +14,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from rlvr.algorithms.sft import train_supervised
 from rlvr.commands.train.body import train
 from rlvr.config.compose import load_config
+from rlvr.core.supervised import train_supervised
 from rlvr.core.world import World
 from rlvr.run import tuning
 from tests.ranks import Ranks

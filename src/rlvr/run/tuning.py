@@ -3,17 +3,19 @@
 from collections.abc import Sequence
 from functools import partial
 
-from rlvr.algorithms.sft import Sft, num_steps, train_supervised
+from rlvr.algorithms.objective import Objective
+from rlvr.algorithms.sft import Sft
 from rlvr.config import Config
-from rlvr.core.algorithms.objective import Objective
 from rlvr.core.episode import ChatModel
 from rlvr.core.errors import NonFiniteError
 from rlvr.core.executor import Executor
 from rlvr.core.packing import Packing
 from rlvr.core.rollout import RolloutSource, check_errors
+from rlvr.core.supervised import num_steps, train_supervised
 from rlvr.core.trainer import Trainer
 from rlvr.errors import ConfigError, UserError
 from rlvr.models.devices import in_bf16, line_columns
+from rlvr.models.layout import choose_layout
 from rlvr.models.loading import load_policy
 from rlvr.models.policy import HubPolicy
 from rlvr.models.weight_cache import content_key
@@ -34,7 +36,6 @@ from rlvr.scale.fsdp import make_parallel
 from rlvr.seeding import derive_seed
 from rlvr.settings import dumped
 from rlvr.tasks.demonstrations import all_encoded, right_ones, token_ids
-from rlvr.training.layout import choose_layout
 from rlvr.types import Episode, Group
 
 

@@ -3,7 +3,7 @@
 import time
 from dataclasses import replace
 
-from rlvr.algorithms.sft import num_steps
+from rlvr.core.supervised import num_steps
 from rlvr.errors import UserError
 from rlvr.models.policy import HubPolicy
 from rlvr.run.policies import Setup, warmed

@@ -7,10 +7,11 @@ from collections import Counter
 import pytest
 import torch
 
-from rlvr.algorithms import sft
-from rlvr.algorithms.sft import Sft, num_steps, train_supervised
-from rlvr.core.algorithms.objective import Objective
+from rlvr.algorithms.objective import Objective
+from rlvr.algorithms.sft import Sft
+from rlvr.core import supervised
 from rlvr.core.batch import to_batch
+from rlvr.core.supervised import num_steps, train_supervised
 from rlvr.core.trainer import Trainer
 from rlvr.models.policy import HubPolicy
 from rlvr.types import Completion, Episode, StopReason
@@ -71,7 +72,7 @@ def test_every_epoch_sees_every_example_once(monkeypatch: pytest.MonkeyPatch) ->
             batches.append([EXAMPLES.index(one) for one in groups[0].episodes])
             return to_batch(groups)
 
-        monkeypatch.setattr(sft, "to_batch", noted)
+        monkeypatch.setattr(supervised, "to_batch", noted)
         losses = train_supervised(trainer_of(tiny_policy()), EXAMPLES, num_epochs=4, batch_size=2, seed=seed)
         assert len(list(losses)) == num_steps(len(EXAMPLES), num_epochs=4, batch_size=2) == 6
         return batches
