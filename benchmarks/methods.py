@@ -3,6 +3,7 @@
     python benchmarks/methods.py sampler [--seeds 1-5] [--output methods.jsonl] [KEY=VALUE ...]
 
     sampler   which prompts, which groups: expressions of 1 to 4 operators, four ways to choose
+    distill   a teacher's logprobs instead of the reward, or beside it; the teacher is a run of GRPO with another seed
 
 A run stops at the first evaluation that reaches the target. Tokens are all that were sampled for training, also those
 of replaced groups; seconds are the process's from the first step on, without evaluations. Each line of the output is a
@@ -139,7 +140,27 @@ def sampler(args: argparse.Namespace) -> None:
     runs_of("sampler", methods, args, config_name="rpn", target=0.9)
 
 
-EXPERIMENTS = {"sampler": sampler}
+def distill(args: argparse.Namespace) -> None:
+    """On-policy distillation from a trained run, beside GRPO on the same starts."""
+    teacher = args.output.parent / "teacher"
+    if not (teacher / "final").is_dir():
+        words = ["seed=100", "trainer.max_steps=40", f"run_dir={teacher}", *QUIET]
+        accuracy = train(load_config(words, config_name="rpn")).metrics["eval/rpn/accuracy"]
+        print(f"teacher: held-out accuracy {accuracy:.3f}")
+    named = ("algorithm=distill", f"algorithm.teacher={teacher}", "evaluation.every=2", "trainer.max_steps=90")
+    methods = {
+        "GRPO, 32 x 8": ("evaluation.every=1", "trainer.max_steps=60"),
+        "GRPO, 4 x 8": ("evaluation.every=2", "trainer.max_steps=90", "rollout.prompts_per_step=4"),
+        "distill, 32 x 1": named,
+        "distill, 4 x 8": (*named, "rollout.prompts_per_step=4", "rollout.group_size=8"),
+        "distill + reward, 4 x 8": (
+            *(*named, "rollout.prompts_per_step=4", "rollout.group_size=8", "algorithm.reward_coef=1.0"),
+        ),
+    }
+    runs_of("distill", methods, args, config_name="rpn", target=0.95)
+
+
+EXPERIMENTS = {"sampler": sampler, "distill": distill}
 
 
 def numbers(text: str) -> list[int]:

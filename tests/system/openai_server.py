@@ -78,7 +78,7 @@ def serve(model: Model, *, fault: Misbehave = never, models: Sequence[str] | Fau
                 running += 1
                 server.most_at_once = max(server.most_at_once, running)
             found = self.path.endswith("/chat/completions")
-            wrong = fault(number, body) if found else error(404, "not found")
+            wrong = fault(number, body) or (None if found else error(404, "not found"))
             answer = wrong or Fault(body=json.dumps(_completion(body, model(body["messages"]))).encode())
             with lock:
                 running -= 1

@@ -31,6 +31,7 @@ TINY = split("""
 MORE = {  # what makes the command of a docstring short
     "my_shop": (*TINY, "rollout.group_size=4", "rollout.max_completion_tokens=32"),
     "my_algorithm": TINY,
+    "my_distillation": (*TINY, "algorithm.teacher=start"),
     "my_reward": TINY,
     "my_tracker": TINY,
     "my_sampler": (*TINY, "sampler.rise_at=0"),  # every step opens a level
@@ -45,6 +46,7 @@ MORE = {  # what makes the command of a docstring short
 MEASURED = {
     "my_shop": "eval/shop/accuracy",
     "my_algorithm": "loss/policy",
+    "my_distillation": "policy/teacher_kl",
     "my_reward": "reward/brief",
     "my_tracker": "reward/mean",
     "my_sampler": "rollout/episodes",
@@ -115,7 +117,7 @@ def well(finished: Sequence[Finished]) -> None:
 
 
 def test_each_file_is_short_and_says_how_it_is_started() -> None:
-    names = "my_algorithm my_retriever my_reward my_sampler my_settings my_shop my_tracker"
+    names = "my_algorithm my_distillation my_retriever my_reward my_sampler my_settings my_shop my_tracker"
     assert [file.stem for file in FILES] == names.split()
     for file in FILES:
         assert len(file.read_text().splitlines()) <= 60, file

@@ -233,3 +233,16 @@ def largest_logprob(folder: Path, prompt: list[int]) -> float:
     """Of the first greedy token, as transformers and peft say."""
     model = load_for_inference(str(folder)).model
     return model(torch.tensor([prompt])).logits[0, -1].log_softmax(-1).max().item()
+
+
+def test_a_served_teacher_teaches_as_a_loaded_one_does(start: Path, tmp_path: Path) -> None:
+    """The distance to the teacher of the first step, before anything differs; the run learns from the server alone."""
+    words = [*SMALL, *SCRATCH, HEADS, "algorithm=distill", "rollout.prompts_per_step=8", "rollout.group_size=1"]
+    words += ["warm_start.num_steps=40", "warm_start.final_phase_steps=0", "warm_start.warmup_steps=0"]
+    loaded = run_train(tmp_path / "loaded", *words, f"algorithm.teacher={start}").numbers
+    with vllm(start, "--served-model-name", "teacher") as server:
+        address = f"openai:{server.url}/v1#teacher"
+        served_one = run_train(tmp_path / "served", *words, f"algorithm.teacher='{address}'").numbers
+    assert loaded[1]["policy/teacher_kl"] > 0.01
+    for mine, other in zip(served_one[1:], loaded[1:], strict=True):
+        assert mine["policy/teacher_kl"] == pytest.approx(other["policy/teacher_kl"], abs=1e-3)

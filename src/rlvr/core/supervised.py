@@ -1,12 +1,29 @@
-"""Supervised training on right episodes, by the trainer of RL."""
+"""Supervised training by the trainer of RL: advantage 1 for every token of a right episode, in packed microbatches."""
 
 import random
 from collections.abc import Iterator, Sequence
 
+import torch
+
+from rlvr.algorithms.advantages import Estimate
+from rlvr.algorithms.algorithm import Algorithm
+from rlvr.algorithms.losses import Surrogate
 from rlvr.core.batch import to_batch
 from rlvr.core.trainer import Trainer
 from rlvr.seeding import derive_seed
 from rlvr.types import Episode, Example, Group
+
+
+class Sft(Algorithm):
+    """The loss is the mean negative logprob of the completions' tokens. Chosen by no name: see `warm_start`."""
+
+    def advantages(self, batch, penalties, mask):
+        return Estimate(advantages=torch.ones_like(penalties))
+
+    def surrogate(self, log_ratio, logprobs, advantages, mask):
+        never = torch.zeros_like(mask)
+        ratio = log_ratio.detach().exp()
+        return Surrogate(loss=-advantages * logprobs, ratio=ratio, clipped_low=never, clipped_high=never)
 
 
 def num_steps(num_examples: int, *, num_epochs: int, batch_size: int) -> int:

@@ -119,7 +119,7 @@ def make_trainer(
     policy: HubPolicy,
     objective: Objective,
     packing: Packing,
-    others: Mapping[str, LocalTeacher | RemoteTeacher],
+    others: Mapping[str, LocalTeacher | RemoteTeacher] | None = None,
 ) -> Trainer:
     """The trainer; it may shard the policy's weights, so make the engine first."""
     settings, world = setup.config.trainer, setup.world

@@ -8,10 +8,9 @@ import pytest
 import torch
 
 from rlvr.algorithms.objective import Objective
-from rlvr.algorithms.sft import Sft
 from rlvr.core import supervised
 from rlvr.core.batch import to_batch
-from rlvr.core.supervised import num_steps, train_supervised
+from rlvr.core.supervised import Sft, num_steps, train_supervised
 from rlvr.core.trainer import Trainer
 from rlvr.models.policy import HubPolicy
 from rlvr.types import Completion, Episode, StopReason
