@@ -2,8 +2,9 @@
 
     python benchmarks/methods.py sampler [--seeds 1-5] [--output methods.jsonl] [KEY=VALUE ...]
 
-    sampler   which prompts, which groups: expressions of 1 to 4 operators, four ways to choose
+    sampler   which prompts, which groups: expressions of 1 to 4 operators, five ways to choose
     distill   a teacher's logprobs instead of the reward, or beside it; the teacher is a run of GRPO with another seed
+    examples  the algorithms of examples/algorithms and GRPO, 40 steps on expressions of 1 to 4 operators
 
 A run stops at the first evaluation that reaches the target. Tokens are all that were sampled for training, also those
 of replaced groups; seconds are the process's from the first step on, without evaluations. Each line of the output is a
@@ -26,6 +27,7 @@ import rlvr.run.assemble
 from rlvr.commands.train.body import train
 from rlvr.config.compose import load_config
 from rlvr.core.rollout import RolloutSource
+from rlvr.imports import look_in
 from rlvr.tracking.jsonl import read_metrics
 from rlvr.types import Group
 
@@ -41,6 +43,18 @@ SAMPLERS = {
     "drop": ("rollout.dead_groups=drop",),
     "refill": ("rollout.dead_groups=refill",),
     "pass_rate, refill": ("sampler=pass_rate", "rollout.dead_groups=refill"),
+}
+
+EXAMPLES = {
+    "grpo": (),
+    "pass@4": ("algorithm=pass_at_k:PassAtK", "algorithm.k=4"),
+    "MaxRL": ("algorithm=max_rl:MaxRL",),
+    "grpo, 4 minibatches": ("algorithm.num_minibatches=4",),
+    "Clip-Cov": ("algorithm=clip_cov:ClipCov",),
+    "KL-Cov": ("algorithm=kl_cov:KlCov",),
+    "GDPO": ("algorithm=gdpo:Gdpo", "reward=rpn_combined", "algorithm.weights={boxed: 0.3, correct: 0.7}"),
+    "grpo, boxed and correct": ("reward=rpn_combined",),
+    "RFT": ("algorithm=rft:Rft",),
 }
 
 
@@ -93,13 +107,16 @@ def measure(config_name: str, words: Sequence[str], seed: int, target: float) ->
         ):
             steps = train(config, meter.stopped).num_steps
         accuracies = meter.accuracies()
+        last = read_metrics(meter.metrics)[-1]
     reached = [*accuracies.values()][-1] >= target
     cost = {"steps": steps, "tokens": meter.tokens, "cpu_s": round(meter.cpu_s, 1)}
-    return {"seed": seed, "target": target, "reached": reached, **cost, "accuracies": accuracies}
+    return {"seed": seed, "target": target, "reached": reached, **cost, "accuracies": accuracies, "last": last}
 
 
-def runs_of(experiment: str, methods: dict[str, tuple[str, ...]], args: argparse.Namespace, **options: Any) -> None:
-    """Measure each method with each seed, what is not in the output yet, and print the table."""
+def runs_of(
+    experiment: str, methods: dict[str, tuple[str, ...]], args: argparse.Namespace, **options: Any
+) -> list[Any]:
+    """Measure each method with each seed, what is not in the output yet; all runs of the experiment."""
     output: Path = args.output
     runs = [json.loads(line) for line in output.read_text().splitlines()] if output.exists() else []
     runs = [one for one in runs if one["experiment"] == experiment]
@@ -111,7 +128,7 @@ def runs_of(experiment: str, methods: dict[str, tuple[str, ...]], args: argparse
                 runs.append({"experiment": experiment, "method": method, **found})
                 with output.open("a") as file:
                     file.write(f"{json.dumps(runs[-1])}\n")
-    print(table(runs, list(methods)))
+    return runs
 
 
 def table(runs: Sequence[dict[str, Any]], methods: Sequence[str]) -> str:
@@ -137,7 +154,7 @@ def spread(values: Sequence[float], digits: str = ".0f") -> str:
 def sampler(args: argparse.Namespace) -> None:
     """Prompts by pass rate, and dead groups kept, dropped or replaced."""
     methods = {name: (*MIXED, *words) for name, words in SAMPLERS.items()}
-    runs_of("sampler", methods, args, config_name="rpn", target=0.9)
+    print(table(runs_of("sampler", methods, args, config_name="rpn", target=0.9), list(methods)))
 
 
 def distill(args: argparse.Namespace) -> None:
@@ -157,10 +174,28 @@ def distill(args: argparse.Namespace) -> None:
             *(*named, "rollout.prompts_per_step=4", "rollout.group_size=8", "algorithm.reward_coef=1.0"),
         ),
     }
-    runs_of("distill", methods, args, config_name="rpn", target=0.95)
+    print(table(runs_of("distill", methods, args, config_name="rpn", target=0.95), list(methods)))
 
 
-EXPERIMENTS = {"sampler": sampler, "distill": distill}
+def examples(args: argparse.Namespace) -> None:
+    """Accuracy, pass@8 and entropy after 40 steps."""
+    look_in(str(Path(__file__).parents[1] / "examples" / "algorithms"))
+    more = (
+        "trainer.max_steps=40",
+        "evaluation.every=40",
+        "evaluation.samples_per_example=8",
+        "evaluation.num_examples=300",
+    )
+    methods = {name: (*MIXED[:3], *more, *words) for name, words in EXAMPLES.items()}
+    runs = runs_of("examples", methods, args, config_name="rpn", target=2.0)
+    keys = ("eval/rpn/accuracy", "eval/rpn/pass_at_8", "policy/entropy")
+    print(f"| method | {' | '.join(keys)} |\n|---|---|---|---|")
+    for method in methods:
+        cells = [spread([one["last"][key] for one in runs if one["method"] == method], ".3f") for key in keys]
+        print(f"| {method} | {' | '.join(cells)} |")
+
+
+EXPERIMENTS = {"sampler": sampler, "distill": distill, "examples": examples}
 
 
 def numbers(text: str) -> list[int]:

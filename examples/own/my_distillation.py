@@ -10,8 +10,6 @@ whether each episode is right.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from torch import Tensor
 
 from rlvr.algorithms.advantages import Estimate
@@ -27,9 +25,9 @@ class Rescue(Grpo):
     teacher: str = setting(description="a run or model folder, or a Hub id")
     teacher_coef: float = setting(0.2, "weight of the teacher", ge=0)
 
-    def columns(self) -> Mapping[str, Column]:
+    def columns(self) -> dict[str, Column]:
         wrong = PerEpisode(lambda group, episode: float(episode.score.value < 1))
-        return {**super().columns(), "teacher": Logprobs(self.teacher), "wrong": wrong}
+        return super().columns() | {"teacher": Logprobs(self.teacher), "wrong": wrong}
 
     def advantages(self, batch: TokenBatch, penalties: Tensor, mask: Tensor) -> Estimate:
         gap = (batch.columns["teacher"] - batch.behavior_logprobs).clamp(-10, 10)  # [B, T]

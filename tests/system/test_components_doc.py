@@ -36,6 +36,7 @@ CLASSES = {
     "A task": "my_shop.py",
     "A part of a reward": "my_reward.py",
     "An algorithm": "my_algorithm.py",
+    "A sampler": "my_sampler.py",
     "A tracker": "my_tracker.py",
     "A retriever": "my_retriever.py",
 }

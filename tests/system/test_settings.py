@@ -183,6 +183,7 @@ TASK = [
     case("task.eval_complexity_weights", "[100,1]", "[1,100]", evaluation),
 ]
 
+NARROW = ("trainer.precision=bf16", "engine.dtype=bfloat16")
 COLD = "warm_start.enabled=false"
 
 
@@ -193,6 +194,7 @@ def of_scratch(key: str, a: Any, b: Any, look: Callable[[Seen], Any], *base: str
 
 MODEL = [
     *of_scratch("hidden_size", 32, 48, shape("hidden_size"), COLD),
+    *of_scratch("head_dtype", "auto", "float32", behavior, COLD, *NARROW),
     *of_scratch("num_layers", 2, 1, shape("num_hidden_layers"), COLD),
     *of_scratch("num_heads", 2, 4, start, *FEW),
     *of_scratch("head_dim", "null", 32, shape("head_dim"), COLD),
@@ -219,6 +221,7 @@ def of_hf(key: str, a: Any, b: Any, look: Callable[[Seen], Any], *base: str) -> 
 LORA = ("model.lora.enabled=true", "model.lora.r=2", "model.lora.target_modules=[q_proj,down_proj]")
 PRETRAINED = [
     of_hf("trust_remote_code", "false", "true", loaded_with("trust_remote_code")),
+    of_hf("head_dtype", "auto", "float32", behavior, *NARROW),
     of_hf("dtype", "float32", "bfloat16", behavior, *LORA),
     of_hf("attn_implementation", "sdpa", "eager", loaded_with("attn_implementation")),
     of_hf("gradient_checkpointing", "false", "true", lambda seen: seen.calls["forward"]),
@@ -231,8 +234,13 @@ PRETRAINED = [
     of_hf("lora.merge_final", "false", "true", lambda seen: seen.files("final"), *LORA),
 ]
 
+TUNED = ("warm_start.enabled=true", "warm_start.num_examples=24")
 WARM_START = [
     case("warm_start.enabled", "true", "false", start, kind="scratch"),
+    case("warm_start.source", "demonstrations", "own", start, *TUNED),
+    case("warm_start.num_examples", 8, 16, start, TUNED[0]),
+    case("warm_start.num_epochs", 1, 2, start, *TUNED),
+    case("warm_start.samples", 2, 8, start, *TUNED, "warm_start.source=own"),
     case("warm_start.loss_on", "completion", "all", start, *FEW, kind="scratch"),
     case("warm_start.optimizer", "adamw", "muon", start, *FEW, kind="scratch"),
     case("warm_start.num_steps", 6, 8, start, *FEW[1:], kind="scratch"),
@@ -304,6 +312,7 @@ ALGORITHM = [
     *of(ALL, "kl_coef", 0.0, 0.5, metric("policy/reference_kl"), *ONE),
     *of(ALL, "kl_estimator", "k1", "k3", weights, *KL, "trainer.max_steps=2"),
     *of(ALL, "kl_placement", "loss", "reward", weights, *KL),
+    *of(ALL, "kl_unbiased", "false", "true", weights, *KL, "algorithm.kl_placement=loss", "algorithm.kl_estimator=k3"),
     *of(ALL, "entropy_coef", 0.0, 0.1, metric("loss/total"), *ONE),
     *of(NOT_DAPO, "truncated", "keep", "mask", metric("policy/trained_tokens"), *SHORT),
     *of(DAPO, "truncated", "keep", "mask", metric("policy/trained_tokens"), *SHORT, OVERLONG),
@@ -313,6 +322,7 @@ ALGORITHM = [
     *of(ALL, "mismatch_correction", "none", "mask", weights, *OFF_POLICY),
     *of(("grpo",), "mismatch_correction", "sequence_truncate", "sequence_mask", weights, *OFF_POLICY, TIGHT),
     *of(("grpo",), "mismatch_correction", "sequence_mask", "geometric_mask", weights, *OFF_POLICY, TIGHT),
+    *of(("grpo",), "mismatch_correction", "geometric_mask", "geometric_mask_tokens", weights, *OFF_POLICY, TIGHT),
     *of(ALL, "mismatch_cap", 1.0001, 2.0, metric("policy/mismatch_capped"), *OFF_POLICY, MASKED),
     *of(CLIPPED, "clip_low", 1e-4, 0.9, metric("policy/clip_low"), *SEVERAL),
     *of(NOT_GSPO, "clip_high", 1e-4, 9.0, metric("policy/clip_high"), *SEVERAL),

@@ -12,7 +12,6 @@ mismatch correction and aggregation are shared: `objective.py`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import model_validator
@@ -32,7 +31,15 @@ MAX_MEAN_WEIGHT = 1.2
 """Largest mismatch_cap of a geometric mean: 0.18 nats per token."""
 
 Correction = Literal[
-    "auto", "none", "truncate", "mask", "icepop", "sequence_truncate", "sequence_mask", "geometric_mask"
+    "auto",
+    "none",
+    "truncate",
+    "mask",
+    "icepop",
+    "sequence_truncate",
+    "sequence_mask",
+    "geometric_mask",
+    "geometric_mask_tokens",
 ]
 SEVERAL_UPDATES = "num_epochs * num_minibatches > 1"
 """With one update per batch the ratio to the old policy is exactly 1: no clipping, no early stop."""
@@ -85,6 +92,12 @@ class Algorithm(Component, ABC):
     kl_coef: NonNegativeFloat = setting(0.0, "weight of the KL to the frozen starting policy; 0: no reference model")
     kl_estimator: KlEstimator = "k3"
     kl_placement: KlPlacement = "loss"
+    kl_unbiased: bool = setting(
+        False,
+        "multiply the KL in the loss by the probability ratio, whose gradient makes k1's and k3's that of the reverse "
+        "KL (DeepSeek-V3.2; TRL: use_bias_correction_kl)",
+        only_if="kl_coef > 0 and kl_placement == 'loss'",
+    )
     entropy_coef: NonNegativeFloat = setting(0.0, "weight of the entropy bonus")
     truncated: Literal["keep", "mask"] = setting(
         "keep", "truncated completions: keep them with the reward they got, or leave them out of the loss"
@@ -95,12 +108,13 @@ class Algorithm(Component, ABC):
         "auto",
         "weight the policy loss by old / behavior probability, of the token or of its whole sequence (product; "
         "geometric: mean), truncated at mismatch_cap (TIS) or dropped above it (icepop and geometric: also below "
-        "1 / cap); auto: truncate where samples may be older than the policy or come from servers, if they are of the "
-        "whole vocabulary, else none",
+        "1 / cap; geometric_mask_tokens drops rows by their mean and weights the other tokens by their own); auto: "
+        "truncate where samples may be older than the policy or come from servers, if they are of the whole "
+        "vocabulary, else none",
     )
     mismatch_cap: float = setting(
         2.0,
-        "cap of the mismatch correction; geometric_mask needs one close to 1, such as 1.05",
+        "cap of the mismatch correction; geometric_mask and geometric_mask_tokens need one close to 1, such as 1.05",
         only_if="mismatch_correction != 'none'",
         gt=1,
     )
@@ -129,7 +143,7 @@ class Algorithm(Component, ABC):
         assert rows.advantages is not None, "set before the loss, 0 outside of it"
         return self.surrogate(log_ratio, predicted.logprobs, rows.advantages, mask)
 
-    def columns(self) -> Mapping[str, Column]:
+    def columns(self) -> dict[str, Column]:
         """What the trainer computes before `advantages`, by name; extend it with `super().columns() | {...}`.
 
         With one update per batch the old policy is the current one: the update's own pass gives the ratio (1) and the
@@ -178,11 +192,11 @@ class Algorithm(Component, ABC):
 
     @model_validator(mode="after")
     def _cap_of_a_mean_is_near_one(self) -> Algorithm:
-        if self.mismatch_correction == "geometric_mask" and self.mismatch_cap > MAX_MEAN_WEIGHT:
+        if self.mismatch_correction.startswith("geometric") and self.mismatch_cap > MAX_MEAN_WEIGHT:
             raise wrong(
                 "mismatch_cap",
-                "mismatch_correction=geometric_mask compares it with a mean over the tokens of a row, which is never "
-                f"that far from 1; set it to 1.05, or to {MAX_MEAN_WEIGHT} at most",
+                f"mismatch_correction={self.mismatch_correction} compares it with a mean over the tokens of a row, "
+                f"which is never that far from 1; set it to 1.05, or to {MAX_MEAN_WEIGHT} at most",
             )
         return self
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import model_validator
@@ -43,8 +42,8 @@ class Distill(ClippedRatio):
         10.0, "largest difference of the two logprobs of a token, in nats: a token that the teacher excludes"
     )
 
-    def columns(self) -> Mapping[str, Column]:
-        return {**super().columns(), "teacher": Logprobs(self.teacher, refresh_every=self.refresh_every)}
+    def columns(self) -> dict[str, Column]:
+        return super().columns() | {"teacher": Logprobs(self.teacher, refresh_every=self.refresh_every)}
 
     def advantages(self, batch, penalties, mask):
         """A_t = clamp(log teacher - log behavior, +-max_gap) + reward_coef x GRPO's.

@@ -89,6 +89,8 @@ def kl_estimate(log_ratio: Tensor, estimator: str) -> Tensor:
                        k3: the gradient of KL(ref || pi), unbiased only for pi near ref.
         in the reward  k1: the gradient of KL(pi || ref), through the policy gradient.
                        k2, k3: biased.
+        times pi / pi_old, in the loss (kl_unbiased; DeepSeek-V3.2, arXiv:2512.02556, eq. 7)
+                       k1, k3: the gradient of KL(pi || ref).
     """
     match estimator:
         case "k1":
@@ -136,7 +138,8 @@ def mismatch_weight(log_weight: Tensor, mask: Tensor, correction: str) -> Tensor
     none, truncate, mask, icepop        the token's own w
     sequence_truncate, sequence_mask    the product over the row's masked tokens: grows with the length,
                                         at 0.01 per token it is 1.03 for 3 tokens and 20 for 300
-    geometric_mask                      their geometric mean: independent of the length
+    geometric_mask, geometric_mask_tokens
+                                        their geometric mean: independent of the length
     """
     if correction.startswith("sequence"):
         total = within(log_weight, mask).sum(1, keepdim=True)
@@ -146,8 +149,8 @@ def mismatch_weight(log_weight: Tensor, mask: Tensor, correction: str) -> Tensor
     return log_weight.exp()
 
 
-def mismatch_factor(weight: Tensor, correction: str, cap: float) -> Tensor:
-    """The factor of the policy loss [b, T]; 0 removes a token. With C the cap:
+def mismatch_factor(weight: Tensor, log_weight: Tensor, correction: str, cap: float) -> Tensor:
+    """The factor of the policy loss [b, T]; 0 removes a token. With C the cap and w = exp(log_weight) of the token:
 
     none (and auto)                1
     truncate, sequence_truncate    min(W, C): truncated importance sampling (TIS), fengyao.notion.site/off-policy-rl;
@@ -155,10 +158,13 @@ def mismatch_factor(weight: Tensor, correction: str, cap: float) -> Tensor:
     mask, sequence_mask            W if W <= C, else 0; for sequences MIS,
                                    richardli.xyz/post/rl-collapse-training-inference
     icepop, geometric_mask         W if 1 / C <= W <= C, else 0: tokens, IcePop, arXiv:2510.18855; rows, by their mean
+    geometric_mask_tokens          w if 1 / C <= W <= C, else 0: seq-mask-tis of OpenRLHF and NeMo-RL
     """
     if correction in ("none", "auto"):
         return weight.new_ones(weight.shape)
     if correction.endswith("truncate"):
         return weight.clamp(max=cap)
     inside = weight <= cap
-    return within(weight, inside & (weight * cap >= 1) if correction in ("icepop", "geometric_mask") else inside)
+    if correction == "icepop" or correction.startswith("geometric"):
+        inside &= weight * cap >= 1
+    return within(log_weight.exp() if correction == "geometric_mask_tokens" else weight, inside)

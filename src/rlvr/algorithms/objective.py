@@ -147,12 +147,13 @@ class Objective:
             method, inputs = "token_loss", (log_ratio, seen, of_rows, mask)
         policy = _checked(algorithm, method, inputs, Surrogate, mask, given)
         weight = mismatch_weight(log_weight, mask, algorithm.mismatch_correction)
-        factor = mismatch_factor(weight, algorithm.mismatch_correction, algorithm.mismatch_cap)
+        factor = mismatch_factor(weight, log_weight, algorithm.mismatch_correction, algorithm.mismatch_cap)
         per_token = policy_loss = policy.loss * factor
         terms = {"entropy": predicted.entropy}
         if "reference_logprobs" in columns:
             to_reference, far = bounded_log_ratio(current, within(required(rows, "reference_logprobs"), mask))
-            terms["kl"], clamped = kl_estimate(to_reference, algorithm.kl_estimator), clamped | far
+            importance = log_ratio.exp() if algorithm.kl_unbiased else 1.0
+            terms["kl"], clamped = importance * kl_estimate(to_reference, algorithm.kl_estimator), clamped | far
             terms["reference_kl"] = kl_estimate(to_reference, "k3")
         if isinstance(algorithm, Critic):
             assert predicted.values is not None, "the policy has no value head"

@@ -27,6 +27,12 @@ class Model(Component):
     from_scratch: ClassVar[bool] = False
     tokens_are_words: ClassVar[bool] = False  # the tokenizer has one token per word of the task's vocabulary
 
+    head_dtype: Literal["auto", "float32"] = setting(
+        "auto",
+        "product of the head, in training and sampling; float32: also where bfloat16 computes the rest, so that logits "
+        "are not rounded (TF32 on a GPU; servers compute as they were started); auto: as the rest",
+    )
+
     @property
     def pretrained(self) -> PretrainedModel | None:
         return None

@@ -21,6 +21,7 @@ from rlvr.errors import UserError
 from rlvr.evaluation.players import LocalPlayer
 from rlvr.evaluation.summary import combine
 from rlvr.models.devices import in_bf16, line_columns
+from rlvr.models.heads import use_float32_head
 from rlvr.models.layout import choose_layout
 from rlvr.models.loading import value_head
 from rlvr.models.policy import HubPolicy
@@ -46,6 +47,8 @@ from rlvr.types import Episode, Example, GradedAnswer, Group
 def assemble(setup: Setup, policy: HubPolicy, trackers: Trackers) -> TrainingRun:
     """All components of the loop, restored from the last complete checkpoint if there is one."""
     config, world, task, note = setup.config, setup.world, setup.tasks.own, setup.console.note
+    if config.model.head_dtype == "float32":
+        use_float32_head(policy.model)
     chat, layout = make_chat(config, policy, task), choose_layout(policy)
     memory = agreed(plan_run(config, policy, chat, task, layout=layout, world=world), world)
     for line in memory.lines:

@@ -18,6 +18,7 @@ NAMES = ("grpo", "dr_grpo", "dapo", "rloo", "reinforce_pp", "gspo", "cispo", "pp
 OWN_NAME = "my_algorithm:Reinforce"  # examples/own/my_algorithm.py
 MODES = ("token_mean", "sequence_mean", "prompt_mean", "sequence_sum", "fixed_length")
 CORRECTIONS = ("auto", "none", "truncate", "mask", "icepop", "sequence_truncate", "sequence_mask", "geometric_mask")
+CORRECTIONS += ("geometric_mask_tokens",)
 SHARED = {"aggregation": "token_mean", "kl_estimator": "k3", "kl_placement": "loss"}
 SHARED |= {"num_epochs": 2, "num_minibatches": 1}
 CLIP = {"clip_low": 0.2, "clip_high": 0.28}

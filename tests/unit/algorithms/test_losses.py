@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -128,7 +129,7 @@ def exact_kl(p: Tensor, q: Tensor) -> Tensor:
     return (p.exp() * (p - q)).sum()
 
 
-def enumerated_gradient(logits: Tensor, name: str = "grpo", **settings: str) -> Tensor:
+def enumerated_gradient(logits: Tensor, name: str = "grpo", **settings: Any) -> Tensor:
     """E over all tokens, weighted by their probability, of the product's gradient with nothing but the KL term."""
     logits = logits.clone().requires_grad_()
     logprobs = logits.log_softmax(0)[:, None]  # [4 rows, 1 token]: row i sampled token i
@@ -154,6 +155,40 @@ def test_pitfall_15_the_enumerated_gradient_is_as_documented():
     torch.testing.assert_close(enumerated_gradient(START, kl_estimator="k2"), reverse)
     torch.testing.assert_close(enumerated_gradient(START, kl_estimator="k3"), forward)
     assert (forward - reverse).abs().max() > 0.05
+    for estimator in ("k1", "k3"):
+        torch.testing.assert_close(enumerated_gradient(START, kl_estimator=estimator, kl_unbiased=True), reverse)
+
+
+# TRL 1.16.0, GRPOTrainer._compute_loss: loss_type="dapo", beta=0.3, epsilon=0.2, two rows with advantages 1 and -0.5
+LOGPROBS = torch.tensor([[-0.5, -1.0, -2.0], [-0.3, -0.7, -1.1]], dtype=torch.float64)
+OF_TRL = {  # use_bias_correction_kl: loss, gradient
+    False: (
+        -0.16543443365796187,
+        [[-0.16771115531438988, -0.15760320432056577, -0.23672032776227883],
+         [0.07807478742955096, 0.12370360444773185, 0.10178356318001415]],
+    ),
+    True: (
+        -0.16654781920817027,
+        [[-0.16209173465109494, -0.15666666666666668, -0.19604810724112456],
+         [0.07833333333333334, 0.14735612241008633, 0.10178356318001415]],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("unbiased", [False, True])
+def test_the_kl_in_the_loss_is_that_of_trl(unbiased: bool):
+    old = torch.tensor([[-0.6, -1.0, -1.9], [-0.3, -0.8, -1.3]]).double()
+    reference = torch.tensor([[-0.9, -1.2, -1.0], [-0.2, -1.7, -1.1]]).double()
+    advantages = torch.tensor([[1.0], [-0.5]]).double().expand(2, 3)
+    batch = batch_of([[1] * 3] * 2, [0.0] * 2, old_logprobs=old, behavior_logprobs=old)
+    batch = replace(batch, reference_logprobs=reference, advantages=advantages)
+    chosen = algorithm("grpo", kl_coef=0.3, kl_estimator="k3", kl_unbiased=unbiased, num_epochs=2)
+    logprobs = LOGPROBS.clone().requires_grad_()
+    found = chosen.loss(batch, chosen.loss_weights(batch), Predictions(logprobs, torch.zeros(2, 3).double())).loss
+    found.backward()
+    loss, gradient = OF_TRL[unbiased]
+    assert found.item() == pytest.approx(loss, rel=1e-6)
+    torch.testing.assert_close(logprobs.grad, torch.tensor(gradient).double(), rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.slow
@@ -242,9 +277,10 @@ def test_pitfall_23_each_correction_has_its_weight_and_limit():
         "sequence_truncate": pytest.approx([1.1] * 3),
         "sequence_mask": [0, 0, 0],
         "geometric_mask": pytest.approx([1.2 ** (1 / 3)] * 3),
+        "geometric_mask_tokens": pytest.approx([2.0, 0.6, 1.0]),
     }
     for name, factors in expected.items():
-        assert mismatch_factor(mismatch_weight(log_weight, mask, name), name, 1.1)[0].tolist() == factors
+        assert mismatch_factor(mismatch_weight(log_weight, mask, name), log_weight, name, 1.1)[0].tolist() == factors
 
 
 def test_corrections_by_hand():
@@ -256,4 +292,17 @@ def test_corrections_by_hand():
         "geometric_mask": [0, 0, 0.5, 1.0, 2.0, 0],
         "icepop": [0, 0, 0.5, 1.0, 2.0, 0],
     }.items():
-        assert mismatch_factor(weight, correction, 2.0).tolist() == pytest.approx(factors)
+        assert mismatch_factor(weight, weight.log(), correction, 2.0).tolist() == pytest.approx(factors)
+
+
+def test_seq_mask_tis_is_that_of_openrlhf():
+    """As openrlhf/models/loss.py, `seq-mask-tis`: rows whose mean log weight is outside of the bounds go, the tokens of
+    the others have their own untruncated weight. Bounds 1 / 1.2 and 1.2."""
+    log_weight = 0.6 * torch.randn(64, 9, generator=torch.Generator().manual_seed(0)).double()
+    mask = torch.rand(64, 9, generator=torch.Generator().manual_seed(1)) < 0.7
+    mean = ((log_weight * mask).sum(1) / mask.sum(1)).exp()
+    kept = (mean >= 1 / 1.2) & (mean <= 1.2)
+    assert 10 < kept.sum() < 54
+    weight = mismatch_weight(log_weight, mask, "geometric_mask_tokens")
+    found = mismatch_factor(weight, log_weight, "geometric_mask_tokens", 1.2)
+    torch.testing.assert_close(found, kept[:, None] * log_weight.exp())

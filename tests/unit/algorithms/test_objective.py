@@ -30,7 +30,7 @@ EVERY_TERM = {"kl_coef": 0.1, "entropy_coef": 0.01, "mismatch_correction": "trun
 
 def cap_of(correction: str) -> float:
     """A `mismatch_cap` that the correction allows."""
-    return 1.2 if correction == "geometric_mask" else 2.0
+    return 1.2 if correction.startswith("geometric") else 2.0
 
 
 def means(terms: LossTerms) -> dict[str, float]:
@@ -206,6 +206,7 @@ def test_pitfall_22_with_one_update_the_correction_acts_alone():
         ("sequence_truncate", [2, 2]),
         ("sequence_mask", [0, 0]),
         ("geometric_mask", [0, 0]),
+        ("geometric_mask_tokens", [0, 0]),
     ],
 )
 def test_the_mismatch_weight_multiplies_the_policy_term_alone(correction: str, factors: list[float]):

@@ -189,9 +189,9 @@ def test_late_samples_are_corrected_unless_the_user_says_otherwise(
     assert made("grpo", mismatch_correction=said).fitted(seen).mismatch_correction == found
 
 
-FEW = {"kl_estimator", "kl_placement", "mismatch_cap"}
+FEW = {"kl_estimator", "kl_placement", "kl_unbiased", "mismatch_cap"}
 CLIPS = {"clip_low", "clip_high", "dual_clip"}
-USED = {"kl_coef": 0.1, "mismatch_correction": "mask"}  # with which none of FEW is idle
+USED = {"kl_coef": 0.1, "mismatch_correction": "mask", "kl_placement": "loss"}  # with which none of FEW is idle
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ GROUPS = (group(TWO_TURNS, ONE_TURN), group(replace(ONE_TURN, score=Score(value=
 class WithColumns(Grpo):
     """GRPO with the columns of a test."""
 
-    def columns(self) -> Mapping[str, Column]:
+    def columns(self) -> dict[str, Column]:
         return {**super().columns(), **COLUMNS}
 
 

@@ -1,0 +1,109 @@
+"""The algorithms of `examples/algorithms`: each is short, and trains by its docstring's command; numbers by hand."""
+
+import ast
+import importlib
+import shlex
+from itertools import combinations
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+import torch
+
+from rlvr.types import Episode, Example, Group, Score, StopReason
+from tests.system.harness import SMALL, pretrained, run_train
+from tests.unit.algorithms.cases import batch_of
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "examples" / "algorithms"
+FILES = sorted(FOLDER.glob("*.py"))
+
+
+@pytest.fixture(autouse=True)
+def found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_an_example_trains(file: Path, model: Path, tmp_path: Path) -> None:
+    tree = ast.parse(file.read_text())
+    lines = (ast.get_docstring(tree) or "").splitlines()
+    command = next(line.strip() for line in lines if line.strip().startswith("rlvr train "))
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    assert len(classes) == 1
+    assert sum(len(node.body) for node in functions) <= 18
+    words = (*SMALL, *pretrained(model), *shlex.split(command)[2:], "trainer.learning_rate=3e-3")
+    rows = run_train(tmp_path / "run", *words).rows
+    assert [row["step"] for row in rows] == [0, 1, 2]
+    assert rows[1]["policy/grad_norm"] > 0
+
+
+def test_each_example_is_in_the_documentation() -> None:
+    page = (ROOT / "docs" / "algorithms.md").read_text()
+    assert [file.name for file in FILES if f"](../examples/algorithms/{file.name})" not in page] == []
+
+
+def group(*rewards: float) -> Group:
+    scores = [Score(value=r, status="error" if r != r else "scored") for r in rewards]
+    episodes = [
+        Episode(example_id="", sample_index=i, seed=0, turns=(), score=score, stop_reason=StopReason.STOP)
+        for i, score in enumerate(scores)
+    ]
+    return Group(example=Example(id="", messages=(), answer=""), episodes=tuple(episodes))
+
+
+def advantages(algorithm: Any, rewards: list[float]) -> list[float]:
+    """Of one group, with the columns that the trainer computes."""
+    made = group(*rewards)
+    columns = {
+        name: torch.tensor([column.value(made, episode) for episode in made.episodes]).double()
+        for name, column in algorithm.columns().items()
+    }
+    batch = batch_of([[1]] * len(rewards), rewards, columns=columns)
+    mask = torch.ones(len(rewards), 1, dtype=torch.bool)
+    return algorithm.advantages(batch, torch.zeros(len(rewards), 1).double(), mask).advantages[:, 0].tolist()
+
+
+@pytest.mark.parametrize("k", [1, 2, 4])
+def test_pass_at_k_is_the_mean_over_all_sets(k: int) -> None:
+    rewards = [1.0, 0.0, 0.0, 1.0, 0.0, 0.0]
+    sets = list(combinations(range(6), k))
+    reward = {one: float(any(rewards[i] for i in one)) for one in sets}
+    mean = fmean(reward.values())
+    std = fmean((value - mean) ** 2 for value in reward.values()) ** 0.5
+    expected = [fmean((reward[one] - mean) / std for one in sets if i in one) for i in range(6)]
+    assert advantages(importlib.import_module("pass_at_k").PassAtK(k=k), rewards) == pytest.approx(expected)
+
+
+def test_pass_at_k_of_sets_that_are_all_alike() -> None:
+    algorithm = importlib.import_module("pass_at_k").PassAtK(k=3)
+    assert advantages(algorithm, [1.0, 1.0, 0.0, 0.0]) == [0.0] * 4  # each set of three has a right one
+    assert advantages(algorithm, [0.0] * 4) == advantages(algorithm, [1.0] * 4) == [0.0] * 4
+
+
+def test_max_rl_divides_by_the_mean() -> None:
+    algorithm = importlib.import_module("max_rl").MaxRL()
+    assert advantages(algorithm, [1.0, 0.0, 0.0, 0.0]) == pytest.approx([3.0, -1.0, -1.0, -1.0])
+    assert advantages(algorithm, [0.0] * 4) == [0.0] * 4
+
+
+def test_clip_cov_takes_the_gradient_of_the_largest_covariance() -> None:
+    algorithm = importlib.import_module("clip_cov").ClipCov(share=0.1)
+    logprobs = torch.linspace(-3, 0, 20).double().reshape(2, 10)
+    batch = batch_of([[1] * 10] * 2, [0.0, 1.0], behavior_logprobs=logprobs)
+    found = algorithm.advantages(batch, torch.zeros(2, 10).double(), batch.loss_mask).advantages
+    plain = super(type(algorithm), algorithm).advantages(batch, torch.zeros(2, 10).double(), batch.loss_mask).advantages
+    assert (found == 0).nonzero().tolist() == [[0, 0], [1, 9]]  # unlikely and bad, likely and good: they sharpen
+    assert torch.equal(found[found != 0], plain[found != 0])
+
+
+def test_gdpo_normalizes_each_part() -> None:
+    """Two parts of very different scale count alike."""
+    algorithm = importlib.import_module("gdpo").Gdpo(weights={"a": 1.0, "b": 1.0})
+    parts = torch.tensor([[100.0, 0.0], [0.0, 1.0], [100.0, 1.0], [0.0, 0.0]]).double()
+    batch = batch_of([[1]] * 4, [0.0] * 4, columns={"parts": parts})
+    found = algorithm.advantages(batch, torch.zeros(4, 1).double(), batch.loss_mask).advantages[:, 0]
+    assert found[0].item() == pytest.approx(found[1].item(), abs=1e-3)
+    assert found[2] > 1 > 0 > found[3]

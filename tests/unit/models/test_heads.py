@@ -1,0 +1,40 @@
+"""A float32 head: exact logits under autocast and in a bfloat16 copy."""
+
+import pytest
+import torch
+from torch import nn
+
+from rlvr.errors import ConfigError
+from rlvr.models.devices import frozen_copy
+from rlvr.models.heads import use_float32_head
+from tests.unit.core.tiny import tiny_policy
+
+
+def test_logits_are_exact_products_of_the_hidden_states() -> None:
+    policy = tiny_policy()
+    ids = torch.tensor([[1, 2, 3, 4]])
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        hidden = policy.hidden(ids).detach()
+        rounded = policy.logits(hidden)
+        use_float32_head(policy.model)
+        found = policy.logits(hidden)
+    exact = hidden.float() @ policy.model.get_output_embeddings().weight.T
+    torch.testing.assert_close(found, exact, rtol=0, atol=0)
+    assert (rounded - exact).abs().max() > 0
+    found.sum().backward()
+    assert policy.model.get_output_embeddings().weight.grad.dtype == torch.float32
+
+
+def test_a_bfloat16_copy_keeps_the_head() -> None:
+    policy = tiny_policy()
+    use_float32_head(policy.model)
+    copy = frozen_copy(policy.model, torch.bfloat16)
+    out = copy(torch.tensor([[1, 2, 3]]), use_cache=False)
+    assert (out.logits.dtype, copy.dtype) == (torch.float32, torch.bfloat16)
+
+
+def test_a_head_that_is_no_matrix_is_refused() -> None:
+    policy = tiny_policy()
+    policy.model.set_output_embeddings(nn.Sequential(policy.model.get_output_embeddings()))
+    with pytest.raises(ConfigError, match="this model's head is a Sequential; set it to auto"):
+        use_float32_head(policy.model)
