@@ -244,7 +244,7 @@ def _of_task(name: str) -> list[DataCase]:
         case("progress_coef", 0.0, 0.5, potentials, "algorithm=ppo"),
         case("max_train_examples", "null", 3, num_different),
         case("max_prompt_tokens", "null", 22, held_out, *LISTED),
-        case("demonstration_field", "null", "question", said_first, "prompt.few_shot=1"),
+        case("demonstration_field", "null", "question", said_first, "warm_start.enabled=true"),
         of_retrieval("scope", "corpus", "paragraphs", heard("town"), *CORPUS),
         of_retrieval("corpus", "OTHER/corpus.jsonl", "OTHER/larger.jsonl", heard("zebra"), *CORPUS),
         of_retrieval("index_dir", "MADE/one", "MADE/two", made, *CORPUS),
