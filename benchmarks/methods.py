@@ -4,6 +4,7 @@
 
     sampler   which prompts, which groups: expressions of 1 to 4 operators, five ways to choose
     distill   a teacher's logprobs instead of the reward, or beside it; the teacher is a run of GRPO with another seed
+    mismatch  KL between sampler and trainer by the data types of both, without and with a float32 head
     examples  the algorithms of examples/algorithms and GRPO, 40 steps on expressions of 1 to 4 operators
 
 A run stops at the first evaluation that reaches the target. Tokens are all that were sampled for training, also those
@@ -14,6 +15,8 @@ run; runs that it has already are not made again.
 from __future__ import annotations
 
 import argparse
+import asyncio
+import itertools
 import json
 import statistics
 import tempfile
@@ -23,11 +26,22 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import torch
+
 import rlvr.run.assemble
+from rlvr.algorithms.losses import kl_estimate
 from rlvr.commands.train.body import train
+from rlvr.config import Config
 from rlvr.config.compose import load_config
+from rlvr.core.batch import to_batch
+from rlvr.core.engine import LocalEngine
+from rlvr.core.episode import ChatModel
 from rlvr.core.rollout import RolloutSource
 from rlvr.imports import look_in
+from rlvr.models.devices import frozen_copy
+from rlvr.models.heads import use_float32_head
+from rlvr.models.loading import load_for_inference
+from rlvr.run.tasks import context_tokens, make_chat, open_tasks
 from rlvr.tracking.jsonl import read_metrics
 from rlvr.types import Group
 
@@ -44,6 +58,8 @@ SAMPLERS = {
     "refill": ("rollout.dead_groups=refill",),
     "pass_rate, refill": ("sampler=pass_rate", "rollout.dead_groups=refill"),
 }
+
+DTYPES = ("float32", "bfloat16", "float16")
 
 EXAMPLES = {
     "grpo": (),
@@ -184,7 +200,7 @@ def examples(args: argparse.Namespace) -> None:
         "trainer.max_steps=40",
         "evaluation.every=40",
         "evaluation.samples_per_example=8",
-        "evaluation.num_examples=300",
+        "evaluation.num_examples=100",
     )
     methods = {name: (*MIXED[:3], *more, *words) for name, words in EXAMPLES.items()}
     runs = runs_of("examples", methods, args, config_name="rpn", target=2.0)
@@ -195,7 +211,41 @@ def examples(args: argparse.Namespace) -> None:
         print(f"| {method} | {' | '.join(cells)} |")
 
 
-EXPERIMENTS = {"sampler": sampler, "distill": distill, "examples": examples}
+def mismatch(args: argparse.Namespace) -> None:
+    """k3 of KL(sampler || trainer) a token, of one trained model; 512 completions."""
+    print("| sampler | trainer | as the rest | float32 head |\n|---|---|---|---|")
+    with tempfile.TemporaryDirectory() as parent:
+        folder = Path(parent) / "run"
+        task = load_config([*QUIET, *args.more, f"seed={args.seeds[0]}", f"run_dir={folder}"])
+        train(task)
+        for sampler, trainer in itertools.product(DTYPES, DTYPES):
+            kls = [mismatch_kl(folder / "final", task, sampler, trainer, exact_head=exact) for exact in (False, True)]
+            print(f"| {sampler} | {trainer} | {' | '.join(f'{kl:.1e}' for kl in kls)} |")
+
+
+def mismatch_kl(folder: Path, config: Config, sampler: str, trainer: str, *, exact_head: bool) -> float:
+    policy = load_for_inference(str(folder))
+    if exact_head:
+        use_float32_head(policy.model)
+    engine = LocalEngine(
+        frozen_copy(policy.model, getattr(torch, sampler)),
+        max_batch_size=256,
+        max_context_tokens=context_tokens(policy),
+    )
+    with open_tasks(config, None, {}) as tasks:
+        chat = make_chat(config, policy, tasks.own)
+        model = ChatModel(engine=engine, chat=chat, max_context_tokens=context_tokens(policy))
+        source = RolloutSource(task=tasks.own, model=model, settings=config.rollout, seed=config.seed)
+        batch = to_batch(asyncio.run(source.sample(range(64), step=0)))
+    mask = batch.loss_mask[:, 1:]
+    half = torch.float16 if trainer == "float16" else torch.bfloat16
+    with torch.no_grad(), torch.autocast("cpu", dtype=half, enabled=trainer != "float32"):
+        logits = policy.logits(policy.hidden(batch.ids))[:, :-1]
+    logprobs = logits.float().log_softmax(-1).gather(2, batch.ids[:, 1:, None])[..., 0]
+    return kl_estimate(batch.behavior_logprobs[:, 1:][mask] - logprobs[mask], "k3").mean().item()
+
+
+EXPERIMENTS = {"sampler": sampler, "distill": distill, "mismatch": mismatch, "examples": examples}
 
 
 def numbers(text: str) -> list[int]:

@@ -25,6 +25,8 @@ class Gdpo(ClippedRatio):
     def advantages(self, batch, penalties, mask):
         total = penalties.new_zeros(mask.shape)
         for weight, rewards in zip(self.weights.values(), batch.columns["parts"].unbind(1), strict=True):
-            total = total + weight * group_normalized(replace(batch, rewards=rewards), penalties, mask, "sample").advantages
+            total = (
+                total + weight * group_normalized(replace(batch, rewards=rewards), penalties, mask, "sample").advantages
+            )
         values = total[:, 0]
         return Estimate(advantages=(total - values.mean()) / (values.std() + 1e-4))

@@ -17,12 +17,12 @@ from rlvr.core.settings import cpu_tokens
 from rlvr.core.world import ALONE, World
 from rlvr.engines.settings import LocalEngineSettings, VllmEngineSettings
 from rlvr.errors import ConfigError, UserError
-from rlvr.models.devices import choose_device, choose_products, frozen_copy, in_bf16, move, sampling_dtype
+from rlvr.models.devices import choose_device, choose_products, frozen_copy, half_dtype, move, sampling_dtype
 from rlvr.models.loading import load_for_inference, load_policy
 from rlvr.models.policy import HubPolicy
 from rlvr.models.scratch import build_bpe_tokenizer, build_model, build_tokenizer
 from rlvr.models.settings import ScratchBpeModel, ScratchModel
-from rlvr.models.weight_cache import content_key, keep, restore
+from rlvr.models.weight_cache import content_key, keep, restore_on_all
 from rlvr.progress import progress
 from rlvr.run.run_folder import RunFolder
 from rlvr.run.tasks import Tasks, context_tokens
@@ -35,6 +35,8 @@ from rlvr.training.warm_start import content, warm_start
 
 ONE_THREAD_BELOW = 500_000
 """One thread is faster below this parameter count: two were 1.5x slower at 150k and 1.5x faster at 900k."""
+
+CACHED = "warm start: from the cache, made by an earlier run (warm_start.cache=false computes it)"
 
 Stopped = Callable[[], bool]
 
@@ -97,8 +99,8 @@ def engine_dtype(config: Config, policy: HubPolicy) -> torch.dtype:
     """Data type of the local engine's weights."""
     if not isinstance(config.engine, LocalEngineSettings):
         raise ConfigError(f"engine={config.engine.name}: only engine=local and engine=vllm can sample for training.")
-    bf16 = in_bf16(config.trainer.precision, policy.model)
-    return sampling_dtype(config.engine.dtype, policy.model, bf16=bf16, adapted=policy.adapters is not None)
+    half = half_dtype(config.trainer.precision, policy.model)
+    return sampling_dtype(config.engine.dtype, policy.model, half=half, adapted=policy.adapters is not None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,7 +162,8 @@ def warmed(setup: Setup, policy: HubPolicy, stopped: Stopped) -> bool:
     key = None
     if settings.cache and world.is_first:
         key = content_key(policy, *content(task, settings, microbatch_tokens))
-    if restored_from_cache(setup, policy, key):
+    if restore_on_all(policy, key, world):
+        console.note(CACHED)
         return True
     console.stage("warm start", settings.num_steps)
     hidden = settings.num_steps - settings.final_phase_steps
@@ -176,27 +179,11 @@ def warmed(setup: Setup, policy: HubPolicy, stopped: Stopped) -> bool:
                 f"{settings.worked_share:.0%} (warm_start.final_phase_steps): the loss rises"
             )
 
-    if not warm_start(
-        policy,
-        task,
-        settings,
-        microbatch_tokens=microbatch_tokens,
-        progress=show,
-        stopped=stopped,
-    ):
+    how = {"microbatch_tokens": microbatch_tokens, "progress": show, "stopped": stopped}
+    if not warm_start(policy, task, settings, **how):
         return False
     keep_in_cache(setup, policy, key)
     return True
-
-
-def restored_from_cache(setup: Setup, policy: HubPolicy, key: str | None) -> bool:
-    """Whether rank 0 found the weights of an identical warm start; then all ranks have them."""
-    found = setup.world.first(key is not None and restore(policy, key))
-    if found:
-        setup.console.note("warm start: from the cache, made by an earlier run (warm_start.cache=false computes it)")
-        for parameter in policy.parameters():
-            setup.world.broadcast(parameter.detach())
-    return found
 
 
 def keep_in_cache(setup: Setup, policy: HubPolicy, key: str | None) -> None:
