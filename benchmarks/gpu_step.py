@@ -52,9 +52,9 @@ from rlvr.core.parallel import DataParallel
 from rlvr.core.settings import TrainerSettings
 from rlvr.core.trainer import Trainer
 from rlvr.models.devices import choose_device, choose_products, frozen_copy, half_dtype, in_bf16, move, sampling_dtype
+from rlvr.models.layout import choose_layout
 from rlvr.models.policy import HubPolicy
 from rlvr.seeding import derive_seed
-from rlvr.training.layout import choose_layout
 from rlvr.training.memory import (
     Demand,
     available_memory,

@@ -52,6 +52,7 @@ from rlvr.core.settings import cpu_tokens
 from rlvr.core.trainer import NonFiniteError, Trainer
 from rlvr.envs.single_turn import SingleTurnEnv
 from rlvr.models.devices import frozen_copy, in_bf16
+from rlvr.models.layout import choose_layout
 from rlvr.models.loading import load_for_inference
 from rlvr.models.policy import HubPolicy
 from rlvr.models.scratch import build_model, build_tokenizer
@@ -62,7 +63,6 @@ from rlvr.samplers.base import Checked
 from rlvr.tasks.base import Task
 from rlvr.tasks.rpn import RpnTask
 from rlvr.tracking.rollout_metrics import rollout_metrics
-from rlvr.training.layout import choose_layout
 from rlvr.training.warm_start import warm_start
 from rlvr.types import Attempt, Completion, Example, SamplingParams, Score, TokenBatch
 

@@ -57,6 +57,11 @@ def stream(stage: Stage) -> list[str]:
     return [stage.task.train_example(index).id for index in range(8)]
 
 
+def said_first(stage: Stage) -> list[object]:
+    """What a supervised start of a pretrained model shows."""
+    return [list(one.said) for one in stage.task.demonstrations(2)]
+
+
 def num_different(stage: Stage) -> int:
     return len(set(stream(stage)))
 
@@ -239,6 +244,7 @@ def _of_task(name: str) -> list[DataCase]:
         case("progress_coef", 0.0, 0.5, potentials, "algorithm=ppo"),
         case("max_train_examples", "null", 3, num_different),
         case("max_prompt_tokens", "null", 22, held_out, *LISTED),
+        case("demonstration_field", "null", "question", said_first, "warm_start.enabled=true"),
         of_retrieval("scope", "corpus", "paragraphs", heard("town"), *CORPUS),
         of_retrieval("corpus", "OTHER/corpus.jsonl", "OTHER/larger.jsonl", heard("zebra"), *CORPUS),
         of_retrieval("index_dir", "MADE/one", "MADE/two", made, *CORPUS),

@@ -95,6 +95,11 @@ def shown(task: Task) -> list[str]:
     return [message.content for message in messages(task) if message.role == "assistant"]
 
 
+def said(task: Task) -> list[object]:
+    """The completions that a supervised start of a pretrained model shows."""
+    return [list(one.said) for one in task.demonstrations(3)]
+
+
 def demonstration(task: Task) -> str:
     return task.demonstration(0, 1.0)[1]
 
@@ -157,6 +162,7 @@ EXAMPLES = (
     ("metric", "numeric", "exact", grade("{gold}.0")),
     ("max_train_examples", "null", 2, num_different),
 )
+SHOT = "prompt.few_shot=1"
 ROWS = (
     *EXAMPLES,
     ("question_field", "question", "title", question),
@@ -170,6 +176,10 @@ TASK = [
         ("max_train_examples", "null", 3, num_different),
         ("max_prompt_tokens", "null", 16, num_different),
     ),
+    case("task.demonstration_field", "null", "answer", said, "task=gsm8k", "task.path=DATA/gsm8k", SHOT),
+    case("task.demonstration_field", "null", "title", said, "task=finqa", "task.path=OTHER/finqa", SHOT),
+    case("task.demonstration_field", "null", "title", said, "task=jsonl", "task.path=OTHER/sums.jsonl", SHOT),
+    case("task.demonstration_field", "null", "title", said, "task=hub", "task.path=OTHER/gsm8k", RESULT, SHOT),
     case("task.solution_lines", "null", 1, shown, "task=gsm8k", "task.path=DATA/gsm8k", "prompt.few_shot=9"),
     *of(
         ("task=gsm8k", "task.path=OTHER/repository", *PLAIN),

@@ -234,8 +234,13 @@ PRETRAINED = [
     of_hf("lora.merge_final", "false", "true", lambda seen: seen.files("final"), *LORA),
 ]
 
+TUNED = ("warm_start.enabled=true", "warm_start.num_examples=24")
 WARM_START = [
     case("warm_start.enabled", "true", "false", start, kind="scratch"),
+    case("warm_start.source", "demonstrations", "own", start, *TUNED),
+    case("warm_start.num_examples", 8, 16, start, TUNED[0]),
+    case("warm_start.num_epochs", 1, 2, start, *TUNED),
+    case("warm_start.samples", 2, 8, start, *TUNED, "warm_start.source=own"),
     case("warm_start.loss_on", "completion", "all", start, *FEW, kind="scratch"),
     case("warm_start.optimizer", "adamw", "muon", start, *FEW, kind="scratch"),
     case("warm_start.num_steps", 6, 8, start, *FEW[1:], kind="scratch"),

@@ -34,7 +34,7 @@ from rlvr.config.overrides import (
     UserKeys,
     added,
     check_overrides,
-    drop_presets,
+    drop_other_warm_start,
     included_files,
     leaf_values,
     literal,
@@ -262,8 +262,7 @@ def _leave_out_replaced(
             else:
                 OmegaConf.update(fresh, leaf.partition(".")[2], value, force_add=True)
         composed[group] = fresh
-        if group == "model" and not registry.find(group, str(fresh.name)).from_scratch:
-            drop_presets(composed, "warm_start", explicit)  # ours are for models made from scratch
+    drop_other_warm_start(composed, explicit)
     return notes
 
 

@@ -127,11 +127,15 @@ def overlaid(defaults: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]
     return merged
 
 
-def drop_presets(composed: Any, section: str, explicit: UserKeys) -> None:
-    """Leave out a section's values that the user did not set."""
-    values = OmegaConf.to_container(composed[section], resolve=False) if section in composed else {}
-    assert isinstance(values, dict)
-    composed[section] = {key: value for key, value in values.items() if f"{section}.{key}" in explicit}
+def drop_other_warm_start(composed: Any, explicit: UserKeys) -> None:
+    """For a pretrained model, keep of `warm_start` what the user said: ours is for models made from scratch, but for
+    that of a file that enables it."""
+    values = OmegaConf.to_container(composed.get("warm_start", OmegaConf.create({})), resolve=False)
+    name = OmegaConf.select(composed, "model.name")
+    if not isinstance(values, dict) or not isinstance(name, str) or registry.find("model", name).from_scratch:
+        return
+    if values.get("enabled") is not True or "warm_start.enabled" in explicit:
+        composed["warm_start"] = {key: value for key, value in values.items() if f"warm_start.{key}" in explicit}
 
 
 _WARM_0_2 = ("cache", "loss_on", "optimizer", "num_steps", "worked_share", "final_worked_share")

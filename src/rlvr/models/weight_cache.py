@@ -21,6 +21,7 @@ import torch
 import transformers
 
 import rlvr
+from rlvr.core.world import World
 from rlvr.models.devices import device_name
 from rlvr.models.policy import HubPolicy
 from rlvr.places import cache_folder
@@ -75,6 +76,14 @@ def _cpu() -> str:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
         return next((line for line in lines if line.startswith("model name")), platform.machine())
     return f"{platform.machine()} {platform.processor()}"
+
+
+def restore_on_all(policy: HubPolicy, key: str | None, world: World) -> bool:
+    """`restore` on rank 0, if it has a key, and then on every rank; collective."""
+    found = world.first(key is not None and restore(policy, key))
+    for parameter in policy.parameters() if found else ():
+        world.broadcast(parameter.detach())
+    return found
 
 
 def restore(policy: HubPolicy, key: str) -> bool:

@@ -22,6 +22,7 @@ from rlvr.evaluation.players import LocalPlayer
 from rlvr.evaluation.summary import combine
 from rlvr.models.devices import in_bf16, line_columns
 from rlvr.models.heads import use_float32_head
+from rlvr.models.layout import choose_layout
 from rlvr.models.loading import value_head
 from rlvr.models.policy import HubPolicy
 from rlvr.run.evaluate_sets import evaluate_all
@@ -38,7 +39,6 @@ from rlvr.tracking.jsonl import MetricsFile
 from rlvr.tracking.rollouts import cut_back
 from rlvr.tracking.trackers.fanout import Trackers
 from rlvr.training.checkpoint import latest_checkpoint, load_checkpoint
-from rlvr.training.layout import choose_layout
 from rlvr.training.recorder import FolderRecorder, SilentRecorder
 from rlvr.training.state import CheckpointSchedule
 from rlvr.types import Episode, Example, GradedAnswer, Group
@@ -122,7 +122,7 @@ def make_trainer(
     policy: HubPolicy,
     objective: Objective,
     packing: Packing,
-    others: Mapping[str, LocalTeacher | RemoteTeacher],
+    others: Mapping[str, LocalTeacher | RemoteTeacher] | None = None,
 ) -> Trainer:
     """The trainer; it may shard the policy's weights, so make the engine first."""
     settings, world = setup.config.trainer, setup.world

@@ -22,7 +22,7 @@ from rlvr.models.loading import load_for_inference, load_policy
 from rlvr.models.policy import HubPolicy
 from rlvr.models.scratch import build_bpe_tokenizer, build_model, build_tokenizer
 from rlvr.models.settings import ScratchBpeModel, ScratchModel
-from rlvr.models.weight_cache import content_key, keep, restore
+from rlvr.models.weight_cache import content_key, keep, restore_on_all
 from rlvr.progress import progress
 from rlvr.run.run_folder import RunFolder
 from rlvr.run.tasks import Tasks, context_tokens
@@ -35,6 +35,8 @@ from rlvr.training.warm_start import content, warm_start
 
 ONE_THREAD_BELOW = 500_000
 """One thread is faster below this parameter count: two were 1.5x slower at 150k and 1.5x faster at 900k."""
+
+CACHED = "warm start: from the cache, made by an earlier run (warm_start.cache=false computes it)"
 
 Stopped = Callable[[], bool]
 
@@ -160,7 +162,8 @@ def warmed(setup: Setup, policy: HubPolicy, stopped: Stopped) -> bool:
     key = None
     if settings.cache and world.is_first:
         key = content_key(policy, *content(task, settings, microbatch_tokens))
-    if restored_from_cache(setup, policy, key):
+    if restore_on_all(policy, key, world):
+        console.note(CACHED)
         return True
     console.stage("warm start", settings.num_steps)
     hidden = settings.num_steps - settings.final_phase_steps
@@ -176,27 +179,11 @@ def warmed(setup: Setup, policy: HubPolicy, stopped: Stopped) -> bool:
                 f"{settings.worked_share:.0%} (warm_start.final_phase_steps): the loss rises"
             )
 
-    if not warm_start(
-        policy,
-        task,
-        settings,
-        microbatch_tokens=microbatch_tokens,
-        progress=show,
-        stopped=stopped,
-    ):
+    how = {"microbatch_tokens": microbatch_tokens, "progress": show, "stopped": stopped}
+    if not warm_start(policy, task, settings, **how):
         return False
     keep_in_cache(setup, policy, key)
     return True
-
-
-def restored_from_cache(setup: Setup, policy: HubPolicy, key: str | None) -> bool:
-    """Whether rank 0 found the weights of an identical warm start; then all ranks have them."""
-    found = setup.world.first(key is not None and restore(policy, key))
-    if found:
-        setup.console.note("warm start: from the cache, made by an earlier run (warm_start.cache=false computes it)")
-        for parameter in policy.parameters():
-            setup.world.broadcast(parameter.detach())
-    return found
 
 
 def keep_in_cache(setup: Setup, policy: HubPolicy, key: str | None) -> None:

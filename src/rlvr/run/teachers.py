@@ -11,12 +11,12 @@ from rlvr.config import Config
 from rlvr.core.packing import Packing
 from rlvr.core.trainer import LocalTeacher, RemoteTeacher
 from rlvr.models.devices import in_bf16, line_columns
+from rlvr.models.layout import choose_layout
 from rlvr.models.policy import HubPolicy
 from rlvr.models.teachers import load_teacher, teacher_bytes
 from rlvr.places import ENDPOINT
 from rlvr.progress import progress
 from rlvr.run.sources import weights_of
-from rlvr.training.layout import choose_layout
 
 
 def teachers(

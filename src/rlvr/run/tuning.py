@@ -1,6 +1,8 @@
 """The warm start of a pretrained model: supervised training on demonstrations, or on its own right samples."""
 
 from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
 from functools import partial
 
 from rlvr.algorithms.objective import Objective
@@ -8,34 +10,40 @@ from rlvr.config import Config
 from rlvr.core.episode import ChatModel
 from rlvr.core.errors import NonFiniteError
 from rlvr.core.executor import Executor
-from rlvr.core.packing import Packing
-from rlvr.core.rollout import RolloutSource, check_errors
+from rlvr.core.packing import Layout, Packing
+from rlvr.core.rollout import RolloutSource
 from rlvr.core.supervised import Sft, num_steps, train_supervised
 from rlvr.core.trainer import Trainer
 from rlvr.errors import ConfigError, UserError
-from rlvr.models.devices import in_bf16, line_columns
+from rlvr.evaluation.right_samples import RightSamples
+from rlvr.models.devices import line_columns
+from rlvr.models.layout import choose_layout
 from rlvr.models.loading import load_policy
 from rlvr.models.policy import HubPolicy
-from rlvr.models.weight_cache import content_key
+from rlvr.models.weight_cache import content_key, restore_on_all
+from rlvr.run.assemble import make_trainer
 from rlvr.run.memory import agreed, plan_run
 from rlvr.run.policies import (
+    CACHED,
     Setup,
     Stopped,
     check_engine,
     keep_in_cache,
     make_engine,
-    restored_from_cache,
     save_atomically,
     set_threads,
 )
 from rlvr.run.ranks import note_of_rank
 from rlvr.run.tasks import Tasks, context_tokens, make_chat
-from rlvr.scale.fsdp import make_parallel
 from rlvr.seeding import derive_seed
 from rlvr.settings import dumped
-from rlvr.tasks.demonstrations import all_encoded, right_ones, token_ids
-from rlvr.training.layout import choose_layout
+from rlvr.tasks.demonstrations import all_encoded, token_ids
+from rlvr.training.memory import MemoryPlan
 from rlvr.types import Episode, Group
+
+OF_WARM_START = ("learning_rate", "final_learning_rate_share", "weight_decay")
+OF_TRAINER = ("adam_beta1", "adam_beta2", "max_grad_norm", "microbatch_tokens", "precision", "strategy")
+"""Settings of the trainer that the warm start shares."""
 
 
 def tuned_policy(setup: Setup, policy: HubPolicy, stopped: Stopped) -> HubPolicy | None:
@@ -43,29 +51,35 @@ def tuned_policy(setup: Setup, policy: HubPolicy, stopped: Stopped) -> HubPolicy
     config, folder, world = setup.config, setup.folder, setup.world
     if not config.warm_start.enabled:
         return policy
-    if not world.first(folder.warm_start.is_dir()):
-        check_engine(config, policy)
-        set_threads(config, policy, world)
-        examples = supervised_examples(setup, policy, stopped)
-        if examples is None:
-            return None
-        key = None
-        if config.warm_start.cache and world.is_first:
-            about = {name: dumped(getattr(config, name)) for name in ("warm_start", "trainer", "model")}
-            ids = (repr(token_ids(episode)).encode() for episode in examples)
-            key = content_key(policy, {**about, "seed": config.seed, "ranks": world.size}, ids)
-        made = not restored_from_cache(setup, policy, key)
-        if made and not tuned(setup, policy, examples, stopped):
-            return None
-        save_atomically(partial(policy.save, writes=world.is_first), folder.warm_start, writes=world.is_first)
-        if made and config.trainer.strategy == "fsdp2":  # the engine copies whole weights: begin as a resumed run does
-            assert config.model.pretrained is not None
-            policy = load_policy(config.model.pretrained, seed=config.seed, device=policy.model.device)
-            policy.load_weights(folder.warm_start)
-        keep_in_cache(setup, policy, key if made else None)
+    if world.first(folder.warm_start.is_dir()):
+        policy.load_weights(folder.warm_start)
         return policy
-    policy.load_weights(folder.warm_start)
+    check_engine(config, policy)
+    set_threads(config, policy, world)
+    examples = supervised_examples(setup, policy, stopped)
+    if examples is None:
+        return None
+    key = _content_key(setup, policy, examples) if config.warm_start.cache and world.is_first else None
+    cached = restore_on_all(policy, key, world)
+    if cached:
+        setup.console.note(CACHED)
+    elif not tuned(setup, policy, examples, stopped):
+        return None
+    save_atomically(partial(policy.save, writes=world.is_first), folder.warm_start, writes=world.is_first)
+    world.first(None)  # the other ranks wait for the files of the first
+    if not cached and config.trainer.strategy == "fsdp2":  # the engine copies whole weights: begin as if resumed
+        assert config.model.pretrained is not None
+        policy = load_policy(config.model.pretrained, seed=config.seed, device=policy.model.device)
+        policy.load_weights(folder.warm_start)
+    keep_in_cache(setup, policy, None if cached else key)
     return policy
+
+
+def _content_key(setup: Setup, policy: HubPolicy, examples: Sequence[Episode]) -> str | None:
+    config, trainer = setup.config, dumped(setup.config.trainer)
+    about = {"model": dumped(config.model), "seed": config.seed, "ranks": setup.world.size}
+    about |= {"trainer": {key: trainer[key] for key in OF_TRAINER}, "settings": dumped(config.warm_start)}
+    return content_key(policy, about, (repr(token_ids(episode)).encode() for episode in examples))
 
 
 def check_demonstrations(config: Config, tasks: Tasks) -> None:
@@ -85,65 +99,54 @@ def _without(tasks: Tasks, said: str = "") -> UserError:
 
 def supervised_examples(setup: Setup, policy: HubPolicy, stopped: Stopped) -> list[Episode] | None:
     """The right episodes to train on; None if stopped. UserError if there are none."""
-    if setup.config.warm_start.source == "demonstrations":
-        return _demonstrated(setup, policy)
-    groups = _sampled(setup, policy, stopped)
-    return None if groups is None else _right(setup, groups)
+    shown = setup.config.warm_start.source == "demonstrations"
+    return _demonstrated(setup, policy) if shown else _own(setup, policy, stopped)
 
 
 def _demonstrated(setup: Setup, policy: HubPolicy) -> list[Episode]:
-    config, found, reasons = setup.config, list[Group](), list[str]()
+    config, found, reasons = setup.config, list[Episode](), list[str]()
     for task in setup.tasks.own.eval_sets():
         shown = task.demonstrations(task.num_examples(config.warm_start.num_examples))
-        groups, left_out = all_encoded(shown, make_chat(config, policy, task), context_tokens(policy))
+        episodes, left_out = all_encoded(shown, make_chat(config, policy, task), context_tokens(policy))
         reasons += [f"{len(ids):,} {why} (first: {ids[0]})" for why, ids in left_out.items()]
-        found += groups
-    said = f"; {'; '.join(reasons)}: left out" if reasons else ""
+        found += episodes
+    said = f" (left out: {', '.join(reasons)})" if reasons else ""
     if not found:
         raise _without(setup.tasks, said)
     setup.console.note(f"warm start: {len(found):,} demonstrations{said}")
-    return [episode for group in found for episode in group.episodes]
-
-
-def _sampled(setup: Setup, policy: HubPolicy, stopped: Stopped) -> list[Group] | None:
-    """The right episodes of the model itself, by question; None if stopped."""
-    config, world, settings = setup.config, setup.world, setup.config.warm_start
-    rollout = config.rollout.model_copy(update={"group_size": settings.samples})
-    engine = make_engine(
-        config, policy, setup.folder.root, world, note_of_rank(config, world, setup.console.note), setup.stopped
-    )
-    room, found = min(context_tokens(policy), engine.max_context_tokens), list[Group]()
-    with Executor() as executor:
-        try:
-            engine.load_weights(0)
-            for task in setup.tasks.own.eval_sets():
-                model = ChatModel(engine=engine, chat=make_chat(config, policy, task), max_context_tokens=room)
-                seed = derive_seed(config.seed, "warm start")
-                source = RolloutSource(task=task, model=model, settings=rollout, seed=seed)
-                total, size = task.num_examples(settings.num_examples), rollout.prompts_per_step
-                setup.console.stage(f"sampling {task.name}", total)
-                for first in range(0, total, size):
-                    if stopped():
-                        return None
-                    indices = range(first, min(total, first + size))
-                    own = executor.run(source.sample(world.share(indices), step=0))
-                    check_errors(world.gather_shares(own), config.reward.max_error_share)
-                    found += world.gather_shares(executor.run(right_ones(task.grade, own)))
-                    setup.console.advance(indices.stop)
-        finally:
-            executor.call(engine.close)
     return found
 
 
-def _right(setup: Setup, groups: Sequence[Group]) -> list[Episode]:
-    settings, unique = setup.config.warm_start, {token_ids(e): e for group in groups for e in group.episodes}
-    solved = sum(bool(group.episodes) for group in groups)
-    of_all = f"{settings.samples * len(groups):,} samples of {len(groups):,} questions"
+def _own(setup: Setup, policy: HubPolicy, stopped: Stopped) -> list[Episode] | None:
+    config, world, settings = setup.config, setup.world, setup.config.warm_start
+    rollout = config.rollout.model_copy(update={"group_size": settings.samples})
+    note, memory = note_of_rank(config, world, setup.console.note), _memory(setup, policy, choose_layout(policy))
+    most = memory.max_batch_size if memory.samples_fewer else None
+    engine = make_engine(config, policy, setup.folder.root, world, note, setup.stopped, max_batch_size=most)
+    found, seed = list[Group](), derive_seed(config.seed, "warm start")
+    with Executor() as executor, closing(engine):
+        engine.load_weights(0)
+        for task in setup.tasks.own.eval_sets():
+            room = min(context_tokens(policy), engine.max_context_tokens)
+            model = ChatModel(engine=engine, chat=make_chat(config, policy, task), max_context_tokens=room)
+            source = RolloutSource(task=task, model=model, settings=rollout, seed=seed)
+            samples = RightSamples(source, task.grade, executor, world, config.reward.max_error_share)
+            total = task.num_examples(settings.num_examples)
+            setup.console.stage(f"sampling {task.name}", total)
+            for first in range(0, total, rollout.prompts_per_step):
+                if stopped():
+                    return None
+                indices = range(first, min(total, first + rollout.prompts_per_step))
+                found += samples.of(indices)
+                setup.console.advance(indices.stop)
+    unique = {token_ids(one): one for group in found for one in group.episodes}
+    of_all = f"{settings.samples * len(found):,} samples of {len(found):,} questions"
     if not unique:
         raise UserError(
             f"warm_start.source=own: none of {of_all} is right: raise warm_start.samples or warm_start.num_examples, "
             "or set warm_start.source=demonstrations."
         )
+    solved = sum(bool(group.episodes) for group in found)
     setup.console.note(f"warm start: {len(unique):,} different right ones, to {solved:,} questions, in {of_all}")
     return list(unique.values())
 
@@ -171,9 +174,8 @@ def tuned(setup: Setup, policy: HubPolicy, examples: Sequence[Episode], stopped:
 
 
 def _make_trainer(setup: Setup, policy: HubPolicy, examples: Sequence[Episode], steps: int) -> Trainer:
-    config, world, settings = setup.config, setup.world, setup.config.warm_start
-    warmup = settings.warmup_steps
-    warmup = round(warmup * steps) if isinstance(warmup, float) else warmup
+    config, settings = setup.config, setup.config.warm_start
+    warmup = round(settings.warmup_steps * steps) if isinstance(settings.warmup_steps, float) else settings.warmup_steps
     assert warmup != "auto", "see `WarmStartSettings.fitted`"
     if warmup > steps:
         raise ConfigError(
@@ -181,24 +183,18 @@ def _make_trainer(setup: Setup, policy: HubPolicy, examples: Sequence[Episode], 
             f"num_epochs={settings.num_epochs} / batch_size={settings.batch_size}), so the learning rate is never "
             "reached; lower it."
         )
-    shared = {name: getattr(settings, name) for name in ("learning_rate", "final_learning_rate_share", "weight_decay")}
-    changes = {**shared, "schedule": "linear", "warmup_steps": warmup, "max_steps": steps}
-    layout, longest = choose_layout(policy), max(len(ids) for episode in examples for ids in token_ids(episode))
-    chat, task = make_chat(config, policy, setup.tasks.own), setup.tasks.own
-    memory = agreed(plan_run(config, policy, chat, task, layout=layout, world=world, longest_row=longest), world)
-    bf16 = world.first(in_bf16(config.trainer.precision, policy.model))
-    return Trainer(
-        policy=policy,
-        objective=Objective(
-            algorithm=Sft(), max_completion_tokens=config.rollout.max_completion_tokens, temperature=1.0
-        ),
-        settings=config.trainer.model_copy(update=changes),
-        seed=config.seed,
-        packing=Packing(
-            layout=layout,
-            max_tokens=memory.microbatch_tokens,
-            columns=line_columns(policy.model),
-            note=setup.console.note,
-        ),
-        parallel=make_parallel(config.trainer, world, bf16=bf16),
-    )
+    changes = {name: getattr(settings, name) for name in OF_WARM_START}
+    changes |= {"schedule": "linear", "warmup_steps": warmup, "max_steps": steps}
+    config = config.model_copy(update={"trainer": config.trainer.model_copy(update=changes)})
+    most, longest = config.rollout.max_completion_tokens, max(len(ids) for one in examples for ids in token_ids(one))
+    layout, columns, note = choose_layout(policy), line_columns(policy.model), setup.console.note
+    tokens = _memory(setup, policy, layout, longest).microbatch_tokens
+    packing = Packing(layout=layout, max_tokens=tokens, columns=columns, note=note)
+    objective = Objective(algorithm=Sft(), max_completion_tokens=most, temperature=1.0)
+    return make_trainer(replace(setup, config=config), policy, objective, packing)
+
+
+def _memory(setup: Setup, policy: HubPolicy, layout: Layout, longest_row: int = 0) -> MemoryPlan:
+    config, world, task = setup.config, setup.world, setup.tasks.own
+    chat = make_chat(config, policy, task)
+    return agreed(plan_run(config, policy, chat, task, layout=layout, world=world, longest_row=longest_row), world)

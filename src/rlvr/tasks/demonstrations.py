@@ -6,8 +6,8 @@ env.step(...)   the reply of a tool, the next header; then said[1], ...
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from math import nan
 
 from rlvr.chat.rendering import Chat
@@ -18,8 +18,6 @@ from rlvr.types import (
     Completion,
     Episode,
     Example,
-    GradedAnswer,
-    Group,
     Message,
     Score,
     StopReason,
@@ -28,9 +26,6 @@ from rlvr.types import (
     Turn,
     TurnText,
 )
-
-Grade = Callable[[Example, Sequence[TurnText]], Awaitable[GradedAnswer]]
-"""`Task.grade`"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,8 +75,8 @@ def calling(turn: object, number: int) -> str | Message:
     return Message(role="assistant", content="", tool_calls=(call,))
 
 
-async def encoded(one: Demonstration, chat: Chat, max_tokens: int) -> Group | str:
-    """The demonstration as a group of one episode with unknown logprobs, or why it cannot be one."""
+async def encoded(one: Demonstration, chat: Chat, max_tokens: int) -> Episode | str:
+    """The demonstration as an episode with unknown logprobs, or why it cannot be one."""
     if not one.said:
         return "have no assistant turn"
     env, turns = one.env, list[Turn]()
@@ -106,7 +101,7 @@ async def encoded(one: Demonstration, chat: Chat, max_tokens: int) -> Group | st
         conversation.append(message)
         prompt = chat.next_prompt(prompt, ids, conversation, reply.messages, env.tools)
         conversation += reply.messages
-    episode = Episode(
+    return Episode(
         example_id=one.example.id,
         sample_index=0,
         seed=0,
@@ -114,7 +109,6 @@ async def encoded(one: Demonstration, chat: Chat, max_tokens: int) -> Group | st
         score=Score(value=1.0),
         stop_reason=StopReason.STOP,
     )
-    return Group(example=one.example, episodes=(episode,))
 
 
 def _completion(ids: tuple[int, ...]) -> Completion:
@@ -130,29 +124,17 @@ def _completion(ids: tuple[int, ...]) -> Completion:
 
 def all_encoded(
     demonstrations: Iterable[Demonstration], chat: Chat, max_tokens: int
-) -> tuple[list[Group], dict[str, list[str]]]:
-    """The demonstrations as groups, and the examples of those that cannot be trained on, by reason."""
-    groups, left_out = list[Group](), dict[str, list[str]]()
+) -> tuple[list[Episode], dict[str, list[str]]]:
+    """The demonstrations as episodes, and the examples of those that cannot be trained on, by reason."""
+    episodes, left_out = list[Episode](), dict[str, list[str]]()
     with asyncio.Runner() as runner:
         for one in demonstrations:
             found = runner.run(encoded(one, chat, max_tokens))
-            if isinstance(found, Group):
-                groups.append(found)
+            if isinstance(found, Episode):
+                episodes.append(found)
             else:
                 left_out.setdefault(found, []).append(one.example.id)
-    return groups, left_out
-
-
-async def right_ones(grade: Grade, groups: Sequence[Group]) -> list[Group]:
-    """The groups with their finished episodes that the metric calls right, without repetitions."""
-
-    async def right(group: Group) -> Group:
-        grades = await asyncio.gather(*(grade(group.example, one.texts) for one in group.episodes))
-        pairs = zip(group.episodes, grades, strict=True)
-        fine = [one for one, found in pairs if found.correct and one.stop_reason is StopReason.STOP]
-        return replace(group, episodes=tuple({token_ids(one): one for one in fine}.values()))
-
-    return list(await asyncio.gather(*map(right, groups)))
+    return episodes, left_out
 
 
 def token_ids(episode: Episode) -> tuple[tuple[int, ...], ...]:

@@ -21,12 +21,12 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from rlvr.core.muon import muon
 from rlvr.core.optimizer import adamw, learning_rate
 from rlvr.errors import UserError
 from rlvr.models.policy import HubPolicy
 from rlvr.settings import dumped
 from rlvr.tasks.base import Task
-from rlvr.training.muon import muon
 from rlvr.training.settings import WarmStartSettings
 
 BETA2 = 0.95  # of AdamW

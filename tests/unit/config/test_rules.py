@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rlvr.commands.train.summary import summary
-from rlvr.config.compose import load_config
+from rlvr.config.compose import load_config, read_yaml, to_yaml
 from rlvr.errors import ConfigError
 
 pytestmark = pytest.mark.slow
@@ -14,6 +14,7 @@ pytestmark = pytest.mark.slow
 GSM8K = Path(__file__).parents[2] / "fixtures" / "gsm8k"
 SHORT = {
     "HF": "model=hf model.name_or_path=x",
+    "TUNED": "warm_start.enabled=true",
     "LORA": "model=hf model.name_or_path=x model.lora.enabled=true",
     "QA": "task=musique model=hf model.name_or_path=x",
     "CORPUS": "task.retrieval.scope=corpus task.retrieval.corpus=c.jsonl",
@@ -99,6 +100,14 @@ task.complexity_range=[1,1] task.shape=chain -> task.complexity_range[1] > 1
 task=two_hop prompt.few_shot=1 -> a task that does not write its prompts itself and a task whose examples can be shown
 prompt.tool_format=words -> a task with tools
 HF warm_start.num_steps=1500 -> warm_start.enabled and a model made from scratch
+HF TUNED warm_start.loss_on=all -> warm_start.enabled and a model made from scratch
+HF warm_start.learning_rate=0.01 -> warm_start.enabled
+HF warm_start.cache=false -> warm_start.enabled
+HF warm_start.source=own -> warm_start.enabled=true and model=hf
+HF TUNED warm_start.samples=4 -> warm_start.enabled=true and model=hf and warm_start.source=own
+warm_start.num_epochs=2 -> warm_start.enabled=true and model=hf
+HF task=gsm8k task.demonstration_field=shown -> warm_start.enabled or prompt.few_shot > 0
+HF task=gsm8k task.solution_lines=1 -> a model made from scratch, warm_start.enabled or prompt.few_shot > 0
 engine=vllm engine.sync=broadcast engine.weights_dir=/x -> engine.sync != broadcast
 engine=vllm engine.broadcast_host=10.0.0.1 -> engine.sync == broadcast
 trainer.strategy=ddp trainer.cpu_offload=true -> trainer.strategy == fsdp2
@@ -140,6 +149,10 @@ QA CORPUS task.retriever=hybrid task.retrieval.stem=false task.retrieval.index_d
 QA prompt=musique_tags task.tools=[retrieve_documents,get_document]
 QA task.hops=[2,3] task.curriculum=hops task.eval_order=balanced
 task=gsm8k HF evaluation.also=[musique,hotpotqa,wiki2]
+task=gsm8k HF TUNED warm_start.num_examples=20 task.solution_lines=1 trainer.max_steps=0
+task=gsm8k HF TUNED warm_start.source=own warm_start.samples=4 warm_start.warmup_steps=0.2
+task=jsonl HF task.path=x TUNED task.demonstration_field=shown warm_start.learning_rate=1e-4 warm_start.batch_size=8
+HF warm_start.enabled=false
 """.strip().splitlines()
 
 
@@ -192,6 +205,33 @@ def test_values_of_our_own_files_are_never_idle() -> None:
     assert not load_config(["warm_start.enabled=false"], config_name="rpn_test").warm_start.enabled
     config = load_config(["algorithm.num_epochs=1", "algorithm.num_minibatches=1"], config_name="rpn_small")
     assert config.notes == ()
+
+
+def test_a_warm_start_fits_its_model() -> None:
+    """`auto` is resolved, and what our files say of models made from scratch is not said of others."""
+
+    def fitted(*overrides: str) -> tuple[object, ...]:
+        warm = load_config(lines(" ".join(overrides))).warm_start
+        return warm.enabled, warm.batch_size, warm.learning_rate, warm.warmup_steps
+
+    assert fitted() == (True, 64, 0.015, 10)
+    assert fitted("warm_start.warmup_steps=0.05") == (True, 64, 0.015, 20)
+    assert fitted("HF") == (False, 16, 1e-5, 0.1)
+    assert fitted("LORA", "TUNED", "warm_start.batch_size=8") == (True, 8, 1e-4, 0.1)
+    assert load_config([], config_name="gsm8k").warm_start == load_config(lines("HF")).warm_start
+    from_scratch = ["model=scratch_bpe", "rollout.max_completion_tokens=64", "task.max_prompt_tokens=64"]
+    assert load_config(from_scratch, config_name="gsm8k").warm_start.learning_rate == 0.015
+
+
+def test_a_run_of_an_earlier_version_is_repeated_without_a_warm_start(tmp_path: Path) -> None:
+    """Its file has `warm_start.enabled: true` with a pretrained model, where that had no effect."""
+    text = to_yaml(load_config(lines("HF")))
+    kept = [line for line in text.splitlines() if line not in ("  source: demonstrations", "  enabled: false")]
+    old = "\n".join(kept).replace("warm_start:", "warm_start:\n  enabled: true")
+    (tmp_path / "config.yaml").write_text(old)
+    assert not load_config([], config_name="config", config_dir=str(tmp_path)).warm_start.enabled
+    assert not read_yaml(old).warm_start.enabled
+    assert read_yaml(to_yaml(load_config(lines("HF TUNED")))).warm_start.enabled
 
 
 def notes(*overrides: str, config_name: str = "gsm8k") -> list[str]:

@@ -12,8 +12,8 @@ from rlvr.core.packing import Layout, Microbatch, Packing, first_fit, microbatch
 from rlvr.core.policy import forward
 from rlvr.core.world import World
 from rlvr.errors import UserError
+from rlvr.models.layout import LAYOUTS, choose_layout
 from rlvr.models.policy import HubPolicy
-from rlvr.training.layout import LAYOUTS, choose_layout
 from rlvr.types import TokenBatch
 from tests.unit.core.fakes import completion, episode, group
 from tests.unit.core.tiny import ARCHITECTURES, SIZES, plain_logprobs, tiny_batch, tiny_policy

@@ -12,9 +12,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from rlvr.core.engine import LocalEngine
 from rlvr.errors import ConfigError, UserError
 from rlvr.models.adapters import adapter_weights, lora_layers, without_adapters
+from rlvr.models.layout import choose_layout
 from rlvr.models.loading import load_for_inference, load_policy, model_family
 from rlvr.models.policy import HubPolicy, check_trainable
-from rlvr.training.layout import choose_layout
 from rlvr.types import SamplingParams
 from tests.unit.core.tiny import plain_logprobs, tiny_batch, tiny_trainer, update
 from tests.unit.engines.tiny import generate

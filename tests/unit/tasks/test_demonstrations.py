@@ -14,10 +14,10 @@ from rlvr.data.problems import Conversation
 from rlvr.errors import UserError
 from rlvr.models.scratch import build_tokenizer
 from rlvr.tasks.base import Task
-from rlvr.tasks.demonstrations import Demonstration, Replayed, all_encoded, right_ones, token_ids
-from rlvr.types import Completion, Episode, Example, GradedAnswer, Group, Message, SamplingParams, StopReason, ToolCall
+from rlvr.tasks.demonstrations import Demonstration, Replayed, all_encoded, token_ids
+from rlvr.types import Completion, Episode, Example, Message, SamplingParams, ToolCall
 from tests.unit.chat.tokenizers import SEARCH, answer, byte_tokenizer, user
-from tests.unit.core.fakes import FakeEngine, completion, episode, group
+from tests.unit.core.fakes import FakeEngine, completion
 from tests.unit.tasks.data_tasks import FIXTURES, opened, write_jsonl
 from tests.unit.tasks.multihop_episodes import make_qa
 from tests.unit.tasks.test_two_hop import TASK as TWO_HOP
@@ -41,15 +41,15 @@ def played(task: Task, example: Example, chat: Chat, completions: Sequence[tuple
     return asyncio.run(run_episode(example, task.env(example), model, lambda turn: params, sample_index=0, seed=0))
 
 
-def check_like_a_rollout(task: Task, chat: Chat, num: int = 3) -> list[Group]:
-    groups, left_out = all_encoded(task.demonstrations(num), chat, 100_000)
-    assert (len(groups), left_out) == (num, {})
-    for one in groups:
-        (demonstrated,) = one.episodes
+def check_like_a_rollout(task: Task, chat: Chat, num: int = 3) -> list[tuple[Example, Episode]]:
+    episodes, left_out = all_encoded(task.demonstrations(num), chat, 100_000)
+    assert (len(episodes), left_out) == (num, {})
+    examples = [one.example for one in task.demonstrations(num)]
+    for example, demonstrated in zip(examples, episodes, strict=True):
         completions = [turn.completion.token_ids for turn in demonstrated.turns]
-        assert token_ids(demonstrated) == token_ids(played(task, one.example, chat, completions))
+        assert token_ids(demonstrated) == token_ids(played(task, example, chat, completions))
         assert all(ids[-1] in chat.stop_ids for ids in completions)
-    return groups
+    return list(zip(examples, episodes, strict=True))
 
 
 def words_of(task: Task) -> Chat:
@@ -60,16 +60,16 @@ def words_of(task: Task) -> Chat:
 def test_expressions_write_their_steps() -> None:
     with opened({"name": "rpn"}) as task:
         chat = words_of(task)
-        (first, *_) = check_like_a_rollout(task, chat)
-        (turn,) = first.episodes[0].turns
-        assert chat.decode(turn.completion.token_ids).endswith(f"= {first.example.answer} <eoe>")
-        assert chat.decode(turn.prompt_ids) == first.example.messages[0].content
+        example, first = check_like_a_rollout(task, chat)[0]
+        (turn,) = first.turns
+        assert chat.decode(turn.completion.token_ids).endswith(f"= {example.answer} <eoe>")
+        assert chat.decode(turn.prompt_ids) == example.messages[0].content
 
 
 def test_calls_are_answered_by_the_tools() -> None:
-    (first, *_) = check_like_a_rollout(TWO_HOP, words_of(TWO_HOP))
-    assert len(first.episodes[0].turns) == 3
-    (row,) = episode_rows(first.episodes[0])  # tool replies are part of it, and not trained on
+    _, first = check_like_a_rollout(TWO_HOP, words_of(TWO_HOP))[0]
+    assert len(first.turns) == 3
+    (row,) = episode_rows(first)  # tool replies are part of it, and not trained on
     assert 0 < sum(row.loss_mask) < len(row.ids)
 
 
@@ -77,8 +77,8 @@ def test_calls_are_answered_by_the_tools() -> None:
 def test_worked_answers_end_as_the_model_ends_its_turn(template: bool) -> None:
     chat = Chat(byte_tokenizer() if template else byte_tokenizer(template=None))
     with opened({"name": "gsm8k", "path": str(FIXTURES / "gsm8k")}) as task:
-        groups = check_like_a_rollout(task, chat)
-        ids = groups[0].episodes[0].turns[0].completion.token_ids
+        _, first = check_like_a_rollout(task, chat)[0]
+        ids = first.turns[0].completion.token_ids
         assert chat.decode(ids).endswith("</SOLUTION><|im_end|>")
 
 
@@ -93,19 +93,21 @@ def rows(field: Any) -> list[dict[str, Any]]:
     return [{"question": f"What is {n} plus 1?", "answer": n + 1, "shown": field} for n in range(20)]
 
 
-def demonstrated(tmp_path: Path, field: Any, *, max_tokens: int = 10_000, **more: Any) -> tuple[Chat, Any, Any]:
+def demonstrated(tmp_path: Path, field: Any, *, max_tokens: int = 10_000, **more: Any) -> tuple[Chat, Any, Any, Any]:
+    """The chat, the first training example, the episodes and what was left out."""
     chat = Chat(byte_tokenizer())
     settings = {"name": "jsonl", "path": str(write_jsonl(tmp_path / "rows.jsonl", rows(field)))}
     with opened({**settings, "demonstration_field": "shown", **more}) as task:
-        return chat, *all_encoded(task.demonstrations(4), chat, max_tokens)
+        (first, *_) = task.demonstrations(4)
+        return chat, first.example, *all_encoded(task.demonstrations(4), chat, max_tokens)
 
 
 def test_a_text_is_the_completion_as_it_stands(tmp_path: Path) -> None:
-    chat, groups, _ = demonstrated(tmp_path, " It is 2.\n")
-    (turn,) = groups[0].episodes[0].turns
+    chat, example, episodes, _ = demonstrated(tmp_path, " It is 2.\n")
+    (turn,) = episodes[0].turns
     assert chat.decode(turn.completion.token_ids) == " It is 2.\n<|im_end|>"
-    assert turn.prompt_ids == chat.encode_prompt(groups[0].example.messages)
-    assert "shown" not in groups[0].example.metadata
+    assert turn.prompt_ids == chat.encode_prompt(example.messages)
+    assert "shown" not in example.metadata
 
 
 CALL = {"role": "assistant", "tool_calls": [{"function": {"name": "search", "arguments": '{"query": "1"}'}}]}
@@ -114,20 +116,20 @@ REPLY = {"role": "tool", "content": "one", "name": "search"}
 
 def test_messages_are_the_whole_conversation_or_follow_the_prompt(tmp_path: Path) -> None:
     said = [{"role": "assistant", "content": "2"}]
-    chat, groups, _ = demonstrated(tmp_path, said)
-    assert groups[0].episodes[0].turns[0].prompt_ids == chat.encode_prompt(groups[0].example.messages)
-    chat, groups, _ = demonstrated(tmp_path, [{"role": "user", "content": "1 + 1?"}, *said])
+    chat, example, episodes, _ = demonstrated(tmp_path, said)
+    assert episodes[0].turns[0].prompt_ids == chat.encode_prompt(example.messages)
+    chat, example, episodes, _ = demonstrated(tmp_path, [{"role": "user", "content": "1 + 1?"}, *said])
     text = "<|im_start|>user\n1 + 1?<|im_end|>\n<|im_start|>assistant\n2<|im_end|>"
-    assert chat.decode(token_ids(groups[0].episodes[0])[0]) == text
+    assert chat.decode(token_ids(episodes[0])[0]) == text
 
 
 @pytest.mark.parametrize("tools", [[SEARCH], None])
 def test_calls_and_replies_of_the_data(tools: list[Any] | None, tmp_path: Path) -> None:
     """The loss is on what the assistant says, calls included, and not on the tool's reply."""
     messages = [{"role": "user", "content": "1 + 1?"}, CALL, REPLY, {"role": "assistant", "content": "2"}]
-    chat, groups, left_out = demonstrated(tmp_path, {"messages": messages, "tools": tools})
+    chat, _, episodes, left_out = demonstrated(tmp_path, {"messages": messages, "tools": tools})
     assert left_out == {}
-    (row,) = episode_rows(groups[0].episodes[0])
+    (row,) = episode_rows(episodes[0])
     trained = "".join(chat.decode([token]) for token, on in zip(row.ids, row.loss_mask, strict=True) if on)
     call = '<tool_call>\n{"name": "search", "arguments": {"query": "1"}}\n</tool_call>'
     assert trained == f"{call}<|im_end|>2<|im_end|>"
@@ -135,11 +137,11 @@ def test_calls_and_replies_of_the_data(tools: list[Any] | None, tmp_path: Path) 
 
 
 def test_what_cannot_be_trained_on_is_counted_and_named(tmp_path: Path) -> None:
-    _, groups, left_out = demonstrated(tmp_path, [{"role": "user", "content": "1 + 1?"}])
-    assert groups == []
+    _, _, episodes, left_out = demonstrated(tmp_path, [{"role": "user", "content": "1 + 1?"}])
+    assert episodes == []
     assert [(why, len(ids)) for why, ids in left_out.items()] == [("have no assistant turn", 4)]
-    _, groups, left_out = demonstrated(tmp_path, "2", max_tokens=20)
-    assert (groups, list(left_out)) == ([], ["have more than 20 tokens"])
+    _, _, episodes, left_out = demonstrated(tmp_path, "2", max_tokens=20)
+    assert (episodes, list(left_out)) == ([], ["have more than 20 tokens"])
 
 
 def test_a_text_that_goes_on_after_its_end_is_refused(tmp_path: Path) -> None:
@@ -186,21 +188,7 @@ def test_a_call_that_cannot_be_read_back_is_left_out() -> None:
     conversation = Conversation(messages=(user("Who?"), said, answer(), Message(role="assistant", content="Ann.")))
     example = Example(id="x", messages=(), answer="")
     env = Replayed(conversation, example, [SEARCH])
-    groups, left_out = all_encoded(
+    episodes, left_out = all_encoded(
         [Demonstration(example=example, env=env, said=env.said)], Chat(byte_tokenizer()), 10_000
     )
-    assert (len(groups), list(left_out)) == (0, ["have tool calls that cannot be read back in this model's format"])
-
-
-# -------------------------------------------------------------------------------------------------------- own samples
-
-
-def test_right_finished_different_samples_are_kept() -> None:
-    right, same, wrong = (episode(((1,), completion(*ids))) for ids in ((5, 0), (5, 0), (6, 0)))
-    cut = episode(((1,), completion(5, 5, stop=StopReason.LENGTH)))
-
-    async def grade(example: Example, turns: Sequence[Any]) -> GradedAnswer:
-        return GradedAnswer(answer="", correct=turns[-1].completion.startswith("5"))
-
-    (kept,) = asyncio.run(right_ones(grade, [group(right, same, wrong, cut)]))
-    assert [token_ids(one) for one in kept.episodes] == [((1, 5, 0),)]
+    assert (len(episodes), list(left_out)) == (0, ["have tool calls that cannot be read back in this model's format"])

@@ -25,6 +25,7 @@ from rlvr.core.world import ALONE
 from rlvr.engines.settings import LocalEngineSettings
 from rlvr.errors import UserError
 from rlvr.models.devices import half_dtype, in_bf16
+from rlvr.models.layout import choose_layout
 from rlvr.models.loading import value_head
 from rlvr.models.policy import HubPolicy
 from rlvr.run.policies import Sampler, make_engine
@@ -32,7 +33,6 @@ from rlvr.run.tasks import Tasks, make_chat
 from rlvr.scale.fsdp import make_parallel
 from rlvr.tasks.base import Task
 from rlvr.tracking.checks import Check
-from rlvr.training.layout import choose_layout
 from rlvr.types import (
     Completion,
     Episode,

@@ -36,6 +36,7 @@ from rlvr.core.world import World
 from rlvr.engines.settings import LocalEngineSettings
 from rlvr.evaluation.evaluate import examples_of
 from rlvr.models.devices import device_name
+from rlvr.models.layout import choose_layout
 from rlvr.run.assemble import assemble
 from rlvr.run.memory import plan_run
 from rlvr.run.policies import Setup, pretrained_policy, random_policy, set_threads
@@ -49,7 +50,6 @@ from rlvr.tracking.console import Console
 from rlvr.tracking.files import sync_file
 from rlvr.tracking.rollouts import rollouts_path
 from rlvr.tracking.trackers.fanout import Trackers
-from rlvr.training.layout import choose_layout
 from rlvr.training.memory import Parts, weight_bytes
 from rlvr.types import Group, StopReason, TokenBatch
 

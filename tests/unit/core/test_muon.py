@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from rlvr.training.muon import Muon, muon, orthogonal
+from rlvr.core.muon import Muon, muon, orthogonal
 from tests.unit.core.tiny import tiny_policy
 
 
