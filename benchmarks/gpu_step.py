@@ -51,7 +51,7 @@ from rlvr.core.packing import Packing
 from rlvr.core.parallel import DataParallel
 from rlvr.core.settings import TrainerSettings
 from rlvr.core.trainer import Trainer
-from rlvr.models.devices import choose_device, choose_products, frozen_copy, in_bf16, move, sampling_dtype
+from rlvr.models.devices import choose_device, choose_products, frozen_copy, half_dtype, in_bf16, move, sampling_dtype
 from rlvr.models.layout import choose_layout
 from rlvr.models.policy import HubPolicy
 from rlvr.seeding import derive_seed
@@ -213,7 +213,8 @@ class Subject:
         layout = choose_layout(self.policy)
         chosen = TrainerSettings(learning_rate=1e-6, warmup_steps=0)
         bf16 = in_bf16(chosen.precision, self.policy.model)
-        self.dtype = sampling_dtype("auto", self.policy.model, bf16=bf16, adapted=False)
+        half = half_dtype(chosen.precision, self.policy.model)
+        self.dtype = sampling_dtype("auto", self.policy.model, half=half, adapted=False)
         parallel = DataParallel(bf16=bf16)
         autocast = partial(parallel.autocast, device)
         demand = self._demand(measure_activations(self.policy, layout, autocast))

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import tests.no_waiting  # noqa: F401
 from rlvr.errors import install
 from tests.ranks import Ranks
 from tests.vllm_python import missing_vllm

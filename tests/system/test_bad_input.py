@@ -155,7 +155,7 @@ MODELS: dict[str, tuple[Callable[[Path, Path], object], list[str]]] = {
     "no tokenizer": (without_tokenizer, ["no tokenizer", "copy that of the base model"]),
     "no model": (nothing, ["no config.json", "Hub format"]),
     "damaged weights": (cut_weights, ["cannot be loaded"]),
-    "nowhere": (lambda folder, model: None, ["is no folder here", "name a model folder or a Hub id"]),
+    "nowhere": (lambda folder, model: None, ["there is no folder", "name a model folder or a Hub id"]),
 }
 
 

@@ -121,9 +121,9 @@ def test_adapters(first: Path, on_cpu: OnCpu, tmp_path: Path) -> None:
 
 
 def test_bfloat16(tmp_path: Path) -> None:
-    """Autocast in training, and a copy that samples."""
+    """Autocast in training, and a copy that samples: they differ by rounding, and by no more than that."""
     run(tmp_path / "run", FIRST, "trainer.precision=bf16", "engine.dtype=bfloat16", "algorithm.kl_coef=0.1")
-    assert numbers(tmp_path / "run")[1]["policy/mismatch_kl"] > 0
+    assert 0 < numbers(tmp_path / "run")[1]["policy/mismatch_kl"] < 1e-4
 
 
 def test_an_evaluation_is_that_on_the_cpu(first: Path, cli: Cli, tmp_path: Path) -> None:

@@ -358,6 +358,7 @@ TRAINER = [
     case("trainer.max_grad_norm", 1.0, 0.01, weights),
     case("trainer.microbatch_tokens", 16384, 64, lambda seen: seen.calls["hidden"]),
     case("trainer.precision", "fp32", "bf16", weights),
+    case("trainer.precision", "bf16", "fp16", weights),
     case("trainer.num_threads", 1, 2, lambda seen: seen.threads),
     case("trainer.checkpoint_every", "null", 1, lambda seen: seen.files("checkpoints")),
     case("trainer.keep_last", 1, 3, lambda seen: len(seen.files("checkpoints")), *EACH_STEP),

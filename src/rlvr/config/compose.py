@@ -32,10 +32,10 @@ from rlvr.config.overrides import (
     GROUPS,
     Source,
     UserKeys,
+    added,
     check_overrides,
     drop_other_warm_start,
     included_files,
-    is_choice,
     leaf_values,
     literal,
     overlaid,
@@ -201,7 +201,7 @@ def _explained(error: Exception, source: Source, lines: Sequence[str]) -> str:
 
 def _compose(source: Source, parsed: Sequence[Override], explicit: UserKeys) -> tuple[dict[str, Any], list[str]]:
     """The composed and resolved values, not yet validated, with notes on dropped values."""
-    lines = [_added(override) for override in parsed]
+    lines = [added(override, source) for override in parsed]
     composed, chosen = _followed(source, source.name, lines, explicit.chosen | source.choices(own=True).keys())
     if source.folder is not None and "task" in explicit.chosen:
         _check_pinned(chosen, explicit.chosen, source)
@@ -222,12 +222,6 @@ def _followed(
         elif new:
             more.append(f"+{group}={getattr(registry.find('task', str(composed.task.name)), group)}")
     return _hydra(source, name, [*lines, *more]) if more else (composed, chosen)
-
-
-def _added(override: Override) -> str:
-    """Force the override in, known key or not: the settings classes check keys."""
-    line = override.input_line or ""
-    return line if is_choice(override) or override.is_delete() else f"++{line.lstrip('+')}"
 
 
 def _check_pinned(chosen: Mapping[str, str], given: Collection[str], source: Source) -> None:
@@ -285,7 +279,7 @@ def _is_of_another(leaf: str, choice: str, fresh: DictConfig, explicit: UserKeys
 def _compose_bundle(lines: Sequence[str], source: Source) -> Mapping[str, Any]:
     """The values of a task with its reward and prompt, from the same folders as the configuration."""
     parsed = check_overrides(parse_overrides(lines), source)
-    choices = [f"+{one.input_line}" if one.key_or_group == "task" else _added(one) for one in parsed]
+    choices = [f"+{one.input_line}" if one.key_or_group == "task" else added(one, source) for one in parsed]
     given = {one.key_or_group for one in parsed}
     return _resolved(_followed(source, None, choices, given)[0])
 

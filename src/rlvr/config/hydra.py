@@ -7,12 +7,13 @@ from typing import Any
 
 from hydra import version
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra._internal.config_repository import CachingConfigRepository, ConfigRepository
+from hydra._internal.config_repository import ConfigRepository
 from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
 from hydra._internal.defaults_list import create_defaults_list
 from hydra.core.override_parser.types import Override
 from hydra.core.plugins import Plugins
 from hydra.core.utils import setup_globals
+from hydra.plugins.config_source import ConfigResult
 from omegaconf import DictConfig, OmegaConf
 
 
@@ -28,7 +29,7 @@ def composed(
     for folder in folders:
         path.append("rlvr", f"file://{folder.resolve()}")
     path.append("schema", "structured://")
-    loader, files = ConfigLoaderImpl(path), CachingConfigRepository(ConfigRepository(path))
+    loader, files = ConfigLoaderImpl(path), _Files(path)
     defaults = create_defaults_list(files, name, list(overrides), prepend_hydra=False, skip_missing=False)
     found = loader._compose_config_from_defaults_list(defaults.defaults, files)
     OmegaConf.set_struct(found, True)  # an override without ++ must name a known key
@@ -36,6 +37,19 @@ def composed(
     OmegaConf.set_struct(found, False)
     found.pop("hydra", None)
     return found, defaults.overrides.known_choices
+
+
+class _Files(ConfigRepository):
+    """Reads each file once. Hydra's `CachingConfigRepository` does too, after a deep copy of all that is registered."""
+
+    def __init__(self, path: ConfigSearchPathImpl) -> None:
+        super().__init__(path)
+        self._read: dict[str, ConfigResult | None] = {}
+
+    def load_config(self, config_path: str) -> ConfigResult | None:
+        if config_path not in self._read:
+            self._read[config_path] = super().load_config(config_path)
+        return self._read[config_path]
 
 
 @cache

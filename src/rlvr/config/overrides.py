@@ -172,6 +172,15 @@ def is_choice(override: Override) -> bool:
     return (key in CHOICES or "/" in key) and not (override.is_delete() or isinstance(override.value(), dict))
 
 
+def added(override: Override, source: Source) -> str:
+    """Force the override in, known key or not: the settings classes check keys."""
+    line = override.input_line or ""
+    if line.startswith("sampler="):  # it has a default, so that a file's list of choices may leave it out
+        given = source.choices(own=False) | source.choices(own=True)
+        return f"+{line}" if given and "sampler" not in given else line
+    return line if is_choice(override) or override.is_delete() else f"++{line.lstrip('+')}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class UserKeys:
     """The dotted keys set by the user."""
@@ -213,14 +222,19 @@ def _covers(said: str, path: str) -> bool:
 
 def parse_overrides(overrides: Sequence[str]) -> list[Override]:
     """Parse with Hydra's override grammar; ConfigError for an invalid line."""
-    parser = OverridesParser.create()
     parsed = []
     for line in overrides:
         try:
-            parsed.append(parser.parse_override(_with_letters_quoted(line)))
+            parsed.append(_parsed(_with_letters_quoted(line)))
         except HydraException as error:
             raise ConfigError(_unreadable(line, error)) from None
     return parsed
+
+
+@lru_cache(maxsize=1024)
+def _parsed(line: str) -> Override:
+    """Parsed once: a millisecond, and each line is asked for three times."""
+    return OverridesParser.create().parse_override(line)
 
 
 def _with_letters_quoted(line: str) -> str:

@@ -88,9 +88,10 @@ class TrainerSettings(Settings):
         "GPU the most that fit by the memory plan (docs/gpu.md), on a CPU 2048, and 512 below adapters from a hidden "
         "size of 512 on",
     )
-    precision: Literal["auto", "fp32", "bf16"] = setting(
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = setting(
         "auto",
-        "autocast of forward and backward; auto: bf16 on a GPU, and on a CPU with bf16 instructions from hidden size "
+        "autocast of forward and backward; fp16: with a scaled loss, nearer to float32 than bf16 for activations below "
+        "65,504; auto: bf16 on a GPU, and on a CPU with bf16 instructions from hidden size "
         "128 on, where it is faster",
     )
     strategy: Literal["single", "ddp", "fsdp2"] = setting(

@@ -21,7 +21,7 @@ from rlvr.core.batch import to_batch
 from rlvr.core.errors import NonFiniteError
 from rlvr.core.optimizer import adamw, learning_rate
 from rlvr.core.packing import Microbatch, Packing, microbatches
-from rlvr.core.parallel import DataParallel
+from rlvr.core.parallel import DataParallel, Float16
 from rlvr.core.policy import Policy, forward
 from rlvr.core.settings import TrainerSettings, cpu_tokens
 from rlvr.core.sums import Sums, critic_metrics, teacher_metrics
@@ -89,7 +89,7 @@ class Trainer:
         """`teachers` are the models other than START that the algorithm's columns name."""
         if settings.learning_rate == "auto" or isinstance(settings.warmup_steps, float):
             raise ValueError("learning_rate and warmup_steps must be numbers: see rlvr.training.settings")
-        if parallel is None and (settings.strategy != "single" or settings.precision == "bf16"):
+        if parallel is None and (settings.strategy != "single" or settings.precision in ("bf16", "fp16")):
             raise ValueError("strategy and precision belong to `parallel`: see rlvr.scale.fsdp.make_parallel")
         self.policy, self.objective, self.algorithm = policy, objective, objective.algorithm
         self.packing = packing or Packing(max_tokens=cpu_tokens(settings.microbatch_tokens))
@@ -120,6 +120,8 @@ class Trainer:
     @property
     def precision(self) -> str:
         """Description for the user: precision of frozen weights and of products."""
+        if isinstance(self.parallel, Float16):
+            return "fp16 autocast"
         if self.parallel.bf16:
             return "bf16" if self.parallel.in_lockstep else "bf16 autocast"
         return "float32" if self.policy.dtype == torch.float32 else "bfloat16, its adapters in float32,"
@@ -208,15 +210,17 @@ class Trainer:
         weights = torch.zeros_like(batch.behavior_logprobs)  # [B, T], 0 outside of the minibatch and of the loss
         weights[rows] = self.objective.loss_weights(batch.take(rows))
         chosen, own, sums = self._with_gradient(batch, rows), Sums(), Sums()
-        for attempt in self._attempts(batch.lengths[rows], self.packing):
-            with attempt:
-                own.clear()
-                for parameter in self.policy.parameters():
-                    parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.zero_()
-                for microbatch in self._own_share(
-                    batch, chosen, self.packing
-                ):  # also after a non-finite loss: other ranks may wait
-                    self._backward(batch, weights, microbatch, seen, own)
+        for scale in self.parallel.loss_scales(weights):
+            for attempt in self._attempts(batch.lengths[rows], self.packing):
+                with attempt:
+                    own.clear()
+                    for p in self.policy.parameters():
+                        p.grad = torch.zeros_like(p) if p.grad is None else p.grad.zero_()
+                    # also after a non-finite loss: other ranks may wait
+                    for microbatch in self._own_share(batch, chosen, self.packing):
+                        self._backward(batch, weights, microbatch, seen, own, scale)
+            if self.parallel.unscale(self.policy, scale):
+                break
         for of_rank in self._world.gather(own):
             sums.add(of_rank)
         if sums.non_finite:
@@ -224,8 +228,10 @@ class Trainer:
         self.parallel.sum_gradients(self.policy)
         return sums
 
-    def _backward(self, batch: TokenBatch, weights: Tensor, microbatch: Microbatch, seen: Tensor, sums: Sums) -> None:
-        """Add a microbatch's gradient and sums; writes its logprobs into `seen`."""
+    def _backward(
+        self, batch: TokenBatch, weights: Tensor, microbatch: Microbatch, seen: Tensor, sums: Sums, scale: float
+    ) -> None:
+        """Add a microbatch's gradient, times `scale`, and its sums; writes its logprobs into `seen`."""
         entropy_grad = "entropy" in self.objective.coefs or self.objective.reads_more
         predicted = self._forward(self.policy, microbatch, entropy_grad=entropy_grad)
         seen[microbatch.rows, microbatch.columns] = predicted.logprobs.detach()
@@ -237,7 +243,7 @@ class Trainer:
         place, weights = (local, microbatch.columns), weights[present]
         predicted = predicted.map(lambda x: scatter(x, place, weights.shape))
         terms = self.objective.loss(batch.take(present), weights, predicted)
-        terms.loss.backward()
+        (terms.loss if scale == 1 else terms.loss * scale).backward()
         sums.add_terms(terms, rows=present)
 
     def apply(self, batch: TokenBatch, rows: Sequence[int]) -> float:

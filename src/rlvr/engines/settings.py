@@ -29,10 +29,11 @@ class LocalEngineSettings(EngineSettings):
     max_batch_size: Annotated[int, Field(ge=1, le=65_536)] = setting(
         256, "completions decoded at the same time; the rest wait"
     )
-    dtype: Literal["auto", "float32", "bfloat16"] = setting(
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = setting(
         "auto",
         "weights that sample while float32 ones are trained; bfloat16: a copy with half the memory traffic, refreshed "
-        "after every update; auto: bfloat16 where training computes in it and no adapters are trained (on a CPU from a "
+        "after every update; float16: the same, rounded less, for activations below 65,504; "
+        "auto: bfloat16 where training computes in it and no adapters are trained (on a CPU from a "
         "hidden size of 512 on), else float32",
     )
 

@@ -61,15 +61,17 @@ def choose_products(device: torch.device, precision: str) -> None:
         torch.set_float32_matmul_precision("highest" if precision == "fp32" else "high")
 
 
-def sampling_dtype(wanted: str, model: PreTrainedModel, *, bf16: bool, adapted: bool) -> torch.dtype:
-    """Data type of the weights that the local engine samples with; see `engine.dtype`. `bf16`: training computes in it.
+def sampling_dtype(wanted: str, model: PreTrainedModel, *, half: torch.dtype | None, adapted: bool) -> torch.dtype:
+    """Data type of the weights that the local engine samples with; see `engine.dtype`. `half`: training computes in it.
 
     Weights that are not trained in float32 (quantized, or bfloat16 below adapters) sample as they are.
     """
     if model.dtype != torch.float32 or getattr(model, "is_quantized", False) or wanted == "float32":
         return model.dtype
+    if wanted != "auto":
+        return getattr(torch, wanted)
     pays = model.device.type != "cpu" or is_wide(model)
-    return torch.bfloat16 if wanted == "bfloat16" or (bf16 and pays and not adapted) else torch.float32
+    return half if half is not None and pays and not adapted else torch.float32
 
 
 def frozen_copy(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
@@ -89,6 +91,13 @@ def is_wide(model: PreTrainedModel) -> bool:
 def line_columns(model: PreTrainedModel) -> int | None:
     """`Packing.columns`: products grow with the width's square, attention with the width; measured at 896: 1,700."""
     return 2 * model.config.get_text_config().hidden_size if is_wide(model) else None
+
+
+def half_dtype(precision: str, model: PreTrainedModel) -> torch.dtype | None:
+    """What autocast computes in; None: float32."""
+    if precision == "fp16":
+        return torch.float16
+    return torch.bfloat16 if in_bf16(precision, model) else None
 
 
 def in_bf16(precision: str, model: PreTrainedModel) -> bool:

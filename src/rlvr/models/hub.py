@@ -90,6 +90,10 @@ def sentence(name: str, error: BaseException) -> UserError:
         )
     if status in (401, 403) and "RepositoryNotFoundError" not in kinds:
         return UserError(f"the Hub refused your token for the model {name!r}: make a new one at {hub}/settings/tokens")
+    if "HFValidationError" in kinds:  # no request was made
+        return UserError(
+            f"there is no folder {name!r}, and it is no Hub id: name a model folder or a Hub id, OWNER/NAME"
+        )
     reason = f"status {status}" if status else str(chain[-1]).strip().partition("\n")[0] or type(chain[-1]).__name__
     verb = "does not give it" if status else "cannot be reached"
     return UserError(

@@ -10,7 +10,7 @@ from rlvr.chat.rendering import Chat
 from rlvr.config import Config
 from rlvr.core.packing import Layout
 from rlvr.core.world import World
-from rlvr.models.devices import in_bf16
+from rlvr.models.devices import half_dtype
 from rlvr.models.policy import HubPolicy
 from rlvr.run import teachers
 from rlvr.run.policies import engine_dtype
@@ -44,8 +44,8 @@ def plan_run(
     together = max(num_rows, config.evaluation.limit)
     sharded = trainer.strategy == "fsdp2"
     local, is_stale = engine if engine.in_process else None, rollout.max_staleness > 0
-    bf16 = in_bf16(trainer.precision, policy.model)
-    autocast = partial(torch.autocast, policy.model.device.type, torch.bfloat16, enabled=bf16)
+    half = half_dtype(trainer.precision, policy.model)
+    autocast = partial(torch.autocast, policy.model.device.type, half or torch.bfloat16, enabled=half is not None)
     dtype = engine_dtype(config, policy) if local else None
     demand = Demand(
         line_tokens=line_tokens,

@@ -17,7 +17,7 @@ from rlvr.core.settings import cpu_tokens
 from rlvr.core.world import ALONE, World
 from rlvr.engines.settings import LocalEngineSettings, VllmEngineSettings
 from rlvr.errors import ConfigError, UserError
-from rlvr.models.devices import choose_device, choose_products, frozen_copy, in_bf16, move, sampling_dtype
+from rlvr.models.devices import choose_device, choose_products, frozen_copy, half_dtype, move, sampling_dtype
 from rlvr.models.loading import load_for_inference, load_policy
 from rlvr.models.policy import HubPolicy
 from rlvr.models.scratch import build_bpe_tokenizer, build_model, build_tokenizer
@@ -99,8 +99,8 @@ def engine_dtype(config: Config, policy: HubPolicy) -> torch.dtype:
     """Data type of the local engine's weights."""
     if not isinstance(config.engine, LocalEngineSettings):
         raise ConfigError(f"engine={config.engine.name}: only engine=local and engine=vllm can sample for training.")
-    bf16 = in_bf16(config.trainer.precision, policy.model)
-    return sampling_dtype(config.engine.dtype, policy.model, bf16=bf16, adapted=policy.adapters is not None)
+    half = half_dtype(config.trainer.precision, policy.model)
+    return sampling_dtype(config.engine.dtype, policy.model, half=half, adapted=policy.adapters is not None)
 
 
 @dataclass(frozen=True, kw_only=True)

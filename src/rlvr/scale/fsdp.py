@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
-from rlvr.core.parallel import DataParallel
+from rlvr.core.parallel import DataParallel, Float16
 from rlvr.core.policy import GATHERED, Policy
 from rlvr.core.settings import TrainerSettings
 from rlvr.core.world import World
@@ -26,7 +26,7 @@ from rlvr.scale.sharding import is_sharded, own_rows, row_range
 def make_parallel(settings: TrainerSettings, world: World, *, bf16: bool) -> DataParallel:
     if settings.strategy == "fsdp2":
         return FullySharded(world, bf16=bf16, cpu_offload=settings.cpu_offload)
-    return DataParallel(world, bf16=bf16)
+    return Float16(world) if settings.precision == "fp16" else DataParallel(world, bf16=bf16)
 
 
 class FullySharded(DataParallel):

@@ -134,6 +134,12 @@ class TrainingSettings(TrainerSettings):
         return self.model_copy(update=values)
 
     @model_validator(mode="after")
+    def _float16_is_not_sharded(self) -> Self:
+        if self.precision == "fp16" and self.strategy == "fsdp2":
+            raise wrong("precision", "is not possible with trainer.strategy=fsdp2; set bf16, or trainer.strategy=ddp")
+        return self
+
+    @model_validator(mode="after")
     def _warm_up_ends(self) -> Self:
         return check_warm_up(self, self.max_steps, "max_steps")
 

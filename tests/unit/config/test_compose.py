@@ -74,6 +74,14 @@ def test_values_are_overridden_and_types_come_from_the_schema() -> None:
     assert load_config([], config_name="rpn_ppo.yaml").algorithm.name == "ppo"
 
 
+def test_a_whole_list_of_choices_may_leave_the_sampler_out(tmp_path: Path) -> None:
+    choices = {"task": "rpn", "model": "scratch", "algorithm": "grpo", "engine": "local"}
+    text = "".join(f"  - {group}: {name}\n" for group, name in choices.items())
+    (tmp_path / "mine.yaml").write_text(f"defaults:\n{text}  - _self_\n")
+    for words, name in (([], "uniform"), (["sampler=pass_rate", "sampler.floor=0.5"], "pass_rate")):
+        assert load_config(words, config_name="mine", config_dir=str(tmp_path)).sampler.name == name
+
+
 ERRORS = {
     "trainer.learnin_rate=1": ["trainer.learnin_rate=1", "did you mean trainer.learning_rate?"],
     "+trainer.learnin_rate=1": ["trainer.learnin_rate=1", "did you mean trainer.learning_rate?"],

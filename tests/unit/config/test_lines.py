@@ -71,3 +71,11 @@ def test_paths_and_numbers_of_arrays() -> None:
 def test_a_value_that_is_no_setting_is_one_sentence(value: Any) -> None:
     with pytest.raises(ConfigError, match=r"^trainer\.learning_rate=.*: a setting is a text, .* of these\.$"):
         override_lines({"trainer": {"learning_rate": value}})
+
+
+def test_what_one_run_does_to_a_value_no_other_one_sees() -> None:
+    """A line is parsed once in a process."""
+    first, second = (parse_overrides(["task.operators=['+']"])[0].value() for _ in range(2))
+    assert isinstance(first, list)
+    first.append("-")
+    assert second == parse_overrides(["task.operators=['+']"])[0].value() == ["+"]

@@ -1,4 +1,5 @@
 import traceback
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
 
@@ -8,6 +9,7 @@ import torch
 from rlvr.algorithms.objective import Objective
 from rlvr.algorithms.ppo import Ppo
 from rlvr.core.errors import NonFiniteError
+from rlvr.core.parallel import Float16
 from rlvr.core.sums import critic_metrics
 from rlvr.models.policy import HubPolicy
 from rlvr.types import TokenBatch
@@ -32,6 +34,49 @@ def test_pitfall_09_the_gradient_ignores_how_the_batch_is_cut(algorithm: str, la
     cut = tiny_trainer(tiny_policy(critic=critic), *once, "trainer.microbatch_tokens=25", layout=layout)
     assert whole.norm() > 1e-3
     assert close(gradient(cut, batch.take(order)), whole)
+
+
+def error(found: torch.Tensor, exact: torch.Tensor) -> float:
+    return ((found - exact).norm() / exact.norm()).item()
+
+
+def test_float16_is_nearer_to_float32_than_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = tiny_batch(tiny_policy())
+    exact = gradient(tiny_trainer(tiny_policy(), "trainer.precision=fp32"), batch)
+    half, bfloat = (
+        error(gradient(tiny_trainer(tiny_policy(), f"trainer.precision={name}"), batch), exact)
+        for name in ("fp16", "bf16")
+    )
+    assert 0 < 3 * half < bfloat < 0.1
+
+
+def scaled(monkeypatch: pytest.MonkeyPatch, batch: TokenBatch, *scales: float) -> tuple[torch.Tensor, list[float]]:
+    """The gradient of a loss whose weights are a millionth, with these factors to try; those that were tried."""
+    tried = []
+
+    def given(self: Float16, weights: torch.Tensor) -> Iterator[float]:
+        for scale in scales or loss_scales(self, weights):
+            tried.append(scale)
+            yield scale
+
+    loss_scales, loss_weights = Float16.loss_scales, Objective.loss_weights
+    with monkeypatch.context() as patch:
+        patch.setattr(Float16, "loss_scales", given)
+        patch.setattr(Objective, "loss_weights", lambda self, rows: 1e-6 * loss_weights(self, rows))
+        return gradient(tiny_trainer(tiny_policy(), "trainer.precision=fp16"), batch), tried
+
+
+def test_the_loss_of_float16_is_scaled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it small gradients are lost; one that overflows is computed again."""
+    batch = tiny_batch(tiny_policy())
+    exact = 1e-6 * gradient(tiny_trainer(tiny_policy(), "trainer.precision=fp32"), batch)
+    found, tried = scaled(monkeypatch, batch)
+    assert len(tried) == 1
+    assert error(found, exact) < 0.01
+    assert error(scaled(monkeypatch, batch, 1.0)[0], exact) > 0.1
+    again, tried = scaled(monkeypatch, batch, 2.0**60, 2.0**22)
+    assert len(tried) == 2
+    assert error(again, exact) < 0.01
 
 
 def test_rows_without_gradient_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:

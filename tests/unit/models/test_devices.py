@@ -19,7 +19,7 @@ from rlvr.core.devices import (
 from rlvr.core.engine import LocalEngine
 from rlvr.core.engine.runner import CachedRunner
 from rlvr.errors import ConfigError
-from rlvr.models.devices import bf16_pays, choose_device, choose_products, device_name
+from rlvr.models.devices import bf16_pays, choose_device, choose_products, device_name, frozen_copy
 from rlvr.models.loading import load_policy
 from rlvr.training.memory import available_memory
 from rlvr.training.state import random_state, set_random_state
@@ -180,3 +180,15 @@ def test_the_engine_samples_without_flash_attention():
     assert has_flash_attention(model)
     model.config._attn_implementation_internal = "sdpa"
     assert_exact(model, requests, completions)
+
+
+def test_a_float16_copy_is_nearer_than_a_bfloat16_one() -> None:
+    model = tiny_model().eval()
+    ids = torch.tensor([[1, 2, 3, 4, 5]])
+    with torch.no_grad():
+        exact = model(ids).logits
+        gaps = [
+            (frozen_copy(model, dtype)(ids).logits.float() - exact).abs().max()
+            for dtype in (torch.float16, torch.bfloat16)
+        ]
+    assert 0 < 3 * gaps[0] < gaps[1]

@@ -35,6 +35,8 @@ def test_the_local_engine_shares_or_copies_the_weights() -> None:
         ("trainer.precision=fp32 engine.dtype=auto", 512, torch.float32),
         ("trainer.precision=bf16 engine.dtype=float32", 512, torch.float32),
         ("trainer.precision=fp32 engine.dtype=bfloat16", 8, torch.bfloat16),
+        ("trainer.precision=bf16 engine.dtype=float16", 512, torch.float16),
+        ("trainer.precision=fp16 engine.dtype=auto", 512, torch.float16),
     ],
 )
 def test_the_local_engine_samples_in_bfloat16_where_it_pays(said: str, width: int, found: torch.dtype) -> None:

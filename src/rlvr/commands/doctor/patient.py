@@ -24,7 +24,7 @@ from rlvr.core.trainer import Trainer
 from rlvr.core.world import ALONE
 from rlvr.engines.settings import LocalEngineSettings
 from rlvr.errors import UserError
-from rlvr.models.devices import in_bf16
+from rlvr.models.devices import half_dtype, in_bf16
 from rlvr.models.layout import choose_layout
 from rlvr.models.loading import value_head
 from rlvr.models.policy import HubPolicy
@@ -177,7 +177,7 @@ class Patient:
     @property
     def tolerance(self) -> float:
         """Largest difference between two logprobs of a token that rounding explains."""
-        rounds = in_bf16(self.config.trainer.precision, self.model) or not self.config.engine.in_process
+        rounds = half_dtype(self.config.trainer.precision, self.model) is not None or not self.config.engine.in_process
         return EXACT if self.policy.dtype == torch.float32 and not rounds else ROUNDED
 
     def trainer(

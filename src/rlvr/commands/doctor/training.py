@@ -7,7 +7,7 @@ from dataclasses import replace
 from rlvr.algorithms.losses import kl_estimate, mismatch_log_weight
 from rlvr.commands.doctor.patient import Patient, difference, skip, verdict
 from rlvr.core.batch import to_batch
-from rlvr.models.devices import in_bf16
+from rlvr.models.devices import half_dtype
 from rlvr.models.loading import load_policy
 from rlvr.models.settings import PretrainedModel
 from rlvr.run.assemble import make_rollouts
@@ -25,12 +25,13 @@ LARGE_STEP = 1e-2  # a learning rate that every logprob shows
 
 def dtypes(patient: Patient) -> Check:
     config, policy = patient.as_run.config, patient.policy
+    half = half_dtype(config.trainer.precision, policy.model)
     trained = {str(p.dtype).removeprefix("torch.") for p in policy.parameters()}
     sampled = engine_dtype(config, policy) if config.engine.in_process else "the server's"
     found = {
         "weights": str(policy.dtype).removeprefix("torch."),
         "trained": sorted(trained),
-        "products": "bfloat16" if in_bf16(config.trainer.precision, policy.model) else "float32",
+        "products": "float32" if half is None else str(half).removeprefix("torch."),
         "sampled_with": str(sampled).removeprefix("torch."),
     }
     return verdict(

@@ -95,7 +95,7 @@ class Forgetful(CachedRunner):
         return super()._mask(allowed.index_fill(3, torch.tensor(0), False), positions, key_positions)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("scale", [1.0, 0.2, 0.1])
 def test_a_wrong_cache_is_seen_where_logits_are_flat_too(dtype, scale):
     model = tiny_model().eval().to(dtype).requires_grad_(False)
