@@ -187,7 +187,7 @@ def distill(args: argparse.Namespace) -> None:
     """On-policy distillation from a trained run, beside GRPO on the same starts."""
     teacher = args.output.parent / "teacher"
     if not (teacher / "final").is_dir():
-        words = ["seed=100", "trainer.max_steps=40", f"run_dir={teacher}", *QUIET]
+        words = ["seed=100", "trainer.max_steps=80", f"run_dir={teacher}", *QUIET]
         accuracy = train(load_config(words, config_name="rpn")).metrics["eval/rpn/accuracy"]
         print(f"teacher: held-out accuracy {accuracy:.3f}")
     named = ("algorithm=distill", f"algorithm.teacher={teacher}", "evaluation.every=2", "trainer.max_steps=90")
@@ -195,6 +195,7 @@ def distill(args: argparse.Namespace) -> None:
         "GRPO, 32 x 8": ("evaluation.every=1", "trainer.max_steps=60"),
         "GRPO, 4 x 8": ("evaluation.every=2", "trainer.max_steps=90", "rollout.prompts_per_step=4"),
         "distill, 32 x 1": named,
+        **{f"distill, 32 x 1, max_gap {gap}": (*named, f"algorithm.max_gap={gap}") for gap in (0.5, 3, 10)},
         "distill, 4 x 8": (*named, "rollout.prompts_per_step=4", "rollout.group_size=8"),
         "distill + reward, 4 x 8": (
             *(*named, "rollout.prompts_per_step=4", "rollout.group_size=8", "algorithm.reward_coef=1.0"),

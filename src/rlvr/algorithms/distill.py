@@ -39,7 +39,8 @@ class Distill(ClippedRatio):
     reward_coef: NonNegativeFloat = setting(0.0, "weight of GRPO's advantages beside the teacher's; 0: no reward")
     std_normalization: StdNormalization = setting("sample", "of GRPO's advantages", only_if="reward_coef > 0")
     max_gap: PositiveFloat = setting(
-        10.0, "largest difference of the two logprobs of a token, in nats: a token that the teacher excludes"
+        1.0,
+        "largest difference of the two logprobs of a token, in nats: more costs samples (docs/benchmarks/methods.md)",
     )
 
     def columns(self) -> dict[str, Column]:

@@ -24,20 +24,20 @@ def scored(**overrides: object):
 
 def test_each_token_gets_its_own_difference() -> None:
     """A tool's token has none, an unknown logprob counts as equal, and one that the teacher excludes is bounded."""
-    expected = [[0.0, 0.5, -2.0, -10.0], [0.0, 0.0, 0.0, 0.0]]
+    expected = [[0.0, 0.5, -1.0, -1.0], [0.0, 0.0, 0.0, 0.0]]
     assert scored().advantages.tolist() == expected
-    assert scored(max_gap=1.5).advantages[0].tolist() == [0.0, 0.5, -1.5, -1.5]
+    assert scored(max_gap=10).advantages[0].tolist() == [0.0, 0.5, -2.0, -10.0]
 
 
 def test_a_reward_beside_the_teacher_is_grpo_s() -> None:
     half = math.sqrt(0.5) / (math.sqrt(0.5) + 1e-4) * math.sqrt(0.5)  # (1 - 1/2) / (std + epsilon)
-    found = scored(reward_coef=2.0).advantages
+    found = scored(reward_coef=2.0, max_gap=10).advantages
     torch.testing.assert_close(found[0, 1:], torch.tensor([0.5, -2.0, -10.0]).double() + 2 * half)
     torch.testing.assert_close(found[1], torch.tensor([0.0, -2 * half, 0.0, -2 * half]).double())
 
 
 def test_a_kl_in_the_reward_is_paid_by_the_token() -> None:
-    chosen = algorithm("distill", teacher="start", kl_coef=0.1, kl_placement="reward", kl_estimator="k1")
+    chosen = algorithm("distill", teacher="start", max_gap=10, kl_coef=0.1, kl_placement="reward", kl_estimator="k1")
     batch = batch_of(MASK, [1.0, 0.0], columns={"teacher": torch.full((2, 4), -1.0).double()})
     nearer = torch.full((2, 4), -3.0).double()
     found = chosen.advantages(replace(batch, reference_logprobs=nearer)).advantages
@@ -49,7 +49,7 @@ def test_the_expected_gradient_is_that_of_the_reverse_kl() -> None:
     logits = torch.tensor([0.3, -1.0, 0.5, 0.0, 2.0], dtype=torch.float64, requires_grad=True)
     teacher = torch.tensor([1.0, 0.2, -0.5, 0.1, 0.0], dtype=torch.float64).log_softmax(0)
     policy = logits.log_softmax(0)
-    chosen = algorithm("distill", teacher="start", num_epochs=1)
+    chosen = algorithm("distill", teacher="start", num_epochs=1, max_gap=10)
     batch = batch_of([[1]] * 5, [0.0] * 5, behavior_logprobs=policy.detach()[:, None])
     batch = chosen.advantages(replace(batch, columns={"teacher": teacher[:, None]}))
     loss = (policy.detach().exp() * -batch.advantages[:, 0] * policy).sum()
