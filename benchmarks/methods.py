@@ -6,6 +6,7 @@
     distill   a teacher's logprobs instead of the reward, or beside it; the teacher is a run of GRPO with another seed
     mismatch  KL between sampler and trainer by the data types of both, without and with a float32 head
     sft       RL from a Hub-format model after a warm start on demonstrations, or on its own right samples
+    memory    what a teacher of half a billion weights takes beside a model of 200 thousand, and what the plan says
     examples  the algorithms of examples/algorithms and GRPO, 40 steps on expressions of 1 to 4 operators
 
 A run stops at the first evaluation that reaches the target. Tokens are all that were sampled for training, also those
@@ -19,7 +20,10 @@ import argparse
 import asyncio
 import itertools
 import json
+import shutil
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -28,6 +32,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 import rlvr.run.assemble
 import rlvr.run.tuning
@@ -43,6 +48,7 @@ from rlvr.imports import look_in
 from rlvr.models.devices import frozen_copy
 from rlvr.models.heads import use_float32_head
 from rlvr.models.loading import load_for_inference
+from rlvr.models.policy import HubPolicy
 from rlvr.run.tasks import context_tokens, make_chat, open_tasks
 from rlvr.tracking.jsonl import read_metrics
 from rlvr.types import Group
@@ -280,7 +286,60 @@ def sft(args: argparse.Namespace) -> None:
         print(f"{method}: accuracy before RL {spread(first, '.3f')}")
 
 
-EXPERIMENTS = {"sampler": sampler, "distill": distill, "mismatch": mismatch, "examples": examples, "sft": sft}
+def memory(args: argparse.Namespace) -> None:
+    """The peak of two steps of `rlvr train`, in processes of their own, beside the plan's line."""
+    parent = args.output.parent.resolve()
+    teacher, start = parent / "teacher_500m", parent / "start"
+    words = [*QUIET, "warm_start.num_steps=5", "warm_start.warmup_steps=0", "warm_start.final_phase_steps=0"]
+    if not (teacher / "config.json").is_file():
+        train(load_config([*words, "trainer.max_steps=0", f"run_dir={start}"], config_name="rpn"))
+        tokenizer = AutoTokenizer.from_pretrained(start / "final")
+        shape = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 28, "num_attention_heads": 16}
+        size = {"vocab_size": len(tokenizer), "max_position_embeddings": 64, "num_key_value_heads": 16}
+        model = LlamaForCausalLM(LlamaConfig(**shape, **size))
+        HubPolicy(model=model.eval(), tokenizer=tokenizer).save(teacher)
+    for name in ("start", str(teacher)):
+        run = parent / f"memory_{Path(name).name}"
+        more = ["algorithm=distill", f"algorithm.teacher={name}", "evaluation.num_examples=20", f"run_dir={run}"]
+        command = [
+            sys.executable,
+            "-m",
+            "rlvr",
+            "train",
+            *words[1:],
+            *more,
+            "tracker.console=plain",
+            "trainer.max_steps=2",
+        ]
+        with tempfile.TemporaryFile("w+") as said, subprocess.Popen(command, stderr=said, stdout=said) as process:
+            peaks = most_memory(process)
+            said.seek(0)
+            lines = [text for text in said.read().splitlines() if text.startswith(("memory: ", "teacher: "))]
+        shutil.rmtree(run)
+        print(f"teacher {Path(name).name}", *lines, peaks, sep="\n    ")
+
+
+def most_memory(process: subprocess.Popen[bytes]) -> str:
+    """Of a process until it ends: its own memory, and with the pages of mapped files, which the system can drop."""
+    most = {"RssAnon": 0, "VmHWM": 0}
+    while process.poll() is None:
+        for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name in most:
+                most[name] = max(most[name], int(value.split()[0]))
+        time.sleep(0.02)
+    assert process.returncode == 0, process.args
+    return f"peak {most['RssAnon'] / 1e6:.2f} GB, {most['VmHWM'] / 1e6:.2f} GB with mapped files"
+
+
+EXPERIMENTS = {
+    "sampler": sampler,
+    "distill": distill,
+    "mismatch": mismatch,
+    "examples": examples,
+    "memory": memory,
+    "sft": sft,
+}
 
 
 def numbers(text: str) -> list[int]:
