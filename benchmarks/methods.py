@@ -5,11 +5,12 @@
     sampler   which prompts, which groups: expressions of 1 to 4 operators, five ways to choose
     distill   a teacher's logprobs instead of the reward, or beside it; the teacher is a run of GRPO with another seed
     mismatch  KL between sampler and trainer by the data types of both, without and with a float32 head
+    sft       RL from a Hub-format model after a warm start on demonstrations, or on its own right samples
     examples  the algorithms of examples/algorithms and GRPO, 40 steps on expressions of 1 to 4 operators
 
 A run stops at the first evaluation that reaches the target. Tokens are all that were sampled for training, also those
-of replaced groups; seconds are the process's from the first step on, without evaluations. Each line of the output is a
-run; runs that it has already are not made again.
+of replaced groups and of a warm start; seconds are the process's from the first step, or the warm start, on, without
+evaluations. Each line of the output is a run; runs that it has already are not made again.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from unittest import mock
 import torch
 
 import rlvr.run.assemble
+import rlvr.run.tuning
 from rlvr.algorithms.losses import kl_estimate
 from rlvr.commands.train.body import train
 from rlvr.config import Config
@@ -81,6 +83,7 @@ class Meter:
         self.metrics, self.metric, self.target = folder / "metrics.jsonl", metric, target
         self.tokens, self.evaluation_s, self.start = 0, 0.0, 0.0
         self._sample, self._evaluate = RolloutSource.sample, rlvr.run.assemble.evaluate
+        self._examples = rlvr.run.tuning.supervised_examples
 
     async def sample(self, source: RolloutSource, indices: Sequence[int], *, step: int) -> list[Group]:
         self.start = self.start or time.process_time() - self.evaluation_s
@@ -88,6 +91,11 @@ class Meter:
         turns = [turn for group in groups for episode in group.episodes for turn in episode.turns]
         self.tokens += sum(len(turn.completion.token_ids) for turn in turns)
         return groups
+
+    def examples(self, *arguments: Any) -> Any:
+        """Those of a warm start: it begins."""
+        self.start = time.process_time()
+        return self._examples(*arguments)
 
     def evaluate(self, *arguments: Any) -> dict[str, float]:
         begin = time.process_time()
@@ -100,7 +108,8 @@ class Meter:
         return {f"{row['step']:.0f}": row[self.metric] for row in read_metrics(self.metrics) if self.metric in row}
 
     def stopped(self) -> bool:
-        return self.start > 0 and [*self.accuracies().values()][-1] >= self.target
+        found = [*self.accuracies().values()] if self.metrics.exists() else []
+        return bool(found) and found[-1] >= self.target
 
     @property
     def cpu_s(self) -> float:
@@ -120,6 +129,7 @@ def measure(config_name: str, words: Sequence[str], seed: int, target: float) ->
         with (
             mock.patch.object(RolloutSource, "sample", sample),
             mock.patch.object(rlvr.run.assemble, "evaluate", meter.evaluate),
+            mock.patch.object(rlvr.run.tuning, "supervised_examples", meter.examples),
         ):
             steps = train(config, meter.stopped).num_steps
         accuracies = meter.accuracies()
@@ -246,7 +256,31 @@ def mismatch_kl(folder: Path, config: Config, sampler: str, trainer: str, *, exa
     return kl_estimate(batch.behavior_logprobs[:, 1:][mask] - logprobs[mask], "k3").mean().item()
 
 
-EXPERIMENTS = {"sampler": sampler, "distill": distill, "mismatch": mismatch, "examples": examples}
+SFT = ("warm_start.enabled=true", "warm_start.cache=false", "warm_start.learning_rate=3e-4")
+STARTS = {
+    "none": (),
+    "20 demonstrations": (*SFT, "warm_start.num_examples=20", "warm_start.num_epochs=20"),
+    "200 demonstrations": (*SFT, "warm_start.num_examples=200", "warm_start.num_epochs=20"),
+    "own, 8 samples of 200": (*SFT, "warm_start.source=own", "warm_start.num_examples=200"),
+}
+
+
+def sft(args: argparse.Namespace) -> None:
+    """A Hub-format model that knows the arithmetic and mostly answers at once; then a warm start, then GRPO to 0.95."""
+    base = args.output.with_name("sft_base")
+    if not (base / "final").is_dir():
+        train(load_config([*QUIET, "trainer.max_steps=0", f"run_dir={base}"]))
+    model = ("model=hf", f"model.name_or_path={base / 'final'}", "trainer.learning_rate=4e-4")
+    more = (*model, "trainer.max_steps=60", "evaluation.every=2")
+    methods = {name: (*more, *words) for name, words in STARTS.items()}
+    runs = runs_of("sft", methods, args, config_name="rpn", target=0.95)
+    print(table(runs, list(methods)))
+    for method in methods:
+        first = [one["accuracies"]["0"] for one in runs if one["method"] == method]
+        print(f"{method}: accuracy before RL {spread(first, '.3f')}")
+
+
+EXPERIMENTS = {"sampler": sampler, "distill": distill, "mismatch": mismatch, "examples": examples, "sft": sft}
 
 
 def numbers(text: str) -> list[int]:

@@ -120,6 +120,13 @@ def test_adapters(first: Path, on_cpu: OnCpu, tmp_path: Path) -> None:
     check_equal(tmp_path / "run", on_cpu(*words), 2)
 
 
+def test_a_warm_start_of_adapters(first: Path, on_cpu: OnCpu, tmp_path: Path) -> None:
+    tuned = ("warm_start.enabled=true", "warm_start.num_examples=8", "warm_start.num_epochs=1")
+    words = (*ADAPTERS, f"model.name_or_path={first / 'warm_start'}", *tuned)
+    run(tmp_path / "run", words)
+    check_equal(tmp_path / "run", on_cpu(*words), 2)
+
+
 def test_bfloat16(tmp_path: Path) -> None:
     """Autocast in training, and a copy that samples: they differ by rounding, and by no more than that."""
     run(tmp_path / "run", FIRST, "trainer.precision=bf16", "engine.dtype=bfloat16", "algorithm.kl_coef=0.1")

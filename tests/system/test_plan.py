@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rlvr.errors import ConfigError
-from tests.system.harness import Cli
+from tests.system.harness import SMALL, Cli, pretrained
 
 QUICK = ("plan", "--config-name", "rpn_test", "--seconds", "1", "warm_start.cache=false")
 
@@ -29,6 +29,15 @@ def test_a_plan(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert {"--gpus 2", "--servers 1", "evaluation.every=10"} <= found["gains"].keys()
     assert 1 <= found["mean_tokens"] <= 30
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("more", [(), ("warm_start.source=own", "warm_start.samples=2")])
+def test_the_warm_start_of_a_pretrained_model_counts(more: tuple[str, ...], model: Path, cli: Cli) -> None:
+    tuned = ("warm_start.enabled=true", "warm_start.num_examples=64", "warm_start.learning_rate=1e-3", *more)
+    words = ("plan", "--seconds", "1", "--json", *SMALL, *pretrained(model))
+    cold, warm = (json.loads(cli.ok(*words, *some).out) for some in ((), tuned))
+    assert cold["totals_s"]["warm start"] == 0 < warm["totals_s"]["warm start"]
+    assert warm["disk"]["models"] == 2 * cold["disk"]["models"]
 
 
 def test_a_table_for_other_machines(cli: Cli) -> None:

@@ -115,3 +115,23 @@ def test_the_start_of_rl_is_not_called_trained() -> None:
     text = write_card(card(step=0, after=BEFORE, is_final=False))
     assert "as reinforcement learning on `rpn` started from it" in text
     assert "| rpn | accuracy |  | 12.5% |" in text
+
+
+def plain_card(one: Card) -> str:
+    """Its card on one line, without the escapes of Markdown."""
+    return " ".join(write_card(one).replace("\\", "").split())
+
+
+def test_supervised_training_is_told() -> None:
+    """A pretrained model's warm start, alone or before RL."""
+    words = ["model=hf", "model.name_or_path=some/base", "warm_start.enabled=true"]
+    tuned = card(config=load_config(words), step=0, base_model="some/base")
+    text = plain_card(tuned)
+    assert "trained on `rpn` on demonstrations, starting from some/base," in text
+    assert ("warm_start.num_epochs" in text, "warm_start.num_steps" in text) == (True, False)
+    own = plain_card(card(config=load_config([*words, "warm_start.source=own"]), step=0))
+    assert "trained on `rpn` on its own right samples," in own
+    assert "warm_start.num_steps" in plain_card(card())
+    assert "warm_start" not in plain_card(card(config=load_config(words[:2])))
+    after = plain_card(card(config=load_config(words), step=60, base_model="some/base"))
+    assert "trained on `rpn` on demonstrations and then by reinforcement learning" in after

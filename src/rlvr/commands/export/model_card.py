@@ -154,14 +154,17 @@ def _summary(card: Card) -> str:
     what = "LoRA adapter" if card.kind == "adapter" else "causal language model"
     merged = " with a LoRA adapter merged into it" if card.kind == "merged" else ""
     origin = f" for {base}" if base and card.kind == "adapter" else ""
-    how = f"as reinforcement learning on `{config.task.name}` started from it"
+    start = f", starting from {base}" if base and not origin else ""
+    how, tuned = f"as reinforcement learning on `{config.task.name}` started from it", ""
     if config.model.pretrained and config.warm_start.enabled:
-        shown = "its own right samples" if config.warm_start.source == "own" else "demonstrations"
-        how = f"trained on {shown} of `{config.task.name}`" + (f", starting from {base}" if base and not origin else "")
+        tuned = "on its own right samples" if config.warm_start.source == "own" else "on demonstrations"
+        how = f"trained on `{config.task.name}` {tuned}{start}"
     if card.step:
         steps = f"{card.step} step{'s' * (card.step != 1)} of {config.algorithm.name}"
-        start = f", starting from {base}" if base and not origin else ""
-        how = f"trained on `{config.task.name}` by reinforcement learning from verifiable rewards ({steps}){start}"
+        both = f"{tuned} and then " if tuned else ""
+        how = (
+            f"trained on `{config.task.name}` {both}by reinforcement learning from verifiable rewards ({steps}){start}"
+        )
     return f"A {what} of {card.num_parameters:,} weights{merged}{origin}, {how},"
 
 
