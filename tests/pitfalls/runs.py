@@ -121,7 +121,7 @@ BUGS = [
         name="batches in flight are lost",
         plant=around(
             "rlvr.core.rollout:RolloutSchedule.restore",
-            lambda original, self, state: original(self, {**state, "under_way": []}),
+            lambda original, self, state: original(self, {**state, "indices": []}),
         ),
         caught_by="tests/unit/core/test_staleness.py::test_pitfall_37_a_resume_loses_and_doubles_no_prompt",
     ),

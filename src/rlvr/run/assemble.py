@@ -29,8 +29,9 @@ from rlvr.run.evaluate_sets import evaluate_all
 from rlvr.run.memory import agreed, plan_run
 from rlvr.run.policies import Sampler, Setup, make_engine
 from rlvr.run.ranks import note_of_rank
-from rlvr.run.tasks import context_tokens, make_chat, start_sampler
+from rlvr.run.tasks import context_tokens, make_chat
 from rlvr.run.teachers import teachers
+from rlvr.samplers.base import Checked
 from rlvr.scale.fsdp import make_parallel
 from rlvr.tasks.base import Task
 from rlvr.tracking.console import Console
@@ -109,7 +110,7 @@ def make_rollouts(setup: Setup, policy: HubPolicy, engine: Sampler, chat: Chat) 
     return RolloutSchedule(
         source=RolloutSource(task=setup.tasks.own, model=model, settings=config.rollout, seed=config.seed),
         executor=Background(num_threads=torch.get_num_threads()) if background else Executor(),
-        prompts=start_sampler(config, setup.tasks.own),
+        prompts=Checked.started(config.sampler, setup.tasks.own, config.seed),
         refills=config.rollout.refills(config.algorithm),
         max_error_share=config.reward.max_error_share,
         max_staleness=config.rollout.max_staleness,

@@ -43,7 +43,7 @@ class Tasks:
             solved, verifier = part.solved(), self.verifiers.get(part.name)
             if solved is not None and verifier is not None:
                 yield from verifier.try_functions(*solved, max_error_share=config.reward.max_error_share)
-        start_sampler(config, self.own)
+        Checked.started(config.sampler, self.own, config.seed)
 
     def fit(self, config: Config, policy: HubPolicy) -> None:
         """Exclude examples whose prompt leaves too little room for a whole completion.
@@ -63,14 +63,6 @@ class Tasks:
                 return len(chat.encode_prompt(messages, tools))
 
             task.limit_prompts(count_tokens, context - max_completion_tokens)
-
-
-def start_sampler(config: Config, task: Task) -> Checked:
-    """What chooses the prompts of a run, before its first step. ConfigError if it does not fit the task."""
-    with user_code(f"sampler={config.sampler.name}: its start"):
-        prompts = Checked(config.sampler.started(task, config.seed))
-    prompts.state()  # fails before the first checkpoint
-    return prompts
 
 
 def context_tokens(policy: HubPolicy) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, Self
 
 from rlvr.errors import UserError
-from rlvr.imports import described
+from rlvr.imports import described, user_code
 from rlvr.settings import Component
 from rlvr.types import Example, Group
 
@@ -76,6 +76,14 @@ class Checked:
     """A sampler in a run: UserError, with the method, if it fails or returns what it must not."""
 
     sampler: PromptSampler
+
+    @classmethod
+    def started(cls, sampler: PromptSampler, stream: Stream, seed: int) -> Self:
+        """The sampler before the first step of a run. ConfigError if it does not fit the task."""
+        with user_code(f"sampler={sampler.name}: its start"):
+            made = cls(sampler.started(stream, seed))
+        made.state()  # fails before the first checkpoint
+        return made
 
     def take(self, count: int) -> list[int]:
         wanted = f"must return {count} different indices of the training stream, not"

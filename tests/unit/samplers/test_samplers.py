@@ -149,4 +149,4 @@ def test_failures_of_a_users_sampler_name_method_and_line() -> None:
     with pytest.raises(UserError, match=r"observe raised KeyError: 'level' \(.*test_samplers.py, line \d+\)"):
         Checked(Fixed(answer=0)).observe([])
     with pytest.raises(UserError, match="its method state must return what JSON can hold"):
-        Checked(Fixed(answer=0, remembered={1, 2})).state()
+        Checked.started(Fixed(answer=0, remembered={1, 2}), Levels(), 0)
