@@ -151,10 +151,14 @@ def _ours(group: str, name: str) -> type:
     return _registered[group][name]
 
 
-@cache
 def _entry_points(group: str) -> dict[str, str]:
-    found = entry_points(group="rlvr.components")
-    return {point.name.partition(".")[2]: point.value for point in found if point.name.startswith(f"{group}.")}
+    return {name.removeprefix(f"{group}."): value for name, value in _installed() if name.startswith(f"{group}.")}
+
+
+@cache
+def _installed() -> list[tuple[str, str]]:
+    """All entry points for components: a search of every installed package."""
+    return [(point.name, point.value) for point in entry_points(group="rlvr.components")]
 
 
 def _base(group: str) -> type:

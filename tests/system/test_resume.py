@@ -28,6 +28,8 @@ LONG = (*SMALL, "trainer.max_steps=6", "evaluation.every=2", "trainer.checkpoint
 SETTINGS = {
     "grpo": ("trainer.schedule=cosine", "trainer.warmup_steps=2"),
     "bfloat16": ("engine.dtype=bfloat16",),
+    "float16": ("engine.dtype=float16", "trainer.precision=fp16", "model.head_dtype=float32"),
+    "sampler": ("sampler=pass_rate", "sampler.floor=0.05", "rollout.dead_groups=refill"),
     "grpo_kl": ("algorithm.kl_coef=0.1", "algorithm.num_epochs=2", "trainer.learning_rate=0.003"),
     "ppo": ("algorithm=ppo", "rollout.prompts_per_step=16", "rollout.group_size=1", "algorithm.kl_coef=0.05"),
     "dapo": ("algorithm=dapo", "evaluation.samples_per_example=2"),

@@ -35,9 +35,9 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     lines = [f"algorithm.{name} = {path}" for name, path in names.items()]
     (info / "entry_points.txt").write_text("\n".join(["[rlvr.components]", *lines]))
     monkeypatch.syspath_prepend(str(tmp_path))
-    registry._entry_points.cache_clear()
+    registry._installed.cache_clear()
     yield
-    registry._entry_points.cache_clear()
+    registry._installed.cache_clear()
 
 
 def test_an_installed_package_adds_names_and_takes_none_of_ours(installed: None) -> None:
