@@ -272,18 +272,19 @@ STARTS = {
 
 
 def sft(args: argparse.Namespace) -> None:
-    """A Hub-format model that knows the arithmetic and mostly answers at once; then a warm start, then GRPO to 0.95."""
-    base = args.output.with_name("sft_base")
-    if not (base / "final").is_dir():
-        train(load_config([*QUIET, "trainer.max_steps=0", f"run_dir={base}"]))
-    model = ("model=hf", f"model.name_or_path={base / 'final'}", "trainer.learning_rate=4e-4")
-    more = (*model, "trainer.max_steps=60", "evaluation.every=2")
-    methods = {name: (*more, *words) for name, words in STARTS.items()}
-    runs = runs_of("sft", methods, args, config_name="rpn", target=0.95)
-    print(table(runs, list(methods)))
-    for method in methods:
-        first = [one["accuracies"]["0"] for one in runs if one["method"] == method]
-        print(f"{method}: accuracy before RL {spread(first, '.3f')}")
+    """Hub-format models that know how and mostly answer at once; then a warm start, then GRPO to 0.95."""
+    for task in ("rpn", "two_hop"):
+        base = args.output.with_name(f"sft_{task}")
+        if not (base / "final").is_dir():
+            train(load_config([*QUIET, "trainer.max_steps=0", f"run_dir={base}"], config_name=task))
+        more = ("model=hf", f"model.name_or_path={base / 'final'}", "trainer.learning_rate=4e-4")
+        more += ("trainer.max_steps=60", "evaluation.every=2", "evaluation.num_examples=500")
+        methods = {f"{task}, {name}": (*more, *words) for name, words in STARTS.items()}
+        runs = runs_of("sft", methods, args, config_name=task, target=0.95)
+        print(table(runs, list(methods)))
+        for method in methods:
+            first = [one["accuracies"]["0"] for one in runs if one["method"] == method]
+            print(f"{method}: accuracy before RL {spread(first, '.3f')}")
 
 
 def memory(args: argparse.Namespace) -> None:

@@ -50,6 +50,7 @@ class Chat:
         """`tool_format` is a name of `FORMATS`, or `auto`. ConfigError if a stop word is not exactly one token."""
         self._tokenizer = tokenizer
         self._coder = Coder(tokenizer)
+        self._ends: dict[bool, int] = {}  # of completions without and with calls
         self._prompts: dict[tuple[object, ...], tuple[Tools, tuple[int, ...]]] = {}
         self._template = Template(tokenizer, tool_format) if tokenizer.chat_template else None
         self._history = History(self._template) if self._template else None
@@ -162,12 +163,17 @@ class Chat:
             ids = ids[: next((place + 1 for place, token in enumerate(ids) if token in self.stop_ids), None)]
         if not self.stop_ids.isdisjoint(ids[:-1]):
             raise UserError("a completion goes on after its end token: take the end token out of the text.")
-        return ids if ids and ids[-1] in self.stop_ids else (*ids, self._end_of(said))
+        if ids and ids[-1] in self.stop_ids:
+            return ids
+        message = _ANSWER if isinstance(said, str) else said
+        kind = bool(message.tool_calls)
+        if kind not in self._ends:
+            self._ends[kind] = self._end_of(message)
+        return (*ids, self._ends[kind])
 
-    def _end_of(self, said: Message | str) -> int:
+    def _end_of(self, message: Message) -> int:
         """The token that ends a completion: the template's, else the tokenizer's."""
         if self._template is not None:
-            message = _ANSWER if isinstance(said, str) else said
             # GLM has none: the header of the next message ends the completion
             for reply in ((), _TOOL_REPLY if message.tool_calls else _USER_REPLY):
                 ids = self._coder.encode(behind(self._template, message, reply, header=False))

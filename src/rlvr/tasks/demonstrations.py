@@ -127,13 +127,16 @@ def all_encoded(
 ) -> tuple[list[Episode], dict[str, list[str]]]:
     """The demonstrations as episodes, and the examples of those that cannot be trained on, by reason."""
     episodes, left_out = list[Episode](), dict[str, list[str]]()
-    with asyncio.Runner() as runner:
+
+    async def encode() -> None:
         for one in demonstrations:
-            found = runner.run(encoded(one, chat, max_tokens))
+            found = await encoded(one, chat, max_tokens)
             if isinstance(found, Episode):
                 episodes.append(found)
             else:
                 left_out.setdefault(found, []).append(one.example.id)
+
+    asyncio.run(encode())
     return episodes, left_out
 
 

@@ -88,6 +88,13 @@ def test_a_demonstrated_message_is_what_the_template_renders(name: str) -> None:
         assert said.content in read.content
 
 
+@pytest.mark.parametrize("name", [n for n in NAMES if family(n) in HEADER_IS_TAKEN_BACK | HEADER_IS_CLOSED])
+def test_a_demonstrated_message_ends_the_reasoning_that_the_header_opens(name: str) -> None:
+    chat = trl_templates.chat_of(name)
+    text = chat.decode(chat.encode_completion(Message(role="assistant", content="Ann."))[:-1])
+    assert text == ("</think>\nAnn." if chat._template.can.opened else "Ann.")
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_demonstrated_text_stands_as_it_is(name: str) -> None:
     chat = trl_templates.chat_of(name)
