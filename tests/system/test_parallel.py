@@ -15,6 +15,7 @@ from rlvr.core import parallel
 from rlvr.core import policy as policy_module
 from rlvr.core.engine import LocalEngine
 from rlvr.core.errors import NonFiniteError
+from rlvr.core.parallel import Float16
 from rlvr.core.trainer import Trainer
 from rlvr.core.world import ALONE, World
 from rlvr.engines.vllm.push import make_probe
@@ -24,10 +25,11 @@ from rlvr.models.adapters import adapter_weights
 from rlvr.models.policy import HubPolicy
 from rlvr.models.recompute import recompute_in_backward
 from rlvr.run.errors import in_the_users_words
+from rlvr.scale.fsdp import make_parallel
 from rlvr.scale.sharding import is_sharded, own_rows, whole
 from rlvr.types import Completion, SamplingParams, TokenBatch
 from tests.ranks import RankError, Ranks
-from tests.unit.core.tiny import tiny_batch, tiny_policy, tiny_trainer
+from tests.unit.core.tiny import tiny_batch, tiny_config, tiny_objective, tiny_policy, tiny_trainer
 from tests.unit.engines.tiny import generate
 from tests.unit.models.checkpoints import adapted, save_model
 
@@ -311,6 +313,55 @@ def row_of(prompt: tuple[int, ...], completion: Completion) -> TokenBatch:
 # ---------------------------------------------------------------------------------------------------------- the tests
 
 
+COPY = ("algorithm=distill", "algorithm.teacher=start", "algorithm.refresh_every=2", "algorithm.reward_coef=1")
+
+
+def follow_the_policy(world: World, strategy: str) -> tuple[list[float], bool]:
+    """The distance to a copy of the policy that is renewed every two steps, and whether the copy is cut."""
+    trainer, batch = begin(world, strategy, *COPY, "rollout.group_size=4")
+    distances = []
+    for step in range(4):
+        trainer.refresh(step)
+        distances.append(step_on(trainer, batch, step)[0]["policy/teacher_kl"])
+    (copy,) = trainer.frozen.values()
+    return distances, all(map(is_sharded, copy.weights().values()))
+
+
+class Remote:
+    """A teacher on a server: a token's logprob is minus its id."""
+
+    num_rows = 0
+
+    def logprobs(self, batch: TokenBatch) -> torch.Tensor:
+        self.num_rows += len(batch.ids)
+        return -(batch.ids * batch.loss_mask).float()
+
+
+def ask_a_server(world: World, strategy: str) -> tuple[bool, int]:
+    """Whether each token has its logprob, and the number of rows that this rank has asked for."""
+    teacher, policy = Remote(), one_layer()
+    words = ("algorithm=distill", "algorithm.teacher=openai:http://127.0.0.1:1/v1#big")
+    config = tiny_config(*words, f"trainer.strategy={strategy}")
+    trainer = Trainer(
+        policy=policy,
+        objective=tiny_objective(config, 1.0),
+        settings=config.trainer,
+        seed=0,
+        parallel=make_parallel(config.trainer, world, bf16=False),
+        teachers={config.algorithm.teacher: teacher},
+    )
+    batch = tiny_batch(policy)
+    return torch.equal(trainer.score(batch).columns["teacher"], Remote().logprobs(batch)), teacher.num_rows
+
+
+def overflow_on_one(world: World, strategy: str) -> bool:
+    """Whether a gradient in float16 counts as finite where it is not on the last rank alone."""
+    policy = one_layer()
+    for parameter in policy.parameters():
+        parameter.grad = torch.full_like(parameter, math.inf if world.rank == world.size - 1 else 1.0)
+    return Float16(world).unscale(policy, 1.0)
+
+
 def largest_gap(a: Any, b: Any) -> float:
     """Largest difference of two nested lists; NaN is equal to NaN."""
     return (torch.tensor(a) - torch.tensor(b)).nan_to_num(0.0).abs().max().item()
@@ -503,3 +554,23 @@ def test_pitfall_37_shards_are_saved_whole_and_loaded_in_parts(ranks: Ranks, tmp
     assert config[0] == config[1]
     reloaded = type(one_layer().model).from_pretrained(tmp_path / "fsdp2")
     assert torch.cat([p.flatten() for p in reloaded.parameters()]).tolist() == found[0]["written"]
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+def test_a_copy_of_the_policy_follows_it_on_all_ranks(strategy: str, ranks: Ranks) -> None:
+    alone, _ = follow_the_policy(ALONE, "single")
+    assert abs(alone[3]) > 1e-3
+    for distances, is_cut in ranks(2, strategy, follow_the_policy, strategy):
+        assert distances == pytest.approx(alone, rel=1e-3, abs=1e-5)
+        assert is_cut == (strategy == "fsdp2")
+
+
+def test_each_rank_asks_a_served_teacher_for_its_share(ranks: Ranks) -> None:
+    (right, every), answers = ask_a_server(ALONE, "single"), ranks(2, "ddp", ask_a_server, "ddp")
+    assert right
+    assert all(right for right, _ in answers)
+    assert sum(asked for _, asked in answers) == every
+
+
+def test_a_gradient_that_overflows_on_one_rank_is_computed_again_by_all(ranks: Ranks) -> None:
+    assert ranks(2, "ddp", overflow_on_one, "ddp") == [False, False]

@@ -124,7 +124,7 @@ class Policy:
         Freeze before sharding, and shard the copy separately.
         """
         frozen = replace(self, model=copy.deepcopy(self.model).requires_grad_(False), value_head=None)
-        return Frozen(lambda: nullcontext(frozen), dict(frozen.model.named_parameters()))
+        return Frozen(lambda: nullcontext(frozen), lambda: dict(frozen.model.named_parameters()))
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,8 @@ class Frozen:
     """An earlier state of a policy: `with frozen() as reference:`; use the reference inside the block only."""
 
     enter: Callable[[], AbstractContextManager[Policy]]
-    weights: Mapping[str, Tensor]  # those that differ from the policy's, by the policy's names
+    weights: Callable[[], Mapping[str, Tensor]]
+    """Those that differ from the policy's, by the policy's names. A function: sharding replaces the tensors."""
 
     def __call__(self) -> AbstractContextManager[Policy]:
         return self.enter()
@@ -141,7 +142,7 @@ class Frozen:
     def refresh(self, policy: Policy) -> None:
         """Become the policy as it is now."""
         now = dict(policy.model.named_parameters())
-        for name, weight in self.weights.items():
+        for name, weight in self.weights().items():
             weight.copy_(now[name])
 
 

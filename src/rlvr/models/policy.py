@@ -118,8 +118,8 @@ class HubPolicy(Policy):
             return super().freeze(moves=moves)
         start = {name: weight.detach().clone() for name, weight in adapter_weights(self.model).items()}
         if not moves and not any(weight.any() for name, weight in start.items() if ".lora_B." in name):
-            return Frozen(lambda: self._with(without_adapters(self.model)), {})  # they have no effect
-        return Frozen(lambda: self._with(other_adapters(self.model, start)), start)
+            return Frozen(lambda: self._with(without_adapters(self.model)), dict)  # they have no effect
+        return Frozen(lambda: self._with(other_adapters(self.model, start)), lambda: start)
 
     @contextmanager
     def _with(self, changed: AbstractContextManager[None]) -> Iterator[Self]:

@@ -98,7 +98,7 @@ class CheckpointSchedule:
         """Weights of the copies of the policy that follow it at a distance; those of the start need not be saved."""
         copies = {one.refresh_every: copy for one, copy in self.trainer.frozen.items() if one.refresh_every}
         return {
-            f"{COPY}{every}/{name}": weight for every, copy in copies.items() for name, weight in copy.weights.items()
+            f"{COPY}{every}/{name}": weight for every, copy in copies.items() for name, weight in copy.weights().items()
         }
 
     def _order(self) -> list[str]:

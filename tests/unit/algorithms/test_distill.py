@@ -36,6 +36,21 @@ def test_a_reward_beside_the_teacher_is_grpo_s() -> None:
     torch.testing.assert_close(found[1], torch.tensor([0.0, -2 * half, 0.0, -2 * half]).double())
 
 
+def test_the_reward_s_advantages_are_divided_as_grpo_s_are() -> None:
+    plain = scored(reward_coef=1.0, std_normalization="none").advantages - scored().advantages
+    torch.testing.assert_close(plain, torch.tensor([[0, 0.5, 0.5, 0.5], [0, -0.5, 0, -0.5]]).double())
+
+
+def test_a_kl_in_the_reward_is_paid_once() -> None:
+    """By the episode, before it is compared, where there is a reward."""
+    shared = {"max_gap": 10, "reward_coef": 1.0, "std_normalization": "none", "kl_coef": 0.1, "kl_placement": "reward"}
+    chosen = algorithm("distill", teacher="start", kl_estimator="k1", **shared)
+    batch = batch_of(MASK, [1.0, 0.0], columns={"teacher": torch.full((2, 4), -1.0).double()})
+    found = chosen.advantages(replace(batch, reference_logprobs=torch.full((2, 4), -3.0).double())).advantages
+    half = (1.0 - 0.2 * 3 + 0.2 * 2) / 2  # of the difference of the two rewards
+    torch.testing.assert_close(found, torch.tensor([[half], [-half]]).double() * torch.tensor(MASK))
+
+
 def test_a_kl_in_the_reward_is_paid_by_the_token() -> None:
     chosen = algorithm("distill", teacher="start", max_gap=10, kl_coef=0.1, kl_placement="reward", kl_estimator="k1")
     batch = batch_of(MASK, [1.0, 0.0], columns={"teacher": torch.full((2, 4), -1.0).double()})
@@ -66,6 +81,7 @@ def test_the_expected_gradient_is_that_of_the_reverse_kl() -> None:
         ("algorithm.teacher=policy", "algorithm.teacher=policy: a teacher that moves with the policy collapsed it"),
         ("algorithm.teacher=x algorithm.refresh_every=5", "algorithm.refresh_every=5: has no effect"),
         ("algorithm.teacher=start algorithm.reward_coef=0.5", "algorithm.reward_coef=0.5: compares the rewards"),
+        ("algorithm.teacher=start algorithm.num_minibatches=5", "algorithm.num_minibatches=5: does not divide"),
         ("algorithm.teacher=start algorithm.std_normalization=none", "algorithm.std_normalization=none: has no effect"),
     ],
 )

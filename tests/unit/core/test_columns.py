@@ -96,6 +96,22 @@ def test_numbers_of_episodes_and_turns() -> None:
     assert batch.take([2, 0]).columns["brief"].tolist() == [1.0, 0.5]
 
 
+def test_all_rows_of_an_episode_have_its_number() -> None:
+    """A rewritten history gives it several."""
+    rewritten = episode(((1, 7), completion(5, 9)), ((1, 8, 3), completion(6, 2)))
+    numbered = PerEpisode(lambda group, one: float(len(one.turns)))
+    assert scored({"turns": numbered}, (group(rewritten, ONE_TURN),)).columns["turns"].tolist() == [2, 2, 1]
+
+
+def test_a_teacher_has_a_layout_of_its_own() -> None:
+    trainer, layouts = trainer_with(tiny_policy(), {"teacher": Logprobs("other")}, other=tiny_policy()), []
+    trainer.packing = Packing(layout="shared")
+    predict = trainer.predict
+    trainer.predict = lambda policy, batch, packing: layouts.append(packing.layout) or predict(policy, batch, packing)  # type: ignore[method-assign]
+    trainer.score(to_batch(GROUPS))
+    assert layouts == ["rows"]
+
+
 def test_the_entropy_and_old_logprobs_come_from_one_pass() -> None:
     policy = tiny_policy()
     batch = tiny_batch(policy)
