@@ -340,15 +340,14 @@ class Remote:
 def ask_a_server(world: World, strategy: str) -> tuple[bool, int]:
     """Whether each token has its logprob, and the number of rows that this rank has asked for."""
     teacher, policy = Remote(), one_layer()
-    words = ("algorithm=distill", "algorithm.teacher=openai:http://127.0.0.1:1/v1#big")
-    config = tiny_config(*words, f"trainer.strategy={strategy}")
+    config = tiny_config("algorithm=distill", "algorithm.teacher=big", f"trainer.strategy={strategy}")
     trainer = Trainer(
         policy=policy,
         objective=tiny_objective(config, 1.0),
         settings=config.trainer,
         seed=0,
         parallel=make_parallel(config.trainer, world, bf16=False),
-        teachers={config.algorithm.teacher: teacher},
+        teachers={"big": teacher},
     )
     batch = tiny_batch(policy)
     return torch.equal(trainer.score(batch).columns["teacher"], Remote().logprobs(batch)), teacher.num_rows

@@ -242,3 +242,19 @@ def test_the_documented_algorithm_has_its_defaults(name: str) -> None:
 
 def test_the_example_is_linked() -> None:
     assert "](../examples/own/my_algorithm.py)" in DOCS.read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "refills"),
+    [
+        ("grpo", {}, None),
+        ("grpo", {"dead_groups": "keep"}, None),
+        ("grpo", {"dead_groups": "drop"}, 0),
+        ("grpo", {"dead_groups": "refill", "max_refills": 2}, 2),
+        ("dapo", {}, 3),
+        ("dapo", {"dead_groups": "keep"}, None),
+        ("ppo", {"dead_groups": "refill"}, None),  # it learns from them
+    ],
+)
+def test_what_becomes_of_groups_with_equal_rewards(name: str, words: dict[str, object], refills: int | None) -> None:
+    assert RolloutSettings(**words).refills(algorithm(name).algorithm) == refills

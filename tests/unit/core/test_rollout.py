@@ -107,6 +107,16 @@ def test_groups_come_in_issue_order() -> None:
     assert batches(resumed, first=2) == found[2:]
 
 
+def test_batches_in_flight_stay_in_order_with_less_staleness_than_before() -> None:
+    made, _ = schedule(max_staleness=1)
+    made.restore({"sampler": {"cursor": 12}, "indices": [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]]})
+    with made:
+        made.next_batch(0)
+        under_way = made.state()["indices"]
+        made.next_batch(1, last=2)
+    assert under_way == [[3, 4, 5], [6, 7, 8], [9, 10, 11]]
+
+
 def test_the_state_of_0_2_0_is_read() -> None:
     made, _ = schedule()
     made.restore({"cursor": 9, "under_way": [[3, 6], [6, 9]]})

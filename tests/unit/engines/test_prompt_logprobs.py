@@ -28,8 +28,8 @@ def scores(words: tuple[str, ...] = VOCABULARY, change: Callable[[Any], Any] = l
     """The answers of a vLLM server that serves POLICY."""
 
     def answer(number: int, body: dict[str, Any]) -> Fault:
-        assert {key: body[key] for key in ("model", "max_tokens", "prompt_logprobs")} == {
-            **{"model": "teacher", "max_tokens": 1, "prompt_logprobs": 0}
+        assert {key: body[key] for key in ("model", "max_tokens", "prompt_logprobs", "add_special_tokens")} == {
+            **{"model": "teacher", "max_tokens": 1, "prompt_logprobs": 0, "add_special_tokens": False}
         }
         choices = [{"index": row, "text": "", "prompt_logprobs": tokens(ids)} for row, ids in enumerate(body["prompt"])]
         return Fault(body=json.dumps({"id": "x", "object": "x", "choices": change(choices[::-1])}).encode())
@@ -70,6 +70,18 @@ def other_ids(choices: Any) -> Any:
     return [one | {"prompt_logprobs": [tokens[x is not None] for x in one["prompt_logprobs"]]} for one in choices]
 
 
+def with_logprob(value: float) -> Misbehave:
+    """Of every token."""
+
+    def change(choices: Any) -> Any:
+        tokens = [one["prompt_logprobs"][1:] for one in choices]
+        for known in (known for row in tokens for token in row for known in token.values()):
+            known["logprob"] = value
+        return choices
+
+    return scores(change=change)
+
+
 @pytest.mark.parametrize(
     ("fault", "sentence"),
     [
@@ -84,6 +96,8 @@ def other_ids(choices: Any) -> Any:
         (scores(change=without), "returns no prompt logprobs: use a server that does"),
         (scores(change=shorter), "returns logprobs of other tokens than it was asked for"),
         (scores(change=other_ids), "returns no logprob of token"),
+        (with_logprob(float("nan")), "returns no logprob of token"),
+        (with_logprob(0.5), "returns no logprob of token"),
         (
             scores((*VOCABULARY[:5], *VOCABULARY[:4:-1])),
             "the teacher's ids are not the student's: .* is '.*' here and '",

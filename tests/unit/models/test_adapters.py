@@ -161,6 +161,22 @@ def test_pitfall_32_a_trained_adapter_is_its_own_reference(folder: Path) -> None
     assert not torch.equal(moved, start)
 
 
+def test_a_copy_of_a_policy_with_fresh_adapters_can_follow_it(folder: Path) -> None:
+    policy = adapted(folder)
+    start, copy = logits(policy), policy.freeze(moves=True)
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.add_(0.3)
+    moved = logits(policy)
+    assert not torch.equal(moved, start)
+    for refresh, expected in ((False, start), (True, moved)):
+        if refresh:
+            copy.refresh(policy)
+        with copy() as frozen:
+            assert torch.equal(logits(frozen), expected)
+    assert torch.equal(logits(policy), moved)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_gradient_is_that_of_the_model_in_float32(kind: str, folder: Path) -> None:

@@ -33,8 +33,23 @@ def test_a_bfloat16_copy_keeps_the_head() -> None:
     assert (out.logits.dtype, copy.dtype) == (torch.float32, torch.bfloat16)
 
 
-def test_a_head_that_is_no_matrix_is_refused() -> None:
+def test_a_bias_is_added_in_float32() -> None:
+    model = tiny_policy().model
+    head = nn.Linear(4, 3, dtype=torch.bfloat16)
+    model.set_output_embeddings(head)
+    use_float32_head(model)
+    hidden = torch.ones(2, 4, dtype=torch.bfloat16)
+    expected = nn.functional.linear(hidden.float(), head.weight.float(), head.bias.float())
+    assert torch.equal(head(hidden), expected)
+
+
+class Quantized(nn.Linear):
+    """A matrix with a product of its own, which would be lost."""
+
+
+@pytest.mark.parametrize("head", [nn.Sequential(nn.Linear(4, 3)), Quantized(4, 3)])
+def test_a_head_that_is_no_matrix_is_refused(head: nn.Module) -> None:
     policy = tiny_policy()
-    policy.model.set_output_embeddings(nn.Sequential(policy.model.get_output_embeddings()))
-    with pytest.raises(ConfigError, match="this model's head is a Sequential; set it to auto"):
+    policy.model.set_output_embeddings(head)
+    with pytest.raises(ConfigError, match=f"this model's head is a {type(head).__name__}; set it to auto"):
         use_float32_head(policy.model)

@@ -92,6 +92,14 @@ def test_by_tag_draws_in_proportion_to_the_weights() -> None:
     assert continued(sampler).take(50) == sampler.take(50)
 
 
+def test_examples_without_a_tag_may_weigh_most_and_another_seed_draws_others() -> None:
+    sampler = ByTag(weights={"level_0": 1.0}, other=4.0).started(Levels(), 0)
+    found = drawn(sampler)
+    assert found[0] / found[1] == pytest.approx(1 / 4, rel=0.3)
+    again, other = (sampler.started(Levels(), seed) for seed in (0, 1))
+    assert again.take(50) == sampler.started(Levels(), 0).take(50) != other.take(50)
+
+
 def test_unsolved_leaves_out_what_is_solved_until_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(thinned, "MOST_SKIPPED", 20)
     sampler = Unsolved(solved_at=0.75).started(Levels(), 0)

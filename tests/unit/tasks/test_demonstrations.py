@@ -10,7 +10,9 @@ import pytest
 from rlvr.chat.rendering import Chat
 from rlvr.core.batch import episode_rows
 from rlvr.core.episode import ChatModel, run_episode
+from rlvr.data.conversations import read_demonstration
 from rlvr.data.problems import Conversation
+from rlvr.data.rows import Row
 from rlvr.errors import UserError
 from rlvr.models.scratch import build_tokenizer
 from rlvr.tasks.base import Task
@@ -142,6 +144,34 @@ def test_what_cannot_be_trained_on_is_counted_and_named(tmp_path: Path) -> None:
     assert [(why, len(ids)) for why, ids in left_out.items()] == [("have no assistant turn", 4)]
     _, _, episodes, left_out = demonstrated(tmp_path, "2", max_tokens=20)
     assert (episodes, list(left_out)) == ([], ["have more than 20 tokens"])
+
+
+def test_the_context_may_be_full_to_its_last_token(tmp_path: Path) -> None:
+    _, _, episodes, _ = demonstrated(tmp_path, "2")
+    length = max(len(ids) for one in episodes for ids in token_ids(one))
+    _, _, _, left_out = demonstrated(tmp_path, "2", max_tokens=length)
+    assert left_out == {}
+    _, _, _, left_out = demonstrated(tmp_path, "2", max_tokens=length - 1)
+    assert list(left_out) == [f"have more than {length - 1} tokens"]
+
+
+def test_a_conversation_with_tools_has_no_others() -> None:
+    example, said = Example(id="x", messages=(), answer=""), (user("Who?"), Message(role="assistant", content="Ann."))
+    assert Replayed(Conversation(messages=said, tools=(SEARCH,)), example, [{}]).tools == (SEARCH,)
+    assert Replayed(Conversation(messages=said), example, [SEARCH]).tools == (SEARCH,)
+
+
+def test_calls_have_ids_of_their_own_and_replies_keep_theirs() -> None:
+    plain, named = {"name": "search"}, {"id": "mine", "function": {"name": "search", "arguments": {"query": "1"}}}
+    shown = [{"role": "assistant", "tool_calls": [plain, plain]}, {"role": "tool", "tool_call_id": "mine"}]
+    shown += [{"role": "assistant", "content": None, "tool_calls": [plain, named]}]
+    found = read_demonstration(Row("x", {"shown": shown}), "shown")
+    assert isinstance(found, Conversation)
+    first, reply, last = found.messages
+    ids = [call.id for call in (*first.tool_calls, *last.tool_calls)]
+    assert len({*ids}) == 4
+    assert (ids[-1], last.tool_calls[-1].arguments, last.content) == ("mine", {"query": "1"}, "")
+    assert reply.call_id == "mine"
 
 
 def test_a_text_that_goes_on_after_its_end_is_refused(tmp_path: Path) -> None:
