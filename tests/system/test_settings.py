@@ -284,8 +284,9 @@ SAMPLER = [
     case("sampler.solved_at", 0.1, 1.0, drawn, "sampler=unsolved", SIX, FINITE),
 ]
 
-GRPO_LIKE = ("grpo", "dapo", "gspo", "cispo")
-CLIPPED = ("grpo", "dr_grpo", "dapo", "rloo", "reinforce_pp", "gspo", "ppo")
+GRPO_LIKE = ("grpo", "dapo", "gspo", "cispo", "distill")
+CLIPPED = ("grpo", "dr_grpo", "dapo", "rloo", "reinforce_pp", "gspo", "ppo", "distill")
+REWARDED = ("algorithm.teacher=start", "algorithm.reward_coef=1.0")
 ALL = (*CLIPPED, "cispo")
 SEVERAL = ("algorithm.num_epochs=3", "algorithm.num_minibatches=1", "trainer.learning_rate=0.01")
 ONE = ("algorithm.num_epochs=1", "algorithm.num_minibatches=1")
@@ -297,10 +298,13 @@ TIGHT = "algorithm.mismatch_cap=1.0001"
 
 def of(algorithms: tuple[str, ...], key: str, a: Any, b: Any, look: Callable[[Seen], Any], *base: str) -> list[Case]:
     """The same case for several algorithms."""
-    return [case(f"algorithm.{key}", a, b, look, f"algorithm={name}", *base) for name in algorithms]
+    more = {"distill": REWARDED}
+    return [
+        case(f"algorithm.{key}", a, b, look, f"algorithm={name}", *more.get(name, ()), *base) for name in algorithms
+    ]
 
 
-PPO, DAPO = ("ppo",), ("dapo",)
+PPO, DAPO, DISTILL = ("ppo",), ("dapo",), ("distill",)
 NOT_DAPO, NOT_GSPO = (tuple(name for name in ALL if name != one) for one in ("dapo", "gspo"))
 SHORT = ("rollout.max_completion_tokens=2", "algorithm.entropy_coef=0.1")
 OVERLONG, BUFFER = "algorithm.overlong_buffer_tokens=1", "algorithm.overlong_buffer_tokens=4"
@@ -340,6 +344,9 @@ ALGORITHM = [
     *of(PPO, "value_clip", "null", 1e-4, weights, *SEVERAL),
     *of(PPO, "whiten_advantages", "true", "false", metric("policy/grad_norm")),
     *of(PPO, "target_kl", "null", 1e-6, metric("policy/updates"), *SEVERAL),
+    *of(DISTILL, "reward_coef", 0.5, 1.0, metric("policy/grad_norm")),
+    *of(DISTILL, "max_gap", 1e-4, 10.0, weights, "trainer.max_steps=3"),
+    *of(DISTILL, "refresh_every", "null", 1, metric("policy/teacher_kl", 3), "trainer.max_steps=3"),
 ]
 
 LINEAR = ("trainer.schedule=linear", TWO)
@@ -387,6 +394,7 @@ UNIT, SYSTEM = "tests/unit/", "tests/system/"
 RANKS = f"{SYSTEM}test_distributed.py::"
 SERVERS = f"{UNIT}engines/vllm/"
 ELSEWHERE = {  # what takes several processes, runs or a server, and the test of it
+    "algorithm.teacher": f"{SYSTEM}test_distill.py::test_a_policy_follows_its_teacher",
     "reward.max_error_share": f"{SYSTEM}test_bad_rewards.py::test_more_failures_than_allowed_stop_the_run",
     "name": f"{UNIT}run/test_run_folder.py::test_the_default_name_holds_the_time_and_latest_points_to_it",
     "run_dir": f"{SYSTEM}test_bad_input.py::test_a_run_folder_is_never_overwritten",

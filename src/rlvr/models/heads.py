@@ -20,6 +20,8 @@ class Float32Head(nn.Linear):
 def use_float32_head(model: PreTrainedModel) -> None:
     """Let the model's head, and that of every copy, compute in float32. ConfigError if it is no plain matrix."""
     head = model.get_output_embeddings()
+    if isinstance(head, Float32Head):
+        return
     if type(head) is not nn.Linear:
         raise ConfigError(f"model.head_dtype=float32: this model's head is a {type(head).__name__}; set it to auto.")
     head.__class__ = Float32Head

@@ -18,6 +18,7 @@ from rlvr.core.world import ALONE, World
 from rlvr.engines.settings import LocalEngineSettings, VllmEngineSettings
 from rlvr.errors import ConfigError, UserError
 from rlvr.models.devices import choose_device, choose_products, frozen_copy, half_dtype, move, sampling_dtype
+from rlvr.models.heads import use_float32_head
 from rlvr.models.loading import load_for_inference, load_policy
 from rlvr.models.policy import HubPolicy
 from rlvr.models.scratch import build_bpe_tokenizer, build_model, build_tokenizer
@@ -121,6 +122,8 @@ def pretrained_policy(config: Config, tasks: Tasks) -> HubPolicy | None:
         return None
     with progress(f"loading {config.model.pretrained.name_or_path}"):
         policy = load_policy(config.model.pretrained, seed=config.seed, device=device)
+    if config.model.head_dtype == "float32":  # also in its warm start
+        use_float32_head(policy.model)
     tasks.fit(config, policy)
     return policy
 
