@@ -56,6 +56,10 @@ def test_a_runs_own_model(name: str, cli: Cli, request: pytest.FixtureRequest) -
     assert len(checks) == len(CHECKS)
 
 
+def test_a_run_with_a_teacher(cli: Cli, words: list[str]) -> None:
+    cli.ok(*words, "--set", "algorithm=distill", "--set", f"algorithm.teacher={words[1]}")
+
+
 def test_what_cannot_be_examined_is_refused(cli: Cli, words: list[str]) -> None:
     cli.refuses(1, ["doctor", "absent/of/this", "--task", "gsm8k"], "there is no folder absent/of/this")
     cli.refuses(2, [*words[:2]], "add --task")

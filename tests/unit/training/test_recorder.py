@@ -70,7 +70,8 @@ def test_a_printer_sees_every_episode_and_the_files_stay(tmp_path: Path) -> None
 
 
 def test_a_batch_whose_loss_is_not_finite_is_kept_with_its_name(tmp_path: Path) -> None:
-    batch = replace(to_batch(GROUPS), advantages=torch.full((3, 4), float("nan")))
+    columns = {"teacher": torch.full((3, 4), -1.0)}
+    batch = replace(to_batch(GROUPS), advantages=torch.full((3, 4), float("nan")), columns=columns)
     error = recorder(tmp_path).non_finite(12, batch, NonFiniteError("the loss", [1, 2]))
     path = tmp_path / "non_finite" / "step_000012.safetensors"
     assert isinstance(error, UserError)
@@ -79,5 +80,6 @@ def test_a_batch_whose_loss_is_not_finite_is_kept_with_its_name(tmp_path: Path) 
     assert all(remedy in said for remedy in ("trainer.learning_rate", "start another run"))
     kept = load_file(path)
     assert torch.equal(kept["ids"], batch.ids)
+    assert torch.equal(kept["teacher"], columns["teacher"])
     assert kept["advantages"].isnan().all()
     assert "values" not in kept  # the algorithm had none

@@ -20,7 +20,7 @@ from rlvr.core.engine.base import OnToken
 from rlvr.core.env import Reply
 from rlvr.core.packing import Layout, Packing
 from rlvr.core.settings import cpu_tokens
-from rlvr.core.trainer import Trainer
+from rlvr.core.trainer import LocalTeacher, RemoteTeacher, Trainer
 from rlvr.core.world import ALONE
 from rlvr.engines.settings import LocalEngineSettings
 from rlvr.errors import UserError
@@ -30,6 +30,7 @@ from rlvr.models.loading import value_head
 from rlvr.models.policy import HubPolicy
 from rlvr.run.policies import Sampler, make_engine
 from rlvr.run.tasks import Tasks, make_chat
+from rlvr.run.teachers import teachers
 from rlvr.scale.fsdp import make_parallel
 from rlvr.tasks.base import Task
 from rlvr.tracking.checks import Check
@@ -174,6 +175,11 @@ class Patient:
     def engine(self) -> Sampler:
         return make_engine(self.config, self.policy, self.root)
 
+    @cached_property
+    def teachers(self) -> dict[str, LocalTeacher | RemoteTeacher]:
+        tokens = cpu_tokens(self.config.trainer.microbatch_tokens)
+        return teachers(self.config, self.policy, tokens, note=lambda text: None)
+
     @property
     def tolerance(self) -> float:
         """Largest difference between two logprobs of a token that rounding explains."""
@@ -201,6 +207,7 @@ class Patient:
             seed=self.config.seed,
             packing=Packing(layout=layout or self.layout, max_tokens=cpu_tokens(own.microbatch_tokens)),
             parallel=make_parallel(own, ALONE, bf16=in_bf16(own.precision, self.model)),
+            teachers=self.teachers,
         )
 
     def prompt(self, index: int) -> tuple[Example, tuple[int, ...]]:
