@@ -297,7 +297,7 @@ def memory(args: argparse.Namespace) -> None:
         tokenizer = AutoTokenizer.from_pretrained(start / "final")
         shape = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 28, "num_attention_heads": 16}
         size = {"vocab_size": len(tokenizer), "max_position_embeddings": 64, "num_key_value_heads": 16}
-        model = LlamaForCausalLM(LlamaConfig(**shape, **size))
+        model = LlamaForCausalLM(LlamaConfig(**shape, **size))  # pyright: ignore[reportArgumentType]
         HubPolicy(model=model.eval(), tokenizer=tokenizer).save(teacher)
     for name in ("start", str(teacher)):
         run = parent / f"memory_{Path(name).name}"

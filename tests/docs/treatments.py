@@ -51,7 +51,7 @@ OWN_TEST = {
 }
 """Pages that are executed whole, with their files and changes, by a test of their own."""
 
-NO_TRAINING = r"--cfg job|--help|env_id=|teacher=.?openai:|task\.retriever=hybrid|report_to=\[\w| train\.|engine=vllm"
+NO_TRAINING = r"--cfg job|--help|env_id=|teacher=\W?openai:|task\.retriever=hybrid|report_to=\[\w| train\.|engine=vllm"
 
 JOB = ("--cfg", "job")
 SHORT = ("--set", "rollout.max_completion_tokens=32")
@@ -67,7 +67,7 @@ TREATMENTS = [
     plain(r"rlvr train(?=.*(tracker\.report_to=\[\w|engine=vllm|task\.retriever=hybrid))(?!.*--cfg job).*", *JOB),
     elsewhere(r"(mlflow|wandb|tensorboard) .*", "tests/system/test_trackers.py"),
     elsewhere(r"rlvr train(?=.*env_id=)(?!.*--cfg job).*", "plugins/rlvr-verifiers/tests/test_runs.py"),
-    elsewhere(r"rlvr train(?=.*teacher=.?openai:).*", "tests/system/test_vllm.py"),
+    elsewhere(r"rlvr train(?=.*teacher=\W?openai:).*", "tests/system/test_vllm.py"),
     plain(r"rlvr plan (?!.*gsm8k).*", "--seconds", "1"),
     plain(r"rlvr plan (?=.*gsm8k).*", "--seconds", "1", "rollout.max_completion_tokens=32"),
     plain(r"rlvr doctor runs/.*"),

@@ -96,6 +96,12 @@ def test_a_teacher_that_is_not_there_is_named_before_anything_is_made(tmp_path: 
     assert not (tmp_path / "run").exists()
 
 
+def test_a_folder_without_a_model_is_refused_before_anything_is_made(tmp_path: Path, cli: Cli) -> None:
+    words = [*SMALL, "algorithm=distill", f"algorithm.teacher={tmp_path}", f"run_dir={tmp_path / 'run'}"]
+    cli.refuses(1, ["train", *words], f"the folder '{tmp_path}' holds no model")
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_teacher_of_another_vocabulary_is_refused(model: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     short = ("warm_start.num_steps=2", "warm_start.warmup_steps=0", "warm_start.final_phase_steps=0")

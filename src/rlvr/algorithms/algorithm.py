@@ -203,6 +203,12 @@ class Algorithm(Component, ABC):
     def check_run(self, run: RunView) -> None:
         """Raise ConfigError for a batch size, sampling setting or staleness that the algorithm cannot use."""
         rollout = run.rollout
+        for name, column in self.columns().items():
+            if not isinstance(column, Column):
+                raise ConfigError(
+                    f"algorithm={self.name}: its columns give {name} a {type(column).__name__}; give it a Column, such "
+                    "as Logprobs or PerEpisode of rlvr.algorithms.columns."
+                )
         if self.compares_groups and rollout.group_size < 2:
             raise ConfigError(
                 f"rollout.group_size={rollout.group_size}: algorithm={self.name} compares the completions of a group "

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from rlvr.errors import ConfigError
 from rlvr.types import Episode, Group, Predictions, TokenBatch
 
 if TYPE_CHECKING:
@@ -97,6 +98,10 @@ class Logprobs(Column):
     model: str
     prompt: Callable[[Group, Episode], Sequence[int] | None] | None = None
     refresh_every: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.refresh_every is not None and self.model != START:
+            raise ConfigError(f"Logprobs({self.model!r}, refresh_every={self.refresh_every}): only {START!r} follows.")
 
     @property
     def teacher(self) -> Teacher:  # type: ignore[override]

@@ -12,7 +12,7 @@ from rlvr.algorithms.columns import START, Column, Logprobs
 from rlvr.errors import ConfigError
 from rlvr.registry import register
 from rlvr.run_view import RunView
-from rlvr.settings import NonNegativeFloat, PositiveFloat, PositiveInt, setting, wrong
+from rlvr.settings import NonNegativeFloat, PositiveFloat, setting, wrong
 
 MOVING = ("policy", "self", "current")
 """Names that a user may give to a teacher that moves with every update."""
@@ -33,8 +33,11 @@ class Distill(ClippedRatio):
             min_length=1,
         ),
     ]
-    refresh_every: PositiveInt | None = setting(
-        None, "updates after which teacher=start becomes the policy of then; null: never", only_if="teacher == 'start'"
+    refresh_every: int | None = setting(
+        None,
+        "updates after which teacher=start becomes the policy of then; null: never",
+        only_if="teacher == 'start'",
+        ge=2,
     )
     reward_coef: NonNegativeFloat = setting(0.0, "weight of GRPO's advantages beside the teacher's; 0: no reward")
     std_normalization: StdNormalization = setting("sample", "of GRPO's advantages", only_if="reward_coef > 0")
@@ -65,6 +68,12 @@ class Distill(ClippedRatio):
                 "teacher",
                 "a teacher that moves with the policy collapsed it: accuracy 0.0 from step 14 on, in every form "
                 f"that was measured; use {START}, which stands still, or {START} with refresh_every=N",
+            )
+        if self.teacher == START and self.reward_coef == 0:
+            raise wrong(
+                "teacher",
+                "the policy's own start teaches it nothing that it does not know: set algorithm.reward_coef=1 "
+                "rollout.group_size=8, so that a reward moves it, or name another teacher",
             )
         return self
 

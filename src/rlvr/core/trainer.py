@@ -25,6 +25,7 @@ from rlvr.core.parallel import DataParallel, Float16
 from rlvr.core.policy import Policy, forward
 from rlvr.core.settings import TrainerSettings, cpu_tokens
 from rlvr.core.sums import Sums, critic_metrics, teacher_metrics
+from rlvr.errors import UserError
 from rlvr.seeding import derive_seed
 from rlvr.types import Group, Predictions, TokenBatch
 
@@ -130,7 +131,13 @@ class Trainer:
         """Add the algorithm's columns. `groups` are those of the batch, for columns that read episodes."""
         passes, others = _Passes(trainer=self, batch=batch, groups=groups), {}
         for name, column in self.columns.items():
-            found = column.compute(passes)
+            try:
+                found = column.compute(passes)
+            except Exception as error:
+                if isinstance(error, UserError | MemoryError | torch.OutOfMemoryError):
+                    raise
+                problem = f"raised {type(error).__name__} for its {name}"
+                raise AlgorithmError(self.algorithm.name, "columns", problem) from error
             if not isinstance(found, Tensor) or len(found) != len(batch.ids):
                 raise AlgorithmError(
                     self.algorithm.name, "columns", f"must give {name} a tensor of {len(batch.ids)} rows"

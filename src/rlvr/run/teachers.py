@@ -11,6 +11,7 @@ from rlvr.config import Config
 from rlvr.core.packing import Packing
 from rlvr.core.trainer import LocalTeacher, RemoteTeacher
 from rlvr.models.devices import in_bf16, line_columns
+from rlvr.models.hub import locate
 from rlvr.models.layout import choose_layout
 from rlvr.models.policy import HubPolicy
 from rlvr.models.teachers import load_teacher, teacher_bytes
@@ -37,6 +38,17 @@ def teachers(
         found[name] = LocalTeacher(partial(nullcontext, teacher), packing)
         note(f"teacher: {name}, {teacher.num_weights:,} weights in {str(teacher.dtype).removeprefix('torch.')}")
     return found
+
+
+def check_teachers(config: Config) -> None:
+    """UserError if a folder holds no model, or a server does not answer; before anything is made."""
+    for name in _names(config):
+        if name.startswith(ENDPOINT):
+            from rlvr.engines.openai import open_endpoint
+
+            open_endpoint(name)
+        else:
+            locate(weights_of(name))
 
 
 def weights(config: Config, policy: HubPolicy) -> int:

@@ -86,11 +86,17 @@ class DatasetTask(Task):
         """The user's own, where there are any; else the solutions of the data in the required format."""
         there = self.source.sizes[0] if self.source.sizes else num
         problems = {problem.id: problem for problem in map(self.source.train, range(there))}.values()
-        own = [problem for problem in problems if problem.conversation or problem.demonstration is not None]
+        own = [p.id for p in problems if p.conversation or p.demonstration is not None]
         if not own:
             yield from super().demonstrations(num)
-        for problem in own[:num]:
+        chosen, others = set(own[:num]), set(own[num:])
+        for problem in problems if own else ():
+            if problem.id in others:
+                continue
             example = self._train_example(problem)
+            if problem.id not in chosen:  # has none: counted
+                yield Demonstration(example=example, env=self.env(example), said=())
+                continue
             if problem.conversation:
                 env = Replayed(problem.conversation, example, self._tools)
                 yield Demonstration(example=example, env=env, said=env.said)

@@ -78,7 +78,7 @@ def calling(turn: object, number: int) -> str | Message:
 async def encoded(one: Demonstration, chat: Chat, max_tokens: int) -> Episode | str:
     """The demonstration as an episode with unknown logprobs, or why it cannot be one."""
     if not one.said:
-        return "have no assistant turn"
+        return "have no assistant turn" if isinstance(one.env, Replayed) else "have no demonstration"
     env, turns = one.env, list[Turn]()
     conversation = list(await env.start())
     prompt = chat.encode_prompt(conversation, env.tools)

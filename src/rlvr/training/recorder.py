@@ -41,7 +41,7 @@ class SilentRecorder:
         All ranks write the same file: the fastest one ends the run.
         """
         path = self.folder / "non_finite" / f"step_{step:06d}.safetensors"
-        fields = dict(batch.columns) | {name: getattr(batch, name) for name in batch.__dataclass_fields__}
+        fields = {name: getattr(batch, name) for name in batch.__dataclass_fields__} | dict(batch.columns)
         temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -17,7 +17,7 @@ TEACHER = [[0.0, -0.5, -3.0, -40.0], [0.0, math.nan, 0.0, -1.0]]
 
 def scored(**overrides: object):
     """The behavior's logprobs are -1."""
-    chosen = algorithm("distill", teacher="start", **overrides)
+    chosen = algorithm("distill", teacher="other", **overrides)
     batch = batch_of(MASK, [1.0, 0.0], columns={"teacher": torch.tensor(TEACHER, dtype=torch.float64)})
     return chosen.advantages(batch)
 
@@ -44,7 +44,7 @@ def test_the_reward_s_advantages_are_divided_as_grpo_s_are() -> None:
 def test_a_kl_in_the_reward_is_paid_once() -> None:
     """By the episode, before it is compared, where there is a reward."""
     shared = {"max_gap": 10, "reward_coef": 1.0, "std_normalization": "none", "kl_coef": 0.1, "kl_placement": "reward"}
-    chosen = algorithm("distill", teacher="start", kl_estimator="k1", **shared)
+    chosen = algorithm("distill", teacher="other", kl_estimator="k1", **shared)
     batch = batch_of(MASK, [1.0, 0.0], columns={"teacher": torch.full((2, 4), -1.0).double()})
     found = chosen.advantages(replace(batch, reference_logprobs=torch.full((2, 4), -3.0).double())).advantages
     half = (1.0 - 0.2 * 3 + 0.2 * 2) / 2  # of the difference of the two rewards
@@ -52,7 +52,7 @@ def test_a_kl_in_the_reward_is_paid_once() -> None:
 
 
 def test_a_kl_in_the_reward_is_paid_by_the_token() -> None:
-    chosen = algorithm("distill", teacher="start", max_gap=10, kl_coef=0.1, kl_placement="reward", kl_estimator="k1")
+    chosen = algorithm("distill", teacher="other", max_gap=10, kl_coef=0.1, kl_placement="reward", kl_estimator="k1")
     batch = batch_of(MASK, [1.0, 0.0], columns={"teacher": torch.full((2, 4), -1.0).double()})
     nearer = torch.full((2, 4), -3.0).double()
     found = chosen.advantages(replace(batch, reference_logprobs=nearer)).advantages
@@ -64,7 +64,7 @@ def test_the_expected_gradient_is_that_of_the_reverse_kl() -> None:
     logits = torch.tensor([0.3, -1.0, 0.5, 0.0, 2.0], dtype=torch.float64, requires_grad=True)
     teacher = torch.tensor([1.0, 0.2, -0.5, 0.1, 0.0], dtype=torch.float64).log_softmax(0)
     policy = logits.log_softmax(0)
-    chosen = algorithm("distill", teacher="start", num_epochs=1, max_gap=10)
+    chosen = algorithm("distill", teacher="other", num_epochs=1, max_gap=10)
     batch = batch_of([[1]] * 5, [0.0] * 5, behavior_logprobs=policy.detach()[:, None])
     batch = chosen.advantages(replace(batch, columns={"teacher": teacher[:, None]}))
     loss = (policy.detach().exp() * -batch.advantages[:, 0] * policy).sum()
@@ -78,11 +78,13 @@ def test_the_expected_gradient_is_that_of_the_reverse_kl() -> None:
     ("words", "sentence"),
     [
         ("", "algorithm.teacher: has no default; say algorithm.teacher=..."),
+        ("algorithm.teacher=start", "algorithm.teacher=start: the policy's own start teaches it nothing"),
+        ("algorithm.teacher=start algorithm.refresh_every=1", "algorithm.refresh_every=1: "),
         ("algorithm.teacher=policy", "algorithm.teacher=policy: a teacher that moves with the policy collapsed it"),
         ("algorithm.teacher=x algorithm.refresh_every=5", "algorithm.refresh_every=5: has no effect"),
         ("algorithm.teacher=start algorithm.reward_coef=0.5", "algorithm.reward_coef=0.5: compares the rewards"),
-        ("algorithm.teacher=start algorithm.num_minibatches=5", "algorithm.num_minibatches=5: does not divide"),
-        ("algorithm.teacher=start algorithm.std_normalization=none", "algorithm.std_normalization=none: has no effect"),
+        ("algorithm.teacher=x algorithm.num_minibatches=5", "algorithm.num_minibatches=5: does not divide"),
+        ("algorithm.teacher=x algorithm.std_normalization=none", "algorithm.std_normalization=none: has no effect"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(words: str, sentence: str) -> None:
@@ -92,7 +94,7 @@ def test_settings_that_cannot_work_are_refused(words: str, sentence: str) -> Non
 
 
 def test_one_completion_of_a_prompt_unless_the_user_wants_more() -> None:
-    words = ("algorithm=distill", "algorithm.teacher=start")
+    words = ("algorithm=distill", "algorithm.teacher=other")
     assert tiny_config(*words).rollout.group_size == 1
     assert tiny_config(*words, "rollout.group_size=8").rollout.group_size == 8
     assert tiny_config("algorithm=grpo").rollout.group_size == 8

@@ -50,7 +50,7 @@ NEEDS = {  # other settings that a choice needs
     **{f"reward={name}": QA for name in ("musique_spec", "musique_later")},
     **{f"{group}=two_hop": ("task=two_hop",) for group in ("reward", "prompt")},
     "sampler=by_tag": ("sampler.weights={1_operators: 2}",),
-    "algorithm=distill": ("algorithm.teacher=start",),
+    "algorithm=distill": ("algorithm.teacher=other",),
     "prompt=musique_tags": (*QA, "task.tools=[retrieve_documents,get_document]"),
     **{f"task={name}": HF for name in ("musique", "hotpotqa", "wiki2")},
 }

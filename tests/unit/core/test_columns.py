@@ -17,6 +17,7 @@ from rlvr.algorithms.objective import AlgorithmError, Objective
 from rlvr.core.batch import to_batch
 from rlvr.core.packing import Packing
 from rlvr.core.trainer import LocalTeacher, Trainer
+from rlvr.errors import ConfigError
 from rlvr.models.policy import HubPolicy
 from rlvr.types import Group, Score, TokenBatch
 from tests.unit.core.fakes import completion, episode, group
@@ -81,8 +82,9 @@ def test_logprobs_under_another_prompt() -> None:
 
 def test_a_prompt_that_a_template_rewrote_cannot_be_replaced() -> None:
     rewritten = episode(((1, 7), completion(5, 9)), ((1, 8, 3), completion(6, 2)))
-    with pytest.raises(ValueError, match="does not begin with the first prompt"):
+    with pytest.raises(AlgorithmError, match="raised ValueError for its hinted") as raised:
         scored({"hinted": Logprobs("start", prompt=lambda group, one: (1, 1))}, (group(rewritten),))
+    assert "does not begin with the first prompt" in str(raised.value.__cause__)
 
 
 def test_numbers_of_episodes_and_turns() -> None:
@@ -173,6 +175,24 @@ class Wrong(Column):
 def test_a_column_of_another_size_names_the_algorithm() -> None:
     with pytest.raises(AlgorithmError, match="must give odd a tensor of 3 rows"):
         scored({"odd": Wrong()})
+
+
+def test_a_column_that_raises_is_named() -> None:
+    with pytest.raises(AlgorithmError, match=r"its method columns raised KeyError for its short") as raised:
+        scored({"short": PerEpisode(lambda group, one: one.score.parts["short"])})
+    assert isinstance(raised.value.__cause__, KeyError)
+
+
+def test_what_is_no_column_is_named_with_the_settings() -> None:
+    COLUMNS.clear()
+    COLUMNS["teacher"] = "runs/first"  # type: ignore[assignment]
+    with pytest.raises(ConfigError, match="its columns give teacher a str; give it a Column"):
+        WithColumns().check_run(tiny_config())
+
+
+def test_only_the_start_follows() -> None:
+    with pytest.raises(ConfigError, match="only 'start' follows"):
+        Logprobs("runs/first", refresh_every=2)
 
 
 class EntropyLoss(WithColumns):

@@ -198,10 +198,16 @@ def test_an_unknown_field_is_an_error(tmp_path: Path) -> None:
         demonstrated(tmp_path, "2", demonstration_field="other")
 
 
-def test_rows_without_one_are_not_shown(tmp_path: Path) -> None:
+def test_rows_without_one_are_counted(tmp_path: Path) -> None:
     file = write_jsonl(tmp_path / "rows.jsonl", [row | {"shown": None} for row in rows(0)[:15]] + rows("yes")[15:])
     with opened({"name": "jsonl", "path": str(file), "demonstration_field": "shown"}) as task:
-        assert {tuple(one.said) for one in task.demonstrations(99)} == {("yes",)}
+        shown = list(task.demonstrations(99))
+        assert {tuple(one.said) for one in shown} == {("yes",), ()}
+        groups, left_out = all_encoded(shown, Chat(byte_tokenizer()), 99_999)
+        assert left_out.keys() == {"have no demonstration"}
+        assert len(groups) + len(left_out["have no demonstration"]) == len(shown)
+        few = [tuple(one.said) for one in task.demonstrations(2)]
+        assert few.count(("yes",)) == 2
 
 
 def test_messages_need_a_template(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from rlvr.run.ranks import any_stopped, check_shares, fail_together, shared_fold
 from rlvr.run.run_folder import RunFolder, open_run_folder
 from rlvr.run.sources import with_absolute_model
 from rlvr.run.tasks import open_tasks
+from rlvr.run.teachers import check_teachers
 from rlvr.run.tuning import check_demonstrations, tuned_policy
 from rlvr.scale.launch import errors_once, open_world
 from rlvr.settings import dumped
@@ -59,6 +60,7 @@ def train(config: Config, stopped: Stopped = lambda: False, functions: Functions
         check_shares(config, world)
         config.tracker.check_installed()
         check_engine(config)
+        check_teachers(config)
         console = stack.enter_context(_console(config, world))
         for line in summary(config):
             console.note(line)
