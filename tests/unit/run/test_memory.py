@@ -12,6 +12,7 @@ from rlvr.run.memory import agreed, plan_run
 from rlvr.training.memory import MemoryPlan
 from tests.unit.core.tiny import tiny_config, tiny_policy
 
+REWARDED = ("algorithm.reward_coef=1", "rollout.group_size=8")
 LONGEST = 7
 """Tokens of the longest prompt."""
 
@@ -42,7 +43,7 @@ def test_pitfall_33_each_copy_of_the_weights_is_planned_for():
     alone = plan().parts
     assert (alone["reference"], alone["sampler"]) == (0, 0)
     assert plan("algorithm.kl_coef=0.1").parts["reference"] == alone["weights"]
-    copy = ("algorithm=distill", "algorithm.teacher=start", "algorithm.refresh_every=2")
+    copy = ("algorithm=distill", "algorithm.teacher=start", "algorithm.refresh_every=2", *REWARDED)
     both = plan(*copy, "algorithm.kl_coef=0.1")  # the start, and one that moves
     assert both.parts["reference"] == 2 * alone["weights"]
     assert plan("rollout.max_staleness=1").parts["sampler"] == alone["weights"]
