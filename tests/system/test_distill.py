@@ -27,7 +27,7 @@ from tests.system.harness import (
 
 STEPS = ("trainer.max_steps=6", "evaluation.every=3", "trainer.checkpoint_every=2", "trainer.learning_rate=0.003")
 DISTILL = (*SMALL, *STEPS, "algorithm=distill", "rollout.prompts_per_step=16", "rollout.group_size=1")
-COPY = ("algorithm.teacher=start", "algorithm.refresh_every=2", "algorithm.reward_coef=1.0", "rollout.group_size=4")
+COPY = ("algorithm.teacher=start", "algorithm.refresh_every=3", "algorithm.reward_coef=1.0", "rollout.group_size=4")
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def test_a_policy_follows_its_teacher(teacher: Path, model: Path, tmp_path: Path
 
 @pytest.mark.parametrize("kind", ["folder", "copy"])
 def test_pitfall_37_killed_and_resumed_with_a_teacher(kind: str, teacher: Path, model: Path, tmp_path: Path) -> None:
-    """Killed after step 3 and resumed from the checkpoint of step 2, or 4 with the copy of step 4."""
+    """Killed after step 3 and resumed from the checkpoint of step 2, or 4 with the copy of step 3."""
     named = COPY if kind == "copy" else (f"algorithm.teacher={teacher}",)
     words = (*DISTILL, *pretrained(model), *named)
     whole = run_train(tmp_path / "whole", *words).folder
@@ -64,7 +64,7 @@ def test_pitfall_37_killed_and_resumed_with_a_teacher(kind: str, teacher: Path, 
     check_equal(outcome(folder), outcome(whole))
     if kind == "copy":
         distance = [row["policy/teacher_kl"] for row in metrics(folder)[1:]]
-        assert [abs(value) < 1e-6 for value in distance] == [True, False] * 3  # 0 after each refresh
+        assert [abs(value) < 1e-6 for value in distance] == [True, False, False] * 2  # 0 after each refresh
 
 
 def lines_of(world: World, words: list[str], folder: str) -> list[dict[str, float]]:

@@ -57,7 +57,8 @@ def test_a_runs_own_model(name: str, cli: Cli, request: pytest.FixtureRequest) -
 
 
 def test_a_run_with_a_teacher(cli: Cli, words: list[str]) -> None:
-    cli.ok(*words, "--set", "algorithm=distill", "--set", f"algorithm.teacher={words[1]}")
+    done = cli(*words, "--set", "algorithm=distill", "--set", f"algorithm.teacher={words[1]}")
+    assert (done.code, [line for line in done.out.splitlines() if line.startswith("FAIL")]) == (0, []), done.err
 
 
 def test_what_cannot_be_examined_is_refused(cli: Cli, words: list[str]) -> None:

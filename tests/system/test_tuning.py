@@ -14,11 +14,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from rlvr.algorithms.objective import Objective
 from rlvr.commands.train.body import train
 from rlvr.config.compose import load_config
 from rlvr.core.supervised import train_supervised
+from rlvr.core.trainer import Trainer
 from rlvr.core.world import World
 from rlvr.run import tuning
+from rlvr.run.assemble import make_trainer
+from rlvr.run.policies import Setup
 from tests.ranks import Ranks
 from tests.system.harness import (
     SMALL,
@@ -96,13 +100,37 @@ def outcome_of(folder: Path) -> tuple[Any, bytes]:
 
 def test_the_second_of_two_equal_ones_comes_from_the_cache(model: Path, tmp_path: Path, cli: Cli) -> None:
     words = (*SMALL, *pretrained(model), *FEW, *ALONE)
+    few = cli.ok(*words_for(tmp_path / "few", *words, "warm_start.num_examples=8")).err
+    assert re.search(r"warm start: [1-8] demonstrations\n", few)  # a question that comes again is not counted
     said = "warm start: from the cache, made by an earlier run"
     assert said not in cli.ok(*words_for(tmp_path / "a", *words)).err
     assert said in cli.ok(*words_for(tmp_path / "b", *words)).err
     assert same(tmp_path / "a" / "final", tmp_path / "b" / "final")
-    for n, more in enumerate(("warm_start.cache=false", "warm_start.num_examples=41", "seed=1")):
+    others = ("warm_start.num_examples=41", "seed=1", "trainer.max_grad_norm=0.5", "warm_start.weight_decay=0.5")
+    for n, more in enumerate(("warm_start.cache=false", *others)):
         assert said not in cli.ok(*words_for(tmp_path / str(n), *words, more)).err
     assert same(tmp_path / "a" / "final", tmp_path / "0" / "final")
+
+
+def test_its_optimizer_is_its_own_and_its_loss_is_the_model_s(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At temperature 1, however the run samples; what is no setting of the warm start is the trainer's."""
+    made = []
+
+    def spy(setup: Setup, policy: Any, objective: Objective, packing: Any) -> Trainer:
+        made.append((setup.config.trainer, objective.temperature))
+        return make_trainer(setup, policy, objective, packing)
+
+    monkeypatch.setattr(tuning, "make_trainer", spy)
+    own = ("warm_start.weight_decay=0.5", "warm_start.final_learning_rate_share=0.3", "warm_start.warmup_steps=0.5")
+    of_run = ("rollout.temperature=0.7", "trainer.max_grad_norm=0.2", "trainer.schedule=constant")
+    run_train(tmp_path / "run", *SMALL, *pretrained(model), *FEW, *own, *of_run, *ALONE)
+    ((trainer, temperature),) = made
+    assert temperature == 1
+    assert (trainer.learning_rate, trainer.weight_decay, trainer.final_learning_rate_share) == (3e-3, 0.5, 0.3)
+    assert (trainer.schedule, trainer.warmup_steps, trainer.max_steps) == ("linear", 4, 8)  # two epochs
+    assert trainer.max_grad_norm == 0.2
 
 
 # ------------------------------------------------------------------------------------------------- and then RL
@@ -177,6 +205,9 @@ def test_own_right_samples(model: Path, tmp_path: Path, cli: Cli) -> None:
     assert not same(tmp_path / "a" / "final", model)
     cli.ok(*words_for(tmp_path / "b", *words, "warm_start.cache=false"))
     assert same(tmp_path / "a" / "final", tmp_path / "b" / "final")
+    said = cli.ok(*words_for(tmp_path / "c", *words, "warm_start.samples=1", "rollout.group_size=4")).err
+    right, questions = re.search(r"(\d+) different right ones, to (\d+) questions, in 30 samples of 30", said).groups()
+    assert right == questions
 
 
 # --------------------------------------------------------------------------------------------- data, and bad input

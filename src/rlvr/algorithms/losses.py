@@ -43,7 +43,7 @@ def clip(
     loss = (-ratio * advantages).maximum(-ratio.clamp(1 - clip_low, 1 + clip_high) * advantages)
     clipped_high = (ratio > 1 + clip_high) & (advantages > 0)
     if dual_clip is not None:
-        loss = loss.minimum(dual_clip * advantages.abs()).where(advantages < 0, loss)
+        loss = loss.minimum(dual_clip * advantages.abs())  # that of a good token is below 0
         clipped_high = clipped_high | ((ratio > dual_clip) & (advantages < 0))
     return Surrogate(
         loss=loss,

@@ -40,6 +40,7 @@ from rlvr.tracking.jsonl import MetricsFile
 from rlvr.tracking.rollouts import cut_back
 from rlvr.tracking.trackers.fanout import Trackers
 from rlvr.training.checkpoint import latest_checkpoint, load_checkpoint
+from rlvr.training.memory import MemoryPlan
 from rlvr.training.recorder import FolderRecorder, SilentRecorder
 from rlvr.training.state import CheckpointSchedule
 from rlvr.types import Episode, Example, GradedAnswer, Group
@@ -54,15 +55,7 @@ def assemble(setup: Setup, policy: HubPolicy, trackers: Trackers) -> TrainingRun
     memory = agreed(plan_run(config, policy, chat, task, layout=layout, world=world), world)
     for line in memory.lines:
         note(line)
-    engine = make_engine(
-        config,
-        policy,
-        setup.folder.root,
-        world,
-        note_of_rank(config, world, note),
-        setup.stopped,
-        max_batch_size=memory.max_batch_size if memory.samples_fewer else None,
-    )
+    engine = engine_of_run(setup, policy, memory)
     if "values" in config.algorithm.columns():
         critic = value_head(policy.model.config.get_text_config().hidden_size).to(policy.model.device)
         policy = replace(policy, value_head=critic)
@@ -101,6 +94,13 @@ def assemble(setup: Setup, policy: HubPolicy, trackers: Trackers) -> TrainingRun
         recorder=make_recorder(setup, chat, metrics_file, trackers),
         checkpoints=checkpoints,
     )
+
+
+def engine_of_run(setup: Setup, policy: HubPolicy, memory: MemoryPlan) -> Sampler:
+    """`make_engine`, with as many completions at a time as memory allows."""
+    config, world, most = setup.config, setup.world, memory.max_batch_size if memory.samples_fewer else None
+    note = note_of_rank(config, world, setup.console.note)
+    return make_engine(config, policy, setup.folder.root, world, note, setup.stopped, max_batch_size=most)
 
 
 def make_rollouts(setup: Setup, policy: HubPolicy, engine: Sampler, chat: Chat) -> RolloutSchedule:

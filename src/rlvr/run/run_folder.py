@@ -33,7 +33,7 @@ class RunFolder:
         self.metrics = root / "metrics.jsonl"  # one JSON object for each step
         self.rollouts = root / "rollouts"  # sampled texts with rewards, one file per recorded step
         self.checkpoints = root / "checkpoints"  # one folder per checkpoint
-        self.warm_start = root / "warm_start"  # the model made from scratch after its warm start
+        self.warm_start = root / "warm_start"  # the model after its warm start
         self.final = root / "final"  # the final model or adapter, in Hub format
 
 

@@ -21,7 +21,7 @@ from rlvr.models.layout import choose_layout
 from rlvr.models.loading import load_policy
 from rlvr.models.policy import HubPolicy
 from rlvr.models.weight_cache import content_key, restore_on_all
-from rlvr.run.assemble import make_trainer
+from rlvr.run.assemble import engine_of_run, make_trainer
 from rlvr.run.memory import agreed, plan_run
 from rlvr.run.policies import (
     CACHED,
@@ -29,11 +29,9 @@ from rlvr.run.policies import (
     Stopped,
     check_engine,
     keep_in_cache,
-    make_engine,
     save_atomically,
     set_threads,
 )
-from rlvr.run.ranks import note_of_rank
 from rlvr.run.tasks import Tasks, context_tokens, make_chat
 from rlvr.seeding import derive_seed
 from rlvr.settings import dumped
@@ -120,9 +118,7 @@ def _demonstrated(setup: Setup, policy: HubPolicy) -> list[Episode]:
 def _own(setup: Setup, policy: HubPolicy, stopped: Stopped) -> list[Episode] | None:
     config, world, settings = setup.config, setup.world, setup.config.warm_start
     rollout = config.rollout.model_copy(update={"group_size": settings.samples})
-    note, memory = note_of_rank(config, world, setup.console.note), _memory(setup, policy, choose_layout(policy))
-    most = memory.max_batch_size if memory.samples_fewer else None
-    engine = make_engine(config, policy, setup.folder.root, world, note, setup.stopped, max_batch_size=most)
+    engine = engine_of_run(setup, policy, _memory(setup, policy, choose_layout(policy)))
     found, seed = list[Group](), derive_seed(config.seed, "warm start")
     with Executor() as executor, closing(engine):
         engine.load_weights(0)

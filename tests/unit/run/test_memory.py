@@ -1,5 +1,6 @@
 """From the configuration to the arguments of the memory plan."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,17 +12,18 @@ from rlvr.run.memory import agreed, plan_run
 from rlvr.training.memory import MemoryPlan
 from tests.unit.core.tiny import tiny_config, tiny_policy
 
+REWARDED = ("algorithm.reward_coef=1", "rollout.group_size=8")
 LONGEST = 7
 """Tokens of the longest prompt."""
 
 
-def plan(*overrides: str, name: str = "rpn", world: World = ALONE) -> MemoryPlan:
+def plan(*overrides: str, name: str = "rpn", world: World = ALONE, **more: int) -> MemoryPlan:
     """Of a policy of two layers with a context of 256."""
     policy = tiny_policy(max_position_embeddings=256)
     chat: Any = SimpleNamespace(encode_prompt=lambda length: [0] * length)
     task: Any = SimpleNamespace(train_example=lambda index: SimpleNamespace(messages=1 + index % LONGEST))
     config = tiny_config("rollout.max_completion_tokens=20", *overrides, name=name)
-    return plan_run(config, policy, chat, task, layout="shared", world=world)
+    return plan_run(config, policy, chat, task, layout="shared", world=world, **more)
 
 
 def asked_about(found: MemoryPlan) -> str:
@@ -32,6 +34,8 @@ def asked_about(found: MemoryPlan) -> str:
 def test_the_longest_row_fits_the_context():
     assert asked_about(plan()) == "27"
     assert asked_about(plan("task.max_turns=3", name="two_hop")) == "67"
+    assert asked_about(plan(longest_row=60)) == "60"  # of a demonstration
+    assert asked_about(plan(longest_row=20)) == "27"
     assert asked_about(plan("rollout.max_completion_tokens=300", "model.max_context_tokens=400")) == "256"
 
 
@@ -39,11 +43,22 @@ def test_pitfall_33_each_copy_of_the_weights_is_planned_for():
     alone = plan().parts
     assert (alone["reference"], alone["sampler"]) == (0, 0)
     assert plan("algorithm.kl_coef=0.1").parts["reference"] == alone["weights"]
+    copy = ("algorithm=distill", "algorithm.teacher=start", "algorithm.refresh_every=2", *REWARDED)
+    both = plan(*copy, "algorithm.kl_coef=0.1")  # the start, and one that moves
+    assert both.parts["reference"] == 2 * alone["weights"]
     assert plan("rollout.max_staleness=1").parts["sampler"] == alone["weights"]
     cut = plan("trainer.strategy=fsdp2", world=World(size=2)).parts
     assert cut["weights"] == -(-alone["weights"] // 2)
     assert cut["sampler"] == alone["weights"]  # it samples from all of them
     assert plan("trainer.strategy=ddp", world=World(size=2)).parts["weights"] == alone["weights"]
+
+
+def test_a_teacher_has_half_the_bytes_where_products_are_in_bfloat16(tmp_path: Path):
+    tiny_policy().save(tmp_path)
+    of_teacher = ("algorithm=distill", f"algorithm.teacher={tmp_path}", "engine.dtype=float32")
+    whole = plan(*of_teacher, "trainer.precision=fp32").parts["teachers"]
+    assert whole == plan(*of_teacher, "trainer.precision=fp16").parts["teachers"] > 0
+    assert plan(*of_teacher, "trainer.precision=bf16").parts["teachers"] == whole // 2
 
 
 @pytest.mark.slow

@@ -273,6 +273,8 @@ def end_token_learns(patient: Patient) -> Check:
 
 def update_follows_reward(patient: Patient) -> Check:
     """After an update on one rewarded completion in each group, it is likelier beside the others."""
+    if getattr(patient.config.algorithm, "reward_coef", 1) == 0:
+        return skip("algorithm.reward_coef=0: it learns from its teacher alone")
     batch = patient.batch
     with patient.unchanged():
         trainer = patient.trainer(epochs=1)
