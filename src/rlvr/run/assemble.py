@@ -37,11 +37,11 @@ from rlvr.tasks.base import Task
 from rlvr.tracking.console import Console
 from rlvr.tracking.episodes import EpisodePrinter
 from rlvr.tracking.jsonl import MetricsFile
+from rlvr.tracking.recorder import FolderRecorder, SilentRecorder
 from rlvr.tracking.rollouts import cut_back
 from rlvr.tracking.trackers.fanout import Trackers
 from rlvr.training.checkpoint import latest_checkpoint, load_checkpoint
 from rlvr.training.memory import MemoryPlan
-from rlvr.training.recorder import FolderRecorder, SilentRecorder
 from rlvr.training.state import CheckpointSchedule
 from rlvr.types import Episode, Example, GradedAnswer, Group
 

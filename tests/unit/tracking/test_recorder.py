@@ -14,8 +14,8 @@ from rlvr.errors import UserError
 from rlvr.tracking.console import Console
 from rlvr.tracking.episodes import EpisodePrinter, Line
 from rlvr.tracking.jsonl import MetricsFile
+from rlvr.tracking.recorder import FolderRecorder
 from rlvr.tracking.rollouts import read_rollouts
-from rlvr.training.recorder import FolderRecorder
 from rlvr.types import GradedAnswer, Group
 from tests.unit.core.test_loop import one_group
 
