@@ -200,8 +200,8 @@ def cut_parts(world: World, strategy: str) -> dict[str, Any]:
     """What of a policy and of the reference it is compared with this rank holds, and what is gathered by itself."""
     trainer, _ = begin(world, strategy, *GRPO)
     policy = trainer.policy
-    assert trainer.reference is not None
-    with trainer.reference() as reference:
+    [frozen] = trainer.frozen.values()
+    with frozen() as reference:
         models = [policy.model, reference.model]
         return {
             "rows": [[own_rows(p).shape[0] for p in model.parameters()] for model in models],
