@@ -123,7 +123,7 @@ BUGS = [
     Planted(
         pitfall=21,
         name="the reference learns with the policy",
-        plant=around("rlvr.core.policy:Policy.freeze", lambda original, self: lambda: nullcontext(self)),
+        plant=around("rlvr.core.policy:Policy.freeze", lambda original, self, moves: lambda: nullcontext(self)),
         caught_by=TRAINER + "21_the_reference_stays_the_start_policy",
     ),
     Planted(
