@@ -346,7 +346,7 @@ ALGORITHM = [
     *of(PPO, "target_kl", "null", 1e-6, metric("policy/updates"), *SEVERAL),
     *of(DISTILL, "reward_coef", 0.5, 1.0, metric("policy/grad_norm")),
     *of(DISTILL, "max_gap", 1e-4, 10.0, weights, "trainer.max_steps=3"),
-    *of(DISTILL, "refresh_every", "null", 1, metric("policy/teacher_kl", 3), "trainer.max_steps=3"),
+    *of(DISTILL, "refresh_every", "null", 2, metric("policy/teacher_kl", 3), "trainer.max_steps=3"),
 ]
 
 LINEAR = ("trainer.schedule=linear", TWO)
