@@ -241,7 +241,7 @@ def test_a_served_teacher_teaches_as_a_loaded_one_does(start: Path, tmp_path: Pa
     words += ["warm_start.num_steps=40", "warm_start.final_phase_steps=0", "warm_start.warmup_steps=0"]
     loaded = run_train(tmp_path / "loaded", *words, f"algorithm.teacher={start}").numbers
     with vllm(start, "--served-model-name", "teacher") as server:
-        address = f"openai:{server.url}/v1#teacher"
+        address = f"openai:{server.url}#teacher"
         served_one = run_train(tmp_path / "served", *words, f"algorithm.teacher='{address}'").numbers
     assert loaded[1]["policy/teacher_kl"] > 0.01
     for mine, other in zip(served_one[1:], loaded[1:], strict=True):

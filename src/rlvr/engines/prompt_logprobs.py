@@ -39,23 +39,24 @@ class ServedTeacher:
 
     def __init__(self, address: str, tokenizer: PreTrainedTokenizerBase) -> None:
         self._url, self._name = read_address(address)
-        self._tokenizer, self._client = tokenizer, library().OpenAI(**connection(self._url))
+        self._tokenizer = tokenizer
         self._compared: set[int] = set()  # ids whose text is the same there
 
     def logprobs(self, batch: TokenBatch) -> Tensor:
         """[B, T] of the sampled tokens, 0 elsewhere. UserError if the server fails, or if its tokens are others."""
         found = torch.zeros_like(batch.behavior_logprobs)
         rows = [ids[:length].tolist() for ids, length in zip(batch.ids, batch.lengths.tolist(), strict=True)]
-        for first in range(0, len(rows), ROWS):
-            asked = rows[first : first + ROWS]
-            for row, (ids, tokens) in enumerate(zip(asked, self._ask(asked), strict=True), first):
-                found[row, : len(ids)] = torch.tensor([0.0, *self._read(ids, tokens)])
+        with library().OpenAI(**connection(self._url)) as client:
+            for first in range(0, len(rows), ROWS):
+                asked = rows[first : first + ROWS]
+                for row, (ids, tokens) in enumerate(zip(asked, self._ask(client, asked), strict=True), first):
+                    found[row, : len(ids)] = torch.tensor([0.0, *self._read(ids, tokens)])
         return found.where(batch.loss_mask, 0.0)
 
-    def _ask(self, rows: list[list[int]]) -> list[list[dict[int, _Token] | None]]:
+    def _ask(self, client: Any, rows: list[list[int]]) -> list[list[dict[int, _Token] | None]]:
         body: dict[str, Any] = {"prompt_logprobs": 0, "add_special_tokens": False}
         try:
-            said = self._client.completions.with_raw_response.create(
+            said = client.completions.with_raw_response.create(
                 model=self._name, prompt=rows, max_tokens=1, temperature=0.0, extra_body=body
             )
             choices = sorted(_Answer.model_validate_json(said.content).choices, key=lambda choice: choice.index)
