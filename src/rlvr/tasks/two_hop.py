@@ -15,35 +15,27 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from dataclasses import dataclass, field
+from typing import ClassVar
 
-from rlvr.core.env import Env, Reply
+from rlvr.core.env import Env
 from rlvr.data.problems import is_held_out
-from rlvr.envs.tool_env import ToolEnv
 from rlvr.envs.tools import make_tool
 from rlvr.errors import ConfigError, UserError
 from rlvr.registry import register
-from rlvr.rewards.extract import AnswerFormat
-from rlvr.rewards.text import ExactMetric
 from rlvr.rewards.trace import Trace
-from rlvr.run_view import RunView
 from rlvr.seeding import EVAL_SEED, derive_seed
 from rlvr.settings import PositiveInt, setting
-from rlvr.tasks.base import CountTokens, Task, TaskContext, Worked, text_of
+from rlvr.tasks.base import TaskContext, text_of
 from rlvr.tasks.demonstrations import Demonstration, calling
-from rlvr.tasks.settings import HeldOutShare, TaskSettings
-from rlvr.types import Attempt, Example, GradedAnswer, Message, TraceStep, TurnText
+from rlvr.tasks.settings import HeldOutShare
+from rlvr.tasks.words import CALL, CALL_END, END, NOTHING, REPLY, REPLY_END, STOP, WordsEnv, WordsSettings, WordsTask
+from rlvr.types import Example, Message
 
-END = "<eoe>"
-CALL, CALL_END, REPLY, REPLY_END = "<call>", "</call>", "<tool>", "</tool>"
 ASK = "<q> where"
-WORKS_AT, LOCATED_IN, NOTHING, STOP = "works-at", "located-in", "nothing", "."
+WORKS_AT, LOCATED_IN = "works-at", "located-in"
 MAX_TRIES = 20_000  # draws before giving up on a kind of chain
 SEARCH_SHARE = 4 / 7  # share of unworked demonstrations that search once, then guess; the others guess at once
-
-WORDS_OF_A_TURN = 4  # <call> search p3 </call>
-METRIC = ExactMetric()
 
 Chain = tuple[str, str, str]
 """A person, their organization, and its city: `("p3", "o7", "c4")`."""
@@ -54,6 +46,9 @@ class Walk:
     facts: Mapping[str, str]  # {"p3": "p3 works-at o7", "o7": "o7 located-in c4", ...}
     chain: Chain
     trace: Trace = field(default_factory=Trace)
+
+    def knows(self, reply: str) -> bool:
+        return reply.removesuffix(f" {STOP}") in self.facts.values()
 
 
 def search(name: str, state: Walk) -> str:
@@ -70,43 +65,12 @@ def search(name: str, state: Walk) -> str:
     return f"{fact} {STOP}"
 
 
-class WordsEnv(ToolEnv):
-    """Replies between marks, in words of the vocabulary.
-
-    Replies `nothing .` to invalid calls: the vocabulary has no words for error messages.
-    """
-
-    def __init__(self, example: Example, walk: Walk, form: AnswerFormat, **settings: Any) -> None:
-        super().__init__(example, state=walk, **settings)
-        self._walk, self._format = walk, form
-
-    async def _ending(self, attempt: Attempt) -> tuple[TraceStep, ...]:
-        grade = await METRIC.grade(replace(attempt, format=self._format))
-        if grade.answer is None:
-            return ()
-        return self._walk.trace.ending((), grade.answer, grade.correct)
-
-    async def step(self, said: Message) -> Reply:
-        reply = await super().step(said)
-        facts = {f"{fact} {STOP}" for fact in self._walk.facts.values()}
-        messages = []
-        for message in reply.messages:
-            fact = message.content if message.content in facts else f"{NOTHING} {STOP}"
-            messages.append(replace(message, content=f"{REPLY} {fact} {REPLY_END}"))
-        return replace(reply, messages=tuple(messages))
-
-
 @register("task", "two_hop")
-class TwoHop(TaskSettings):
+class TwoHop(WordsSettings):
     """A new world in each episode: who works where, and in which city; a tool reveals one fact at a time."""
 
-    prompt: ClassVar[str] = "two_hop"
-    reward = "two_hop"
-    is_generated: ClassVar[bool] = True
-    made_of_words: ClassVar[bool] = True
     has_tools: ClassVar[bool] = True
     shows_calls: ClassVar[bool] = False
-    stop_words: ClassVar[tuple[str, ...]] = (CALL_END, END)
     num_persons: PositiveInt = setting(40, "persons in a world; the question asks about one")
     num_organizations: PositiveInt = setting(30, "organizations of these persons")
     num_cities: PositiveInt = setting(20, "cities of these organizations")
@@ -119,27 +83,14 @@ class TwoHop(TaskSettings):
     def num_turns(self) -> int:
         return self.max_turns
 
-    def check_run(self, run: RunView) -> None:
-        super().check_run(run)
-        prompt, most = run.prompt, run.rollout.max_completion_tokens
-        for key, value, fits, wanted in (
-            ("rollout.max_completion_tokens", most, most >= WORDS_OF_A_TURN, "4 or more: a call has 4 words"),
-            ("prompt.answer_in", prompt.answer_in, prompt.answer_in == "solution", "solution: `<ans> c4 </ans>`"),
-            ("prompt.tool_format", prompt.tool_format, prompt.tool_format == "words", "words, as it shows calls"),
-        ):
-            if not fits:
-                raise ConfigError(f"{key}={value}: task=two_hop needs {wanted}.")
-
     def open(self, context: TaskContext) -> TwoHopTask:
         return TwoHopTask(self, context)
 
 
-class TwoHopTask(Task):
-    stop_words = TwoHop.stop_words
-
+class TwoHopTask(WordsTask):
     def __init__(self, settings: TwoHop, context: TaskContext) -> None:
-        self.name, self._settings, self._seed = context.name, settings, context.seed
-        self._prompter, self._verifier = context.prompter, context.verifier
+        super().__init__(context)
+        self._settings = settings
         self._persons, self._organizations, self._cities = (
             tuple(f"{letter}{number}" for number in range(count))
             for letter, count in (
@@ -149,16 +100,10 @@ class TwoHopTask(Task):
             )
         )
         self._tool = make_tool(search, timeout_s=1.0, inline=True)  # a dictionary lookup
-        marks = self._prompter.answer_format.required_markers()
-        self._answer_start, self._answer_end = marks.solution_start, marks.solution_end
-        self.vocabulary = (
-            *("<pad>", "<boe>", END, *ASK.split(), CALL, CALL_END, REPLY, REPLY_END, self._tool.name),
-            *(WORKS_AT, LOCATED_IN, NOTHING, STOP, self._answer_start, self._answer_end),
-            *(*self._persons, *self._organizations, *self._cities),
+        self.vocabulary = self.made_vocabulary(
+            (*ASK.split(), CALL, CALL_END, REPLY, REPLY_END, self._tool.name, WORKS_AT, LOCATED_IN, NOTHING, STOP),
+            (*self._persons, *self._organizations, *self._cities),
         )
-        for mark in (self._answer_start, self._answer_end):
-            if self.vocabulary.count(mark) > 1 or mark.split()[1:]:
-                raise ConfigError(f"the marker {mark!r} is not one word of its own: choose prompt.markers=words.")
         self._trained_chain(random.Random(0))
         if not self.eval_examples(1):
             raise self._impossible("evaluate on")
@@ -167,14 +112,11 @@ class TwoHopTask(Task):
         seed = derive_seed(self._seed, "two_hop", "train", index)
         return self._example(self._trained_chain(random.Random(seed)), seed)
 
-    def worked(self, index: int) -> Worked:
-        return self.train_example(index), lambda answer: f"{self._answer_start} {answer} {self._answer_end}"
-
     def demonstrations(self, num: int) -> Iterator[Demonstration]:
         """Both searches, then the city."""
         for example in map(self.train_example, range(num)):
             calls = [{"name": self._tool.name, "arguments": {"name": name}} for name in example.metadata["chain"][:2]]
-            answer = f"{self._answer_start} {example.answer} {self._answer_end} {END}"
+            answer = f"{self.answered(example.answer)} {END}"
             said = [*(calling(call, number) for number, call in enumerate(calls)), answer]
             yield Demonstration(example=example, env=self.env(example), said=said)
 
@@ -201,7 +143,7 @@ class TwoHopTask(Task):
                 f"{CALL} {self._tool.name} {name} {CALL_END}",
                 f"{REPLY} {name} {relation} {found} {STOP} {REPLY_END}",
             ]
-        return (*parts, f"{self._answer_start} {city} {self._answer_end} {END}")
+        return (*parts, f"{self.answered(city)} {END}")
 
     def env(self, example: Example) -> Env:
         return WordsEnv(
@@ -227,10 +169,6 @@ class TwoHopTask(Task):
             for name, place in places.items()
         }
 
-    async def grade(self, example: Example, turns: Sequence[TurnText]) -> GradedAnswer:
-        """Whether exactly the city is between the markers; independent of the rewards' code."""
-        return await METRIC.grade(replace(Attempt.of(example, turns), format=self._prompter.answer_format))
-
     def example(self, text: str) -> Example:
         """For `<q> where p3`, `where p3` or `p3` a held-out chain of that person; UserError for other text."""
         words = text.split()
@@ -243,17 +181,11 @@ class TwoHopTask(Task):
             raise UserError(f"no chain of {words[-1]} is held out: ask where another person works.")
         return self._held_out_example(chain)
 
-    def limit_prompts(self, count_tokens: CountTokens, max_tokens: int) -> None:
-        """Excludes nothing: ConfigError if an episode of max_turns does not fit."""
+    def longest(self) -> Sequence[Message]:
         name = self._persons[0]
         turn = f"{CALL} {self._tool.name} {name} {CALL_END} {REPLY} {name} {WORKS_AT} {name} {STOP} {REPLY_END}"
         num_searches = self._settings.max_turns - 1
-        needed = count_tokens((*self._messages(name), *[Message(role="user", content=turn)] * num_searches))
-        if needed > max_tokens:
-            raise ConfigError(
-                f"task.max_turns={self._settings.max_turns}: prompt, searches and replies have {needed} tokens, but "
-                f"{max_tokens} are left for them; lower it, or raise model.max_context_tokens."
-            )
+        return (*self._messages(name), *[Message(role="user", content=turn)] * num_searches)
 
     def is_held_out(self, chain: Chain) -> bool:
         """Whether a chain is never trained on; a hash of the words alone, independent of the seed."""

@@ -266,5 +266,5 @@ def test_an_episode_that_does_not_fit_is_refused() -> None:
         return sum(len(message.content.split()) for message in messages)
 
     make_task().limit_prompts(words, 33)  # 3 + 3 x (4 + 6)
-    with pytest.raises(ConfigError, match=r"task.max_turns=4: .* have 33 tokens, but 32 are left"):
+    with pytest.raises(ConfigError, match=r"have 33 tokens, but 32 are left for them; .*task.max_turns"):
         make_task().limit_prompts(words, 32)
