@@ -82,9 +82,8 @@ class Opened:
 
         pairs = [(group.example, episode) for group in groups for episode in group.episodes]
         golds = answers or [example.answer for example, _ in pairs]
-        branches = []
+        tools, branches = self.task.env(self.task.train_example(0)).tools, []
         for (example, episode), gold in zip(pairs, golds, strict=True):
-            tools = self.task.env(example).tools
             found = gold_branches(self.task, self.chat, episode, gold, states(episode, every), tools)
             if found is None:
                 raise UserError(f"example {example.id}: has no answer whose format task={self.task.name} knows.")
