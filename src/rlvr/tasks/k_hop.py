@@ -25,7 +25,7 @@ import random
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import cycle
+from itertools import chain, zip_longest
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -39,7 +39,7 @@ from rlvr.rewards.trace import Trace
 from rlvr.seeding import EVAL_SEED, derive_seed
 from rlvr.settings import PositiveInt, setting, wrong
 from rlvr.tasks.base import TaskContext, text_of
-from rlvr.tasks.demonstrations import Demonstration, calling
+from rlvr.tasks.demonstrations import Demonstration
 from rlvr.tasks.settings import HeldOutShare
 from rlvr.tasks.words import CALL, CALL_END, END, NOTHING, REPLY, REPLY_END, STOP, WordsEnv, WordsSettings, WordsTask
 from rlvr.types import Example, Message
@@ -51,6 +51,8 @@ Mode = Literal["flat", "plan", "filler", "shuffled_plan", "peel"]
 NumHops = Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
 Chain = tuple[str, ...]
 """An entity, and its relations in the order of the searches: `("e7", "r3", "r1", "r4")`."""
+Fact = tuple[str, str, str]
+"""`("e7", "r3", "e9")`: the r3 of e7 is e9."""
 LookUp = Callable[[str, str], str | None]
 """Entity, relation -> entity; None for other words."""
 
@@ -60,18 +62,13 @@ class Walk:
     """An episode: the facts of its world, and what is left of the question."""
 
     look_up: LookUp
-    facts: Collection[str]  # those of the chain
-    at: str
-    relations: Sequence[str]  # in the order of the searches
+    facts: Collection[Fact]  # those of the chain
+    left: Chain
     trace: Trace = field(default_factory=Trace)
 
-    @property
-    def question(self) -> str:
-        return " ".join((ASK, *reversed(self.relations), self.at))
-
     def knows(self, reply: str) -> bool:
-        name, *words = reply.split()
-        return len(words) == 3 and self.look_up(name, words[0]) == words[1] or reply == f"{NOTED} {STOP}"
+        words = reply.split()
+        return reply == f"{NOTED} {STOP}" or (len(words) == 4 and self.look_up(words[0], words[1]) == words[2])
 
 
 def search(name: str, relation: str, state: Walk) -> str:
@@ -85,11 +82,10 @@ def search(name: str, relation: str, state: Walk) -> str:
     found = state.look_up(name, relation)
     if found is None:
         return f"{NOTHING} {STOP}"
-    fact = f"{name} {relation} {found}"
-    state.trace.note("document", fact, fact in state.facts, f"{name} {relation}")
-    if state.relations:
-        state.at, state.relations = found, state.relations[1:]
-    return f"{fact} {STOP}"
+    fact = (name, relation, found)
+    state.trace.note("document", " ".join(fact), fact in state.facts, f"{name} {relation}")
+    state.left = (found, *state.left[2:])
+    return f"{' '.join(fact)} {STOP}"
 
 
 def plan(steps: str) -> str:
@@ -104,13 +100,17 @@ def plan(steps: str) -> str:
 class PeelEnv(WordsEnv):
     """Asks what is left of the question after each turn, in a fresh context."""
 
-    def __init__(self, example: Example, walk: Walk, *args: Any, ask: Callable[[str], Sequence[Message]], **settings: Any):
+    def __init__(
+        self, example: Example, walk: Walk, *args: Any, ask: Callable[[str], Sequence[Message]], **settings: Any
+    ):
         super().__init__(example, walk, *args, **settings)
         self._walk, self._ask = walk, ask
 
     async def step(self, said: Message) -> Reply:
         reply = await super().step(said)
-        return reply if reply.done else Reply(messages=tuple(self._ask(self._walk.question)), done=False, restarts=True)
+        if reply.done:
+            return reply
+        return Reply(messages=tuple(self._ask(_question(self._walk.left))), done=False, restarts=True)
 
 
 @register("task", "k_hop")
@@ -172,10 +172,12 @@ class KHopTask(WordsTask):
             (ASK, CALL, CALL_END, REPLY, REPLY_END, search.__name__, plan.__name__, NOTED, NOTHING, STOP),
             (*self._relations, *self._entities),
         )
-        for hops in settings.train_hops:
-            self._trained_chain(random.Random(0), hops)
-        if len(self.eval_examples(len(settings.eval_hops))) < len(settings.eval_hops):
-            raise self._impossible("evaluate on")
+        for held_out, lengths in enumerate((settings.train_hops, settings.eval_hops)):
+            if not all(self._draw(random.Random(0), hops, held_out=bool(held_out)) for hops in lengths):
+                raise ConfigError(
+                    f"task.held_out_share={settings.held_out_share} leaves no chain to "
+                    f"{'evaluate' if held_out else 'train'} on: change it, or add relations."
+                )
 
     def train_example(self, index: int) -> Example:
         seed = derive_seed(self._seed, "k_hop", "train", index)
@@ -183,17 +185,9 @@ class KHopTask(WordsTask):
 
     def eval_examples(self, num: int) -> list[Example]:
         """The lengths take turns, as long as there are chains of them."""
-        rng = random.Random(derive_seed(EVAL_SEED, "k_hop", "eval"))
-        chains, lengths = dict[Chain, None](), list(self._settings.eval_hops)
-        for hops in cycle(self._settings.eval_hops):
-            if len(chains) >= num or not lengths:
-                break
-            chain = self._draw(rng, hops, held_out=True, other_than=chains) if hops in lengths else None
-            if chain is not None:
-                chains[chain] = None
-            elif hops in lengths:
-                lengths.remove(hops)
-        return [self._held_out_example(chain) for chain in chains]
+        each = [self._held_out_chains(hops, num) for hops in self._settings.eval_hops]
+        chains = [chain for row in zip_longest(*each) for chain in row if chain is not None]
+        return [self._held_out_example(chain) for chain in chains[:num]]
 
     def tags(self, example: Example) -> tuple[str, ...]:
         """`("hops_3",)`"""
@@ -201,70 +195,59 @@ class KHopTask(WordsTask):
 
     def demonstrations(self, num: int) -> Iterator[Demonstration]:
         """All searches, after a plan if the mode has one, then the answer."""
-        for example in map(self.train_example, range(num)):
-            facts = [fact.split() for fact in self.facts(example)]
-            calls = [{"name": search.__name__, "arguments": {"name": a, "relation": r}} for a, r, _ in facts]
-            if self._settings.plans:
-                steps = self._steps(example.metadata["chain"], random.Random(example.metadata["world"]))
-                calls.insert(0, {"name": plan.__name__, "arguments": {"steps": steps}})
-            answer = f"{self.answered(example.answer)} {END}"
-            said = [*(calling(call, number) for number, call in enumerate(calls)), answer]
+        for index, example in enumerate(map(self.train_example, range(num))):
+            rng = random.Random(derive_seed(self._seed, "k_hop", "plan", index))
+            said = [*(call for call, _ in self._steps(example, rng)), f"{self.answered(example.answer)} {END}"]
             yield Demonstration(example=example, env=self.env(example), said=said)
 
     def demonstration(self, index: int, worked_share: float) -> tuple[str, ...]:
         """Worked ones find the answer; others stop before any of the searches and name any entity.
 
-        With `mode=peel` one context of the episode, worked or with any entity as the answer.
+        With `mode=peel` one context of the episode: its next step, or any entity.
         """
         rng = random.Random(derive_seed(self._seed, "k_hop", "demonstration", index))
         worked, guess = rng.random() < worked_share, rng.choice(self._entities)
         example = self._example(self._trained_chain(rng), rng.getrandbits(60))
-        facts, chain = self.facts(example), example.metadata["chain"]
-        stop = rng.randrange(len(facts) + (self._settings.mode == "peel"))
+        hops, answer = example.metadata["chain"], example.answer if worked else guess
         if self._settings.mode == "peel":
-            return self._context(facts[stop:], example.answer, None if worked else guess)
-        parts = [text_of(example.messages)]
+            done = rng.randrange(len(hops))
+            found = (hops[0], *(fact[2] for fact in example.metadata["facts"]))[done]
+            steps = self._steps(example, rng)[done : done + worked]
+            said = steps[0][0] if steps else f"{self.answered(answer)} {END}"
+            return text_of(self._messages((found, *hops[done + 1 :]))), said
+        steps = self._steps(example, rng)
+        if not worked:
+            steps = steps[: self._settings.plans + rng.randrange(len(hops) - 1)]
+        return (text_of(example.messages), *chain.from_iterable(steps), f"{self.answered(answer)} {END}")
+
+    def _steps(self, example: Example, rng: random.Random) -> list[tuple[str, str]]:
+        """The calls of an episode before its answer, and their replies."""
+        steps = [
+            (f"{CALL} {search.__name__} {entity} {relation} {CALL_END}", _reply(f"{entity} {relation} {found}"))
+            for entity, relation, found in example.metadata["facts"]
+        ]
         if self._settings.plans:
-            parts += [f"{CALL} {plan.__name__} {self._steps(chain, rng)} {CALL_END}", _replied(NOTED)]
-        for fact in facts if worked else facts[:stop]:
-            parts += [_searched(fact), _replied(fact)]
-        return (*parts, f"{self.answered(example.answer if worked else guess)} {END}")
-
-    def _context(self, facts: Sequence[str], answer: str, guess: str | None) -> tuple[str, str]:
-        """What is left of a question before these facts are known, and the next step."""
-        relations = [fact.split()[1] for fact in facts]
-        left = text_of(self._messages((facts[0].split()[0] if facts else answer, *relations)))
-        said = self.answered(guess or answer)
-        return left, _searched(facts[0]) if facts and guess is None else f"{said} {END}"
-
-    def _steps(self, chain: Chain, rng: random.Random) -> str:
-        """The plan: the relations of the chain, or what a control writes in their place."""
-        relations = list(chain[1:])
-        if self._settings.mode == "filler":
-            relations = [STOP] * len(relations)
-        if self._settings.mode == "shuffled_plan":
-            rng.shuffle(relations)
-        return " ".join(relations)
+            planned = list(example.metadata["chain"][1:])
+            if self._settings.mode == "shuffled_plan":
+                rng.shuffle(planned)
+            words = " ".join([STOP] * len(planned) if self._settings.mode == "filler" else planned)
+            steps.insert(0, (f"{CALL} {plan.__name__} {words} {CALL_END}", _reply(NOTED)))
+        return steps
 
     def env(self, example: Example) -> Env:
-        start, *relations = example.metadata["chain"]
         look_up = partial(self._look_up, example.metadata["world"])
-        walk = Walk(look_up=look_up, facts=self.facts(example), at=start, relations=relations)
+        walk = Walk(look_up=look_up, facts=example.metadata["facts"], left=example.metadata["chain"])
         settings = {"tools": self._tools, "verifier": self._verifier, "max_turns": self._settings.num_turns}
         if self._settings.mode == "peel":
             return PeelEnv(example, walk, self._prompter.answer_format, ask=self._prompter.messages, **settings)
         return WordsEnv(example, walk, self._prompter.answer_format, **settings)
 
-    def facts(self, example: Example) -> list[str]:
-        """The facts of an example's chain, in the order of the searches: `["e7 r3 e9", "e9 r1 e2"]`."""
-        return self._facts(example.metadata["chain"], example.metadata["world"])
-
     def example(self, text: str) -> Example:
         """For `<q> r4 r1 e7` or `r4 r1 e7`; UserError for other text."""
         *relations, entity = text.removeprefix(ASK).split() or [""]
-        known = entity in self._entities and set(relations) <= {*self._relations} and len({*relations}) == len(relations)
-        if not known or not 0 < len(relations) <= self._settings.max_hops:
-            most = self._settings.max_hops
+        known = entity in self._entities and set(relations) <= {*self._relations}
+        most = self._settings.max_hops
+        if not known or not 0 < len(relations) <= most or len({*relations}) < len(relations):
             raise UserError(
                 f"{text[:200]!r} is no question of task={self.name}: ask e.g. r1 r0 e0, up to {most} different "
                 f"relations of r0 to {self._relations[-1]}, then an entity of e0 to {self._entities[-1]}."
@@ -272,15 +255,9 @@ class KHopTask(WordsTask):
         return self._held_out_example((entity, *reversed(relations)))
 
     def longest(self) -> Sequence[Message]:
-        most, entity, relation = self._settings.max_hops, self._entities[0], self._relations[0]
-        asked = self._messages((entity, *self._relations[:most]))
-        if self._settings.mode == "peel":
-            return asked
-        fact = f"{entity} {relation} {entity}"
-        turns = [f"{_searched(fact)} {_replied(fact)}"] * most
-        if self._settings.plans:
-            turns.append(f"{CALL} {plan.__name__} {' '.join(self._relations[:most])} {CALL_END} {_replied(NOTED)}")
-        return (*asked, *(Message(role="user", content=turn) for turn in turns))
+        example = self._held_out_example((self._entities[0], *self._relations[: self._settings.max_hops]))
+        steps = [] if self._settings.mode == "peel" else self._steps(example, random.Random(0))
+        return (*example.messages, *(Message(role="user", content=" ".join(step)) for step in steps))
 
     def is_held_out(self, chain: Chain) -> bool:
         """Whether a chain is never trained on; a hash of its relations alone, independent of the seed."""
@@ -295,34 +272,41 @@ class KHopTask(WordsTask):
             return None
         return self._entities[derive_seed(world, entity, relation) % len(self._entities)]
 
-    def _facts(self, chain: Chain, world: int) -> list[str]:
-        at, facts = chain[0], list[str]()
+    def _facts(self, chain: Chain, world: int) -> list[Fact]:
+        """The facts of a chain, in the order of the searches."""
+        at, facts = chain[0], list[Fact]()
         for relation in chain[1:]:
             found = self._look_up(world, at, relation)
             assert found is not None
-            facts.append(f"{at} {relation} {found}")
+            facts.append((at, relation, found))
             at = found
         return facts
 
     def _messages(self, chain: Chain) -> tuple[Message, ...]:
-        return self._prompter.messages(" ".join((ASK, *reversed(chain))))
+        return self._prompter.messages(_question(chain))
 
     def _held_out_example(self, chain: Chain) -> Example:
         return self._example(chain, derive_seed(EVAL_SEED, "k_hop", *chain))
 
     def _example(self, chain: Chain, seed: int) -> Example:
+        facts = self._facts(chain, seed)
         return Example(
             id=f"{' '.join(chain)} in world {seed:016x}",
             messages=self._messages(chain),
-            answer=self._facts(chain, seed)[-1].split()[-1],
-            metadata={"task": self.name, "chain": chain, "world": seed},
+            answer=facts[-1][2],
+            metadata={"task": self.name, "chain": chain, "facts": facts, "world": seed},
         )
 
-    def _trained_chain(self, rng: random.Random, hops: int | None = None) -> Chain:
-        chain = self._draw(rng, hops or rng.choice(self._settings.train_hops), held_out=False)
-        if chain is None:
-            raise self._impossible("train on")
-        return chain
+    def _trained_chain(self, rng: random.Random) -> Chain:
+        found = self._draw(rng, rng.choice(self._settings.train_hops), held_out=False)
+        assert found is not None
+        return found
+
+    def _held_out_chains(self, hops: int, num: int) -> Collection[Chain]:
+        rng, chains = random.Random(derive_seed(EVAL_SEED, "k_hop", "eval", hops)), dict[Chain, None]()
+        while len(chains) < num and (chain := self._draw(rng, hops, held_out=True, other_than=chains)):
+            chains[chain] = None
+        return chains
 
     def _draw(
         self, rng: random.Random, hops: int, *, held_out: bool, other_than: Collection[Chain] = ()
@@ -334,15 +318,10 @@ class KHopTask(WordsTask):
                 return chain
         return None
 
-    def _impossible(self, what: str) -> ConfigError:
-        share = self._settings.held_out_share
-        return ConfigError(f"task.held_out_share={share} leaves no chain to {what}: change it, or add relations.")
+
+def _question(chain: Chain) -> str:
+    return " ".join((ASK, *reversed(chain)))
 
 
-def _searched(fact: str) -> str:
-    entity, relation, _ = fact.split()
-    return f"{CALL} {search.__name__} {entity} {relation} {CALL_END}"
-
-
-def _replied(said: str) -> str:
+def _reply(said: str) -> str:
     return f"{REPLY} {said} {STOP} {REPLY_END}"
