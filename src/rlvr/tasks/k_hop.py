@@ -153,7 +153,7 @@ class KHop(WordsSettings):
     @model_validator(mode="after")
     def _relations_suffice(self) -> Self:
         if self.max_hops > self.num_relations:
-            raise wrong("num_relations", f"is too small for {self.max_hops} hops: the relations of a chain differ")
+            raise wrong("num_relations", f"too small for {self.max_hops} hops: the relations of a chain differ")
         return self
 
     def open(self, context: TaskContext) -> KHopTask:
