@@ -2,7 +2,8 @@
 
 env.start()     the prompt                         [1, 10, 11, 4]
 said[0]         a completion, end token included   [14, 2]
-env.step(...)   the reply of a tool, the next header; then said[1], ... A reply that restarts begins a prompt of its own.
+env.step(...)   the reply of a tool, the next header; then said[1], ...
+                A reply that restarts is a prompt of its own.
 """
 
 import asyncio
