@@ -1,6 +1,6 @@
 """What does a word mean here? Each episode has its own meanings, told by solved examples in the prompt (supports).
 
-    <q> e1 w2 r3 . e5 w0 r1 . e7 w2      two supports, then the question
+    e1 w2 r3 . e5 w0 r1 . <q> e7 w2      two supports, then the question
     <ans> r3 </ans> <eoe>                w2 means r3 in this episode
 
 The meanings are a permutation of the relations. A Latin square of permutations, (i + j) mod n, is held out: never
@@ -27,6 +27,8 @@ from rlvr.tasks.words import END, STOP, WordsSettings, WordsTask
 from rlvr.types import Example, Message
 
 ASK = "<q>"
+SUPPORT = re.compile(r"(w\d+) (r\d+) \.")
+QUESTION = re.compile(rf"(?P<supports>(e\d+ {SUPPORT.pattern} )*){ASK} e\d+ (?P<asked>w\d+)")
 EVAL_TRIES = 20  # draws per wanted held-out example: with few supports there are few different ones
 
 Meanings = tuple[int, ...]
@@ -45,7 +47,7 @@ class Meta(WordsSettings):
         4, "an example has up to this many supports, drawn uniformly; of different words as long as there are any"
     )
     demonstrated_supports: PositiveInt = setting(
-        12, "supports of every second demonstration, of 1, 2, ... or all words in turn; the others have those of examples"
+        8, "supports of three in four demonstrations, of 1, 2, ... or all words in turn; the others are as examples"
     )
     shuffled_supports: bool = setting(
         False, "control: the supports of examples, but not of demonstrations, are of independently drawn meanings"
@@ -96,8 +98,8 @@ class MetaTask(WordsTask):
         """
         rng = random.Random(derive_seed(self._seed, "meta", "demonstration", index))
         worked, meanings = rng.random() < worked_share, self._meanings(rng, held_out=False)
-        if index % 2:
-            words = rng.sample(range(len(self._words)), 1 + index // 2 % len(self._words))
+        if index % 4:
+            words = rng.sample(range(len(self._words)), 1 + index // 4 % len(self._words))
             shown = rng.choices(words, k=self._settings.demonstrated_supports)
             asked = rng.choice(words)
         else:
@@ -106,7 +108,7 @@ class MetaTask(WordsTask):
         prompt = text_of(self._prompter.messages(self._question(rng, meanings, shown, asked)))
         if not worked:
             return prompt, f"{self.answered(self._relations[0])} {END}"
-        parts = re.split(f" ({'|'.join(self._relations)}) ", prompt)  # "<q> e1 w2", "r3", ". e7 w2"
+        parts = re.split(f" ({'|'.join(self._relations)}) ", prompt)  # "e1 w2", "r3", ". <q> e7 w2"
         return (*parts, f"{self.answered(self._relations[meanings[asked]])} {END}")
 
     def env(self, example: Example) -> Env:
@@ -120,24 +122,21 @@ class MetaTask(WordsTask):
         return all(relation == (word + meanings[0]) % len(meanings) for word, relation in enumerate(meanings))
 
     def example(self, text: str) -> Example:
-        """`<q> e1 w2 r3 . e7 w2` or the same without `<q>`; the answer is empty if no support tells it. UserError for
-        other text."""
-        words = text.split()
-        words = words[words[:1] == [ASK] :]
-        support = [self._entities, self._words, self._relations, (STOP,)]
-        kinds = [support[place % 4] for place in range(len(words))]
-        shown = dict(zip(words[1::4], words[2::4], strict=False))
-        pairs = set(zip(words[1::4], words[2::4], strict=False))
-        if (
-            len(words) % 4 != 2
-            or any(word not in kind for word, kind in zip(words, kinds, strict=True))
-            or not len(pairs) == len(shown) == len(set(shown.values()))
-        ):
+        """`e1 w2 r3 . <q> e7 w2`; the answer is empty if no support tells it. UserError for other text, and where
+        supports contradict each other."""
+        found = QUESTION.fullmatch(" ".join(text.split()))
+        told = set(SUPPORT.findall(found["supports"])) if found else set()
+        meaning = dict(told)
+        if found is None or not len(told) == len(meaning) == len(set(meaning.values())) or not self._knows(found[0]):
             raise UserError(
-                f"{text[:200]!r} is no question of task={self.name}: ask e1 w2 r3 . e7 w2, with any number of "
+                f"{text[:200]!r} is no question of task={self.name}: ask e1 w2 r3 . <q> e7 w2 (to e"
+                f"{len(self._entities) - 1}, w{len(self._words) - 1}, r{len(self._relations) - 1}), with any number of "
                 "supports, in which each word means a relation of its own."
             )
-        return self._made(" ".join([ASK, *words]), shown.get(words[-1], ""), len(words) // 4)
+        return self._made(found[0], meaning.get(found["asked"], ""), found["supports"].count(STOP))
+
+    def _knows(self, text: str) -> bool:
+        return {*text.split()} <= {ASK, STOP, *self._entities, *self._words, *self._relations}
 
     def longest(self) -> Sequence[Message]:
         num_supports = max(self._settings.max_supports, self._settings.demonstrated_supports)
@@ -172,9 +171,9 @@ class MetaTask(WordsTask):
         return [*rng.sample(words, min(num, len(words))), *rng.choices(words, k=max(0, num - len(words)))]
 
     def _question(self, rng: random.Random, meanings: Meanings, shown: Sequence[int], asked: int) -> str:
-        """`<q> e1 w2 r3 . e7 w2`: the supports of the words shown, then the one asked about."""
+        """`e1 w2 r3 . <q> e7 w2`: the supports of the words shown, then the one asked about."""
         supports = [
             f"{rng.choice(self._entities)} {self._words[word]} {self._relations[meanings[word]]} {STOP}"
             for word in shown
         ]
-        return " ".join([ASK, *supports, rng.choice(self._entities), self._words[asked]])
+        return " ".join([*supports, ASK, rng.choice(self._entities), self._words[asked]])
