@@ -1,10 +1,10 @@
-"""Does `rlvr train --config-name meta` learn to use the examples in its prompt? Accuracy by their number, with controls.
+"""Does `rlvr train --config-name meta` learn to use the examples in its prompt? Accuracy by their number, and controls.
 
     python benchmarks/meta.py [--seeds 0-4] [--output meta.jsonl] [KEY=VALUE ...]
 
 Of each seed two runs, from the same warm start: one with right supports, and a control that is trained by RL with
 supports of independently drawn meanings. All are evaluated on meanings that were never trained on. Each line of the
-output is a seed; seeds that it has already are not run again. Prints a Markdown table, and the goals of docs/few_shot.md.
+output is a seed; seeds that it has already are not run again. Prints a Markdown table, and what it should show.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
-from rlvr.tracking.jsonl import read_metrics
 from two_hop import seeds_of
 
 ACCURACY = "eval/meta/accuracy_k_"
@@ -27,11 +26,13 @@ SHUFFLED, RIGHT = "task.shuffled_supports=true", "task.shuffled_supports=false"
 BEFORE, AFTER = "before RL", "after RL"
 AT_TEST, IN_TRAINING = "after RL, shuffled supports at test", "after RL on shuffled supports"
 
+NUM_EXAMPLES = 6000  # 1,200 of each number of supports; without any there are 320
+
 ByNumber = list[float]
 """Accuracy with 0, 1, ... supports."""
 
 
-def rlvr(*words: str | Path, cache: Path) -> tuple[str, float]:
+def rlvr(*words: object, cache: Path) -> tuple[str, float]:
     """What a command printed, and its CPU seconds. SystemExit if it fails."""
     environment = {**os.environ, "XDG_CACHE_HOME": str(cache), "OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as log:
@@ -58,14 +59,14 @@ def measure(seed: int, folder: Path, overrides: Sequence[str]) -> dict[str, obje
     cache, run, control = (folder / name for name in ("cache", "run", "control"))
     _, seconds = rlvr(*train, f"run_dir={run}", cache=cache)
     rlvr(*train, f"run_dir={control}", SHUFFLED, cache=cache)  # the warm start comes from the cache
-    rows = [row for row in read_metrics(run / "metrics.jsonl") if f"{ACCURACY}0" in row]
 
     def evaluated(model: Path, setting: str) -> ByNumber:
-        return by_number(json.loads(rlvr("eval", model, "--json", "--set", setting, cache=cache)[0]))
+        words = ("eval", model, "--num-examples", NUM_EXAMPLES, "--json", "--set", setting)
+        return by_number(json.loads(rlvr(*words, cache=cache)[0]))
 
     found = {
-        BEFORE: by_number(rows[0]),
-        AFTER: by_number(rows[-1]),
+        BEFORE: evaluated(run / "warm_start", RIGHT),
+        AFTER: evaluated(run, RIGHT),
         AT_TEST: evaluated(run, SHUFFLED),
         IN_TRAINING: evaluated(control, RIGHT),
     }
@@ -75,10 +76,8 @@ def measure(seed: int, folder: Path, overrides: Sequence[str]) -> dict[str, obje
 def table(seeds: Sequence[dict]) -> str:
     """A row of each seed, and means."""
     numbers = range(len(seeds[0]["accuracy"][AFTER]))
-    lines = [
-        f"| | seed | {' | '.join(f'K = {k}' for k in numbers)} | CPU s |",
-        "|---|---|" + "---|" * (len(numbers) + 1),
-    ]
+    head = ["", "seed", *(f"K = {k}" for k in numbers), "CPU s"]
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for kind in seeds[0]["accuracy"]:
         for one in seeds:
             cost = f"{one['cpu_s']:.1f}" if kind == AFTER else ""

@@ -29,7 +29,7 @@ from rlvr.types import Example, Message
 ASK = "<q>"
 SUPPORT = re.compile(r"(w\d+) (r\d+) \.")
 QUESTION = re.compile(rf"(?P<supports>(e\d+ {SUPPORT.pattern} )*){ASK} e\d+ (?P<asked>w\d+)")
-EVAL_TRIES = 20  # draws per wanted held-out example: with few supports there are few different ones
+EVAL_TRIES = 50  # draws before giving up on another held-out example: with few supports there are few
 
 Meanings = tuple[int, ...]
 """The relation of each word, by number: with `(1, 3, 0, 2)` w1 means r3."""
@@ -78,12 +78,13 @@ class MetaTask(WordsTask):
     def eval_examples(self, num: int) -> list[Example]:
         """0, 1, ... supports in turn; fewer if there are not as many different ones."""
         examples: dict[str, Example] = {}
-        for index in range(EVAL_TRIES * num):
-            rng = random.Random(derive_seed(EVAL_SEED, "meta", "eval", index))
-            example = self._example(rng, index % (self._settings.max_supports + 1), held_out=True)
-            examples.setdefault(example.id, example)
-            if len(examples) == num:
-                break
+        for place in range(num):
+            rng = random.Random(derive_seed(EVAL_SEED, "meta", "eval", place))
+            for _ in range(EVAL_TRIES):
+                example = self._example(rng, place % (self._settings.max_supports + 1), held_out=True)
+                if example.id not in examples:
+                    examples[example.id] = example
+                    break
         return list(examples.values())
 
     def demonstrations(self, num: int) -> Iterator[Demonstration]:
