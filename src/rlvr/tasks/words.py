@@ -93,6 +93,7 @@ class WordsTask(Task):
     """Marks, metric and room of a task made of words. A subclass sets `vocabulary` with `made_vocabulary`."""
 
     stop_words = WordsSettings.stop_words
+    made_smaller_by = "task.max_turns"  # a setting that shortens the longest episode
 
     def __init__(self, context: TaskContext) -> None:
         self.name, self._seed = context.name, context.seed
@@ -109,7 +110,7 @@ class WordsTask(Task):
                 raise ConfigError(f"the marker {mark!r} is not one word of its own: choose prompt.markers=words.")
         return vocabulary
 
-    def answered(self, answer: str) -> str:
+    def answered(self, answer: str, before: str = "") -> str:
         """The completion that answers: `<ans> c4 </ans>`, without its end."""
         return f"{self._answer_start} {answer} {self._answer_end}"
 
@@ -131,5 +132,5 @@ class WordsTask(Task):
             raise ConfigError(
                 f"task={self.name}: prompt, calls and replies of its longest episode have {needed} tokens, but "
                 f"{max_tokens} are left for them; raise model.max_context_tokens, or make the task smaller, e.g. with "
-                "task.max_turns."
+                f"{self.made_smaller_by}."
             )
