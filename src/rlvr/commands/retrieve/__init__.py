@@ -26,7 +26,7 @@ DESCRIPTION = """Search a corpus, or serve it to other programs.
 CORPUS is a file of passages: one JSON object per line (.jsonl) or a JSON list (.json), optionally .gz, with "text" and
 optional "title" and "id". Its indexes are cached and rebuilt when the file changes."""
 EXAMPLE = """examples:
-  rlvr retrieve corpus.jsonl.gz --query "Where was Marie Curie born?"     results of bm25, semantic and hybrid
+  rlvr retrieve corpus.jsonl.gz --query "Where was Marie Curie born?"     results of every retriever
   rlvr retrieve corpus.jsonl.gz --query "Marie Curie" --retriever bm25 --top-n 10 --json
   rlvr retrieve corpus.jsonl.gz --serve --retriever hybrid --port 8931    POST /search and /rerank, docs/retrieval.md
 """
@@ -42,8 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--retriever",
         metavar="R",
-        help="bm25, semantic[/MODEL], hybrid[/MODEL], or your own, my_search:Elastic; default: bm25 with --serve, else "
-        "all installed ones",
+        help="bm25, filtered, semantic[/MODEL], hybrid[/MODEL], or your own, my_search:Elastic; default: bm25 with "
+        "--serve, else all installed ones",
     )
     add_config_dir(parser)
     add_set(parser, "a field of your own retriever", "task.retrieval.own.width=4")
