@@ -6,6 +6,7 @@ run = rlvr.train(model="Qwen/Qwen2.5-0.5B-Instruct", data=[{"question": "1 + 1?"
 run.metrics[-1]["eval/jsonl/accuracy"]
 run.rollouts()[0].turns[0].completion
 rlvr.evaluate(run, samples_per_example=4)["jsonl"].metrics["eval/jsonl/pass_at_4"]
+rlvr.open(run, step=10).sample(...)     # its policy, engine, chat, task and rewards
 """
 
 from importlib import import_module
@@ -18,10 +19,13 @@ if TYPE_CHECKING:
     from rlvr.commands.plan.function import plan
     from rlvr.commands.replay.function import replay
     from rlvr.commands.train.function import train
+    from rlvr.run.opened import Opened
+    from rlvr.run.opened import open_run as open
     from rlvr.run.result import Run
 
 __version__ = "0.2.0"
-__all__ = ["Run", "__version__", "audit", "doctor", "evaluate", "plan", "replay", "train"]
+__all__ = ["Opened", "Run", "__version__", "audit", "doctor", "evaluate", "open", "plan", "replay", "train"]
+_PLACES = {"Run": "run.result.Run", "Opened": "run.opened.Opened", "open": "run.opened.open_run"}
 
 
 def __getattr__(name: str) -> Any:
@@ -29,4 +33,5 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'rlvr' has no attribute {name!r}")
     folder = "eval" if name == "evaluate" else name
-    return getattr(import_module("rlvr.run.result" if name == "Run" else f"rlvr.commands.{folder}.function"), name)
+    module, _, found = _PLACES.get(name, f"commands.{folder}.function.{name}").rpartition(".")
+    return getattr(import_module(f"rlvr.{module}"), found)

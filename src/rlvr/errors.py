@@ -1,9 +1,13 @@
 """Errors the user can correct: one sentence, no traceback."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import ClassVar
+from functools import wraps
+from typing import ClassVar, ParamSpec, TypeVar
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 
 def nearest(word: str, names: Iterable[str], cutoff: float = 0.6) -> str | None:
@@ -43,3 +47,16 @@ class StepError(UserError):
 
     def __str__(self) -> str:
         return self.text.format(**vars(self))
+
+
+def errors_from_here(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """A UserError has a traceback of the caller's line and this one: its sentence is about the caller's arguments."""
+
+    @wraps(function)
+    def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        try:
+            return function(*args, **kwargs)
+        except UserError as error:
+            raise error.with_traceback(None) from None
+
+    return call

@@ -119,6 +119,20 @@ class Completion:
         starts = ((0, self.policy_version), *self.version_changes, (len(self.token_ids), -1))
         return tuple(version for (start, version), (end, _) in pairwise(starts) for _ in range(start, end))
 
+    def followed_by(self, rest: Completion) -> Completion:
+        """One completion of both; each token keeps its version."""
+        length = len(self.token_ids)
+        changes = [(0, rest.policy_version), *rest.version_changes]
+        moved = tuple((length + place, version) for place, version in changes)
+        return replace(
+            rest,
+            token_ids=self.token_ids + rest.token_ids,
+            behavior_logprobs=self.behavior_logprobs + rest.behavior_logprobs,
+            sampling_logprobs=self.sampling_logprobs + rest.sampling_logprobs,
+            policy_version=self.policy_version,
+            version_changes=self.version_changes + moved,
+        )
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Turn:

@@ -128,7 +128,7 @@ def test_a_stopped_evaluation_ends_at_its_next_answer(run: rlvr.Run, monkeypatch
 def test_nothing_to_train_on_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="every training example is also held out, or there is none to train on") as one:
         rlvr.train(data=OTHERS, eval_data=OTHERS, reward=right(), run_dir="none", **TINY)
-    assert [Path(entry.path).name for entry in one.traceback] == ["test_api.py", "functions.py"]
+    assert [Path(entry.path).name for entry in one.traceback] == ["test_api.py", "errors.py"]
     assert not (tmp_path / "none").exists()
 
 

@@ -228,6 +228,44 @@ def test_influence_is_a_column_and_an_order(opened: Opener, tmp_path: Path) -> N
     playwright_api.expect(page.locator(".facts-grid")).to_contain_text("influence on the update")
 
 
+@pytest.mark.parametrize("width", [1300, 390])
+def test_values_are_a_curve_an_order_and_a_color(opened: Opener, tmp_path: Path, width: int) -> None:
+    records = episodes(3, 4)
+    run = save_run(tmp_path / "run", rollouts={3: records})
+    told = [
+        {"group": 0, "sample_index": number, "states": [[0, 0], [0, 1]], "gold": [0.25, 0.25 + rise], "count": 4}
+        | {"right": None if number == 1 else [1, 4], "decisive": 0 if rise > 0.05 else None}
+        for number, rise in enumerate((0.0, 0.5, -0.25))
+    ]
+    (tmp_path / "run.explain").mkdir()
+    (tmp_path / "run.explain/step_000003.json").write_text(json.dumps({"episodes": told}))
+    found = opened(write_run_report([run]).path, "rollouts", width=width)
+    page = found.page
+    page.select_option("[aria-label=order]", label="rise of P(gold), largest first")
+    rows = page.locator(".row").all_inner_texts()
+    assert ["P(gold) +0.50" in rows[0], "P(gold) +0.00" in rows[1], "P(gold) -0.25" in rows[2]] == [True] * 3
+    assert "P(gold)" not in rows[3]
+    page.click(".row >> nth=0")
+    figure = page.locator("figure.worth")
+    playwright_api.expect(figure).to_contain_text("P(gold) from 0.25 to 0.75 over 2 states; the largest rise in turn 1")
+    assert figure.locator(".decisive").count() == 1
+    assert figure.locator(".worth-right").count() == 0
+    box = figure.bounding_box()
+    assert box is not None
+    assert box["x"] + box["width"] <= width  # nothing sticks out of a phone
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.click("text=By token")
+    page.select_option("[aria-label='color by']", label="change of P(gold)")
+    page.click(".token.sampled >> nth=0")
+    playwright_api.expect(page.locator(".token-numbers")).to_contain_text("change of P(gold) 0.5")
+    page.click(".row >> nth=1")
+    assert figure.locator(".worth-right").count() == 2
+    assert figure.locator(".decisive").count() == 0
+    page.click(".row >> nth=3")
+    playwright_api.expect(figure).to_have_count(0)
+    assert found.complaints == []
+
+
 def test_an_episode_opens_by_turn_and_by_token(opened: Opener, report: Path) -> None:
     found = opened(report, "rollouts")
     page = found.page

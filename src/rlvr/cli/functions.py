@@ -1,4 +1,4 @@
-"""Shared by the commands as Python functions: a thread of their own, errors of the caller's line."""
+"""Shared by the commands as Python functions: a thread of their own."""
 
 from __future__ import annotations
 
@@ -6,27 +6,10 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, wait
-from functools import wraps
-from typing import ParamSpec, TypeVar
+from typing import TypeVar
 
-from rlvr.errors import UserError
-
-Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 Stopped = Callable[[], bool]
-
-
-def errors_from_here(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """A UserError has a traceback of the caller's line and this one: its sentence is about the caller's arguments."""
-
-    @wraps(function)
-    def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        try:
-            return function(*args, **kwargs)
-        except UserError as error:
-            raise error.with_traceback(None) from None
-
-    return call
 
 
 def in_a_thread(work: Callable[[Stopped], Result]) -> Result:

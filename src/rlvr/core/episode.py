@@ -14,7 +14,7 @@ from typing import Protocol
 from rlvr.core.engine.base import Engine
 from rlvr.core.env import Env, TurnText
 from rlvr.errors import UserError
-from rlvr.types import Episode, Example, Message, SamplingParams, Score, StopReason, ToolSchema, Turn
+from rlvr.types import Completion, Episode, Example, Message, SamplingParams, Score, StopReason, ToolSchema, Turn
 
 Sampling = Callable[[int], SamplingParams]
 """turn -> sampling parameters of its completion"""
@@ -65,13 +65,32 @@ class ChatModel:
     max_context_tokens: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class Prefix:
+    """What an episode begins with: whole completions, then the first tokens of the next one."""
+
+    said: tuple[Completion, ...] = ()
+    begun: Completion | None = None
+
+
+NOTHING_SAID = Prefix()
+
+
 async def run_episode(
-    example: Example, env: Env, model: ChatModel, sampling: Sampling, *, sample_index: int, seed: int
+    example: Example,
+    env: Env,
+    model: ChatModel,
+    sampling: Sampling,
+    *,
+    sample_index: int,
+    seed: int,
+    prefix: Prefix = NOTHING_SAID,
 ) -> Episode:
     """Alternate policy and `env` until the episode ends, then score it.
 
     `sampling(turn).max_tokens` is cut to the remaining context. `seed` is only recorded; draws use the seeds of
-    `sampling`. A verifier exception becomes a score with status "error".
+    `sampling`. The `prefix` is said first, instead of the policy's own completions. A verifier exception becomes a
+    score with status "error".
 
     Raises:
         UserError: the first prompt leaves no room for a completion.
@@ -79,7 +98,7 @@ async def run_episode(
     # a unique key: episodes never share an engine session. None for one turn: no later turn reuses its cache
     session = None if env.max_turns == 1 else object()
     try:
-        turns, said, stop_reason = await _take_turns(example, env, model, sampling, session)
+        turns, said, stop_reason = await _take_turns(example, env, model, sampling, session, prefix)
     finally:
         if session is not None:
             model.engine.release(session)  # before scoring: a slow verifier must not hold cache
@@ -99,7 +118,7 @@ async def run_episode(
 
 
 async def _take_turns(
-    example: Example, env: Env, model: ChatModel, sampling: Sampling, session: Hashable | None
+    example: Example, env: Env, model: ChatModel, sampling: Sampling, session: Hashable | None, prefix: Prefix
 ) -> tuple[list[Turn], list[Message], StopReason]:
     turns: list[Turn] = []
     said: list[Message] = []
@@ -115,7 +134,11 @@ async def _take_turns(
         params = sampling(len(turns))
         if params.max_tokens > (left := room - len(prompt_ids)):
             params = replace(params, max_tokens=left)
-        completion = await model.engine.generate(prompt_ids, params, session=session)
+        if len(turns) < len(prefix.said):
+            completion = prefix.said[len(turns)]
+        else:
+            begun = prefix.begun if len(turns) == len(prefix.said) else None
+            completion = await _complete(model.engine, prompt_ids, params, session, begun)
         turns.append(Turn(prompt_ids=prompt_ids, completion=completion))
         said.append(chat.parse(completion.token_ids, completion.stop_reason, env.tools))
         if completion.stop_reason != StopReason.STOP:
@@ -133,6 +156,23 @@ async def _take_turns(
             prompt_ids = chat.next_prompt(prompt_ids, completion.token_ids, conversation, reply.messages, env.tools)
             conversation += reply.messages
     return turns, said, StopReason.LENGTH
+
+
+async def _complete(
+    engine: Engine,
+    prompt_ids: tuple[int, ...],
+    params: SamplingParams,
+    session: Hashable | None,
+    begun: Completion | None,
+) -> Completion:
+    """A completion of the prompt; one that was begun is gone on with."""
+    if begun is None:
+        return await engine.generate(prompt_ids, params, session=session)
+    left = replace(params, max_tokens=params.max_tokens - len(begun.token_ids))
+    if left.max_tokens <= 0:
+        return begun
+    rest = await engine.generate(prompt_ids + begun.token_ids, left, session=session)
+    return begun.followed_by(rest)
 
 
 def turn_texts(chat: ChatCodec, turns: Sequence[Turn], said: Sequence[Message]) -> tuple[TurnText, ...]:

@@ -10,16 +10,19 @@ import json
 import math
 import re
 import zlib
+from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
-from itertools import compress, groupby
+from itertools import compress, groupby, islice, pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from rlvr.report.page import finite, pack
 from rlvr.tracking.jsonl import few
 from rlvr.tracking.rollouts import EpisodeRecord, Numbers, RowRecord, episode_from, rollout_lines
+
+T = TypeVar("T")
 
 CHUNK_TOKENS = 20_000  # per detail chunk; opening an episode unpacks one
 CHUNK_CHARACTERS = 1_000_000  # per text chunk
@@ -54,6 +57,21 @@ def influence_of(file: RolloutFile) -> dict[tuple[int, int], float]:
         raise ValueError(f"{path} is damaged and left out ({error!r}).") from error
 
 
+def values_of(file: RolloutFile) -> dict[tuple[int, int], dict[str, Any]]:
+    """What `rlvr explain` wrote about the step, beside the run: the values of the states of episodes, by group and
+    sample. Empty without a file; ValueError if it is damaged."""
+    run = file.path.parent.parent.resolve()
+    path = run.with_name(f"{run.name}.explain") / f"step_{file.step:06d}.json"
+    if not path.is_file():
+        return {}
+    names = ("states", "gold", "right", "count", "decisive")
+    try:
+        episodes = json.loads(path.read_bytes())["episodes"]
+        return {(int(one["group"]), int(one["sample_index"])): {name: one[name] for name in names} for one in episodes}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is damaged and left out ({error!r}).") from error
+
+
 def pack_rollouts(files: Sequence[RolloutFile], max_episodes: int) -> PackedRollouts:
     """Pack at most `max_episodes`, equally many per file, evenly spread over its lines.
 
@@ -70,14 +88,11 @@ def pack_rollouts(files: Sequence[RolloutFile], max_episodes: int) -> PackedRoll
     packed.total = sum(counts)
     for number, (file, quota) in enumerate(zip(files, quotas(counts, max_episodes), strict=True)):
         lines = rollout_lines(file.path) if quota else []
-        try:
-            influence = influence_of(file) if quota else {}
-        except ValueError as error:
-            influence = {}
-            packed.notes.append(str(error))
+        influence = packed.noted(influence_of, file) if quota else {}
+        values = packed.noted(values_of, file) if quota else {}
         for place in spread(len(lines), quota):
             try:
-                packed.add(number, file.run, episode_from(lines[place]), influence)
+                packed.add(number, file.run, episode_from(lines[place]), influence, values)
             except ValueError as error:
                 packed.notes.append(f"{file.path}, line {place + 1}, is damaged and left out ({error}).")
                 packed.total -= 1
@@ -121,9 +136,23 @@ class PackedRollouts:
     def size(self) -> int:
         return sum(map(len, self.chunks.values()))
 
+    def noted(self, read: Callable[[RolloutFile], dict[tuple[int, int], T]], file: RolloutFile) -> dict[Any, T]:
+        """What `read` finds about the file; a damaged one is noted."""
+        try:
+            return read(file)
+        except ValueError as error:
+            self.notes.append(str(error))
+            return {}
+
     def add(
-        self, file: int, run: int, record: EpisodeRecord, influence: Mapping[tuple[int, int], float] | None = None
+        self,
+        file: int,
+        run: int,
+        record: EpisodeRecord,
+        influence: Mapping[tuple[int, int], float] | None = None,
+        values: Mapping[tuple[int, int], dict[str, Any]] | None = None,
     ) -> None:
+        worth = (values or {}).get((record.group, record.sample_index))
         row = {
             "file": file,
             "example": record.example_id,
@@ -137,6 +166,7 @@ class PackedRollouts:
             "stop": record.stop_reason,
             "status": record.score_status,
             "influence": finite((influence or {}).get((record.group, record.sample_index)), 3),
+            "rise": worth and finite(max((b - a for a, b in pairwise(worth["gold"])), default=0.0), 3),
         }
         for name, value in row.items():
             known = self._names.get(name)  # texts are referenced by number
@@ -144,7 +174,7 @@ class PackedRollouts:
         prompt = record.turns[0].prompt
         texts = [text for turn in record.turns for text in (turn.completion, turn.reply)]
         self._texts.append([self._prompts.setdefault(prompt, len(self._prompts)), texts])
-        self._details.append(_detail(record))
+        self._details.append(_detail(record, worth))
         self.kept += 1
         self._characters += len(prompt) + sum(len(text or "") for text in texts)
         for row_record in record.rows:
@@ -158,8 +188,9 @@ class PackedRollouts:
     def finish(self, files: Sequence[RolloutFile]) -> None:
         self._cut_texts()
         self._cut_details()
-        if not any(value is not None for value in self._columns["influence"]):
-            del self._columns["influence"]
+        for name in ("influence", "rise"):  # where a command has computed them
+            if not any(value is not None for value in self._columns[name]):
+                del self._columns[name]
         index = {
             "files": [{"run": file.run, "step": file.step} for file in files],
             "names": {name: list(numbers) for name, numbers in self._names.items()},
@@ -183,7 +214,12 @@ class PackedRollouts:
             self._starts[kind].append(self.kept - num_episodes)
 
 
-def _detail(record: EpisodeRecord) -> dict[str, Any]:
+def _detail(record: EpisodeRecord, values: dict[str, Any] | None) -> dict[str, Any]:
+    rows = list(map(_row, record.rows))
+    if values is not None:
+        left = iter(gains(record, values))
+        for row in rows:
+            row["gains"] = list(islice(left, len(row["behavior"])))
     return {
         "seed": str(record.seed),  # too large for a JavaScript number
         "version": record.policy_version,
@@ -196,8 +232,21 @@ def _detail(record: EpisodeRecord) -> dict[str, Any]:
             {"stop": turn.stop_reason, "version": turn.policy_version, "calls": list(map(shallow_dict, turn.calls))}
             for turn in record.turns
         ],
-        "rows": [_row(row) for row in record.rows],
+        "rows": rows,
+        **({"values": values} if values is not None else {}),
     }
+
+
+def gains(record: EpisodeRecord, values: Mapping[str, Any]) -> Numbers:
+    """For each sampled token the change of P(gold) between the states around it; None behind the last state."""
+    changes = [after - before for before, after in pairwise(values["gold"])]
+    starts = [(turn, tokens) for turn, tokens in values["states"]]
+    found: Numbers = []
+    for number, turn in enumerate(record.turns):
+        for place in range(len(turn.completion_ids)):
+            state = bisect_right(starts, (number, place)) - 1
+            found.append(finite(changes[state]) if 0 <= state < len(changes) else None)
+    return found
 
 
 def shallow_dict(record: Any) -> dict[str, Any]:

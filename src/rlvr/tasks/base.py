@@ -94,6 +94,13 @@ class Task(ABC):
         last turn. None if not known."""
         return None
 
+    def answered(self, answer: str, before: str = "") -> str | Message | None:
+        """A last completion that answers this and nothing else, in the prompt's format; None if that is not known.
+
+        `before` is the part of the completion that is there already: the answer follows it.
+        """
+        return None
+
     def demonstrations(self, num: int) -> Iterator[Demonstration]:
         """Up to `num` right episodes of different training examples, for supervised training of any model."""
         for example, turns in self.solutions(num):

@@ -24,7 +24,7 @@ from rlvr.tasks.base import NUM_TEXTS, CountTokens, Task, TaskContext, Worked, o
 from rlvr.tasks.demonstrations import Demonstration, Replayed
 from rlvr.tasks.prompting import plain
 from rlvr.tasks.tool_play import ToolEnvironments, played
-from rlvr.types import Attempt, Example, GradedAnswer, TurnText
+from rlvr.types import Attempt, Example, GradedAnswer, Message, TurnText
 
 NUM_SHOTS = 64
 """Examples of an endless source from which few-shot examples are chosen."""
@@ -113,6 +113,9 @@ class DatasetTask(Task):
             return self._train_example(problem), lambda answer: f"{before}{answer}{after}"
         bare = replace(problem, solution="", demonstration=None)
         return self._train_example(problem), lambda answer: self._prompter.worked(replace(bare, answer=answer))
+
+    def answered(self, answer: str, before: str = "") -> str | Message | None:
+        return self._prompter.answered(answer, before)
 
     def eval_examples(self, num: int) -> list[Example]:
         return [self._eval_example(problem) for problem in self.source.held_out(num)]

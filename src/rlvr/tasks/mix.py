@@ -28,7 +28,7 @@ from rlvr.seeding import derive_seed
 from rlvr.settings import setting
 from rlvr.tasks.base import CountTokens, Task, TaskContext
 from rlvr.tasks.settings import MixPart, TaskBundle, TaskSettings
-from rlvr.types import Example, GradedAnswer, TurnText
+from rlvr.types import Example, GradedAnswer, Message, TurnText
 
 MAX_BLOCK = 1_000
 """Longest block; weights that need a longer one are rounded to thousandths, but no task to zero."""
@@ -109,6 +109,11 @@ class MixTask(Task):
 
     def tags(self, example: Example) -> tuple[str, ...]:
         return (example.metadata["task"], *self._part_of(example).tags(example))
+
+    def answered(self, answer: str, before: str = "") -> str | Message | None:
+        """Where all parts answer in one format."""
+        first, *others = [part.answered(answer, before) for part in self._parts.values()]
+        return first if all(other == first for other in others) else None
 
     def demonstration(self, index: int, worked_share: float) -> tuple[str, ...]:
         key, place = self.place(index)

@@ -13,7 +13,7 @@ from rlvr.errors import ConfigError, suggestion
 from rlvr.rewards.extract import AnswerFormat
 from rlvr.rewards.extract import Markers as AnswerMarkers
 from rlvr.tasks.prompts import MarkerSettings, MarkersSettings, Prompt
-from rlvr.types import Message
+from rlvr.types import Message, ToolCall
 
 DOCUMENTS = "documents"
 
@@ -47,6 +47,24 @@ class Prompter:
         for shot in shots:
             turns += (asked(shot.question, {}), Message(role="assistant", content=self.worked(shot)))
         return (*self._system, *turns, asked(question, fields or {}))
+
+    def answered(self, answer: str, before: str = "") -> str | Message:
+        """The last completion of an episode, or its rest after `before`, without any more working:
+
+        solution   <reasoning_end><solution_start>72<solution_end>      the first one only within the reasoning
+        hash       #### 72
+        complete   a call of `complete`, at the start of a completion
+        """
+        form, line = self.answer_format, "\n" if before.strip() and not before.endswith("\n") else ""
+        if form.answer_in == "complete" and not before:
+            call = ToolCall(id="call_0", name="complete", arguments={"final_answer": answer})
+            return Message(role="assistant", content="", tool_calls=(call,))
+        if form.answer_in == "solution":
+            marks = form.required_markers()
+            within = before.count(marks.reasoning_start) > before.count(marks.reasoning_end)
+            return f"{marks.reasoning_end if within else ''}{marks.solution_start}{answer}{marks.solution_end}"
+        last = {"hash": f"{line}#### {answer}", "boxed": f"{line}\\boxed{{{answer}}}", "equals": f"= {answer}"}
+        return last.get(form.answer_in, answer) if before or form.answer_in != "equals" else answer
 
     def worked(self, problem: Problem) -> str:
         """The problem solved in the required format:

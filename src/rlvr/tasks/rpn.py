@@ -159,6 +159,9 @@ class RpnTask(Task):
     def worked(self, index: int) -> Worked:
         return self.train_example(index), str
 
+    def answered(self, answer: str, before: str = "") -> str:
+        return f"{EQUALS} {answer}" if before and not before.endswith(EQUALS) else answer
+
     def demonstrations(self, num: int) -> Iterator[Demonstration]:
         """Different training expressions with their steps: `4 1 + = 5 <eoe>`."""
         seen: set[str] = set()

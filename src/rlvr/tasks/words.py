@@ -109,7 +109,7 @@ class WordsTask(Task):
                 raise ConfigError(f"the marker {mark!r} is not one word of its own: choose prompt.markers=words.")
         return vocabulary
 
-    def answered(self, answer: str) -> str:
+    def answered(self, answer: str, before: str = "") -> str:
         """The completion that answers: `<ans> c4 </ans>`, without its end."""
         return f"{self._answer_start} {answer} {self._answer_end}"
 

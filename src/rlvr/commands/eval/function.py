@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlvr.cli.calls import Call, Data, RewardFunction, Values, data_file, evaluation
-from rlvr.cli.functions import Stopped, errors_from_here, in_a_thread
+from rlvr.cli.functions import Stopped, in_a_thread
+from rlvr.errors import errors_from_here
 from rlvr.progress import progress
 from rlvr.run.result import Run
 

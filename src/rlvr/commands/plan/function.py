@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlvr.cli.calls import training_call
-from rlvr.cli.functions import errors_from_here, in_a_thread
+from rlvr.cli.functions import in_a_thread
+from rlvr.errors import errors_from_here
 
 if TYPE_CHECKING:
     from rlvr.commands.plan.body import Plan

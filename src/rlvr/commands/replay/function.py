@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlvr.cli.functions import errors_from_here, in_a_thread
+from rlvr.cli.functions import in_a_thread
+from rlvr.errors import errors_from_here
 from rlvr.lines import override_lines
 from rlvr.run.result import Run
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from rlvr.cli.calls import Data, RewardFunction, Values, training_call
-from rlvr.cli.functions import errors_from_here, in_a_thread
+from rlvr.cli.functions import in_a_thread
+from rlvr.errors import errors_from_here
 from rlvr.run.result import Run
 
 

@@ -1,7 +1,8 @@
 // Opened episodes: one pane, or two beside each other. Turn by turn here, token by token in tokens.js.
 //
 // An episode of a chunk "detail-<n>": {seed, version, parts: {name: value}, diagnostics: {name: value or text}, trace:
-//   [{kind, text, ok, id, turn}], turns: [{stop, version, calls: [{name, arguments, problem}]}], rows: [see tokens.js]}
+//   [{kind, text, ok, id, turn}], turns: [{stop, version, calls: [{name, arguments, problem}]}], rows: [see tokens.js],
+//   values: see values.js; absent without `rlvr explain`}
 
 class EpisodeViews {
   constructor(episodes) {
@@ -64,6 +65,7 @@ class EpisodeViews {
       el("h3", null, `${all.place(all.file[number])}, group ${all.group[number]}, sample ${all.sample[number]}`),
       note ? el("p", {class: "note"}, note) : null,
       episodeFacts(all, number, detail),
+      detail.values ? valueCurve(detail.values) : null,
       this.mode === "tokens" ? tokenView(detail.rows, vocabulary) : turnView(all, number, detail));
   }
 }
@@ -106,7 +108,9 @@ function turnView(all, number, detail) {
   detail.turns.forEach((turn, index) => {
     const reply = texts.said[2 * index + 1];
     const label = detail.turns.length > 1 ? `Completion ${index + 1}` : "Completion";
-    nodes.push(said(label + (turn.stop === "stop" ? "" : ` (${turn.stop})`), "completion", texts.said[2 * index]));
+    const stop = turn.stop === "stop" ? "" : ` (${turn.stop})`;
+    const worth = detail.values ? worthOf(detail.values, index) : "";
+    nodes.push(said(label + stop + worth, "completion", texts.said[2 * index]));
     nodes.push(...turn.calls.map(toolCall));
     if (reply !== null && reply !== undefined) nodes.push(said("Reply", "reply", reply));
     const documents = detail.trace.filter((step) => step.kind === "document" && step.turn === index);

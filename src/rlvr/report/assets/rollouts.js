@@ -2,7 +2,7 @@
 //
 // Chunk "index": {files: [{run, step}], names: {example, answer, stop, status: [text, ..]}, columns: {file, example,
 //   answer, stop, status: numbers into those lists; group, sample, reward, advantage, tokens, turns; influence: shares of
-//   the update by `rlvr replay --influence`, if there are any},
+//   the update by `rlvr replay --influence`, and rise: the largest of P(gold) by `rlvr explain`, if there are any},
 //   texts: [first episode of each chunk "text-0", ..], details: [the same of "detail-0", ..]}
 // Chunk "text-<n>": {prompts: [text, ..], episodes: [[number of the prompt, [completion, reply, completion, ..]], ..]}
 // Chunk "detail-<n>" and "tokens-<run>": see episode.js and tokens.js.
@@ -18,6 +18,7 @@ const EPISODE_ORDERS = {
   advantage_up: {label: "advantage, lowest first", column: "advantage", sign: 1},
   influence_down: {label: "influence, helped most first", column: "influence", sign: -1},
   influence_up: {label: "influence, hurt most first", column: "influence", sign: 1},
+  rise: {label: "rise of P(gold), largest first", column: "rise", sign: -1},
 };
 
 /** All episodes of the page by their number; texts come chunk by chunk behind the index. */
@@ -196,6 +197,7 @@ class EpisodeList {
         el("span", {class: "muted"}, `group ${all.group[number]}.${all.sample[number]}`),
         el("span", {class: "muted"}, plural(all.tokens[number], "token")),
         all.influence && all.influence[number] !== null ? el("span", {class: "muted"}, "influence " + percent(all.influence[number])) : null,
+        all.rise && all.rise[number] !== null ? el("span", {class: "muted"}, `P(gold) ${all.rise[number] < 0 ? "" : "+"}${all.rise[number].toFixed(2)}`) : null,
         all.names.stop[all.stop[number]] === "stop" ? null : el("span", {class: "warn"}, all.names.stop[all.stop[number]]),
         all.names.status[all.status[number]] === "scored" ? null : el("span", {class: "warn"}, all.names.status[all.status[number]])),
       el("div", {class: "mono snippet"}, el("span", {class: "muted"}, tail(prompt, 44) + " "), said.slice(0, 120)));

@@ -2,7 +2,7 @@
 //
 // A row of an episode: {ids: [..], runs: lengths of stretches that were not sampled, were, were not ..,
 //   behavior: logprob * 1e4 of each sampled token, trainer and reference: difference to behavior * 1e6 (absent: the
-//   algorithm needed none), advantages, values, returns, versions of the policy (absent in old files)}; a number instead of a list stands for all sampled tokens.
+//   algorithm needed none), gains of P(gold) (by rlvr explain), advantages, values, returns, versions of the policy (absent in old files)}; a number instead of a list stands for all sampled tokens.
 // Chunk "tokens-<run>": {id: text}, by the tokenizer of that run.
 
 const MAX_TOKENS = 4000; // drawn at first; more on request
@@ -14,6 +14,7 @@ const QUANTITIES = {
   reference: {label: "reference logprob"},
   value: {label: "value", diverging: true},
   return: {label: "return", diverging: true},
+  gain: {label: "change of P(gold)", diverging: true}, // by rlvr explain
   version: {label: "policy version", older: true}, // only where the tokens of an episode are of several
 };
 let colored = "advantage"; // stays chosen from one episode to the next
@@ -33,7 +34,7 @@ function unpackRow(row, vocabulary) {
         const difference = at(row.trainer, sampled);
         Object.assign(token, {behavior: behavior === null ? null : behavior / 1e4, trainer: beyond(row.trainer), reference: beyond(row.reference),
           ratio: difference === null ? null : Math.exp(difference / 1e6), advantage: at(row.advantages, sampled),
-          value: at(row.values, sampled), return: at(row.returns, sampled), version: at(row.versions, sampled)});
+          value: at(row.values, sampled), gain: at(row.gains, sampled), return: at(row.returns, sampled), version: at(row.versions, sampled)});
         sampled++;
       }
       tokens.push(token);

@@ -1,0 +1,89 @@
+"""`rlvr explain`: where in an episode the answer came into reach."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rlvr import imports
+from rlvr.cli.model_arguments import add_config_dir, at_least, hush, note
+from rlvr.cli.signals import ended_by_sigterm
+from rlvr.printable import printable
+from rlvr.progress import progress
+
+if TYPE_CHECKING:
+    from rlvr.commands.explain.body import Explained
+
+HELP = "show where in an episode the answer came into reach"
+DESCRIPTION = """Show what each state of a run's recorded episodes was worth: P(gold), the probability of the gold
+answer if the model had to give one there. The report shows a curve for each episode, the turn in which P(gold) rose
+most, and tokens colored by the change. The weights are those of the step, or the nearest kept before it. The run itself
+is only read."""
+EXAMPLE = """examples:
+  rlvr explain runs/latest                          the last recorded step
+  rlvr explain runs/latest --step 10 --samples 8    also P(right): go on 8 times from each state
+  rlvr explain runs/latest --every 4                also after every 4 tokens of a completion
+"""
+NUM_EPISODES = 256
+NO_EVERY = "(default: before each turn; 16 states of an episode of one turn)"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run_folder", metavar="RUN", help="run folder")
+    parser.add_argument("--step", type=at_least(1), metavar="K", help="a recorded step (default: the last one)")
+    parser.add_argument(
+        "--episodes",
+        type=at_least(1),
+        default=NUM_EPISODES,
+        metavar="N",
+        help="recorded episodes, spread over the step's groups (default: %(default)s)",
+    )
+    parser.add_argument("--every", type=at_least(1), metavar="T", help=f"tokens between two states {NO_EVERY}")
+    parser.add_argument(
+        "--samples", type=at_least(1), metavar="N", help="also P(right), by N new episodes from each state; slow"
+    )
+    add_config_dir(parser)
+    parser.add_argument("--json", action="store_true", help="print one JSON line on stdout")
+
+
+def run(args: argparse.Namespace) -> int:
+    hush()
+    imports.look_in(args.config_dir)
+    with progress("loading libraries"):
+        from rlvr.commands.explain.body import explain, values_path, write_values
+        from rlvr.report.run import write_run_report
+        from rlvr.tracking.jsonl import to_json
+    with ended_by_sigterm():
+        found = explain(args.run_folder, step=args.step, episodes=args.episodes, every=args.every, samples=args.samples)
+    path = values_path(found.run, found.step)
+    write_values(path, found)
+    report = write_run_report([Path(found.run)])
+    if args.json:
+        print(to_json(found))
+        return 0
+    for line in found.notes:
+        note(f"note: {line}")
+    sys.stdout.write(printable("".join(line + "\n" for line in lines(found))))
+    print(f"values: {path}\nreport: {report.path}")
+    return 0
+
+
+def lines(found: Explained) -> Iterator[str]:
+    """The table of states, then the turns after which P(gold) rose most."""
+    from rlvr.evaluation.tables import table
+
+    kind = f"weights of step {found.weights_step}"
+    yield f"step {found.step} of {found.run}, {kind}: {len(found.episodes)} episodes in {found.seconds:.2f} s"
+    sampled = any(row.right is not None for row in found.table)
+    head = ("state", "episodes", "P(gold)", "P(another answer)", *(["P(right)"] if sampled else []))
+    rows = [
+        (row.state, f"{row.count}", f"{row.gold:.3f}", f"{row.other:.3f}", *([row.right or "-"] if sampled else []))
+        for row in found.table
+    ]
+    yield from table(head, rows, markdown=False).splitlines()
+    if found.decisive is not None:
+        yield f"largest rise of P(gold) where a reply first named the answer: {found.decisive}"
+        yield f"controls: another answer {found.decisive_other:.2f}, a random turn {found.decisive_random:.2f}"

@@ -1,0 +1,48 @@
+"""The completion that gives an answer at a state of an episode, with the tokens that are the answer itself."""
+
+import json
+from collections.abc import Mapping, Sequence
+
+from rlvr.chat.rendering import Chat
+from rlvr.core.value import Branch, State
+from rlvr.tasks.base import Task
+from rlvr.types import Episode, ToolSchema
+
+
+def gold_branch(
+    task: Task, chat: Chat, answer: str, before: str = "", tools: Sequence[ToolSchema] = ()
+) -> Branch | None:
+    """`<ans> c4 </ans>` with `c4` counted, to follow the text `before` of its completion; its prompt is empty.
+
+    None for an empty answer, and where the task does not know its answers' format.
+    """
+    said = task.answered(answer, before) if answer else None
+    if said is None:
+        return None
+    ids = chat.encode_completion(said, tools)
+    spelled = answer if isinstance(said, str) else json.dumps(answer, ensure_ascii=False)[1:-1]
+    texts = [chat.decode(ids[: count + 1]) for count in range(len(ids))]
+    first = texts[-1].rfind(spelled)
+    if first < 0:  # the tokenizer spells it otherwise: the whole completion counts, but for its end
+        return Branch(prompt_ids=(), ids=ids, start=0, end=len(ids) - 1)
+    there = texts[-1][: first + len(spelled)]
+    start = next(place for place, text in enumerate(texts) if len(text) > first)
+    end = next(place for place, text in enumerate(texts) if text.startswith(there)) + 1  # with all bytes of a character
+    return Branch(prompt_ids=(), ids=ids, start=start, end=end)
+
+
+def gold_branches(
+    task: Task, chat: Chat, episode: Episode, answer: str, states: Sequence[State], tools: Sequence[ToolSchema] = ()
+) -> Mapping[State, Branch] | None:
+    """What answers at each of the states; None where `gold_branch` is."""
+    found: dict[State, Branch] = {}
+    known: dict[str, Branch | None] = {}  # before most turns the same
+    for state in states:
+        before = chat.decode(episode.turns[state.turn].completion.token_ids[: state.tokens])
+        if before not in known:
+            known[before] = gold_branch(task, chat, answer, before, tools)
+        branch = known[before]
+        if branch is None:
+            return None
+        found[state] = branch
+    return found
