@@ -13,8 +13,8 @@ is held out, independent of the seed.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 from rlvr.core.env import Env, Reply
@@ -22,6 +22,8 @@ from rlvr.data.problems import is_held_out
 from rlvr.envs.tools import make_tool
 from rlvr.errors import ConfigError, UserError
 from rlvr.registry import register
+from rlvr.rewards.base import Verifier
+from rlvr.rewards.extract import AnswerFormat
 from rlvr.rewards.trace import Trace
 from rlvr.seeding import EVAL_SEED, derive_seed
 from rlvr.settings import NonNegativeInt, Share, setting
@@ -29,7 +31,7 @@ from rlvr.tasks.base import TaskContext, text_of
 from rlvr.tasks.demonstrations import Demonstration, calling
 from rlvr.tasks.settings import HeldOutShare
 from rlvr.tasks.words import CALL, CALL_END, END, NOTHING, REPLY, REPLY_END, STOP, WordsEnv, WordsSettings, WordsTask
-from rlvr.types import Example, Message
+from rlvr.types import Attempt, Example, Message, Score
 
 ASK, WHICH, WHAT = "<q>", "which", "what"
 FEW = 3  # facts that the reader is trained on, and of easy examples, at most
@@ -45,11 +47,17 @@ class Found:
 
     facts: Mapping[str, Fact]
     asked: Fact
+    ask: Callable[[Mapping[str, Fact], Fact], tuple[Message, ...]]  # the prompt that asks for the answer
     kept: dict[str, None] = field(default_factory=dict)
     trace: Trace = field(default_factory=Trace)
 
     def knows(self, reply: str) -> bool:
         return False  # the environment answers with a fresh context
+
+    def reading(self, ids: Sequence[str]) -> tuple[Message, ...] | None:
+        """A fresh prompt that asks for the answer, with only these facts; None if one does not exist."""
+        unknown = any(name not in self.facts for name in ids)
+        return None if unknown else self.ask({name: self.facts[name] for name in ids}, self.asked)
 
 
 def keep(ids: list[str], state: Found) -> str:
@@ -70,15 +78,28 @@ def keep(ids: list[str], state: Found) -> str:
 class KeepEnv(WordsEnv):
     """Answers a call of `keep` with a fresh context."""
 
-    def __init__(self, example: Example, found: Found, task: KeepOneTask, **settings: Any) -> None:
-        super().__init__(example, found, task.answer_format, **settings)
-        self._found, self._task = found, task
+    def __init__(self, example: Example, found: Found, form: AnswerFormat, **settings: Any) -> None:
+        super().__init__(example, found, form, **settings)
+        self._found = found
 
     async def step(self, said: Message) -> Reply:
         reply = await super().step(said)
-        if reply.done or not self._found.trace.steps:
-            return reply
-        return Reply(messages=self._task.reading(self._found, tuple(self._found.kept)), done=False, restarts=True)
+        fresh = self._found.reading(tuple(self._found.kept)) if self._found.trace.steps else None
+        return reply if reply.done or fresh is None else Reply(messages=fresh, done=False, restarts=True)
+
+
+@dataclass(frozen=True)
+class KeptVerifier:
+    """What was kept counts as retrieved."""
+
+    verifier: Verifier
+
+    @property
+    def name(self) -> str:
+        return self.verifier.name
+
+    async def verify(self, attempt: Attempt) -> Score:
+        return await self.verifier.verify(replace(attempt, retrieved=tuple(attempt.state.kept)))
 
 
 @register("task", "keep_one")
@@ -87,6 +108,7 @@ class KeepOne(WordsSettings):
 
     has_tools: ClassVar[bool] = True
     shows_calls: ClassVar[bool] = False
+    rereads: ClassVar[bool] = True
     filter: Literal["keep", "none", "gold"] = setting(
         "keep",
         "keep: the policy chooses the facts that it reads; none: it reads all of them; gold: it reads the right one",
@@ -100,7 +122,9 @@ class KeepOne(WordsSettings):
         f"share of the warm start's demonstrations that keep one fact; others answer all questions about 1 to {FEW} "
         "facts. A share worked_share of those that keep one keep the right one, others any",
     )
-    held_out_share: HeldOutShare = setting(0.2, "share of all facts, chosen by hash, that is never asked for in training")
+    held_out_share: HeldOutShare = setting(
+        0.2, "share of all facts, chosen by hash, that is never asked for in training"
+    )
 
     @property
     def num_turns(self) -> int:
@@ -114,8 +138,9 @@ class KeepOneTask(WordsTask):
     def __init__(self, settings: KeepOne, context: TaskContext) -> None:
         super().__init__(context)
         if settings.num_facts > settings.num_entities:
-            raise ConfigError(f"task.num_facts={settings.num_facts}: every fact needs a subject of its own; raise "
-                              f"task.num_entities.")
+            raise ConfigError(
+                f"task.num_facts={settings.num_facts}: every fact needs a subject of its own; raise task.num_entities."
+            )
         self._settings = settings
         self._ids, self._entities, self._relations = (
             tuple(f"{letter}{number}" for number in range(count))
@@ -130,7 +155,6 @@ class KeepOneTask(WordsTask):
             (ASK, WHICH, WHAT, CALL, CALL_END, REPLY, REPLY_END, self._tool.name, NOTHING, STOP),
             (*self._ids, *self._entities, *self._relations),
         )
-        self.answer_format = self._prompter.answer_format
         self._asked(random.Random(0), held_out=False)
         self._asked(random.Random(0), held_out=True)
 
@@ -150,49 +174,41 @@ class KeepOneTask(WordsTask):
         for example in map(self.train_example, range(num)):
             right = next(name for name, fact in example.metadata["facts"].items() if fact == example.metadata["asked"])
             call = calling({"name": self._tool.name, "arguments": {"ids": [right]}}, 0)
-            said = [f"{self.answered(example.answer)} {END}"]
+            said: list[str | Message] = [f"{self.answered(example.answer)} {END}"]
             if self._settings.filter == "keep":
                 said.insert(0, call)
             yield Demonstration(example=example, env=self.env(example), said=said)
 
     def demonstration(self, index: int, worked_share: float) -> tuple[str, ...]:
-        """Few facts, and each of them once more: as an answer, or as a statement that goes on. Or one fact is kept: a
-        share `worked_share` of these keep the right one, others the first."""
+        """Few facts, and for each of them in any order: its answer, a call that keeps one, and both without marks, which
+        is learnt first. Of the calls a share `worked_share` keeps the right fact, others the first."""
         rng = random.Random(derive_seed(self._seed, "keep_one", "demonstration", index))
-        keeps, worked = rng.random() < self._settings.keep_share, rng.random() < worked_share
-        size = 1 + index % FEW
-        if keeps:
-            facts, asked = self._facts(rng, size if rng.random() < 0.5 else self._settings.num_facts)
-            chosen = next(name for name, fact in facts.items() if not worked or fact == asked)
-            prompt = text_of(self._messages(facts, WHICH, asked))
-            return prompt, f"{CALL} {self._tool.name} {chosen} {CALL_END}"
-        facts, _ = self._facts(rng, size)
-        said = []
+        many, worked = rng.random() < self._settings.keep_share, rng.random() < worked_share
+        facts, asked = self._facts(rng, self._settings.num_facts if many else 1 + index % FEW)
+        first, said = next(iter(facts)), []
         for name, fact in facts.items():
-            about = f"{fact[1]} {fact[0]}"
-            said += [
-                (self._question(WHAT, fact), f"{self.answered(fact[2])} {END}"),
-                (about, fact[2]),
-                (f"{WHICH} {about}", name),
-            ]
+            if many and fact != asked:
+                continue
+            call = f"{CALL} {self._tool.name} {name if worked else first} {CALL_END}"
+            said.append((self._question(WHICH, fact), call))
+            if not many:
+                about = f"{fact[1]} {fact[0]}"
+                answer = f"{self.answered(fact[2])} {END}"
+                said += [(self._question(WHAT, fact), answer), (about, fact[2]), (f"{WHICH} {about}", name)]
         rng.shuffle(said)
-        (asked, answer), *rest = said
-        return (f"{self._text(facts)} {asked}", answer, *(part for pair in rest for part in pair))
+        (opening, answer), *rest = said
+        return (f"{self._text(facts)} {opening}", answer, *(part for pair in rest for part in pair))
 
     def env(self, example: Example) -> Env:
-        found = Found(facts=example.metadata["facts"], asked=example.metadata["asked"])
+        found = Found(facts=example.metadata["facts"], asked=example.metadata["asked"], ask=self._reading)
         return KeepEnv(
             example,
             found,
-            self,
+            self._prompter.answer_format,
             tools=(self._tool,) if self._settings.filter == "keep" else (),
-            verifier=self._verifier,
+            verifier=KeptVerifier(self._verifier),
             max_turns=self._settings.num_turns,
         )
-
-    def reading(self, found: Found, ids: Sequence[str]) -> tuple[Message, ...]:
-        """A fresh prompt that asks for the answer, with only these facts."""
-        return self._messages({name: found.facts[name] for name in ids}, WHAT, found.asked)
 
     def example(self, text: str) -> Example:
         """For `what e7 r3` or `e7 r3` an example with a held-out fact about them; UserError for other text."""
@@ -201,9 +217,7 @@ class KeepOneTask(WordsTask):
         known = subject in self._entities and relation in self._relations
         if not known or words[:-2] not in ([], [WHAT], [WHICH], [ASK, WHAT], [ASK, WHICH]):
             last = self._entities[-1], self._relations[-1]
-            raise UserError(
-                f"{text[:200]!r} is no question of task={self.name}: ask what e0 r0 (to {' '.join(last)})."
-            )
+            raise UserError(f"{text[:200]!r} is no question of task={self.name}: ask what e0 r0 (to {' '.join(last)}).")
         rng = random.Random(derive_seed(EVAL_SEED, "keep_one", "asked", subject, relation))
         return self._example(rng, held_out=True, about=(subject, relation))
 
@@ -233,6 +247,9 @@ class KeepOneTask(WordsTask):
 
     def _messages(self, facts: Mapping[str, Fact], ask: str, asked: Fact) -> tuple[Message, ...]:
         return self._prompter.messages(f"{self._text(facts)} {self._question(ask, asked)}".strip())
+
+    def _reading(self, facts: Mapping[str, Fact], asked: Fact) -> tuple[Message, ...]:
+        return self._messages(facts, WHAT, asked)
 
     def _text(self, facts: Mapping[str, Fact]) -> str:
         return " ".join(f"{name} {relation} {subject} {found}" for name, (subject, relation, found) in facts.items())
