@@ -66,7 +66,8 @@ class LateGrader:
             return episode
         score = replace(episode.score, late={})
         for name, late in episode.score.late.items():
-            value = late.value([known[branch] for branch in self._branches(example, late)])
+            found = [known[branch] for branch in self._branches(example, late)]
+            value = late.value(found) if all(map(math.isfinite, found)) else math.nan
             score = _with_part(score, name, late.weight, value)
         return replace(episode, score=score)
 

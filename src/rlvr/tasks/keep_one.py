@@ -1,7 +1,7 @@
 """Which of nine facts does the question need? The policy chooses before it reads.
 
     d0 e9 r2 e1 . d1 e7 r3 e4 . d2 e2 r3 e5 . ... <q> which e7 r3       what a search returned
-    <call> keep d1 </call>
+    <call> keep e7 d1 </call>
     d1 e7 r3 e4 . <q> what e7 r3                                        a fresh context with what was kept
     <ans> e4 </ans> <eoe>
 
@@ -56,17 +56,18 @@ class Found:
 
     def reading(self, ids: Sequence[str]) -> tuple[Message, ...] | None:
         """A fresh prompt that asks for the answer, with only these facts; None if one does not exist."""
-        unknown = any(name not in self.facts for name in ids)
-        return None if unknown else self.ask({name: self.facts[name] for name in ids}, self.asked)
+        known = {name: fact for name, fact in self.facts.items() if name in ids}
+        return self.ask(known, self.asked) if len(known) == len(set(ids)) else None
 
 
-def keep(ids: list[str], state: Found) -> str:
+def keep(about: str, ids: list[str], state: Found) -> str:
     """Keep these facts; all others are forgotten.
 
     Args:
+        about: The subject of the facts, such as e7; it decides nothing.
         ids: The ids of the facts, such as d1.
     """
-    state.trace.note("query", " ".join(ids))
+    state.trace.note("query", f"{about} {' '.join(ids)}")
     for name in ids:
         if name in state.facts:
             fact = state.facts[name]
@@ -106,9 +107,11 @@ class KeptVerifier:
 class KeepOne(WordsSettings):
     """Facts that a search returned, of which the question needs one: the policy keeps some, then answers from these."""
 
+    reward = "keep_one"
     has_tools: ClassVar[bool] = True
     shows_calls: ClassVar[bool] = False
     rereads: ClassVar[bool] = True
+    words_of_a_turn: ClassVar[int] = 5  # <call> keep e7 d1 </call>
     filter: Literal["keep", "none", "gold"] = setting(
         "keep",
         "keep: the policy chooses the facts that it reads; none: it reads all of them; gold: it reads the right one",
@@ -173,28 +176,27 @@ class KeepOneTask(WordsTask):
         """The right fact kept, then the answer."""
         for example in map(self.train_example, range(num)):
             right = next(name for name, fact in example.metadata["facts"].items() if fact == example.metadata["asked"])
-            call = calling({"name": self._tool.name, "arguments": {"ids": [right]}}, 0)
+            call = calling({"name": self._tool.name, "arguments": {"about": example.metadata["asked"][0], "ids": [right]}}, 0)
             said: list[str | Message] = [f"{self.answered(example.answer)} {END}"]
             if self._settings.filter == "keep":
                 said.insert(0, call)
             yield Demonstration(example=example, env=self.env(example), said=said)
 
     def demonstration(self, index: int, worked_share: float) -> tuple[str, ...]:
-        """Few facts, and for each of them in any order: its answer, a call that keeps one, and both without marks, which
-        is learnt first. Of the calls a share `worked_share` keeps the right fact, others the first."""
+        """Few facts, and for each of them in any order a call that keeps one, an answer, and the answer without marks,
+        which is learnt first. Of the calls a share `worked_share` keeps the right fact, others the first."""
         rng = random.Random(derive_seed(self._seed, "keep_one", "demonstration", index))
         many, worked = rng.random() < self._settings.keep_share, rng.random() < worked_share
         facts, asked = self._facts(rng, self._settings.num_facts if many else 1 + index % FEW)
         first, said = next(iter(facts)), []
         for name, fact in facts.items():
-            if many and fact != asked:
-                continue
-            call = f"{CALL} {self._tool.name} {name if worked else first} {CALL_END}"
-            said.append((self._question(WHICH, fact), call))
+            subject, relation, found = fact
+            call = f"{CALL} {self._tool.name} {subject} {name if worked else first} {CALL_END}"
             if not many:
-                about = f"{fact[1]} {fact[0]}"
-                answer = f"{self.answered(fact[2])} {END}"
-                said += [(self._question(WHAT, fact), answer), (about, fact[2]), (f"{WHICH} {about}", name)]
+                answer = f"{self.answered(found)} {END}"
+                said += [(self._question(WHAT, fact), answer), (f"{relation} {subject}", found)]
+            if not many or fact == asked:
+                said.append((self._question(WHICH, fact), call))
         rng.shuffle(said)
         (opening, answer), *rest = said
         return (f"{self._text(facts)} {opening}", answer, *(part for pair in rest for part in pair))
