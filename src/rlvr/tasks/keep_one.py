@@ -27,7 +27,7 @@ from rlvr.rewards.extract import AnswerFormat
 from rlvr.rewards.trace import Trace
 from rlvr.seeding import EVAL_SEED, derive_seed
 from rlvr.settings import NonNegativeInt, Share, setting
-from rlvr.tasks.base import TaskContext, text_of
+from rlvr.tasks.base import TaskContext
 from rlvr.tasks.demonstrations import Demonstration, calling
 from rlvr.tasks.settings import HeldOutShare
 from rlvr.tasks.words import CALL, CALL_END, END, NOTHING, REPLY, REPLY_END, STOP, WordsEnv, WordsSettings, WordsTask
@@ -176,7 +176,9 @@ class KeepOneTask(WordsTask):
         """The right fact kept, then the answer."""
         for example in map(self.train_example, range(num)):
             right = next(name for name, fact in example.metadata["facts"].items() if fact == example.metadata["asked"])
-            call = calling({"name": self._tool.name, "arguments": {"about": example.metadata["asked"][0], "ids": [right]}}, 0)
+            call = calling(
+                {"name": self._tool.name, "arguments": {"about": example.metadata["asked"][0], "ids": [right]}}, 0
+            )
             said: list[str | Message] = [f"{self.answered(example.answer)} {END}"]
             if self._settings.filter == "keep":
                 said.insert(0, call)
@@ -213,13 +215,13 @@ class KeepOneTask(WordsTask):
         )
 
     def example(self, text: str) -> Example:
-        """For `what e7 r3` or `e7 r3` an example with a held-out fact about them; UserError for other text."""
+        """For `what r3 e7` or `r3 e7` an example with a held-out fact about them; UserError for other text."""
         words = text.split()
-        subject, relation = words[-2:] if len(words) > 1 else ("", "")
+        relation, subject = words[-2:] if len(words) > 1 else ("", "")
         known = subject in self._entities and relation in self._relations
         if not known or words[:-2] not in ([], [WHAT], [WHICH], [ASK, WHAT], [ASK, WHICH]):
-            last = self._entities[-1], self._relations[-1]
-            raise UserError(f"{text[:200]!r} is no question of task={self.name}: ask what e0 r0 (to {' '.join(last)}).")
+            last = f"{self._relations[-1]} {self._entities[-1]}"
+            raise UserError(f"{text[:200]!r} is no question of task={self.name}: ask what r0 e0 (to {last}).")
         rng = random.Random(derive_seed(EVAL_SEED, "keep_one", "asked", subject, relation))
         return self._example(rng, held_out=True, about=(subject, relation))
 
