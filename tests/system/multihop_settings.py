@@ -263,7 +263,7 @@ def _of_task(name: str) -> list[DataCase]:
 
 
 def _of_part(kind: str, more: str, *rows: tuple[str, Any, Any, Look], hops: int = 2) -> list[DataCase]:
-    """Cases of a part `x` of that type, beside MuSiQue's own parts; its weight, by a question of `hops`, is among them."""
+    """Cases of a part `x` of that type, beside MuSiQue's own; its weight, by a question of `hops`, is among them."""
     line = f"+reward.parts.x={{type: {kind}, weight: 1.0{more}}}"
     found = [("weight", 1.0, 2.0, reward("{gold}", hops=hops)), *rows]
     return [make(f"reward.parts.x.{key}", a, b, look, "task=musique", line, *NUMBERS) for key, a, b, look in found]
