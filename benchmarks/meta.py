@@ -26,7 +26,7 @@ SHUFFLED, RIGHT = "task.shuffled_supports=true", "task.shuffled_supports=false"
 BEFORE, AFTER = "before RL", "after RL"
 AT_TEST, IN_TRAINING = "after RL, shuffled supports at test", "after RL on shuffled supports"
 
-NUM_EXAMPLES = 6000  # 1,200 of each number of supports; without any there are 320
+NUM_EXAMPLES = 3000  # 600 of each number of supports; without any there are 320
 
 ByNumber = list[float]
 """Accuracy with 0, 1, ... supports."""

@@ -16,7 +16,7 @@ from rlvr.core.executor import Background, Executor
 from rlvr.core.loop import Recorder, TrainingRun
 from rlvr.core.packing import Packing
 from rlvr.core.rollout import RolloutSchedule, RolloutSource
-from rlvr.core.trainer import LocalTeacher, RemoteTeacher, Trainer
+from rlvr.core.trainer import Answers, LocalTeacher, RemoteTeacher, Trainer
 from rlvr.errors import UserError
 from rlvr.evaluation.players import LocalPlayer
 from rlvr.evaluation.summary import combine
@@ -26,6 +26,7 @@ from rlvr.models.layout import choose_layout
 from rlvr.models.loading import value_head
 from rlvr.models.policy import HubPolicy
 from rlvr.run.evaluate_sets import evaluate_all
+from rlvr.run.late import late_grader
 from rlvr.run.memory import agreed, plan_run
 from rlvr.run.policies import Sampler, Setup, make_engine
 from rlvr.run.ranks import note_of_rank
@@ -34,6 +35,7 @@ from rlvr.run.teachers import teachers
 from rlvr.samplers.base import Checked
 from rlvr.scale.fsdp import make_parallel
 from rlvr.tasks.base import Task
+from rlvr.tasks.gold import all_gold_branches
 from rlvr.tracking.console import Console
 from rlvr.tracking.episodes import EpisodePrinter
 from rlvr.tracking.jsonl import MetricsFile
@@ -67,7 +69,8 @@ def assemble(setup: Setup, policy: HubPolicy, trackers: Trackers) -> TrainingRun
     )
     packing = Packing(layout=layout, max_tokens=memory.microbatch_tokens, columns=line_columns(policy.model), note=note)
     others = teachers(config, policy, memory.microbatch_tokens, note)
-    trainer = make_trainer(setup, policy, objective, packing, others)
+    answers = partial(all_gold_branches, setup.tasks.own, chat)
+    trainer = make_trainer(setup, policy, objective, packing, others, answers)
     metrics_file = MetricsFile(setup.folder.metrics)
     checkpoints = CheckpointSchedule(
         folder=setup.folder.checkpoints,
@@ -107,6 +110,7 @@ def make_rollouts(setup: Setup, policy: HubPolicy, engine: Sampler, chat: Chat) 
     """The rollout schedule of the run's task, in a background thread if rollouts may be stale."""
     config, background = setup.config, setup.config.rollout.max_staleness > 0
     model = ChatModel(engine=engine, chat=chat, max_context_tokens=_context(policy, engine))
+    late = late_grader(config, policy, chat, setup.tasks.own, model.max_context_tokens)
     return RolloutSchedule(
         source=RolloutSource(task=setup.tasks.own, model=model, settings=config.rollout, seed=config.seed),
         executor=Background(num_threads=torch.get_num_threads()) if background else Executor(),
@@ -115,6 +119,7 @@ def make_rollouts(setup: Setup, policy: HubPolicy, engine: Sampler, chat: Chat) 
         max_error_share=config.reward.max_error_share,
         max_staleness=config.rollout.max_staleness,
         world=setup.world,
+        late=late and late.groups,
     )
 
 
@@ -124,6 +129,7 @@ def make_trainer(
     objective: Objective,
     packing: Packing,
     others: Mapping[str, LocalTeacher | RemoteTeacher] | None = None,
+    answers: Answers | None = None,
 ) -> Trainer:
     """The trainer; it may shard the policy's weights, so make the engine first."""
     settings, world = setup.config.trainer, setup.world
@@ -136,6 +142,7 @@ def make_trainer(
         packing=packing,
         parallel=make_parallel(settings, world, bf16=bf16),
         teachers=others,
+        answers=answers,
     )
 
 
@@ -180,7 +187,9 @@ def evaluate(setup: Setup, policy: HubPolicy, engine: Sampler, rollouts: Rollout
     config, tasks, context = setup.config, setup.tasks, _context(policy, engine)
 
     def player(task: Task) -> LocalPlayer:
-        return LocalPlayer(engine=engine, chat=make_chat(config, policy, task), max_context_tokens=context)
+        chat = make_chat(config, policy, task)
+        late = late_grader(config, policy, chat, task, context)
+        return LocalPlayer(engine=engine, chat=chat, max_context_tokens=context, late=late and late.episode)
 
     found = evaluate_all(config, tasks.eval_sets, player, run=rollouts.run, world=setup.world)
     metrics = {name: value for result in found.values() for name, value in result.metrics.items()}

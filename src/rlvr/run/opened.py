@@ -79,18 +79,12 @@ class Opened:
         `answers`, one for each episode, replace the examples' own. UserError if the task does not know the format of
         its answers, or an example has none.
         """
-        from rlvr.core.value import gold_logprobs, states
-        from rlvr.tasks.gold import gold_branches
+        from rlvr.core.value import gold_logprobs
+        from rlvr.tasks.gold import all_gold_branches
 
-        pairs = [(group.example, episode) for group in groups for episode in group.episodes]
-        golds = answers or [example.answer for example, _ in pairs]
-        tools, branches = self.task.env(self.task.train_example(0)).tools, []
-        for (example, episode), gold in zip(pairs, golds, strict=True):
-            found = gold_branches(self.task, self.chat, episode, gold, states(episode, every), tools)
-            if found is None:
-                raise UserError(f"example {example.id}: has no answer whose format task={self.task.name} knows.")
-            branches.append(found)
-        return gold_logprobs(self.policy, [episode for _, episode in pairs], branches, layout=self.layout)
+        episodes = [episode for group in groups for episode in group.episodes]
+        branches = all_gold_branches(self.task, self.chat, groups, every=every, answers=answers)
+        return gold_logprobs(self.policy, episodes, branches, layout=self.layout)
 
     def resample(
         self, places: Sequence[tuple[Example, Episode, State]], count: int, *, seed: int = 0
