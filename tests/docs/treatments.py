@@ -88,7 +88,8 @@ TREATMENTS = [
     ),
     plain(r"rlvr (eval|predict) (?=.*openai:).*", needs="openai"),
     plain(r"rlvr score .*"),
-    plain(r"rlvr retrieve (?!.*--serve).*", "--retriever", "bm25"),
+    plain(r"rlvr retrieve (?!.*--(serve|decomposed)).*", "--retriever", "bm25"),
+    elsewhere(r"rlvr retrieve .*--decomposed.*", "tests/unit/retrieval/test_decomposed.py"),  # no such file is ours
     Treatment(pattern=r"rlvr retrieve (?=.*--serve).*", kind="server", more=("--retriever", "bm25")),
     # benchmark, analyze, report, export, serve
     plain(r"rlvr replay .*", "--step", "2"),  # the last one counts

@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import json
 import math
 import shlex
 from dataclasses import replace
@@ -14,7 +15,7 @@ import pytest
 import torch
 
 from rlvr.types import Completion, Episode, Example, Group, Score, StopReason, Turn
-from tests.system.harness import SMALL, pretrained, run_train
+from tests.system.harness import SMALL, Cli, pretrained, run_train
 from tests.unit.algorithms.cases import batch_of
 
 ROOT = Path(__file__).parents[2]
@@ -28,7 +29,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_an_example_trains(file: Path, model: Path, tmp_path: Path) -> None:
+def test_an_example_trains_and_is_called_healthy(file: Path, model: Path, tmp_path: Path, cli: Cli) -> None:
     tree = ast.parse(file.read_text())
     lines = (ast.get_docstring(tree) or "").splitlines()
     command = next(line.strip() for line in lines if line.strip().startswith("rlvr train "))
@@ -40,6 +41,9 @@ def test_an_example_trains(file: Path, model: Path, tmp_path: Path) -> None:
     rows = run_train(tmp_path / "run", *words).rows
     assert [row["step"] for row in rows] == [0, 1, 2]
     assert rows[1]["policy/grad_norm"] > 0
+    checks = [json.loads(line) for line in cli("doctor", tmp_path / "run", "--json").out.splitlines()]
+    assert len(checks) > 30
+    assert [check for check in checks if check["status"] == "fail"] == []
 
 
 def test_each_example_is_in_the_documentation() -> None:

@@ -165,12 +165,13 @@ def _print_decomposed(settings: RetrievalSettings, args: argparse.Namespace) -> 
     from rlvr.commands.retrieve import decomposed
     from rlvr.data.multihop_sets import Library
 
-    name = args.retriever or "bm25"
+    name, opened = args.retriever or "bm25", []
     for scope in ("paragraphs", "corpus") if args.corpus else ("paragraphs",):
         retriever = _opened(name, settings.model_copy(update={"scope": scope, "corpus": args.corpus}))
         corpus = retriever.corpus
         library = None if corpus is None else Library(corpus.documents, "title_and_text")
-        questions, notes = decomposed.read_questions(args.file, library)
+        opened.append((scope, retriever, *decomposed.read_questions(args.file, library)))
+    for scope, retriever, questions, notes in opened:
         print(f"rlvr: {name}, {scope}: {len(questions):,} questions", *notes, sep="; ", file=sys.stderr)
         lines = decomposed.lines(scope, retriever, questions)
         texts = [json.dumps({"retriever": name} | line.as_json()) for line in lines]
