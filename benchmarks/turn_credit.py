@@ -3,8 +3,8 @@
     python benchmarks/turn_credit.py [--seeds 0-4] [--prompts 2] [--group 4] [--steps 42] [--output turn_credit.jsonl]
 
 `k_hop` in one context (two and three hops) after its warm start, with batches so small that two of them hardly agree:
-the cosine between the gradients of two batches is measured too. All kinds start from the same weights and see equally many episodes. Each line of the
-output is a run; runs that it has already are not made again. Prints Markdown tables.
+the cosine between the gradients of two batches is measured too. All kinds start from the same weights and see equally
+many episodes. Each line of the output is a run; runs that it has already are not made again. Prints Markdown tables.
 """
 
 from __future__ import annotations
