@@ -39,6 +39,7 @@ from igpo import IGPO
 
 ACCURACY = "eval/k_hop/accuracy"
 SETTING = ("task.mode=flat", "task.eval_hops=[2,3]", "evaluation.num_examples=100", "tracker.console=none")
+SETTING += ("warm_start.final_worked_share=0.2", "tracker.rollouts_every=null", "trainer.checkpoint_every=null")
 NUM_BATCHES = 16  # whose gradients are compared
 
 
@@ -62,10 +63,10 @@ KINDS = {
 
 
 def run(kind: str, seed: int, args: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """One run; its accuracies by step, its rewards, and what it cost."""
+    """One run; its accuracies by step, the rewards of every step, and what it cost."""
     words = [f"seed={seed}", f"algorithm={KINDS[kind]}", f"trainer.max_steps={args.steps}", f"run_dir={folder}"]
     words += [f"rollout.prompts_per_step={args.prompts}", f"rollout.group_size={args.group}", *SETTING]
-    words += [f"evaluation.every={args.steps // 3}", "tracker.rollouts_every=null", "trainer.checkpoint_every=null"]
+    words += [f"evaluation.every={args.steps}"]
     begin = time.process_time()
     train(load_config([*words, *args.overrides], config_name="k_hop"))
     rows = read_metrics(folder / "metrics.jsonl")
@@ -73,7 +74,7 @@ def run(kind: str, seed: int, args: argparse.Namespace, folder: Path) -> dict[st
         "kind": kind,
         "seed": seed,
         "accuracies": {f"{row['step']:.0f}": row[ACCURACY] for row in rows if ACCURACY in row},
-        "reward": fmean(row["reward/mean"] for row in rows if "reward/mean" in row),
+        "rewards": [row["reward/mean"] for row in rows if "reward/mean" in row],
         "tokens": sum(row.get("policy/trained_tokens", 0.0) for row in rows),
         "cpu_s": round(time.process_time() - begin, 1),
     }
@@ -105,22 +106,28 @@ def cosine(folder: Path, prompts: int, group: int) -> float:
 
 
 def table(runs: Sequence[dict[str, Any]]) -> str:
-    steps = list(runs[0]["accuracies"])
-    head = ["", *(f"accuracy at {step}" for step in steps), "reward", "against GRPO", "better", "tokens", "CPU s"]
+    """Means and ranges over the seeds, and the mean reward of the whole run paired with GRPO's."""
+    first, last = runs[0]["accuracies"]
+    num = len(runs[0]["rewards"])
+    thirds = [slice(num * part // 3, num * (part + 1) // 3) for part in range(3)]
+    head = ["", f"accuracy at {first}", f"at {last}", *(f"reward, steps {one.start + 1}-{one.stop}" for one in thirds)]
+    head += ["mean reward", "against GRPO", "better", "tokens", "CPU s"]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
-    base = {one["seed"]: one["reward"] for one in runs if one["kind"] == "GRPO"}
+    base = {one["seed"]: fmean(one["rewards"]) for one in runs if one["kind"] == "GRPO"}
     for kind in KINDS:
         mine = [one for one in runs if one["kind"] == kind]
         if not mine:
             continue
-        cells = [spread([one["accuracies"][step] for one in mine]) for step in steps]
-        gains = [one["reward"] - base[one["seed"]] for one in mine if one["seed"] in base]
+        cells = [spread([one["accuracies"][step] for one in mine]) for step in (first, last)]
+        cells += [f"{fmean(fmean(one['rewards'][part]) for one in mine):.3f}" for part in thirds]
+        gains = [fmean(one["rewards"]) - base[one["seed"]] for one in mine if one["seed"] in base]
         against = ["", ""]
         if kind != "GRPO" and len(gains) > 1:
             error = stdev(gains) / len(gains) ** 0.5
             against = [f"{fmean(gains):+.3f} ± {error:.3f}", f"{sum(gain > 0 for gain in gains)} of {len(gains)}"]
         cost = [f"{fmean(one[name] for one in mine):,.0f}" for name in ("tokens", "cpu_s")]
-        lines.append(f"| {' | '.join([kind, *cells, spread([one['reward'] for one in mine]), *against, *cost])} |")
+        cells += [spread([fmean(one["rewards"]) for one in mine]), *against, *cost]
+        lines.append(f"| {' | '.join([kind, *cells])} |")
     return "\n".join(lines)
 
 
