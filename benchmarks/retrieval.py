@@ -42,7 +42,9 @@ CUTS = (2, 5, 10)
 class Question:
     """A question with its paragraphs, if its row has them, and the titles (MuSiQue: whole texts) of its gold."""
 
+    id: str
     text: str
+    answers: tuple[str, ...]
     gold: frozenset[str]
     paragraphs: tuple[Document, ...]
     is_complete: bool  # whether the paragraphs contain all gold
@@ -77,6 +79,8 @@ def questions(data: Path, chosen: QuestionSet, split: str) -> list[Question]:
 
 
 def _question(row: dict[str, Any]) -> Question:
+    answers = (row["answer"], *row.get("answer_aliases", ()))
+    asked = {"id": row.get("_id") or row["id"], "text": row["question"], "answers": answers}
     if "paragraphs" in row:  # MuSiQue
         found = [
             Document(id=str(entry["idx"]), title=entry["title"], text=entry["paragraph_text"])
@@ -84,14 +88,14 @@ def _question(row: dict[str, Any]) -> Question:
         ]
         supporting = [entry["is_supporting"] for entry in row["paragraphs"]]
         gold = frozenset(document.full for document, is_gold in zip(found, supporting, strict=True) if is_gold)
-        return Question(text=row["question"], gold=gold, paragraphs=tuple(found), is_complete=True)
+        return Question(**asked, gold=gold, paragraphs=tuple(found), is_complete=True)
     paragraphs = tuple(
         Document(id=str(number), title=title, text=" ".join(sentence.strip() for sentence in sentences))
         for number, (title, sentences) in enumerate(row.get("context", ()))
     )
     gold = frozenset(fact[0] for fact in row["supporting_facts"])
     is_complete = row.get("context_complete", gold <= {document.title for document in paragraphs})
-    return Question(text=row["question"], gold=gold, paragraphs=paragraphs, is_complete=is_complete)
+    return Question(**asked, gold=gold, paragraphs=paragraphs, is_complete=is_complete)
 
 
 def recall(found: Sequence[Document], question: Question, gold_is_text: bool, cut: int) -> float:

@@ -16,6 +16,7 @@ class TaskView(Protocol):
     answer_kind: ClassVar[str]  # text, number or program
     brings_verifier: ClassVar[bool]
     has_documents: ClassVar[bool]
+    rereads: ClassVar[bool]
     has_tools: ClassVar[bool]
 
     @property

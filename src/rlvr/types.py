@@ -237,6 +237,19 @@ class TraceStep:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class LateGrade:
+    """A part of a reward that depends on how likely the gold answer is to the policy.
+
+    `prompts` ask the example's question anew; `value` maps the probabilities of its answer after each (the geometric
+    mean of its tokens') to the unweighted value of the part.
+    """
+
+    weight: float
+    prompts: tuple[tuple[Message, ...], ...]
+    value: Callable[[Sequence[float]], float]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Score:
     """The reward of an episode, with one of three statuses:
 
@@ -246,7 +259,7 @@ class Score:
 
     `potentials` is empty or has one number per turn: the potential before it. Algorithms with token returns use them
     for reward shaping, which keeps the optimal policy (`algorithms/advantages.py`). `trace` shows how the answer
-    was reached.
+    was reached. `late` has the parts that only the policy can grade, by name: they are not in `value` and `parts` yet.
     """
 
     value: float
@@ -255,6 +268,7 @@ class Score:
     diagnostics: Mapping[str, float | str] = field(default_factory=dict)
     potentials: tuple[float, ...] = ()
     trace: tuple[TraceStep, ...] = ()
+    late: Mapping[str, LateGrade] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -64,7 +64,7 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--retriever",
         metavar="R",
-        help="retriever of search tasks: bm25, semantic[/MODEL], hybrid, golden, rerank or search",
+        help="retriever of search tasks: bm25, filtered, semantic[/MODEL], hybrid, golden, rerank or search",
     )
     add_set(parser)
     parser.add_argument(

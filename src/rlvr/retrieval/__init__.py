@@ -1,1 +1,1 @@
-"""Document retrieval: BM25, embeddings, hybrid, an oracle, and services."""
+"""Document retrieval: BM25, features, embeddings, hybrid, an oracle, and services."""

@@ -34,11 +34,11 @@ class Bm25Index(Index):
 
     def __init__(self, documents: Sequence[Document], *, split: Callable[[str], list[str]], bm25: Any) -> None:
         super().__init__(documents)
-        self._split, self._bm25 = split, bm25  # bm25s.BM25
+        self.split, self._bm25 = split, bm25  # bm25s.BM25
 
     def scores(self, query: str) -> Scores:
         vocabulary = self._bm25.vocab_dict
-        ids = [vocabulary[word] for word in self._split(query) if word in vocabulary]
+        ids = [vocabulary[word] for word in self.split(query) if word in vocabulary]
         return self._bm25.get_scores_from_ids(ids) if ids else np.zeros(len(self.documents), dtype=np.float32)
 
 
@@ -77,7 +77,8 @@ class Bm25(IndexRetriever):
         return Bm25Index(corpus.documents, split=self._split, bm25=bm25)
 
     def _split(self, text: str) -> list[str]:
-        return [self._stem(word) for word in words(text, self.retrieval)]
+        stem = self._stem  # a private attribute of a pydantic model: slow to look up
+        return [stem(word) for word in words(text, self.retrieval)]
 
     def _counted(self, documents: Sequence[Document], on_progress: Callable[[int, int], None] | None = None) -> Any:
         vocabulary: dict[str, int] = {}

@@ -28,9 +28,9 @@ class RetrievalSettings(Settings):
         "folder of corpus indexes; null: ~/.cache/rlvr, or XDG_CACHE_HOME",
         only_if="scope == 'corpus' and corpus is not None",
     )
-    stem: bool = _read_by("bm25 and hybrid", "stem", True, "Snowball stems of English words")
+    stem: bool = _read_by("bm25, hybrid and filtered", "stem", True, "Snowball stems of English words")
     remove_stop_words: bool = _read_by(
-        "bm25 and hybrid", "remove_stop_words", True, "leave out Lucene's English stop words"
+        "bm25, hybrid and filtered", "remove_stop_words", True, "leave out Lucene's English stop words"
     )
     rerank_url: Text | None = _read_by("rerank", "rerank_url", None, "address of the service; null: RERANK_API_URL")
     search_url: Text | None = _read_by(

@@ -13,7 +13,7 @@ from pydantic import Field
 from rlvr.errors import ConfigError, UserError
 from rlvr.run_view import RunView, TaskView
 from rlvr.settings import Component, setting
-from rlvr.types import Attempt, Score
+from rlvr.types import Attempt, LateGrade, Score
 
 AtMostRight = Annotated[float, Field(le=1)]
 Status = Literal["scored", "invalid", "error"]
@@ -38,13 +38,14 @@ class Grade:
     """The unweighted result of a reward part: `Grade(value=1.0)`, `Grade(value=0.0, status="invalid")`.
 
     The statuses are those of `Score`. `error`: the part itself failed, `value` is NaN, and `message` is a countable
-    reason (`timed out after 5 s`); `bad_data`: the example is at fault.
+    reason (`timed out after 5 s`); `bad_data`: the example is at fault. `late`: only the policy can say the value.
     """
 
     value: float
     status: Status = "scored"
     message: str = ""
     bad_data: bool = False
+    late: LateGrade | None = None
 
     @classmethod
     def failed(cls, message: str, *, bad_data: bool = False) -> Grade:
@@ -71,6 +72,7 @@ class Part(Component, ABC):
         needs_markers: reads the markers around reasoning and solution.
         needs_metadata: only scores examples with the metadata of a certain task.
         preload: modules imported in the worker process before it grades; the deadline starts afterwards.
+        needs_policy: its grades are `late`: added to the score of an episode once the policy has read them.
         reads_answer: reads the whole completion, or the place that `prompt.answer_in` names, as one answer.
         scores, instead: descriptions of the tasks it `suits`, and of the parts for other tasks.
     """
@@ -81,6 +83,7 @@ class Part(Component, ABC):
     needs_markers: ClassVar[bool] = False
     needs_metadata: ClassVar[bool] = False
     preload: ClassVar[tuple[str, ...]] = ()
+    needs_policy: ClassVar[bool] = False
     reads_answer: ClassVar[bool] = False
     scores: ClassVar[str] = "any task"
     instead: ClassVar[str] = "another type"
@@ -116,6 +119,11 @@ class Part(Component, ABC):
             raise ConfigError(
                 f"reward: a part of type {self.name} scores {self.scores}, not task={run.task.name}; use "
                 f"{self.instead}."
+            )
+        if self.needs_policy and run.is_trained and run.trainer.strategy == "fsdp2":
+            raise ConfigError(
+                f"trainer.strategy=fsdp2: the reward has a part of type {self.name}, which reads with the whole policy "
+                "on each process; set trainer.strategy=ddp."
             )
         if self.needs_markers and run.prompt.answer_in != "solution":
             raise ConfigError(

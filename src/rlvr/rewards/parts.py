@@ -29,7 +29,7 @@ from rlvr.rewards.extract import AnswerFormat
 from rlvr.rewards.metrics import NO_ANSWER, Metric
 from rlvr.rewards.sandbox import CallResult, Sandbox, packed
 from rlvr.rewards.settings import RewardSettings
-from rlvr.types import Attempt, Example, GradedAnswer, Score, StopReason, TurnText
+from rlvr.types import Attempt, Example, GradedAnswer, LateGrade, Score, StopReason, TurnText
 
 NEEDED = "must return one finite number, or None for a completion that it cannot read"
 
@@ -53,6 +53,7 @@ class PartsVerifier:
 
     - `error` (value NaN) if any part failed: the sum is unknown.
     - else `invalid` if any part could not read the completion; the value is still the weighted sum.
+    - `late`: parts that only the policy can grade.
     - diagnostics: `error`, a sentence that names the failed parts; messages of other parts under their names.
     """
 
@@ -105,9 +106,13 @@ class PartsVerifier:
 
     def _score(self, grades: Mapping[str, Grade]) -> Score:
         values: dict[str, float] = {}
+        late: dict[str, LateGrade] = {}
         messages, errors, status = {}, [], "scored"
         for name in self.parts:
             grade = grades[name]
+            if grade.late is not None:
+                late[name] = replace(grade.late, weight=self.parts[name].weight)
+                continue
             if grade.status == "error":
                 errors.append(f"{name}: {grade.message or 'no message'}")
                 continue
@@ -119,8 +124,8 @@ class PartsVerifier:
         if errors:
             messages["error"] = "; ".join(errors)
             return Score(value=math.nan, status="error", parts=values, diagnostics=messages)
-        value = sum([part.weight * values[name] for name, part in self.parts.items()])
-        return Score(value=value, status=status, parts=values, diagnostics=messages)
+        value = sum([self.parts[name].weight * value for name, value in values.items()])
+        return Score(value=value, status=status, parts=values, diagnostics=messages, late=late)
 
 
 class PartRunner:

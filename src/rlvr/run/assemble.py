@@ -26,6 +26,7 @@ from rlvr.models.layout import choose_layout
 from rlvr.models.loading import value_head
 from rlvr.models.policy import HubPolicy
 from rlvr.run.evaluate_sets import evaluate_all
+from rlvr.run.late import late_grader
 from rlvr.run.memory import agreed, plan_run
 from rlvr.run.policies import Sampler, Setup, make_engine
 from rlvr.run.ranks import note_of_rank
@@ -109,6 +110,7 @@ def make_rollouts(setup: Setup, policy: HubPolicy, engine: Sampler, chat: Chat) 
     """The rollout schedule of the run's task, in a background thread if rollouts may be stale."""
     config, background = setup.config, setup.config.rollout.max_staleness > 0
     model = ChatModel(engine=engine, chat=chat, max_context_tokens=_context(policy, engine))
+    late = late_grader(config, policy, chat, setup.tasks.own, model.max_context_tokens)
     return RolloutSchedule(
         source=RolloutSource(task=setup.tasks.own, model=model, settings=config.rollout, seed=config.seed),
         executor=Background(num_threads=torch.get_num_threads()) if background else Executor(),
@@ -117,6 +119,7 @@ def make_rollouts(setup: Setup, policy: HubPolicy, engine: Sampler, chat: Chat) 
         max_error_share=config.reward.max_error_share,
         max_staleness=config.rollout.max_staleness,
         world=setup.world,
+        late=late and late.groups,
     )
 
 
@@ -184,7 +187,9 @@ def evaluate(setup: Setup, policy: HubPolicy, engine: Sampler, rollouts: Rollout
     config, tasks, context = setup.config, setup.tasks, _context(policy, engine)
 
     def player(task: Task) -> LocalPlayer:
-        return LocalPlayer(engine=engine, chat=make_chat(config, policy, task), max_context_tokens=context)
+        chat = make_chat(config, policy, task)
+        late = late_grader(config, policy, chat, task, context)
+        return LocalPlayer(engine=engine, chat=chat, max_context_tokens=context, late=late and late.episode)
 
     found = evaluate_all(config, tasks.eval_sets, player, run=rollouts.run, world=setup.world)
     metrics = {name: value for result in found.values() for name, value in result.metrics.items()}

@@ -16,6 +16,7 @@ from rlvr.models.policy import HubPolicy
 from rlvr.models.settings import PretrainedModel
 from rlvr.places import ENDPOINT
 from rlvr.progress import progress
+from rlvr.run.late import late_grader, refuse_late
 from rlvr.run.policies import set_threads
 from rlvr.run.sources import weights_of
 from rlvr.run.tasks import Tasks, context_tokens, make_chat, open_tasks
@@ -58,10 +59,13 @@ class Inference:
     def player(self, task: Task) -> Player:
         model = self.loaded.model
         if isinstance(model, Endpoint):
+            refuse_late(self.config, task)
             return EndpointPlayer(endpoint=model, stop_words=tuple(task.stop_words))
         assert self.engine is not None
         chat = make_chat(self.config, model, task)
-        return LocalPlayer(engine=self.engine, chat=chat, max_context_tokens=self.engine.max_context_tokens)
+        context = self.engine.max_context_tokens
+        late = late_grader(self.config, model, chat, task, context)
+        return LocalPlayer(engine=self.engine, chat=chat, max_context_tokens=context, late=late and late.episode)
 
 
 @contextmanager

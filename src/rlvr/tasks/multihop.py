@@ -12,7 +12,7 @@ Each episode has its own documents, search and notes (`Notes`); shared objects a
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rlvr.data.multihop_sets import Library
@@ -28,7 +28,7 @@ from rlvr.rewards.multihop import QaState, Rules, final_answer, official_scores,
 from rlvr.rewards.text import golds_of
 from rlvr.tasks.prompting import DOCUMENTS
 from rlvr.tasks.tool_play import ToolEnvironments
-from rlvr.types import Attempt, Example, GradedAnswer
+from rlvr.types import Attempt, Example, GradedAnswer, Message
 
 if TYPE_CHECKING:
     from rlvr.tasks.base import Functions
@@ -49,6 +49,7 @@ class Notes(QaState):
     library: Library | None
     wanted: Mapping[Hashable, str]
     search: Search
+    question: tuple[Message, ...]  # the first prompt
 
     def find(self, name: str) -> Document | None:
         return self.documents.get(name) or (self.library.get(name) if self.library is not None else None)
@@ -65,6 +66,15 @@ class Notes(QaState):
     @property
     def distractors(self) -> Sequence[str]:
         return [document.title for document in self.documents.values() if document.id not in self.support]
+
+    def reading(self, ids: Sequence[str]) -> tuple[Message, ...] | None:
+        """The first prompt with only these documents below it; None if one does not exist."""
+        found = [self.find(name) for name in ids]
+        if None in found:
+            return None
+        *before, last = self.question
+        shown = "\n\n".join([last.content, *(render(document) for document in found if document is not None)])
+        return (*before, replace(last, content=shown))
 
     def title(self, name: str) -> str:
         document = self.find(name)
@@ -207,6 +217,7 @@ class MultiHopEnvs(ToolEnvironments):
             library=self._library,
             wanted=about.get("wanted", {}),
             search=self._retriever.over(documents, tuple(support)),
+            question=example.messages,
         )
 
 

@@ -48,6 +48,7 @@ class MultiHopSettings(RowSettings):
     reward = "musique"
     has_tools: ClassVar[bool] = True
     has_documents: ClassVar[bool] = True
+    rereads: ClassVar[bool] = True
     shows_calls: ClassVar[bool] = False
     train_key: ClassVar[str] = "train_sets"
     eval_key: ClassVar[str] = "eval_sets"

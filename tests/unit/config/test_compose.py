@@ -49,6 +49,7 @@ NEEDS = {  # other settings that a choice needs
     **{f"{group}={name}": QA for group in ("reward", "prompt") for name in ("musique", "hotpotqa", "wiki2")},
     **{f"reward={name}": QA for name in ("musique_spec", "musique_later")},
     **{f"{group}=two_hop": ("task=two_hop",) for group in ("reward", "prompt")},
+    "reward=keep_one": ("task=keep_one",),
     "sampler=by_tag": ("sampler.weights={1_operators: 2}",),
     "algorithm=distill": ("algorithm.teacher=other",),
     "prompt=musique_tags": (*QA, "task.tools=[retrieve_documents,get_document]"),

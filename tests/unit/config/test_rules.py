@@ -118,7 +118,7 @@ HF task=gsm8k reward.timeout_s=3.0 -> a part or a metric that runs in a separate
 HF task=gsm8k task.path=GSM8K task.subset=socratic -> a repository with several configurations
 HF task=jsonl task.path=x task.eval_path=y task.eval_share=0.3 -> task.eval_path=null
 QA task.hops=[3] task.curriculum=hops -> several numbers of hops
-QA task.retriever=semantic task.retrieval.stem=false -> task.retriever=bm25 or hybrid
+QA task.retriever=semantic task.retrieval.stem=false -> task.retriever=bm25, hybrid or filtered
 QA task.retrieval.corpus=c.jsonl -> task.retrieval.scope == corpus
 QA CORPUS task.noise_rate=0.5 -> task.retrieval.scope == paragraphs
 algorithm.kl_estimator=k1 -> algorithm.kl_coef > 0

@@ -314,6 +314,33 @@ def test_pitfall_26_a_hard_stop_does_not_wait_for_the_engine(
     user.join(60)
 
 
+def test_scores_are_completed_before_anything_reads_them() -> None:
+    """A group is dead by its complete scores, and replacements are completed too."""
+    seen: list[list[str]] = []
+
+    def late(groups: list[Group]) -> list[Group]:
+        seen.append([group.example.id for group in groups])
+        scores = [[Score(value=float(len(seen) + number)) for number, _ in enumerate(g.episodes)] for g in groups]
+        return [
+            replace(g, episodes=tuple(replace(e, score=s) for e, s in zip(g.episodes, of_one, strict=True)))
+            for g, of_one in zip(groups, scores, strict=True)
+        ]
+
+    made, _ = schedule(refills=1, late=late)
+    (rollouts,) = batches(made)
+    assert seen == [["0", "1", "2"]]
+    assert rollouts.num_refilled == 0
+    assert [[e.score.value for e in group.episodes] for group in rollouts.groups] == [[1.0, 2.0]] * 3
+
+    def equal(groups: list[Group]) -> list[Group]:
+        return [replace(late([g])[0], episodes=g.episodes[:1] * 2) for g in groups]
+
+    seen.clear()
+    made, _ = schedule(refills=1, late=equal)
+    batches(made)
+    assert seen == [["0"], ["1"], ["2"], ["3"], ["4"], ["5"]]
+
+
 def test_what_is_still_dead_after_the_last_round_is_dropped() -> None:
     made, _ = schedule(refills=0)
     rollouts = batches(made)[0]

@@ -58,7 +58,7 @@ def failed(found: Grade | Score, message: str = "") -> bool:
 
 def run(answer_in: str = "solution", **task: object) -> Any:
     """What a part's `check_run` reads of a run."""
-    about = {"name": "mine", "answer_kind": "text", "brings_verifier": False, "has_documents": False}
+    about = {"name": "mine", "answer_kind": "text", "brings_verifier": False, "has_documents": False, "rereads": False}
     return SimpleNamespace(prompt=SimpleNamespace(answer_in=answer_in), task=SimpleNamespace(**(about | task)))
 
 

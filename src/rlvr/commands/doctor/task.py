@@ -68,7 +68,7 @@ def gold_scores_full(patient: Patient) -> Check:
     for example, turns in golds:
         score = _played(patient, example, turns).score
         low = {name: value for name, value in score.parts.items() if name in ours and value < 1}
-        if score.status != "scored" or score.value <= 0 or low:
+        if score.status != "scored" or (score.value <= 0 and not score.late) or low:
             why = score.diagnostics.get("error") or low or score.status
             bad.append(
                 {

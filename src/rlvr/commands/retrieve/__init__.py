@@ -28,7 +28,7 @@ optional "title" and "id". Its indexes are cached and rebuilt when the file chan
 With --decomposed it is a file of questions with their decompositions, as MuSiQue's: prints the recall of gold
 sub-questions with and without the answers between them, beside the whole question and controls."""
 EXAMPLE = """examples:
-  rlvr retrieve corpus.jsonl.gz --query "Where was Marie Curie born?"     results of bm25, semantic and hybrid
+  rlvr retrieve corpus.jsonl.gz --query "Where was Marie Curie born?"     results of every retriever
   rlvr retrieve corpus.jsonl.gz --query "Marie Curie" --retriever bm25 --top-n 10 --json
   rlvr retrieve corpus.jsonl.gz --serve --retriever hybrid --port 8931    POST /search and /rerank, docs/retrieval.md
   rlvr retrieve musique/dev.jsonl.gz --decomposed --corpus musique/corpus.jsonl.gz
@@ -55,8 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--retriever",
         metavar="R",
-        help="bm25, semantic[/MODEL], hybrid[/MODEL], or your own, my_search:Elastic; default: all installed ones with "
-        "--query, else bm25",
+        help="bm25, filtered, semantic[/MODEL], hybrid[/MODEL], or your own, my_search:Elastic; default: all installed "
+        "ones with --query, else bm25",
     )
     add_config_dir(parser)
     add_set(parser, "a field of your own retriever", "task.retrieval.own.width=4")

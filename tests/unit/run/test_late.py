@@ -1,0 +1,121 @@
+"""Late parts: the policy's own forward passes, one prompt at a time, give the values."""
+
+import asyncio
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from rlvr.chat.rendering import Chat
+from rlvr.commands.doctor.patient import Scripted
+from rlvr.config import Config
+from rlvr.config.compose import load_config
+from rlvr.core.episode import ChatModel, run_episode
+from rlvr.errors import ConfigError, UserError
+from rlvr.models.policy import HubPolicy
+from rlvr.models.scratch import build_model, build_tokenizer
+from rlvr.run.late import LateGrader, late_grader, refuse_late
+from rlvr.run.tasks import make_chat, open_tasks
+from rlvr.tasks.base import Task
+from rlvr.types import Episode, Example, Group, SamplingParams
+
+SMALL = ("task.num_facts=4", "model.init_std=0.3")
+
+
+class Opened:
+    def __init__(self, *overrides: str) -> None:
+        self.config: Config = load_config([*SMALL, *overrides], config_name="keep_one")
+        with open_tasks(self.config, "llama", {}) as tasks:
+            self.task: Task = tasks.own
+        assert self.task.vocabulary is not None
+        tokenizer = build_tokenizer(self.task.vocabulary)
+        settings: Any = self.config.model
+        self.policy = HubPolicy(model=build_model(settings, tokenizer, seed=0).eval(), tokenizer=tokenizer)
+        self.chat: Chat = make_chat(self.config, self.policy, self.task)
+
+    def grader(self, room: int = 96) -> LateGrader:
+        found = late_grader(self.config, self.policy, self.chat, self.task, room)
+        assert found is not None
+        return found
+
+    def played(self, example: Example, *kept: str) -> Episode:
+        """An episode that keeps these and answers e0."""
+        said = (f"<call> keep e0 {' '.join(kept)} </call>", "<ans> e0 </ans> <eoe>")
+        completions = [self.chat.encode_completion(text) for text in said]
+        model = ChatModel(engine=Scripted(completions), chat=self.chat, max_context_tokens=10**9)
+        params = SamplingParams(max_tokens=99, stop_ids=self.chat.stop_ids, seed=0)
+        env = self.task.env(example)
+        return asyncio.run(run_episode(example, env, model, lambda turn: params, sample_index=0, seed=0))
+
+    def probability(self, example: Example, *kept: str) -> float:
+        """Of the gold, by a pass over this prompt alone."""
+        facts = [f"{name} {r} {s} {o}" for name, (s, r, o) in example.metadata["facts"].items() if name in kept]
+        subject, relation, _ = example.metadata["asked"]
+        text = " ".join([*facts, f"<q> what {relation} {subject} <ans>"])
+        tokenizer: Any = self.policy.tokenizer
+        with torch.no_grad():
+            logits = self.policy.model(torch.tensor([tokenizer(text)["input_ids"]])).logits[0, -1]
+        return float(torch.softmax(logits, -1)[tokenizer.convert_tokens_to_ids(example.answer)])
+
+
+OPENED = Opened()
+
+
+def test_the_value_is_that_of_forward_passes_one_by_one() -> None:
+    example = OPENED.task.train_example(0)
+    first, second = [name for name in example.metadata["facts"]][:2]
+    episodes = [OPENED.played(example, *kept) for kept in ((first,), (first, second), (second, first), ("e1",), ())]
+    assert [set(one.score.late) for one in episodes] == [{"evidence"}] * 3 + [set()] * 2
+    (group,) = OPENED.grader().groups([Group(example=example, episodes=tuple(episodes))])
+    none, one, other, both = (OPENED.probability(example, *kept) for kept in ((), (first,), (second,), (first, second)))
+    expected = [max(0.0, one - none), (max(0.0, both - other) + max(0.0, both - one)) / 2]
+    found = [episode.score.parts["evidence"] for episode in group.episodes]
+    assert found == pytest.approx([*expected, found[2], 0.0, 0.0], abs=1e-6)
+    assert found[1] == pytest.approx(found[2], abs=1e-6)  # the context has the order of the facts
+    assert max(expected) > 1e-4
+    for before, episode in zip(episodes, group.episodes, strict=True):
+        assert episode.score.late == {}
+        assert episode.score.value == pytest.approx(before.score.value + episode.score.parts["evidence"])
+        assert episode.score.status == before.score.status
+        assert replace(episode, score=before.score) == before
+    alone = OPENED.grader().episode(example, episodes[1]).score.parts["evidence"]
+    assert alone == pytest.approx(found[1], abs=1e-6)
+
+
+def test_the_weight_is_that_of_the_part() -> None:
+    half = Opened("reward.parts.evidence.weight=0.5")
+    example = half.task.train_example(0)
+    score = half.grader().episode(example, half.played(example, *example.metadata["facts"])).score
+    assert score.value == pytest.approx(0.5 * score.parts["evidence"])
+
+
+def test_a_prompt_that_does_not_fit_and_a_broken_policy_are_errors_and_no_zeros() -> None:
+    example = OPENED.task.train_example(0)
+    episode = OPENED.played(example, *example.metadata["facts"])
+    short = OPENED.grader(room=12).episode(example, episode).score
+    broken = Opened()
+    grader = broken.grader()
+    torch.nn.init.constant_(broken.policy.model.get_output_embeddings().weight, math.nan)
+    for score in (short, grader.episode(example, episode).score):
+        assert score.status == "error"
+        assert math.isnan(score.value)
+        assert str(score.diagnostics["error"]).startswith("evidence: a prompt to read is longer")
+        assert score.parts == {"correct": 0.0}
+
+
+def test_without_such_a_part_nothing_is_read() -> None:
+    plain = Opened("reward=two_hop")
+    assert late_grader(plain.config, plain.policy, plain.chat, plain.task, 96) is None
+    refuse_late(plain.config, plain.task)
+
+
+def test_an_endpoint_is_refused_in_one_sentence() -> None:
+    with pytest.raises(UserError, match=r"^reward.parts.evidence: needs the probabilities .*evidence=null\.$"):
+        refuse_late(OPENED.config, OPENED.task)
+
+
+def test_sharded_weights_are_refused_in_one_sentence() -> None:
+    with pytest.raises(ConfigError, match=r"^trainer.strategy=fsdp2: .* type evidence.*trainer.strategy=ddp\.$"):
+        load_config(["trainer.strategy=fsdp2"], config_name="keep_one")
