@@ -38,18 +38,29 @@ class LateGrader:
     def episode(self, example: Example, episode: Episode) -> Episode:
         return self._graded(example, episode, self._known([(example, episode)]))
 
+    def probabilities(self, example: Example, late: LateGrade) -> list[float]:
+        """Of the example's answer after each prompt of `late`."""
+        branches = self._branches(example, late)
+        known = self._read(branches)
+        return [known[branch] for branch in branches]
+
     def _known(self, pairs: Sequence[tuple[Example, Episode]]) -> dict[Branch, float]:
         """The probability of the gold after each prompt, computed once for equal prompts."""
-        branches = {
-            branch: 0.0
-            for example, episode in pairs
-            for late in episode.score.late.values()
-            for branch in self._branches(example, late)
-        }
-        fitting = [one for one in branches if len(one.prompt_ids) + len(one.ids) <= self.max_context_tokens]
+        return self._read(
+            [
+                branch
+                for example, episode in pairs
+                for late in episode.score.late.values()
+                for branch in self._branches(example, late)
+            ]
+        )
+
+    def _read(self, branches: Sequence[Branch]) -> dict[Branch, float]:
+        different = dict.fromkeys(branches, math.nan)
+        fitting = [one for one in different if len(one.prompt_ids) + len(one.ids) <= self.max_context_tokens]
         found = branch_logprobs(self.policy, fitting, layout=self.layout)
         means = {one: math.exp(value / len(one.counted)) for one, value in zip(fitting, found, strict=True)}
-        return {branch: means.get(branch, math.nan) for branch in branches}
+        return different | means
 
     def _branches(self, example: Example, late: LateGrade) -> list[Branch]:
         tools = self.task.env(example).tools

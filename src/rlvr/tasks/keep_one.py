@@ -1,8 +1,8 @@
 """Which of nine facts does the question need? The policy chooses before it reads.
 
-    d0 e9 r2 e1 . d1 e7 r3 e4 . d2 e2 r3 e5 . ... <q> which e7 r3       what a search returned
+    r2 d0 e9 e1 r3 d1 e7 e4 r3 d2 e2 e5 ... <q> which r3 e7     what a search returned: d1 says that e7 r3 e4
     <call> keep e7 d1 </call>
-    d1 e7 r3 e4 . <q> what e7 r3                                        a fresh context with what was kept
+    r3 d1 e7 e4 <q> what r3 e7                                  a fresh context with what was kept
     <ans> e4 </ans> <eoe>
 
 A model that has learnt to read few facts answers wrongly among many. Every example draws its own facts, about different
@@ -256,7 +256,7 @@ class KeepOneTask(WordsTask):
         return self._messages(facts, WHAT, asked)
 
     def _text(self, facts: Mapping[str, Fact]) -> str:
-        return " ".join(f"{name} {relation} {subject} {found}" for name, (subject, relation, found) in facts.items())
+        return " ".join(f"{relation} {name} {subject} {found}" for name, (subject, relation, found) in facts.items())
 
     def _question(self, ask: str, fact: Fact) -> str:
         return f"{ASK} {ask} {fact[1]} {fact[0]}"

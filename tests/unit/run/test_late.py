@@ -21,7 +21,7 @@ from rlvr.run.tasks import make_chat, open_tasks
 from rlvr.tasks.base import Task
 from rlvr.types import Episode, Example, Group, SamplingParams
 
-SMALL = ("task.num_facts=4", "model.init_std=0.3")
+SMALL = ("task.num_facts=4", "task.easy_examples=0", "model.init_std=0.3")
 
 
 class Opened:
@@ -51,7 +51,7 @@ class Opened:
 
     def probability(self, example: Example, *kept: str) -> float:
         """Of the gold, by a pass over this prompt alone."""
-        facts = [f"{name} {r} {s} {o}" for name, (s, r, o) in example.metadata["facts"].items() if name in kept]
+        facts = [f"{r} {name} {s} {o}" for name, (s, r, o) in example.metadata["facts"].items() if name in kept]
         subject, relation, _ = example.metadata["asked"]
         text = " ".join([*facts, f"<q> what {relation} {subject} <ans>"])
         tokenizer: Any = self.policy.tokenizer
