@@ -70,7 +70,6 @@ def _contributions(run: Any, grader: LateGrader, example: Example) -> list[float
     env: Any = run.task.env(example)
     ids = tuple(example.metadata["facts"])
     late = late_evidence(env._found, ids, context_size=3, num_contexts=2, seed=example.id)
-    assert late is not None
     assert isinstance(late.value, Contributions)
     return late.value.each(grader.probabilities(example, late))
 

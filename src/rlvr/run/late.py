@@ -111,7 +111,9 @@ def refuse_late(config: Config, task: Task) -> None:
 def _with_part(score: Score, name: str, weight: float, value: float) -> Score:
     """The score with one more part; an error if its value is no finite number."""
     if math.isfinite(value):
-        return replace(score, value=score.value + weight * value, parts={**score.parts, name: value})
+        facts = {**score.diagnostics, name: value}
+        parts = {**score.parts, name: value}
+        return replace(score, value=score.value + weight * value, parts=parts, diagnostics=facts)
     said = f"{name}: a prompt to read is longer than the model's context, or the policy's probabilities are not finite"
     before = score.diagnostics.get("error")
     diagnostics = {**score.diagnostics, "error": f"{before}; {said}" if before else said}
