@@ -121,9 +121,9 @@ class KeepOne(WordsSettings):
     num_relations: int = setting(6, "different relations", ge=1)
     easy_examples: NonNegativeInt = setting(0, f"first examples of the training stream, with 1 to {FEW} facts")
     keep_share: Share = setting(
-        0.2,
-        f"share of the warm start's demonstrations that keep one fact; others answer all questions about 1 to {FEW} "
-        "facts. A share worked_share of those that keep one keep the right one, others any",
+        0.35,
+        f"share of the warm start's demonstrations that keep facts among num_facts; others keep, and answer, among 1 "
+        f"to {FEW}. Of the calls a share worked_share keeps the right fact, others the first",
     )
     held_out_share: HeldOutShare = setting(
         0.2, "share of all facts, chosen by hash, that is never asked for in training"
@@ -186,19 +186,18 @@ class KeepOneTask(WordsTask):
 
     def demonstration(self, index: int, worked_share: float) -> tuple[str, ...]:
         """Few facts, and for each of them in any order a call that keeps one, an answer, and the answer without marks,
-        which is learnt first. Of the calls a share `worked_share` keeps the right fact, others the first."""
+        which is learnt first; or many facts, and calls only. Of the calls a share `worked_share` keeps the right fact, others the first."""
         rng = random.Random(derive_seed(self._seed, "keep_one", "demonstration", index))
         many, worked = rng.random() < self._settings.keep_share, rng.random() < worked_share
-        facts, asked = self._facts(rng, self._settings.num_facts if many else 1 + index % FEW)
+        facts, _ = self._facts(rng, self._settings.num_facts if many else 1 + index % FEW)
         first, said = next(iter(facts)), []
-        for name, fact in facts.items():
-            subject, relation, found = fact
+        for name in rng.sample([*facts], min(FEW, len(facts))):
+            subject, relation, found = fact = facts[name]
             call = f"{CALL} {self._tool.name} {subject} {name if worked else first} {CALL_END}"
+            said.append((self._question(WHICH, fact), call))
             if not many:
                 answer = f"{self.answered(found)} {END}"
                 said += [(self._question(WHAT, fact), answer), (f"{relation} {subject}", found)]
-            if not many or fact == asked:
-                said.append((self._question(WHICH, fact), call))
         rng.shuffle(said)
         (opening, answer), *rest = said
         return (f"{self._text(facts)} {opening}", answer, *(part for pair in rest for part in pair))
