@@ -42,6 +42,8 @@ class Shop(ExamplesTask):
     num_questions: PositiveInt = setting(2000, "questions in all; a tenth is held out (task.eval_share)")
     max_price: PositiveInt = setting(9, "the highest price")
 
+    # for other held-out examples, e.g. higher prices, write a method eval_examples(self) as this one: nothing of it is
+    # trained on
     def examples(self) -> Iterator[dict[str, Any]]:
         draw = random.Random(0)  # each call must yield the same
         for customer in range(self.num_questions):

@@ -88,10 +88,12 @@ TREATMENTS = [
     ),
     plain(r"rlvr (eval|predict) (?=.*openai:).*", needs="openai"),
     plain(r"rlvr score .*"),
-    plain(r"rlvr retrieve (?!.*--serve).*", "--retriever", "bm25"),
+    plain(r"rlvr retrieve (?!.*--(serve|decomposed)).*", "--retriever", "bm25"),
+    elsewhere(r"rlvr retrieve .*--decomposed.*", "tests/unit/retrieval/test_decomposed.py"),  # no such file is ours
     Treatment(pattern=r"rlvr retrieve (?=.*--serve).*", kind="server", more=("--retriever", "bm25")),
     # benchmark, analyze, report, export, serve
     plain(r"rlvr replay .*", "--step", "2"),  # the last one counts
+    plain(r"rlvr explain .*", "--step", "2", "--episodes", "8"),
     plain(r"rlvr (benchmark|analyze|report) (?!.*--retrievers).*"),
     plain(r"rlvr benchmark (?=.*--retrievers).*", *SHORT, latest="musique"),
     plain(r"rlvr export (?!.*(--merge|--push)).*", "--overwrite"),

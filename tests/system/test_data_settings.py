@@ -237,6 +237,14 @@ TASK = [
         ("held_out_share", 0.2, 0.5, held_out),
         ("max_turns", 4, 3, lambda task: task.env(first(task)).max_turns),
     ),
+    *of(
+        ("task=meta",),
+        ("num_relations", 4, 3, lambda task: task.vocabulary),
+        ("num_entities", 20, 5, question),
+        ("max_supports", 4, 2, max_words),
+        ("demonstrated_supports", 8, 5, lambda task: task.demonstration(1, 0.0)),
+        ("shuffled_supports", "false", "true", question),
+    ),
     *of(("task=mix",), ("parts", "{gsm8k: 1, finqa: 1}", "{gsm8k: 3, finqa: 1}", of_tasks)),
 ]  # fmt: skip
 

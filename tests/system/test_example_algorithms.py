@@ -2,7 +2,10 @@
 
 import ast
 import importlib
+import json
+import math
 import shlex
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from statistics import fmean
@@ -11,8 +14,8 @@ from typing import Any
 import pytest
 import torch
 
-from rlvr.types import Episode, Example, Group, Score, StopReason
-from tests.system.harness import SMALL, pretrained, run_train
+from rlvr.types import Completion, Episode, Example, Group, Score, StopReason, Turn
+from tests.system.harness import SMALL, Cli, pretrained, run_train
 from tests.unit.algorithms.cases import batch_of
 
 ROOT = Path(__file__).parents[2]
@@ -26,7 +29,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_an_example_trains(file: Path, model: Path, tmp_path: Path) -> None:
+def test_an_example_trains_and_is_called_healthy(file: Path, model: Path, tmp_path: Path, cli: Cli) -> None:
     tree = ast.parse(file.read_text())
     lines = (ast.get_docstring(tree) or "").splitlines()
     command = next(line.strip() for line in lines if line.strip().startswith("rlvr train "))
@@ -38,6 +41,9 @@ def test_an_example_trains(file: Path, model: Path, tmp_path: Path) -> None:
     rows = run_train(tmp_path / "run", *words).rows
     assert [row["step"] for row in rows] == [0, 1, 2]
     assert rows[1]["policy/grad_norm"] > 0
+    checks = [json.loads(line) for line in cli("doctor", tmp_path / "run", "--json").out.splitlines()]
+    assert len(checks) > 30
+    assert [check for check in checks if check["status"] == "fail"] == []
 
 
 def test_each_example_is_in_the_documentation() -> None:
@@ -107,3 +113,37 @@ def test_gdpo_normalizes_each_part() -> None:
     found = algorithm.advantages(batch, torch.zeros(4, 1).double(), batch.loss_mask).advantages[:, 0]
     assert found[0].item() == pytest.approx(found[1].item(), abs=1e-3)
     assert found[2] > 1 > 0 > found[3]
+
+
+def of_turns(reward: float, *prompts: int) -> Episode:
+    """An episode with turns of one token, each behind a prompt of one token."""
+    completion = Completion(
+        token_ids=(9,),
+        behavior_logprobs=(0.0,),
+        sampling_logprobs=(0.0,),
+        stop_reason=StopReason.STOP,
+        policy_version=0,
+    )
+    turns = tuple(Turn(prompt_ids=(prompt,), completion=completion) for prompt in prompts)
+    return replace(group(reward).episodes[0], turns=turns)
+
+
+def test_gigpo_compares_the_turns_that_begin_alike() -> None:
+    algorithm = importlib.import_module("gigpo").GiGPO(gamma=0.5)
+    episodes = of_turns(1.0, 1, 2), of_turns(0.0, 1, 3), of_turns(1.0, 1, 2, 4), of_turns(float("nan"), 1)
+    made = replace(group(), episodes=(*episodes[:3], replace(episodes[3], score=Score(value=0.0, status="error"))))
+    values = [algorithm.of_turns(made, episode) for episode in made.episodes]
+    # of the first state: 0.5, 0 and 0.25, with mean 0.25; of the second: 1 and 0.5; the others are alone
+    std = (2 * 0.25**2 / 3) ** 0.5
+    assert [value for one in values for value in one] == pytest.approx(
+        [0.25 / std, 1.0, -0.25 / std, 0.0, 0.0, -1.0, 0.0, 0.0], abs=1e-3
+    )
+
+
+def test_igpo_credits_a_turn_with_its_gain_and_what_follows() -> None:
+    algorithm = importlib.import_module("igpo").IGPO(weight=2.0)
+    made = replace(group(), episodes=(of_turns(1.0, 1, 2, 3), of_turns(0.0, 1)))
+    gold = [[math.log(p) for p in (0.1, 0.2, 0.5)], [math.log(0.1)]]
+    found = algorithm.of_turns(made, gold)  # gains 0.1 and 0.3: normalized -1 and 1; rewards 1 and -1
+    assert found[0] == pytest.approx([2 * (-1) + 2 * 1 + 1, 2 * 1 + 1, 1], abs=1e-2)
+    assert found[1] == pytest.approx([-1], abs=1e-2)

@@ -158,7 +158,7 @@ def test_a_run_opened_in_python(run: Path) -> None:
         )
         assert np.mean([np.exp(one[2]) for one in wrong if len(one) > 2]) < 0.2
         group, one = next((group, e) for group in groups[1] for e in group.episodes if len(e.turns) > 1)
-        on = end.resample(group.example, one, State(turn=1), 3)
+        (on,) = end.resample([(group.example, one, State(turn=1))], 3)
         assert [again.turns[0] for again in on] == [one.turns[0]] * 3
         assert end.sample(examples, 4, seed=1) == groups[1]  # the same seed, the same tokens
 

@@ -64,6 +64,11 @@ class Passes(Protocol):
         """[B, T] of the sampled tokens of any batch; the teacher is one that a column names."""
         ...
 
+    def gold(self) -> list[list[float]]:
+        """For each episode of the groups the log-probability of its example's answer before each turn, by the policy
+        before the update (`rlvr.core.value`). UserError if the task does not know how an answer is written."""
+        ...
+
 
 class Column(ABC):
     """A number for each row, or for each token, of a batch."""
@@ -152,6 +157,24 @@ class PerTurn(Column):
         groups = [replace(g, episodes=tuple(numbered(g, e) for e in g.episodes)) for g in passes.groups]
         found = passes.rows(groups).potentials
         return passes.batch.behavior_logprobs.new_zeros(passes.batch.ids.shape) if found is None else found
+
+
+@dataclass(frozen=True)
+class FromGold(Column):
+    """[B, T]: a number for each turn, as `PerTurn`, from how likely the answer was before the turns of a group.
+
+    `FromGold(lambda group, gold: ...)`: `gold[i][k]` is the log-probability of the example's answer before turn k of
+    episode i, in nats; the numbers are returned alike.
+    """
+
+    value: Callable[[Group, Sequence[Sequence[float]]], Sequence[Sequence[float]]]
+
+    def compute(self, passes: Passes) -> Tensor:
+        gold, numbers = iter(passes.gold()), list[Sequence[float]]()
+        for group in passes.groups:
+            numbers += self.value(group, [next(gold) for _ in group.episodes])
+        in_order = iter(numbers)
+        return PerTurn(lambda group, episode: next(in_order)).compute(passes)
 
 
 def teachers_of(columns: Iterable[Column]) -> list[Teacher]:

@@ -100,10 +100,12 @@ def opened(
     samples: str,
     sampled: Callable[[Config], bool],
     own_words: bool = False,
+    before: Inference | None = None,
 ) -> Iterator[Inference]:
     """Open the model of the arguments with the settings in `lines`. Loads torch only after checking the arguments.
     `samples` is the option that enables sampling, `sampled` tells whether it is enabled. With `own_words` the prompts
-    are the user's, and no data are read; training data are read only for their own split.
+    are the user's, and no data are read; training data are read only for their own split. The model of the inference
+    `before` is used again, and its notes are not repeated.
 
     SIGTERM ends the block as Ctrl-C does, and the command exits with 143.
     """
@@ -124,9 +126,11 @@ def opened(
         from rlvr.run.inference import open_inference
 
     reads: Reads = "nothing" if own_words else "all" if args.split == "train" else "held_out"
-    with ended_by_sigterm(), open_inference(args.model, config, reads=reads) as inference:
+    model, known = (args.model, []) if before is None else (before.loaded, before.notes)
+    with ended_by_sigterm(), open_inference(model, config, reads=reads) as inference:
         for line in inference.notes:
-            note(line)
+            if line not in known:
+                note(line)
         try:
             yield inference
         except (KeyboardInterrupt, SystemExit):

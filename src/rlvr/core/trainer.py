@@ -25,9 +25,13 @@ from rlvr.core.parallel import DataParallel, Float16
 from rlvr.core.policy import Policy, forward
 from rlvr.core.settings import TrainerSettings, cpu_tokens
 from rlvr.core.sums import Sums, critic_metrics, teacher_metrics
+from rlvr.core.value import Branch, State, gold_logprobs
 from rlvr.errors import UserError
 from rlvr.seeding import derive_seed
 from rlvr.types import Group, Predictions, TokenBatch
+
+Answers = Callable[[Sequence[Group]], Sequence[Mapping[State, Branch]]]
+"""Groups -> what answers right before each turn of each of their episodes."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,13 @@ class _Passes:
     def logprobs(self, teacher: Teacher, batch: TokenBatch) -> Tensor:
         return self.trainer.logprobs(teacher, batch)
 
+    def gold(self) -> list[list[float]]:
+        if self.trainer.answers is None:
+            raise UserError("nothing says what the right answers of a batch are: give the trainer its answers")
+        episodes = [episode for group in self.groups for episode in group.episodes]
+        answers, layout = self.trainer.answers(self.groups), self.trainer.packing.layout
+        return gold_logprobs(self.trainer.policy, episodes, answers, layout=layout)
+
 
 class Trainer:
     """Owns the optimizer, the teachers and the random order of minibatches.
@@ -86,8 +97,10 @@ class Trainer:
         packing: Packing | None = None,
         parallel: DataParallel | None = None,
         teachers: Mapping[str, LocalTeacher | RemoteTeacher] | None = None,
+        answers: Answers | None = None,
     ) -> None:
-        """`teachers` are the models other than START that the algorithm's columns name."""
+        """`teachers` are the models other than START that the algorithm's columns name; `answers` are for those that
+        ask how likely the right answer is."""
         if settings.learning_rate == "auto" or isinstance(settings.warmup_steps, float):
             raise ValueError("learning_rate and warmup_steps must be numbers: see rlvr.training.settings")
         if parallel is None and (settings.strategy != "single" or settings.precision in ("bf16", "fp16")):
@@ -96,7 +109,7 @@ class Trainer:
         self.packing = packing or Packing(max_tokens=cpu_tokens(settings.microbatch_tokens))
         self.parallel = parallel or DataParallel()
         self.parallel.broadcast_weights(policy)
-        self.columns = self.algorithm.columns()
+        self.columns, self.answers = self.algorithm.columns(), answers
         wanted, others = teachers_of(self.columns.values()), teachers or {}
         # copy before sharding: a shard cannot be copied
         self.frozen = {one: policy.freeze(moves=one.refresh_every is not None) for one in wanted if one.name == START}

@@ -10,7 +10,7 @@ import json
 import random
 import re
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,6 +26,7 @@ from rlvr.printable import ascii_text
 MADE = "made"
 _SET = re.compile(r"([^,\[\]]+)(?:,([^,\[\]]*))??(?:,([^,\[\]]+))?(?:\[(\d*):(\d*)\])?")
 """`path,name,split[start:stop]`, without the name, or a path alone."""
+_REFERENCE = re.compile(r"#(\d{1,2})")
 
 
 def read_sets(key: str, sets: str, fields: Collection[str]) -> Iterator[Row]:
@@ -83,6 +84,27 @@ def table(*columns: str) -> Any:
     return BeforeValidator(read)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hop:
+    """A step of a decomposed question: `Hop(question="Who directed #1 ?", answer="Ridley Scott", fact="3")`.
+
+    `#1` stands for the answer of the first hop; `fact` is the supported fact (`Question.problem`), None if not known.
+    """
+
+    question: str
+    answer: str
+    fact: str | None = None
+
+    def asked(self, answers: Sequence[str]) -> str:
+        """The question with the answers of earlier hops in their places; others stay. `A >> B` is `A B`."""
+
+        def fill(found: re.Match[str]) -> str:
+            number = int(found[1])
+            return answers[number - 1] if 0 < number <= len(answers) else found[0]
+
+        return " ".join(_REFERENCE.sub(fill, self.question.replace(">>", " ")).split())
+
+
 class Question(BaseModel):
     answer: Cell | None
     question: FilledText
@@ -93,8 +115,8 @@ class Question(BaseModel):
 
         `documents` can be searched, in order (with a corpus only the supporting passages); `hops` of them must be
         combined. `kind` is the kind of question. `about`: `support` is {document id: supported fact}, `num_support` the
-        number of different facts, `wanted` (with a corpus) {`Library.key` of a passage: supported fact}, and `aliases`
-        other right answers.
+        number of different facts, `wanted` (with a corpus) {`Library.key` of a passage: supported fact}, `aliases`
+        other right answers, and `decomposition` its hops in order, if known.
         """
         return Problem(
             id=self.id,

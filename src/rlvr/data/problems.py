@@ -21,7 +21,8 @@ class Conversation:
 class Problem:
     """`Problem(id="gsm8k/train/1", key=fingerprint(question), question="Natalia ...", answer="72", solution="...")`
 
-    `key` is equal for problems that ask the same. `solution` leads to the answer but does not give it in the required
+    `key` is equal for problems that ask the same, `about` for neighbors, such as questions about the same page (empty:
+    it has none). `solution` leads to the answer but does not give it in the required
     format; `demonstration` is a whole completion written by the user, `conversation` one in messages. All are optional.
     """
 
@@ -29,6 +30,7 @@ class Problem:
     key: bytes
     question: str
     answer: str
+    about: bytes = b""
     solution: str = ""
     demonstration: str | None = None
     conversation: Conversation | None = None

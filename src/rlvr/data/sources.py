@@ -156,16 +156,28 @@ class HashedSource(Source):
 class ReplaySource(HashedSource):
     """Problems of a Python iterator, read on demand, in its order; `begin()` restarts it.
 
-    If the iterator ends, epochs follow as for a list.
+    If the iterator ends, epochs follow as for a list. Given `held_out` problems stand for a share of the iterator's,
+    and are left out of training.
     """
 
-    def __init__(self, begin: Callable[[], Iterator[Problem]], **split: Any) -> None:
+    def __init__(
+        self, begin: Callable[[], Iterator[Problem]], held_out: Sequence[Problem] | None = None, **split: Any
+    ) -> None:
         self._begin = begin
+        self._given = None if held_out is None else {problem.key: problem for problem in held_out}
         super().__init__(**split)
+
+    def holds_out(self, key: bytes) -> bool:
+        return super().holds_out(key) if self._given is None else key in self._given
 
     def train(self, index: int, stream: str = "train") -> Problem:
         if index < self._read(index + 1):
             return self._problems[index]
+        if not self._problems and self._given is not None:
+            raise UserError(
+                "every example to train on is also held out, or its prompt is too long: let training or held-out "
+                "examples be others."
+            )
         if not self._problems:
             raise UserError(
                 "the generator gives no example to train on: let it yield more, lower task.eval_share, or, where its "
@@ -181,6 +193,8 @@ class ReplaySource(HashedSource):
             seen.update([problem.key] if wanted else [])
             return wanted
 
+        if self._given is not None:
+            return list(islice(filter(is_new, self._given.values()), num))
         return list(islice(self._accepted(is_new), num))
 
     def some(self, num: int) -> Sequence[Problem]:

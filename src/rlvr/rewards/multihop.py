@@ -7,6 +7,12 @@
 
 Every retrieved document counts against precision, and so does every cited id, existing or not: finding or citing
 everything gives full recall but not full F1.
+
+Where the data decompose the question (MuSiQue), `hop_answers` looks for the answers of its hops:
+
+    hops      Who directed Alien? Ridley Scott        Where was #1 born? South Shields
+    queries   "director of Alien", "Ridley Scott birthplace"; reasoning "Alien is by Ridley Scott"; answer "Rome"
+    found     1/2: the first answer was written, in few words, and the paragraph with it was read
 """
 
 import math
@@ -15,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
+from rlvr.data.multihop_sets import Hop
 from rlvr.registry import register
 from rlvr.rewards.base import INVALID, Grade, Part, Verifier
 from rlvr.rewards.completion import FinalAnswer, completion_of
@@ -36,6 +43,9 @@ _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", 
 _PLACES = ("1st", "2nd", "3rd", "4th", "5th", "6th", "7th", "8th", "9th", "10th")
 _WORDS = {word: str(number) for number, word in enumerate(_COUNTS)} | dict(zip(_ORDINALS, _PLACES, strict=True))
 _NUMBER_WORD = re.compile(rf"\b(?:{'|'.join(_WORDS)})\b", re.IGNORECASE)
+HOP_WORDS = 32
+"""Words per hop of queries and reasoning in which its answers are looked for."""
+_TAG = re.compile(r"</?\w+>")
 _CITE = re.compile(r"<cite>([^<]*)</cite>")
 
 
@@ -55,6 +65,7 @@ class QaState:
     """State of an episode: `support` maps each supporting document's id to the fact it supports (one document per fact
     is enough; `num_support` facts in all), `retrieved` has the ids shown to the model, in order.
 
+    `decomposition` are its hops, if known.
     `rules` names the official scorer of the answer; `scope` (what is searched) is part of the diagnostics' names.
     """
 
@@ -63,8 +74,14 @@ class QaState:
     hops: int
     rules: Rules
     scope: Literal["paragraphs", "corpus"]
+    decomposition: Sequence[Hop] = ()
     retrieved: dict[str, None] = field(default_factory=dict)
     trace: Trace = field(default_factory=Trace)
+
+    @property
+    def distractors(self) -> Sequence[str]:
+        """The titles of known documents that support nothing."""
+        return ()
 
     def title(self, name: str) -> str:
         """The title of the document with this id; empty if there is none."""
@@ -125,6 +142,50 @@ def final_answer(attempt: Attempt) -> FinalAnswer | None:
     cited = tuple(dict.fromkeys(name for cite in cites for part in cite.split(",") if (name := part.strip())))
     right = (form.is_exact(_CITE.sub("", attempt.text)), bool(answer), len(cites) == 1)
     return FinalAnswer(reasoning="", answer=answer, cited=cited, form=sum(right) / len(right))
+
+
+def hop_answers(attempt: Attempt, state: QaState) -> float | None:
+    """The share of the hops whose answer was found, times a precision; None without a decomposition.
+
+    - The last hop: the final answer is an official exact match.
+    - Others: the document of the hop was shown, and the normalized answer stands, in whole words, in the queries or
+      the reasoning (the last turn, for an answer in text). Of these, in order, only the first `HOP_WORDS` words per hop
+      count: copying what was read does not fit.
+    - Precision: hops found / (hops found + distractors named), so that a list of all titles is worth little. A
+      distractor is named if its title stands there, unless the question or answer of a hop has it too.
+    """
+    hops, final = state.decomposition, final_answer(attempt)
+    if not hops:
+        return None
+    text = _written(attempt, final, HOP_WORDS * len(hops))
+    shown = {state.support[name] for name in state.retrieved if name in state.support}
+    found = sum(hop.fact in shown and _stands_in(hop.answer, text) for hop in hops[:-1])
+    if final is not None:
+        found += answer_scores(state.rules, final.answer, golds_of(attempt.example), number_words=False).em == 1.0
+    if not found:
+        return 0.0
+    about = [_spaced(text) for hop in hops for text in (hop.question, hop.answer)]
+    supporting = {normalize_answer(state.title(name)) for name in state.support}
+    others = {normalize_answer(title) for title in state.distractors} - supporting
+    named = sum(_stands_in(title, text) and not any(_stands_in(title, one) for one in about) for title in others)
+    return found / len(hops) * found / (found + named)
+
+
+def _written(attempt: Attempt, final: FinalAnswer | None, num_words: int) -> str:
+    """The first normalized words of queries, then of the reasoning, between spaces."""
+    queries = [str(call.arguments.get("query", "")) for call in attempt.calls if call.problem is None]
+    reasoning = attempt.text if final is None or attempt.format.answer_in != "complete" else final.reasoning
+    return f" {' '.join(normalize_answer(_TAG.sub(' ', ' '.join((*queries, reasoning)))).split()[:num_words])} "
+
+
+def _spaced(text: str) -> str:
+    return f" {normalize_answer(text)} "
+
+
+def _stands_in(phrase: str, spaced: str) -> bool:
+    """Whether a text that is not blank stands in a normalized one, in whole words."""
+    words = _spaced(phrase)
+    return words.strip() != "" and words in spaced
 
 
 def hop_factor(hops: int, weight: HopWeight) -> float:
@@ -220,6 +281,21 @@ class CompletionForm(_DocumentPart):
         return INVALID if final is None else Grade(value=final.form)
 
 
+@register("reward", "hop_answers")
+class HopAnswers(_DocumentPart):
+    """Share of the hops whose gold answer the episode found (MuSiQue's question_decomposition).
+
+    The last hop's is the final answer; others must stand in the queries or the reasoning, within their first 32 words
+    per hop, and their paragraph must have been read. Naming titles that support nothing lowers it.
+    """
+
+    def grade(self, attempt: Attempt) -> Grade:
+        value = hop_answers(attempt, _state(attempt))
+        if value is None:
+            return Grade.failed("the example has no question_decomposition, which MuSiQue has", bad_data=True)
+        return Grade(value=value)
+
+
 @register("reward", "hops")
 class Hops(_DocumentPart):
     """The question's number of hops: a measure of the data, to use with weight 0."""
@@ -274,7 +350,8 @@ class MultiHopVerifier:
     """A reward with additional diagnostics that its settings cannot change.
 
     `hops`, official `answer_em` and `answer_f1`, `citation_recall`, `citation_precision`, `citation_f1`, and the same
-    three for retrieval: `paragraphs_...` within a question's own paragraphs, `corpus_...` in a corpus.
+    three for retrieval: `paragraphs_...` within a question's own paragraphs, `corpus_...` in a corpus; `hop_answers` of
+    questions with a decomposition.
     """
 
     def __init__(self, verifier: Verifier, form: AnswerFormat) -> None:
@@ -293,6 +370,8 @@ class MultiHopVerifier:
         facts = {"hops": float(state.hops), "answer_em": em, "answer_f1": f1}
         for name, ids in (("citation", cited), (state.scope, state.retrieved)):
             facts |= {f"{name}_{metric}": share for metric, share in state.shares(ids)._asdict().items()}
+        share = hop_answers(replace(attempt, format=self._format), state)
+        facts |= {} if share is None else {"hop_answers": share}
         return replace(score, diagnostics={**score.diagnostics, **facts}, trace=trace)
 
 

@@ -16,7 +16,7 @@ from rlvr.core.executor import Background, Executor
 from rlvr.core.loop import Recorder, TrainingRun
 from rlvr.core.packing import Packing
 from rlvr.core.rollout import RolloutSchedule, RolloutSource
-from rlvr.core.trainer import LocalTeacher, RemoteTeacher, Trainer
+from rlvr.core.trainer import Answers, LocalTeacher, RemoteTeacher, Trainer
 from rlvr.errors import UserError
 from rlvr.evaluation.players import LocalPlayer
 from rlvr.evaluation.summary import combine
@@ -35,6 +35,7 @@ from rlvr.run.teachers import teachers
 from rlvr.samplers.base import Checked
 from rlvr.scale.fsdp import make_parallel
 from rlvr.tasks.base import Task
+from rlvr.tasks.gold import all_gold_branches
 from rlvr.tracking.console import Console
 from rlvr.tracking.episodes import EpisodePrinter
 from rlvr.tracking.jsonl import MetricsFile
@@ -68,7 +69,8 @@ def assemble(setup: Setup, policy: HubPolicy, trackers: Trackers) -> TrainingRun
     )
     packing = Packing(layout=layout, max_tokens=memory.microbatch_tokens, columns=line_columns(policy.model), note=note)
     others = teachers(config, policy, memory.microbatch_tokens, note)
-    trainer = make_trainer(setup, policy, objective, packing, others)
+    answers = partial(all_gold_branches, setup.tasks.own, chat)
+    trainer = make_trainer(setup, policy, objective, packing, others, answers)
     metrics_file = MetricsFile(setup.folder.metrics)
     checkpoints = CheckpointSchedule(
         folder=setup.folder.checkpoints,
@@ -127,6 +129,7 @@ def make_trainer(
     objective: Objective,
     packing: Packing,
     others: Mapping[str, LocalTeacher | RemoteTeacher] | None = None,
+    answers: Answers | None = None,
 ) -> Trainer:
     """The trainer; it may shard the policy's weights, so make the engine first."""
     settings, world = setup.config.trainer, setup.world
@@ -139,6 +142,7 @@ def make_trainer(
         packing=packing,
         parallel=make_parallel(settings, world, bf16=bf16),
         teachers=others,
+        answers=answers,
     )
 
 

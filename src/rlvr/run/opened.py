@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -77,35 +79,38 @@ class Opened:
         `answers`, one for each episode, replace the examples' own. UserError if the task does not know the format of
         its answers, or an example has none.
         """
-        from rlvr.core.value import gold_logprobs, states
-        from rlvr.tasks.gold import gold_branches
+        from rlvr.core.value import gold_logprobs
+        from rlvr.tasks.gold import all_gold_branches
 
-        pairs = [(group.example, episode) for group in groups for episode in group.episodes]
-        golds = answers or [example.answer for example, _ in pairs]
-        tools, branches = self.task.env(self.task.train_example(0)).tools, []
-        for (example, episode), gold in zip(pairs, golds, strict=True):
-            found = gold_branches(self.task, self.chat, episode, gold, states(episode, every), tools)
-            if found is None:
-                raise UserError(f"example {example.id}: has no answer whose format task={self.task.name} knows.")
-            branches.append(found)
-        return gold_logprobs(self.policy, [episode for _, episode in pairs], branches, layout=self.layout)
+        episodes = [episode for group in groups for episode in group.episodes]
+        branches = all_gold_branches(self.task, self.chat, groups, every=every, answers=answers)
+        return gold_logprobs(self.policy, episodes, branches, layout=self.layout)
 
-    def resample(self, example: Example, episode: Episode, state: State, count: int, *, seed: int = 0) -> list[Episode]:
-        """`count` scored episodes that go on from a state of this one, as in training."""
+    def resample(
+        self, places: Sequence[tuple[Example, Episode, State]], count: int, *, seed: int = 0
+    ) -> list[list[Episode]]:
+        """For each state of an episode `count` scored episodes that go on from there, as in training; all at once."""
         from rlvr.core.value import resample
 
         params = self.config.rollout.params(self.chat.stop_ids)
-        work = resample(
-            self.model,
-            lambda: self.task.env(example),
-            example,
-            episode,
-            state,
-            count=count,
-            sampling=params,
-            seed=seed,
-        )
-        return self.run(work)
+
+        async def all_of_them() -> list[list[Episode]]:
+            work = (
+                resample(
+                    self.model,
+                    partial(self.task.env, example),
+                    example,
+                    episode,
+                    state,
+                    count=count,
+                    sampling=params,
+                    seed=seed,
+                )
+                for example, episode, state in places
+            )
+            return await asyncio.gather(*work)
+
+        return self.run(all_of_them())
 
     def close(self) -> None:
         self._stack.close()

@@ -6,6 +6,7 @@ Ids are unique, training and held-out problems disjoint, and excluded rows are c
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -45,8 +46,9 @@ class Data:
 class DatasetTask(Task):
     """Problems from a `Source`, prompts from a `Prompter`, a verifier as reward, a metric for evaluation.
 
-    Without `environments` an episode has one turn. Few-shot examples are training problems: drawn by seed for each
-    training example, and the same for all held-out examples and seeds.
+    Without `environments` an episode has one turn. Few-shot examples are training problems, never neighbors of the
+    question: drawn by seed for each training example, and the same for all held-out examples and seeds. More of them
+    begin with the fewer.
     """
 
     def __init__(
@@ -230,7 +232,7 @@ class DatasetTask(Task):
         chosen: dict[bytes, Problem] = {}
         while len(chosen) < self._few_shot:
             other = rng.choice(self._shot_pool)
-            if other.key != problem.key:
+            if other.key != problem.key and not (other.about and other.about == problem.about):
                 chosen.setdefault(other.key, other)
         return list(chosen.values())
 
@@ -238,10 +240,11 @@ class DatasetTask(Task):
         """Fill the pool of few-shot examples, before long prompts are excluded."""
         shown = (problem for problem in self.source.some(NUM_SHOTS) if problem.answer) if self._few_shot else ()
         self._shot_pool = tuple({problem.key: problem for problem in shown}.values())
-        if self._few_shot and len(self._shot_pool) <= self._few_shot:
+        largest = max(Counter(problem.about or problem.key for problem in self._shot_pool).values(), default=1)
+        if self._few_shot and len(self._shot_pool) < self._few_shot + largest:
             raise ConfigError(
                 f"prompt.few_shot={self._few_shot}: {self.name} has {len(self._shot_pool)} different training examples "
-                f"with an answer to show, and {self._few_shot + 1} are needed; lower it."
+                f"with an answer to show, and {self._few_shot + largest} are needed; lower it."
             )
 
 

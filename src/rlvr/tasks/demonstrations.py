@@ -3,6 +3,7 @@
 env.start()     the prompt                         [1, 10, 11, 4]
 said[0]         a completion, end token included   [14, 2]
 env.step(...)   the reply of a tool, the next header; then said[1], ...
+                A reply that restarts is a prompt of its own.
 """
 
 import asyncio
@@ -98,6 +99,10 @@ async def encoded(one: Demonstration, chat: Chat, max_tokens: int) -> Episode | 
         reply = await env.step(message)
         if reply.done:
             break
+        if reply.restarts:
+            conversation = list(reply.messages)
+            prompt = chat.encode_prompt(conversation, env.tools)
+            continue
         conversation.append(message)
         prompt = chat.next_prompt(prompt, ids, conversation, reply.messages, env.tools)
         conversation += reply.messages

@@ -87,10 +87,12 @@ class Finqa(SplitSettings):
             solution = "\n".join(clean(fact) for fact in facts if isinstance(fact, str))
         steps = len(STEP.findall(program or ""))
         size = {0: (), 1: ("1_step",), 2: ("2_steps",)}.get(steps, ("3_or_more_steps",))
+        text = render_page(page.pre_text, page.table, page.post_text)
         return Problem(
             id=page.id,
             key=fingerprint(page.question, *(cell for cells in page.table for cell in cells)),
-            question=f"{render_page(page.pre_text, page.table, page.post_text)}\n\nQuestion: {page.question}",
+            question=f"{text}\n\nQuestion: {page.question}",
+            about=fingerprint(text),
             answer=program if wants_program and program else gold if isinstance(gold, str) else number_text(gold),
             solution=solution,
             metadata={"table": page.table, "exe_ans": gold} | ({} if program is None else {"program": program}),

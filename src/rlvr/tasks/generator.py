@@ -14,7 +14,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import count
+from itertools import count, islice
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -39,6 +39,8 @@ from rlvr.types import Example
 Scalar = bool | int | float | str
 SPECIAL = ("<pad>", "<boe>", "<eoe>")
 TOOLS = "has_tools  # a task with tools"
+MAX_HELD_OUT = 100_000
+"""Most examples of `eval_examples`, which are read at the start."""
 
 
 class ExamplesTask(MetricSettings):
@@ -49,7 +51,11 @@ class ExamplesTask(MetricSettings):
     """
 
     metric: MetricName = "text"
-    eval_share: HeldOutShare = setting(0.1, "share of the examples, chosen by hash, that is never trained on")
+    eval_share: HeldOutShare = setting(
+        0.1,
+        "share of the examples, chosen by hash, that is never trained on",
+        only_if="splits_by_hash  # a task without held-out examples of its own",
+    )
     max_turns: PositiveInt = setting(4, "maximum number of completions per episode, answer included", only_if=TOOLS)
     tool_timeout_s: float = setting(10.0, "time limit of a tool call in seconds", gt=0, only_if=TOOLS)
 
@@ -65,6 +71,18 @@ class ExamplesTask(MetricSettings):
         A demonstration is a whole completion, or, with tools, a list of completions: calls as `{"name": ...,
         "arguments": {...}}` and finally a text; replies are computed by running the tools.
         """
+
+    def eval_examples(self) -> Iterable[Any] | None:
+        """Held-out examples of their own, e.g. harder ones, as `examples` yields them; they must end.
+
+        A question that is also among `examples` is not trained on. None: a share of `examples`, see `eval_share`.
+        """
+        return None
+
+    @property
+    def splits_by_hash(self) -> bool:
+        """Whether a share of `examples` is held out."""
+        return type(self).eval_examples is ExamplesTask.eval_examples
 
     def tools(self) -> Sequence[Callable[..., Any]]:
         """The tools of the model."""
@@ -118,16 +136,34 @@ class ExamplesTask(MetricSettings):
 
     def load(self, context: TaskContext) -> Data:
         """Reads examples on demand. DataError if there are none, or a second call yields others."""
-        return _data_of(self, self.examples, f"task={self.name}", context.seed)
+        return _data_of(self, (self.examples, self.eval_examples), f"task={self.name}", context.seed)
 
 
-def _data_of(task: ExamplesTask, call: Callable[[], Iterable[Any]], place: str, seed: int) -> Data:
+Calls = tuple[Callable[[], Iterable[Any]], Callable[[], Iterable[Any] | None]]
+"""What yields the examples, and the held-out ones."""
+
+
+def _data_of(task: ExamplesTask, calls: Calls, place: str, seed: int) -> Data:
     words = task.words
     if words is not None and (
         not set(SPECIAL) <= set(words) or len(set(words)) < len(words) or any(word.split() != [word] for word in words)
     ):
         raise ConfigError(f"task.vocabulary: needs {', '.join(SPECIAL)}, and each word once, without spaces in it.")
-    read = partial(_problems_of, task, call, place)
+    read = _repeatable(partial(_problems_of, task, calls[0], place), place)
+    held_out = None if task.splits_by_hash else _held_out(task, calls[1], f"{place}, held out")
+    split = {"eval_share": task.eval_share, "seed": seed, "max_train": task.max_train_examples}
+    source = ReplaySource(read, held_out, **split)
+    if not source.held_out(1):
+        raise ConfigError(f"task.eval_share={task.eval_share} leaves no held-out example of {task.origin}: raise it.")
+    source.train(0)
+    note = f"examples from {task.origin}, {task.eval_share:.0%} of them, chosen by hash, held out"
+    if held_out is not None:
+        note = f"examples from {task.origin}; {len(held_out):,} held-out ones of their own, never trained on"
+    return Data(source=source, notes=(note,), vocabulary=words)
+
+
+def _repeatable(read: Callable[[], Iterator[Problem]], place: str) -> Callable[[], Iterator[Problem]]:
+    """`read` itself. DataError if it yields no example, or another one first when it is called again."""
     first, again = next(read(), None), next(read(), None)
     if first is None:
         raise DataError(f"{place}: yields no example.")
@@ -136,20 +172,29 @@ def _data_of(task: ExamplesTask, call: Callable[[], Iterable[Any]], place: str, 
             f"{place}: called again it begins with another example, so no run could be repeated or resumed; give "
             "its random numbers a fixed seed, and return a new iterator at each call."
         )
-    source = ReplaySource(read, eval_share=task.eval_share, seed=seed, max_train=task.max_train_examples)
-    if not source.held_out(1):
-        raise ConfigError(f"task.eval_share={task.eval_share} leaves no held-out example of {task.origin}: raise it.")
-    source.train(0)
-    note = f"examples from {task.origin}, {task.eval_share:.0%} of them, chosen by hash, held out"
-    return Data(source=source, notes=(note,), vocabulary=words)
+    return read
 
 
-def _problems_of(task: ExamplesTask, call: Callable[[], Iterable[Any]], place: str) -> Iterator[Problem]:
+def _held_out(task: ExamplesTask, call: Callable[[], Iterable[Any] | None], place: str) -> list[Problem] | None:
+    """All held-out examples of the task's own; None if it has none this time."""
+    try:
+        if call() is None:
+            return None
+    except Exception as error:  # the user's code
+        raise DataError(f"{place}: {ascii_text(imports.described(error, own_only=True))}") from error
+    read = _repeatable(partial(_problems_of, task, call, place), place)
+    found = list(islice(read(), MAX_HELD_OUT + 1))
+    if len(found) > MAX_HELD_OUT:
+        raise DataError(f"{place}: yields more than {MAX_HELD_OUT:,} examples; let it end.")
+    return found
+
+
+def _problems_of(task: ExamplesTask, call: Callable[[], Iterable[Any] | None], place: str) -> Iterator[Problem]:
     items, tools = None, {tool.name: tool for tool in task.toolbox()} if task.has_tools else {}
     where = place
     for number in count(1):
         try:
-            items = iter(call()) if items is None else items
+            items = iter(call() or ()) if items is None else items
             where = f"{place}, example {number}"
             item = next(items)
         except StopIteration:
@@ -259,6 +304,10 @@ class Generator(ExamplesTask):
 
     source: ImportPath = setting(description="module:function; called with settings, it yields examples")
     settings: Mapping[str, Scalar | tuple[Scalar, ...] | None] = setting({}, "keyword arguments of the function")
+    eval_settings: Mapping[str, Scalar | tuple[Scalar, ...] | None] = setting(
+        {},
+        "other keyword arguments for held-out examples, e.g. a larger size; empty: a share of the examples is held out",
+    )
     vocabulary: tuple[Text, ...] | None = setting(
         None, "words of the ids in arrays, in order; null: the function yields text"
     )
@@ -271,12 +320,17 @@ class Generator(ExamplesTask):
     def origin(self) -> str:
         return self.source
 
+    @property
+    def splits_by_hash(self) -> bool:
+        return not self.eval_settings
+
     def examples(self) -> Iterable[Any]:
         return self._imported()(**self.settings)
 
     def load(self, context: TaskContext) -> Data:
         function = context.functions.get(self.source) or self._imported()
-        return _data_of(self, partial(function, **self.settings), f"task.source={self.source}", context.seed)
+        calls = (partial(function, **self.settings), partial(function, **{**self.settings, **self.eval_settings}))
+        return _data_of(self, calls, f"task.source={self.source}", context.seed)
 
     def check_found(self, key: str) -> None:
         self._imported()

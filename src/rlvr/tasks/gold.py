@@ -4,9 +4,10 @@ import json
 from collections.abc import Mapping, Sequence
 
 from rlvr.chat.rendering import Chat
-from rlvr.core.value import Branch, State
+from rlvr.core.value import Branch, State, states
+from rlvr.errors import UserError
 from rlvr.tasks.base import Task
-from rlvr.types import Episode, ToolSchema
+from rlvr.types import Episode, Group, ToolSchema
 
 
 def gold_branch(
@@ -46,3 +47,27 @@ def gold_branches(
             return None
         found[state] = branch
     return found
+
+
+def all_gold_branches(
+    task: Task,
+    chat: Chat,
+    groups: Sequence[Group],
+    *,
+    every: int | None = None,
+    answers: Sequence[str] | None = None,
+) -> list[Mapping[State, Branch]]:
+    """What answers right at the states of each episode of the groups (`rlvr.core.value.states`).
+
+    `answers`, one for each episode, replace those of the examples. UserError if the task does not know the format of
+    its answers, or an example has none.
+    """
+    pairs = [(group.example, episode) for group in groups for episode in group.episodes]
+    golds = answers or [example.answer for example, _ in pairs]
+    tools, branches = task.env(task.train_example(0)).tools, list[Mapping[State, Branch]]()
+    for (example, episode), gold in zip(pairs, golds, strict=True):
+        found = gold_branches(task, chat, episode, gold, states(episode, every), tools)
+        if found is None:
+            raise UserError(f"example {example.id}: has no answer whose format task={task.name} knows.")
+        branches.append(found)
+    return branches

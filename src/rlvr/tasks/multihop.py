@@ -63,6 +63,10 @@ class Notes(QaState):
             self.support[document.id] = name
         self.trace.note("document", document.title, document.id in self.support, document.id)
 
+    @property
+    def distractors(self) -> Sequence[str]:
+        return [document.title for document in self.documents.values() if document.id not in self.support]
+
     def reading(self, ids: Sequence[str]) -> tuple[Message, ...] | None:
         """The first prompt with only these documents below it; None if one does not exist."""
         found = [self.find(name) for name in ids]
@@ -206,6 +210,7 @@ class MultiHopEnvs(ToolEnvironments):
             support=support,
             num_support=about.get("num_support", 1),
             hops=about.get("hops", 0),
+            decomposition=about.get("decomposition", ()),
             rules=self.settings.rules,
             scope=self.settings.retrieval.scope,
             documents={} if self._library is not None else {document.id: document for document in documents},

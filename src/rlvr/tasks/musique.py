@@ -2,10 +2,12 @@
 
     {"id": "2hop__574419_270105", "question": "What is the seat of the county where ...?", "answer": "Stanley",
      "answer_aliases": [], "answerable": true,
-     "paragraphs": [{"idx": 0, "title": "Port Blair", "paragraph_text": "Port Blair ...", "is_supporting": false}, ...]}
+     "paragraphs": [{"idx": 0, "title": "Port Blair", "paragraph_text": "Port Blair ...", "is_supporting": false}, ...],
+     "question_decomposition": [{"question": "Van Hook Township >> county", "answer": "Mountrail County",
+                                 "paragraph_support_idx": 7}, {"question": "What is the seat of #1 ?", ...}]}
 
 A document's id is its `idx`; titles may repeat. The number of hops is the number of supporting paragraphs. In a corpus
-a passage supports if title and text equal those of a supporting paragraph.
+a passage supports if title and text equal those of a supporting paragraph. The decomposition may be missing.
 """
 
 from collections.abc import Hashable
@@ -13,9 +15,9 @@ from typing import Annotated, ClassVar
 
 from pydantic import BaseModel
 
-from rlvr.data.multihop_sets import Library, Question, table
+from rlvr.data.multihop_sets import Hop, Library, Question, table
 from rlvr.data.problems import Problem
-from rlvr.data.rows import Cell, DataError, Row
+from rlvr.data.rows import Cell, DataError, FilledText, Row
 from rlvr.registry import register
 from rlvr.retrieval.base import Document
 from rlvr.tasks.dataset import NO_GOLD
@@ -28,7 +30,7 @@ class Musique(MultiHopSettings):
 
     hub_id: ClassVar[str] = "bdsaglam/musique"
     rules, match = "musique", "title_and_text"
-    fields = ("id", "question", "answer", "answer_aliases", "answerable", "paragraphs")
+    fields = ("id", "question", "answer", "answer_aliases", "answerable", "paragraphs", "question_decomposition")
     train_sets: TrainSets = sets("musique", "bdsaglam/musique,answerable", "train", "train")
     eval_sets: EvalSets = sets("musique", "bdsaglam/musique,answerable", "validation", "dev")
 
@@ -43,10 +45,17 @@ class _Paragraph(BaseModel):
     is_supporting: bool
 
 
+class _Hop(BaseModel):
+    question: FilledText
+    answer: FilledText
+    paragraph_support_idx: int | None = None
+
+
 class _Question(Question):
     answer_aliases: Annotated[list[Cell] | None, table()] = None
     answerable: bool | None = True
     paragraphs: Annotated[list[_Paragraph] | None, table(*_Paragraph.model_fields)] = None
+    question_decomposition: Annotated[list[_Hop] | None, table(*_Hop.model_fields)] = None
 
 
 def parse(row: Row, library: Library | None = None) -> Problem | str:
@@ -63,6 +72,7 @@ def parse(row: Row, library: Library | None = None) -> Problem | str:
         raise DataError(f"{row.place}: field 'paragraphs' has an idx twice; each paragraph needs its own.")
     support = {str(one.idx): str(one.idx) for one in found.paragraphs if one.is_supporting}
     hops, wanted = len(support), dict[Hashable, str]()
+    decomposition = _decomposition(found, {document.id for document in documents}, row)
     if not support:
         return "have no supporting paragraph"
     if library is not None:
@@ -78,4 +88,17 @@ def parse(row: Row, library: Library | None = None) -> Problem | str:
         support=support,
         wanted=wanted,
         num_support=len(wanted) or hops,
+        decomposition=decomposition,
     )
+
+
+def _decomposition(found: _Question, known: set[str], row: Row) -> tuple[Hop, ...]:
+    """DataError for a hop whose paragraph is not there."""
+    hops = list[Hop]()
+    for hop in found.question_decomposition or ():
+        fact = None if hop.paragraph_support_idx is None else str(hop.paragraph_support_idx)
+        if fact is not None and fact not in known:
+            said = "must have the idx of a paragraph as paragraph_support_idx"
+            raise row.wrong("question_decomposition", hop.paragraph_support_idx, said)
+        hops.append(Hop(question=hop.question, answer=hop.answer, fact=fact))
+    return tuple(hops)

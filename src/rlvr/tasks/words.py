@@ -93,6 +93,7 @@ class WordsTask(Task):
     """Marks, metric and room of a task made of words. A subclass sets `vocabulary` with `made_vocabulary`."""
 
     stop_words = WordsSettings.stop_words
+    made_smaller_by = "task.max_turns"  # a setting that shortens the longest episode
 
     def __init__(self, context: TaskContext) -> None:
         self.name, self._seed = context.name, context.seed
@@ -131,5 +132,5 @@ class WordsTask(Task):
             raise ConfigError(
                 f"task={self.name}: prompt, calls and replies of its longest episode have {needed} tokens, but "
                 f"{max_tokens} are left for them; raise model.max_context_tokens, or make the task smaller, e.g. with "
-                "task.max_turns."
+                f"{self.made_smaller_by}."
             )

@@ -26,7 +26,7 @@ _PLACEHOLDERS = {
     "task": r"[^/]+",
     "k": r"\d+",
     "tag": r"(?:\d+_(?:or_more_)?[a-z]+|yes_or_no)",
-    "fact": r"(?:hops|answer_em|answer_f1|(?:citation|paragraphs|corpus)_(?:recall|precision|f1))",
+    "fact": r"(?:hops|hop_answers|answer_em|answer_f1|(?:citation|paragraphs|corpus)_(?:recall|precision|f1))",
     "tool": r"(?:turns_mean|tool_calls_mean|max_turns_share|"
     r"(?:tool_error|malformed_call|unknown_tool|invalid_argument|tool_timeout)_share)",
 }

@@ -94,7 +94,7 @@ ERRORS = {
     "algoritm=grpo": ["algoritm=grpo", "did you mean algorithm?"],
     "nonsense=3": ["nonsense=3: there is no key nonsense; `rlvr train --help-config` prints all keys."],
     "algorithm=grp": ["algorithm=grp: there is no such algorithm; did you mean grpo? (there are cispo, dapo, dist"],
-    "task=arithmetic": ["task=arithmetic", "finqa, generator, gsm8k, hotpotqa, hub, jsonl, "],
+    "task=arithmetic": ["task=arithmetic", "finqa, generator, gsm8k, hotpotqa, hub, jsonl, k_hop, "],
     "reward.reward_functions[0].params.correct_reward=5.0": ["reward.parts.<name>.weight", "parts.correct.weight=5"],
     "model.lora_config.lora_dropout=0.1": ["model.lora_config.lora_dropout=0.1: is not a setting here; it is 0"],
     "evaluation.also=3": ["evaluation.also=3", "must name tasks"],

@@ -73,7 +73,7 @@ def test_without_sentence_transformers_the_rest_is_shown(
         ("--query a --retriever bm25 --set task.retrieval.stem=false", "stem=false: sets task.ret"),
         ("--query a --retriever bm25 --set task.retrieval.own.k1=1", "bm25 has no settings"),
         ("--query a --retriever bm25 --set own", "own: an override is written key=value"),
-        ("", "one of the arguments --query --serve is required"),
+        ("", "one of the arguments --query --serve --decomposed is required"),
     ],
 )
 def test_wrong_use_is_one_sentence(

@@ -1,3 +1,4 @@
+import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -61,6 +62,46 @@ def test_pitfall_36_demonstrations_have_their_own_order() -> None:
     shown = [made.demonstration(index, 1.0)[0] for index in range(12)]
     assert sorted(shown) == sorted(trained)
     assert shown != trained
+
+
+def test_more_shots_begin_with_the_fewer() -> None:
+    few, more = (make(TASK, prompt={"few_shot": number}) for number in (2, 5))
+    for one, other in zip(few.eval_examples(6), more.eval_examples(6), strict=True):
+        assert one.id == other.id
+        assert list(shots(one).items()) == list(shots(other).items())[:2]
+
+
+def finqa_pages(tmp_path: Path, *sizes: int) -> Path:
+    """A copy of FinQA's rows: so many training questions about each of some pages, and one held-out question a page."""
+    (row, *_) = json.loads((FIXTURES / "finqa" / "train.json").read_text())
+    for split, numbers in (("train", sizes), ("test", [1] * len(sizes))):
+        rows = [
+            {
+                **row,
+                "id": f"{split}/{page}-{number}",
+                "pre_text": [f"page {page}"],
+                "qa": {**row["qa"], "question": f"{split} question {page} {number}"},
+            }
+            for page, num in enumerate(numbers)
+            for number in range(num)
+        ]
+        (tmp_path / f"{split}.json").write_text(json.dumps(rows))
+    return tmp_path
+
+
+def test_a_shot_is_never_about_the_page_of_the_question(tmp_path: Path) -> None:
+    made = make({"name": "finqa", "path": str(finqa_pages(tmp_path, 4, 1, 1))}, prompt={"few_shot": 2})
+    for example in [*map(made.train_example, range(60)), *made.eval_examples(3)]:
+        *before, asked = (m.content for m in example.messages if m.role == "user")
+        pages = [re.findall(r"page \d", text) for text in before]
+        assert len(pages) == 2
+        assert re.findall(r"page \d", asked) not in pages
+
+
+def test_pages_with_too_many_neighbors_are_an_error_with_the_numbers(tmp_path: Path) -> None:
+    task = {"name": "finqa", "path": str(finqa_pages(tmp_path, 4, 1, 1))}
+    with pytest.raises(ConfigError, match=r"few_shot=3: finqa has 6 different .* and 7 are needed"):
+        make(task, prompt={"few_shot": 3})
 
 
 def test_too_many_shots_are_an_error_with_the_numbers() -> None:

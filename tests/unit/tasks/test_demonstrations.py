@@ -22,6 +22,7 @@ from tests.unit.chat.tokenizers import SEARCH, answer, byte_tokenizer, user
 from tests.unit.core.fakes import FakeEngine, completion
 from tests.unit.tasks.data_tasks import FIXTURES, opened, write_jsonl
 from tests.unit.tasks.multihop_episodes import make_qa
+from tests.unit.tasks.test_k_hop import make_task as k_hop
 from tests.unit.tasks.test_two_hop import TASK as TWO_HOP
 
 
@@ -73,6 +74,18 @@ def test_calls_are_answered_by_the_tools() -> None:
     assert len(first.turns) == 3
     (row,) = episode_rows(first)  # tool replies are part of it, and not trained on
     assert 0 < sum(row.loss_mask) < len(row.ids)
+
+
+def test_pitfall_07_a_context_that_restarts_forgets_what_was_said() -> None:
+    task = k_hop("task.mode=peel")
+    chat = words_of(task)
+    for example, demonstrated in check_like_a_rollout(task, chat):
+        start, *relations = example.metadata["chain"]
+        asked = [f"<q> {' '.join(reversed(relations[done:]))} " for done in range(len(relations))]
+        shown = [chat.decode(turn.prompt_ids) for turn in demonstrated.turns]
+        assert shown[0] == asked[0] + start
+        assert [text.rpartition(" ")[0].strip() for text in shown] == [*map(str.strip, asked), "<q>"]
+        assert len(list(episode_rows(demonstrated))) == len(shown)  # none extends another
 
 
 @pytest.mark.parametrize("template", [True, False])

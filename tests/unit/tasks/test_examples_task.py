@@ -1,6 +1,7 @@
 """A task of the user's own: a class whose `examples` yields problems, with tools where it has some."""
 
 from collections.abc import Iterator
+from itertools import count
 from typing import Any
 
 import pytest
@@ -126,6 +127,79 @@ def test_a_bad_demonstration_is_an_error_naming_the_example(shown: Any) -> None:
         ConfigError, match=f"task={HERE}:Shop, example 1: field 'demonstration' must be .* text, but is"
     ):
         shop(shown=shown)
+
+
+class Longer(Doubles):
+    """Trained on numbers below 40, tested on 30 and more."""
+
+    start: int = 30
+
+    def eval_examples(self) -> Iterator[tuple[str, int]] | None:
+        return None if self.start == 0 else ((f"Twice {n}?", 2 * n) for n in range(self.start, 60))
+
+
+def test_held_out_examples_of_their_own_are_never_trained_on() -> None:
+    made = make({"name": f"{HERE}:Longer"})
+    trained = {made.train_example(index).messages[-1].content for index in range(200)}
+    shown = {made.demonstration(index, 1.0)[0] for index in range(200)}
+    assert trained == shown == {f"Twice {n}?" for n in range(30)}
+    assert [one.answer for one in made.eval_examples(100)] == [str(2 * n) for n in range(30, 60)]
+    assert made.eval_examples(5) == made.eval_examples(100)[:5]
+    assert made.notes == (f"examples from {HERE}:Longer; 30 held-out ones of their own, never trained on",)
+
+
+def test_they_are_left_out_of_other_tasks_too_and_long_ones_are_dropped() -> None:
+    made, other = make({"name": f"{HERE}:Longer"}), make({"name": f"{HERE}:Doubles"})
+    other.hold_out_for(made)
+    asked = {other.train_example(index).messages[-1].content for index in range(200)}
+    assert asked.isdisjoint({f"Twice {n}?" for n in range(30, 60)})
+    made.limit_prompts(lambda messages, tools=(): int(messages[-1].content.split()[1].rstrip("?")), 50)
+    assert [one.answer for one in made.eval_examples(100)] == [str(2 * n) for n in range(30, 51)]
+
+
+def test_none_means_a_share_by_hash() -> None:
+    made = make({"name": f"{HERE}:Longer", "start": 0, "num": 20, "eval_share": 0.3})
+    assert made.notes == (f"examples from {HERE}:Longer, 30% of them, chosen by hash, held out",)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"start": -100}, r"every example to train on is also held out"),
+        ({"start": 60}, rf"task={HERE}:Longer, held out: yields no example"),
+    ],
+)
+def test_held_out_examples_that_cannot_be_used_are_refused(more: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        make({"name": f"{HERE}:Longer", **more})
+
+
+class Endless(Doubles):
+    """Held-out examples without an end."""
+
+    def eval_examples(self) -> Iterator[tuple[str, int]]:
+        return ((f"Thrice {n}?", 3 * n) for n in count())
+
+
+class Failing(Doubles):
+    """Held-out examples that fail."""
+
+    def eval_examples(self) -> Iterator[tuple[str, int]]:
+        yield "Three?", 3
+        raise ValueError("no more")
+
+
+def test_held_out_examples_must_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlvr.tasks.generator.MAX_HELD_OUT", 1000)
+    with pytest.raises(UserError, match=r"Endless, held out: yields more than 1,000 examples; let it end\."):
+        make({"name": f"{HERE}:Endless"})
+    with pytest.raises(UserError, match=r"Failing, held out, example 2: ValueError: no more"):
+        make({"name": f"{HERE}:Failing"})
+
+
+def test_a_share_has_no_effect_beside_held_out_examples() -> None:
+    with pytest.raises(ConfigError, match=r"task\.eval_share=0.2: has no effect; it needs a task without held-out ex"):
+        load_task_config(f"{HERE}:Longer", ["task.eval_share=0.2"])
 
 
 class Unprompted(Doubles):

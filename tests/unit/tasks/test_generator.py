@@ -48,6 +48,14 @@ def test_a_demonstration_is_used_word_for_word() -> None:
     assert made.demonstration(0, 0.0)[1] == str(2 * number)
 
 
+def test_held_out_examples_may_come_from_other_settings() -> None:
+    made = generated("sums", settings={"size": 40}, eval_settings={"start": 30, "size": 60})
+    assert {*asked(made, 200)} == {f"What is {n} plus one?" for n in range(30)}
+    assert [one.answer for one in made.eval_examples(100)] == [str(n + 1) for n in range(30, 60)]
+    with pytest.raises(DataError, match=r"task.source=.*:sums, held out: TypeError: .*'sise'"):
+        generated("sums", eval_settings={"sise": 1})
+
+
 @pytest.mark.parametrize(
     ("function", "said"),
     [

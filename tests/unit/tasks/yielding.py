@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 
-def sums(size: int = 100) -> Iterator[tuple[str, int]]:
-    return ((f"What is {n} plus one?", n + 1) for n in range(size))
+def sums(size: int = 100, start: int = 0) -> Iterator[tuple[str, int]]:
+    return ((f"What is {n} plus one?", n + 1) for n in range(start, size))
 
 
 def endless() -> Iterator[dict[str, Any]]:

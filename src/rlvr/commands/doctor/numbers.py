@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from rlvr.commands.doctor.patient import Interview, Patient, difference, skip, verdict
+from rlvr.commands.doctor.patient import Interview, Patient, difference, logprobs, skip, verdict
 from rlvr.commands.doctor.template import end_of_turn
 from rlvr.core.batch import to_batch
 from rlvr.core.episode import ChatModel, run_episode
@@ -38,7 +38,7 @@ def weights_finite(patient: Patient) -> Check:
 
 
 def passes_repeat(patient: Patient) -> Check:
-    again = patient.trainer(layout="rows").score(patient.batch).old_logprobs
+    again = logprobs(patient.trainer(layout="rows"), patient.batch)
     gap, where = difference(patient.batch, patient.scored, again)
     return verdict(
         gap > patient.tolerance / 100,
@@ -71,9 +71,7 @@ def trainer_is_model(patient: Patient) -> Check:
 
 def _engine_is_trainer(patient: Patient, temperature: float) -> Check:
     batch = to_batch(patient.sample(temperature))
-    gap, where = difference(
-        batch, batch.behavior_logprobs, patient.trainer(temperature, "rows").score(batch).old_logprobs
-    )
+    gap, where = difference(batch, batch.behavior_logprobs, logprobs(patient.trainer(temperature, "rows"), batch))
     how = f"at temperature {temperature:g}, with {len(batch.ids)} completions of shared prompts on 3 slots"
     return verdict(
         gap > patient.tolerance,
@@ -112,7 +110,7 @@ def three_turns(patient: Patient) -> Check:
 
     episodes = asyncio.run(play())
     batch = to_batch([Group(example=example, episodes=tuple(episodes))])
-    gap, where = difference(batch, batch.behavior_logprobs, patient.trainer(1.0, "rows").score(batch).old_logprobs)
+    gap, where = difference(batch, batch.behavior_logprobs, logprobs(patient.trainer(1.0, "rows"), batch))
     turns = sum(len(episode.turns) for episode in episodes)
     return verdict(
         gap > patient.tolerance,
@@ -135,7 +133,7 @@ def packed_alone(patient: Patient) -> Check:
     rest = replace(batch, loss_mask=batch.loss_mask & (torch.arange(len(ids))[:, None] != other))
     try:
         trainer = patient.trainer(layout="shared")
-        before, after = (trainer.score(one).old_logprobs for one in (batch, changed))
+        before, after = (logprobs(trainer, one) for one in (batch, changed))
     except (TypeError, ValueError, RuntimeError) as error:
         return Check(status="fail", says=f"the model refuses packed rows ({_line(error)})", remedy=SLOWER)
     leak, where = difference(rest, before, after)
@@ -187,17 +185,13 @@ def _norm(tensors: Iterable[Tensor]) -> float:
     return sum(float((tensor.cpu().double() ** 2).sum()) for tensor in tensors) ** 0.5
 
 
-def _judged(patient: Patient, trainer: Trainer) -> TokenBatch:
-    return trainer.objective.advantages(trainer.score(patient.batch))
-
-
 def gradient_is_slope(patient: Patient) -> Check:
     """The loss, moved along its gradient, changes as the gradient says."""
     if patient.policy.dtype != torch.float32:
         return skip("the frozen weights are not in float32: a finite difference would measure rounding")
     with patient.unchanged():
         trainer = patient.trainer(learning_rate=NO_STEP, max_grad_norm=1e30)
-        batch = _judged(patient, trainer)
+        batch = patient.judged(trainer)
         gradient = _gradient(patient, trainer, batch)
         norm = _norm(g for _, g in gradient)
         if norm == 0:
@@ -235,7 +229,7 @@ def weights_learn(patient: Patient) -> Check:
     """Gradients reach every trained tensor, and no other."""
     with patient.unchanged():
         trainer = patient.trainer(epochs=1, learning_rate=NO_STEP)
-        gradient = {id(p) for p, g in _gradient(patient, trainer, _judged(patient, trainer)) if g.any()}
+        gradient = {id(p) for p, g in _gradient(patient, trainer, patient.judged(trainer)) if g.any()}
     adapters = {} if patient.policy.adapters is None else adapter_weights(patient.model)
     wanted = adapters or dict(patient.model.named_parameters())
     live = {name for name, p in wanted.items() if id(p) in gradient}
@@ -279,10 +273,8 @@ def update_follows_reward(patient: Patient) -> Check:
     with patient.unchanged():
         trainer = patient.trainer(epochs=1)
         before = patient.scored
-        trainer.update(trainer.objective.advantages(trainer.score(batch)), 0)
-        after = patient.trainer(layout="rows").score(batch).old_logprobs
-    assert before is not None, "scored"
-    assert after is not None, "scored"
+        trainer.update(patient.judged(trainer), 0)
+        after = logprobs(patient.trainer(layout="rows"), batch)
     change = ((after - before) * batch.loss_mask).sum(1) / batch.loss_mask.sum(1)
     up, down = float(change[batch.rewards > 0].mean()), float(change[batch.rewards <= 0].mean())
     return verdict(

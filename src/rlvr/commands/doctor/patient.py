@@ -1,7 +1,7 @@
 """The parts of a run as the checks use them, and what a check says."""
 
 import asyncio
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -237,20 +237,33 @@ class Patient:
         found, size = asyncio.run(sampled()), len(LENGTHS)
         return tuple(
             Group(
-                example=example, episodes=tuple(map(as_episode, (ids,) * size, found[n * size :][:size], range(size)))
+                example=example,
+                episodes=tuple(
+                    as_episode(ids, one, index, self.config.reward.parts)
+                    for index, one in enumerate(found[n * size :][:size])
+                ),
             )
             for n, (example, ids) in enumerate(prompts)
         )
 
     @cached_property
-    def batch(self) -> TokenBatch:
-        """The rows of a sample at the run's temperature."""
-        return to_batch(self.sample(self.config.rollout.temperature))
+    def groups(self) -> tuple[Group, ...]:
+        """A sample at the run's temperature."""
+        return self.sample(self.config.rollout.temperature)
 
     @cached_property
-    def scored(self) -> Tensor | None:
+    def batch(self) -> TokenBatch:
+        """The rows of `groups`."""
+        return to_batch(self.groups)
+
+    @cached_property
+    def scored(self) -> Tensor:
         """The trainer's logprobs of `batch`, of each row alone."""
-        return self.trainer(layout="rows").score(self.batch).old_logprobs
+        return logprobs(self.trainer(layout="rows"), self.batch)
+
+    def judged(self, trainer: Trainer) -> TokenBatch:
+        """`batch` with the algorithm's columns and advantages."""
+        return trainer.objective.advantages(trainer.score(self.batch, self.groups))
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
@@ -265,21 +278,26 @@ class Patient:
                     parameter.grad = None
 
 
-def as_episode(prompt_ids: tuple[int, ...], completion: Completion, index: int) -> Episode:
+def as_episode(prompt_ids: tuple[int, ...], completion: Completion, index: int, parts: Iterable[str] = ()) -> Episode:
+    """The first of a group earns 1, with each part of the reward."""
+    value = float(index == 0)
     return Episode(
         example_id="",
         sample_index=index,
         seed=0,
         turns=(Turn(prompt_ids=prompt_ids, completion=completion),),
-        score=Score(value=float(index == 0)),
+        score=Score(value=value, parts=dict.fromkeys(parts, value)),
         stop_reason=StopReason.STOP,  # cut on purpose: not to be left out of the loss
     )
 
 
-def difference(batch: TokenBatch, first: Tensor | None, second: Tensor | None) -> tuple[float, dict[str, Any]]:
+def logprobs(trainer: Trainer, batch: TokenBatch) -> Tensor:
+    """[B, T] of the sampled tokens, whatever the algorithm's own columns are."""
+    return trainer.predict(trainer.policy, batch).logprobs
+
+
+def difference(batch: TokenBatch, first: Tensor, second: Tensor) -> tuple[float, dict[str, Any]]:
     """The largest difference between two logprobs of a sampled token, and where it is."""
-    assert first is not None, "scored"
-    assert second is not None, "scored"
     gaps = torch.where(batch.loss_mask, (first - second).abs().nan_to_num(torch.inf), 0.0)
     row, column = divmod(int(gaps.argmax()), gaps.shape[1])
     numbers = [round(float(x[row, column]), 6) for x in (first, second)]

@@ -5,7 +5,7 @@ import shutil
 from dataclasses import replace
 
 from rlvr.algorithms.losses import kl_estimate, mismatch_log_weight
-from rlvr.commands.doctor.patient import Patient, difference, skip, verdict
+from rlvr.commands.doctor.patient import Patient, difference, logprobs, skip, verdict
 from rlvr.core.batch import to_batch
 from rlvr.models.devices import half_dtype
 from rlvr.models.loading import load_policy
@@ -47,8 +47,7 @@ def mismatch(patient: Patient) -> Check:
     """Sampler against trainer in the run's own precision and engine."""
     run = patient.as_run
     batch = to_batch(run.sample(run.config.rollout.temperature))
-    old = run.trainer().score(batch).old_logprobs
-    assert old is not None
+    old = logprobs(run.trainer(), batch)
     log_weight, _ = mismatch_log_weight(old, batch.behavior_logprobs)
     kl = float(kl_estimate(-log_weight, "k3")[batch.loss_mask].mean())
     gap, where = difference(batch, batch.behavior_logprobs, old)
@@ -69,11 +68,11 @@ def weights_reach_engine(patient: Patient) -> Check:
     with patient.unchanged():
         trainer = run.trainer(epochs=1, learning_rate=LARGE_STEP)
         batch = patient.batch
-        trainer.update(trainer.objective.advantages(trainer.score(batch)), 0)
+        trainer.update(patient.judged(trainer), 0)
         engine.load_weights(1)
         fresh = to_batch(run.sample(1.0))
-        gap, where = difference(fresh, fresh.behavior_logprobs, run.trainer(1.0).score(fresh).old_logprobs)
-        moved, _ = difference(batch, before, patient.trainer(layout="rows").score(batch).old_logprobs)
+        gap, where = difference(fresh, fresh.behavior_logprobs, logprobs(run.trainer(1.0), fresh))
+        moved, _ = difference(batch, before, logprobs(patient.trainer(layout="rows"), batch))
     engine.load_weights(0)
     return verdict(
         gap > min(run.tolerance, moved / 2) or not moved > 0,
@@ -94,7 +93,7 @@ def saves_and_loads(patient: Patient) -> Check:
     assert isinstance(settings, PretrainedModel)
     again = load_policy(settings.model_copy(update={"name_or_path": str(folder)}), seed=0, device=patient.model.device)
     other = Patient(patient.config, patient.tasks, replace(again, value_head=None), patient.root)
-    gap, where = difference(batch, patient.scored, other.trainer(layout="rows").score(batch).old_logprobs)
+    gap, where = difference(batch, patient.scored, logprobs(other.trainer(layout="rows"), batch))
     shutil.rmtree(folder)
     return verdict(
         gap > patient.tolerance / 10,
@@ -110,7 +109,7 @@ def resume_is_equal(patient: Patient) -> Check:
     """A step after a checkpoint, and the same step after loading it."""
     if why := _no_room(patient):
         return skip(why)
-    root, policy, batch = patient.root / "resumed", patient.policy, patient.batch
+    root, policy = patient.root / "resumed", patient.policy
     config = patient.config
     setup = Setup(config=config, tasks=patient.tasks, folder=RunFolder(root=root), console=Console("none", 1, 1))
     rollouts = make_rollouts(setup, policy, patient.engine, patient.chat)
@@ -130,7 +129,7 @@ def resume_is_equal(patient: Patient) -> Check:
     def step(run: CheckpointSchedule, number: int) -> float:
         """The share of the weights that it changed."""
         trainer = run.trainer
-        metrics, _ = trainer.update(trainer.objective.advantages(trainer.score(batch)), number)
+        metrics, _ = trainer.update(patient.judged(trainer), number)
         return metrics["policy/changed_weight_share"]
 
     with patient.unchanged():

@@ -10,10 +10,12 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlvr.cli.model_arguments import add_counts, add_model_arguments, at_least, note, opened
+from rlvr.cli.model_arguments import add_counts, add_model_arguments, at_least, note, opened, settings_of
 from rlvr.progress import progress
 
 if TYPE_CHECKING:
+    from rlvr.evaluation.summary import EvaluationResult
+    from rlvr.run.inference import Inference
     from rlvr.tracking.graded import EvaluationRecord
 
 HELP = "evaluate a model"
@@ -26,6 +28,7 @@ EXAMPLE = """examples:
   rlvr eval some/folder --task rpn --json                 any model, as one JSON line
   rlvr eval some/folder --task musique --retriever hybrid   with another retriever
   rlvr eval openai:http://127.0.0.1:8000/v1#NAME --task gsm8k   a model behind an endpoint (key: OPENAI_API_KEY)
+  rlvr eval some/folder --task gsm8k --few-shot 0,1,2,4   with so many worked examples in the prompt, compared
   rlvr eval runs/latest --output F.jsonl --verbose 5      keep every completion; show 5 that failed
 """
 SHOWN_FAILURES = 10
@@ -34,6 +37,13 @@ SHOWN_FAILURES = 10
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_arguments(parser)
     add_counts(parser)
+    parser.add_argument(
+        "--few-shot",
+        type=_numbers,
+        metavar="K,...",
+        help="evaluate with each of these values of prompt.few_shot, and compare the others with the first on the same "
+        "questions",
+    )
     parser.add_argument(
         "--verbose",
         type=at_least(1),
@@ -45,23 +55,70 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    chosen = {"num_examples": args.num_examples, "samples_per_example": args.samples_per_example}
-    lines = [f"evaluation.{key}={value}" for key, value in chosen.items() if value is not None]
-    sampled = attrgetter("evaluation.samples_per_example")
-    with opened(args, lines, samples="--samples-per-example", sampled=sampled) as inference:
-        from rlvr.run.evaluate_sets import evaluate_into
-
-        path = None if args.output is None else Path(args.output)
-        with progress("evaluating") as on_progress:
-            results = evaluate_into(inference, path, split=args.split, on_progress=on_progress, on_note=note)
-    if args.verbose is not None:
-        sys.stderr.write(failures([record for result in results.values() for record in result.records], args.verbose))
+    if args.few_shot is not None:
+        return _by_shots(args)
+    inference, results = evaluated(args, args.output)
     for task, result in results.items():
         if args.json:
             print(json.dumps({"model": inference.loaded.source, "task": task, "split": args.split, **result.metrics}))
         else:
             sys.stdout.write(table(inference.loaded.source, task, args.split, result.metrics))
     return 0
+
+
+def evaluated(
+    args: argparse.Namespace, output: str | None, more: Sequence[str] = (), before: Inference | None = None
+) -> tuple[Inference, dict[str, EvaluationResult]]:
+    """The results by task name, with `more` settings than the arguments have, of the model of `before` if it is given;
+    with `output` the records are kept there."""
+    chosen = {"num_examples": args.num_examples, "samples_per_example": args.samples_per_example}
+    lines = [*(f"evaluation.{key}={value}" for key, value in chosen.items() if value is not None), *more]
+    sampled = attrgetter("evaluation.samples_per_example")
+    with opened(args, lines, samples="--samples-per-example", sampled=sampled, before=before) as inference:
+        from rlvr.run.evaluate_sets import evaluate_into
+
+        path = None if output is None else Path(output)
+        with progress("evaluating") as on_progress:
+            results = evaluate_into(inference, path, split=args.split, on_progress=on_progress, on_note=note)
+    if args.verbose is not None:
+        sys.stderr.write(failures([record for result in results.values() for record in result.records], args.verbose))
+    return inference, results
+
+
+def _by_shots(args: argparse.Namespace) -> int:
+    """One evaluation for each number of worked examples, all with the model that the first one loads."""
+    settings_of(args, [*args.set, f"prompt.few_shot={max(args.few_shot)}"])  # refused before anything is evaluated
+    before: Inference | None = None
+    found: dict[str, dict[int, EvaluationResult]] = {}
+    for shots in args.few_shot:
+        output = args.output and str(_beside(Path(args.output), shots))
+        before, results = evaluated(args, output, [f"prompt.few_shot={shots}"], before)
+        for task, result in results.items():
+            found.setdefault(task, {})[shots] = result
+    from rlvr.commands.eval.few_shot import lines_of, table_of
+
+    assert before is not None, "an empty list is no argument"
+    for task, results in found.items():
+        source = before.loaded.source
+        if args.json:
+            for line in lines_of(results):
+                print(json.dumps({"model": source, "task": task, "split": args.split, **line}))
+        else:
+            sys.stdout.write(table_of(f"{source} on {task}, by worked examples in the prompt", task, results))
+    return 0
+
+
+def _beside(output: Path, shots: int) -> Path:
+    """`F.jsonl` -> `F_2_shot.jsonl`: records of other prompts are other records."""
+    return output.with_name(f"{output.stem}_{shots}_shot{output.suffix}")
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    """An argparse type: `0,1,4`, each once."""
+    found = tuple(map(at_least(0), text.split(",")))
+    if len(set(found)) < len(found):
+        raise argparse.ArgumentTypeError(f"{text} has a number twice")
+    return found
 
 
 def failures(records: Sequence[EvaluationRecord], limit: int) -> str:

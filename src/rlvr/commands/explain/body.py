@@ -27,6 +27,9 @@ from rlvr.training.checkpoint import list_checkpoints
 from rlvr.types import Completion, Episode, Example, Group, Score, StopReason, Turn
 
 STATES_OF_ONE_TURN = 16
+AT_ONCE = 32
+"""Episodes that are sampled from at a time."""
+
 MIN_RISE = 0.05
 """A smaller rise of P(gold) decides nothing."""
 
@@ -189,11 +192,12 @@ def _sampled(run: Opened, groups: Sequence[Group], every: int | None, count: int
 
     counted = []
     with progress(f"P(right) of {len(groups)} episodes") as show:
-        for number, group in enumerate(groups):
-            example, episode = examples[group.example.id], group.episodes[0]
-            again = [run.resample(example, episode, state, count) for state in states(episode, every)]
-            counted.append([run.run(right(example, found)) for found in again])
-            show(number + 1, len(groups))
+        for start in range(0, len(groups), AT_ONCE):
+            part = [(examples[group.example.id], group.episodes[0]) for group in groups[start : start + AT_ONCE]]
+            places = [(*one, state) for one in part for state in states(one[1], every)]
+            again = iter(run.resample(places, count))
+            counted += [[run.run(right(one[0], next(again))) for _ in states(one[1], every)] for one in part]
+            show(len(counted), len(groups))
     return counted
 
 

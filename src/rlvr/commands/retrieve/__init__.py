@@ -1,4 +1,4 @@
-"""`rlvr retrieve`: shows a retriever's results, or serves it."""
+"""`rlvr retrieve`: shows a retriever's results, serves it, or tells what decomposed questions would gain."""
 
 from __future__ import annotations
 
@@ -24,29 +24,43 @@ if TYPE_CHECKING:
 HELP = "search a corpus, or serve it"
 DESCRIPTION = """Search a corpus, or serve it to other programs.
 CORPUS is a file of passages: one JSON object per line (.jsonl) or a JSON list (.json), optionally .gz, with "text" and
-optional "title" and "id". Its indexes are cached and rebuilt when the file changes."""
+optional "title" and "id". Its indexes are cached and rebuilt when the file changes.
+With --decomposed it is a file of questions with their decompositions, as MuSiQue's: prints the recall of gold
+sub-questions with and without the answers between them, beside the whole question and controls."""
 EXAMPLE = """examples:
   rlvr retrieve corpus.jsonl.gz --query "Where was Marie Curie born?"     results of every retriever
   rlvr retrieve corpus.jsonl.gz --query "Marie Curie" --retriever bm25 --top-n 10 --json
   rlvr retrieve corpus.jsonl.gz --serve --retriever hybrid --port 8931    POST /search and /rerank, docs/retrieval.md
+  rlvr retrieve musique/dev.jsonl.gz --decomposed --corpus musique/corpus.jsonl.gz
 """
 SHOWN_CHARS = 200
 TOP_N, PORT = 5, 8931
+GOES_WITH = {  # option -> the actions that read it
+    "json": ("query", "decomposed"),
+    "top_n": ("query",),
+    "corpus": ("decomposed",),
+    "port": ("serve",),
+    "host": ("serve",),
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("corpus", metavar="CORPUS", help=".jsonl, .jsonl.gz, .json or .json.gz")
+    parser.add_argument("file", metavar="CORPUS", help=".jsonl, .jsonl.gz, .json or .json.gz")
     action = parser.add_mutually_exclusive_group(required=True)
     action.add_argument("--query", metavar="TEXT", help="print the passages found")
     action.add_argument("--serve", action="store_true", help="answer requests on this machine until Ctrl-C")
+    action.add_argument(
+        "--decomposed", action="store_true", help="print what gold sub-questions and bridges of the questions find"
+    )
     parser.add_argument(
         "--retriever",
         metavar="R",
-        help="bm25, filtered, semantic[/MODEL], hybrid[/MODEL], or your own, my_search:Elastic; default: bm25 with "
-        "--serve, else all installed ones",
+        help="bm25, filtered, semantic[/MODEL], hybrid[/MODEL], or your own, my_search:Elastic; default: all installed "
+        "ones with --query, else bm25",
     )
     add_config_dir(parser)
     add_set(parser, "a field of your own retriever", "task.retrieval.own.width=4")
+    parser.add_argument("--corpus", metavar="F", help="of --decomposed: also search these passages")
     parser.add_argument("--top-n", metavar="N", type=at_least(1), help=f"passages to print (default: {TOP_N})")
     parser.add_argument("--host", metavar="H", help="address of --serve (default: 127.0.0.1, this machine only)")
     parser.add_argument("--port", metavar="P", type=port, help=f"of --serve; 0: any (default: {PORT})")
@@ -61,14 +75,14 @@ def run(args: argparse.Namespace) -> int:
     from rlvr.retrieval.server import serve
     from rlvr.retrieval.settings import RetrievalSettings
 
-    for option, action in {"json": "query", "top_n": "query", "port": "serve", "host": "serve"}.items():
+    for option, actions in GOES_WITH.items():
         value = getattr(args, option)
-        if value is not None and value is not False and not getattr(args, action):
-            raise ConfigError(f"--{option.replace('_', '-')} goes with --{action}.")
+        if value is not None and value is not False and not any(getattr(args, action) for action in actions):
+            raise ConfigError(f"--{option.replace('_', '-')} goes with --{' or --'.join(actions)}.")
     imports.look_in(args.config_dir)
     settings = RetrievalSettings(
         scope="corpus",
-        corpus=args.corpus,
+        corpus=args.file,
         index_dir=args.index_dir,
         stem=not args.no_stem,
         remove_stop_words=not args.keep_stop_words,
@@ -80,6 +94,9 @@ def run(args: argparse.Namespace) -> int:
         host, port = args.host or "127.0.0.1", PORT if args.port is None else args.port
         with ended_by_sigterm(), reserve(host, port) as listening:
             serve(name, _opened(name, settings), host, listening)
+        return 0
+    if args.decomposed:
+        _print_decomposed(settings, args)
         return 0
     for name in [args.retriever] if args.retriever else _local_names():
         try:
@@ -141,6 +158,26 @@ def _print_found(name: str, retriever: Retriever, args: argparse.Namespace) -> N
         lines = [name if found else f"{name}: nothing", *map(result_lines, found), ""]
     sys.stdout.write("".join(f"{line}\n" for line in lines))
     print(f"rlvr: {name}: {len(passages):,} passages searched in {1000 * took:.1f} ms", file=sys.stderr)
+
+
+def _print_decomposed(settings: RetrievalSettings, args: argparse.Namespace) -> None:
+    """The table of the questions' own paragraphs, then of the corpus."""
+    from rlvr.commands.retrieve import decomposed
+    from rlvr.data.multihop_sets import Library
+
+    name, opened = args.retriever or "bm25", []
+    for scope in ("paragraphs", "corpus") if args.corpus else ("paragraphs",):
+        retriever = _opened(name, settings.model_copy(update={"scope": scope, "corpus": args.corpus}))
+        corpus = retriever.corpus
+        library = None if corpus is None else Library(corpus.documents, "title_and_text")
+        opened.append((scope, retriever, *decomposed.read_questions(args.file, library)))
+    for scope, retriever, questions, notes in opened:
+        print(f"rlvr: {name}, {scope}: {len(questions):,} questions", *notes, sep="; ", file=sys.stderr)
+        lines = decomposed.lines(scope, retriever, questions)
+        texts = [json.dumps({"retriever": name} | line.as_json()) for line in lines]
+        if not args.json:
+            texts = [*([decomposed.header(lines)] if scope == "paragraphs" else []), *(line.as_row() for line in lines)]
+        sys.stdout.write("".join(f"{text}\n" for text in texts))
 
 
 def result_lines(line: Mapping[str, Any]) -> str:
