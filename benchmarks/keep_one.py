@@ -7,7 +7,8 @@ before and after RL; unfiltered (it reads all nine); with the right fact alone. 
 fact among nine says that it is the one asked for, without having seen a label; with labels permuted in each example.
 CPU seconds of the whole command by the operating system.
 
-`shuffled gold`: the same training with the evidence about an answer of another fact (`benchmarks/shuffled_gold.py`).
+`shuffled gold`: the same training with another fact's answer as the gold one (`benchmarks/shuffled_gold.py`). Warm
+starts are cached: the second run of a seed spends less.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ def trained(variant: str, seed: int, folder: Path, overrides: Sequence[str]) -> 
 
 
 def accuracy(folder: Path, num: int, chosen: str) -> float:
-    found = evaluate(folder, num_examples=num, **{"task.filter": chosen})
+    overrides: dict[str, Any] = {"task.filter": chosen}
+    found = evaluate(folder, num_examples=num, **overrides)
     return found["keep_one"].metrics[ACCURACY]
 
 
@@ -90,8 +92,8 @@ def main() -> None:
     args = parser.parse_args()
     told: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as temporary:
-        for variant in VARIANTS:
-            for seed in args.seeds:
+        for seed in args.seeds:
+            for variant in VARIANTS:
                 folder = Path(temporary) / f"{variant.replace(' ', '_')}_{seed}"
                 cpu_s = trained(variant, seed, folder, args.overrides)
                 lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]

@@ -1,4 +1,4 @@
-"""`rlvr` with an intentional bug: the policy's evidence is about the answer of another question.
+"""`rlvr` with an intentional bug: the gold answer of a training example of keep_one is that of another of its facts.
 
     python benchmarks/shuffled_gold.py train --config-name keep_one
 
@@ -11,19 +11,19 @@ import random
 from dataclasses import replace
 
 from rlvr.cli.main import main
-from rlvr.core.value import Branch
-from rlvr.run.late import LateGrader
-from rlvr.types import Example, LateGrade
+from rlvr.tasks.keep_one import KeepOneTask
+from rlvr.types import Example
 
-right = LateGrader._branches
+right = KeepOneTask.train_example
 
 
-def of_another(self: LateGrader, example: Example, late: LateGrade) -> list[Branch]:
-    """The branches with an answer drawn by the example's id, the same for all episodes of a group."""
-    answers = [fact[2] for fact in example.metadata["facts"].values()]
-    return right(self, replace(example, answer=random.Random(example.id).choice(answers)), late)
+def of_another(self: KeepOneTask, index: int) -> Example:
+    """The example with the answer of any of its other facts."""
+    example = right(self, index)
+    others = [fact[2] for fact in example.metadata["facts"].values() if fact != example.metadata["asked"]]
+    return replace(example, answer=random.Random(index).choice(others)) if others else example
 
 
 if __name__ == "__main__":
-    LateGrader._branches = of_another
+    KeepOneTask.train_example = of_another
     raise SystemExit(main())

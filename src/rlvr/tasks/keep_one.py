@@ -186,7 +186,8 @@ class KeepOneTask(WordsTask):
 
     def demonstration(self, index: int, worked_share: float) -> tuple[str, ...]:
         """Few facts, and for each of them in any order a call that keeps one, an answer, and the answer without marks,
-        which is learnt first; or many facts, and calls only. Of the calls a share `worked_share` keeps the right fact, others the first."""
+        which is learnt first; or many facts, and calls only. Of the calls a share `worked_share` keeps the right fact,
+        others the first."""
         rng = random.Random(derive_seed(self._seed, "keep_one", "demonstration", index))
         many, worked = rng.random() < self._settings.keep_share, rng.random() < worked_share
         facts, _ = self._facts(rng, self._settings.num_facts if many else 1 + index % FEW)
