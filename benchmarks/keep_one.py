@@ -29,7 +29,7 @@ from two_hop import seeds_of
 import rlvr
 from rlvr.commands.eval.function import evaluate
 from rlvr.rewards.evidence import Contributions, late_evidence
-from rlvr.run.late import LateGrader
+from rlvr.tasks.late import LateGrader
 from rlvr.types import Example
 
 ACCURACY = "eval/keep_one/accuracy"

@@ -16,9 +16,10 @@ from rlvr.core.episode import ChatModel, run_episode
 from rlvr.errors import ConfigError, UserError
 from rlvr.models.policy import HubPolicy
 from rlvr.models.scratch import build_model, build_tokenizer
-from rlvr.run.late import LateGrader, late_grader, refuse_late
+from rlvr.run.late import late_grader, refuse_late
 from rlvr.run.tasks import make_chat, open_tasks
 from rlvr.tasks.base import Task
+from rlvr.tasks.late import LateGrader
 from rlvr.types import Episode, Example, Group, SamplingParams
 
 SMALL = ("task.num_facts=4", "task.easy_examples=0", "model.init_std=0.3")
