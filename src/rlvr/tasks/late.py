@@ -35,18 +35,29 @@ class LateGrader:
     def episode(self, example: Example, episode: Episode) -> Episode:
         return self._graded(example, episode, self._known([(example, episode)]))
 
+    def probabilities(self, example: Example, late: LateGrade) -> list[float]:
+        """Of the example's answer after each prompt of `late`."""
+        branches = self._branches(example, late)
+        known = self._read(branches)
+        return [known[branch] for branch in branches]
+
     def _known(self, pairs: Sequence[tuple[Example, Episode]]) -> dict[Branch, float]:
         """The probability of the gold after each prompt, computed once for equal prompts."""
-        branches = {
-            branch: 0.0
-            for example, episode in pairs
-            for late in episode.score.late.values()
-            for branch in self._branches(example, late)
-        }
-        fitting = [one for one in branches if len(one.prompt_ids) + len(one.ids) <= self.max_context_tokens]
+        return self._read(
+            [
+                branch
+                for example, episode in pairs
+                for late in episode.score.late.values()
+                for branch in self._branches(example, late)
+            ]
+        )
+
+    def _read(self, branches: Sequence[Branch]) -> dict[Branch, float]:
+        different = dict.fromkeys(branches, math.nan)
+        fitting = [one for one in different if len(one.prompt_ids) + len(one.ids) <= self.max_context_tokens]
         found = branch_logprobs(self.policy, fitting, layout=self.layout)
         means = {one: math.exp(value / len(one.counted)) for one, value in zip(fitting, found, strict=True)}
-        return {branch: means.get(branch, math.nan) for branch in branches}
+        return different | means
 
     def _branches(self, example: Example, late: LateGrade) -> list[Branch]:
         tools = self.task.env(example).tools
@@ -72,7 +83,9 @@ class LateGrader:
 def _with_part(score: Score, name: str, weight: float, value: float) -> Score:
     """The score with one more part; an error if its value is no finite number."""
     if math.isfinite(value):
-        return replace(score, value=score.value + weight * value, parts={**score.parts, name: value})
+        facts = {**score.diagnostics, name: value}
+        parts = {**score.parts, name: value}
+        return replace(score, value=score.value + weight * value, parts=parts, diagnostics=facts)
     said = f"{name}: a prompt to read is longer than the model's context, or the policy's probabilities are not finite"
     before = score.diagnostics.get("error")
     diagnostics = {**score.diagnostics, "error": f"{before}; {said}" if before else said}
