@@ -111,7 +111,7 @@ def table(runs: Sequence[dict[str, Any]]) -> str:
     num = len(runs[0]["rewards"])
     thirds = [slice(num * part // 3, num * (part + 1) // 3) for part in range(3)]
     head = ["", f"accuracy at {first}", f"at {last}", *(f"reward, steps {one.start + 1}-{one.stop}" for one in thirds)]
-    head += ["mean reward", "against GRPO", "better", "tokens", "CPU s"]
+    head += ["mean reward", "against GRPO", "better", "trained tokens", "CPU s"]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     base = {one["seed"]: fmean(one["rewards"]) for one in runs if one["kind"] == "GRPO"}
     for kind in KINDS:
