@@ -16,7 +16,7 @@ from rlvr.config.compose import load_config
 from rlvr.run.tasks import open_tasks
 from rlvr.tasks.base import Task
 from rlvr.tasks.two_hop import TwoHopTask
-from rlvr.types import Example, Message, ToolSchema
+from rlvr.types import Example, Message, ToolCall, ToolSchema
 from tests.system.harness import DATA
 from tests.unit.tasks.data_tasks import graded, scored, solved, sums, turn, write_jsonl
 
@@ -218,6 +218,7 @@ TASK = [
         ("task=generator", f"task.source='{HERE}squares'"),
         ("source", f"'{HERE}few'", f"'{HERE}squares'", question),
         ("settings", "{size: 100}", "{size: 20}", num_different),
+        ("eval_settings", "{}", "{size: 30}", held_out),
         ("max_prompt_tokens", "null", 5, max_words),
         *EXAMPLES,
     ),
@@ -238,12 +239,33 @@ TASK = [
         ("max_turns", 4, 3, lambda task: task.env(first(task)).max_turns),
     ),
     *of(
+        ("task=k_hop",),
+        ("mode", "flat", "peel", lambda task: task.demonstration(1, 1.0)),
+        ("mode", "plan", "filler", lambda task: task.demonstration(1, 1.0)),
+        ("mode", "plan", "shuffled_plan", lambda task: [task.demonstration(index, 1.0) for index in range(9)]),
+        ("num_entities", 16, 5, lambda task: task.vocabulary),
+        ("num_relations", 8, 6, lambda task: task.vocabulary),
+        ("train_hops", "[2,3]", "[4]", question),
+        ("eval_hops", "[2,3,4,5]", "[2]", held_out),
+        ("held_out_share", 0.2, 0.5, held_out),
+    ),
+    *of(
         ("task=meta",),
         ("num_relations", 4, 3, lambda task: task.vocabulary),
         ("num_entities", 20, 5, question),
         ("max_supports", 4, 2, max_words),
         ("demonstrated_supports", 8, 5, lambda task: task.demonstration(1, 0.0)),
         ("shuffled_supports", "false", "true", question),
+    ),
+    *of(
+        ("task=keep_one",),
+        ("filter", "keep", "none", question),
+        ("num_facts", 9, 4, question),
+        ("num_entities", 30, 20, lambda task: task.vocabulary),
+        ("num_relations", 6, 2, lambda task: task.vocabulary),
+        ("easy_examples", 0, 5, question),
+        ("keep_share", 0.35, 1.0, lambda task: [task.demonstration(index, 1.0) for index in range(5)]),
+        ("held_out_share", 0.2, 0.5, held_out),
     ),
     *of(("task=mix",), ("parts", "{gsm8k: 1, finqa: 1}", "{gsm8k: 3, finqa: 1}", of_tasks)),
 ]  # fmt: skip
@@ -284,6 +306,24 @@ SLOW, LARGE, PROCESS = (
     f"+reward.parts.x={{type: custom, weight: 1.0, function: '{HERE}{name}', settings: {{}}}}"
     for name in ("slow", "large", "process")
 )
+
+
+EVIDENCE = "+reward.parts.x={type: evidence, weight: 1.0, of: retrieved, context_size: 3, num_contexts: 2}"
+
+
+def late(task: Task) -> Any:
+    """What the policy is asked of an episode that keeps all facts."""
+    env = task.env(first(task))
+    arguments = {"about": "e0", "ids": list(first(task).metadata["facts"])}
+    call = ToolCall(id="call_0", name="keep", arguments=arguments)
+
+    async def run() -> Any:
+        await env.start()
+        await env.step(Message(role="assistant", content="", tool_calls=(call,)))
+        found = (await env.score([turn("x")])).late["x"]
+        return found.weight, found.prompts
+
+    return asyncio.run(run())
 
 
 def num_processes(task: Task) -> int:
@@ -327,6 +367,15 @@ REWARD = [
         ("settings", "{bonus: 0.0}", "{bonus: 1.0}", reward("abc")),
     ),
     *of_part("reasoning_gym"),
+    *(
+        case(f"reward.parts.x.{key}", a, b, late, "task=keep_one", EVIDENCE)
+        for key, a, b in (
+            ("weight", 1.0, 2.0),
+            ("of", "retrieved", "cited"),
+            ("context_size", 3, 2),
+            ("num_contexts", 2, 1),
+        )
+    ),
     case("reward.timeout_s", 5.0, 0.2, reward("x"), *GSM8K, SLOW),
     case("reward.max_memory_mb", 4096, 512, reward("x"), *GSM8K, LARGE),
     case("reward.num_workers", 1, 2, num_processes, *GSM8K, PROCESS),

@@ -49,17 +49,13 @@ class Contributions:
         ]
 
     def __call__(self, probabilities: Sequence[float]) -> float:
-        return sum(self.each(probabilities)) / self.num_documents
+        return sum(self.each(probabilities)) / max(1, self.num_documents)
 
 
-def late_evidence(
-    state: Readable, ids: Sequence[str], *, context_size: int, num_contexts: int, seed: str
-) -> LateGrade | None:
-    """What the policy must read to grade these documents; None if there are none. The draws depend on `seed`."""
+def late_evidence(state: Readable, ids: Sequence[str], *, context_size: int, num_contexts: int, seed: str) -> LateGrade:
+    """What the policy must read to grade these documents; nothing if there are none. The draws depend on `seed`."""
     different = tuple(dict.fromkeys(ids))
     known = [name for name in different if state.reading((name,)) is not None]
-    if not known:
-        return None
     rng = random.Random(derive_seed(0, "evidence", seed, *known))
     places: dict[tuple[str, ...], int] = {}
     pairs = []

@@ -1,75 +1,12 @@
-"""Grades the parts of a reward that need the policy, once episodes are sampled."""
-
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+"""Whether a run's rewards need the policy, and what grades their late parts."""
 
 from rlvr.chat.rendering import Chat
 from rlvr.config import Config
-from rlvr.core.packing import Layout
-from rlvr.core.policy import Policy
-from rlvr.core.value import Branch, branch_logprobs
 from rlvr.errors import UserError
 from rlvr.models.layout import choose_layout
 from rlvr.models.policy import HubPolicy
 from rlvr.tasks.base import Task
-from rlvr.tasks.gold import gold_branch
-from rlvr.types import Episode, Example, Group, LateGrade, Score
-
-
-@dataclass(frozen=True, kw_only=True)
-class LateGrader:
-    """Completes scores with the policy as it is; for a whole step in a few forward passes. Not for sharded weights."""
-
-    policy: Policy
-    chat: Chat
-    task: Task
-    layout: Layout
-    max_context_tokens: int
-
-    def groups(self, groups: Sequence[Group]) -> list[Group]:
-        """The groups with complete scores. UserError if the task does not know the format of its answers."""
-        known = self._known([(group.example, episode) for group in groups for episode in group.episodes])
-        return [
-            replace(group, episodes=tuple(self._graded(group.example, episode, known) for episode in group.episodes))
-            for group in groups
-        ]
-
-    def episode(self, example: Example, episode: Episode) -> Episode:
-        return self._graded(example, episode, self._known([(example, episode)]))
-
-    def _known(self, pairs: Sequence[tuple[Example, Episode]]) -> dict[Branch, float]:
-        """The probability of the gold after each prompt, computed once for equal prompts."""
-        branches = {
-            branch: 0.0
-            for example, episode in pairs
-            for late in episode.score.late.values()
-            for branch in self._branches(example, late)
-        }
-        fitting = [one for one in branches if len(one.prompt_ids) + len(one.ids) <= self.max_context_tokens]
-        found = branch_logprobs(self.policy, fitting, layout=self.layout)
-        means = {one: math.exp(value / len(one.counted)) for one, value in zip(fitting, found, strict=True)}
-        return {branch: means.get(branch, math.nan) for branch in branches}
-
-    def _branches(self, example: Example, late: LateGrade) -> list[Branch]:
-        tools = self.task.env(example).tools
-        gold = gold_branch(self.task, self.chat, example.answer, tools=tools)
-        if gold is None:
-            raise UserError(
-                f"reward: example {example.id} has no answer whose format task={self.task.name} knows, so that a part "
-                "that needs the policy cannot grade; choose another part."
-            )
-        return [replace(gold, prompt_ids=self.chat.encode_prompt(prompt, tools)) for prompt in late.prompts]
-
-    def _graded(self, example: Example, episode: Episode, known: dict[Branch, float]) -> Episode:
-        if not episode.score.late:
-            return episode
-        score = replace(episode.score, late={})
-        for name, late in episode.score.late.items():
-            found = [known[branch] for branch in self._branches(example, late)]
-            value = late.value(found) if all(map(math.isfinite, found)) else math.nan
-            score = _with_part(score, name, late.weight, value)
-        return replace(episode, score=score)
+from rlvr.tasks.late import LateGrader
 
 
 def late_grader(
@@ -95,13 +32,3 @@ def refuse_late(config: Config, task: Task) -> None:
             f"reward.parts.{names[0]}: needs the probabilities of a model in this process, which an endpoint does not "
             f"give; leave it out with reward.parts.{names[0]}=null."
         )
-
-
-def _with_part(score: Score, name: str, weight: float, value: float) -> Score:
-    """The score with one more part; an error if its value is no finite number."""
-    if math.isfinite(value):
-        return replace(score, value=score.value + weight * value, parts={**score.parts, name: value})
-    said = f"{name}: a prompt to read is longer than the model's context, or the policy's probabilities are not finite"
-    before = score.diagnostics.get("error")
-    diagnostics = {**score.diagnostics, "error": f"{before}; {said}" if before else said}
-    return replace(score, value=math.nan, status="error", diagnostics=diagnostics)

@@ -120,26 +120,3 @@ def weights_of(model: str) -> str:
             f"there is no folder {path}{near(path)}: name a run folder, a checkpoint, a model folder or a Hub id."
         )
     return str(path)
-
-
-def weights_at(run: Path, step: int | None, config: Config) -> str:
-    """The weights of a run after `step` updates, 0 being those before the first one; None: as `weights_of`.
-
-    UserError if they were not kept.
-    """
-    from rlvr.training.checkpoint import list_checkpoints
-
-    if step is None:
-        return weights_of(str(run))
-    kept = list_checkpoints(run / "checkpoints")
-    if step in kept:
-        return weights_of(str(kept[step]))
-    pretrained = None if config.warm_start.enabled or config.model.pretrained is None else config.model.pretrained
-    start = str(run / "warm_start") if (run / "warm_start").is_dir() else pretrained and pretrained.name_or_path
-    if step == 0 and start:
-        return start
-    there = [*([0] if start else []), *sorted(kept)]
-    raise UserError(
-        f"{run} keeps no weights of step {step}: there are {', '.join(map(str, there)) or 'none'} "
-        "(trainer.checkpoint_every, trainer.keep_last)."
-    )

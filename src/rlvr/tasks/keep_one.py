@@ -1,8 +1,8 @@
 """Which of nine facts does the question need? The policy chooses before it reads.
 
-    d0 e9 r2 e1 . d1 e7 r3 e4 . d2 e2 r3 e5 . ... <q> which e7 r3       what a search returned
+    r2 d0 e9 e1 r3 d1 e7 e4 r3 d2 e2 e5 ... <q> which r3 e7     what a search returned: d1 says that e7 r3 e4
     <call> keep e7 d1 </call>
-    d1 e7 r3 e4 . <q> what e7 r3                                        a fresh context with what was kept
+    r3 d1 e7 e4 <q> what r3 e7                                  a fresh context with what was kept
     <ans> e4 </ans> <eoe>
 
 A model that has learnt to read few facts answers wrongly among many. Every example draws its own facts, about different
@@ -121,9 +121,9 @@ class KeepOne(WordsSettings):
     num_relations: int = setting(6, "different relations", ge=1)
     easy_examples: NonNegativeInt = setting(0, f"first examples of the training stream, with 1 to {FEW} facts")
     keep_share: Share = setting(
-        0.2,
-        f"share of the warm start's demonstrations that keep one fact; others answer all questions about 1 to {FEW} "
-        "facts. A share worked_share of those that keep one keep the right one, others any",
+        0.35,
+        f"share of the warm start's demonstrations that keep facts among num_facts; others keep, and answer, among 1 "
+        f"to {FEW}. Of the calls a share worked_share keeps the right fact, others the first",
     )
     held_out_share: HeldOutShare = setting(
         0.2, "share of all facts, chosen by hash, that is never asked for in training"
@@ -186,19 +186,19 @@ class KeepOneTask(WordsTask):
 
     def demonstration(self, index: int, worked_share: float) -> tuple[str, ...]:
         """Few facts, and for each of them in any order a call that keeps one, an answer, and the answer without marks,
-        which is learnt first. Of the calls a share `worked_share` keeps the right fact, others the first."""
+        which is learnt first; or many facts, and calls only. Of the calls a share `worked_share` keeps the right fact,
+        others the first."""
         rng = random.Random(derive_seed(self._seed, "keep_one", "demonstration", index))
         many, worked = rng.random() < self._settings.keep_share, rng.random() < worked_share
-        facts, asked = self._facts(rng, self._settings.num_facts if many else 1 + index % FEW)
+        facts, _ = self._facts(rng, self._settings.num_facts if many else 1 + index % FEW)
         first, said = next(iter(facts)), []
-        for name, fact in facts.items():
-            subject, relation, found = fact
+        for name in rng.sample([*facts], min(FEW, len(facts))):
+            subject, relation, found = fact = facts[name]
             call = f"{CALL} {self._tool.name} {subject} {name if worked else first} {CALL_END}"
+            said.append((self._question(WHICH, fact), call))
             if not many:
                 answer = f"{self.answered(found)} {END}"
                 said += [(self._question(WHAT, fact), answer), (f"{relation} {subject}", found)]
-            if not many or fact == asked:
-                said.append((self._question(WHICH, fact), call))
         rng.shuffle(said)
         (opening, answer), *rest = said
         return (f"{self._text(facts)} {opening}", answer, *(part for pair in rest for part in pair))
@@ -256,7 +256,7 @@ class KeepOneTask(WordsTask):
         return self._messages(facts, WHAT, asked)
 
     def _text(self, facts: Mapping[str, Fact]) -> str:
-        return " ".join(f"{name} {relation} {subject} {found}" for name, (subject, relation, found) in facts.items())
+        return " ".join(f"{relation} {name} {subject} {found}" for name, (subject, relation, found) in facts.items())
 
     def _question(self, ask: str, fact: Fact) -> str:
         return f"{ASK} {ask} {fact[1]} {fact[0]}"

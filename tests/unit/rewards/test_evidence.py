@@ -38,11 +38,9 @@ def attempt(retrieved: Sequence[str] = (), cited: Sequence[str] = (), state: obj
     )
 
 
-def scored(late: LateGrade | None, useful: str = "2", read: int = 3) -> float:
+def scored(late: LateGrade, useful: str = "2", read: int = 3) -> float:
     """The value for a reader that says the gold with .9 if it sees all of the useful documents among at most `read`,
     with .5 among more, else with .1."""
-    if late is None:
-        return 0.0
 
     def probability(prompt: tuple[Message, ...]) -> float:
         shown = prompt[0].content.split()
@@ -58,7 +56,6 @@ def value(ids: Sequence[str], useful: str = "2", context_size: int = 3) -> float
 
 def test_a_contribution_is_what_the_probability_loses_without_the_document() -> None:
     late = late_evidence(Documents(), ["1", "2"], context_size=3, num_contexts=2, seed="q")
-    assert late is not None
     shown = [prompt[0].content for prompt in late.prompts]
     assert sorted(shown) == ["1", "1 2", "2"]  # each is read once
     found = {"1 2": 0.8, "1": 0.05, "2": 0.75}
@@ -91,7 +88,6 @@ def test_a_document_counts_once_and_one_that_does_not_exist_costs() -> None:
 @pytest.mark.parametrize("size", [1, 2, 3, 20])
 def test_contexts_hold_at_most_so_many_documents(size: int) -> None:
     late = late_evidence(Documents(), "123456789", context_size=size, num_contexts=2, seed="q")
-    assert late is not None
     lengths = {len(prompt[0].content.split()) for prompt in late.prompts}
     assert lengths == {min(size, 9), min(size, 9) - 1}
     assert late == late_evidence(Documents(), "123456789", context_size=size, num_contexts=2, seed="q")
@@ -103,8 +99,9 @@ def test_the_part_reads_what_was_cited_or_retrieved() -> None:
         late = Evidence(of=of).grade(attempt(retrieved="12", cited="3")).late  # type: ignore[arg-type]
         assert late is not None
         assert {name for prompt in late.prompts for name in prompt[0].content.split()} == set(ids)
-    assert Evidence().grade(attempt()).late is None
-    assert Evidence().grade(attempt()).value == 0
+    nothing = Evidence().grade(attempt()).late
+    assert nothing is not None
+    assert (nothing.prompts, nothing.value([])) == ((), 0.0)
 
 
 def test_a_late_part_is_no_part_of_the_score_yet() -> None:
@@ -114,8 +111,8 @@ def test_a_late_part_is_no_part_of_the_score_yet() -> None:
     def score(*cited: str) -> Score:
         return asyncio.run(verifier.verify(attempt(cited=cited)))
 
-    assert score().late == {}
-    assert score().parts == {"right": 1.0, "evidence": 0.0}
+    assert score().parts == {"right": 1.0}
+    assert score().late["evidence"].prompts == ()
     found = score("2")
     assert (found.value, found.parts, found.status) == (1.0, {"right": 1.0}, "scored")
     assert found.late["evidence"].weight == 0.5

@@ -16,12 +16,13 @@ from rlvr.core.episode import ChatModel, run_episode
 from rlvr.errors import ConfigError, UserError
 from rlvr.models.policy import HubPolicy
 from rlvr.models.scratch import build_model, build_tokenizer
-from rlvr.run.late import LateGrader, late_grader, refuse_late
+from rlvr.run.late import late_grader, refuse_late
 from rlvr.run.tasks import make_chat, open_tasks
 from rlvr.tasks.base import Task
+from rlvr.tasks.late import LateGrader
 from rlvr.types import Episode, Example, Group, SamplingParams
 
-SMALL = ("task.num_facts=4", "model.init_std=0.3")
+SMALL = ("task.num_facts=4", "task.easy_examples=0", "model.init_std=0.3")
 
 
 class Opened:
@@ -51,7 +52,7 @@ class Opened:
 
     def probability(self, example: Example, *kept: str) -> float:
         """Of the gold, by a pass over this prompt alone."""
-        facts = [f"{name} {r} {s} {o}" for name, (s, r, o) in example.metadata["facts"].items() if name in kept]
+        facts = [f"{r} {name} {s} {o}" for name, (s, r, o) in example.metadata["facts"].items() if name in kept]
         subject, relation, _ = example.metadata["asked"]
         text = " ".join([*facts, f"<q> what {relation} {subject} <ans>"])
         tokenizer: Any = self.policy.tokenizer
@@ -67,7 +68,7 @@ def test_the_value_is_that_of_forward_passes_one_by_one() -> None:
     example = OPENED.task.train_example(0)
     first, second = [name for name in example.metadata["facts"]][:2]
     episodes = [OPENED.played(example, *kept) for kept in ((first,), (first, second), (second, first), ("e1",), ())]
-    assert [set(one.score.late) for one in episodes] == [{"evidence"}] * 3 + [set()] * 2
+    assert [len(one.score.late["evidence"].prompts) for one in episodes] == [2, 3, 3, 0, 0]
     (group,) = OPENED.grader().groups([Group(example=example, episodes=tuple(episodes))])
     none, one, other, both = (OPENED.probability(example, *kept) for kept in ((), (first,), (second,), (first, second)))
     expected = [max(0.0, one - none), (max(0.0, both - other) + max(0.0, both - one)) / 2]
@@ -80,6 +81,7 @@ def test_the_value_is_that_of_forward_passes_one_by_one() -> None:
         assert episode.score.value == pytest.approx(before.score.value + episode.score.parts["evidence"])
         assert episode.score.status == before.score.status
         assert replace(episode, score=before.score) == before
+        assert episode.score.diagnostics["evidence"] == episode.score.parts["evidence"]
     alone = OPENED.grader().episode(example, episodes[1]).score.parts["evidence"]
     assert alone == pytest.approx(found[1], abs=1e-6)
 

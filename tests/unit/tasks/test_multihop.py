@@ -13,6 +13,7 @@ from rlvr.errors import UserError
 from rlvr.retrieval.base import Document, NoAnswerError, RetrievalError
 from rlvr.retrieval.retriever import Retriever
 from rlvr.tasks.dataset import DatasetTask
+from rlvr.tasks.multihop import render
 from rlvr.types import Example, StopReason, ToolCall
 from tests.unit.tasks.data_tasks import real_data
 from tests.unit.tasks.multihop_episodes import FOLDERS, answer, call, corpus, episode, make_qa, play, said, solve
@@ -126,6 +127,18 @@ def test_pitfall_28_found_documents_count_once_in_order(task: DatasetTask) -> No
 
     asyncio.run(run())
     assert list(notes.retrieved) == ["2", "0"]
+
+
+def test_documents_can_be_read_anew(task: DatasetTask, example: Example) -> None:
+    notes = task.environments.notes(example)
+    first, second = example.metadata["documents"][:2]
+    asked = example.messages[-1].content
+    prompt = notes.reading((second.id, first.id))
+    assert prompt is not None
+    assert prompt[:-1] == example.messages[:-1]
+    assert prompt[-1].content == f"{asked}\n\n{render(second)}\n\n{render(first)}"
+    assert notes.reading(()) == example.messages
+    assert notes.reading((first.id, "no such document")) is None
 
 
 def test_pitfall_07_episodes_of_one_example_share_nothing(task: DatasetTask, example: Example) -> None:

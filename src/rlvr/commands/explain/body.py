@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from rlvr.commands.explain.opened import Opened, open_run
 from rlvr.core.value import State, states
 from rlvr.errors import UserError
 from rlvr.evaluation.intervals import bootstrap, wilson
 from rlvr.progress import progress
 from rlvr.report.rollouts import RolloutFile, rollout_files, spread
-from rlvr.run.opened import Opened, open_run
 from rlvr.run.run_folder import RunFolder
 from rlvr.run.sources import run_of
 from rlvr.tracking.files import write_atomically, writing

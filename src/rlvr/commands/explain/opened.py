@@ -155,7 +155,7 @@ def open_run(
     from rlvr.models.layout import choose_layout
     from rlvr.models.policy import HubPolicy
     from rlvr.run.inference import open_inference
-    from rlvr.run.sources import own_config, weights_at
+    from rlvr.run.sources import own_config
     from rlvr.run.tasks import make_chat
 
     folder = Path(run.folder if isinstance(run, Run) else run)
@@ -183,3 +183,27 @@ def open_run(
             _stack=stack.pop_all(),
         )
     raise AssertionError
+
+
+def weights_at(run: Path, step: int | None, config: Config) -> str:
+    """The weights of a run after `step` updates, 0 being those before the first one; None: as `weights_of`.
+
+    UserError if they were not kept.
+    """
+    from rlvr.run.sources import weights_of
+    from rlvr.training.checkpoint import list_checkpoints
+
+    if step is None:
+        return weights_of(str(run))
+    kept = list_checkpoints(run / "checkpoints")
+    if step in kept:
+        return weights_of(str(kept[step]))
+    pretrained = None if config.warm_start.enabled or config.model.pretrained is None else config.model.pretrained
+    start = str(run / "warm_start") if (run / "warm_start").is_dir() else pretrained and pretrained.name_or_path
+    if step == 0 and start:
+        return start
+    there = [*([0] if start else []), *sorted(kept)]
+    raise UserError(
+        f"{run} keeps no weights of step {step}: there are {', '.join(map(str, there)) or 'none'} "
+        "(trainer.checkpoint_every, trainer.keep_last)."
+    )
