@@ -35,7 +35,7 @@ from rlvr.tracking.jsonl import read_metrics
 from rlvr.types import Group
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "algorithms"))
-from igpo import IGPO  # pyright: ignore[reportMissingImports] # noqa: E402 - found by the line above
+from igpo import IGPO  # pyright: ignore[reportMissingImports] - found by the line above
 
 ACCURACY = "eval/k_hop/accuracy"
 SETTING = ("task.mode=flat", "task.eval_hops=[2,3]", "evaluation.num_examples=100", "tracker.console=none")
