@@ -35,7 +35,7 @@ from rlvr.tracking.jsonl import read_metrics
 from rlvr.types import Group
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "algorithms"))
-from igpo import IGPO
+from igpo import IGPO  # pyright: ignore[reportMissingImports] - found by the line above
 
 ACCURACY = "eval/k_hop/accuracy"
 SETTING = ("task.mode=flat", "task.eval_hops=[2,3]", "evaluation.num_examples=100", "tracker.console=none")
@@ -111,7 +111,7 @@ def table(runs: Sequence[dict[str, Any]]) -> str:
     num = len(runs[0]["rewards"])
     thirds = [slice(num * part // 3, num * (part + 1) // 3) for part in range(3)]
     head = ["", f"accuracy at {first}", f"at {last}", *(f"reward, steps {one.start + 1}-{one.stop}" for one in thirds)]
-    head += ["mean reward", "against GRPO", "better", "tokens", "CPU s"]
+    head += ["mean reward", "against GRPO", "better", "trained tokens", "CPU s"]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     base = {one["seed"]: fmean(one["rewards"]) for one in runs if one["kind"] == "GRPO"}
     for kind in KINDS:
