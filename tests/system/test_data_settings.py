@@ -16,7 +16,7 @@ from rlvr.config.compose import load_config
 from rlvr.run.tasks import open_tasks
 from rlvr.tasks.base import Task
 from rlvr.tasks.two_hop import TwoHopTask
-from rlvr.types import Example, Message, ToolSchema
+from rlvr.types import Example, Message, ToolCall, ToolSchema
 from tests.system.harness import DATA
 from tests.unit.tasks.data_tasks import graded, scored, solved, sums, turn, write_jsonl
 
