@@ -76,10 +76,12 @@ TREATMENTS = [
     plain(r"rlvr audit my_rewards.*", "--seconds", "0", "--num-examples", "4", code=1),
     # eval, predict, score, retrieve
     plain(
-        r"rlvr (eval|predict) (?!.*(--retriever|where p\d|openai:|--help)).*",
+        r"rlvr (eval|predict) (?!.*(--retriever|where p\d|--few-shot|shuffled_supports|e1 w2|openai:|--help)).*",
         pages=r"(?!docs/two_hop\.md).*",
     ),
     plain(r"rlvr (eval|predict) (?!.*--retriever).*where p\d.*", latest="two_hop"),
+    plain(r"rlvr (eval|predict) .*(shuffled_supports|e1 w2).*", latest="meta"),
+    plain(r"rlvr eval .*--few-shot.*", "--few-shot", "0,1", "--set", "rollout.max_completion_tokens=8"),
     plain(r"rlvr (eval|predict) (?=.*--retriever)(?!.*(openai:|--task)).*", latest="musique"),
     plain(
         r"rlvr (eval|predict) (?=.*--retriever)(?=.*--task)(?!.*openai:).*",

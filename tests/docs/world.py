@@ -44,7 +44,7 @@ class World:
     tool_model: Path
 
 
-RUNS = ("rpn", "two_hop", "musique", "lora")
+RUNS = ("rpn", "two_hop", "meta", "musique", "lora")
 
 
 def prepare(folder: Path, *, tool_model: Path, questions: tuple[Path, Path]) -> None:
@@ -57,6 +57,8 @@ def prepare(folder: Path, *, tool_model: Path, questions: tuple[Path, Path]) -> 
     run_train(folder / "rpn", *LENGTH, *SCRATCH, *SHORT_WARM_START, *COMMON)
     two_hop = (*LENGTH, *SHORT_WARM_START, *COMMON, "rollout.max_completion_tokens=8")
     run_train(folder / "two_hop", *two_hop, name="two_hop")
+    meta = (*LENGTH, *SHORT_WARM_START, *COMMON, "rollout.max_completion_tokens=4")
+    run_train(folder / "meta", *meta, name="meta")
     run_train(
         folder / "musique",
         *musique,

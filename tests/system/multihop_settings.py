@@ -262,10 +262,10 @@ def _of_task(name: str) -> list[DataCase]:
     ]
 
 
-def _of_part(kind: str, more: str, *rows: tuple[str, Any, Any, Look]) -> list[DataCase]:
-    """Cases of a part `x` of that type, beside MuSiQue's own parts; its weight is among them."""
+def _of_part(kind: str, more: str, *rows: tuple[str, Any, Any, Look], hops: int = 2) -> list[DataCase]:
+    """Cases of a part `x` of that type, beside MuSiQue's own; its weight, by a question of `hops`, is among them."""
     line = f"+reward.parts.x={{type: {kind}, weight: 1.0{more}}}"
-    found = [("weight", 1.0, 2.0, reward("{gold}")), *rows]
+    found = [("weight", 1.0, 2.0, reward("{gold}", hops=hops)), *rows]
     return [make(f"reward.parts.x.{key}", a, b, look, "task=musique", line, *NUMBERS) for key, a, b, look in found]
 
 
@@ -284,6 +284,7 @@ PARTS = [
     *_of_part("citation", ", metric: f1", *SHARES),
     *_of_part("completion", ""),
     *_of_part("hops", ""),
+    *_of_part("hop_answers", "", hops=5),  # it has a decomposition
     *_of_part(
         "combined",
         ", formula: spec, number_words: true",

@@ -27,6 +27,20 @@ def boxed(completion, answer):
     before, found, after = completion.partition("\\\\boxed{")
     return sound(after.partition("}")[0], answer) if found else 0.0
 
+def tagged(completion, answer):
+    before, found, after = completion.rpartition("<verdict>")
+    return sound(after.partition("</verdict>")[0], answer) if found else 0.0
+
+def last_line(completion, answer):
+    last = (completion.strip().splitlines() or [""])[-1]
+    return sound(last.removeprefix("Final answer:"), answer) if last.startswith("Final answer:") else -1.0
+
+def nothing(completion, answer):
+    return 0.0
+
+def everything(completion, answer):
+    return 1.0
+
 class Thing: ...
 """
 ROWS = [{"question": f"Of {n} and {3 * n + 1}, which one?", "answer": 3 * n + 1} for n in range(2, 42)]
@@ -64,6 +78,28 @@ def test_a_function_that_pays_for_an_echo(cli: Cli, folder: Path) -> None:
 
 def test_a_sound_function(cli: Cli, folder: Path) -> None:
     assert "nothing wrong was paid" in cli.ok("audit", "rewards_to_audit:sound", "--data", "rows.jsonl", *QUICK).out
+
+
+def test_a_verifier_of_another_format_is_not_accused(cli: Cli, folder: Path) -> None:
+    words = ["audit", "rewards_to_audit:tagged", "--data", "rows.jsonl", *QUICK]
+    cli.refuses(2, words, "this verifier reads another format, or nothing; say how an answer is written")
+    found = cli.ok(*words, "--answer-template", "<verdict>{answer}</verdict>")
+    assert "nothing wrong was paid, and nothing right refused" in found.out
+    cli.refuses(2, [*words, "--answer-template", "<result>{answer}</result>"], "in this template")
+    cli.refuses(2, [*words, "--answer-template", "<verdict>"], "has no {answer}")
+    cli.refuses(2, ["audit", "rpn", *QUICK, "--answer-template", "{answer}"], "is for a function")
+
+
+def test_a_common_format_is_found_out(cli: Cli, folder: Path) -> None:
+    found = cli.ok("audit", "rewards_to_audit:last_line", "--data", "rows.jsonl", *QUICK)
+    assert "answers are written as Final answer: ANSWER" in found.err
+
+
+def test_what_pays_nothing_and_what_pays_everything_differ(cli: Cli, folder: Path) -> None:
+    cli.refuses(2, ["audit", "rewards_to_audit:nothing", "--data", "rows.jsonl", *QUICK], "no right answer earned more")
+    found = cli("audit", "rewards_to_audit:everything", "--data", "rows.jsonl", *QUICK)
+    assert found.code == 1
+    assert "other answer" in found.out
 
 
 def test_rows_and_findings_as_json(cli: Cli, folder: Path) -> None:

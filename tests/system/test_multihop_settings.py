@@ -59,6 +59,7 @@ def a_number() -> dict[str, Any]:
         "answer": "7",
         "answer_aliases": [],
         "paragraphs": paragraphs,
+        "question_decomposition": [{"question": "How many?", "answer": "7", "paragraph_support_idx": 0}],
     }
 
 

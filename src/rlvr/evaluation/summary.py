@@ -40,7 +40,7 @@ def graded_greedily(records: Sequence[EvaluationRecord]) -> dict[str, Evaluation
     return {one.example_id: one for one in records if one.sample_index == 0 and one.failure is None}
 
 
-SCORE = re.compile(r".+_(?:em|f1|recall|precision)|evidence")
+SCORE = re.compile(r".+_(?:em|f1|recall|precision)|hop_answers|evidence")
 """Verifier facts that are scores: reported with intervals and paired differences."""
 
 Measured = dict[tuple[str, str], Interval | float]

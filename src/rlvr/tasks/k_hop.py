@@ -7,8 +7,7 @@
     <ans> e5 </ans> <eoe>
 
 Facts are drawn for every example, so weights cannot memorize them. A hash of a chain's relations decides whether it is
-held out, independent of the seed: no training prompt or demonstration asks for it, nor what a turn of `mode=peel`
-leaves of a question. All single relations are trained on.
+held out, independent of the seed: no training prompt asks for it, nor what a turn of `mode=peel` leaves of one.
 
 With `mode=peel` the environment keeps the place in the question. What a search found replaces the innermost relation
 and its entity, in a fresh context; right or wrong, the environment does not say:
@@ -55,6 +54,7 @@ Fact = tuple[str, str, str]
 """`("e7", "r3", "e9")`: the r3 of e7 is e9."""
 LookUp = Callable[[str, str], str | None]
 """Entity, relation -> entity; None for other words."""
+Ask = Callable[[Chain], tuple[Message, ...]]
 
 
 @dataclass(kw_only=True, slots=True)
@@ -100,9 +100,7 @@ def plan(steps: str) -> str:
 class PeelEnv(WordsEnv):
     """Asks what is left of the question after each turn, in a fresh context."""
 
-    def __init__(
-        self, example: Example, walk: Walk, *args: Any, ask: Callable[[str], Sequence[Message]], **settings: Any
-    ):
+    def __init__(self, example: Example, walk: Walk, *args: Any, ask: Ask, **settings: Any) -> None:
         super().__init__(example, walk, *args, **settings)
         self._walk, self._ask = walk, ask
 
@@ -110,7 +108,7 @@ class PeelEnv(WordsEnv):
         reply = await super().step(said)
         if reply.done:
             return reply
-        return Reply(messages=tuple(self._ask(_question(self._walk.left))), done=False, restarts=True)
+        return Reply(messages=self._ask(self._walk.left), done=False, restarts=True)
 
 
 @register("task", "k_hop")
@@ -222,24 +220,21 @@ class KHopTask(WordsTask):
 
     def _steps(self, example: Example, rng: random.Random) -> list[tuple[str, str]]:
         """The calls of an episode before its answer, and their replies."""
-        steps = [
-            (f"{CALL} {search.__name__} {entity} {relation} {CALL_END}", _reply(f"{entity} {relation} {found}"))
-            for entity, relation, found in example.metadata["facts"]
-        ]
+        calls = [(f"{search.__name__} {fact[0]} {fact[1]}", " ".join(fact)) for fact in example.metadata["facts"]]
         if self._settings.plans:
             planned = list(example.metadata["chain"][1:])
             if self._settings.mode == "shuffled_plan":
                 rng.shuffle(planned)
             words = " ".join([STOP] * len(planned) if self._settings.mode == "filler" else planned)
-            steps.insert(0, (f"{CALL} {plan.__name__} {words} {CALL_END}", _reply(NOTED)))
-        return steps
+            calls.insert(0, (f"{plan.__name__} {words}", NOTED))
+        return [(f"{CALL} {call} {CALL_END}", f"{REPLY} {said} {STOP} {REPLY_END}") for call, said in calls]
 
     def env(self, example: Example) -> Env:
         look_up = partial(self._look_up, example.metadata["world"])
         walk = Walk(look_up=look_up, facts=example.metadata["facts"], left=example.metadata["chain"])
         settings = {"tools": self._tools, "verifier": self._verifier, "max_turns": self._settings.num_turns}
         if self._settings.mode == "peel":
-            return PeelEnv(example, walk, self._prompter.answer_format, ask=self._prompter.messages, **settings)
+            return PeelEnv(example, walk, self._prompter.answer_format, ask=self._messages, **settings)
         return WordsEnv(example, walk, self._prompter.answer_format, **settings)
 
     def example(self, text: str) -> Example:
@@ -274,16 +269,14 @@ class KHopTask(WordsTask):
 
     def _facts(self, chain: Chain, world: int) -> list[Fact]:
         """The facts of a chain, in the order of the searches."""
-        at, facts = chain[0], list[Fact]()
+        facts = list[Fact]()
         for relation in chain[1:]:
-            found = self._look_up(world, at, relation)
-            assert found is not None
-            facts.append((at, relation, found))
-            at = found
+            at = facts[-1][2] if facts else chain[0]
+            facts.append((at, relation, self._look_up(world, at, relation) or ""))
         return facts
 
     def _messages(self, chain: Chain) -> tuple[Message, ...]:
-        return self._prompter.messages(_question(chain))
+        return self._prompter.messages(" ".join((ASK, *reversed(chain))))
 
     def _held_out_example(self, chain: Chain) -> Example:
         return self._example(chain, derive_seed(EVAL_SEED, "k_hop", *chain))
@@ -299,7 +292,7 @@ class KHopTask(WordsTask):
 
     def _trained_chain(self, rng: random.Random) -> Chain:
         found = self._draw(rng, rng.choice(self._settings.train_hops), held_out=False)
-        assert found is not None
+        assert found is not None, "see __init__"
         return found
 
     def _held_out_chains(self, hops: int, num: int) -> Collection[Chain]:
@@ -317,11 +310,3 @@ class KHopTask(WordsTask):
             if fits and chain not in other_than:
                 return chain
         return None
-
-
-def _question(chain: Chain) -> str:
-    return " ".join((ASK, *reversed(chain)))
-
-
-def _reply(said: str) -> str:
-    return f"{REPLY} {said} {STOP} {REPLY_END}"

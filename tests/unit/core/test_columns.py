@@ -1,6 +1,6 @@
 """Columns: what the trainer computes for an algorithm beside its batch."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,14 +10,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlvr.algorithms.columns import Column, Logprobs, OfPolicy, PerEpisode, PerTurn
+from rlvr.algorithms.columns import Column, FromGold, Logprobs, OfPolicy, PerEpisode, PerTurn
 from rlvr.algorithms.grpo import Grpo
 from rlvr.algorithms.losses import Surrogate
 from rlvr.algorithms.objective import AlgorithmError, Objective
 from rlvr.core.batch import to_batch
 from rlvr.core.packing import Packing
 from rlvr.core.trainer import LocalTeacher, Trainer
-from rlvr.errors import ConfigError
+from rlvr.core.value import Branch, State, states
+from rlvr.errors import ConfigError, UserError
 from rlvr.models.policy import HubPolicy
 from rlvr.types import Group, Score, TokenBatch
 from tests.unit.core.fakes import completion, episode, group
@@ -96,6 +97,35 @@ def test_numbers_of_episodes_and_turns() -> None:
     assert batch.columns["both"].tolist() == [[1, 2], [0, 2], [2, 1]]
     assert batch.columns["turn"].tolist() == [[0, 0, 10, 10, 0, 0, 11, 11], *[[0, 0, 10, 10, 10, 0, 0, 0]] * 2]
     assert batch.take([2, 0]).columns["brief"].tolist() == [1.0, 0.5]
+
+
+def test_how_likely_the_answer_was_before_each_turn() -> None:
+    """The same as a pass over each state alone; given group by group, and put at the tokens of each turn."""
+    policy, asked = tiny_policy(), list[int]()
+
+    def answers(groups: Sequence[Group]) -> list[dict[State, Branch]]:
+        episodes = [one for each in groups for one in each.episodes]
+        return [{state: Branch(prompt_ids=(), ids=(9, 2), end=1) for state in states(one)} for one in episodes]
+
+    def value(group: Group, gold: Sequence[Sequence[float]]) -> Sequence[Sequence[float]]:
+        asked.append(len(gold))
+        return gold
+
+    trainer = trainer_with(policy, {"gold": FromGold(value)})
+    trainer.answers = answers
+    found = trainer.score(to_batch(GROUPS), GROUPS).columns["gold"]
+    assert asked == [2, 1]
+    first, second = (
+        torch.log_softmax(policy.model(torch.tensor([ids])).logits[0, -1], -1)[9].item()
+        for ids in (turn.prompt_ids for turn in TWO_TURNS.turns)
+    )
+    row = [0, 0, first, first, first, 0, 0, 0]
+    torch.testing.assert_close(found, torch.tensor([[0, 0, first, first, 0, 0, second, second], row, row]))
+
+
+def test_without_answers_that_is_not_known() -> None:
+    with pytest.raises(UserError, match="nothing says what the right answers of a batch are"):
+        scored({"gold": FromGold(lambda group, gold: gold)})
 
 
 def test_all_rows_of_an_episode_have_its_number() -> None:

@@ -75,14 +75,15 @@ def test_pitfall_38_each_kind_of_example_has_its_numbers() -> None:
 
 def test_f1_and_recall_have_intervals() -> None:
     def of(example: str, sample: int, answer: str, f1: float) -> EvaluationRecord:
-        facts = {"answer_f1": f1, "answer_em": float(f1 == 1), "corpus_recall": 0.5, "hops": 2.0}
+        facts = {"answer_f1": f1, "answer_em": float(f1 == 1), "corpus_recall": 0.5, "hops": 2.0, "hop_answers": 0.25}
         return replace(record(example, sample, {}, correct=f1 == 1), answer=answer, diagnostics=facts)
 
     greedy = [of("a", 0, "Paris", 1.0), of("b", 0, "Lyon", 0.5)]
     samples = [of("a", 1, "The Beatles", 1.0), of("a", 2, "beatles", 1.0), of("a", 3, "Queen", 0.0)]
     samples += [of("b", 1, "x", 0.4), of("b", 2, "y", 0.0), of("b", 3, "X.", 0.4)]
     metrics = metrics_of(*greedy, *samples)
-    for name, value in {"answer_f1": 0.75, "corpus_recall": 0.5, "maj_answer_f1_at_3": 0.7, "maj_at_3": 0.5}.items():
+    found = {"answer_f1": 0.75, "corpus_recall": 0.5, "hop_answers": 0.25, "maj_answer_f1_at_3": 0.7, "maj_at_3": 0.5}
+    for name, value in found.items():
         assert metrics[name] == pytest.approx(value)
         assert metrics[f"{name}_low"] <= metrics[name] + 1e-9 <= metrics[f"{name}_high"] + 2e-9
     assert "hops_low" not in metrics

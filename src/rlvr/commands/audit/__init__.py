@@ -22,6 +22,7 @@ EXAMPLE = """examples:
   rlvr audit finqa reward=numeric --seconds 0           another reward, without the trained adversary
   rlvr audit my_rewards:score --data my.jsonl           your function on your questions
   rlvr audit my_rewards:score --task gsm8k prompt=boxed
+  rlvr audit my_rewards:score --data my.jsonl --answer-template '<result>{answer}</result>'
   rlvr audit rpn --json                                 all findings
 """
 GROUPS = {
@@ -59,6 +60,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     told = "largest share of examples for which a wrong answer of one kind may be paid (default: 0)"
     parser.add_argument("--threshold", type=share, default=0.0, metavar="X", help=told)
+    parser.add_argument(
+        "--answer-template",
+        metavar="TEXT",
+        help="how a completion that your function reads is written: '<result>{answer}</result>' (default: found out)",
+    )
     parser.add_argument("--shown", type=at_least(0), default=1, metavar="N", help="texts shown of a kind (default: 1)")
     parser.add_argument("--json", action="store_true", help="print JSON lines on stdout: rows, then all findings")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="as for rlvr train")
@@ -69,7 +75,12 @@ def run(args: argparse.Namespace) -> int:
 
     where = {"data": args.data, "task": args.task, "config_dir": args.config_dir}
     config = audit_config(args.target, args.overrides, **where)
-    options = Options(num_examples=args.num_examples, seconds=args.seconds, threshold=args.threshold)
+    options = Options(
+        num_examples=args.num_examples,
+        seconds=args.seconds,
+        threshold=args.threshold,
+        answer_template=args.answer_template,
+    )
     found = audit(config, target=args.target, options=options)
     for line in found.notes:
         note(f"note: {line}")

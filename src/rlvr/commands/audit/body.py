@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
-from rlvr.commands.audit.exploits import FORMATS
-from rlvr.commands.audit.judge import Audit, Judge, Verdict, Verifier
+from rlvr.commands.audit.exploits import TRIED_FORMATS
+from rlvr.commands.audit.judge import Audit, Judge, Rule, Verdict, Verifier
 from rlvr.commands.audit.rewrites import Case, kind_of, same
 from rlvr.config import Config
 from rlvr.config.compose import load_task_config
@@ -40,6 +40,7 @@ class Options:
     num_examples: int = 50
     seconds: float = 60.0  # of the adversary; 0: none
     threshold: float = 0.0
+    answer_template: str | None = None  # of a function, `<result>{answer}</result>`
 
 
 def audit_config(
@@ -77,10 +78,15 @@ def audit(config: Config, *, target: str, options: Options | None = None, functi
     with open_tasks(config, FAMILY, functions or {}, reads="all") as tasks:
         cases = collect(tasks.own, config, options.num_examples)
         graders, notes = verifiers(tasks.own, config), [f"{len(cases)} examples"]
-        if is_function := any(part.name == "custom" for part in config.reward.parts.values()):
-            cases, form = asyncio.run(_with_format(graders["reward"], cases))
+        if any(part.name == "custom" for part in config.reward.parts.values()):
+            rule = _rule(graders["metric"], cases)
+            cases, form = asyncio.run(_with_format(graders["reward"], cases, options.answer_template))
             notes.append(f"answers are written as {form}")
-        judges = [Judge(name, graders[name], cases) for name in (("reward",) if is_function else graders)]
+            judges = [Judge("reward", graders["reward"], cases, rule)]
+        elif options.answer_template is not None:
+            raise ConfigError("--answer-template: is for a function; a task's answers are written as its prompt says.")
+        else:
+            judges = [Judge(name, graders[name], cases) for name in graders]
         for judge in judges:
             with progress(f"grading by the {judge.name}") as on_progress:
                 asyncio.run(judge.run(on_progress))
@@ -162,17 +168,55 @@ def _worked(task: Task, num: int) -> Iterator[tuple[Example, Callable[[str], str
     return (found for index in range(num) if (found := task.worked(index)) is not None)
 
 
-async def _with_format(verifier: Verifier, cases: Sequence[Case]) -> tuple[list[Case], str]:
-    """The cases in the format for which a function pays the golds best, and its name; the prompt's, if no other is
-    better."""
+def _rule(metric: Verifier, cases: Sequence[Case]) -> Rule:
+    """The task's metric, of answers in the prompt's format."""
+    wraps = {case.example.id: case.wrap for case in cases}
+
+    async def is_right(case: Case, answer: str) -> bool:
+        found = await metric(case.example, wraps[case.example.id](answer))
+        return found.value == 1.0
+
+    return is_right
+
+
+async def _with_format(
+    verifier: Verifier, cases: Sequence[Case], template: str | None = None
+) -> tuple[list[Case], str]:
+    """The cases in the format in which a function best tells golds from other answers, and its name; the prompt's, if
+    no other is better.
+
+    ConfigError if it pays no right answer in any format.
+    """
     formats: dict[str, Callable[[Case], Callable[[str], str]]] = {"the prompt says": lambda case: case.wrap}
-    formats |= {form.format("ANSWER"): lambda case, form=form: form.format for form in FORMATS}
-    paid = dict[str, float]()
+    formats |= {form.format("ANSWER"): lambda case, form=form: form.format for form in TRIED_FORMATS}
+    if template is not None:
+        if "{answer}" not in template:
+            raise ConfigError(f"--answer-template {template!r}: has no {{answer}}.")
+        formats = {template: lambda case: lambda answer: template.replace("{answer}", answer)}
+    margins, paid = dict[str, float](), list[float]()
     for name, make in formats.items():
-        found = [await verifier(case.example, make(case)(case.gold)) for case in cases[:NUM_TRIED]]
-        paid[name] = sum(one.value for one in found if not one.failed) / len(found)
-    best = max(paid, key=lambda name: paid[name])
+        gaps = list[float]()
+        for case in cases[:NUM_TRIED]:
+            gold, other, nothing = [
+                await verifier(case.example, text)
+                for text in (make(case)(case.gold), make(case)((case.others or ("",))[0]), "")
+            ]
+            gaps += [] if gold.failed else [gold.value - (0.0 if other.failed else other.value)]
+            paid += [] if gold.failed else [gold.value, *([] if nothing.failed else [nothing.value])]
+        margins[name] = sum(gaps) / max(1, len(gaps))
+    best = max(margins, key=margins.__getitem__)
+    if margins[best] <= 0 and not _pays_everything(paid):
+        tried = "in this template" if template is not None else f"in any of {len(formats)} formats"
+        raise ConfigError(
+            f"no right answer earned more than a wrong one {tried}: this verifier reads another format, or nothing; "
+            "say how an answer is written, as in --answer-template '<result>{answer}</result>'."
+        )
     return [replace(case, wrap=formats[best](case)) for case in cases], best
+
+
+def _pays_everything(values: Sequence[float]) -> bool:
+    """Whether right answers and an empty text earn one and the same, and not nothing."""
+    return len(set(values)) == 1 and values[0] > 0
 
 
 def _metric(data: str) -> str:

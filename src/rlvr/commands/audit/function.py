@@ -23,6 +23,7 @@ def audit(
     num_examples: int = 50,
     seconds: float = 60.0,
     threshold: float = 0.0,
+    answer_template: str | None = None,
     config_dir: str | Path | None = None,
     **overrides: Any,
 ) -> Audit:
@@ -39,5 +40,5 @@ def audit(
     folder = None if config_dir is None else str(config_dir)
     where = {"data": data_file(data, "data"), "task": task, "config_dir": folder}
     config = audit_config(name, override_lines(overrides), **where)
-    options = Options(num_examples=num_examples, seconds=seconds, threshold=threshold)
+    options = Options(num_examples=num_examples, seconds=seconds, threshold=threshold, answer_template=answer_template)
     return in_a_thread(lambda stopped: run_audit(config, target=name, options=options, functions=functions))

@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass
 from statistics import median
 
-from rlvr.commands.audit.exploits import OTHERWISE, REMEDIES, exploit_probes
-from rlvr.commands.audit.rewrites import Case, Group, Probe, edit_probes, rewrite_probes
+from rlvr.commands.audit.exploits import OTHERWISE, REMEDIES, SLOW, exploit_probes
+from rlvr.commands.audit.rewrites import BY_RULE, Case, Group, Probe, edit_probes, rewrite_probes
 from rlvr.evaluation.intervals import Interval, wilson
 from rlvr.tracking.checks import Check
 from rlvr.types import Example
@@ -36,8 +36,14 @@ class Verdict:
     def failed(self) -> bool:
         return math.isnan(self.value)
 
+    @property
+    def timed_out(self) -> bool:
+        return self.failed and "timed out after" in self.message
+
 
 Verifier = Callable[[Example, str], Awaitable[Verdict]]
+Rule = Callable[[Case, str], Awaitable[bool]]
+"""Whether an answer, without its format, is right."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,8 +140,9 @@ class Audit:
 class Judge:
     """One verifier, its scales, and what it got wrong."""
 
-    def __init__(self, name: str, verifier: Verifier, cases: Sequence[Case]) -> None:
-        self.name, self._verifier, self._cases = name, verifier, cases
+    def __init__(self, name: str, verifier: Verifier, cases: Sequence[Case], rule: Rule | None = None) -> None:
+        """`rule`: whether an answer of a kind of `BY_RULE` is right; None: none is."""
+        self.name, self._verifier, self._cases, self._rule = name, verifier, cases, rule
         self.findings = list[Finding]()
         self._counts: dict[tuple[Group, str], list[str]] = defaultdict(list)  # outcomes, by example
 
@@ -144,7 +151,8 @@ class Judge:
         for index, case in enumerate(self._cases):
             kinds: dict[tuple[Group, str], list[Probe]] = defaultdict(list)
             for probe in (*rewrite_probes(case), *edit_probes(case), *exploit_probes(case, index)):
-                kinds[probe.group, probe.kind].append(probe)
+                if not (probe.kind in BY_RULE and self._rule and await self._rule(case, probe.answer or "")):
+                    kinds[probe.group, probe.kind].append(probe)
             wanted = [key for key in kinds if self._counts[key].count("error") < MOST_ERRORS]
             found = await asyncio.gather(*(self._outcome(case, self.scales[index], kinds[key]) for key in wanted))
             for key, outcome in zip(wanted, found, strict=True):
@@ -214,7 +222,8 @@ class Judge:
             if verdict.failed and probe.gold is not None:
                 continue  # to refuse such a gold is right
             if verdict.failed:
-                outcome = "error" if outcome == "right" else outcome
+                slow = probe.kind == SLOW and verdict.timed_out
+                outcome = "failed" if slow else "error" if outcome == "right" else outcome
                 self.findings.append(self.finding(case, probe, verdict, scale.full))
             elif (share > PAID) != probe.is_right:
                 outcome = "failed"

@@ -70,6 +70,7 @@ class Probe:
     text: str
     twin: str | None = None
     gold: str | None = None
+    answer: str | None = None  # of an edit, without the format
 
     @property
     def is_right(self) -> bool:
@@ -114,7 +115,7 @@ def edit_probes(case: Case) -> Iterator[Probe]:
     for kind, make in EDITS.items():
         for text in make(case):
             if not case.is_right(text):
-                yield Probe(kind=kind, group="edit", text=case.wrap(text))
+                yield Probe(kind=kind, group="edit", text=case.wrap(text), answer=text)
 
 
 # ------------------------------------------------------------------------------------------------------------ rewrites
@@ -240,6 +241,29 @@ def _two_values(case: Case) -> Iterator[str]:
         yield f"{other} or {case.gold}"
 
 
+def _reordered(case: Case) -> Iterator[str]:
+    """1080 as 0801 and 8010: the same digits."""
+    digits = _DIGIT.findall(case.gold)
+    if case.number is not None and len(set(digits)) > 1:
+        for moved in (digits[::-1], digits[1:] + digits[:1]):
+            left = iter(moved)
+            yield _DIGIT.sub(lambda _, left=left: next(left), case.gold)
+
+
+def _dropped(case: Case) -> Iterator[str]:
+    """A word without its second letter; words of two letters stay."""
+    places = [match.start() + 1 for match in re.finditer(r"[A-Za-z]{4,}", case.gold)]
+    if case.kind == "text" and places:
+        place = case.rng.choice(places)
+        yield f"{case.gold[:place]}{case.gold[place + 1 :]}"
+
+
+def _part(case: Case) -> Iterator[str]:
+    words = case.gold.split()
+    if case.kind == "text" and len(words) > 1:
+        yield from (word for word in (words[0], words[-1]) if len(word) > 3)
+
+
 def _as_percent(value: Fraction) -> tuple[Fraction, ...]:
     return (100 * value,) if 0 < abs(value) < 1 else (value / 100,)
 
@@ -254,8 +278,13 @@ EDITS: Mapping[str, Make] = {
     "percent or number": _changed(_as_percent),
     "point lost": _NUMBERS(lambda gold: (gold.replace(".", ""),) if "." in gold else ()),
     "digits around": _contained,
+    "digits reordered": _reordered,
+    "letter dropped": _dropped,
+    "part of it": _part,
     "two values": _two_values,
     "negation": _of("number", "text")(lambda gold: (f"not {gold}",)),
     "comparison": _NUMBERS(lambda gold: (f"more than {gold}",)),
     "operands swapped": _of("program")(lambda gold: {_OPERANDS.sub(r"\1(\3,\2)", gold)} - {gold}),
 }
+BY_RULE = ("two values", "negation", "comparison", "letter dropped", "part of it")
+"""Kinds that are wrong by some rules only: a user's function is judged by them where the task's metric refuses them."""
