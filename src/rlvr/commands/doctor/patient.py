@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from rlvr.run.tasks import Tasks, make_chat
 from rlvr.run.teachers import teachers
 from rlvr.scale.fsdp import make_parallel
 from rlvr.tasks.base import Task
+from rlvr.tasks.gold import all_gold_branches
 from rlvr.tracking.checks import Check
 from rlvr.types import (
     Completion,
@@ -208,6 +209,7 @@ class Patient:
             packing=Packing(layout=layout or self.layout, max_tokens=cpu_tokens(own.microbatch_tokens)),
             parallel=make_parallel(own, ALONE, bf16=in_bf16(own.precision, self.model)),
             teachers=self.teachers,
+            answers=partial(all_gold_branches, self.task, self.chat),
         )
 
     def prompt(self, index: int) -> tuple[Example, tuple[int, ...]]:
