@@ -17,6 +17,7 @@ class TaskView(Protocol):
     brings_verifier: ClassVar[bool]
     has_documents: ClassVar[bool]
     rereads: ClassVar[bool]
+    has_decompositions: ClassVar[bool]
     has_tools: ClassVar[bool]
 
     @property

@@ -199,6 +199,10 @@ async def resample(
     A fresh environment hears the recorded completions, so that tools run again. The draws are a function of `seed`,
     the episode and the state. UserError if the environment answers otherwise than it did in the episode.
     """
+    if not (0 <= state.turn < len(episode.turns)) or state.tokens not in range(
+        max(1, len(episode.turns[state.turn].completion.token_ids))
+    ):
+        raise UserError(f"{state} is no state of an episode of {len(episode.turns)} turns: see rlvr.core.value.states.")
     before = episode.turns[state.turn]
     begun = _first(before.completion, state.tokens) if state.tokens else None
     prefix = Prefix(said=tuple(turn.completion for turn in episode.turns[: state.turn]), begun=begun)

@@ -289,6 +289,11 @@ class HopAnswers(_DocumentPart):
     per hop, and their paragraph must have been read. Naming titles that support nothing lowers it.
     """
 
+    scores = "musique, whose questions are decomposed"
+
+    def suits(self, task: TaskView) -> bool:
+        return task.has_decompositions
+
     def grade(self, attempt: Attempt) -> Grade:
         value = hop_answers(attempt, _state(attempt))
         if value is None:

@@ -29,6 +29,7 @@ class Musique(MultiHopSettings):
     """MuSiQue, arXiv:2108.00573: questions of 2 to 4 hops over 20 paragraphs."""
 
     hub_id: ClassVar[str] = "bdsaglam/musique"
+    has_decompositions: ClassVar[bool] = True
     rules, match = "musique", "title_and_text"
     fields = ("id", "question", "answer", "answer_aliases", "answerable", "paragraphs", "question_decomposition")
     train_sets: TrainSets = sets("musique", "bdsaglam/musique,answerable", "train", "train")

@@ -51,6 +51,7 @@ class TaskSettings(Component, ABC):
     scores_itself: ClassVar[bool] = False  # reward.parts is empty
     has_tools: ClassVar[bool] = False
     has_documents: ClassVar[bool] = False  # supports reward parts for retrieval and citations
+    has_decompositions: ClassVar[bool] = False  # its questions may come with sub-questions and their answers
     rereads: ClassVar[bool] = False  # the state of an episode is `rewards.evidence.Readable`
     brings_verifier: ClassVar[bool] = False  # each example has its own verifier
     shows_calls: ClassVar[bool] = True  # supports few-shot examples

@@ -27,7 +27,7 @@ EXAMPLE = """examples:
   rlvr explain runs/latest --step 10 --samples 8    also P(right): go on 8 times from each state
   rlvr explain runs/latest --every 4                also after every 4 tokens of a completion
 """
-NUM_EPISODES = 256
+NUM_EPISODES, MAX_SAMPLES = 256, 1000
 NO_EVERY = "(default: before each turn; 16 states of an episode of one turn)"
 
 
@@ -43,10 +43,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--every", type=at_least(1), metavar="T", help=f"tokens between two states {NO_EVERY}")
     parser.add_argument(
-        "--samples", type=at_least(1), metavar="N", help="also P(right), by N new episodes from each state; slow"
+        "--samples", type=samples, metavar="N", help="also P(right), by N (to 1,000) new episodes from each state; slow"
     )
     add_config_dir(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON line on stdout")
+
+
+def samples(text: str) -> int:
+    """An argparse type."""
+    count = at_least(1)(text)
+    if count > MAX_SAMPLES:
+        raise argparse.ArgumentTypeError(f"{text} is more than {MAX_SAMPLES:,}, which no interval needs")
+    return count
 
 
 def run(args: argparse.Namespace) -> int:

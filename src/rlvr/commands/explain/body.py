@@ -6,24 +6,23 @@ import math
 import random
 import re
 import time
+import zlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from rlvr.commands.explain.opened import Opened, open_run
+from rlvr.commands.explain.opened import Opened, kept_steps, open_run
 from rlvr.core.value import State, states
 from rlvr.errors import UserError
 from rlvr.evaluation.intervals import bootstrap, wilson
 from rlvr.progress import progress
 from rlvr.report.rollouts import RolloutFile, rollout_files, spread
-from rlvr.run.run_folder import RunFolder
 from rlvr.run.sources import run_of
 from rlvr.tracking.files import write_atomically, writing
 from rlvr.tracking.jsonl import to_line
 from rlvr.tracking.rollouts import EpisodeRecord, episode_from, rollout_lines
-from rlvr.training.checkpoint import list_checkpoints
 from rlvr.types import Completion, Episode, Example, Group, Score, StopReason, Turn
 
 STATES_OF_ONE_TURN = 16
@@ -128,12 +127,15 @@ def _file(root: Path, step: int | None) -> RolloutFile:
 
 def _nearest(root: Path, step: int) -> int:
     """The newest kept weights not after the step; 0: those before the first update."""
-    return max((kept for kept in list_checkpoints(RunFolder(root=root).checkpoints) if kept <= step), default=0)
+    return max((kept for kept in kept_steps(root) if kept <= step), default=0)
 
 
 def _records(file: RolloutFile, count: int) -> list[EpisodeRecord]:
-    lines = rollout_lines(file.path)
-    return [episode_from(lines[place]) for place in spread(len(lines), min(count, len(lines)))]
+    try:
+        lines = rollout_lines(file.path)
+        return [episode_from(lines[place]) for place in spread(len(lines), min(count, len(lines)))]
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        raise UserError(f"{file.path} is damaged ({error}): take another step with --step.") from error
 
 
 def _auto(records: Sequence[EpisodeRecord]) -> int | None:

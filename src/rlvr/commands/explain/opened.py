@@ -202,8 +202,19 @@ def weights_at(run: Path, step: int | None, config: Config) -> str:
     start = str(run / "warm_start") if (run / "warm_start").is_dir() else pretrained and pretrained.name_or_path
     if step == 0 and start:
         return start
-    there = [*([0] if start else []), *sorted(kept)]
+    if step in (there := kept_steps(run)):  # without a checkpoint, the last one
+        return weights_of(str(run))
+    there = sorted({*there, *([0] if start else [])})
     raise UserError(
         f"{run} keeps no weights of step {step}: there are {', '.join(map(str, there)) or 'none'} "
         "(trainer.checkpoint_every, trainer.keep_last)."
     )
+
+
+def kept_steps(run: Path) -> list[int]:
+    """The steps after which weights were kept: checkpoints, and the last one of a finished run."""
+    from rlvr.tracking.jsonl import read_metrics
+    from rlvr.training.checkpoint import list_checkpoints
+
+    last = [int(row["step"]) for row in read_metrics(run / "metrics.jsonl")[-1:]] if (run / "final").is_dir() else []
+    return sorted({*list_checkpoints(run / "checkpoints"), *last})

@@ -195,9 +195,9 @@ class EpisodeList {
       "aria-posinset": place + 1, "aria-setsize": this.found.length, onclick: () => this.open(place)},
       el("div", {class: "row-head"}, rewardBadge(all.reward[number]), el("span", null, all.place(all.file[number])),
         el("span", {class: "muted"}, `group ${all.group[number]}.${all.sample[number]}`),
-        el("span", {class: "muted"}, plural(all.tokens[number], "token")),
         all.influence && all.influence[number] !== null ? el("span", {class: "muted"}, "influence " + percent(all.influence[number])) : null,
         all.rise && all.rise[number] !== null ? el("span", {class: "muted"}, `P(gold) ${all.rise[number] < 0 ? "" : "+"}${all.rise[number].toFixed(2)}`) : null,
+        el("span", {class: "muted"}, plural(all.tokens[number], "token")),
         all.names.stop[all.stop[number]] === "stop" ? null : el("span", {class: "warn"}, all.names.stop[all.stop[number]]),
         all.names.status[all.status[number]] === "scored" ? null : el("span", {class: "warn"}, all.names.status[all.status[number]])),
       el("div", {class: "mono snippet"}, el("span", {class: "muted"}, tail(prompt, 44) + " "), said.slice(0, 120)));
