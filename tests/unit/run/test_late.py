@@ -93,6 +93,28 @@ def test_the_weight_is_that_of_the_part() -> None:
     assert score.value == pytest.approx(0.5 * score.parts["evidence"])
 
 
+def test_the_probability_of_an_answer_of_two_tokens_is_their_geometric_mean() -> None:
+    example = replace(OPENED.task.train_example(0), answer="e3 e4")
+    late = OPENED.played(example, *example.metadata["facts"]).score.late["evidence"]
+    found = OPENED.grader().probabilities(example, late)
+    tokenizer: Any = OPENED.policy.tokenizer
+    for prompt, probability in zip(late.prompts, found, strict=True):
+        ids = tokenizer(f"{prompt[-1].content} <ans> e3 e4")["input_ids"]
+        with torch.no_grad():
+            logprobs = OPENED.policy.model(torch.tensor([ids])).logits[0].log_softmax(-1)
+        by_hand = sum(float(logprobs[place - 1, ids[place]]) for place in (-2, -1)) / 2
+        assert math.log(probability) == pytest.approx(by_hand, abs=1e-5)
+
+
+def test_prompt_and_answer_must_fit_together() -> None:
+    example = OPENED.task.train_example(0)
+    episode = OPENED.played(example, next(iter(example.metadata["facts"])))
+    longest = max(len(OPENED.chat.encode_prompt(prompt)) for prompt in episode.score.late["evidence"].prompts)
+    needed = longest + len(OPENED.chat.encode_completion(f"<ans> {example.answer} </ans>"))
+    assert OPENED.grader(room=needed).episode(example, episode).score.status != "error"
+    assert OPENED.grader(room=needed - 1).episode(example, episode).score.status == "error"
+
+
 def test_a_prompt_that_does_not_fit_and_a_broken_policy_are_errors_and_no_zeros() -> None:
     example = OPENED.task.train_example(0)
     episode = OPENED.played(example, *example.metadata["facts"])
