@@ -191,8 +191,9 @@ class KeepOneTask(WordsTask):
         rng = random.Random(derive_seed(self._seed, "keep_one", "demonstration", index))
         many, worked = rng.random() < self._settings.keep_share, rng.random() < worked_share
         facts, _ = self._facts(rng, self._settings.num_facts if many else 1 + index % FEW)
+        trained = [name for name, fact in facts.items() if not self.is_held_out(fact)]
         first, said = next(iter(facts)), []
-        for name in rng.sample([*facts], min(FEW, len(facts))):
+        for name in rng.sample(trained, min(FEW, len(trained))):
             subject, relation, found = fact = facts[name]
             call = f"{CALL} {self._tool.name} {subject} {name if worked else first} {CALL_END}"
             said.append((self._question(WHICH, fact), call))

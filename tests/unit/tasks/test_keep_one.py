@@ -151,6 +151,42 @@ def test_pitfall_38_held_out_facts_are_never_asked_for() -> None:
     assert {task.train_example(index).metadata["asked"] for index in range(900)} == every - held_out
     assert {example.metadata["asked"] for example in task.eval_examples(900)} == held_out
     assert task.eval_examples(5) == make_task(*SMALL, "task.held_out_share=0.5", "seed=1").eval_examples(900)[:5]
+    for index in range(300):
+        prompt, *rest = task.demonstration(index, 1.0)
+        words = prompt.split()
+        size = sum(word[0] == "d" for word in words)
+        facts = {(words[at + 2], words[at]): words[at + 3] for at in range(0, 4 * size, 4)}
+        for relation, subject in (text.split()[-2:] for text in (prompt, *rest[1::2])):
+            assert (subject, relation, facts[subject, relation]) not in held_out
+
+
+def test_the_fact_that_is_asked_for_is_at_any_place_and_alone_about_its_subject() -> None:
+    examples = [TASK.train_example(index) for index in range(200)]
+    places = Counter([*one.metadata["facts"].values()].index(one.metadata["asked"]) for one in examples)
+    assert set(places) == set(range(9))
+    assert max(places.values()) < 60
+    assert all(len({subject for subject, *_ in one.metadata["facts"].values()}) == 9 for one in examples)
+    for one in make_task("task.filter=gold").eval_examples(50):
+        relation, name, subject, found, *question = one.messages[-1].content.split()
+        assert one.metadata["facts"][name] == (subject, relation, found) == one.metadata["asked"]
+        assert question == ["<q>", "what", relation, subject]
+
+
+def test_a_trace_says_which_kept_fact_was_asked_for() -> None:
+    example = TASK.train_example(0)
+    wrong = next(name for name in example.metadata["facts"] if name != right(example))
+    _, score = played(example, call("e0", wrong, right(example)), answer(example.answer))
+    assert [(step.id, step.ok) for step in score.trace if step.kind == "document"] == [
+        (wrong, False),
+        (right(example), True),
+    ]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.9])
+def test_so_many_demonstrations_keep_among_many(share: float) -> None:
+    task = make_task(f"task.keep_share={share}")
+    sizes = [sum(word[0] == "d" for word in task.demonstration(index, 1.0)[0].split()) for index in range(300)]
+    assert sizes.count(9) / 300 == pytest.approx(share, abs=0.06)
 
 
 def test_pitfall_36_the_stream_is_a_function_of_seed_and_index() -> None:
