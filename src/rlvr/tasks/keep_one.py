@@ -7,7 +7,7 @@
 
 A model that has learnt to read few facts answers wrongly among many. Every example draws its own facts, about different
 entities; a third of the others share the question's relation. A hash of the fact that is asked for decides whether it
-is held out, independent of the seed.
+is held out, independent of the seed: no example of RL asks for it. Demonstrations ask for any of the facts they show.
 """
 
 from __future__ import annotations
@@ -126,7 +126,8 @@ class KeepOne(WordsSettings):
         f"to {FEW}. Of the calls a share worked_share keeps the right fact, others the first",
     )
     held_out_share: HeldOutShare = setting(
-        0.2, "share of all facts, chosen by hash, that is never asked for in training"
+        0.2,
+        "share of all facts, chosen by hash, that no example of RL asks for; the warm start's demonstrations may",
     )
 
     @property
@@ -191,9 +192,8 @@ class KeepOneTask(WordsTask):
         rng = random.Random(derive_seed(self._seed, "keep_one", "demonstration", index))
         many, worked = rng.random() < self._settings.keep_share, rng.random() < worked_share
         facts, _ = self._facts(rng, self._settings.num_facts if many else 1 + index % FEW)
-        trained = [name for name, fact in facts.items() if not self.is_held_out(fact)]
         first, said = next(iter(facts)), []
-        for name in rng.sample(trained, min(FEW, len(trained))):
+        for name in rng.sample([*facts], min(FEW, len(facts))):
             subject, relation, found = fact = facts[name]
             call = f"{CALL} {self._tool.name} {subject} {name if worked else first} {CALL_END}"
             said.append((self._question(WHICH, fact), call))
@@ -231,7 +231,7 @@ class KeepOneTask(WordsTask):
         return self._messages(facts, WHICH, asked)
 
     def is_held_out(self, fact: Fact) -> bool:
-        """Whether a fact is never asked for in training; a hash of the words alone, independent of the seed."""
+        """Whether no example of RL asks for a fact; a hash of the words alone, independent of the seed."""
         return is_held_out(" ".join(fact).encode(), self._settings.held_out_share, b"rlvr-keep-one")
 
     def _example(

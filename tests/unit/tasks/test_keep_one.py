@@ -151,13 +151,6 @@ def test_pitfall_38_held_out_facts_are_never_asked_for() -> None:
     assert {task.train_example(index).metadata["asked"] for index in range(900)} == every - held_out
     assert {example.metadata["asked"] for example in task.eval_examples(900)} == held_out
     assert task.eval_examples(5) == make_task(*SMALL, "task.held_out_share=0.5", "seed=1").eval_examples(900)[:5]
-    for index in range(300):
-        prompt, *rest = task.demonstration(index, 1.0)
-        words = prompt.split()
-        size = sum(word[0] == "d" for word in words)
-        facts = {(words[at + 2], words[at]): words[at + 3] for at in range(0, 4 * size, 4)}
-        for relation, subject in (text.split()[-2:] for text in (prompt, *rest[1::2])):
-            assert (subject, relation, facts[subject, relation]) not in held_out
 
 
 def test_the_fact_that_is_asked_for_is_at_any_place_and_alone_about_its_subject() -> None:
