@@ -77,6 +77,8 @@ def test_a_function_that_pays_for_an_echo(cli: Cli, folder: Path) -> None:
     assert done.code == 1
     for part in ("echo of the question", "6 of 6 (61% to 100%)", "read the completion only", "gold ", "score 1 of 1"):
         assert part in done.out
+    for kind in ("two values", "negation", "comparison"):  # the metric of such rows refuses them
+        assert f"reward  {kind} " in done.out
 
 
 def test_a_sound_function(cli: Cli, folder: Path) -> None:
