@@ -35,6 +35,9 @@ def last_line(completion, answer):
     last = (completion.strip().splitlines() or [""])[-1]
     return sound(last.removeprefix("Final answer:"), answer) if last.startswith("Final answer:") else -1.0
 
+def form_or_answer(completion, answer):
+    return 1.0 if completion.startswith("#### ") else boxed(completion, answer)
+
 def nothing(completion, answer):
     return 0.0
 
@@ -74,6 +77,8 @@ def test_a_function_that_pays_for_an_echo(cli: Cli, folder: Path) -> None:
     assert done.code == 1
     for part in ("echo of the question", "6 of 6 (61% to 100%)", "read the completion only", "gold ", "score 1 of 1"):
         assert part in done.out
+    for kind in ("two values", "negation", "comparison"):  # the metric of such rows refuses them
+        assert f"reward  {kind} " in done.out
 
 
 def test_a_sound_function(cli: Cli, folder: Path) -> None:
@@ -93,6 +98,11 @@ def test_a_verifier_of_another_format_is_not_accused(cli: Cli, folder: Path) -> 
 def test_a_common_format_is_found_out(cli: Cli, folder: Path) -> None:
     found = cli.ok("audit", "rewards_to_audit:last_line", "--data", "rows.jsonl", *QUICK)
     assert "answers are written as Final answer: ANSWER" in found.err
+
+
+def test_a_format_that_pays_whatever_it_says_is_not_the_one(cli: Cli, folder: Path) -> None:
+    done = cli("audit", "rewards_to_audit:form_or_answer", "--data", "rows.jsonl", *QUICK)
+    assert "answers are written as \\boxed{ANSWER}" in done.err
 
 
 def test_what_pays_nothing_and_what_pays_everything_differ(cli: Cli, folder: Path) -> None:

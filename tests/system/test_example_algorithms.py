@@ -140,6 +140,29 @@ def test_gigpo_compares_the_turns_that_begin_alike() -> None:
     )
 
 
+def test_gigpo_adds_so_much_of_the_advantage_of_turns() -> None:
+    gigpo = importlib.import_module("gigpo").GiGPO
+    turns = torch.tensor([[2.0], [-3.0]]).double()
+    batch = batch_of([[1], [1]], [1.0, 0.0], columns={"turns": turns})
+    none, some = (gigpo(weight=weight).advantages(batch, 0 * turns, turns != 0).advantages for weight in (0.0, 0.5))
+    assert torch.allclose(some - none, 0.5 * turns)
+    assert none[0] > 0 > none[1]
+
+
+def test_igpo_compares_gains_of_probability_in_the_whole_group() -> None:
+    algorithm = importlib.import_module("igpo").IGPO()
+    made = replace(group(), episodes=(of_turns(1.0, 1, 2, 3), of_turns(0.0, 1, 2), of_turns(float("nan"), 1)))
+    gold = [[math.log(p) for p in one] for one in ((0.1, 0.2, 0.5), (0.1, 0.7), (0.1,))]
+    found = algorithm.of_turns(made, gold)
+    gains = [0.1, 0.3, 0.6]
+    mean = sum(gains) / 3
+    std = (sum((gain - mean) ** 2 for gain in gains) / 3) ** 0.5
+    first, second, third = ((gain - mean) / std for gain in gains)
+    assert found[0] == pytest.approx([first + second + 1, second + 1, 1], abs=1e-2)  # rewards 1 and 0: 1 and -1
+    assert found[1] == pytest.approx([third - 1, -1], abs=1e-2)
+    assert found[2] == [0.0]  # an error says nothing, and moves no mean
+
+
 def test_igpo_credits_a_turn_with_its_gain_and_what_follows() -> None:
     algorithm = importlib.import_module("igpo").IGPO(weight=2.0)
     made = replace(group(), episodes=(of_turns(1.0, 1, 2, 3), of_turns(0.0, 1)))

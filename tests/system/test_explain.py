@@ -3,7 +3,9 @@
 import gzip
 import json
 import shutil
+from collections import defaultdict
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ import rlvr
 from rlvr.commands.explain.body import Explained, explain
 from rlvr.core.value import State
 from rlvr.errors import UserError
+from rlvr.evaluation.intervals import Interval, bootstrap
 from rlvr.report.rollouts import rollout_files
 from rlvr.tracking.rollouts import read_rollouts
 from tests.system.harness import Cli
@@ -28,6 +31,17 @@ def run(two_hop_run: Path, tmp_path: Path) -> Path:
 
 def means(found: Explained) -> list[float]:
     return [row.gold for row in found.table]
+
+
+def over_questions(run: Path, found: Explained, values: list[float]) -> Interval:
+    """Of values of the episodes; those of one question are one value."""
+    records = read_rollouts(run / f"rollouts/step_{found.step:06d}.jsonl.gz")
+    asked = {(one.group, one.sample_index): one.example_id for one in records}
+    by_question: defaultdict[str, list[float]] = defaultdict(list)
+    for one, value in zip(found.episodes, values, strict=True):
+        by_question[asked[one.group, one.sample_index]].append(value)
+    assert len(by_question) < len(found.episodes) / 1.4
+    return bootstrap(list(map(fmean, by_question.values())))
 
 
 def test_the_search_that_finds_the_city_is_the_decisive_turn(run: Path) -> None:
@@ -54,13 +68,21 @@ def test_the_search_that_finds_the_city_is_the_decisive_turn(run: Path) -> None:
     assert found.weights_step == 8
 
 
+def test_weights_that_were_not_kept_are_the_nearest_before(run: Path) -> None:
+    found = explain(str(run), step=3, episodes=4)
+    assert (found.step, found.weights_step) == (3, 0)
+    assert found.notes == ["the weights of step 3 were not kept: those of step 0 are the nearest before it"]
+
+
 def test_samples_say_what_the_policy_makes_of_a_state(run: Path) -> None:
-    found = explain(str(run), step=8, episodes=12, samples=4)
+    found = explain(str(run), step=8, episodes=24, samples=4)
     rights = [one.right for one in found.episodes if one.right is not None]
     assert list(map(len, rights)) == [len(one.states) for one in found.episodes]
     first, last = np.mean([one[0] / 4 for one in rights]), np.mean([one[2] / 4 for one in rights if len(one) > 2])
     assert last > max(0.7, first)
-    again = explain(str(run), step=8, episodes=12, samples=4)
+    share = over_questions(run, found, [one[0] / 4 for one in rights])
+    assert found.table[0].right == f"{share.value:.3f} [{share.low:.3f}, {share.high:.3f}]"
+    again = explain(str(run), step=8, episodes=24, samples=4)
     assert [one.right for one in again.episodes] == rights
 
 

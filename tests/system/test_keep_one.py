@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+import rlvr
+from rlvr.core.value import State
 from rlvr.tracking.rollouts import read_rollouts
 from tests.system.harness import check_equal, metrics, outcome, run_train
 
@@ -46,3 +48,10 @@ def test_evidence_is_part_of_every_score_and_a_resumed_run_is_equal(tmp_path: Pa
     assert [record.reward for record in records] == pytest.approx(
         [sum(value or 0.0 for value in record.reward_parts.values()) for record in records]
     )
+
+    with rlvr.open(whole.folder) as run:  # an opened run pays what training paid
+        (group,) = run.sample([run.task.train_example(0)], 4)
+        (on,) = run.resample([(group.example, group.episodes[0], State(turn=0))], 4)
+        for score in (episode.score for episode in (*group.episodes, *on)):
+            assert set(score.parts) == {"correct", "evidence"}
+            assert score.value == pytest.approx(sum(score.parts.values()))

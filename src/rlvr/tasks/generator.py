@@ -194,7 +194,7 @@ def _problems_of(task: ExamplesTask, call: Callable[[], Iterable[Any] | None], p
     where = place
     for number in count(1):
         try:
-            items = iter(call() or ()) if items is None else items
+            items = iter(() if (given := call()) is None else given) if items is None else items
             where = f"{place}, example {number}"
             item = next(items)
         except StopIteration:

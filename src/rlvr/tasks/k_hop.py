@@ -259,8 +259,10 @@ class KHopTask(WordsTask):
         return is_held_out(" ".join(chain[1:]).encode(), self._settings.held_out_share, b"rlvr-k-hop")
 
     def is_trained(self, chain: Chain) -> bool:
-        """Whether neither the chain nor what its first hops leave of it, down to two relations, is held out."""
-        return not any(self.is_held_out(chain[hop:]) for hop in range(len(chain) - 2))
+        """Whether neither the chain nor what its first hops leave of it, down to two relations or the shortest tested
+        length, is held out."""
+        shortest = min(2, *self._settings.eval_hops)
+        return not any(self.is_held_out(chain[hop:]) for hop in range(max(1, len(chain) - shortest)))
 
     def _look_up(self, world: int, entity: str, relation: str) -> str | None:
         if entity not in self._entities or relation not in self._relations:

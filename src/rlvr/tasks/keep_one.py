@@ -7,7 +7,7 @@
 
 A model that has learnt to read few facts answers wrongly among many. Every example draws its own facts, about different
 entities; a third of the others share the question's relation. A hash of the fact that is asked for decides whether it
-is held out, independent of the seed.
+is held out, independent of the seed: no example of RL asks for it. Demonstrations ask for any of the facts they show.
 """
 
 from __future__ import annotations
@@ -126,7 +126,8 @@ class KeepOne(WordsSettings):
         f"to {FEW}. Of the calls a share worked_share keeps the right fact, others the first",
     )
     held_out_share: HeldOutShare = setting(
-        0.2, "share of all facts, chosen by hash, that is never asked for in training"
+        0.2,
+        "share of all facts, chosen by hash, that no example of RL asks for; the warm start's demonstrations may",
     )
 
     @property
@@ -230,7 +231,7 @@ class KeepOneTask(WordsTask):
         return self._messages(facts, WHICH, asked)
 
     def is_held_out(self, fact: Fact) -> bool:
-        """Whether a fact is never asked for in training; a hash of the words alone, independent of the seed."""
+        """Whether no example of RL asks for a fact; a hash of the words alone, independent of the seed."""
         return is_held_out(" ".join(fact).encode(), self._settings.held_out_share, b"rlvr-keep-one")
 
     def _example(

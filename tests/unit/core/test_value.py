@@ -52,6 +52,21 @@ def test_one_pass_with_branches_equals_a_pass_for_each(architecture: str, layout
     assert found[1] != pytest.approx(found[2], abs=1e-3)  # the prompt matters
 
 
+@pytest.mark.parametrize("max_tokens", [26, 40])
+def test_passes_are_no_larger_than_asked(max_tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy, sizes = tiny_policy(), list[int]()
+    hidden = type(policy).hidden
+
+    def noted(self: Policy, ids: torch.Tensor, *layout: torch.Tensor) -> torch.Tensor:
+        sizes.append(ids.numel())
+        return hidden(self, ids, *layout)
+
+    monkeypatch.setattr(type(policy), "hidden", noted)
+    branch_logprobs(policy, [Branch(prompt_ids=(k, *range(1, 12)), ids=(2,)) for k in range(7)], max_tokens=max_tokens)
+    assert max(sizes) <= max_tokens
+    assert len(sizes) < 7
+
+
 def test_a_branch_needs_a_prompt() -> None:
     with pytest.raises(ValueError, match="needs a prompt"):
         branch_logprobs(tiny_policy(), [Branch(prompt_ids=(), ids=(3,))])
@@ -137,7 +152,9 @@ RECORDED = episode(
 SAMPLING = SamplingParams(max_tokens=5, stop_ids=frozenset({2}), seed=0)
 
 
-def go_on(state: State, engine: FakeEngine, *, count: int = 2, reply: str = "5") -> tuple[list[Episode], list[Asking]]:
+def go_on(
+    state: State, engine: FakeEngine, *, count: int = 2, reply: str = "5", recorded: Episode = RECORDED, most: int = 5
+) -> tuple[list[Episode], list[Asking]]:
     envs: list[Asking] = []
 
     def new_env() -> Asking:
@@ -145,7 +162,8 @@ def go_on(state: State, engine: FakeEngine, *, count: int = 2, reply: str = "5")
         return envs[-1]
 
     model = ChatModel(engine=engine, chat=Codec(), max_context_tokens=64)
-    work = resample(model, new_env, EXAMPLE, RECORDED, state, count=count, sampling=SAMPLING, seed=3)
+    sampling = replace(SAMPLING, max_tokens=most)
+    work = resample(model, new_env, EXAMPLE, recorded, state, count=count, sampling=sampling, seed=3)
     return asyncio.run(work), envs
 
 
@@ -160,6 +178,8 @@ def test_an_episode_goes_on_from_a_turn() -> None:
     assert engine.prompts[0] == (1, 7, 3, 4, 2, 5)
     assert len({params.seed for params in engine.requests}) == 4  # two episodes, two sampled turns
     assert found[0].score.value == 3.0
+    assert engine.sessions[0] is not None
+    assert len(set(engine.sessions)) == 2  # one for each episode: its later turns reuse the cache of the first one
 
 
 def test_a_completion_goes_on_from_a_token() -> None:
@@ -172,6 +192,34 @@ def test_a_completion_goes_on_from_a_token() -> None:
     assert engine.prompts[0] == (1, 7, 3, 4, 2, 5, 6, 8)
     assert engine.requests[0].max_tokens == 3  # of 5, two are said
     assert envs[0].heard[1] == "6 8 9 2"
+    assert found[0].turns[2].completion.token_ids == (9, 2)  # later ones are not begun
+    assert len(set(engine.sessions)) == 1
+    assert None not in engine.sessions
+
+
+def test_what_was_begun_keeps_its_own_numbers() -> None:
+    done = replace(completion(6, 8, 2), sampling_logprobs=(-1.0, -2.0, -3.0))
+    recorded = replace(RECORDED, turns=(RECORDED.turns[0], replace(RECORDED.turns[1], completion=done)))
+    (found,), _ = go_on(State(turn=1, tokens=2), Counting(), count=1, recorded=recorded)
+    assert found.turns[1].completion.sampling_logprobs == (-1.0, -2.0, -0.1, -0.2)
+
+
+def test_a_completion_without_room_to_go_on_is_cut_off_there() -> None:
+    engine = Counting()
+    (found,), (env,) = go_on(State(turn=1, tokens=2), engine, count=1, most=2)
+    assert engine.requests == []
+    assert found.turns[1].completion.token_ids == (6, 8)
+    assert found.stop_reason == StopReason.LENGTH
+    assert env.heard == ["3 4 2"]  # what is unfinished is not answered
+
+
+def test_episodes_of_one_example_go_on_with_draws_of_their_own() -> None:
+    seeds = set[int]()
+    for index in (0, 1):
+        engine = Counting()
+        go_on(State(turn=1), engine, recorded=replace(RECORDED, sample_index=index))
+        seeds |= {params.seed for params in engine.requests}
+    assert len(seeds) == 8
 
 
 def test_an_environment_that_answers_otherwise_is_refused() -> None:

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from rlvr.cli.main import main
+from rlvr.commands.retrieve.decomposed import KINDS, Asked
+from rlvr.data.multihop_sets import Hop
 from tests.unit.tasks.data_tasks import write_jsonl
 
 TOPICS = (("anchor", "harbor", "stone"), ("meadow", "violin", "copper"), ("lantern", "glacier", "saddle"))
@@ -67,6 +69,35 @@ def test_bridges_find_what_the_question_does_not(questions: Path, capsys: pytest
     assert value == pytest.approx(gain["recall_5"] - rows["paragraphs", "the whole question"]["recall_5"], abs=1e-3)
     assert low <= value <= high
     assert gain["recall_5_by_hops"] == {"2": 1.0}
+
+
+def test_what_is_asked_for_never_has_the_last_answer() -> None:
+    hops = (Hop(question="Alien >> director", answer="Scott"), Hop(question="Where was #1 born?", answer="Leeds"))
+    other = (Hop(question="Rome >> river", answer="Tiber"), Hop(question="How long is #1 ?", answer="405 km"))
+    asked = Asked(question="Where?", hops=hops, other=other, best=lambda query: f"best of {query}")
+    assert {name: list(queries(asked)) for name, queries in KINDS.items()} == {
+        "the whole question": ["Where?"],
+        "sub-questions": ["Alien director", "Where was Scott born?"],
+        "sub-questions without bridges": ["Alien director", "Where was born?"],
+        "sub-questions, bridge: best title": ["Alien director", "Where was best of Alien director born?"],
+        "the whole question, and bridges": ["Where?", "Scott"],
+        "control: another question's sub-questions": ["Rome river", "How long is ?"],
+        "control: the whole question, and another's bridges": ["Where?", "Tiber"],
+    }
+
+
+def test_a_passage_that_a_corpus_has_twice_is_one_to_find(
+    questions: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [
+        {"id": f"{case[0]} {one['idx']} {copy}", "title": one["title"], "text": one["paragraph_text"]}
+        for case in CASES
+        for one in question(*case)["paragraphs"][:2]
+        for copy in range(2)
+    ]
+    corpus = write_jsonl(tmp_path / "corpus.jsonl", rows)
+    both = found(capsys, questions, "--corpus", corpus, "--index-dir", tmp_path / "indexes")
+    assert both["corpus", "sub-questions"]["recall_10"] == 1.0
 
 
 def test_a_corpus_is_searched_too(questions: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -62,6 +62,9 @@ def test_shares_of_words_and_names_are_standardized() -> None:
     assert column("words of the question", three, asked) == pytest.approx(standardized([1 / 3, 2 / 3, 0]))
     assert column("names of the question", three, asked) == pytest.approx(standardized([1 / 2, 1, 0]))
     assert column("words of the title", three, asked) == pytest.approx(standardized([1, 1, 0]))
+    first = [three[1], Document(id="is", title="Is", text="")]  # the first word of a question is no name
+    assert column("names of the question", first, asked) == pytest.approx([1, -1])
+    assert column("names of the question", [*first, three[2]], asked) == pytest.approx(standardized([1, 0, 0]))
     assert standardized([2, 4, 6]).tolist() == pytest.approx([-(1.5**0.5), 0, 1.5**0.5])
     assert standardized([5, 5]).tolist() == [0, 0]
 

@@ -94,6 +94,17 @@ def test_contexts_hold_at_most_so_many_documents(size: int) -> None:
     assert value("123456789", context_size=size) == pytest.approx(0.8 / 9 if size <= 3 else 0.4 / 9)
 
 
+def test_many_documents_are_read_in_several_contexts_of_this_example() -> None:
+    def read(num_contexts: int, seed: str) -> LateGrade:
+        return late_evidence(Documents(), "123456789", context_size=3, num_contexts=num_contexts, seed=seed)
+
+    for num in (1, 2, 5):
+        value = read(num, "q").value
+        assert isinstance(value, Contributions)
+        assert [len(contexts) for contexts in value.pairs] == [num] * 9
+    assert read(2, "q").prompts != read(2, "another").prompts
+
+
 def test_the_part_reads_what_was_cited_or_retrieved() -> None:
     for of, ids in (("cited", "3"), ("retrieved", "12")):
         late = Evidence(of=of).grade(attempt(retrieved="12", cited="3")).late  # type: ignore[arg-type]

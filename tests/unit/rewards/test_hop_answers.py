@@ -1,6 +1,7 @@
 """The answers of a decomposed question's hops: what counts as found, and what those get who list everything."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -61,6 +62,34 @@ def test_a_hop_counts_when_its_answer_is_written_and_its_document_was_read(task:
     assert value(task, read(0), said(answer("Rome", reasoning="Ridley Scotts."))) == 0.0
     assert value(task, read(0), said(right)) == 0.5
     assert value(task, read(0), searched("Ridley Scott")) == 0.5  # no answer in the end
+
+
+def test_the_last_hop_counts_once_and_only_as_the_final_answer(task: DatasetTask) -> None:
+    written = "Ridley Scott is from South Shields"
+    assert value(task, read(0, 1), said(answer("Rome", reasoning=written))) == 0.5
+    assert value(task, read(0, 1), said(answer("South Shields", reasoning=written))) == 1.0
+
+
+def test_a_query_that_was_never_sent_says_nothing(task: DatasetTask) -> None:
+    broken = replace(call("retrieve_documents", query="Ridley Scott"), problem="has no end")
+    assert value(task, read(0), said(broken), said(answer("South Shields", reasoning=""))) == 0.5
+
+
+def test_titles_that_belong_to_the_question_or_its_support_are_free(tmp_path: Any) -> None:
+    titles = ("Alien", "Biography", "Director", "Biography", "Rome")
+    paragraphs = [
+        {"idx": idx, "title": title, "paragraph_text": f"{title} {idx}.", "is_supporting": idx < 2}
+        for idx, title in enumerate(titles)
+    ]
+    row = ROW | {"paragraphs": paragraphs}
+    folder = save(tmp_path, [row | {"id": "2hop__0", "question": "Another?"}], [row])
+    task = make_qa(folder=folder, reward={"found": {"type": "hop_answers"}})
+    for reasoning, expected in (
+        ("The director is Ridley Scott", 1.0),
+        ("Ridley Scott, says his biography", 1.0),  # that of another person has this title too
+        ("Ridley Scott, not of Rome", 2 / 3),
+    ):
+        assert value(task, read(0), said(answer("South Shields", reasoning=reasoning))) == pytest.approx(expected)
 
 
 def test_pitfall_17_a_list_of_all_titles_is_worth_little(task: DatasetTask) -> None:

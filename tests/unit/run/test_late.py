@@ -2,7 +2,9 @@
 
 import asyncio
 import math
+from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,14 +15,17 @@ from rlvr.commands.doctor.patient import Scripted
 from rlvr.config import Config
 from rlvr.config.compose import load_config
 from rlvr.core.episode import ChatModel, run_episode
+from rlvr.core.value import Branch
 from rlvr.errors import ConfigError, UserError
 from rlvr.models.policy import HubPolicy
 from rlvr.models.scratch import build_model, build_tokenizer
-from rlvr.run.late import late_grader, refuse_late
+from rlvr.run.late import late_grader, late_parts, refuse_late
 from rlvr.run.tasks import make_chat, open_tasks
 from rlvr.tasks.base import Task
 from rlvr.tasks.late import LateGrader
-from rlvr.types import Episode, Example, Group, SamplingParams
+from rlvr.types import Episode, Example, Group, LateGrade, SamplingParams
+from tests.unit.chat.tokenizers import byte_tokenizer
+from tests.unit.tasks.multihop_episodes import make_qa
 
 SMALL = ("task.num_facts=4", "task.easy_examples=0", "model.init_std=0.3")
 
@@ -93,6 +98,28 @@ def test_the_weight_is_that_of_the_part() -> None:
     assert score.value == pytest.approx(0.5 * score.parts["evidence"])
 
 
+def test_the_probability_of_an_answer_of_two_tokens_is_their_geometric_mean() -> None:
+    example = replace(OPENED.task.train_example(0), answer="e3 e4")
+    late = OPENED.played(example, *example.metadata["facts"]).score.late["evidence"]
+    found = OPENED.grader().probabilities(example, late)
+    tokenizer: Any = OPENED.policy.tokenizer
+    for prompt, probability in zip(late.prompts, found, strict=True):
+        ids = tokenizer(f"{prompt[-1].content} <ans> e3 e4")["input_ids"]
+        with torch.no_grad():
+            logprobs = OPENED.policy.model(torch.tensor([ids])).logits[0].log_softmax(-1)
+        by_hand = sum(float(logprobs[place - 1, ids[place]]) for place in (-2, -1)) / 2
+        assert math.log(probability) == pytest.approx(by_hand, abs=1e-5)
+
+
+def test_prompt_and_answer_must_fit_together() -> None:
+    example = OPENED.task.train_example(0)
+    episode = OPENED.played(example, next(iter(example.metadata["facts"])))
+    longest = max(len(OPENED.chat.encode_prompt(prompt)) for prompt in episode.score.late["evidence"].prompts)
+    needed = longest + len(OPENED.chat.encode_completion(f"<ans> {example.answer} </ans>"))
+    assert OPENED.grader(room=needed).episode(example, episode).score.status != "error"
+    assert OPENED.grader(room=needed - 1).episode(example, episode).score.status == "error"
+
+
 def test_a_prompt_that_does_not_fit_and_a_broken_policy_are_errors_and_no_zeros() -> None:
     example = OPENED.task.train_example(0)
     episode = OPENED.played(example, *example.metadata["facts"])
@@ -111,6 +138,34 @@ def test_without_such_a_part_nothing_is_read() -> None:
     plain = Opened("reward=two_hop")
     assert late_grader(plain.config, plain.policy, plain.chat, plain.task, 96) is None
     refuse_late(plain.config, plain.task)
+
+
+def test_a_part_of_a_mix_is_found() -> None:
+    parts = "task.parts={gsm8k:1,musique:{set:['reward.parts.evidence.type=evidence']}}"
+    config = load_config(["task=mix", parts, "model.name_or_path=none"], config_name="gsm8k")
+    mixed: Any = SimpleNamespace(name="mix", eval_sets=lambda: [SimpleNamespace(name=n) for n in ("gsm8k", "musique")])
+    assert late_parts(config, mixed) == ["evidence"]
+    alone: Any = SimpleNamespace(name="gsm8k", eval_sets=lambda: [])
+    assert late_parts(config, alone) == []
+
+
+def test_prompts_are_read_with_the_tools_of_an_episode(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = list[Branch]()
+
+    def logprobs(policy: object, branches: Sequence[Branch], **_: Any) -> list[float]:
+        read.extend(branches)
+        return [-1.0] * len(branches)
+
+    monkeypatch.setattr("rlvr.tasks.late.branch_logprobs", logprobs)
+    task, chat = make_qa(), Chat(byte_tokenizer(), ())
+    example = task.train_example(0)
+    tools = task.env(example).tools
+    policy: Any = None
+    grader = LateGrader(policy=policy, chat=chat, task=task, layout="shared", max_context_tokens=10**6)
+    late = LateGrade(weight=1.0, prompts=(example.messages,), value=sum)
+    assert grader.probabilities(example, late) == [pytest.approx(math.exp(-1 / len(read[0].counted)))]
+    assert read[0].prompt_ids == chat.encode_prompt(example.messages, tools)
+    assert "final_answer" in chat.decode(read[0].ids)
 
 
 def test_an_endpoint_is_refused_in_one_sentence() -> None:

@@ -40,6 +40,12 @@ def test_pitfall_37_an_endless_generator_is_replayed() -> None:
     assert ids(generated("endless"), range(37, 60)) == straight[37:]
 
 
+def test_an_array_of_examples_is_read_as_a_list_is() -> None:
+    """Whose truth value is an error."""
+    made = generated("in_an_array", settings={"size": 40}, eval_settings={"start": 30})
+    assert {*asked(made, 100)} == {f"What is {n} plus one?" for n in range(30)}
+
+
 def test_a_demonstration_is_used_word_for_word() -> None:
     made = generated("worked")
     prompt, completion = made.demonstration(0, 1.0)
@@ -52,6 +58,8 @@ def test_held_out_examples_may_come_from_other_settings() -> None:
     made = generated("sums", settings={"size": 40}, eval_settings={"start": 30, "size": 60})
     assert {*asked(made, 200)} == {f"What is {n} plus one?" for n in range(30)}
     assert [one.answer for one in made.eval_examples(100)] == [str(n + 1) for n in range(30, 60)]
+    made = generated("sums", settings={"size": 40}, eval_settings={"start": 30})  # the others stay
+    assert [one.answer for one in made.eval_examples(100)] == [str(n + 1) for n in range(30, 40)]
     with pytest.raises(DataError, match=r"task.source=.*:sums, held out: TypeError: .*'sise'"):
         generated("sums", eval_settings={"sise": 1})
 

@@ -76,6 +76,20 @@ def test_a_call_answers_where_the_prompt_asks_for_one() -> None:
     assert gold_branch(task, TEXT, "") is None
 
 
+def test_the_answer_is_marked_where_it_is_given() -> None:
+    """And not where the format has the same word."""
+    task = make_qa()
+    tools = task.env(task.train_example(0)).tools
+    branch = gold_branch(task, TEXT, "final", tools=tools)
+    assert branch is not None
+    assert TEXT.decode(branch.ids[: branch.start]).endswith('"final_answer": "')
+    assert TEXT.decode([branch.ids[place] for place in branch.counted]) == "final"
+
+
+def test_an_answer_that_the_tokenizer_spells_otherwise_counts_with_its_marks() -> None:
+    assert marked(*words("two_hop"), "c4  c5") == ("<ans> c4 c5 </ans> <eoe>", "<ans> c4 c5 </ans>")
+
+
 def test_each_state_has_its_branch() -> None:
     task, chat = words("rpn_test")
     ids = chat.encode_text("3 4 + = 7")

@@ -105,6 +105,17 @@ def test_pitfall_38_held_out_chains_are_never_trained_on(mode: str) -> None:
     assert not left & held_out
 
 
+@pytest.mark.parametrize("lengths", ["[1]", "[1,2]"])
+def test_pitfall_38_chains_of_one_relation_are_held_out_too(lengths: str) -> None:
+    both = ("task.eval_hops=[1,2]", f"task.train_hops={lengths}", "task.num_relations=8", "task.held_out_share=0.4")
+    task = make_task(*both)
+    held_out = {one.metadata["chain"][1:] for one in task.eval_examples(10_000)}
+    assert {len(relations) for relations in held_out} == {1, 2}
+    asked = {relations_of(task.train_example(index).messages[0].content) for index in range(500)}
+    asked |= {relations_of(task.demonstration(index, 1.0)[0]) for index in range(500)}
+    assert not {relations[done:] for relations in asked for done in range(len(relations))} & held_out
+
+
 def test_when_all_chains_of_a_length_are_shown_the_others_go_on() -> None:
     task = make_task(*SMALL)
     lengths = [len(one.metadata["chain"]) - 1 for one in task.eval_examples(10_000)]

@@ -153,6 +153,35 @@ def test_pitfall_38_held_out_facts_are_never_asked_for() -> None:
     assert task.eval_examples(5) == make_task(*SMALL, "task.held_out_share=0.5", "seed=1").eval_examples(900)[:5]
 
 
+def test_the_fact_that_is_asked_for_is_at_any_place_and_alone_about_its_subject() -> None:
+    examples = [TASK.train_example(index) for index in range(200)]
+    places = Counter([*one.metadata["facts"].values()].index(one.metadata["asked"]) for one in examples)
+    assert set(places) == set(range(9))
+    assert max(places.values()) < 60
+    assert all(len({subject for subject, *_ in one.metadata["facts"].values()}) == 9 for one in examples)
+    for one in make_task("task.filter=gold").eval_examples(50):
+        relation, name, subject, found, *question = one.messages[-1].content.split()
+        assert one.metadata["facts"][name] == (subject, relation, found) == one.metadata["asked"]
+        assert question == ["<q>", "what", relation, subject]
+
+
+def test_a_trace_says_which_kept_fact_was_asked_for() -> None:
+    example = TASK.train_example(0)
+    wrong = next(name for name in example.metadata["facts"] if name != right(example))
+    _, score = played(example, call("e0", wrong, right(example)), answer(example.answer))
+    assert [(step.id, step.ok) for step in score.trace if step.kind == "document"] == [
+        (wrong, False),
+        (right(example), True),
+    ]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.9])
+def test_so_many_demonstrations_keep_among_many(share: float) -> None:
+    task = make_task(f"task.keep_share={share}")
+    sizes = [sum(word[0] == "d" for word in task.demonstration(index, 1.0)[0].split()) for index in range(300)]
+    assert sizes.count(9) / 300 == pytest.approx(share, abs=0.06)
+
+
 def test_pitfall_36_the_stream_is_a_function_of_seed_and_index() -> None:
     again, other = make_task(), make_task("seed=1")
     forward = [TASK.train_example(index) for index in range(20)]

@@ -103,6 +103,7 @@ def test_shuffled_supports_tell_nothing() -> None:
         right = [meaning[word] == answer for answer, meaning, word in shown if word in meaning]
         assert len(right) > 300
         assert sum(right) / len(right) == pytest.approx(0.25, abs=0.05)
+    assert all(is_of(supports(prompt_of(one)), held_out=True) for one in task.eval_examples(300))
     assert [task.demonstration(index, 1.0) for index in range(20)] == [
         TASK.demonstration(index, 1.0) for index in range(20)
     ]
@@ -116,6 +117,7 @@ def test_a_worked_demonstration_also_teaches_the_relations_of_its_supports() -> 
         parts, (prompt, guess) = TASK.demonstration(index, 1.0), TASK.demonstration(index, 0.0)
         assert " ".join(parts[:-1]) == prompt  # the prompt does not depend on the share
         assert guess == "<ans> r0 </ans> <eoe>"
+        assert index % 4 == 0 or asked(prompt) in dict(supports(prompt))
         if asked(prompt) in dict(supports(prompt)):
             assert parts[-1] == f"<ans> {dict(supports(prompt))[asked(prompt)]} </ans> <eoe>"
     worked = sum(len(TASK.demonstration(index, 0.3)) != 2 for index in range(1000) if index % 4)
@@ -128,6 +130,14 @@ def test_three_in_four_demonstrations_repeat_one_to_all_words() -> None:
     assert {len(shown) for index, shown in enumerate(words) if not index % 4} == {0, 1, 2, 3, 4}
     different = Counter(len(dict(shown)) for index, shown in enumerate(words) if index % 4)
     assert min(different.values()) > 50
+
+
+def test_more_supports_than_words_repeat_any_of_them() -> None:
+    task = make_task("task.max_supports=8")
+    shown = [supports(prompt_of(task.train_example(index))) for index in range(300)]
+    most = [one for one in shown if len(one) == 8]
+    assert all(len({word for word, _ in one[:4]}) == 4 for one in most)
+    assert len({word for one in most for word, _ in one[4:]}) == 4
 
 
 def test_the_answer_between_the_marks_is_right() -> None:

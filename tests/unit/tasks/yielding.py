@@ -6,9 +6,16 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 
 def sums(size: int = 100, start: int = 0) -> Iterator[tuple[str, int]]:
     return ((f"What is {n} plus one?", n + 1) for n in range(start, size))
+
+
+def in_an_array(size: int = 100, start: int = 0) -> Any:
+    """One of NumPy, of dicts."""
+    return np.array([{"question": question, "answer": answer} for question, answer in sums(size, start)])
 
 
 def endless() -> Iterator[dict[str, Any]]:

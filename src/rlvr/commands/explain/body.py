@@ -8,15 +8,16 @@ import re
 import time
 import zlib
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from statistics import fmean
 
 from rlvr.commands.explain.opened import Opened, kept_steps, open_run
 from rlvr.core.value import State, states
 from rlvr.errors import UserError
-from rlvr.evaluation.intervals import bootstrap, wilson
+from rlvr.evaluation.intervals import Interval, bootstrap
 from rlvr.progress import progress
 from rlvr.report.rollouts import RolloutFile, rollout_files, spread
 from rlvr.run.sources import run_of
@@ -49,7 +50,7 @@ class Valued:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """Means over the episodes that have this state."""
+    """Means over the episodes that have this state; P(right) over their examples, with its interval."""
 
     state: str
     count: int
@@ -227,8 +228,8 @@ def _explained(root: Path, step: int, weights_step: int, found: Measured, second
     named = [_first_named(record) for record in found.records]
     judged = [number for number, turn in enumerate(named) if turn is not None and len(found.records[number].turns) > 1]
 
-    def hits(values: Sequence[Sequence[float]]) -> int:
-        return sum(decisive(found.places[number], values[number]) == named[number] for number in judged)
+    def hits(values: Sequence[Sequence[float]]) -> list[float]:
+        return [float(decisive(found.places[number], values[number]) == named[number]) for number in judged]
 
     chance = math.fsum(1 / (len(found.records[number].turns) - 1) for number in judged) / max(1, len(judged))
     late = f"the weights of step {step} were not kept: those of step {weights_step} are the nearest before it"
@@ -238,8 +239,8 @@ def _explained(root: Path, step: int, weights_step: int, found: Measured, second
         weights_step=weights_step,
         episodes=[_valued(found, number) for number in range(len(found.records))],
         table=_table(found),
-        decisive=_share(hits(found.gold), len(judged)) if judged else None,
-        decisive_other=math.nan if found.other is None or not judged else hits(found.other) / len(judged),
+        decisive=_share(found, judged, hits(found.gold)) if judged else None,
+        decisive_other=math.nan if found.other is None or not judged else fmean(hits(found.other)),
         decisive_random=chance if judged else math.nan,
         seconds=seconds,
         notes=[] if weights_step == step else [late],
@@ -275,9 +276,18 @@ def _first_named(record: EpisodeRecord) -> int | None:
     return next(found, None)
 
 
-def _share(count: int, total: int) -> str:
-    share = wilson(count, total)
-    return f"{count} of {total} episodes ({share.value:.2f}, 95 % interval {share.low:.2f} to {share.high:.2f})"
+def _share(found: Measured, judged: Sequence[int], hits: Sequence[float]) -> str:
+    share = _over_examples(found, zip(judged, hits, strict=True))
+    said = f"by question {share.value:.2f}, 95 % interval {share.low:.2f} to {share.high:.2f}"
+    return f"{sum(hits):.0f} of {len(hits)} episodes ({said})"
+
+
+def _over_examples(found: Measured, values: Iterable[tuple[int, float]]) -> Interval:
+    """Of values of episodes, by number: those of one example are alike, and count together."""
+    by_example: defaultdict[str, list[float]] = defaultdict(list)
+    for number, value in values:
+        by_example[found.records[number].example_id].append(value)
+    return bootstrap(list(map(fmean, by_example.values())))
 
 
 def _table(found: Measured) -> list[Row]:
@@ -293,7 +303,7 @@ def _table(found: Measured) -> list[Row]:
     for state, where in sorted(at.items()):
         right = None
         if found.right is not None and found.count:
-            share = bootstrap([found.right[i][k] / found.count for i, k in where])
+            share = _over_examples(found, [(i, found.right[i][k] / found.count) for i, k in where])
             right = f"{share.value:.3f} [{share.low:.3f}, {share.high:.3f}]"
         name = f"turn {state.turn + 1}" + (f", after {state.tokens} tokens" if state.tokens else "")
         gold, other = mean(found.gold, where), mean(found.other, where)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rlvr.models.policy import HubPolicy
     from rlvr.rewards.parts import PartsVerifier
     from rlvr.tasks.base import Task
+    from rlvr.tasks.late import LateGrader
     from rlvr.types import Episode, Example, Group
 
 T = TypeVar("T")
@@ -46,6 +47,7 @@ class Opened:
     task: Task
     rewards: Mapping[str, PartsVerifier]  # by task
     layout: Layout
+    late: LateGrader | None  # of parts of the reward that need the policy
     executor: Executor = field(repr=False)
     _stack: ExitStack = field(repr=False)
 
@@ -67,7 +69,7 @@ class Opened:
         settings = self.config.rollout.model_copy(update={"group_size": count or self.config.rollout.group_size})
         chosen = _Chosen(task=self.task, examples=examples)
         source = RolloutSource(task=chosen, model=self.model, settings=settings, seed=seed)
-        return self.run(source.sample(range(len(examples)), step=0))
+        return self._graded(self.run(source.sample(range(len(examples)), step=0)))
 
     def gold_logprobs(
         self, groups: Sequence[Group], *, every: int | None = None, answers: Sequence[str] | None = None
@@ -91,6 +93,7 @@ class Opened:
     ) -> list[list[Episode]]:
         """For each state of an episode `count` scored episodes that go on from there, as in training; all at once."""
         from rlvr.core.value import resample
+        from rlvr.types import Group
 
         params = self.config.rollout.params(self.chat.stop_ids)
 
@@ -110,7 +113,12 @@ class Opened:
             )
             return await asyncio.gather(*work)
 
-        return self.run(all_of_them())
+        found = zip(places, self.run(all_of_them()), strict=True)
+        groups = self._graded([Group(example=place[0], episodes=tuple(episodes)) for place, episodes in found])
+        return [list(group.episodes) for group in groups]
+
+    def _graded(self, groups: list[Group]) -> list[Group]:
+        return groups if self.late is None else self.late.groups(groups)
 
     def close(self) -> None:
         self._stack.close()
@@ -155,6 +163,7 @@ def open_run(
     from rlvr.models.layout import choose_layout
     from rlvr.models.policy import HubPolicy
     from rlvr.run.inference import open_inference
+    from rlvr.run.late import late_grader
     from rlvr.run.sources import own_config
     from rlvr.run.tasks import make_chat
 
@@ -169,15 +178,17 @@ def open_run(
         policy, engine = inference.loaded.model, inference.engine
         assert isinstance(policy, HubPolicy)
         assert engine is not None
+        chat, task = make_chat(config, policy, inference.tasks.own), inference.tasks.own
         return Opened(
             config=config,
             weights=inference.loaded.source,
             policy=policy,
             engine=engine,
-            chat=make_chat(config, policy, inference.tasks.own),
-            task=inference.tasks.own,
+            chat=chat,
+            task=task,
             rewards=inference.tasks.verifiers,
             layout=choose_layout(policy),
+            late=late_grader(config, policy, chat, task, engine.max_context_tokens),
             # a thread: a notebook's own has an event loop already
             executor=stack.enter_context(Background(num_threads=torch.get_num_threads())),
             _stack=stack.pop_all(),
