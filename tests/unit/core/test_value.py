@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -57,7 +58,7 @@ def test_passes_are_no_larger_than_asked(max_tokens: int, monkeypatch: pytest.Mo
     policy, sizes = tiny_policy(), list[int]()
     hidden = type(policy).hidden
 
-    def noted(self: Policy, ids: torch.Tensor, *layout: torch.Tensor) -> torch.Tensor:
+    def noted(self: Any, ids: torch.Tensor, *layout: torch.Tensor) -> torch.Tensor:
         sizes.append(ids.numel())
         return hidden(self, ids, *layout)
 
