@@ -9,8 +9,6 @@ are sampled and valued. Prints a Markdown table line by line. One thread; costs 
 from __future__ import annotations
 
 import argparse
-import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -20,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from two_hop import cpu_seconds
 
 import rlvr
 from rlvr.commands.explain.body import decisive
@@ -52,12 +51,7 @@ class Row:
 def train(seed: int, folder: Path, *more: str) -> float:
     """Run the recipe; CPU seconds of the command."""
     words = ["train", "--config-name", "two_hop", f"seed={seed}", f"run_dir={folder}", "tracker.console=none", *more]
-    process = subprocess.Popen([sys.executable, "-m", "rlvr", *words], stdout=subprocess.DEVNULL)
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise SystemExit(f"rlvr {' '.join(words)} failed")
-    return usage.ru_utime + usage.ru_stime
+    return cpu_seconds([sys.executable, "-m", "rlvr", *words])
 
 
 def cpu_of_a_step(folder: Path) -> float:

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from two_hop import cpu_seconds, seeds_of
 
 from rlvr.config.compose import load_config
 from rlvr.run.tasks import open_tasks
@@ -57,13 +57,7 @@ def run(kind: str, mode: str, seed: int, folder: Path, overrides: Sequence[str])
     given = [f"task.mode={mode}", f"seed={seed}", *KINDS[kind], *overrides]
     command = [sys.executable, "-m", "rlvr", "train", "--config-name", "k_hop", f"run_dir={folder}"]
     command += ["warm_start.cache=false", "trainer.num_threads=1", *given]
-    with tempfile.TemporaryFile("w+") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        if process.returncode:
-            log.seek(0)
-            raise SystemExit(f"{' '.join(command)} failed:\n{log.read()[-3000:]}")
+    cpu_s = cpu_seconds(command)
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     evaluated = [line for line in lines if "eval/k_hop/accuracy" in line]
     before, after = (
@@ -77,7 +71,7 @@ def run(kind: str, mode: str, seed: int, folder: Path, overrides: Sequence[str])
         after=after,
         warm_tokens=warm_tokens(given),
         rl_tokens=int(sum(line.get("policy/trained_tokens", 0) for line in lines)),
-        cpu_s=usage.ru_utime + usage.ru_stime,
+        cpu_s=cpu_s,
     )
 
 
@@ -120,14 +114,6 @@ def summary(kind: str, mode: str, runs: Sequence[Run]) -> str:
     tokens, cpu = (statistics.median(getattr(found, name) for found in runs) for name in ("tokens", "cpu_s"))
     cells = [kind, mode, *map(of, range(len(HOPS))), f"{tokens:,.0f}", f"{cpu:.0f}"]
     return f"| {' | '.join(cells)} |"
-
-
-def seeds_of(words: str) -> list[int]:
-    """`"3"`, `"0-4"` or `"1,4,7"`."""
-    if "-" in words:
-        first, last = words.split("-")
-        return list(range(int(first), int(last) + 1))
-    return [int(part) for part in words.split(",")]
 
 
 def main() -> None:

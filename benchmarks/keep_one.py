@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -24,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from two_hop import seeds_of
+from two_hop import cpu_seconds, seeds_of
 
 import rlvr
 from rlvr.commands.eval.function import evaluate
@@ -40,14 +38,7 @@ def trained(variant: str, seed: int, folder: Path, overrides: Sequence[str]) -> 
     """CPU seconds of one `rlvr train`. SystemExit if it fails."""
     words = ["train", "--config-name", "keep_one", f"seed={seed}", f"run_dir={folder}", *overrides]
     command = [sys.executable, *VARIANTS[variant], *words]
-    with tempfile.TemporaryFile("w+") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        if process.returncode:
-            log.seek(0)
-            raise SystemExit(f"{' '.join(command)} failed:\n{log.read()[-3000:]}")
-    return usage.ru_utime + usage.ru_stime
+    return cpu_seconds(command)
 
 
 def accuracy(folder: Path, num: int, chosen: str) -> float:

@@ -41,19 +41,25 @@ class Run:
     cpu_s: float
 
 
-def run(variant: str, seed: int, folder: Path, overrides: Sequence[str]) -> Run:
-    """Run one `rlvr train`. SystemExit if it fails."""
-    words = ["train", "--config-name", "two_hop", f"seed={seed}", f"run_dir={folder}", *overrides]
-    command = [sys.executable, *VARIANTS[variant], *words]
+def cpu_seconds(command: Sequence[str]) -> float:
+    """Run a command. SystemExit, with what it said, if it fails."""
     with tempfile.TemporaryFile("w+") as log:
-        begin = time.perf_counter()
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
         _, status, usage = os.wait4(process.pid, 0)
-        wall = time.perf_counter() - begin
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode:
             log.seek(0)
             raise SystemExit(f"{' '.join(command)} failed:\n{log.read()[-3000:]}")
+    return usage.ru_utime + usage.ru_stime
+
+
+def run(variant: str, seed: int, folder: Path, overrides: Sequence[str]) -> Run:
+    """Run one `rlvr train`. SystemExit if it fails."""
+    words = ["train", "--config-name", "two_hop", f"seed={seed}", f"run_dir={folder}", *overrides]
+    command = [sys.executable, *VARIANTS[variant], *words]
+    begin = time.perf_counter()
+    cpu_s = cpu_seconds(command)
+    wall = time.perf_counter() - begin
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     evaluated = [line for line in lines if ACCURACY in line]
     return Run(
@@ -64,7 +70,7 @@ def run(variant: str, seed: int, folder: Path, overrides: Sequence[str]) -> Run:
         calls=tuple(line[CALLS] for line in evaluated),
         rewards=tuple(line["reward/mean"] for line in lines if "reward/mean" in line),
         wall_s=wall,
-        cpu_s=usage.ru_utime + usage.ru_stime,
+        cpu_s=cpu_s,
     )
 
 

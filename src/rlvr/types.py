@@ -240,7 +240,7 @@ class TraceStep:
 class LateGrade:
     """A part of a reward that depends on how likely the gold answer is to the policy.
 
-    `prompts` ask the example's question anew; `value` maps the probabilities of its answer after each (the geometric
+    `prompts` ask the example's question again; `value` maps the probabilities of its answer after each (the geometric
     mean of its tokens') to the unweighted value of the part.
     """
 

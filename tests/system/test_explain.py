@@ -4,6 +4,7 @@ import gzip
 import json
 import shutil
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean
 
@@ -148,6 +149,30 @@ def test_what_cannot_be_explained_is_said(run: Path, cli: Cli, words: list[objec
     assert said.code != 0
     assert sentence in said.err
     assert not run.with_name("run.explain").exists()
+
+
+def test_the_final_weights_are_those_of_the_last_step(run: Path) -> None:
+    found = explain(str(run), step=8, episodes=16)
+    shutil.rmtree(run / "checkpoints")
+    again = explain(str(run), step=8, episodes=16)
+    assert (again.weights_step, again.notes) == (8, [])
+    assert [one.gold for one in again.episodes] == [one.gold for one in found.episodes]
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[:2000], lambda data: b"garbage", lambda data: b""])
+def test_a_damaged_record_is_named(run: Path, damage: Callable[[bytes], bytes]) -> None:
+    file = run / "rollouts/step_000008.jsonl.gz"
+    file.write_bytes(damage(file.read_bytes()))
+    with pytest.raises(UserError, match=r"step_000008.jsonl.gz .*take another step with --step"):
+        explain(str(run), step=8)
+
+
+@pytest.mark.parametrize("state", [State(turn=9), State(turn=-1), State(turn=0, tokens=99)])
+def test_a_place_outside_of_an_episode_is_refused(run: Path, state: State) -> None:
+    with rlvr.open(run) as opened:
+        group = opened.sample(opened.task.eval_examples(1), 1)[0]
+        with pytest.raises(UserError, match="is no state of an episode"):
+            opened.resample([(group.example, group.episodes[0], state)], 1)
 
 
 def test_a_recorded_example_that_is_gone_is_named(run: Path) -> None:

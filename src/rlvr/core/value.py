@@ -55,7 +55,7 @@ class State:
 
 
 def states(episode: Episode, every: int | None = None) -> list[State]:
-    """The states before each turn, and inside of completions after every so many tokens; never after the last token."""
+    """The states before each turn, and inside of completions after each `every` tokens; never after the last token."""
     found = []
     for number, turn in enumerate(episode.turns):
         length = len(turn.completion.token_ids)

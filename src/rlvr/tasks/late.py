@@ -11,7 +11,7 @@ from rlvr.core.value import Branch, branch_logprobs
 from rlvr.errors import UserError
 from rlvr.tasks.base import Task
 from rlvr.tasks.gold import gold_branch
-from rlvr.types import Episode, Example, Group, LateGrade, Score
+from rlvr.types import Episode, Example, Group, LateGrade, Score, ToolSchema
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,41 +26,48 @@ class LateGrader:
 
     def groups(self, groups: Sequence[Group]) -> list[Group]:
         """The groups with complete scores. UserError if the task does not know the format of its answers."""
-        known = self._known([(group.example, episode) for group in groups for episode in group.episodes])
+        branches = [self._of_group(group) for group in groups]
+        known = self._read([one for of_group in branches for parts in of_group for part in parts for one in part])
         return [
-            replace(group, episodes=tuple(self._graded(group.example, episode, known) for episode in group.episodes))
-            for group in groups
+            replace(
+                group,
+                episodes=tuple(
+                    _graded(episode, [[known[one] for one in part] for part in parts])
+                    for episode, parts in zip(group.episodes, of_group, strict=True)
+                ),
+            )
+            for group, of_group in zip(groups, branches, strict=True)
         ]
 
     def episode(self, example: Example, episode: Episode) -> Episode:
-        return self._graded(example, episode, self._known([(example, episode)]))
+        (group,) = self.groups([Group(example=example, episodes=(episode,))])
+        return group.episodes[0]
 
     def probabilities(self, example: Example, late: LateGrade) -> list[float]:
         """Of the example's answer after each prompt of `late`."""
-        branches = self._branches(example, late)
+        branches = self._branches(example, late, self.task.env(example).tools)
         known = self._read(branches)
         return [known[branch] for branch in branches]
 
-    def _known(self, pairs: Sequence[tuple[Example, Episode]]) -> dict[Branch, float]:
-        """The probability of the gold after each prompt, computed once for equal prompts."""
-        return self._read(
-            [
-                branch
-                for example, episode in pairs
-                for late in episode.score.late.values()
-                for branch in self._branches(example, late)
-            ]
-        )
+    def _of_group(self, group: Group) -> list[list[list[Branch]]]:
+        """For each episode what its late parts read, in order."""
+        if not any(episode.score.late for episode in group.episodes):
+            return [[] for _ in group.episodes]
+        tools = self.task.env(group.example).tools  # once a group: an environment may be costly
+        return [
+            [self._branches(group.example, late, tools) for late in episode.score.late.values()]
+            for episode in group.episodes
+        ]
 
     def _read(self, branches: Sequence[Branch]) -> dict[Branch, float]:
+        """The probability of the gold after each prompt, computed once for equal prompts."""
         different = dict.fromkeys(branches, math.nan)
         fitting = [one for one in different if len(one.prompt_ids) + len(one.ids) <= self.max_context_tokens]
         found = branch_logprobs(self.policy, fitting, layout=self.layout)
         means = {one: math.exp(value / len(one.counted)) for one, value in zip(fitting, found, strict=True)}
         return different | means
 
-    def _branches(self, example: Example, late: LateGrade) -> list[Branch]:
-        tools = self.task.env(example).tools
+    def _branches(self, example: Example, late: LateGrade, tools: Sequence[ToolSchema]) -> list[Branch]:
         gold = gold_branch(self.task, self.chat, example.answer, tools=tools)
         if gold is None:
             raise UserError(
@@ -69,15 +76,14 @@ class LateGrader:
             )
         return [replace(gold, prompt_ids=self.chat.encode_prompt(prompt, tools)) for prompt in late.prompts]
 
-    def _graded(self, example: Example, episode: Episode, known: dict[Branch, float]) -> Episode:
-        if not episode.score.late:
-            return episode
-        score = replace(episode.score, late={})
-        for name, late in episode.score.late.items():
-            found = [known[branch] for branch in self._branches(example, late)]
-            value = late.value(found) if all(map(math.isfinite, found)) else math.nan
-            score = _with_part(score, name, late.weight, value)
-        return replace(episode, score=score)
+
+def _graded(episode: Episode, probabilities: Sequence[Sequence[float]]) -> Episode:
+    """The episode with its late parts, from the probabilities that each of them reads."""
+    score = replace(episode.score, late={})
+    for (name, late), found in zip(episode.score.late.items(), probabilities, strict=True):
+        value = late.value(found) if all(map(math.isfinite, found)) else math.nan
+        score = _with_part(score, name, late.weight, value)
+    return replace(episode, score=score)
 
 
 def _with_part(score: Score, name: str, weight: float, value: float) -> Score:

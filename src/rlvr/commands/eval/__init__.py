@@ -28,7 +28,7 @@ EXAMPLE = """examples:
   rlvr eval some/folder --task rpn --json                 any model, as one JSON line
   rlvr eval some/folder --task musique --retriever hybrid   with another retriever
   rlvr eval openai:http://127.0.0.1:8000/v1#NAME --task gsm8k   a model behind an endpoint (key: OPENAI_API_KEY)
-  rlvr eval some/folder --task gsm8k --few-shot 0,1,2,4   with so many worked examples in the prompt, compared
+  rlvr eval some/folder --task gsm8k --few-shot 0,1,2,4   with 0, 1, 2, 4 worked examples in the prompt, compared
   rlvr eval runs/latest --output F.jsonl --verbose 5      keep every completion; show 5 that failed
 """
 SHOWN_FAILURES = 10

@@ -134,6 +134,8 @@ def _nearest(root: Path, step: int) -> int:
 def _records(file: RolloutFile, count: int) -> list[EpisodeRecord]:
     try:
         lines = rollout_lines(file.path)
+        if not lines:
+            raise ValueError("it holds no episode")
         return [episode_from(lines[place]) for place in spread(len(lines), min(count, len(lines)))]
     except (OSError, EOFError, ValueError, zlib.error) as error:
         raise UserError(f"{file.path} is damaged ({error}): take another step with --step.") from error

@@ -76,7 +76,7 @@ class Opened:
     ) -> list[list[float]]:
         """For each episode the log-probability of its example's answer before each turn, in nats.
 
-        With `every`, also after every so many tokens of a completion (`rlvr.core.value.states`).
+        With `every`, also after each `every` tokens of a completion (`rlvr.core.value.states`).
 
         `answers`, one for each episode, replace the examples' own. UserError if the task does not know the format of
         its answers, or an example has none.
