@@ -221,7 +221,16 @@ def _followed(
             more.append(f"{new}{group}={task}")
         elif new:
             more.append(f"+{group}={getattr(registry.find('task', str(composed.task.name)), group)}")
+    found = _recognized(_plain_values(composed.task, resolve=False)) if "task" in chosen else {}
+    for group in FOLLOWS_TASK:
+        if group in found and group not in given:
+            more = [one for one in more if not one.startswith(f"+{group}=")]
+            more.append(f"{'' if group in chosen else '+'}{group}={found[group]}")
     return _hydra(source, name, [*lines, *more]) if more else (composed, chosen)
+
+
+def _recognized(task: Mapping[str, Any]) -> Mapping[str, str | None]:
+    return registry.find("task", str(task["name"])).recognize(task)
 
 
 def _check_pinned(chosen: Mapping[str, str], given: Collection[str], source: Source) -> None:
@@ -287,6 +296,8 @@ def _compose_bundle(lines: Sequence[str], source: Source) -> Mapping[str, Any]:
 def _resolved(composed: DictConfig) -> dict[str, Any]:
     """Plain values over the defaults, so that `${rollout.group_size}` also finds unset values."""
     values = renewed(_plain_values(composed, resolve=False))
+    if "name" in (task := values.get("task") or {}):
+        task |= {key: value for key, value in _recognized(task).items() if key not in FOLLOWS_TASK}
     chosen = {group: registry.find(group, name) for group, name in _chosen(values).items()} | {"reward": RewardSettings}
     defaults = _defaults(Config) | {group: _defaults(settings) for group, settings in chosen.items()}
     for missing in sorted(key for key, value in leaf_values(values) if value == "???"):
