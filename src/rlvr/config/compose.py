@@ -204,7 +204,7 @@ def _compose(source: Source, parsed: Sequence[Override], explicit: UserKeys) -> 
     lines = [added(override, source) for override in parsed]
     composed, chosen = _followed(source, source.name, lines, explicit.chosen | source.choices(own=True).keys())
     if source.folder is not None and "task" in explicit.chosen:
-        _check_pinned(chosen, explicit.chosen, source)
+        _check_pinned(chosen, explicit.chosen | _recognized(_plain_values(composed.task, resolve=False)).keys(), source)
     notes = _leave_out_replaced(composed, chosen, explicit, source)
     return _resolved(composed), notes
 
