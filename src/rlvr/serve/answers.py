@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from rlvr.chat.rendering import Chat
+from rlvr.serve.prompt_logprobs import Likely
 from rlvr.serve.sampling import UNFINISHED, Choice
 from rlvr.types import StopReason, ToolSchema
 
@@ -91,7 +92,9 @@ class Answer(ABC):
             reason = "stop" if choice.stop_reason is StopReason.STOP or choice.at_text else "length"
         ids, logprobs = choice.token_ids[begin:], None
         if choice.num_alternatives is not None:
-            seen = choice.alternatives.seen[begin : begin + len(ids)] if choice.alternatives else [((), ())] * len(ids)
+            seen: list[Likely] = [((), ())] * len(ids)
+            if choice.alternatives:
+                seen = choice.alternatives.seen[begin : begin + len(ids)]
             drawn = self._words(ids, choice.logprobs[begin:])
             if choice.prompt_seen is not None:
                 before, tops = choice.prompt_seen

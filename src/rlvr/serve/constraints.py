@@ -14,11 +14,10 @@ import llguidance
 import llguidance.hf
 import torch
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase
 
 from rlvr.serve.schemas import invalid
 
-COMPACT = {"whitespace_flexible": False}
+COMPACT: Any = {"whitespace_flexible": False}
 """A space after a comma or colon and no other whitespace: a small model could otherwise write spaces without an end."""
 
 
@@ -26,7 +25,7 @@ class Constraints:
     """Compiles constraints for one tokenizer; `stop_ids` may follow what is complete, `vocabulary_size` is that of the
     logits."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, stop_ids: frozenset[int], vocabulary_size: int) -> None:
+    def __init__(self, tokenizer: Any, stop_ids: frozenset[int], vocabulary_size: int) -> None:
         self._hub_tokenizer, self._stop_ids, self._size = tokenizer, stop_ids, vocabulary_size
 
     def json(self, field: str, schema: Mapping[str, Any]) -> "Constraint":
