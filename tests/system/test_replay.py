@@ -156,6 +156,56 @@ def test_a_planted_difference_is_named(stage: str, run: Path, cli: Cli) -> None:
     assert cli.ok("replay", run, "--step", "3").out.splitlines()[0].endswith(": equal")
 
 
+def of_config(old: str, new: str) -> Callable[[Path], None]:
+    def change(run: Path) -> None:
+        text = (run / "config.yaml").read_text()
+        assert old in text
+        (run / "config.yaml").write_text(text.replace(old, new))
+
+    return change
+
+
+def in_start(old: str, new: str) -> Callable[[Path], None]:
+    def change(run: Path) -> None:
+        text = (run / "starts.jsonl").read_text()
+        assert text.count(old) == 1
+        (run / "starts.jsonl").write_text(text.replace(old, new))
+
+    return change
+
+
+CHANGED = {
+    "config": (
+        of_config("adam_beta1: 0.9\n", "adam_beta1: 0.8\n"),
+        "config.yaml was edited: trainer.adam_beta1 is",
+    ),
+    "library": (in_start(f'"torch":"{torch.__version__}"', '"torch":"2.0"'), f"torch is {torch.__version__}, and was"),
+    "data": (in_start('"train":"', '"train":"other'), "the data of rpn changed: other training examples"),
+}
+
+
+@pytest.mark.parametrize("kind", CHANGED)
+def test_what_has_changed_since_the_run_is_said_first(kind: str, run: Path, cli: Cli) -> None:
+    plant, said = CHANGED[kind]
+    plant(run)
+    done = cli("replay", run, "--step", "4")
+    assert done.out.startswith(f"changed since the run: {said}")
+    assert done.out.count("changed since the run") == 1
+    assert json.loads(cli("replay", run, "--step", "4", "--json").out)["changed"][0].startswith(said)
+
+
+def test_an_error_names_what_has_changed(run: Path, cli: Cli) -> None:
+    in_start(f'"torch":"{torch.__version__}"', '"torch":"2.0"')(run)
+    (run / "checkpoints/step_000002/tensors.safetensors").write_bytes(b"x")
+    cli.refuses(1, ["replay", run, "--step", "4"], f"Perhaps because torch is {torch.__version__}, and was 2.0")
+
+
+def test_a_run_of_an_older_version_says_nothing(run: Path) -> None:
+    (run / "starts.jsonl").unlink()
+    found = replay(str(run), 4)
+    assert (found.equal, found.changed) == (True, [])
+
+
 def test_without_a_rollout_file_the_metrics_are_compared(run: Path, cli: Cli) -> None:
     (run / "rollouts/step_000004.jsonl.gz").unlink()
     done = cli.ok("replay", run, "--step", "4")
@@ -315,15 +365,6 @@ def test_bad_input_is_one_sentence(name: str, runs: dict[str, Path], cli: Cli) -
     assert (done.code, done.out) == (code, "")
     assert said in done.err
     assert done.err.count("\n") == 1, done.err
-
-
-def of_config(old: str, new: str) -> Callable[[Path], None]:
-    def change(run: Path) -> None:
-        text = (run / "config.yaml").read_text()
-        assert old in text
-        (run / "config.yaml").write_text(text.replace(old, new))
-
-    return change
 
 
 SPOILT = {

@@ -26,7 +26,7 @@ from rlvr.run.policies import Setup, Stopped, pretrained_policy, scratch_policy,
 from rlvr.run.ranks import quiet
 from rlvr.run.run_folder import RunFolder
 from rlvr.run.sources import with_absolute_model
-from rlvr.run.tasks import open_tasks
+from rlvr.run.tasks import Tasks, open_tasks
 from rlvr.run.tuning import tuned_policy
 from rlvr.tasks.base import Functions
 from rlvr.tracking.console import Console
@@ -152,9 +152,15 @@ def check_replays(config: Config, found: Recorded) -> None:
 
 @contextmanager
 def repeated(
-    config: Config, found: Recorded, functions: Functions, on_progress: Progress, stopped: Stopped = lambda: False
+    config: Config,
+    found: Recorded,
+    functions: Functions,
+    on_progress: Progress,
+    stopped: Stopped = lambda: False,
+    on_open: Callable[[Tasks], None] = lambda tasks: None,
 ) -> Iterator[Repeated]:
-    """The step, made once more from the nearest weights before it. UserError if stopped before."""
+    """The step, made once more from the nearest weights before it; `on_open` sees its tasks as the run began with them.
+    UserError if stopped before."""
     config = quiet(with_absolute_model(config))
     with ExitStack() as stack:
         root = stack.enter_context(tempfile.TemporaryDirectory(prefix="rlvr-replay-"))
@@ -162,6 +168,7 @@ def repeated(
         console = stack.enter_context(Console("none", 1, 1))
         setup = Setup(config=config, tasks=tasks, folder=_linked(Path(root), found), console=console)
         run = assembled(setup, found)
+        on_open(tasks)
         made = Repeated(step=found.step, setup=setup, run=run, on_progress=on_progress, made=run.start_step)
         made.save_if_due(run.start_step, {}, now=False)
         evaluates = any(name.startswith("eval/") for name in found.metrics)
