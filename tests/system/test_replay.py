@@ -18,10 +18,13 @@ from transformers import AutoModelForCausalLM
 import rlvr
 from rlvr.commands.replay.body import replay
 from rlvr.commands.replay.repeat import find_step, repeated
-from rlvr.errors import UserError
+from rlvr.commands.train.body import train
+from rlvr.config.compose import load_config, to_run_yaml
+from rlvr.errors import ConfigError, UserError
+from rlvr.lines import override_lines
 from rlvr.report.run import write_run_report
 from rlvr.run.sources import own_config
-from tests.system.harness import SMALL, Cli, pretrained, run_train
+from tests.system.harness import SMALL, Cli, metrics, pretrained, run_train, split
 from tests.unit.report.runs import chunk_of
 
 KEPT = (
@@ -280,6 +283,59 @@ def test_what_if_as_by_hand(kind: str, first_run: Path) -> None:
     assert found.what_if.changed[differs] != pytest.approx(found.what_if.recorded[differs], rel=0.01)
 
 
+GOING_ON = {
+    "cosine": (
+        (
+            "trainer.schedule=cosine",
+            "trainer.warmup_steps=2",
+            "algorithm.num_minibatches=2",
+            "trainer.max_grad_norm=0.5",
+        ),
+        [
+            {"trainer.learning_rate": 5e-3},
+            {"algorithm.kl_coef": 0.5, "algorithm.clip_high": 1e-3, "algorithm.num_epochs": 2},
+            {"trainer.weight_decay": 0.1, "trainer.max_grad_norm": 0.01, "trainer.adam_beta2": 0.999},
+        ],
+    ),
+    "a teacher that follows": (
+        split("algorithm=distill algorithm.teacher=start algorithm.refresh_every=3 algorithm.reward_coef=1.0"),
+        [{"trainer.learning_rate": 5e-3}],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", GOING_ON)
+def test_a_setting_changes_what_a_run_would_have_done_that_goes_on_with_it(
+    kind: str, model: Path, tmp_path: Path
+) -> None:
+    """To the last digit. The replay starts two steps earlier, from where the run's own settings still count."""
+    words, changes = GOING_ON[kind]
+    lasting = ("trainer.max_steps=5", "trainer.checkpoint_every=1", "trainer.keep_last=9", "trainer.learning_rate=1e-3")
+    run = run_train(tmp_path / "run", *SMALL, *pretrained(model), *lasting, *words, "evaluation.every=9").folder
+    early = Path(shutil.copytree(run, tmp_path / "early"))
+    shutil.rmtree(early / "checkpoints/step_000003")
+    for number, changed in enumerate(changes):
+        other = Path(shutil.copytree(run, tmp_path / f"other-{number}"))
+        shutil.rmtree(other / "final")
+        for step in (4, 5):
+            shutil.rmtree(other / f"checkpoints/step_{step:06d}")
+        edited = load_config(override_lines(changed), config_name="config", config_dir=str(run))
+        (other / "config.yaml").write_text(to_run_yaml(edited))
+        again = ["run_dir=" + str(other), "resume=true"]
+        train(load_config(again, config_name="config", config_dir=str(other)))
+        found = rlvr.replay(early, 4, what_if=changed)
+        assert found.what_if is not None
+        assert found.start == 2
+        row = next(row for row in metrics(other) if row["step"] == 4)
+        wanted = {name: value for name, value in row.items() if name.startswith(("loss/", "policy/"))}
+        got = {name: value for name, value in found.what_if.changed.items() if not name.startswith("probability")}
+        assert got == wanted
+        assert got != {name: found.what_if.recorded.get(name) for name in got}
+    if kind == "a teacher that follows":
+        with pytest.raises(ConfigError, match="would have copied another policy"):
+            rlvr.replay(run, 4, what_if={"algorithm.refresh_every": 2})
+
+
 WHAT_IFS = {
     "drop=[1,2]": lambda old, new: new["policy/trained_tokens"] < old["policy/trained_tokens"],
     "mask.1=all": lambda old, new: new["policy/trained_tokens"] < old["policy/trained_tokens"],
@@ -413,8 +469,6 @@ def test_a_checkpoint_that_its_run_removes_meanwhile(run: Path, monkeypatch: pyt
 
 def test_random_steps_of_the_benchmark_exist(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    from rlvr.config.compose import load_config
-
     script = importlib.import_module("replay_steps")
     for name, *overrides in script.RECIPES.values():
         load_config([*script.SHORT, *overrides], config_name=name)

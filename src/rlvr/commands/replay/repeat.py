@@ -18,6 +18,7 @@ from rlvr.config import Config
 from rlvr.core.errors import NonFiniteError
 from rlvr.core.loop import TrainingRun
 from rlvr.core.loop import train as run_loop
+from rlvr.core.policy import Frozen
 from rlvr.core.rollout import SampledGroups
 from rlvr.core.trainer import Trainer
 from rlvr.errors import UserError
@@ -57,17 +58,28 @@ class State:
 
     weights: Mapping[str, Tensor]
     moments: Mapping[int, Any]  # of the optimizer, by its number of the parameter
+    copies: Mapping[int, Mapping[str, Tensor]]  # of the policy, which follow it, by their `refresh_every`
 
     @classmethod
     def of(cls, trainer: Trainer) -> Self:
         weights = {name: weight.detach().clone() for name, weight in trainer.policy.named_parameters()}
-        return cls(weights=weights, moments=copy.deepcopy(trainer.optimizer.state_dict()["state"]))
+        copies = {every: copy.deepcopy(dict(one.weights())) for every, one in _moving(trainer).items()}
+        return cls(weights=weights, moments=copy.deepcopy(trainer.optimizer.state_dict()["state"]), copies=copies)
 
-    def restore(self, trainer: Trainer) -> None:
+    def restore(self, trainer: Trainer, step: int) -> None:
+        """As before step `step`, counted from 1, is scored."""
         for name, weight in trainer.policy.named_parameters():
             weight.detach().copy_(self.weights[name])
         groups = trainer.optimizer.state_dict()["param_groups"]
         trainer.optimizer.load_state_dict({"state": copy.deepcopy(dict(self.moments)), "param_groups": groups})
+        for every, one in _moving(trainer).items():
+            for name, weight in one.weights().items():
+                weight.detach().copy_(self.copies[every][name])
+        trainer.refresh(step - 1)
+
+
+def _moving(trainer: Trainer) -> dict[int, Frozen]:
+    return {one.refresh_every: frozen for one, frozen in trainer.frozen.items() if one.refresh_every is not None}
 
 
 @dataclass(kw_only=True)
