@@ -137,6 +137,7 @@ class ByHand:
     """The update; `model` is the policy after it, float64."""
 
     case: Case
+    single: bool = False  # one epoch and minibatch
     rows: list[Row] = field(init=False)
     gradients: list[Weights] = field(default_factory=list)  # of each optimizer step, before the clip
     weights: list[Weights] = field(default_factory=list)  # before each
@@ -183,7 +184,9 @@ class ByHand:
         return found
 
     def order(self) -> list[list[int]]:
-        """Rows of each minibatch: two in each of two epochs, whole episodes."""
+        """Rows of each minibatch: two in each of two epochs, whole episodes; or all rows once."""
+        if self.single:
+            return [list(range(len(self.rows)))]
         names, found = sorted({row.episode for row in self.rows}), []
         for epoch in range(2):
             generator = torch.Generator().manual_seed(derive_seed(0, "minibatches", STEP - 1, epoch))

@@ -123,6 +123,17 @@ def test_the_slope_and_its_way_back(case: Case, hand: ByHand, slope: Weights) ->
         assert dot({n: w.double() for n, w in ways[number].items()}, drawn) == pytest.approx(wanted, abs=1e-3 * size)
 
 
+def test_after_a_single_update_the_loss_has_a_ratio_to_the_policy_before() -> None:
+    case = made_step("algorithm.num_epochs=1", "algorithm.num_minibatches=1")
+    hand = ByHand(case, single=True)
+    hand.run()
+    trainer = case.made.run.trainer
+    batch = trainer.objective.advantages(trainer.score(to_batch(case.made.sampled.groups), case.made.sampled.groups))
+    wanted = hand.grads(hand.model, range(len(hand.rows)), hand.advantages())
+    compare(slope_after(case.made, batch), wanted, rel=1e-3)
+    assert trainer.objective is case.made.run.objective
+
+
 def compare(found: Mapping[str, torch.Tensor], wanted: Weights, rel: float) -> None:
     """By the length of their difference."""
     gap = sum(float((found[name].double() - wanted[name]).square().sum()) for name in wanted) ** 0.5
