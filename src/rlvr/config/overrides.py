@@ -19,8 +19,9 @@ from omegaconf.errors import OmegaConfBaseException
 from rlvr import registry
 from rlvr.config import messages
 from rlvr.config.config import CHOICES, SECTIONS
-from rlvr.errors import ConfigError
+from rlvr.errors import ConfigError, unreadable
 from rlvr.lines import quoted
+from rlvr.printable import cut
 
 GROUPS = tuple(group for group in CHOICES if group != "reward")  # groups whose choices are components
 FOLLOWS_TASK = ("reward", "prompt")
@@ -55,7 +56,7 @@ class Source:
         try:
             found = None if file is None else _values_of(file, file.read_text("utf-8"))
         except (OmegaConfBaseException, yaml.YAMLError, OSError, ValueError, RecursionError) as error:
-            raise ConfigError(f"{file}: {' '.join(str(error).split())}") from None
+            raise ConfigError(f"{file}: {unreadable(error)}") from None
         values = {str(key): value for key, value in found.items()} if isinstance(found, dict) else {}
         return values, file is not None and file.parents[name.count("/")] != CONF
 
@@ -228,6 +229,8 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
             parsed.append(_parsed(_with_letters_quoted(line)))
         except HydraException as error:
             raise ConfigError(_unreadable(line, error)) from None
+        except ValueError as error:  # Python converts no longer number
+            raise ConfigError(f"{cut(line, 60)}: {unreadable(error)}") from None
     return parsed
 
 
