@@ -20,7 +20,7 @@ from rlvr import registry
 from rlvr.config import messages
 from rlvr.config.config import CHOICES, SECTIONS
 from rlvr.errors import ConfigError, unreadable
-from rlvr.lines import quoted
+from rlvr.lines import inclusive_range, with_letters_quoted
 from rlvr.printable import cut
 
 GROUPS = tuple(group for group in CHOICES if group != "reward")  # groups whose choices are components
@@ -226,7 +226,7 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
     parsed = []
     for line in overrides:
         try:
-            parsed.append(_parsed(_with_letters_quoted(line)))
+            parsed.append(_parsed(with_letters_quoted(line)))
         except HydraException as error:
             raise ConfigError(_unreadable(line, error)) from None
         except ValueError as error:  # Python converts no longer number
@@ -240,13 +240,6 @@ def _parsed(line: str) -> Override:
     return OverridesParser.create().parse_override(line)
 
 
-def _with_letters_quoted(line: str) -> str:
-    """`run_dir=runs/Übung` as `run_dir="runs/Übung"`: unquoted, Hydra reads ASCII letters only."""
-    key, equals, value = line.partition("=")
-    is_plain = not value.isascii() and not set(value) & set("\"'[]{}(),=$\\")
-    return f"{key}{equals}{quoted(value)}" if is_plain else line
-
-
 def _unreadable(line: str, error: HydraException) -> str:
     key, equals, value = line.partition("=")
     if not equals:
@@ -256,12 +249,6 @@ def _unreadable(line: str, error: HydraException) -> str:
         return messages.unknown_key(named, value, {}).replace(named, key, 1)
     hint = f"""put quotes around a text with special characters: '{key}="{value}"'"""
     return f"{line}: Hydra cannot read this value ({str(error).splitlines()[0]}); {hint}."
-
-
-def inclusive_range(line: str) -> str:
-    """`seed=1..10` becomes `seed=range(1,11)`; other lines are unchanged."""
-    match = re.fullmatch(r"([\w./@+]+)=(\d+)\.\.(\d+)", line)
-    return f"{match[1]}=range({match[2]},{int(match[3]) + 1})" if match else line
 
 
 def check_overrides(parsed: list[Override], source: Source) -> list[Override]:

@@ -15,8 +15,9 @@ from rlvr.cli.signals import sentence
 from rlvr.config import Config
 from rlvr.config.checks import check_place
 from rlvr.config.compose import load_config, to_yaml
-from rlvr.config.overrides import inclusive_range, parse_overrides
+from rlvr.config.overrides import parse_overrides
 from rlvr.errors import ConfigError, UserError
+from rlvr.lines import inclusive_range
 from rlvr.progress import progress
 from rlvr.report.history import read_history
 from rlvr.report.sweep import sweep_table
