@@ -1,5 +1,6 @@
 """Loads pretrained models, adapters and the critic."""
 
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -81,25 +82,29 @@ def model_family(settings: PretrainedModel) -> str:
 
 def _load(settings: PretrainedModel, device: torch.device, located: Located, adapter: Path | None) -> HubPolicy:
     if adapter is None:
-        model = _load_model(settings, device, located)
-        return HubPolicy(model=model, tokenizer=from_pretrained(AutoTokenizer, settings, located))
+        model, report = _load_model(settings, device, located)
+        return HubPolicy(model=model, tokenizer=from_pretrained(AutoTokenizer, settings, located), load_report=report)
     named = base_of(adapter)
     under = settings.model_copy(update={"name_or_path": named})
     found = locate(named)
-    model = _load_model(under, device, found)
+    model, report = _load_model(under, device, found)
     insert_saved(model, adapter, base=_lasting(named))
     adapters = Adapters(fresh_base=partial(_load_float32, under, device), merge_final=False, note="adapter")
     if any((adapter / name).is_file() for name in TOKENIZER_FILES):
         under = settings.model_copy(update={"name_or_path": str(adapter)})
         found = Located(name=str(adapter), offline=True, is_adapter=True)
-    return HubPolicy(model=model, tokenizer=from_pretrained(AutoTokenizer, under, found), adapters=adapters)
+    tokenizer = from_pretrained(AutoTokenizer, under, found)
+    return HubPolicy(model=model, tokenizer=tokenizer, adapters=adapters, load_report=report)
 
 
 def base_of(adapter: Path) -> str:
     return str(saved_settings(adapter)["base_model_name_or_path"])
 
 
-def _load_model(settings: PretrainedModel, device: torch.device, located: Located) -> PreTrainedModel:
+def _load_model(
+    settings: PretrainedModel, device: torch.device, located: Located
+) -> tuple[PreTrainedModel, Mapping[str, Collection[Any]]]:
+    """The model, and what transformers reports of its files."""
     name = settings.name_or_path
     if Path(name).is_dir() and not any((Path(name) / file).is_file() for file in TOKENIZER_FILES):
         raise UserError(f"the model folder {name!r} has no tokenizer (no tokenizer.json): copy that of the base model")
@@ -112,7 +117,7 @@ def _load_model(settings: PretrainedModel, device: torch.device, located: Locate
         options["device_map"] = {"": str(device)}
         if saved is None:
             options["quantization_config"] = settings_for(settings.bits, dtype)
-    model = from_pretrained(AutoModelForCausalLM, settings, located, **options)
+    model, report = from_pretrained(AutoModelForCausalLM, settings, located, output_loading_info=True, **options)
     if settings.bits is not None:
         make_exact(model)
     for parameter in model.parameters():
@@ -122,12 +127,12 @@ def _load_model(settings: PretrainedModel, device: torch.device, located: Locate
             parameter.data = parameter.data.clone()
     if settings.bits is None:
         model.to(device)
-    return model.eval()
+    return model.eval(), report
 
 
 def _load_float32(settings: PretrainedModel, device: torch.device) -> PreTrainedModel:
     """The weights as used in training, rounded and quantized, in float32 on the CPU."""
-    model = _load_model(settings, device if settings.bits else CPU, locate(settings.name_or_path))
+    model, _ = _load_model(settings, device if settings.bits else CPU, locate(settings.name_or_path))
     return dequantized(model) if settings.bits else model.float()
 
 

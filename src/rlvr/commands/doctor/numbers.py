@@ -8,8 +8,11 @@ import torch
 from torch import Tensor
 
 from rlvr.commands.doctor.patient import Interview, Patient, difference, logprobs, skip, verdict
-from rlvr.commands.doctor.template import end_of_turn
+from rlvr.commands.doctor.speech import end_of_turn
 from rlvr.core.batch import to_batch
+from rlvr.core.engine.runner import CachedRunner
+from rlvr.core.engine.select import probe, unfit
+from rlvr.core.engine.shared_prefix import engine_attention
 from rlvr.core.episode import ChatModel, run_episode
 from rlvr.core.packing import microbatches
 from rlvr.core.policy import forward
@@ -66,6 +69,24 @@ def trainer_is_model(patient: Patient) -> Check:
         "the model's forward changes the logits (a scale, a cap, a temperature) in a way its config does not say: name "
         "it there (logit_scale, logits_scaling, final_logit_softcapping), or remove it",
         **where,
+    )
+
+
+@torch.no_grad()
+def cache_is_exact(patient: Patient) -> Check:
+    """Keys and values that are kept give what a plain forward pass gives."""
+    if unfit(patient.model.config) is not None:
+        return skip("the model keeps a state instead of keys and values: the engine samples without a cache, slowly")
+    with engine_attention(patient.model):
+        reason = probe(patient.model, CachedRunner) or ""
+    if reason and "differ" not in reason:
+        return skip(f"{reason}: the engine samples without one, slowly")
+    return verdict(
+        bool(reason),
+        f"with kept keys and values the model has {reason}: the engine samples without a cache, slowly",
+        "with kept keys and values the model has the logprobs of a plain forward pass",
+        "look for code of the model that treats a cache, a mask or positions in another way than a plain forward pass; "
+        "other samplers use the cache and would sample from another model",
     )
 
 
@@ -291,6 +312,7 @@ CHECKS = (
     weights_finite,
     passes_repeat,
     trainer_is_model,
+    cache_is_exact,
     engine_is_trainer,
     engine_is_trainer_cooler,
     packed_alone,
