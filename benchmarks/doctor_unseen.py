@@ -245,7 +245,7 @@ MODELS: list[tuple[str, tuple[str, ...], Change]] = [
     ("has a weight that float16 could not hold", ("weights_finite",), settled(overflowed)),
     ("has a head of zeros", ("weights_alive", "reads_prompt"), settled(zero_head)),
     ("has one embedding for all tokens", ("weights_alive", "reads_prompt"), settled(equal_embeddings)),
-    ("gives one token all of the probability", ("completions_vary",), loaded(peaked)),
+    ("gives one token all of the probability", ("completions_vary", "reads_prompt"), loaded(peaked)),
     ("multiplies one gradient by four", ("gradient_is_slope",), loaded(doubled)),
     ("has a weight that is not in its state", ("saves_and_loads",), loaded(hidden_weight)),
     ("has a layer of zeros", ("weights_alive",), settled(dead_layer)),

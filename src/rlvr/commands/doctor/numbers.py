@@ -24,6 +24,7 @@ from rlvr.types import Episode, Group, Message, SamplingParams, TokenBatch
 NO_STEP = 1e-30  # a learning rate that changes no weight
 STEPS = (1e-4, 3e-4, 3e-5, 1e-3, 1e-2)  # in norms of the weights: one of them is neither rounding nor curvature
 SLOPE_TOLERANCE = 0.03
+RATES = (1e-4, 1e-3, 1e-2)  # of learning: the first whose step is larger than rounding
 
 
 def weights_finite(patient: Patient) -> Check:
@@ -290,21 +291,32 @@ def update_follows_reward(patient: Patient) -> Check:
     """After an update on one rewarded completion in each group, it is likelier beside the others."""
     if getattr(patient.config.algorithm, "reward_coef", 1) == 0:
         return skip("algorithm.reward_coef=0: it learns from its teacher alone")
-    batch = patient.batch
-    with patient.unchanged():
-        trainer = patient.trainer(epochs=1)
-        before = patient.scored
-        trainer.update(patient.judged(trainer), 0)
-        after = logprobs(patient.trainer(layout="rows"), batch)
-    change = ((after - before) * batch.loss_mask).sum(1) / batch.loss_mask.sum(1)
-    up, down = float(change[batch.rewards > 0].mean()), float(change[batch.rewards <= 0].mean())
+    batch, before, own = patient.batch, patient.scored, patient.config.trainer.learning_rate
+    for rate in (own, *(rate for rate in RATES if rate > own)):
+        with patient.unchanged():
+            trainer = patient.trainer(epochs=1, learning_rate=rate)
+            judged = patient.judged(trainer)
+            trainer.update(judged, 0)
+            after = logprobs(patient.trainer(layout="rows"), batch)
+        if difference(batch, before, after)[0] > patient.tolerance:
+            break
+    moved, rewarded = (after - before) * batch.loss_mask, batch.rewards > 0
+    advantages = judged.advantages if judged.advantages is not None else torch.zeros_like(moved)
+    # losses weight completions in other ways (by length): the step follows their sum
+    gain = float((moved * advantages * trainer.objective.loss_weights(judged)).sum())
+    change = moved.sum(1) / batch.loss_mask.sum(1)
+    up, down = float(change[rewarded].mean()), float(change[~rewarded].mean())
+    inverted = not float(advantages[rewarded].sum()) > float(advantages[~rewarded].sum())
     return verdict(
-        not up > down,
-        f"one update moved the logprob of a rewarded token by {up:+.2g}, of another by {down:+.2g}",
+        inverted or not (up > down or gain > 0),
+        "rewarded completions have the lower advantages"
+        if inverted
+        else f"one update moved the logprob of a rewarded token by {up:+.2g}, of another by {down:+.2g}",
         f"one update moved the logprob of a rewarded token by {up:+.2g}, of another by {down:+.2g}",
         "the gradient points the wrong way: see gradient_is_slope and weights_learn, and the learning rate",
         rewarded=up,
         others=down,
+        gain=gain,
     )
 
 

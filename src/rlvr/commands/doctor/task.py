@@ -11,7 +11,9 @@ from rlvr.commands.doctor.texts import LONG
 from rlvr.core.episode import ChatModel, run_episode
 from rlvr.rewards.custom import Custom
 from rlvr.rewards.evidence import Evidence
-from rlvr.rewards.multihop import Citation, Combined, HopAnswers, Hops, Retrieval
+from rlvr.rewards.format import FormatApproximate, FormatExact
+from rlvr.rewards.multihop import Citation, Combined, CompletionForm, HopAnswers, Hops, Retrieval
+from rlvr.rewards.rpn import RpnBoxed
 from rlvr.run.tasks import context_tokens
 from rlvr.tracking.checks import Check
 from rlvr.types import Episode, Example
@@ -26,6 +28,7 @@ ODD = ("", "9" * 3000, "\\boxed{{{", "#### ####", "<answer></answer>\u202e\U0001
 
 OF_DOCUMENTS = (Retrieval, Citation, HopAnswers, Hops, Combined, Evidence)
 """Parts that grade what was found and read: a right answer alone does not earn them in full."""
+OF_FORM = (FormatExact, FormatApproximate, CompletionForm, RpnBoxed)
 
 
 def _played(patient: Patient, example: Example, turns: Sequence[Any]) -> Episode:
@@ -133,11 +136,22 @@ def _pays(patient: Patient, what: str, texts: Mapping[int, Sequence[str]], remed
     )
 
 
+def _pays_form_alone(patient: Patient) -> str:
+    """The parts of the run's own reward, if none of them reads the answer; else empty."""
+    parts = getattr(patient.tasks.verifiers.get(patient.task.name), "parts", {})
+    paid = {name: part for name, part in parts.items() if part.weight}
+    return (
+        ", ".join(paid) if paid and all(part.is_penalty or isinstance(part, OF_FORM) for part in paid.values()) else ""
+    )
+
+
 def empty_scores_less(patient: Patient) -> Check:
     return _pays(patient, "empty completions", {-1: ("",)}, "let the reward return 0 where there is no answer")
 
 
 def wrong_scores_less(patient: Patient) -> Check:
+    if form := _pays_form_alone(patient):
+        return skip(f"the reward pays the form of a completion alone (reward.parts: {form}), not its answer")
     golds = patient.task.solutions(NUM_EXAMPLES)
     answers = [(example.answer, turns[-1]) for example, turns in golds]
     others = {i: next((t for a, t in answers if a != answer), None) for i, (answer, _) in enumerate(answers)}
