@@ -170,8 +170,6 @@ def examine(case: Case, seed: int = 0) -> list[Check]:
         "evaluation.num_examples": 4,
         **case.settings,
     }
-    if case.architecture == "gemma2":  # softcapping has no other implementation
-        more["model.attn_implementation"] = "eager"
     if case.with_tools:
         arguments = {"task": "my_shop:Shop", "task.num_questions": 80}
     else:
@@ -509,7 +507,7 @@ MODELS: list[tuple[str, tuple[str, ...], Callable[[Case], Case]]] = [
     ("ignores position_ids", ("packed_alone",), lambda case: replace(case, loaded=ignores("position_ids"))),
     ("ignores attention masks", ("packed_alone",), lambda case: replace(case, loaded=ignores("attention_mask"))),
     ("sees neighbors in long lines", ("packed_alone",), lambda case: replace(case, loaded=leaks_far)),
-    ("sees the next token", ("engine_is_trainer",), lambda case: replace(case, loaded=sees_the_future)),
+    ("sees the next token", ("is_causal",), lambda case: replace(case, loaded=sees_the_future)),
     ("has a layer with a wrong backward", ("gradient_is_slope",), lambda case: replace(case, loaded=wrong_backward)),
     ("detaches its embeddings", ("weights_learn",), lambda case: replace(case, loaded=detached)),
     ("freezes a layer", ("weights_learn",), lambda case: replace(case, loaded=frozen)),

@@ -1,5 +1,6 @@
 """Loads pretrained models, adapters and the critic."""
 
+import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import partial
@@ -10,7 +11,7 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
-from rlvr.errors import UserError
+from rlvr.errors import ConfigError, UserError
 from rlvr.models.adapters import add_adapters, check_same, insert_saved, merge, saved_settings
 from rlvr.models.hub import Located, from_hub, locate, sentence
 from rlvr.models.policy import Adapters, HubPolicy, check_trainable
@@ -20,6 +21,10 @@ from rlvr.models.settings import PretrainedModel
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 CPU = torch.device("cpu")
+
+
+class NoSuchAttentionError(ConfigError):
+    """The architecture has no attention of the chosen kind."""
 
 
 def load_policy(settings: PretrainedModel, *, seed: int, device: torch.device = CPU) -> HubPolicy:
@@ -117,7 +122,15 @@ def _load_model(
         options["device_map"] = {"": str(device)}
         if saved is None:
             options["quantization_config"] = settings_for(settings.bits, dtype)
-    model, report = from_pretrained(AutoModelForCausalLM, settings, located, output_loading_info=True, **options)
+    options["output_loading_info"] = True
+    try:
+        model, report = from_pretrained(AutoModelForCausalLM, settings, located, **options)
+    except NoSuchAttentionError as error:
+        if settings.attn_implementation != "sdpa":  # the default
+            raise
+        warnings.warn(f"{str(error).partition(';')[0]}: eager is used", stacklevel=2)
+        options["attn_implementation"] = "eager"
+        model, report = from_pretrained(AutoModelForCausalLM, settings, located, **options)
     if settings.bits is not None:
         make_exact(model)
     for parameter in model.parameters():
@@ -145,6 +158,11 @@ def from_pretrained(kind: Any, settings: PretrainedModel, located: Located, **op
         if not located.offline and from_hub(error):
             raise sentence(name, error) from error
         reason = str(error).strip().partition("\n")[0]
+        if "does not support an attention implementation" in reason or "not support Flash Attention" in reason:
+            raise NoSuchAttentionError(
+                f"model.attn_implementation={settings.attn_implementation}: the architecture of {name!r} has no such "
+                "attention; set model.attn_implementation=eager."
+            ) from error
         raise UserError(f"the model {name!r} cannot be loaded ({reason}): name a model folder or a Hub id") from error
 
 

@@ -308,6 +308,6 @@ CHECKS = (
     empty_scores_less,
     wrong_scores_less,
     echo_scores_less,
-    long_scores_less,
     reward_survives,
+    long_scores_less,
 )

@@ -58,7 +58,8 @@ def weights_alive(patient: Patient) -> Check:
     matrices = [
         (name, weight)
         for name, weight in patient.model.named_parameters()
-        if weight.dim() == 2 and len(weight) > 1 and weight.is_floating_point() and id(weight) not in adapters
+        if name.endswith("weight") and weight.dim() == 2 and len(weight) > 1 and weight.is_floating_point()
+        if id(weight) not in adapters
     ]
     dead = [name for name, weight in matrices if _all_equal(weight)]
     return verdict(
