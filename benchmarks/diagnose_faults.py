@@ -1,0 +1,214 @@
+"""Faults that `benchmarks/diagnose.py` plants: rewards, an algorithm, damaged copies of a model, a sampler left behind.
+
+Each fault of `FAULTS` and `FURTHER` is a function of a recipe that returns what it changes: overrides, and a change of
+the model's files before the run.
+"""
+
+import json
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from unittest.mock import patch
+
+import safetensors.torch
+
+from rlvr.algorithms.grpo import Grpo
+from rlvr.core.engine import LocalEngine
+from rlvr.rewards.base import Grade, Part
+from rlvr.types import Attempt
+
+# ------------------------------------------------------------------------------------------------------------ rewards
+
+
+class Zero(Part):
+    """Nothing is ever right."""
+
+    in_process = True
+
+    def grade(self, attempt: Attempt) -> Grade:
+        return Grade(value=0.0)
+
+
+class One(Part):
+    """Everything is right."""
+
+    in_process = True
+
+    def grade(self, attempt: Attempt) -> Grade:
+        return Grade(value=1.0)
+
+
+class Coin(Part):
+    """Chance decides."""
+
+    in_process = True
+
+    def grade(self, attempt: Attempt) -> Grade:
+        return Grade(value=float(random.random() < 0.5))
+
+
+class Longer(Part):
+    """The longer, the better."""
+
+    in_process = True
+
+    def grade(self, attempt: Attempt) -> Grade:
+        return Grade(value=min(attempt.num_tokens / 32, 1.0))
+
+
+def paid(part: str, *own: str) -> tuple[str, ...]:
+    """The recipe's own parts are only reported, and this one is trained on."""
+    weights = (f"reward.parts.{name}.weight=0" for name in own)
+    return (*weights, f"+reward.parts.paid.type=diagnose_faults:{part}", "+reward.parts.paid.weight=1")
+
+
+# ---------------------------------------------------------------------------------------------------------- algorithms
+
+
+class LastTokenOnly(Grpo):
+    """A mask that is off: of each completion only the last token, which ends it, is trained on."""
+
+    def advantages(self, batch, penalties, mask):
+        estimate = super().advantages(batch, penalties, mask)
+        places = mask.long().cumsum(1)
+        last = mask.bool() & (places == places.max(dim=1, keepdim=True).values)
+        return replace(estimate, advantages=estimate.advantages * last)
+
+
+# ------------------------------------------------------------------------------------------------------------- models
+
+
+def swapped(model: Path, pairs: tuple[tuple[str, str], ...]) -> None:
+    """The tokenizer of another model: some words have each other's ids."""
+    path = model / "tokenizer.json"
+    text = json.loads(path.read_text())
+    vocabulary = text["model"]["vocab"]
+    for one, other in pairs:
+        vocabulary[one], vocabulary[other] = vocabulary[other], vocabulary[one]
+    path.write_text(json.dumps(text))
+
+
+def templated(model: Path, ending: str) -> None:
+    """A chat template that ends prompts in a way that the model has never seen."""
+    template = "{% for m in messages %}{{ m['content'] }}{% endfor %}{% if add_generation_prompt %}" + ending
+    (model / "chat_template.jinja").write_text(template + "{% endif %}")
+
+
+def sharpened(model: Path, factor: float) -> None:
+    """Logits times a factor: the policy is sure of everything."""
+    path = model / "model.safetensors"
+    weights = safetensors.torch.load_file(path)
+    weights["model.norm.weight"] = weights["model.norm.weight"] * factor
+    safetensors.torch.save_file(weights, path, metadata={"format": "pt"})
+
+
+# ------------------------------------------------------------------------------------------------------------- engine
+
+
+@contextmanager
+def left_behind() -> Iterator[None]:
+    """A copy of the weights that samples, and never gets the new ones."""
+
+    def load_weights(engine: LocalEngine, version: int) -> None:
+        engine._scheduler.new_weights(version)
+
+    with patch.object(LocalEngine, "load_weights", load_weights):
+        yield
+
+
+# ------------------------------------------------------------------------------------------------------------- faults
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """A configuration, and what the faults need to know of it."""
+
+    config: str
+    overrides: tuple[str, ...] = ()
+    learning_rate: float
+    parts: tuple[str, ...]
+    short: int  # tokens, in which no completion ends
+    foreign: tuple[str, ...] = ()  # overrides that make prompts that the model has never seen
+    foreign_model: Callable[[Path], None] | None = None  # or a change of its files that does
+
+
+RECIPES = {
+    "rpn": Recipe(
+        config="rpn",
+        overrides=("evaluation.num_examples=200",),
+        learning_rate=4e-4,
+        parts=("boxed", "correct"),
+        short=2,
+        foreign_model=lambda path: swapped(path, (("=", "<boe>"), ("0", "*"), ("1", "-"), ("2", "+"))),
+    ),
+    "two_hop": Recipe(
+        config="two_hop",
+        learning_rate=4e-4,
+        parts=("correct",),
+        short=3,
+        foreign=("prompt.user='{question} </ans> </call>'",),
+    ),
+    "gsm8k_smoke": Recipe(
+        config="gsm8k_smoke",
+        overrides=("trainer.max_steps=15", "trainer.num_threads=1", "evaluation.every=15"),
+        learning_rate=5e-4,
+        parts=("format",),
+        short=6,
+        foreign_model=lambda path: templated(path, "\\nassistant: ok"),
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """`causes`: the right names, likeliest of `rlvr diagnose`."""
+
+    causes: tuple[str, ...]
+    overrides: Callable[[Recipe], tuple[str, ...]] = lambda recipe: ()
+    model: Callable[[Recipe], Callable[[Path], None] | None] = lambda recipe: None
+    around: Callable[[], object] | None = None  # a context of the run
+
+
+FAULTS = {
+    "learning rate too high": Fault(
+        causes=("step_too_large",), overrides=lambda r: (f"trainer.learning_rate={r.learning_rate * 100:g}",)
+    ),
+    "learning rate too low": Fault(
+        causes=("step_too_small",), overrides=lambda r: (f"trainer.learning_rate={r.learning_rate / 1000:g}",)
+    ),
+    "reward always 0": Fault(causes=("never_paid",), overrides=lambda r: paid("Zero", *r.parts)),
+    "reward always 1": Fault(causes=("always_paid",), overrides=lambda r: paid("One", *r.parts)),
+    "reward by chance": Fault(causes=("noisy_reward",), overrides=lambda r: paid("Coin", *r.parts)),
+    "reward for length": Fault(causes=("paid_for_length",), overrides=lambda r: paid("Longer", *r.parts)),
+    "masked loss": Fault(causes=("masked",), overrides=lambda r: ("algorithm=diagnose_faults:LastTokenOnly",)),
+    "wrong template": Fault(
+        causes=("foreign_prompt",), overrides=lambda r: r.foreign, model=lambda r: r.foreign_model
+    ),
+    "dead groups": Fault(
+        causes=("alike", "too_hard", "too_easy"),
+        overrides=lambda r: ("rollout.temperature=0.02",),
+    ),
+    "entropy collapse": Fault(causes=("collapsed",), model=lambda r: lambda path: sharpened(path, 25.0)),
+    "stale sampler": Fault(
+        causes=("stale_sampler",), overrides=lambda r: ("engine.dtype=bfloat16",), around=left_behind
+    ),
+    "truncation": Fault(causes=("truncated",), overrides=lambda r: (f"rollout.max_completion_tokens={r.short}",)),
+}
+
+
+def damaged(fault: Fault, recipe: Recipe, model: Path, folder: Path) -> Path:
+    """The model's folder, or a changed copy of it."""
+    change = fault.model(recipe)
+    if change is None:
+        return model
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(model, folder)
+    change(folder)
+    return folder
+
+
+def as_json(value: object) -> str:
+    return json.dumps(value, default=str)
