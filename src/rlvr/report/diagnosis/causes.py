@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from statistics import correlation, fmean
 
 from rlvr.report.diagnosis.judge import Found, Judge, weight
-from rlvr.report.diagnosis.record import Group, Record, length, sampled
+from rlvr.report.diagnosis.record import LATE_STEPS, Group, Record, length, sampled
 from rlvr.tracking.rollouts import EpisodeRecord
 
 QUOTED = 160  # characters of a completion
-TYPICAL_STEP = 5e-3  # learning rate / size of a weight; of recipes from scratch that learn in tens of steps
-ENOUGH_MOVED = 0.02  # change of the weights in a run that learned / their size
+TYPICAL_STEP = 8e-3  # learning rate / size of a weight; of recipes from scratch that learn in tens of steps
+ENOUGH_MOVED = 0.03  # change of the weights in a run that learned / their size
 LIVELY = 0.3  # nats per token at which a small model explores
 NOTHING = Found(strength=0.0)
 
@@ -112,8 +112,8 @@ def foreign_prompt(record: Record) -> Found:
 
 
 def _starved(record: Record) -> float:
-    """How few groups of the first steps teach anything: 0 below 4 of 5 dead ones, 1 if all are."""
-    return min(1.0, max(0.0, (record.dead_share(record.early_rows) - 0.8) / 0.17))
+    """How few groups of the first steps teach anything: 0 below 3 of 4 dead ones, 1 if nearly all are."""
+    return min(1.0, max(0.0, (record.dead_share(record.early_rows) - 0.75) / 0.2))
 
 
 def _dead(record: Record) -> str:
@@ -206,10 +206,9 @@ def _same_share(groups: Sequence[Group]) -> float | None:
     return fmean(found) if found else None
 
 
-def _alike(record: Record, cause: str, groups: Sequence[Group]) -> float:
-    return weight(cause, "same_share", _same_share(groups)) * min(
-        1.0, max(0.0, (record.dead_share(record.early_rows + record.updates[-3:]) - 0.5) / 0.4)
-    )
+def _alike(cause: str, groups: Sequence[Group], dead: float) -> float:
+    """Completions are the same, and with them the rewards."""
+    return weight(cause, "same_share", _same_share(groups)) * min(1.0, max(0.0, (dead - 0.5) / 0.4))
 
 
 def alike(record: Record) -> Found:
@@ -224,35 +223,50 @@ def alike(record: Record) -> Found:
     settings = f"rollout.temperature={temperature:g}, top_p={top_p:g}, top_k={top_k:g}, min_p={min_p:g}"
     changes = {"temperature": (temperature, 1.0), "top_p": (top_p, 1.0), "top_k": (top_k, 0), "min_p": (min_p, 0)}
     return Found(
-        strength=_alike(record, "alike", record.first_groups) * narrow,
+        strength=_alike("alike", record.first_groups, record.dead_share(record.early_rows)) * narrow,
         evidence=[f"{same or 0:.0%} of the pairs in a group are the same completion; {settings}", _dead(record)],
         overrides=[f"rollout.{key}={wanted:g}" for key, (now, wanted) in changes.items() if now != wanted],
     )
 
 
 def collapsed(record: Record) -> Found:
-    """By the policy itself, from the start or in the run."""
-    if not record.groups:
+    """By the policy itself, from the start."""
+    entropy = record.early("rollout/entropy")
+    if not record.groups or entropy is None:
+        return NOTHING
+    same = _alike("collapsed", record.first_groups, record.dead_share(record.early_rows))
+    sure = weight("collapsed", "entropy", entropy) * _not_solved(record, record.first_groups)
+    heat = record.setting("rollout.temperature", 1.0) * min(20.0, max(2.0, LIVELY / max(entropy, 1e-3)))
+    return Found(
+        strength=sure * same,
+        evidence=_sure(record, record.first_groups),
+        overrides=[f"rollout.temperature={heat:.2g}"],
+    )
+
+
+def collapses(record: Record) -> Found:
+    """By the policy itself, in the run."""
+    entropy, before = record.late("rollout/entropy"), record.early("rollout/entropy")
+    if not record.groups or entropy is None or before is None:
         return NOTHING
     last = [group for step, group in record.groups if step == record.groups[-1][0]]
-    first, right = record.first_groups, record.right_share(last) or 0.0
-    entropies = [value for name in ("early", "late") if (value := getattr(record, name)("policy/entropy")) is not None]
-    entropies = entropies or [value for value in [record.early("rollout/entropy")] if value is not None]
-    sure = weight("collapsed", "entropy", min(entropies, default=None))
-    same = max(_alike(record, "collapsed", first), _alike(record, "collapsed", last))
-    from_start = _alike(record, "collapsed", first) > 0.5
-    heat = record.setting("rollout.temperature", 1.0) * min(20.0, max(2.0, LIVELY / max(min(entropies, default=1), 1e-3)))
+    same = _alike("collapses", last, record.dead_share(record.updates[-LATE_STEPS:]))
+    fell = weight("collapses", "entropy", entropy) * (1 - weight("collapses", "entropy", before))
     return Found(
-        strength=sure * same * min(1.0, max(0.0, (0.97 - right) / 0.07)),
-        evidence=[
-            record.span("policy/entropy"),
-            f"{_same_share(last) or 0:.0%} of the pairs in a group are the same completion",
-            *_metric(record),
-        ],
-        overrides=[f"rollout.temperature={heat:.2g}"]
-        if from_start
-        else ["algorithm.entropy_coef=0.01", f"trainer.learning_rate={_rounded(_rate(record) / 3)}"],
+        strength=fell * same * _not_solved(record, last),
+        evidence=_sure(record, last),
+        overrides=["algorithm.entropy_coef=0.01", f"trainer.learning_rate={_rounded(_rate(record) / 3)}"],
     )
+
+
+def _not_solved(record: Record, groups: Sequence[Group]) -> float:
+    return min(1.0, max(0.0, (0.97 - (record.right_share(groups) or 0.0)) / 0.07))
+
+
+def _sure(record: Record, groups: Sequence[Group]) -> list[str]:
+    same = _same_share(groups) or 0.0
+    shown = quotes(record, list(groups[0]))
+    return [record.span("rollout/entropy"), f"{same:.0%} of the pairs in a group are the same", *shown]
 
 
 def noisy_reward(record: Record) -> Found:
@@ -429,7 +443,8 @@ def step_too_large(record: Record) -> Found:
 def step_too_small(record: Record) -> Found:
     moved, rate = _moved(record), _rate(record)
     teaches = 1 - record.dead_share(record.updates)
-    wanted = min(rate * ENOUGH_MOVED / max(moved, 1e-9), TYPICAL_STEP * _size(record))
+    wanted = rate * (ENOUGH_MOVED / max(moved, 1e-9)) ** 1.25  # measured: 1000 x the rate moves weights 250 x as far
+    wanted = min(wanted, TYPICAL_STEP * _size(record))
     return Found(
         strength=weight("step_too_small", "moved", moved) * min(1.0, teaches / 0.2),
         evidence=[
@@ -465,13 +480,14 @@ CHAIN: dict[str, Judge] = {
         always_paid,
         too_hard,
         too_easy,
-        noisy_reward,
         paid_for_length,
+        noisy_reward,
         other_reward,
         masked,
         no_gradient,
         stale_sampler,
         step_too_large,
+        collapses,
         step_too_small,
         held_back,
     )

@@ -112,13 +112,27 @@ def judged(record: Record, judges: Mapping[str, Judge]) -> list[Cause]:
 
 
 def risen(record: Record) -> tuple[float, float]:
-    """Whether the held-out metric and the reward rise by more than chance, each from 0 to 1."""
-    return _certain(rise_of_metric(record)), _certain(rise_of_reward(record))
+    """Whether the held-out metric and the reward rise, each from 0 to 1: by more than chance, and by a part of what
+    there was to gain."""
+    metric = reward = 0.0
+    if (errors := rise_of_metric(record)) is not None:
+        first, last = record.evaluations[0].value, record.evaluations[-1].value
+        metric = _certain(errors) * _share(last - first, 1 - first)
+    if (errors := rise_of_reward(record)) is not None:
+        first, last = (fmean(values) for values in _thirds(record))
+        best = max((one.reward or 0.0 for one in record.episodes), default=last)
+        reward = _certain(errors) * _share(last - first, best - first)
+    return metric, reward
 
 
-def _certain(errors: float | None) -> float:
+def _certain(errors: float) -> float:
     """0 below 1.6 standard errors, 1 from 3 on."""
-    return 0.0 if errors is None else min(1.0, max(0.0, (errors - 1.6) / 1.4))
+    return min(1.0, max(0.0, (errors - 1.6) / 1.4))
+
+
+def _share(gained: float, possible: float) -> float:
+    """1 from a third of what was possible on."""
+    return min(1.0, max(0.0, 3 * gained / possible)) if possible > 0 else 1.0
 
 
 def rise_of_metric(record: Record) -> float | None:
@@ -131,13 +145,18 @@ def rise_of_metric(record: Record) -> float | None:
 
 def rise_of_reward(record: Record) -> float | None:
     """Mean reward of the last third of the steps minus that of the first, in standard errors; None below 6 steps."""
+    first, last = _thirds(record)
+    if len(first) < 2:
+        return None
+    spread = max(math.sqrt((stdev(first) ** 2 + stdev(last) ** 2) / len(first)), 1e-3)
+    return (fmean(last) - fmean(first)) / spread
+
+
+def _thirds(record: Record) -> tuple[list[float], list[float]]:
+    """Rewards of the first and of the last third of the steps."""
     values = [row["reward/mean"] for row in record.updates if math.isfinite(row["reward/mean"])]
     third = len(values) // 3
-    if third < 2:
-        return None
-    first, last = values[:third], values[-third:]
-    spread = max(math.sqrt((stdev(first) ** 2 + stdev(last) ** 2) / third), 1e-3)
-    return (fmean(last) - fmean(first)) / spread
+    return values[:third], values[len(values) - third :]
 
 
 def about_the_curve(record: Record) -> str:

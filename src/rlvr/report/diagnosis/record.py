@@ -135,16 +135,22 @@ class Record:
         return [group for step, group in self.groups if step == self.groups[0][0]]
 
     def right(self, episode: EpisodeRecord) -> bool:
-        """Whether the metric, not the reward, calls an episode right; without its word, whether it ends in the gold
-        answer."""
+        """Whether the metric, not the reward, calls an episode right; without its word, whether the gold answer stands
+        in the last turn."""
         part = self.headline.removeprefix("sampled_")
         if part.startswith("part_"):
             return (episode.reward_parts.get(part.removeprefix("part_")) or 0.0) >= 1.0
         answers = [step for step in episode.trace if step.kind == "answer"]
         if answers and answers[-1].ok is not None:
             return answers[-1].ok
-        found = answers[-1].text if answers else episode.turns[-1].completion
-        return words(episode.answer) == words(found) if answers else contains(found, episode.answer)
+        if self.traces_answers:
+            return bool(answers) and words(episode.answer) == words(answers[-1].text)
+        return contains(episode.turns[-1].completion, episode.answer)
+
+    @cached_property
+    def traces_answers(self) -> bool:
+        """Whether the task says what it read as the answer; an episode without one then has none."""
+        return any(step.kind == "answer" for one in self.episodes for step in one.trace)
 
     def right_share(self, groups: Sequence[Group]) -> float | None:
         flags = [self.right(one) for group in groups for one in group]
