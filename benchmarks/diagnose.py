@@ -1,10 +1,9 @@
 """`rlvr diagnose` on runs with planted faults, and on healthy ones.
 
-    RLVR_DATA=data python benchmarks/diagnose.py --root FOLDER make --recipe rpn --seeds 1 2
+RLVR_DATA=data python benchmarks/diagnose.py --root FOLDER make --recipe rpn --seeds 1 2
 """
 
 import argparse
-import json
 import random
 import shutil
 import sys
@@ -12,7 +11,7 @@ import time
 from contextlib import nullcontext
 from pathlib import Path
 
-from diagnose_faults import FAULTS, RECIPES, damaged
+from diagnose_faults import FAULTS, HEALTHY, RECIPES, damaged
 
 from rlvr.commands.train.body import train
 from rlvr.config.compose import load_config
@@ -37,9 +36,13 @@ def warm(root: Path, name: str, seed: int) -> Path:
 
 
 def overrides_of(name: str, fault: str, model: Path) -> list[str]:
+    """`fault`: a name of `FAULTS`, or `healthy 3`, the third sound variant."""
     recipe = RECIPES[name]
     start = ("model=hf", f"model.name_or_path={model}", f"trainer.learning_rate={recipe.learning_rate:g}")
-    changed = FAULTS[fault].overrides(recipe) if fault != "healthy" else ()
+    if fault.startswith("healthy"):
+        changed = tuple(HEALTHY[name][int(fault.split()[1]) - 1].split())
+    else:
+        changed = FAULTS[fault].overrides(recipe)
     lines = dict(line.split("=", 1) for line in (*QUIET, *recipe.overrides, *start, *changed))  # the last one counts
     return [f"{key}={value}" for key, value in lines.items()]
 
@@ -52,13 +55,11 @@ def make(root: Path, name: str, fault: str, seed: int, num_warm: int) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     begin, planted = time.process_time(), FAULTS.get(fault)
     model = warm(root, name, (seed - 1) % num_warm + 1)
-    around = nullcontext()
     if planted is not None:
         model = damaged(planted, RECIPES[name], model, root / "models" / folder.name)
-        around = planted.around() if planted.around else around
     random.seed(seed)
     try:
-        with around:
+        with planted.around() if planted else nullcontext():
             train(load_config([*overrides_of(name, fault, model), f"seed={seed}", f"run_dir={folder}"],
                               config_name=RECIPES[name].config))  # fmt: skip
     except UserError as error:
@@ -78,7 +79,8 @@ def main() -> None:
     arguments = parser.parse_args()
     for seed in arguments.seeds:
         for name in arguments.recipe:
-            for fault in arguments.fault:
+            healthy = [f"healthy {number}" for number in range(1, len(HEALTHY[name]) + 1)]
+            for fault in healthy if arguments.fault == ["healthy"] else arguments.fault:
                 make(arguments.root.absolute(), name, fault, seed, arguments.num_warm)
 
 

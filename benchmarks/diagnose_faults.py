@@ -8,7 +8,7 @@ import json
 import random
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from unittest.mock import patch
@@ -169,7 +169,7 @@ class Fault:
     causes: tuple[str, ...]
     overrides: Callable[[Recipe], tuple[str, ...]] = lambda recipe: ()
     model: Callable[[Recipe], Callable[[Path], None] | None] = lambda recipe: None
-    around: Callable[[], object] | None = None  # a context of the run
+    around: Callable[[], AbstractContextManager[None]] = nullcontext  # of the run
 
 
 FAULTS = {
@@ -184,9 +184,7 @@ FAULTS = {
     "reward by chance": Fault(causes=("noisy_reward",), overrides=lambda r: paid("Coin", *r.parts)),
     "reward for length": Fault(causes=("paid_for_length",), overrides=lambda r: paid("Longer", *r.parts)),
     "masked loss": Fault(causes=("masked",), overrides=lambda r: ("algorithm=diagnose_faults:LastTokenOnly",)),
-    "wrong template": Fault(
-        causes=("foreign_prompt",), overrides=lambda r: r.foreign, model=lambda r: r.foreign_model
-    ),
+    "wrong template": Fault(causes=("foreign_prompt",), overrides=lambda r: r.foreign, model=lambda r: r.foreign_model),
     "dead groups": Fault(
         causes=("alike", "too_hard", "too_easy"),
         overrides=lambda r: ("rollout.temperature=0.02",),
@@ -199,6 +197,38 @@ FAULTS = {
 }
 
 
+HEALTHY: dict[str, tuple[str, ...]] = {  # recipe: variants that are sound, as overrides
+    "rpn": (
+        "",
+        "trainer.learning_rate=2e-4",
+        "trainer.learning_rate=8e-4",
+        "rollout.group_size=16 rollout.prompts_per_step=16",
+        "algorithm=dr_grpo",
+        "algorithm=rloo",
+        "algorithm=dapo",
+        "algorithm=cispo",
+        "algorithm=reinforce_pp",
+        "algorithm=ppo rollout.group_size=1 rollout.prompts_per_step=128",
+        "algorithm.num_minibatches=4",
+        "reward.parts.boxed.weight=0.3",
+    ),
+    "two_hop": (
+        "",
+        "trainer.learning_rate=8e-4",
+        "algorithm=dr_grpo",
+        "algorithm=rloo",
+        "algorithm=dapo",
+        "rollout.max_staleness=1",
+        "rollout.temperature=0.8",
+    ),
+    "gsm8k_smoke": (
+        "",
+        "algorithm=rloo",
+        "trainer.learning_rate=1e-3",
+    ),
+}
+
+
 def damaged(fault: Fault, recipe: Recipe, model: Path, folder: Path) -> Path:
     """The model's folder, or a changed copy of it."""
     change = fault.model(recipe)
@@ -208,7 +238,3 @@ def damaged(fault: Fault, recipe: Recipe, model: Path, folder: Path) -> Path:
     shutil.copytree(model, folder)
     change(folder)
     return folder
-
-
-def as_json(value: object) -> str:
-    return json.dumps(value, default=str)

@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     for line in found.notes:
         note(f"note: {line}")
     if args.json:
-        print(to_json(found) if tried is None else f"{to_json(found)[:-1]}, \"try\": {to_json(tried)}}}")
+        print(to_json(found) if tried is None else f'{to_json(found)[:-1]}, "try": {to_json(tried)}}}')
     else:
         lines = [*told(found), *([] if tried is None else ["", *told_attempt(tried)])]
         width = WIDTH if is_terminal(sys.stdout) else None

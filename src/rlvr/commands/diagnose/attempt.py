@@ -1,7 +1,8 @@
 """A remedy tried: a few steps with it, and as many without, from the same weights and with the same seeds."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -9,8 +10,9 @@ from statistics import fmean, stdev
 
 import rlvr
 from rlvr.config import Config
-from rlvr.config.compose import NO_TRACKER, load_config, to_run_yaml
+from rlvr.config.compose import load_config, to_run_yaml
 from rlvr.errors import UserError
+from rlvr.progress import progress
 from rlvr.report.diagnosis import Diagnosis, Evaluation, Record, read_record
 from rlvr.run.sources import own_config, with_absolute_model
 from rlvr.tracking.files import write_atomically, writing
@@ -64,7 +66,8 @@ def attempt(source: str, found: Diagnosis, steps: int) -> Attempt:
     for name, overrides in (("unchanged", ()), ("remedy", cause.overrides)):
         arm = folder / name
         _prepare(root, arm, start, _config(source, overrides, start + steps, steps))
-        rlvr.train(config_name="config", config_dir=arm, run_dir=str(arm), resume=True)
+        with progress(f"training {steps} steps, {name}"), _latest_kept():
+            rlvr.train(config_name="config", config_dir=arm, run_dir=str(arm), resume=True)
         arms.append((read_record(arm, with_weights=False), arm))
     return _compared(cause.name, cause.overrides, start, steps, arms)
 
@@ -80,7 +83,7 @@ def _start(root: Path, record: Record) -> int:
         raise UserError(f"{root} is no run folder to go on from: it has no config.yaml.")
     is_own = config.model.pretrained is None or config.warm_start.enabled
     if start == 0 and is_own and not (root / "warm_start").is_dir():
-        raise UserError(f"{root} has no warm_start/ to start from: its first weights are lost, so nothing can be tried.")
+        raise UserError(f"{root} has no warm_start/: its first weights are lost, so nothing can be tried.")
     return start
 
 
@@ -95,11 +98,17 @@ def _config(source: str, overrides: Sequence[str], max_steps: int, steps: int) -
     own = own_config(source)
     assert own is not None, "checked before"
     evaluates = [] if own.evaluation.every is None else [f"evaluation.every={steps}"]
-    lasting = [f"trainer.max_steps={max_steps}", "trainer.checkpoint_every=null", "tracker.console=none", *evaluates]
+    lasting = [
+        f"trainer.max_steps={max_steps}",
+        "trainer.checkpoint_every=null",
+        "tracker.console=none",
+        "tracker.report_to=[]",
+        *evaluates,
+    ]
     if not isinstance(own.trainer.warmup_steps, float) and own.trainer.warmup_steps > max_steps:
         lasting.append(f"trainer.warmup_steps={max_steps}")
     folder = str(Path(source).resolve())
-    return with_absolute_model(load_config([*lasting, *overrides, NO_TRACKER], config_name="config", config_dir=folder))
+    return with_absolute_model(load_config([*lasting, *overrides], config_name="config", config_dir=folder))
 
 
 def _prepare(root: Path, arm: Path, start: int, config: Config) -> None:
@@ -113,6 +122,18 @@ def _prepare(root: Path, arm: Path, start: int, config: Config) -> None:
             checkpoint = list_checkpoints(root / "checkpoints")[start]
             (arm / "checkpoints" / checkpoint.name).symlink_to(checkpoint.resolve())
     write_atomically(arm / "config.yaml", to_run_yaml(config).encode())
+
+
+@contextmanager
+def _latest_kept(latest: Path = Path("runs") / "latest") -> Iterator[None]:
+    """`runs/latest` stays where it is: what is tried is not the user's newest run."""
+    before = latest.readlink() if latest.is_symlink() else None
+    try:
+        yield
+    finally:
+        if before is not None and latest.is_symlink() and latest.readlink() != before:
+            latest.unlink()
+            latest.symlink_to(before)
 
 
 def _compared(

@@ -12,6 +12,7 @@ from rlvr.config import Config
 from rlvr.core.loop import train as run_loop
 from rlvr.core.world import World
 from rlvr.models.policy import HubPolicy
+from rlvr.report.diagnosis import warning
 from rlvr.run.assemble import assemble
 from rlvr.run.policies import (
     Setup,
@@ -115,6 +116,8 @@ def _train(setup: Setup, policy: HubPolicy, trackers: Trackers, stopped: Stopped
         save_atomically(partial(policy.save_final, writes=world.is_first), folder.final, writes=world.is_first)
     if world.is_first:
         _write_report(folder, console)
+        if finished and (said := warning(folder.root)):
+            console.note(said)
     trackers.end("finished" if finished else "killed")  # after the last write into the folder
     return num_steps
 

@@ -6,10 +6,10 @@
 from pathlib import Path
 from shlex import quote
 
+from rlvr.errors import UserError
 from rlvr.report.diagnosis.causes import CHAIN
 from rlvr.report.diagnosis.judge import Cause, Diagnosis, about_the_curve, judged, risen
 from rlvr.report.diagnosis.record import Evaluation, Record, read_record
-from rlvr.errors import UserError
 from rlvr.tracking.checks import Check
 
 __all__ = ["Cause", "Diagnosis", "Evaluation", "Record", "checks", "diagnosed", "of_record", "read_record", "warning"]
@@ -27,8 +27,8 @@ def of_record(record: Record, notes: list[str] | None = None) -> Diagnosis:
     if len(record.updates) < MIN_STEPS:
         made = len(record.updates)
         raise UserError(
-            f"{record.history.folder} has made {made} of the {MIN_STEPS} steps or more that tell a flat curve: go on, and "
-            "ask again."
+            f"{record.history.folder} has made {made} of the {MIN_STEPS} steps or more that a curve needs: go on, "
+            "and ask again."
         )
     return Diagnosis(
         run=str(record.history.folder),

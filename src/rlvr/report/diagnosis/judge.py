@@ -17,9 +17,7 @@ from typing import Any
 
 from rlvr.report.diagnosis.record import Record
 
-TABLE: Mapping[str, dict[str, Any]] = tomllib.loads(
-    Path(__file__).with_name("causes.toml").read_text(encoding="utf-8")
-)
+TABLE: Mapping[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("causes.toml").read_text(encoding="utf-8"))
 NAMED = 0.25
 """A cause with at least this score is named; below it the answer is "I do not know"."""
 LISTED = 0.05  # causes with less are not worth a line

@@ -196,11 +196,11 @@ class Agreement:
     def of(cls, record: Record) -> "Agreement":
         counts = Counter[str]()
         for one, other in record.pairs():
-            assert one.reward is not None and other.reward is not None
-            differs, ranks = one.reward != other.reward, record.right(one) - record.right(other)
+            earned = (one.reward or 0.0) - (other.reward or 0.0)
+            differs, ranks = earned != 0, record.right(one) - record.right(other)
             if ranks:
                 counts["unlike"] += 1
-                counts["paid_right"] += (one.reward - other.reward) * ranks > 0
+                counts["paid_right"] += earned * ranks > 0
                 counts["paid_equal"] += not differs
             else:
                 counts["alike"] += 1
@@ -239,7 +239,9 @@ def mean_of(rows: Sequence[Metrics], name: str) -> float | None:
     return fmean(values) if values else None
 
 
-def read_record(folder: Path, *, with_weights: bool = True, on_note: Callable[[str], None] = lambda text: None) -> Record:
+def read_record(
+    folder: Path, *, with_weights: bool = True, on_note: Callable[[str], None] = lambda text: None
+) -> Record:
     """Read a run folder as far as possible: damaged files are notes."""
     history = read_history(folder)
     for text in history.notes:
