@@ -1,27 +1,98 @@
-"""`rlvr diagnose` on runs with planted faults, and on healthy ones.
+"""`rlvr diagnose` on runs with planted faults and on sound ones: how often is it right, how often does it cry wolf?
 
-RLVR_DATA=data python benchmarks/diagnose.py --root FOLDER make --recipe rpn --seeds 1 2
+    RLVR_DATA=data OMP_NUM_THREADS=1 python benchmarks/diagnose.py --root FOLDER > docs/benchmarks/diagnose.md
+
+Levels were set on the runs of `rpn` with `FAULTS`; `two_hop` and `gsm8k_smoke` were only scored, and so was `FURTHER`,
+whose faults were invented afterwards. Runs start from one warm-started model per recipe and seed and are kept in
+FOLDER; what is there is not made again, so a killed script goes on. `--what` makes a part: `runs`, `tries`, `page`.
 """
 
 import argparse
+import json
+import platform
 import random
 import shutil
 import sys
 import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 
-from diagnose_faults import FAULTS, HEALTHY, RECIPES, damaged
+from diagnose_faults import FAULTS, FURTHER, HEALTHY, RECIPES, Fault, damaged
 
+from rlvr.commands.diagnose.attempt import attempt
 from rlvr.commands.train.body import train
 from rlvr.config.compose import load_config
 from rlvr.errors import UserError
+from rlvr.evaluation.intervals import wilson
+from rlvr.report.diagnosis import Diagnosis, diagnosed
 
-QUIET = ("tracker.console=none",)
+TUNED = "rpn"
+KNOWN = FAULTS | FURTHER
+
+
+@dataclass(frozen=True)
+class Case:
+    """`fault`: a name of `FAULTS` or `FURTHER`, or `healthy 3`, the recipe's third sound variant."""
+
+    recipe: str
+    fault: str
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.recipe}-{self.fault.replace(' ', '_')}-{self.seed}"
+
+    @property
+    def planted(self) -> Fault | None:
+        return KNOWN.get(self.fault)
+
+    @property
+    def variant(self) -> str:
+        return HEALTHY[self.recipe][int(self.fault.split()[1]) - 1]
+
+
+@dataclass(frozen=True)
+class Judged:
+    case: Case
+    found: Diagnosis | None  # None: the run was refused, or ended with an error
+    error: str = ""
+
+    @property
+    def named(self) -> str:
+        return "refused" if self.found is None else self.found.top.name if self.found.top else "nothing"
+
+    @property
+    def hits(self) -> tuple[bool, bool]:
+        """Whether the named cause is right, and whether one of the first three is."""
+        planted = self.case.planted
+        if self.found is None or planted is None:
+            return False, False
+        first = [cause.name for cause in self.found.causes[:3]]
+        return self.named in planted.causes, any(name in planted.causes for name in first)
 
 
 def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
+
+
+def cases(arguments: argparse.Namespace) -> list[Case]:
+    found = []
+    for recipe in arguments.recipe:
+        seeds = range(1, (arguments.tuning_seeds if recipe == TUNED else arguments.seeds) + 1)
+        names = [name for name, fault in FAULTS.items() if fault.suits(RECIPES[recipe])]
+        further = [name for name, fault in FURTHER.items() if fault.suits(RECIPES[recipe])]
+        sound = [f"healthy {number}" for number in range(1, len(HEALTHY[recipe]) + 1)]
+        found += [Case(recipe, name, seed) for seed in seeds for name in names]
+        found += [Case(recipe, name, seed) for seed in range(1, arguments.further_seeds + 1) for name in further]
+        found += [Case(recipe, name, seed) for seed in range(1, arguments.healthy_seeds + 1) for name in sound]
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------------------- runs
 
 
 def warm(root: Path, name: str, seed: int) -> Path:
@@ -30,58 +101,243 @@ def warm(root: Path, name: str, seed: int) -> Path:
     if not (folder / "final").is_dir():
         shutil.rmtree(folder, ignore_errors=True)
         recipe = RECIPES[name]
-        overrides = [*QUIET, *recipe.overrides, f"seed={seed}", "trainer.max_steps=0", f"run_dir={folder}"]
-        train(load_config([*overrides, "evaluation.every=null"], config_name=recipe.config))
+        overrides = [*recipe.overrides, f"seed={seed}", "trainer.max_steps=0", f"run_dir={folder}"]
+        train(load_config([*overrides, "tracker.console=none", "evaluation.every=null"], config_name=recipe.config))
     return folder / "warm_start"
 
 
-def overrides_of(name: str, fault: str, model: Path) -> list[str]:
-    """`fault`: a name of `FAULTS`, or `healthy 3`, the third sound variant."""
-    recipe = RECIPES[name]
+def overrides_of(case: Case, model: Path) -> list[str]:
+    recipe = RECIPES[case.recipe]
     start = ("model=hf", f"model.name_or_path={model}", f"trainer.learning_rate={recipe.learning_rate:g}")
-    if fault.startswith("healthy"):
-        changed = tuple(HEALTHY[name][int(fault.split()[1]) - 1].split())
-    else:
-        changed = FAULTS[fault].overrides(recipe)
-    lines = dict(line.split("=", 1) for line in (*QUIET, *recipe.overrides, *start, *changed))  # the last one counts
-    return [f"{key}={value}" for key, value in lines.items()]
+    planted = case.planted
+    changed = case.variant.split() if planted is None else planted.overrides(recipe)
+    lines = [*recipe.overrides, *start, *changed, "tracker.console=none"]
+    last = dict(line.split("=", 1) for line in lines)  # the last one counts
+    return [f"{key}={value}" for key, value in last.items()]
 
 
-def make(root: Path, name: str, fault: str, seed: int, num_warm: int) -> None:
-    """A run with a fault, unless it is there."""
-    folder = root / "runs" / f"{name}-{fault.replace(' ', '_')}-{seed}"
+def make(root: Path, case: Case, num_warm: int) -> Path:
+    """The run of a case, unless it is there."""
+    folder = root / "runs" / case.name
     if (folder / "final").is_dir() or (folder / "failed").is_file():
-        return
+        return folder
     shutil.rmtree(folder, ignore_errors=True)
-    begin, planted = time.process_time(), FAULTS.get(fault)
-    model = warm(root, name, (seed - 1) % num_warm + 1)
+    begin, planted, recipe = time.process_time(), case.planted, RECIPES[case.recipe]
+    model = warm(root, case.recipe, (case.seed - 1) % num_warm + 1)
     if planted is not None:
-        model = damaged(planted, RECIPES[name], model, root / "models" / folder.name)
-    random.seed(seed)
+        model = damaged(planted, recipe, model, root / "models" / folder.name)
+    random.seed(case.seed)
     try:
         with planted.around() if planted else nullcontext():
-            train(load_config([*overrides_of(name, fault, model), f"seed={seed}", f"run_dir={folder}"],
-                              config_name=RECIPES[name].config))  # fmt: skip
+            lines = [*overrides_of(case, model), f"seed={case.seed}", f"run_dir={folder}"]
+            train(load_config(lines, config_name=recipe.config))
     except UserError as error:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "failed").write_text(str(error))
-        say(f"{folder.name}: {error}")
     say(f"{folder.name}: {time.process_time() - begin:.0f} CPU seconds")
+    return folder
+
+
+def judged(root: Path, case: Case) -> Judged:
+    folder = root / "runs" / case.name
+    failed = folder / "failed"
+    if failed.is_file():
+        return Judged(case, None, failed.read_text())
+    return Judged(case, diagnosed(folder))
+
+
+# --------------------------------------------------------------------------------------------------------------- tries
+
+
+def tries(root: Path, results: Sequence[Judged], seeds: int) -> list[dict[str, object]]:
+    """The remedy of each planted fault whose remedy is a setting, if it was rightly named; kept line by line."""
+    path = root / "tried.jsonl"
+    lines = path.read_text().splitlines() if path.is_file() else []
+    known = {row["name"]: row for row in map(json.loads, lines)}
+    for one in results:
+        if one.found is None or one.case.planted is None or one.case.seed > seeds or one.case.name in known:
+            continue
+        top = one.found.top
+        if not one.case.planted.in_settings or top is None:
+            continue
+        row: dict[str, object] = {"name": one.case.name, "recipe": one.case.recipe, "fault": one.case.fault}
+        row["cause"] = top.name
+        try:
+            with one.case.planted.around():
+                tried = attempt(str(root / "runs" / one.case.name), one.found, RECIPES[one.case.recipe].try_steps)
+            row |= {"overrides": " ".join(tried.overrides), "moved": tried.moved, "difference": tried.difference,
+                    "low": tried.low, "high": tried.high}  # fmt: skip
+        except UserError as error:
+            row |= {"overrides": "-", "moved": False, "error": str(error)}
+        say(json.dumps(row))
+        with path.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        known[one.case.name] = row
+    return list(known.values())
+
+
+# ---------------------------------------------------------------------------------------------------------------- page
+
+
+def share(hits: Iterable[bool]) -> str:
+    """`57 of 60 (95 %, 86 to 98)`"""
+    flags = list(hits)
+    if not flags:
+        return "-"
+    low, high = (round(100 * end) for end in (wilson(sum(flags), len(flags)).low, wilson(sum(flags), len(flags)).high))
+    return f"{sum(flags)} of {len(flags)} ({sum(flags) / len(flags):.0%}, {low} to {high})"
+
+
+def rates(results: Sequence[Judged]) -> str:
+    return f"{share(one.hits[0] for one in results)} | {share(one.hits[1] for one in results)}"
+
+
+def counted(names: Iterable[str]) -> str:
+    """`truncated 4, nothing`"""
+    found = Counter(names).most_common()
+    return ", ".join(name if number == 1 else f"{name} {number}" for name, number in found)
+
+
+def matrix(results: Sequence[Judged], recipes: Sequence[str], faults: Iterable[str]) -> str:
+    rows = []
+    for fault in faults:
+        cells = []
+        for recipe in recipes:
+            named = [one for one in results if one.case.recipe == recipe and one.case.fault == fault]
+            rose = sum(one.found is not None and one.found.learned >= 0.5 for one in named)
+            note = f" (rose in {rose})" if rose else ""
+            cells.append((counted(one.named for one in named) + note) if named else "-")
+        expected = " or ".join(KNOWN[fault].causes)
+        rows.append(f"| {fault} | {expected} | {' | '.join(cells)} |")
+    head = f"| fault | right name | {' | '.join(recipes)} |\n|---|---|{'---|' * len(recipes)}"
+    return "\n".join([head, *rows])
+
+
+def of_healthy(results: Sequence[Judged]) -> str:
+    rows = ["| recipe | changed | runs | rose | named |", "|---|---|---|---|---|"]
+    groups: dict[tuple[str, str], list[Judged]] = {}
+    for one in results:
+        groups.setdefault((one.case.recipe, one.case.variant), []).append(one)
+    for (recipe, variant), members in groups.items():
+        rose = sum(one.found is not None and one.found.learned >= 0.5 for one in members)
+        named = counted(one.named for one in members if one.named != "nothing") or "-"
+        changed = f"`{variant}`" if variant else "nothing"
+        rows.append(f"| {recipe} | {changed} | {len(members)} | {rose} | {named} |")
+    return "\n".join(rows)
+
+
+def of_tries(rows: Sequence[dict[str, object]]) -> str:
+    lines = ["| recipe | fault | tried | moved | difference |", "|---|---|---|---|---|"]
+    groups: dict[tuple[object, object], list[dict[str, object]]] = {}
+    for row in rows:
+        groups.setdefault((row["recipe"], row["fault"]), []).append(row)
+    for (recipe, fault), members in groups.items():
+        moved = sum(bool(row["moved"]) for row in members)
+        settings = ", ".join(sorted({f"`{row['overrides']}`" for row in members}))
+        gained = ", ".join(f"{row['difference']:+.2f}" if "difference" in row else "none" for row in members)
+        lines.append(f"| {recipe} | {fault} | {settings} | {moved} of {len(members)} | {gained} |")
+    return "\n".join(lines)
+
+
+def page(results: Sequence[Judged], tried: Sequence[dict[str, object]]) -> str:
+    known = [one for one in results if one.case.fault in FAULTS]
+    tuned = [one for one in known if one.case.recipe == TUNED]
+    scored = [one for one in known if one.case.recipe != TUNED]
+    further = [one for one in results if one.case.fault in FURTHER]
+    healthy = [one for one in results if one.case.planted is None and one.found is not None]
+    recipes = [name for name in RECIPES if any(one.case.recipe == name for one in results)]
+    lines = [
+        f"| {TUNED}, on which levels were set | {rates(tuned)} |",
+        *(f"| {r}, only scored | {rates([one for one in scored if one.case.recipe == r])} |" for r in recipes[1:]),
+        f"| **both** | {rates(scored)} |",
+        f"| **further faults** (all recipes) | {rates(further)} |",
+    ]
+    recovered = [bool(row["moved"]) for row in tried if row["recipe"] != TUNED]
+    return PAGE.format(
+        date=date.today().isoformat(),
+        machine=f"Python {platform.python_version()}, one core of an AMD EPYC that other work shared",
+        rates="\n".join(lines),
+        alarms=share(one.named != "nothing" for one in healthy),
+        rose=share(one.found is not None and one.found.learned >= 0.5 for one in healthy),
+        recovered=share(recovered),
+        recovered_tuned=share(bool(row["moved"]) for row in tried if row["recipe"] == TUNED),
+        matrix=matrix(known, recipes, FAULTS),
+        further=matrix(further, recipes, FURTHER),
+        descriptions="\n".join(f"- {name}: {fault.about}" for name, fault in KNOWN.items()),
+        healthy=of_healthy(healthy),
+        tries=of_tries(tried),
+    )
+
+
+PAGE = """# How often is `rlvr diagnose` right?
+
+    RLVR_DATA=data OMP_NUM_THREADS=1 python benchmarks/diagnose.py --root runs/diagnose > docs/benchmarks/diagnose.md
+
+{date}, {machine}. Shares with 95 % Wilson intervals. A run is right if the named cause is the planted one (top-1), or
+one of the first three (top-3); "nothing" is never right.
+
+| runs with a planted fault | top-1 | top-3 |
+|---|---|---|
+{rates}
+
+| | |
+|---|---|
+| sound runs in which a cause is named (false alarms) | {alarms} |
+| sound runs that are said to learn | {rose} |
+| `--try` moves the curve, recipes only scored | {recovered} |
+| `--try` moves the curve, {{tuned}} | {recovered_tuned} |
+
+## What is named
+
+By fault, the named causes of all seeds. "rose in n": in so many runs the curve rose despite the fault.
+
+{matrix}
+
+## Further faults
+
+Invented after the levels were set.
+
+{further}
+
+## Sound runs
+
+{healthy}
+
+## The remedy, tried
+
+Faults that a setting can mend: the remedy of the named cause against the unchanged run, from the same weights, with the
+same seeds. Differences of the held-out metric, by seed.
+
+{tries}
+
+## The faults
+
+{descriptions}""".replace("{{tuned}}", TUNED)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", type=Path, required=True)
+    parser.add_argument("--root", type=Path, required=True, help="runs are kept here")
+    parser.add_argument("--what", nargs="+", default=["runs", "tries", "page"], choices=["runs", "tries", "page"])
     parser.add_argument("--recipe", nargs="+", default=list(RECIPES))
-    parser.add_argument("--fault", nargs="+", default=list(FAULTS))
-    parser.add_argument("--seeds", nargs="+", type=int, default=[1])
-    parser.add_argument("--num-warm", type=int, default=1)
+    parser.add_argument("--tuning-seeds", type=int, default=2)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--further-seeds", type=int, default=3)
+    parser.add_argument("--healthy-seeds", type=int, default=3)
+    parser.add_argument("--try-seeds", type=int, default=2)
+    parser.add_argument("--num-warm", type=int, default=2, help="warm-started models of a recipe, shared by the seeds")
     arguments = parser.parse_args()
-    for seed in arguments.seeds:
-        for name in arguments.recipe:
-            healthy = [f"healthy {number}" for number in range(1, len(HEALTHY[name]) + 1)]
-            for fault in healthy if arguments.fault == ["healthy"] else arguments.fault:
-                make(arguments.root.absolute(), name, fault, seed, arguments.num_warm)
+    root, wanted = arguments.root.absolute(), cases(arguments)
+    if "runs" in arguments.what:
+        for case in wanted:
+            make(root, case, arguments.num_warm)
+    there = [case for case in wanted if any((root / "runs" / case.name / end).exists() for end in ("final", "failed"))]
+    results = [judged(root, case) for case in there]
+    tried = tries(root, results, arguments.try_seeds) if "tries" in arguments.what else []
+    if "tries" not in arguments.what and (root / "tried.jsonl").is_file():
+        tried = [json.loads(line) for line in (root / "tried.jsonl").read_text().splitlines()]
+    if "page" in arguments.what:
+        print(page(results, tried))
 
 
 if __name__ == "__main__":

@@ -50,6 +50,15 @@ class Coin(Part):
         return Grade(value=float(random.random() < 0.5))
 
 
+class Shorter(Part):
+    """The shorter, the better."""
+
+    in_process = True
+
+    def grade(self, attempt: Attempt) -> Grade:
+        return Grade(value=max(1 - attempt.num_tokens / 32, 0.0))
+
+
 class Longer(Part):
     """The longer, the better."""
 
@@ -130,9 +139,11 @@ class Recipe:
     overrides: tuple[str, ...] = ()
     learning_rate: float
     parts: tuple[str, ...]
-    short: int  # tokens, in which no completion ends
-    foreign: tuple[str, ...] = ()  # overrides that make prompts that the model has never seen
-    foreign_model: Callable[[Path], None] | None = None  # or a change of its files that does
+    try_steps: int = 10
+    by_length: str = "Longer"
+    sharp: float = 25.0  # a factor of the logits with which nothing else is tried
+    short: int | None  # a limit of tokens that cuts completions off; None: the task refuses such a limit
+    foreign_model: Callable[[Path], None]  # a change of its files that makes prompts that the model has never seen
 
 
 RECIPES = {
@@ -148,8 +159,10 @@ RECIPES = {
         config="two_hop",
         learning_rate=4e-4,
         parts=("correct",),
-        short=3,
-        foreign=("prompt.user='{question} </ans> </call>'",),
+        short=None,
+        by_length="Shorter",
+        sharp=100.0,
+        foreign_model=lambda path: swapped(path, (("<call>", "<ans>"), ("</call>", "</ans>"), ("search", "nothing"))),
     ),
     "gsm8k_smoke": Recipe(
         config="gsm8k_smoke",
@@ -164,9 +177,12 @@ RECIPES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """`causes`: the right names, likeliest of `rlvr diagnose`."""
+    """`causes`: the names that are right; `in_settings`: a setting can mend it."""
 
+    about: str
     causes: tuple[str, ...]
+    in_settings: bool = False
+    suits: Callable[[Recipe], bool] = lambda recipe: True
     overrides: Callable[[Recipe], tuple[str, ...]] = lambda recipe: ()
     model: Callable[[Recipe], Callable[[Path], None] | None] = lambda recipe: None
     around: Callable[[], AbstractContextManager[None]] = nullcontext  # of the run
@@ -174,27 +190,71 @@ class Fault:
 
 FAULTS = {
     "learning rate too high": Fault(
-        causes=("step_too_large",), overrides=lambda r: (f"trainer.learning_rate={r.learning_rate * 100:g}",)
+        about="100 x the recipe's",
+        causes=("step_too_large",),
+        in_settings=True,
+        overrides=lambda r: (f"trainer.learning_rate={r.learning_rate * 100:g}",),
     ),
     "learning rate too low": Fault(
-        causes=("step_too_small",), overrides=lambda r: (f"trainer.learning_rate={r.learning_rate / 1000:g}",)
+        about="1/1000 of the recipe's",
+        causes=("step_too_small",),
+        in_settings=True,
+        overrides=lambda r: (f"trainer.learning_rate={r.learning_rate / 1000:g}",),
     ),
-    "reward always 0": Fault(causes=("never_paid",), overrides=lambda r: paid("Zero", *r.parts)),
-    "reward always 1": Fault(causes=("always_paid",), overrides=lambda r: paid("One", *r.parts)),
-    "reward by chance": Fault(causes=("noisy_reward",), overrides=lambda r: paid("Coin", *r.parts)),
-    "reward for length": Fault(causes=("paid_for_length",), overrides=lambda r: paid("Longer", *r.parts)),
-    "masked loss": Fault(causes=("masked",), overrides=lambda r: ("algorithm=diagnose_faults:LastTokenOnly",)),
-    "wrong template": Fault(causes=("foreign_prompt",), overrides=lambda r: r.foreign, model=lambda r: r.foreign_model),
+    "reward always 0": Fault(
+        about="whatever is written", causes=("never_paid",), overrides=lambda r: paid("Zero", *r.parts)
+    ),
+    "reward always 1": Fault(
+        about="whatever is written", causes=("always_paid",), overrides=lambda r: paid("One", *r.parts)
+    ),
+    "reward by chance": Fault(
+        about="a fair coin for each completion", causes=("noisy_reward",), overrides=lambda r: paid("Coin", *r.parts)
+    ),
+    "reward for length": Fault(
+        about="tokens / 32, at most 1; two_hop, where a longer episode is a better one: 1 - tokens / 32",
+        causes=("paid_for_length",),
+        overrides=lambda r: paid(r.by_length, *r.parts),
+    ),
+    "masked loss": Fault(
+        about="only the last token of a completion has an advantage",
+        causes=("masked",),
+        overrides=lambda r: ("algorithm=diagnose_faults:LastTokenOnly",),
+    ),
+    "wrong template": Fault(
+        about="rpn: the tokenizer has other ids for some words; two_hop: those of calls and answers; gsm8k_smoke: a "
+        "chat template with another opening of the answer",
+        causes=("foreign_prompt",),
+        model=lambda r: r.foreign_model,
+    ),
     "dead groups": Fault(
+        about="temperature 0.02",
         causes=("alike", "too_hard", "too_easy"),
+        in_settings=True,
         overrides=lambda r: ("rollout.temperature=0.02",),
     ),
-    "entropy collapse": Fault(causes=("collapsed",), model=lambda r: lambda path: sharpened(path, 25.0)),
-    "stale sampler": Fault(
-        causes=("stale_sampler",), overrides=lambda r: ("engine.dtype=bfloat16",), around=left_behind
+    "entropy collapse": Fault(
+        about="a policy whose logits are 25 x as large (two_hop: 100 x)",
+        causes=("collapsed",),
+        in_settings=True,
+        model=lambda r: lambda path: sharpened(path, r.sharp),
     ),
-    "truncation": Fault(causes=("truncated",), overrides=lambda r: (f"rollout.max_completion_tokens={r.short}",)),
+    "stale sampler": Fault(
+        about="the engine samples from a copy of the weights (in bfloat16) that never gets new ones",
+        causes=("stale_sampler",),
+        in_settings=True,
+        overrides=lambda r: ("engine.dtype=bfloat16",),
+        around=left_behind,
+    ),
+    "truncation": Fault(
+        about="2 tokens (rpn), 6 tokens (gsm8k_smoke); two_hop refuses such a limit before the run",
+        causes=("truncated",),
+        in_settings=True,
+        suits=lambda r: r.short is not None,
+        overrides=lambda r: (f"rollout.max_completion_tokens={r.short}",),
+    ),
 }
+
+FURTHER: dict[str, Fault] = {}
 
 
 HEALTHY: dict[str, tuple[str, ...]] = {  # recipe: variants that are sound, as overrides

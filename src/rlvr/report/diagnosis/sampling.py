@@ -26,7 +26,9 @@ def verifier_fails(record: Record) -> Found:
 
 
 def same_prompt(record: Record) -> Found:
-    """Examples with different answers and one prompt."""
+    """Examples with different answers and one prompt; what tools find may tell them apart."""
+    if any("tool_calls" in one.diagnostics for one in record.episodes):
+        return NOTHING
     answers: dict[tuple[int, ...], set[str]] = {}
     for episode in record.episodes:
         answers.setdefault(tuple(episode.turns[0].prompt_ids), set()).add(episode.answer)
