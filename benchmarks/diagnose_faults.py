@@ -223,7 +223,7 @@ FAULTS = {
     "wrong template": Fault(
         about="rpn: the tokenizer has other ids for some words; two_hop: those of calls and answers; gsm8k_smoke: a "
         "chat template with another opening of the answer",
-        causes=("foreign_prompt",),
+        causes=("foreign_prompt", "tools_fail"),
         model=lambda r: r.foreign_model,
     ),
     "dead groups": Fault(

@@ -8,7 +8,7 @@ from shlex import quote
 
 from rlvr.errors import UserError
 from rlvr.report.diagnosis.causes import CHAIN
-from rlvr.report.diagnosis.judge import Cause, Diagnosis, about_the_curve, judged, risen
+from rlvr.report.diagnosis.judge import Cause, Diagnosis, about_the_curve, judged, rise_of_metric, rise_of_reward
 from rlvr.report.diagnosis.record import Evaluation, Record, read_record
 from rlvr.tracking.checks import Check
 
@@ -30,10 +30,12 @@ def of_record(record: Record, notes: list[str] | None = None) -> Diagnosis:
             f"{record.history.folder} has made {made} of the {MIN_STEPS} steps or more that a curve needs: go on, "
             "and ask again."
         )
+    metric, reward = rise_of_metric(record), rise_of_reward(record)
     return Diagnosis(
         run=str(record.history.folder),
         steps=len(record.updates),
-        learned=round(max(risen(record)), 3),
+        learned=round(reward if metric is None else metric, 3),
+        rewarded=round(reward, 3),
         curve=about_the_curve(record),
         causes=judged(record, CHAIN),
         notes=notes or [],

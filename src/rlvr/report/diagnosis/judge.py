@@ -47,11 +47,13 @@ class Cause:
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis:
-    """`causes`, the likeliest first. `learned`: from 0, flat, to 1, it rises by more than chance."""
+    """`causes`, the likeliest first. `learned`: from 0, flat, to 1, the held-out metric rises by more than chance
+    (without two evaluations: the reward); `rewarded`: the same of the reward."""
 
     run: str
     steps: int
     learned: float
+    rewarded: float
     curve: str  # a sentence about it
     causes: Sequence[Cause]
     notes: Sequence[str] = field(default_factory=list)
@@ -67,6 +69,8 @@ class Diagnosis:
             return self.top.says
         if self.learned >= 0.5:
             return "It learns; nothing looks wrong."
+        if self.rewarded >= 0.5:
+            return "The reward rises, the held-out metric not by more than chance; nothing else stands out."
         return "I do not know why this curve is flat: nothing that is recorded stands out."
 
 
@@ -86,12 +90,11 @@ def weight(cause: str, level: str, value: float | None) -> float:
 
 def judged(record: Record, judges: Mapping[str, Judge]) -> list[Cause]:
     """Every cause that something speaks for, the likeliest first; ties in the order of the chain."""
-    of_metric, of_reward = risen(record)
+    of_metric, of_reward = rise_of_metric(record) or 0.0, rise_of_reward(record)
     passed, found = 1.0, list[Cause]()
     for name, judge in judges.items():
         told, about = judge(record), TABLE[name]
-        blames_reward = name in ("paid_for_length", "other_reward")  # whose own rise proves nothing
-        flat = 1 - (of_metric if blames_reward else max(of_metric, of_reward))
+        flat = 1 - (of_metric if about.get("of_reward") else max(of_metric, of_reward))
         score = told.strength * passed * flat
         passed *= 1 - told.strength
         if score >= LISTED:
@@ -109,18 +112,27 @@ def judged(record: Record, judges: Mapping[str, Judge]) -> list[Cause]:
     return sorted(found, key=lambda one: -one.score)
 
 
-def risen(record: Record) -> tuple[float, float]:
-    """Whether the held-out metric and the reward rise, each from 0 to 1: by more than chance, and by a part of what
-    there was to gain."""
-    metric = reward = 0.0
-    if (errors := rise_of_metric(record)) is not None:
-        first, last = record.evaluations[0].value, record.evaluations[-1].value
-        metric = _certain(errors) * _share(last - first, 1 - first)
-    if (errors := rise_of_reward(record)) is not None:
-        first, last = (fmean(values) for values in _thirds(record))
-        best = max((one.reward or 0.0 for one in record.episodes), default=last)
-        reward = _certain(errors) * _share(last - first, best - first)
-    return metric, reward
+def rise_of_metric(record: Record) -> float | None:
+    """Whether the held-out metric rises, from 0 to 1: by more than chance, and by a part of what there was to gain;
+    None with fewer than two evaluations."""
+    if len(record.evaluations) < 2:
+        return None
+    first, last = record.evaluations[0], record.evaluations[-1]
+    gained = last.value - first.value
+    return _certain(gained / math.hypot(first.error, last.error)) * _share(gained, 1 - first.value)
+
+
+def rise_of_reward(record: Record) -> float:
+    """The same of the reward, from the first third of the steps to the last; 0 below 6 steps."""
+    values = [row["reward/mean"] for row in record.updates if math.isfinite(row["reward/mean"])]
+    third = len(values) // 3
+    if third < 2:
+        return 0.0
+    first, last = values[:third], values[-third:]
+    spread = max(math.sqrt((stdev(first) ** 2 + stdev(last) ** 2) / third), 1e-3)
+    gained = fmean(last) - fmean(first)
+    best = max((one.reward or 0.0 for one in record.episodes), default=fmean(last))
+    return _certain(gained / spread) * _share(gained, best - fmean(first))
 
 
 def _certain(errors: float) -> float:
@@ -131,30 +143,6 @@ def _certain(errors: float) -> float:
 def _share(gained: float, possible: float) -> float:
     """1 from a third of what was possible on."""
     return min(1.0, max(0.0, 3 * gained / possible)) if possible > 0 else 1.0
-
-
-def rise_of_metric(record: Record) -> float | None:
-    """Last evaluation minus the first, in standard errors; None with fewer than two."""
-    if len(record.evaluations) < 2:
-        return None
-    first, last = record.evaluations[0], record.evaluations[-1]
-    return (last.value - first.value) / math.hypot(first.error, last.error)
-
-
-def rise_of_reward(record: Record) -> float | None:
-    """Mean reward of the last third of the steps minus that of the first, in standard errors; None below 6 steps."""
-    first, last = _thirds(record)
-    if len(first) < 2:
-        return None
-    spread = max(math.sqrt((stdev(first) ** 2 + stdev(last) ** 2) / len(first)), 1e-3)
-    return (fmean(last) - fmean(first)) / spread
-
-
-def _thirds(record: Record) -> tuple[list[float], list[float]]:
-    """Rewards of the first and of the last third of the steps."""
-    values = [row["reward/mean"] for row in record.updates if math.isfinite(row["reward/mean"])]
-    third = len(values) // 3
-    return values[:third], values[len(values) - third :]
 
 
 def about_the_curve(record: Record) -> str:

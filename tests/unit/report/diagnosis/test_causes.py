@@ -127,9 +127,15 @@ def test_a_run_that_learns_is_silent_whatever_else_it_shows(name: str) -> None:
 def test_a_reward_that_rises_does_not_excuse_what_it_is_for() -> None:
     rising = {"reward/mean": [0.1 * step for step in range(10)]}
     found = of_record(record(rising, episodes=groups(by_length)))
-    assert found.learned == 1.0
+    assert (found.learned, found.rewarded) == (0.0, 1.0)
     assert found.top is not None
     assert found.top.name == "paid_for_length"
+
+
+def test_a_reward_that_rises_alone_is_said() -> None:
+    found = of_record(record({"reward/mean": [0.1 * step for step in range(10)]}))
+    assert found.top is None
+    assert found.verdict.startswith("The reward rises, the held-out metric not")
 
 
 def test_words_and_levels_of_each_cause_are_in_the_table() -> None:
