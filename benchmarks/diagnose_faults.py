@@ -170,6 +170,7 @@ RECIPES = {
         learning_rate=5e-4,
         parts=("format",),
         short=6,
+        sharp=100.0,
         foreign_model=lambda path: templated(path, "\\nassistant: ok"),
     ),
 }  # fmt: skip
@@ -233,7 +234,7 @@ FAULTS = {
         overrides=lambda r: ("rollout.temperature=0.02",),
     ),
     "entropy collapse": Fault(
-        about="a policy whose logits are 25 x as large (two_hop: 100 x)",
+        about="a policy whose logits are 25 x as large (rpn), 100 x (the others)",
         causes=("collapsed",),
         in_settings=True,
         model=lambda r: lambda path: sharpened(path, r.sharp),

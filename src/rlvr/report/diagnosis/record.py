@@ -1,6 +1,8 @@
 """What a run recorded, as numbers that causes are judged by: metrics, evaluations, sampled episodes, weights."""
 
+import json
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -163,13 +165,10 @@ class Record:
 
     @cached_property
     def end_ids(self) -> set[int]:
-        """Tokens that end some completion: the last ones of those that ended by themselves."""
-        return {
-            turn.completion_ids[-1]
-            for one in self.episodes
-            for turn in one.turns
-            if turn.stop_reason == "stop" and turn.completion_ids
-        }
+        """Tokens that end completions: the last ones of those that ended by themselves, and by their names others."""
+        turns = [turn for one in self.episodes for turn in one.turns]
+        last = {turn.completion_ids[-1] for turn in turns if turn.stop_reason == "stop" and turn.completion_ids}
+        return last | end_tokens(self.history)
 
     @cached_property
     def agreement(self) -> "Agreement":
@@ -184,6 +183,7 @@ class Record:
 class Agreement:
     """How the reward goes with what the metric calls right, over pairs of completions of one question."""
 
+    mixed: int  # groups with right and wrong ones
     unlike: int  # pairs of a right and a wrong one
     paid_right: int  # of them: the right one earned more
     paid_equal: int  # of them: both earned the same
@@ -194,7 +194,7 @@ class Agreement:
 
     @classmethod
     def of(cls, record: Record) -> "Agreement":
-        counts = Counter[str]()
+        counts = Counter[str](mixed=sum(len({record.right(one) for one in group}) > 1 for _, group in record.groups))
         for one, other in record.pairs():
             earned = (one.reward or 0.0) - (other.reward or 0.0)
             differs, ranks = earned != 0, record.right(one) - record.right(other)
@@ -216,8 +216,9 @@ class Agreement:
         return (self.paid_right + self.paid_equal / 2) / self.unlike if self.unlike else None
 
 
-def sampled(episode: EpisodeRecord) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(turn.completion_ids) for turn in episode.turns)
+def sampled(episode: EpisodeRecord) -> tuple[int, ...]:
+    """All sampled tokens, turn by turn."""
+    return tuple(token for turn in episode.turns for token in turn.completion_ids)
 
 
 def length(episode: EpisodeRecord) -> int:
@@ -232,6 +233,21 @@ def contains(text: str, answer: str) -> bool:
     """Whether the words of the answer stand in the text, in a row."""
     inside, wanted = words(text), words(answer)
     return any(inside[start : start + len(wanted)] == wanted for start in range(len(inside) - len(wanted) + 1))
+
+
+ENDS = re.compile(r"<\|?(/s|eos|eoe|eot|eot_id|im_end|end|endoftext|end_of_text|end_of_turn)\|?>", re.IGNORECASE)
+
+
+def end_tokens(history: History) -> set[int]:
+    """Tokens of the run's tokenizer that are called an end, such as `<eos>` and `<|im_end|>`."""
+    named = history.setting("model.name_or_path")
+    folders = [history.folder / "final", history.folder / "warm_start", *([Path(named)] if named else [])]
+    path = next((path for one in folders if (path := one / "tokenizer.json").is_file()), None)
+    try:
+        known = json.loads(path.read_text(encoding="utf-8"))["added_tokens"] if path else []
+        return {int(one["id"]) for one in known if ENDS.fullmatch(one["content"])}
+    except (OSError, ValueError, KeyError, TypeError):
+        return set()
 
 
 def mean_of(rows: Sequence[Metrics], name: str) -> float | None:

@@ -1,11 +1,16 @@
 """What the reward is for, beside what the metric calls right."""
 
+import math
 from statistics import correlation, fmean
+
+import numpy as np
 
 from rlvr.report.diagnosis.evidence import NOTHING, about_dead_groups, about_the_metric, quotes, starved
 from rlvr.report.diagnosis.judge import Found, weight
-from rlvr.report.diagnosis.record import Record, length, sampled
+from rlvr.report.diagnosis.record import Record, length, sampled, words
 from rlvr.tracking.rollouts import EpisodeRecord
+
+MIN_EPISODES = 32  # fewer explain themselves
 
 
 def never_paid(record: Record) -> Found:
@@ -87,28 +92,58 @@ def paid_for_length(record: Record) -> Found:
 
 
 def noisy_reward(record: Record) -> Found:
-    """Equal completions are paid differently, or which of two is right says nothing about which earns more."""
+    """Equal completions are paid differently, or nothing about a completion says what it earns."""
     found = record.agreement
     share = found.same_apart / found.same if found.same else None
-    twice = weight("noisy_reward", "same_apart", share) * weight("noisy_reward", "pairs", found.same_apart * 3)
-    random, auc = 0.0, found.auc
-    if auc is not None and found.alike:
-        by_chance = weight("noisy_reward", "auc", abs(auc - 0.5))
-        varied = min(1.0, 4 * found.paid_apart / found.alike)
-        random = by_chance * varied * weight("noisy_reward", "pairs", found.unlike) * 0.5
+    twice = weight("noisy_reward", "same_apart", share) * weight("noisy_reward", "pairs", found.same_apart)
+    explained = _explained(record)
+    varied = weight("noisy_reward", "varied", found.paid_apart / found.alike if found.alike else None)
+    random = 0.8 * varied * weight("noisy_reward", "explained", explained) * _undecided(record)
     evidence = [f"{found.same_apart} of {found.same} pairs of one and the same completion were paid differently"]
     for one, other in record.pairs():
         if sampled(one) == sampled(other) and one.reward != other.reward:
             evidence += quotes(record, [one, other])
             break
-    if auc is not None:
-        evidence.append(f"of a right and a wrong completion the right one earns more in {auc:.0%} of {found.unlike}")
+    if explained is not None:
+        evidence.append(
+            f"length, end, turns, answer and being right explain {explained:.0%} of what rewards differ by in a group"
+        )
     return Found(strength=1 - (1 - twice) * (1 - random), evidence=evidence)
+
+
+def _undecided(record: Record) -> float:
+    """Whether being right may say nothing about the reward: 1 if it is not known to."""
+    found = record.agreement
+    if found.auc is None:
+        return 1.0
+    return weight("noisy_reward", "auc", abs(found.auc - 0.5) * 2 * math.sqrt(found.mixed))
+
+
+def _explained(record: Record) -> float | None:
+    """Share of the variance of rewards inside groups that simple facts explain; None without variance."""
+    rows, rewards = list[list[float]](), list[float]()
+    for _, group in record.groups:
+        facts = np.array([_facts(record, one) for one in group], dtype=float)
+        earned = np.array([one.reward for one in group], dtype=float)
+        rows += (facts - facts.mean(axis=0)).tolist()
+        rewards += (earned - earned.mean()).tolist()
+    total = float(np.square(rewards).sum())
+    if len(rewards) < MIN_EPISODES or total == 0:
+        return None
+    found, *_ = np.linalg.lstsq(np.array(rows), np.array(rewards), rcond=None)
+    return 1 - float(np.square(np.array(rewards) - np.array(rows) @ found).sum()) / total
+
+
+def _facts(record: Record, episode: EpisodeRecord) -> list[float]:
+    gold, said = words(episode.answer), words(episode.turns[-1].completion)
+    overlap = sum(word in said for word in gold) / max(len(gold), 1)
+    ends = episode.stop_reason == "length", episode.score_status == "invalid", len(episode.turns)
+    return [float(length(episode)), *map(float, ends), float(record.right(episode)), overlap]
 
 
 def other_reward(record: Record) -> Found:
     found = record.agreement
-    auc = weight("other_reward", "auc", found.auc) * weight("other_reward", "pairs", found.unlike)
+    auc = weight("other_reward", "auc", found.auc) * weight("other_reward", "mixed", found.mixed)
     said = f"of a right and a wrong completion the right one earns more in {found.auc or 0:.0%} of {found.unlike} pairs"
     return Found(
         strength=0.0 if _constant(record) is not None else auc,

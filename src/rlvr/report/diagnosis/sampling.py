@@ -54,7 +54,7 @@ def never_ends(record: Record) -> Found:
     cut = [turn for one in record.episodes for turn in one.turns[-1:] if turn.stop_reason == "length"]
     if len(cut) < 8:
         return NOTHING
-    inside = [turn for turn in cut if any(token in turn.completion_ids[:-1] for token in record.end_ids)]
+    inside = [turn for turn in cut if record.end_ids.intersection(turn.completion_ids[:-1])]
     share = len(inside) / len(cut)
     strength = weight("never_ends", "ended_inside", share) * _truncation(record)
     shown = f': "{inside[0].completion[:QUOTED]}"' if inside else ""
@@ -101,7 +101,7 @@ def alike(record: Record) -> Found:
     return Found(
         strength=alike_share("alike", record.first_groups, record.dead_share(record.early_rows)) * narrow,
         evidence=[
-            f"{same or 0:.0%} of the pairs in a group are the same completion; {settings}",
+            f"completions of a question share {same or 0:.0%} of their tokens from the start on; {settings}",
             about_dead_groups(record),
         ],
         overrides=[f"rollout.{key}={wanted:g}" for key, (now, wanted) in changes.items() if now != wanted],

@@ -14,7 +14,7 @@ ENOUGH_MOVED = 0.03  # change of the weights in a run that learned / their size
 def masked(record: Record) -> Found:
     teaches = 1 - (record.always("rollout/zero_advantage_share") or 0.0) if record.compares_groups else 1.0
     trained = record.always("policy/trained_token_share")
-    if trained is None or teaches < 0.1:
+    if trained is None or teaches < 0.02:
         return NOTHING
     trained *= _weighted(record)
     masks = str(record.history.setting("algorithm.truncated")) == "mask"
@@ -47,7 +47,7 @@ def no_gradient(record: Record) -> Found:
     teaches = 1 - record.dead_share(record.updates)
     norm = record.always("policy/grad_norm")
     return Found(
-        strength=weight("no_gradient", "grad_norm", norm) * float(teaches > 0.1),
+        strength=weight("no_gradient", "grad_norm", norm) * float(teaches > 0.02),
         evidence=[record.span("policy/grad_norm"), f"{teaches:.0%} of the groups have different rewards"],
     )
 
@@ -101,7 +101,7 @@ def step_too_large(record: Record) -> Found:
     by_kl = weight("step_too_large", "kl", record.always("policy/approx_kl"))
     damage = weight("step_too_large", "fall", fall)
     return Found(
-        strength=max(by_size, by_kl) * (0.5 + 0.5 * damage),
+        strength=max(by_size, by_kl) * (0.6 + 0.4 * damage),  # what cannot do anything has nothing to lose
         evidence=[
             f"peak learning rate {rate:.2g}, which is {rate / _size(record):.2g} of the size of a weight",
             f"the weights changed by {_moved(record):.0%} in {len(record.updates)} steps",
