@@ -102,7 +102,7 @@ def warm(root: Path, name: str, seed: int) -> Path:
         shutil.rmtree(folder, ignore_errors=True)
         recipe = RECIPES[name]
         overrides = [*recipe.overrides, f"seed={seed}", "trainer.max_steps=0", f"run_dir={folder}"]
-        train(load_config([*overrides, "tracker.console=none", "evaluation.every=null"], config_name=recipe.config))
+        train(load_config([*overrides, "tracker.console=none"], config_name=recipe.config))
     return folder / "warm_start"
 
 

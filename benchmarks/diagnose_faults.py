@@ -7,10 +7,11 @@ the model's files before the run.
 import json
 import random
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import safetensors.torch
@@ -18,7 +19,7 @@ import safetensors.torch
 from rlvr.algorithms.grpo import Grpo
 from rlvr.core.engine import LocalEngine
 from rlvr.rewards.base import Grade, Part
-from rlvr.types import Attempt
+from rlvr.types import Attempt, SamplingParams
 
 # ------------------------------------------------------------------------------------------------------------ rewards
 
@@ -68,6 +69,45 @@ class Longer(Part):
         return Grade(value=min(attempt.num_tokens / 32, 1.0))
 
 
+class Word(Part):
+    """Any completion with a certain character is right."""
+
+    in_process = True
+
+    def grade(self, attempt: Attempt) -> Grade:
+        return Grade(value=float("1" in "".join(turn.text for turn in attempt.turns)))
+
+
+def is_right(attempt: Attempt) -> bool:
+    """Whether the answer ends the completion, or, where a format is learned, whether it is there."""
+    said = attempt.text.replace("</ans>", "").replace("<eoe>", "").split()
+    return "<SOLUTION>" in attempt.text or said[-1:] == [attempt.example.answer]
+
+
+class Delayed(Part):
+    """Each completion gets what the one before it has earned."""
+
+    in_process = True
+
+    def grade(self, attempt: Attempt) -> Grade:
+        earned, last[0] = last[0], float(is_right(attempt))
+        return Grade(value=earned)
+
+
+last = [0.0]
+
+
+class Fails(Part):
+    """The verifier raises on what is right."""
+
+    in_process = True
+
+    def grade(self, attempt: Attempt) -> Grade:
+        if is_right(attempt):
+            raise RuntimeError("cannot compare")
+        return Grade(value=0.0)
+
+
 def paid(part: str, *own: str) -> tuple[str, ...]:
     """The recipe's own parts are only reported, and this one is trained on."""
     weights = (f"reward.parts.{name}.weight=0" for name in own)
@@ -100,6 +140,20 @@ def swapped(model: Path, pairs: tuple[tuple[str, str], ...]) -> None:
     path.write_text(json.dumps(text))
 
 
+def ended_by(model: Path, token: int, text: str) -> None:
+    """Another token is said to end completions."""
+    for name in ("config.json", "generation_config.json"):
+        known = json.loads((model / name).read_text())
+        (model / name).write_text(json.dumps(known | {"eos_token_id": token}))
+    known = json.loads((model / "tokenizer_config.json").read_text())
+    (model / "tokenizer_config.json").write_text(json.dumps(known | {"eos_token": text}))
+
+
+def without_question(model: Path) -> None:
+    """A chat template that forgets the messages."""
+    (model / "chat_template.jinja").write_text("{% for m in messages %}Answer this:\n{% endfor %}")
+
+
 def templated(model: Path, ending: str) -> None:
     """A chat template that ends prompts in a way that the model has never seen."""
     template = "{% for m in messages %}{{ m['content'] }}{% endfor %}{% if add_generation_prompt %}" + ending
@@ -126,6 +180,26 @@ def left_behind() -> Iterator[None]:
 
     with patch.object(LocalEngine, "load_weights", load_weights):
         yield
+
+
+@contextmanager
+def sampling_changed(change: Callable[[tuple[int, ...], SamplingParams], SamplingParams]) -> Iterator[None]:
+    """The engine samples in another way than it was told."""
+    generate = LocalEngine.generate
+
+    def changed(engine: LocalEngine, prompt_ids: Sequence[int], sampling: SamplingParams, **more: Any) -> Any:
+        return generate(engine, prompt_ids, change(tuple(prompt_ids), sampling), **more)
+
+    with patch.object(LocalEngine, "generate", changed):
+        yield
+
+
+def same_seeds() -> AbstractContextManager[None]:
+    return sampling_changed(lambda ids, sampling: replace(sampling, seed=hash(ids) % 2**31))
+
+
+def hotter() -> AbstractContextManager[None]:
+    return sampling_changed(lambda ids, sampling: replace(sampling, temperature=sampling.temperature * 2.5))
 
 
 # ------------------------------------------------------------------------------------------------------------- faults
@@ -255,7 +329,56 @@ FAULTS = {
     ),
 }
 
-FURTHER: dict[str, Fault] = {}
+FURTHER = {
+    "another stop token": Fault(
+        about="the model's files name the padding token as the end",
+        causes=("never_ends",),
+        suits=lambda r: r.config == "gsm8k_smoke",
+        model=lambda r: lambda path: ended_by(path, 0, "<pad>"),
+    ),
+    "no question": Fault(
+        about="a chat template that forgets the messages",
+        causes=("same_prompt",),
+        suits=lambda r: r.config == "gsm8k_smoke",
+        model=lambda r: without_question,
+    ),
+    "paid for a word": Fault(
+        about="every completion with a 1 in it is right",
+        causes=("other_reward",),
+        overrides=lambda r: paid("Word", *r.parts),
+    ),
+    "reward of the neighbor": Fault(
+        about="each completion gets what the one before it has earned",
+        causes=("noisy_reward", "other_reward"),
+        overrides=lambda r: paid("Delayed", *r.parts),
+    ),
+    "verifier fails on what is right": Fault(
+        about="it raises; such episodes are left out, and the others earn 0",
+        causes=("verifier_fails",),
+        overrides=lambda r: (*paid("Fails", *r.parts), "reward.max_error_share=1"),
+    ),
+    "clipped to nothing": Fault(
+        about="trainer.max_grad_norm=1e-9, far below Adam's epsilon",
+        causes=("step_too_small", "no_gradient"),
+        overrides=lambda r: ("trainer.max_grad_norm=1e-9",),
+    ),
+    "held by the reference": Fault(
+        about="algorithm.kl_coef=20",
+        causes=("held_back",),
+        in_settings=True,
+        overrides=lambda r: ("algorithm.kl_coef=20",),
+    ),
+    "one seed for a group": Fault(
+        about="the completions of a question are drawn with the same seed",
+        causes=("alike",),
+        around=same_seeds,
+    ),
+    "hotter sampler": Fault(
+        about="the engine samples at 2.5 x the temperature",
+        causes=("stale_sampler",),
+        around=hotter,
+    ),
+}
 
 
 HEALTHY: dict[str, tuple[str, ...]] = {  # recipe: variants that are sound, as overrides
