@@ -49,7 +49,7 @@ def test_a_flat_run_is_explained_and_its_remedy_tried_beside_it(flat: Path, cli:
     for name in ("unchanged", "remedy"):
         assert [row["step"] for row in metrics(flat.with_name("flat.try") / name)] == [0, 1, 2, 3]
     assert contents(flat) == before
-    assert cli.ok("diagnose", flat).out.splitlines()[1].startswith("Sampling leaves no choice")
+    assert cli.ok("diagnose", flat).out.splitlines()[2].startswith("1. alike, 100%: Sampling leaves no choice")
 
 
 def test_its_report_has_a_tab(flat: Path, tmp_path: Path) -> None:

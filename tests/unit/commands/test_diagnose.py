@@ -32,10 +32,16 @@ def cut_off(tmp_path: Path) -> Path:
 def test_the_curve_the_verdict_and_each_cause(cut_off: Path) -> None:
     lines = list(told(diagnosed(cut_off)))
     assert lines[0] == f"{cut_off}: 8 steps; reward 0.500 in step 1 -> 0.500"
-    assert lines[1] == "Completions are cut off before they can end."
-    assert lines[3] == "1. truncated, 100%: Completions are cut off before they can end."
-    assert lines[4].startswith("   seen: rollout/truncated_share: 0.9 in step 1, 0.9 in step 8")
+    assert lines[2] == "1. truncated, 100%: Completions are cut off before they can end."
+    assert lines[3].startswith("   seen: rollout/truncated_share: 0.9 in step 1, 0.9 in step 8")
     assert lines[-1] == "   do:   Raise rollout.max_completion_tokens."
+
+
+def test_no_cause_is_said_and_what_little_speaks_for_one(tmp_path: Path) -> None:
+    lines = list(told(diagnosed(a_run(tmp_path / "flat", 8, **{"rollout/truncated_share": 0.14}))))
+    assert lines[1].startswith("I do not know why this curve is flat")
+    assert lines[2:5] == ["A little speaks for:", "", "1. truncated, 13%: Completions are cut off before they can end."]
+    assert list(told(diagnosed(a_run(tmp_path / "other", 8))))[2:] == []
 
 
 def test_json_has_everything(cut_off: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ from rlvr.progress import is_terminal, progress, wrapped
 
 if TYPE_CHECKING:
     from rlvr.commands.diagnose.attempt import Attempt
-    from rlvr.report.diagnosis import Cause, Diagnosis
+    from rlvr.report.diagnosis import Diagnosis
 
 HELP = "say why a curve is flat"
 DESCRIPTION = """Name the likeliest causes of a flat curve, from what a run folder records: each with a score, evidence
@@ -71,21 +71,19 @@ def run(args: argparse.Namespace) -> int:
 
 
 def told(found: Diagnosis) -> Iterator[str]:
-    """The curve, the verdict, then each cause with evidence and remedy."""
+    """The curve, then each cause with evidence and remedy, or that there is none to name."""
     yield f"{found.run}: {found.steps} steps; {found.curve}"
-    yield found.verdict
+    if found.top is None:
+        yield found.verdict
+        if found.causes:
+            yield "A little speaks for:"
     for place, cause in enumerate(found.causes, start=1):
         yield ""
-        yield from _told_cause(place, cause)
-
-
-def _told_cause(place: int, cause: Cause) -> Iterator[str]:
-    yield f"{place}. {cause.name}, {cause.score:.0%}: {cause.says}"
-    for line in cause.evidence:
-        yield f"   seen: {line}"
-    yield f"   do:   {cause.remedy}"
-    if cause.overrides:
-        yield f"   set:  {' '.join(cause.overrides)}"
+        yield f"{place}. {cause.name}, {cause.score:.0%}: {cause.says}"
+        yield from (f"   seen: {line}" for line in cause.evidence)
+        yield f"   do:   {cause.remedy}"
+        if cause.overrides:
+            yield f"   set:  {' '.join(cause.overrides)}"
 
 
 def told_attempt(tried: Attempt) -> Iterator[str]:

@@ -95,22 +95,30 @@ def _fall(record: Record) -> float:
 
 
 def step_too_large(record: Record) -> Found:
-    """Steps beyond what weights stand, or beyond what the clip allows, with damage."""
-    rate, fall = _rate(record), _fall(record)
+    """Steps beyond what weights stand or the clip allows, or after which answers have lost their form."""
+    rate, fall, ruined = _rate(record), _fall(record), _ruined(record)
     by_size = weight("step_too_large", "step", rate / _size(record))
     by_kl = weight("step_too_large", "kl", record.always("policy/approx_kl"))
     damage = weight("step_too_large", "fall", fall)
+    by_ruin = weight("step_too_large", "ruined", ruined) * damage
     return Found(
-        strength=max(by_size, by_kl) * (0.6 + 0.4 * damage),  # what cannot do anything has nothing to lose
+        strength=max(max(by_size, by_kl) * (0.6 + 0.4 * damage), by_ruin),  # what is at 0 has nothing to lose
         evidence=[
             f"peak learning rate {rate:.2g}, which is {rate / _size(record):.2g} of the size of a weight",
             f"the weights changed by {_moved(record):.0%} in {len(record.updates)} steps",
             *([record.span("policy/approx_kl")] if by_kl else []),
             *([f"metric or reward fell by {fall:.1f} standard errors"] if damage else []),
+            *([f"{ruined:.0%} more completions cannot be read, or do not end, than at first"] if by_ruin else []),
             record.span("policy/entropy"),
         ],
         overrides=[f"trainer.learning_rate={_rounded(min(rate / 3, TYPICAL_STEP * _size(record)))}"],
     )
+
+
+def _ruined(record: Record) -> float:
+    """By how much the share of completions rose that are cut off, or cannot be read."""
+    names = "rollout/truncated_share", "rollout/invalid_share"
+    return max((record.late(name) or 0.0) - (record.early(name) or 0.0) for name in names)
 
 
 def collapses(record: Record) -> Found:

@@ -19,14 +19,16 @@ class Weights:
 
 
 def read_weights(folder: Path, history: History) -> Weights | None:
-    """None without readable weights: adapters, sharded files, or types that NumPy lacks."""
+    """None without readable weights: adapters, sharded or damaged files, or types that NumPy lacks."""
+    from safetensors import SafetensorError
+
     named = history.setting("model.name_or_path")
     first = [folder / "warm_start", *([Path(named)] if isinstance(named, str) else [])]
     last = [folder / "final", *sorted(folder.glob("checkpoints/step_*/model"), reverse=True)]
     begin, end = _file(first), _file(last)
     try:
         return None if begin is None else _compare(begin, end)
-    except (OSError, ValueError, TypeError, KeyError):
+    except (SafetensorError, OSError, ValueError, TypeError, KeyError):
         return None
 
 

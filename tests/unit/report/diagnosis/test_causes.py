@@ -1,8 +1,10 @@
 """Each cause: a made run that only it explains."""
 
+import json
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -218,6 +220,25 @@ def test_without_weights_the_learning_rate_is_compared_with_a_usual_size() -> No
     low = {"policy/learning_rate": 1e-9}
     assert [one.name for one in of_record(record(low, weights=None)).causes] == ["step_too_small"]
     assert of_record(record(weights=None)).top is None
+
+
+def test_answers_that_lose_their_form_while_the_metric_falls_are_a_step_too_large_at_any_rate() -> None:
+    broken = {"rollout/invalid_share": [0.02, 0.02, *[0.9] * 8], "policy/learning_rate": 1e-5}
+    top = of_record(record(broken, accuracy=FALLEN)).top
+    assert top is not None
+    assert (top.name, list(top.overrides)) == ("step_too_large", ["trainer.learning_rate=3e-06"])
+    assert of_record(record(broken)).top is None  # the metric stands
+
+
+def test_end_tokens_are_known_by_their_names(tmp_path: Path) -> None:
+    made, tokens = (
+        record(episodes=cut(inside=9)),
+        [{"id": 9, "content": "<|im_end|>"}, {"id": 20, "content": "<end_of_x>"}],
+    )
+    (tmp_path / "final").mkdir()
+    (tmp_path / "final" / "tokenizer.json").write_text(json.dumps({"added_tokens": tokens}))
+    assert made.end_ids == {1}
+    assert Record(replace(made.history, folder=tmp_path), made.rollouts, None).end_ids == {1, 9}
 
 
 def test_ppo_without_groups_is_not_called_dead() -> None:
