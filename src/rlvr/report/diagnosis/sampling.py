@@ -17,12 +17,25 @@ from rlvr.report.diagnosis.evidence import (
 from rlvr.report.diagnosis.judge import Found, weight
 from rlvr.report.diagnosis.record import Record
 
+WHOLE = {"temperature": 1.0, "top_p": 1.0, "top_k": 0.0, "min_p": 0.0}  # sampling from the whole distribution
+MIN_RIGHT = 3  # completions
 LIVELY = 0.3  # nats per token at which a small model explores
 
 
 def verifier_fails(record: Record) -> Found:
+    """In many episodes, or just in those that are right."""
     share = record.always("rollout/error_share")
-    return Found(strength=weight("verifier_fails", "error_share", share), evidence=[record.span("rollout/error_share")])
+    right = [one for one in record.episodes if record.right(one)]
+    failed = [one for one in right if one.score_status == "error"]
+    of_right = len(failed) / len(right) if len(right) >= MIN_RIGHT else None
+    strengths = weight("verifier_fails", "error_share", share), weight("verifier_fails", "right_failed", of_right)
+    evidence = [record.span("rollout/error_share")]
+    if failed:
+        evidence.append(f"it failed on {len(failed)} of {len(right)} completions that the metric calls right")
+        evidence += [
+            f"it said: {text}" for text in sorted({str(one.diagnostics.get("error", "nothing")) for one in failed})[:2]
+        ]
+    return Found(strength=max(strengths), evidence=evidence)
 
 
 def same_prompt(record: Record) -> Found:
@@ -88,23 +101,20 @@ def _truncation(record: Record) -> float:
 
 
 def alike(record: Record) -> Found:
-    """By the settings of sampling."""
+    """By sampling: its settings, or its seeds where the policy is not as sure as its samples are alike."""
     if not record.groups:
         return NOTHING
-    temperature, top_k = record.setting("rollout.temperature", 1.0), record.setting("rollout.top_k")
-    top_p, min_p = record.setting("rollout.top_p", 1.0), record.setting("rollout.min_p")
-    cold = weight("alike", "temperature", temperature)
-    narrow = max(cold, float(top_k == 1), float(top_p < 0.2), float(min_p > 0.9))
+    now = {key: record.setting(f"rollout.{key}", usual) for key, usual in WHOLE.items()}
+    cold = weight("alike", "temperature", now["temperature"])
+    narrow = max(cold, float(now["top_k"] == 1), float(now["top_p"] < 0.2), float(now["min_p"] > 0.9))
+    unsure = 1 - weight("collapsed", "entropy", record.early("rollout/entropy") or 0.0)
     same = same_share(record.first_groups)
-    settings = f"rollout.temperature={temperature:g}, top_p={top_p:g}, top_k={top_k:g}, min_p={min_p:g}"
-    changes = {"temperature": (temperature, 1.0), "top_p": (top_p, 1.0), "top_k": (top_k, 0), "min_p": (min_p, 0)}
+    settings = ", ".join(f"{key}={value:g}" for key, value in now.items())
+    said = f"completions of a question share {same or 0:.0%} of their tokens from the start on; {settings}"
     return Found(
-        strength=alike_share("alike", record.first_groups, record.dead_share(record.early_rows)) * narrow,
-        evidence=[
-            f"completions of a question share {same or 0:.0%} of their tokens from the start on; {settings}",
-            about_dead_groups(record),
-        ],
-        overrides=[f"rollout.{key}={wanted:g}" for key, (now, wanted) in changes.items() if now != wanted],
+        strength=alike_share("alike", record.first_groups, record.dead_share(record.early_rows)) * max(narrow, unsure),
+        evidence=[said, about_dead_groups(record), record.span("rollout/entropy")],
+        overrides=[f"rollout.{key}={usual:g}" for key, usual in WHOLE.items() if now[key] != usual],
     )
 
 

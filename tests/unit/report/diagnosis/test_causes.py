@@ -230,6 +230,24 @@ def test_answers_that_lose_their_form_while_the_metric_falls_are_a_step_too_larg
     assert of_record(record(broken)).top is None  # the metric stands
 
 
+def test_a_verifier_that_fails_only_on_what_is_right_is_found() -> None:
+    failed = {"score_status": "error", "diagnostics": {"error": "ValueError: cannot compare"}}
+    few = groups(
+        lambda g, n, a: replace(episode(g, n, a, 0.0), reward=None, **failed) if a == "7" else episode(g, n, a, 0)
+    )
+    top = of_record(record({"rollout/error_share": 0.04}, episodes=few)).top
+    assert top is not None
+    assert top.name == "verifier_fails"
+    assert "it said: ValueError: cannot compare" in top.evidence
+
+
+def test_equal_completions_of_an_unsure_policy_are_blamed_on_sampling() -> None:
+    same = groups(lambda g, n, a: episode(g, n, "7" if g % 2 else "3", float(g % 2), ids=(20, 30, 1)))
+    top = of_record(record(DEAD, episodes=same)).top
+    assert top is not None
+    assert (top.name, top.in_code) == ("alike", True)
+
+
 def test_end_tokens_are_known_by_their_names(tmp_path: Path) -> None:
     made, tokens = (
         record(episodes=cut(inside=9)),
