@@ -2,8 +2,8 @@
 
     RLVR_DATA=data OMP_NUM_THREADS=1 python benchmarks/diagnose.py --root FOLDER > docs/benchmarks/diagnose.md
 
-Levels were set on the runs of `rpn` with `FAULTS`; `two_hop` and `gsm8k_smoke` were only scored, and so was `FURTHER`,
-whose faults were invented afterwards. Runs start from one warm-started model per recipe and seed and are kept in
+Levels were set on the runs of `rpn` with `FAULTS`. `FURTHER` and `SECOND` are rounds of faults that were invented
+afterwards, the second after what the first had missed was mended. Runs start from one warm-started model per recipe and seed and are kept in
 FOLDER; what is there is not made again, so a killed script goes on. `--what` makes a part: `runs`, `tries`, `page`.
 """
 
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
-from diagnose_faults import FAULTS, FURTHER, HEALTHY, RECIPES, Fault, damaged
+from diagnose_faults import FAULTS, FURTHER, HEALTHY, RECIPES, SECOND, Fault, damaged
 
 from rlvr.commands.diagnose.attempt import attempt
 from rlvr.commands.train.body import train
@@ -31,7 +31,8 @@ from rlvr.evaluation.intervals import wilson
 from rlvr.report.diagnosis import Diagnosis, diagnosed
 
 TUNED = "rpn"
-KNOWN = FAULTS | FURTHER
+UNSEEN = {"first": FURTHER, "second": SECOND}
+KNOWN = FAULTS | FURTHER | SECOND
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ def cases(arguments: argparse.Namespace) -> list[Case]:
     for recipe in arguments.recipe:
         seeds = range(1, (arguments.tuning_seeds if recipe == TUNED else arguments.seeds) + 1)
         names = [name for name, fault in FAULTS.items() if fault.suits(RECIPES[recipe])]
-        further = [name for name, fault in FURTHER.items() if fault.suits(RECIPES[recipe])]
+        further = [name for name, fault in (FURTHER | SECOND).items() if fault.suits(RECIPES[recipe])]
         sound = [f"healthy {number}" for number in range(1, len(HEALTHY[recipe]) + 1)]
         found += [Case(recipe, name, seed) for seed in seeds for name in names]
         found += [Case(recipe, name, seed) for seed in range(1, arguments.further_seeds + 1) for name in further]

@@ -19,7 +19,7 @@ import safetensors.torch
 from rlvr.algorithms.grpo import Grpo
 from rlvr.core.engine import LocalEngine
 from rlvr.rewards.base import Grade, Part
-from rlvr.types import Attempt, SamplingParams
+from rlvr.types import Attempt, SamplingParams, StopReason
 
 # ------------------------------------------------------------------------------------------------------------ rewards
 
@@ -78,6 +78,33 @@ class Word(Part):
         return Grade(value=float("1" in "".join(turn.text for turn in attempt.turns)))
 
 
+class Jitter(Part):
+    """The same for all, but for a thousandth by chance."""
+
+    in_process = True
+
+    def grade(self, attempt: Attempt) -> Grade:
+        return Grade(value=0.5 + 0.001 * random.random())
+
+
+class Ends(Part):
+    """Whatever ends by itself is right."""
+
+    in_process = True
+
+    def grade(self, attempt: Attempt) -> Grade:
+        return Grade(value=float(attempt.stop_reason is StopReason.STOP))
+
+
+class Minus(Part):
+    """A penalty for everything."""
+
+    in_process = True
+
+    def grade(self, attempt: Attempt) -> Grade:
+        return Grade(value=-1.0)
+
+
 def is_right(attempt: Attempt) -> bool:
     """Whether the answer ends the completion, or, where a format is learned, whether it is there."""
     said = attempt.text.replace("</ans>", "").replace("<eoe>", "").split()
@@ -125,6 +152,13 @@ class LastTokenOnly(Grpo):
         places = mask.long().cumsum(1)
         last = mask.bool() & (places == places.max(dim=1, keepdim=True).values)
         return replace(estimate, advantages=estimate.advantages * last)
+
+
+class NoLoss(Grpo):
+    """A loss that is multiplied by 0."""
+
+    def surrogate(self, log_ratio, logprobs, advantages, mask):
+        return super().surrogate(log_ratio, logprobs, 0 * advantages, mask)
 
 
 # ------------------------------------------------------------------------------------------------------------- models
@@ -189,6 +223,18 @@ def sampling_changed(change: Callable[[tuple[int, ...], SamplingParams], Samplin
 
     def changed(engine: LocalEngine, prompt_ids: Sequence[int], sampling: SamplingParams, **more: Any) -> Any:
         return generate(engine, prompt_ids, change(tuple(prompt_ids), sampling), **more)
+
+    with patch.object(LocalEngine, "generate", changed):
+        yield
+
+
+@contextmanager
+def prompts_cut() -> Iterator[None]:
+    """The engine forgets the first token of each prompt."""
+    generate = LocalEngine.generate
+
+    def changed(engine: LocalEngine, prompt_ids: Sequence[int], sampling: SamplingParams, **more: Any) -> Any:
+        return generate(engine, tuple(prompt_ids)[1:], sampling, **more)
 
     with patch.object(LocalEngine, "generate", changed):
         yield
@@ -377,6 +423,47 @@ FURTHER = {
         about="the engine samples at 2.5 x the temperature",
         causes=("stale_sampler",),
         around=hotter,
+    ),
+}
+
+
+SECOND = {
+    "only the likeliest token": Fault(
+        about="rollout.top_k=1", causes=("alike",), in_settings=True, overrides=lambda r: ("rollout.top_k=1",)
+    ),
+    "weights decay away": Fault(
+        about="trainer.weight_decay=100",
+        causes=("step_too_large",),
+        overrides=lambda r: ("trainer.weight_decay=100",),
+    ),
+    "reward of a half and a trifle": Fault(
+        about="0.5 plus up to 0.001 by chance, which group normalization makes as large as any other",
+        causes=("noisy_reward",),
+        overrides=lambda r: paid("Jitter", *r.parts),
+    ),
+    "paid for ending": Fault(
+        about="whatever ends by itself is right",
+        causes=("always_paid", "other_reward"),
+        overrides=lambda r: paid("Ends", *r.parts),
+    ),
+    "penalty for everything": Fault(
+        about="every reward is -1", causes=("never_paid",), overrides=lambda r: paid("Minus", *r.parts)
+    ),
+    "loss times 0": Fault(
+        about="an algorithm whose loss is multiplied by 0",
+        causes=("no_gradient", "masked"),
+        overrides=lambda r: ("algorithm=diagnose_faults:NoLoss",),
+    ),
+    "cut off and left out": Fault(
+        about="half the tokens of the fault above, and algorithm.truncated=mask",
+        causes=("truncated", "masked"),
+        suits=lambda r: r.short is not None,
+        overrides=lambda r: (f"rollout.max_completion_tokens={(r.short or 0) // 2}", "algorithm.truncated=mask"),
+    ),
+    "prompts without their beginning": Fault(
+        about="the engine samples after prompts whose first token is missing; the trainer sees it",
+        causes=("stale_sampler",),
+        around=prompts_cut,
     ),
 }
 
