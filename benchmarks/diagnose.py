@@ -3,8 +3,9 @@
     RLVR_DATA=data OMP_NUM_THREADS=1 python benchmarks/diagnose.py --root FOLDER > docs/benchmarks/diagnose.md
 
 Levels were set on the runs of `rpn` with `FAULTS`. `FURTHER` and `SECOND` are rounds of faults that were invented
-afterwards, the second after what the first had missed was mended. Runs start from one warm-started model per recipe and seed and are kept in
-FOLDER; what is there is not made again, so a killed script goes on. `--what` makes a part: `runs`, `tries`, `page`.
+afterwards, the second after what the first had missed was mended. Runs start from warm-started models of their recipe
+and are kept in FOLDER; what is there is not made again, so a killed script goes on. `--what` makes a part: `runs`,
+`tries`, `page`.
 """
 
 import argparse
@@ -31,6 +32,7 @@ from rlvr.evaluation.intervals import wilson
 from rlvr.report.diagnosis import Diagnosis, diagnosed
 
 TUNED = "rpn"
+ROSE = 0.5  # of `Diagnosis.learned`: the held-out metric rises
 UNSEEN = {"first": FURTHER, "second": SECOND}
 KNOWN = FAULTS | FURTHER | SECOND
 
@@ -190,7 +192,9 @@ def share(hits: Iterable[bool]) -> str:
 
 
 def rates(results: Sequence[Judged]) -> str:
-    return f"{share(one.hits[0] for one in results)} | {share(one.hits[1] for one in results)}"
+    flat = [one for one in results if one.found is None or one.found.learned < ROSE]
+    columns = (one.hits[0] for one in results), (one.hits[1] for one in results), (one.hits[0] for one in flat)
+    return " | ".join(map(share, columns))
 
 
 def counted(names: Iterable[str]) -> str:
@@ -205,7 +209,7 @@ def matrix(results: Sequence[Judged], recipes: Sequence[str], faults: Iterable[s
         cells = []
         for recipe in recipes:
             named = [one for one in results if one.case.recipe == recipe and one.case.fault == fault]
-            rose = sum(one.found is not None and one.found.learned >= 0.5 for one in named)
+            rose = sum(one.found is not None and one.found.learned >= ROSE for one in named)
             note = f" (rose in {rose})" if rose else ""
             cells.append((counted(one.named for one in named) + note) if named else "-")
         expected = " or ".join(KNOWN[fault].causes)
@@ -220,7 +224,7 @@ def of_healthy(results: Sequence[Judged]) -> str:
     for one in results:
         groups.setdefault((one.case.recipe, one.case.variant), []).append(one)
     for (recipe, variant), members in groups.items():
-        rose = sum(one.found is not None and one.found.learned >= 0.5 for one in members)
+        rose = sum(one.found is not None and one.found.learned >= ROSE for one in members)
         named = counted(one.named for one in members if one.named != "nothing") or "-"
         changed = f"`{variant}`" if variant else "nothing"
         rows.append(f"| {recipe} | {changed} | {len(members)} | {rose} | {named} |")
@@ -240,65 +244,84 @@ def of_tries(rows: Sequence[dict[str, object]]) -> str:
     return "\n".join(lines)
 
 
+def of(results: Sequence[Judged], faults: Iterable[str]) -> list[Judged]:
+    return [one for one in results if one.case.fault in faults]
+
+
 def page(results: Sequence[Judged], tried: Sequence[dict[str, object]]) -> str:
     known = [one for one in results if one.case.fault in FAULTS]
-    tuned = [one for one in known if one.case.recipe == TUNED]
-    scored = [one for one in known if one.case.recipe != TUNED]
-    further = [one for one in results if one.case.fault in FURTHER]
     healthy = [one for one in results if one.case.planted is None and one.found is not None]
     recipes = [name for name in RECIPES if any(one.case.recipe == name for one in results)]
-    lines = [
-        f"| {TUNED}, on which levels were set | {rates(tuned)} |",
-        *(f"| {r}, only scored | {rates([one for one in scored if one.case.recipe == r])} |" for r in recipes[1:]),
-        f"| **both** | {rates(scored)} |",
-        f"| **further faults** (all recipes) | {rates(further)} |",
-    ]
+    scored = [one for one in known if one.case.recipe != TUNED]
+    lines = [f"| {r}{NOTES[r]} | {rates([one for one in known if one.case.recipe == r])} |" for r in recipes]
+    lines.append(f"| **{' and '.join(recipes[1:])}** | {rates(scored)} |")
+    for name, faults in UNSEEN.items():
+        lines.append(f"| {name} round of further faults, all recipes | {rates(of(results, faults))} |")
+    unseen = "\n\n".join(
+        f"{name.capitalize()} round:\n\n{matrix(of(results, faults), recipes, faults)}"
+        for name, faults in UNSEEN.items()
+    )
     recovered = [bool(row["moved"]) for row in tried if row["recipe"] != TUNED]
     return PAGE.format(
         date=date.today().isoformat(),
         machine=f"Python {platform.python_version()}, one core of an AMD EPYC that other work shared",
         rates="\n".join(lines),
         alarms=share(one.named != "nothing" for one in healthy),
-        rose=share(one.found is not None and one.found.learned >= 0.5 for one in healthy),
+        rose=share(one.found is not None and one.found.learned >= ROSE for one in healthy),
         recovered=share(recovered),
         recovered_tuned=share(bool(row["moved"]) for row in tried if row["recipe"] == TUNED),
         matrix=matrix(known, recipes, FAULTS),
-        further=matrix(further, recipes, FURTHER),
+        first=FIRST,
+        unseen=unseen,
         descriptions="\n".join(f"- {name}: {fault.about}" for name, fault in KNOWN.items()),
         healthy=of_healthy(healthy),
         tries=of_tries(tried),
     )
 
 
+NOTES = {TUNED: ", on which levels were set", "two_hop": "", "gsm8k_smoke": ""}
+FIRST = """| two_hop | 5e10c0 | 22 of 55 (40 %) | 41 of 55 (75 %) |"""
 PAGE = """# How often is `rlvr diagnose` right?
 
     RLVR_DATA=data OMP_NUM_THREADS=1 python benchmarks/diagnose.py --root runs/diagnose > docs/benchmarks/diagnose.md
 
 {date}, {machine}. Shares with 95 % Wilson intervals. A run is right if the named cause is the planted one (top-1), or
-one of the first three (top-3); "nothing" is never right.
+one of the first three (top-3); "nothing" is never right. Some faults do not keep the held-out metric from rising, and
+then there is nothing to explain: the last column leaves those runs out.
 
-| runs with a planted fault | top-1 | top-3 |
-|---|---|---|
+| runs with a planted fault | top-1 | top-3 | top-1 of runs that stayed flat |
+|---|---|---|---|
 {rates}
 
 | | |
 |---|---|
 | sound runs in which a cause is named (false alarms) | {alarms} |
 | sound runs that are said to learn | {rose} |
-| `--try` moves the curve, recipes only scored | {recovered} |
-| `--try` moves the curve, {{tuned}} | {recovered_tuned} |
+| `--try` moves the curve, two_hop and gsm8k_smoke | {recovered} |
+| `--try` moves the curve, rpn | {recovered_tuned} |
+
+## What was seen when
+
+Levels were set on rpn. Then two_hop and gsm8k_smoke were scored, and what was wrong there was mended, by rules and not
+by levels of these recipes: prompts that are the same where tools find the answer; unread answers, which a sound
+gsm8k_smoke has too at its start, were asked about too early; few pairs were believed too much. So their figures above
+are no longer those of unseen runs. Some faults that left a curve rising were planted harder. Further faults were
+invented after that, scored (seed 1 of rpn and two_hop), and what they showed was mended; the second round was invented
+after that, and nothing was changed since. As first scored:
+
+| runs | judged by | top-1 | top-3 |
+|---|---|---|---|
+{first}
 
 ## What is named
 
-By fault, the named causes of all seeds. "rose in n": in so many runs the curve rose despite the fault.
+By fault, the named causes of all seeds. "rose in n": in so many runs the held-out metric rose despite the fault.
 
 {matrix}
 
 ## Further faults
 
-Invented after the levels were set.
-
-{further}
+{unseen}
 
 ## Sound runs
 
@@ -313,7 +336,7 @@ same seeds. Differences of the held-out metric, by seed.
 
 ## The faults
 
-{descriptions}""".replace("{{tuned}}", TUNED)
+{descriptions}"""
 
 
 def main() -> None:
