@@ -133,9 +133,7 @@ def test_the_tools_of_a_row_are_offered_with_its_prompt(tmp_path: Path) -> None:
         assert [one["function"]["name"] for one in example.tools] == ["look"]
         assert made.env(example).tools == example.tools
     bad = [rows[0] | {"tools": ["look"]}, rows[1]]
-    with pytest.raises(
-        DataError, match=r"field 'tools.*' must be a valid dictionary"
-    ):
+    with pytest.raises(DataError, match=r"field 'tools.*' must be a valid dictionary"):
         opened_by("task=jsonl", f"task.path={write_jsonl(path, bad)}")
 
 

@@ -56,16 +56,16 @@ def about_dead_groups(record: Record) -> str:
 
 def starved(record: Record) -> float:
     """How few groups of the first steps teach anything: 0 below 4 of 5 dead ones, 1 if nearly all are."""
-    return min(1.0, max(0.0, (record.dead_share(record.early_rows) - 0.8) / 0.15))
+    return weight("common", "starved", record.dead_share(record.early_rows))
 
 
 def not_solved(record: Record, groups: Sequence[Group]) -> float:
-    return min(1.0, max(0.0, (0.97 - (record.right_share(groups) or 0.0)) / 0.07))
+    return weight("common", "unsolved", record.right_share(groups) or 0.0)
 
 
 def alike_share(cause: str, groups: Sequence[Group], dead: float) -> float:
     """Completions are the same, and with them the rewards."""
-    return weight(cause, "same_share", same_share(groups)) * min(1.0, max(0.0, (dead - 0.5) / 0.4))
+    return weight(cause, "same_share", same_share(groups)) * weight("common", "dead", dead)
 
 
 def about_sameness(record: Record, groups: Sequence[Group]) -> list[str]:

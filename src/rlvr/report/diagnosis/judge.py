@@ -119,7 +119,7 @@ def rise_of_metric(record: Record) -> float | None:
         return None
     first, last = record.evaluations[0], record.evaluations[-1]
     gained = last.value - first.value
-    return _certain(gained / math.hypot(first.error, last.error)) * _share(gained, 1 - first.value)
+    return _certain(gained / math.hypot(first.error, last.error)) * _gained(gained, 1 - first.value)
 
 
 def rise_of_reward(record: Record) -> float:
@@ -132,17 +132,15 @@ def rise_of_reward(record: Record) -> float:
     spread = max(math.sqrt((stdev(first) ** 2 + stdev(last) ** 2) / third), 1e-3)
     gained = fmean(last) - fmean(first)
     best = max((one.reward or 0.0 for one in record.episodes), default=fmean(last))
-    return _certain(gained / spread) * _share(gained, best - fmean(first))
+    return _certain(gained / spread) * _gained(gained, best - fmean(first))
 
 
 def _certain(errors: float) -> float:
-    """0 below 1.6 standard errors, 1 from 3 on."""
-    return min(1.0, max(0.0, (errors - 1.6) / 1.4))
+    return weight("common", "certain", errors)
 
 
-def _share(gained: float, possible: float) -> float:
-    """1 from a third of what was possible on."""
-    return min(1.0, max(0.0, 3 * gained / possible)) if possible > 0 else 1.0
+def _gained(gained: float, possible: float) -> float:
+    return weight("common", "gained", gained / possible) if possible > 0 else 1.0
 
 
 def about_the_curve(record: Record) -> str:

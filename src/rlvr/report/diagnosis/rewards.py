@@ -48,7 +48,7 @@ def _mixed(record: Record, cause: str) -> float:
     """How sure it is that right and wrong completions of one question are paid the same."""
     pairs = weight(cause, "pairs", record.agreement.paid_equal)
     last = record.evaluations[-1].value if record.evaluations else 0.0
-    return max(pairs, min(1.0, min(last, 1 - last) / 0.1))  # greedy answers are right and wrong, too
+    return max(pairs, weight("common", "mixed", min(last, 1 - last)))
 
 
 def too_hard(record: Record) -> Found:

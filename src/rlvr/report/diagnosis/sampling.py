@@ -105,8 +105,7 @@ def alike(record: Record) -> Found:
     if not record.groups:
         return NOTHING
     now = {key: record.setting(f"rollout.{key}", usual) for key, usual in WHOLE.items()}
-    cold = weight("alike", "temperature", now["temperature"])
-    narrow = max(cold, float(now["top_k"] == 1), float(now["top_p"] < 0.2), float(now["min_p"] > 0.9))
+    narrow = max(*(weight("alike", key, now[key]) for key in ("temperature", "top_p", "min_p")), now["top_k"] == 1)
     unsure = 1 - weight("collapsed", "entropy", record.early("rollout/entropy") or 0.0)
     same = same_share(record.first_groups)
     settings = ", ".join(f"{key}={value:g}" for key, value in now.items())

@@ -8,13 +8,15 @@ from rlvr.report.diagnosis.judge import Found, weight
 from rlvr.report.diagnosis.record import LATE_STEPS, Record
 
 TYPICAL_STEP = 8e-3  # learning rate / size of a weight; of recipes from scratch that learn in tens of steps
+TYPICAL_WIDTH = 128  # of their matrices; wider ones stand smaller steps, in proportion (arXiv:2203.03466)
+FEW = 0.02  # share of groups that differ, below which nothing can be said about updates
 ENOUGH_MOVED = 0.03  # change of the weights in a run that learned / their size
 
 
 def masked(record: Record) -> Found:
     teaches = 1 - (record.always("rollout/zero_advantage_share") or 0.0) if record.compares_groups else 1.0
     trained = record.always("policy/trained_token_share")
-    if trained is None or teaches < 0.02:
+    if trained is None or teaches < FEW:
         return NOTHING
     trained *= _weighted(record)
     masks = str(record.history.setting("algorithm.truncated")) == "mask"
@@ -47,7 +49,7 @@ def no_gradient(record: Record) -> Found:
     teaches = 1 - record.dead_share(record.updates)
     norm = record.always("policy/grad_norm")
     return Found(
-        strength=weight("no_gradient", "grad_norm", norm) * float(teaches > 0.02),
+        strength=weight("no_gradient", "grad_norm", norm) * float(teaches > FEW),
         evidence=[record.span("policy/grad_norm"), f"{teaches:.0%} of the groups have different rewards"],
     )
 
@@ -69,6 +71,16 @@ def stale_sampler(record: Record) -> Found:
 def _size(record: Record) -> float:
     """Root mean square of a weight; models are initialized near 0.02."""
     return record.weights.size if record.weights else record.setting("model.init_std", 0.02)
+
+
+def _typical_rate(record: Record) -> float:
+    """A learning rate of which updates are neither too large nor too small."""
+    return TYPICAL_STEP * _size(record) / _wider(record)
+
+
+def _wider(record: Record) -> float:
+    width = record.weights.width if record.weights else record.setting("model.hidden_size", TYPICAL_WIDTH)
+    return max(1.0, width / TYPICAL_WIDTH)
 
 
 def _moved(record: Record) -> float:
@@ -97,21 +109,22 @@ def _fall(record: Record) -> float:
 def step_too_large(record: Record) -> Found:
     """Steps beyond what weights stand or the clip allows, or after which answers have lost their form."""
     rate, fall, ruined = _rate(record), _fall(record), _ruined(record)
-    by_size = weight("step_too_large", "step", rate / _size(record))
+    step = rate / _size(record) * _wider(record)
+    by_size = weight("step_too_large", "step", step)
     by_kl = weight("step_too_large", "kl", record.always("policy/approx_kl"))
     damage = weight("step_too_large", "fall", fall)
     by_ruin = weight("step_too_large", "ruined", ruined) * damage
     return Found(
         strength=max(max(by_size, by_kl) * (0.6 + 0.4 * damage), by_ruin),  # what is at 0 has nothing to lose
         evidence=[
-            f"peak learning rate {rate:.2g}, which is {rate / _size(record):.2g} of the size of a weight",
+            f"peak learning rate {rate:.2g}, which is {step / TYPICAL_STEP:.2g} x what suits weights of this size",
             f"the weights changed by {_moved(record):.0%} in {len(record.updates)} steps",
             *([record.span("policy/approx_kl")] if by_kl else []),
             *([f"metric or reward fell by {fall:.1f} standard errors"] if damage else []),
             *([f"{ruined:.0%} more completions cannot be read, or do not end, than at first"] if by_ruin else []),
             record.span("policy/entropy"),
         ],
-        overrides=[f"trainer.learning_rate={_rounded(min(rate / 3, TYPICAL_STEP * _size(record)))}"],
+        overrides=[f"trainer.learning_rate={_rounded(min(rate / 3, _typical_rate(record)))}"],
     )
 
 
@@ -140,9 +153,9 @@ def step_too_small(record: Record) -> Found:
     moved, rate = _moved(record), _rate(record)
     teaches = 1 - record.dead_share(record.updates)
     wanted = rate * (ENOUGH_MOVED / max(moved, 1e-9)) ** 1.25  # measured: 1000 x the rate moves weights 250 x as far
-    wanted = min(wanted, TYPICAL_STEP * _size(record))
+    wanted = min(wanted, _typical_rate(record))
     return Found(
-        strength=weight("step_too_small", "moved", moved) * min(1.0, teaches / 0.2),
+        strength=weight("step_too_small", "moved", moved) * weight("common", "teaches", teaches),
         evidence=[
             f"the weights changed by {moved:.2g} of their size in {len(record.updates)} steps, at a learning rate of "
             f"at most {rate:.2g}",

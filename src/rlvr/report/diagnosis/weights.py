@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 
@@ -12,10 +13,12 @@ MAX_TENSORS = 64  # that are compared: more of a large model would take minutes
 
 @dataclass(frozen=True)
 class Weights:
-    """Of the matrices: `size` is the root mean square of the first ones, `moved` that of their change."""
+    """Of the matrices: `size` is the root mean square of the first ones, `moved` that of their change, `width` the
+    median of their smaller sides."""
 
     size: float
     moved: float | None  # None: only one set of weights is saved
+    width: float
 
 
 def read_weights(folder: Path, history: History) -> Weights | None:
@@ -40,7 +43,7 @@ def _file(folders: list[Path]) -> Path | None:
 def _compare(begin: Path, end: Path | None) -> Weights | None:
     from safetensors import safe_open
 
-    squares, changes, count = 0.0, 0.0, 0
+    squares, changes, count, widths = 0.0, 0.0, 0, list[int]()
     with safe_open(begin, framework="numpy") as one, safe_open(end or begin, framework="numpy") as other:
         names = [name for name in one.keys() if len(one.get_slice(name).get_shape()) == 2]  # noqa: SIM118
         for name in names[:: max(1, len(names) // MAX_TENSORS)]:
@@ -48,6 +51,8 @@ def _compare(begin: Path, end: Path | None) -> Weights | None:
             squares += float(np.square(before).sum())
             changes += float(np.square(after - before).sum())
             count += before.size
+            widths.append(min(before.shape))
     if not squares:
         return None
-    return Weights(size=(squares / count) ** 0.5, moved=None if end is None else (changes / count) ** 0.5)
+    moved = None if end is None else (changes / count) ** 0.5
+    return Weights(size=(squares / count) ** 0.5, moved=moved, width=median(widths))

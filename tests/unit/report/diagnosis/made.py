@@ -39,7 +39,7 @@ STEP = {
     "policy/approx_kl": 0.0,
 }
 ACCURACY = (0.4, 0.35, 0.45)  # with its interval
-WEIGHTS = Weights(size=0.05, moved=0.002)
+WEIGHTS = Weights(size=0.05, moved=0.002, width=64.0)
 ANSWERS = ("7", "3", "7", "5")  # of a group whose gold is 7
 
 

@@ -12,7 +12,6 @@ from rlvr.report.diagnosis import of_record
 from rlvr.report.diagnosis.causes import CHAIN
 from rlvr.report.diagnosis.judge import NAMED, TABLE
 from rlvr.report.diagnosis.record import Record
-from rlvr.report.diagnosis.weights import Weights
 from rlvr.tracking.rollouts import EpisodeRecord
 from tests.unit.report.diagnosis.made import ANSWERS, WEIGHTS, episode, record, sound
 
@@ -94,7 +93,7 @@ RUNS: dict[str, Callable[[], Record]] = {
     "no_gradient": lambda: record({"policy/grad_norm": 0.0}),
     "stale_sampler": lambda: record({"policy/mismatch_kl": [1e-5 * 4**step for step in range(10)]}),
     "step_too_large": lambda: record({"policy/learning_rate": 0.04}, accuracy=FALLEN),
-    "step_too_small": lambda: record({"policy/learning_rate": 1e-7}, weights=Weights(size=0.05, moved=1e-6)),
+    "step_too_small": lambda: record({"policy/learning_rate": 1e-7}, weights=replace(WEIGHTS, moved=1e-6)),
     "held_back": lambda: record({"policy/reference_kl": 1e-5}, settings={"algorithm": {"kl_coef": 5.0}}),
 }
 
@@ -141,10 +140,10 @@ def test_a_reward_that_rises_alone_is_said() -> None:
 
 
 def test_words_and_levels_of_each_cause_are_in_the_table() -> None:
-    assert set(TABLE) == set(CHAIN) == set(RUNS)
-    for about in TABLE.values():
-        assert about["says"]
-        assert about["remedy"]
+    assert [name for name in TABLE if name != "common"] == list(CHAIN)
+    assert set(CHAIN) == set(RUNS)
+    for name, about in TABLE.items():
+        assert name == "common" or (about["says"] and about["remedy"])
         for level in about["levels"].values():
             assert level["fine"] != level["wrong"]
             assert level["unit"]
@@ -257,6 +256,14 @@ def test_end_tokens_are_known_by_their_names(tmp_path: Path) -> None:
     (tmp_path / "final" / "tokenizer.json").write_text(json.dumps({"added_tokens": tokens}))
     assert made.end_ids == {1}
     assert Record(replace(made.history, folder=tmp_path), made.rollouts, None).end_ids == {1, 9}
+
+
+def test_wider_models_stand_smaller_steps() -> None:
+    rows = {"policy/learning_rate": 1e-3}
+    assert of_record(record(rows)).top is None
+    top = of_record(record(rows, weights=replace(WEIGHTS, width=1024.0), accuracy=FALLEN)).top
+    assert top is not None
+    assert (top.name, list(top.overrides)) == ("step_too_large", ["trainer.learning_rate=5e-05"])
 
 
 def test_ppo_without_groups_is_not_called_dead() -> None:

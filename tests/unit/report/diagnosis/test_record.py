@@ -77,11 +77,11 @@ def save(folder: Path, matrix: float, vector: float) -> None:
 
 def test_size_and_change_of_matrices(tmp_path: Path) -> None:
     save(tmp_path / "warm_start", 0.5, 9.0)
-    assert read_weights(tmp_path, history(tmp_path)) == Weights(size=0.5, moved=None)
+    assert read_weights(tmp_path, history(tmp_path)) == Weights(size=0.5, moved=None, width=2)
     save(tmp_path / "checkpoints/step_000010/model", 0.75, -9.0)
-    assert read_weights(tmp_path, history(tmp_path)) == Weights(size=0.5, moved=0.25)
+    assert read_weights(tmp_path, history(tmp_path)) == Weights(size=0.5, moved=0.25, width=2)
     save(tmp_path / "final", 1.0, 9.0)
-    assert read_weights(tmp_path, history(tmp_path)) == Weights(size=0.5, moved=0.5)
+    assert read_weights(tmp_path, history(tmp_path)) == Weights(size=0.5, moved=0.5, width=2)
 
 
 def test_weights_that_cannot_be_read_are_none(tmp_path: Path) -> None:
