@@ -6,6 +6,7 @@
         boxed       inside the single `\\boxed{...}`, braces balanced; text may follow, but no other box
         whole       the whole text
         complete    the argument `final_answer` of a call of the tool `complete`, in any turn
+        stated      where the prompt asks for it: `####`, `\\boxed{}`, `<answer>`; the whole text if nowhere
         equals      the single word between the last `=`, possibly the prompt's, and the first `<eoe>` (for models that
                     do not have that word, the end):   4 1 + = 5 <eoe>
 
@@ -13,6 +14,8 @@ Extraction is strict: an unclosed block, two solution blocks, two boxes (even wi
 after the solution block give no answer. A cut-off completion has no answer: its last number may be incomplete.
 Extraction takes linear time.
 """
+
+from __future__ import annotations
 
 import re
 from dataclasses import dataclass
@@ -88,7 +91,7 @@ def find_blocks(text: str, markers: Markers) -> Blocks | None:
 class AnswerFormat:
     """`AnswerFormat(answer_in="boxed")`, `AnswerFormat(answer_in="solution", markers=Markers(...))`"""
 
-    answer_in: Literal["solution", "hash", "boxed", "whole", "complete", "equals"]
+    answer_in: Literal["solution", "hash", "boxed", "whole", "complete", "equals", "stated"]
     markers: Markers | None = None
 
     def __post_init__(self) -> None:
@@ -103,8 +106,17 @@ class AnswerFormat:
             )
         return self.markers
 
+    def for_prompt(self, prompt: str) -> AnswerFormat:
+        """The format that a prompt asks for, by the place that it names last; itself unless `answer_in` is `stated`."""
+        if self.answer_in != "stated":
+            return self
+        named = [(place.start(), place.lastgroup) for place in _STATED.finditer(prompt)]
+        return _FORMATS[max(named)[1] or "whole"] if named else _FORMATS["whole"]
+
     def answer_of(self, attempt: Attempt) -> str | None:
         """The answer, stripped and not blank; None if it is not at its place or the completion was cut off."""
+        if self.answer_in == "stated":
+            return self.for_prompt(attempt.prompt).answer_of(attempt)
         if self.answer_in == "equals" and END in attempt.completion.split():  # END shows that it was not cut off
             return after_equals(attempt.prompt, attempt.completion)
         if attempt.stop_reason is not StopReason.STOP:
@@ -117,7 +129,7 @@ class AnswerFormat:
         return self.extract(attempt.text)
 
     def extract(self, text: str) -> str | None:
-        """The answer in a completion's text; None for `complete` and `equals`, which need more than the text."""
+        """The answer in a completion's text; None for `complete`, `equals` and `stated`, which need more than it."""
         if self.answer_in == "solution":
             return _in_solution(text, self.required_markers())
         if self.answer_in == "hash":
@@ -136,6 +148,19 @@ class AnswerFormat:
             outside = blocks.before + blocks.between + blocks.after
             return bool(blocks.reasoning.strip() and blocks.solution.strip() and not outside.strip())
         return self.extract(text) is not None
+
+
+_STATED = re.compile(r"(?P<boxed>\\boxed)|(?P<hash>####)|(?P<solution><answer>)")
+_THINK = Markers(
+    reasoning_start="<think>", reasoning_end="</think>", solution_start="<answer>", solution_end="</answer>"
+)
+_FORMATS = {
+    "boxed": AnswerFormat(answer_in="boxed"),
+    "hash": AnswerFormat(answer_in="hash"),
+    "solution": AnswerFormat(answer_in="solution", markers=_THINK),
+    "whole": AnswerFormat(answer_in="whole"),
+}
+"""What a prompt can ask for in its own words."""
 
 
 def after_equals(prompt: str, completion: str) -> str | None:

@@ -72,12 +72,18 @@ class PartsVerifier:
                 runner.preload(sandbox)
 
     async def verify(self, attempt: Attempt) -> Score:
-        attempt = attempt.with_format(self._format, self._sandbox)
+        attempt = self._ready(attempt)
         grades = {name: runner.grade_now(attempt) for name, runner in self._immediate.items()}
         if self._waiting:  # concurrently
             found = await asyncio.gather(*(runner.grade(attempt) for runner in self._waiting.values()))
             grades |= dict(zip(self._waiting, found, strict=True))
         return self._score(grades)
+
+    def _ready(self, attempt: Attempt) -> Attempt:
+        form = self._format
+        if form is not None and form.answer_in == "stated":
+            form = form.for_prompt(attempt.prompt)
+        return attempt.with_format(form, self._sandbox)
 
     def try_functions(self, example: Example, text: str, *, max_error_share: float) -> Iterator[str]:
         """Call the user's own functions on a right completion; yields a warning if one cannot read it.
@@ -87,7 +93,7 @@ class PartsVerifier:
         timeout or a crash may be the machine's: they only count once the run has begun.
         """
         turn = TurnText(prompt="", completion=text, text=text, stop_reason=StopReason.STOP, num_tokens=1)
-        attempt = Attempt.of(example, [turn]).with_format(self._format, self._sandbox)
+        attempt = self._ready(Attempt.of(example, [turn]))
         for name, runner in self._waiting.items():
             if not runner.part.user_function:
                 continue

@@ -42,6 +42,7 @@ NEEDS = {  # other settings that a choice needs
     "reward=finqa": DATA["finqa"],
     "reward=finqa_program": (*DATA["finqa"], "task.answer=program", "prompt=financial_program"),
     "reward=mix": (*HF, "task=mix", "task.parts={gsm8k: 1}"),
+    "prompt=given": (*HF, "task=jsonl", "task.path=rows.jsonl"),
     "reward=custom": (*DATA["gsm8k"], "reward.parts.custom.function=module:function"),
     **{f"reward={name}": DATA["gsm8k"] for name in ("gsm8k", "generator", "hub", "jsonl", "math", "numeric", "text")},
     **{f"prompt={name}": DATA["gsm8k"] for name in OF_GSM8K.split()},

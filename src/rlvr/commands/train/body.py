@@ -120,6 +120,8 @@ def _train(setup: Setup, policy: HubPolicy, trackers: Trackers, stopped: Stopped
         save_atomically(partial(policy.save_final, writes=world.is_first), folder.final, writes=world.is_first)
     if world.is_first:
         _write_report(folder, console)
+        if finished:
+            _warn_if_flat(folder, console)
     trackers.end("finished" if finished else "killed")  # after the last write into the folder
     return num_steps
 
@@ -139,6 +141,17 @@ def _write_report(folder: RunFolder, console: Console) -> None:
         console.note(f"report: {write_run_report([folder.root]).path}")
     except Exception as error:
         console.note(f"warning: no report was written ({error}); try again with: rlvr report {folder.root}")
+
+
+def _warn_if_flat(folder: RunFolder, console: Console) -> None:
+    """The likeliest cause of a flat curve, in a sentence or two. What cannot be judged ends no run."""
+    try:
+        from rlvr.report.diagnosis import warning
+
+        if said := warning(folder.root):
+            console.note(said)
+    except Exception as error:
+        console.note(f"warning: no diagnosis ({error}); try again with: rlvr diagnose {folder.root}")
 
 
 def _console(config: Config, world: World) -> Console:

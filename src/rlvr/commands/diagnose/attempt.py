@@ -1,0 +1,183 @@
+"""A remedy tried: a few steps with it, and as many without, from the same weights and with the same seeds."""
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from statistics import fmean, stdev
+
+import rlvr
+from rlvr.config import Config
+from rlvr.config.compose import load_config, to_run_yaml
+from rlvr.errors import UserError
+from rlvr.progress import progress
+from rlvr.report.diagnosis import Diagnosis, Evaluation, Record, read_record
+from rlvr.run.sources import own_config, with_absolute_model
+from rlvr.tracking.files import write_atomically, writing
+from rlvr.training.checkpoint import list_checkpoints
+
+CERTAIN = 1.96  # standard errors: a 95 % interval
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arm:
+    """A continuation: `Arm(name="remedy", folder="runs/x.try/remedy", curve="held-out accuracy 0.740", value=0.74)`"""
+
+    name: str
+    folder: str
+    curve: str
+    value: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """`difference` of the remedy to the unchanged run in held-out metric (or reward), with its 95 % interval."""
+
+    cause: str
+    overrides: Sequence[str]
+    start: int  # updates behind the weights that both start from
+    steps: int
+    arms: Sequence[Arm]
+    difference: float
+    low: float
+    high: float
+    moved: bool
+    says: str
+
+
+def attempt(source: str, found: Diagnosis, steps: int) -> Attempt:
+    """Train with the remedy of the likeliest cause beside the unchanged run; the run is only read.
+
+    UserError if no cause is named, its remedy is no setting, or the first weights are lost.
+    """
+    cause = found.top
+    if cause is None:
+        raise UserError(f"{source}: no cause is named ({found.verdict}), so there is no remedy to try.")
+    if cause.in_code:
+        raise UserError(
+            f"{source}: the remedy of {cause.name} is in your code, model or data, not in a setting, so there is "
+            f"nothing to try: {cause.remedy}"
+        )
+    root = Path(source)
+    start = _start(root, read_record(root, with_weights=False))
+    folder, arms = _beside(root), list[tuple[Record, Path]]()
+    for name, overrides in (("unchanged", ()), ("remedy", cause.overrides)):
+        arm = folder / name
+        _prepare(root, arm, start, _config(source, overrides, start + steps, steps))
+        with progress(f"training {steps} steps, {name}"), _latest_kept():
+            rlvr.train(config_name="config", config_dir=arm, run_dir=str(arm), resume=True)
+        arms.append((read_record(arm, with_weights=False), arm))
+    return _compared(cause.name, cause.overrides, start, steps, arms)
+
+
+def _start(root: Path, record: Record) -> int:
+    """Step of the weights to go on from: 0, unless a checkpoint is better than they by more than chance."""
+    saved, evaluations = list_checkpoints(root / "checkpoints"), {one.step: one for one in record.evaluations}
+    first = evaluations.get(0)
+    better = [step for step in saved if first and step in evaluations and evaluations[step].low > first.high]
+    start = max(better, key=lambda step: evaluations[step].value, default=0)
+    config = own_config(str(root))
+    if config is None:
+        raise UserError(f"{root} is no run folder to go on from: it has no config.yaml.")
+    is_own = config.model.pretrained is None or config.warm_start.enabled
+    if start == 0 and is_own and not (root / "warm_start").is_dir():
+        raise UserError(f"{root} has no warm_start/: its first weights are lost, so nothing can be tried.")
+    return start
+
+
+def _beside(root: Path) -> Path:
+    """`runs/x.try`, or the first of `runs/x.try-2`, ... that is not there."""
+    own = root.resolve()
+    names = (f"{own.name}.try" if number == 1 else f"{own.name}.try-{number}" for number in count(1))
+    return next(path for name in names if not (path := own.with_name(name)).exists())
+
+
+def _config(source: str, overrides: Sequence[str], max_steps: int, steps: int) -> Config:
+    own = own_config(source)
+    assert own is not None, "checked before"
+    evaluates = [] if own.evaluation.every is None else [f"evaluation.every={steps}"]
+    lasting = [
+        f"trainer.max_steps={max_steps}",
+        "trainer.checkpoint_every=null",
+        "tracker.console=none",
+        "tracker.report_to=[]",
+        *evaluates,
+    ]
+    if not isinstance(own.trainer.warmup_steps, float) and own.trainer.warmup_steps > max_steps:
+        lasting.append(f"trainer.warmup_steps={max_steps}")
+    folder = str(Path(source).resolve())
+    return with_absolute_model(load_config([*lasting, *overrides], config_name="config", config_dir=folder))
+
+
+def _prepare(root: Path, arm: Path, start: int, config: Config) -> None:
+    """A folder that resumes from the run's weights, with this configuration as its own."""
+    with writing(arm):
+        arm.mkdir(parents=True)
+        if (root / "warm_start").is_dir():
+            (arm / "warm_start").symlink_to((root / "warm_start").resolve())
+        if start:
+            (arm / "checkpoints").mkdir()
+            checkpoint = list_checkpoints(root / "checkpoints")[start]
+            (arm / "checkpoints" / checkpoint.name).symlink_to(checkpoint.resolve())
+    write_atomically(arm / "config.yaml", to_run_yaml(config).encode())
+
+
+@contextmanager
+def _latest_kept(latest: Path = Path("runs") / "latest") -> Iterator[None]:
+    """`runs/latest` stays where it is: what is tried is not the user's newest run."""
+    before = latest.readlink() if latest.is_symlink() else None
+    try:
+        yield
+    finally:
+        if before is not None and latest.is_symlink() and latest.readlink() != before:
+            latest.unlink()
+            latest.symlink_to(before)
+
+
+def _compared(
+    cause: str, overrides: Sequence[str], start: int, steps: int, arms: Sequence[tuple[Record, Path]]
+) -> Attempt:
+    (before, _), (after, _) = arms
+    if before.evaluations and after.evaluations:
+        kind, values = f"held-out {before.headline.replace('_', ' ')}", [r.evaluations[-1].value for r, _ in arms]
+        difference, error = _of_evaluations(before.evaluations[-1], after.evaluations[-1])
+    else:
+        kind, values = "reward", [fmean(_rewards(record)[-(steps // 2) :]) for record, _ in arms]
+        difference, error = _of_rewards(_rewards(before)[-(steps // 2) :], _rewards(after)[-(steps // 2) :])
+    low, high = difference - CERTAIN * error, difference + CERTAIN * error
+    moved = low > 0
+    said = f"{kind} {difference:+.3f} (95 % interval {low:+.3f} to {high:+.3f})"
+    where = f"{steps} steps from {f'step {start}' if start else 'the start'}"
+    verdict = "the curve moves" if moved else "the curve does not move by more than chance"
+    return Attempt(
+        cause=cause,
+        overrides=list(overrides),
+        start=start,
+        steps=steps,
+        arms=[
+            Arm(name=path.name, folder=str(path), curve=f"{kind} {value:.3f}", value=value)
+            for value, (_, path) in zip(values, arms, strict=True)
+        ],
+        difference=difference,
+        low=low,
+        high=high,
+        moved=moved,
+        says=f"tried {' '.join(overrides)} for {where}: {verdict}, {said} against the unchanged run",
+    )
+
+
+def _of_evaluations(before: Evaluation, after: Evaluation) -> tuple[float, float]:
+    """Difference and its standard error; both are of the same held-out examples, which makes the error too wide."""
+    return after.value - before.value, math.hypot(before.error, after.error)
+
+
+def _rewards(record: Record) -> list[float]:
+    return [row["reward/mean"] for row in record.updates]
+
+
+def _of_rewards(before: Sequence[float], after: Sequence[float]) -> tuple[float, float]:
+    """Mean difference of steps with the same prompts, and its standard error."""
+    changes = [b - a for a, b in zip(before, after, strict=True)]
+    return fmean(changes), stdev(changes) / math.sqrt(len(changes)) if len(changes) > 1 else math.inf
