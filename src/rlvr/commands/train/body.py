@@ -109,6 +109,8 @@ def _train(setup: Setup, policy: HubPolicy, trackers: Trackers, stopped: Stopped
     console.note(policy.trainable)
     set_threads(config, policy, world)
     run = assemble(setup, policy, trackers)
+    if config.model.head_dtype == "float32" == run.trainer.precision and not config.engine.samples_in_half:
+        console.note("model.head_dtype=float32 changes nothing here: float32 computes all the rest, too")
     if world.is_first:
         write_start(folder.root, run.start_step, config, setup.tasks)
     trackers.begin(run.start_step + 1 if run.start_step else 0)
