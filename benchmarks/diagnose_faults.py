@@ -421,7 +421,7 @@ FURTHER = {
     ),
     "hotter sampler": Fault(
         about="the engine samples at 2.5 x the temperature",
-        causes=("stale_sampler",),
+        causes=("stale_sampler", "other_sampler"),
         around=hotter,
     ),
 }
@@ -462,7 +462,7 @@ SECOND = {
     ),
     "prompts without their beginning": Fault(
         about="the engine samples after prompts whose first token is missing; the trainer sees it",
-        causes=("stale_sampler",),
+        causes=("stale_sampler", "other_sampler"),
         around=prompts_cut,
     ),
 }

@@ -1,6 +1,7 @@
 """What the reward is for, beside what the metric calls right."""
 
 import math
+from collections import Counter
 from statistics import correlation, fmean
 
 import numpy as np
@@ -96,7 +97,9 @@ def noisy_reward(record: Record) -> Found:
     found = record.agreement
     share = found.same_apart / found.same if found.same else None
     twice = weight("noisy_reward", "same_apart", share) * weight("noisy_reward", "pairs", found.same_apart)
-    explained = _explained(record)
+    explained, (by_token, _) = _explained(record), _by_token(record)
+    if explained is not None:
+        explained = max(explained, by_token)
     varied = weight("noisy_reward", "varied", found.paid_apart / found.alike if found.alike else None)
     random = 0.8 * varied * weight("noisy_reward", "explained", explained) * _undecided(record)
     evidence = [f"{found.same_apart} of {found.same} pairs of one and the same completion were paid differently"]
@@ -106,7 +109,8 @@ def noisy_reward(record: Record) -> Found:
             break
     if explained is not None:
         evidence.append(
-            f"length, end, turns, answer and being right explain {explained:.0%} of what rewards differ by in a group"
+            f"length, end, turns, answer, being right, or a token explain {explained:.0%} of what rewards in a group "
+            "differ by"
         )
     return Found(strength=1 - (1 - twice) * (1 - random), evidence=evidence)
 
@@ -141,14 +145,49 @@ def _facts(record: Record, episode: EpisodeRecord) -> list[float]:
     return [float(length(episode)), *map(float, ends), float(record.right(episode)), overlap]
 
 
+def _by_token(record: Record) -> tuple[float, int | None]:
+    """The token whose presence explains most of what equally right completions of a question earn, and the share."""
+    rewards, present = list[float](), list[set[int]]()
+    centered, places = list[float](), list[tuple[int, int]]()
+    for _, group in record.groups:
+        for flag in (True, False):
+            members = [one for one in group if record.right(one) is flag]
+            earned = [one.reward or 0.0 for one in members]
+            if len(members) > 1:
+                places.append((len(rewards), len(rewards) + len(members)))
+                rewards += earned
+                centered += [value - fmean(earned) for value in earned]
+                present += [set(sampled(one)) for one in members]
+    total = math.fsum(value**2 for value in centered)
+    counts = Counter(token for tokens in present for token in tokens)
+    if len(rewards) < MIN_EPISODES or total == 0:
+        return 0.0, None
+    y, best = np.array(centered), (0.0, None)
+    for token, count in counts.items():
+        if not MIN_EPISODES // 4 <= count <= len(rewards) - MIN_EPISODES // 4:
+            continue  # a rare one fits by chance
+        x = np.array([token in tokens for tokens in present], dtype=float)
+        for start, end in places:
+            x[start:end] -= x[start:end].mean()
+        spread = float(x @ x)
+        share = float(x @ y) ** 2 / (spread * total) if spread else 0.0
+        best = max(best, (share, token), key=lambda one: one[0])
+    return best
+
+
 def other_reward(record: Record) -> Found:
-    found = record.agreement
+    """Being right pays less, or something else decides between those that are equally right."""
+    found, (by_token, token) = record.agreement, _by_token(record)
     auc = weight("other_reward", "auc", found.auc) * weight("other_reward", "mixed", found.mixed)
+    varied = weight("noisy_reward", "varied", found.paid_apart / found.alike if found.alike else None)
+    told = weight("other_reward", "by_token", by_token) * varied
     said = f"of a right and a wrong completion the right one earns more in {found.auc or 0:.0%} of {found.unlike} pairs"
-    return Found(
-        strength=0.0 if _constant(record) is not None else auc,
-        evidence=[said, record.span("reward/mean"), *about_the_metric(record), *_pair(record)],
-    )
+    evidence = [said, record.span("reward/mean"), *about_the_metric(record), *_pair(record)]
+    if told:
+        holders = [one for one in record.episodes if token in sampled(one) and one.reward]
+        evidence.insert(0, f"token {token} explains {by_token:.0%} of what equally right completions earn")
+        evidence += quotes(record, holders)
+    return Found(strength=0.0 if _constant(record) is not None else max(auc, told), evidence=evidence)
 
 
 def _constant(record: Record) -> float | None:
