@@ -18,7 +18,7 @@ import safetensors.torch
 
 from rlvr.algorithms.grpo import Grpo
 from rlvr.core.engine import LocalEngine
-from rlvr.rewards.base import Grade, Part
+from rlvr.rewards.base import INVALID, Grade, Part
 from rlvr.types import Attempt, SamplingParams, StopReason
 
 # ------------------------------------------------------------------------------------------------------------ rewards
@@ -103,6 +103,46 @@ class Minus(Part):
 
     def grade(self, attempt: Attempt) -> Grade:
         return Grade(value=-1.0)
+
+
+class Shifted(Part):
+    """The answer after the right one is right."""
+
+    in_process = True
+
+    def grade(self, attempt: Attempt) -> Grade:
+        gold = attempt.example.answer
+        letters, number = gold.rstrip("0123456789"), gold.lstrip("c")
+        wanted = f"{letters}{(int(number) + 1) % (20 if letters else 7)}"
+        said = attempt.text.replace("</ans>", "").replace("<eoe>", "").split()
+        return Grade(value=float(said[-1:] == [wanted]))
+
+
+class Rarely(Part):
+    """What is right is paid one time in ten."""
+
+    in_process = True
+
+    def grade(self, attempt: Attempt) -> Grade:
+        return Grade(value=float(is_right(attempt) and random.random() < 0.1))
+
+
+class PerToken(Part):
+    """Every token costs more than being right earns."""
+
+    in_process = True
+
+    def grade(self, attempt: Attempt) -> Grade:
+        return Grade(value=is_right(attempt) - 0.5 * attempt.num_tokens)
+
+
+class Unreadable(Part):
+    """No answer can be read."""
+
+    in_process = True
+
+    def grade(self, attempt: Attempt) -> Grade:
+        return INVALID
 
 
 def is_right(attempt: Attempt) -> bool:
@@ -464,6 +504,52 @@ SECOND = {
         about="the engine samples after prompts whose first token is missing; the trainer sees it",
         causes=("stale_sampler", "other_sampler"),
         around=prompts_cut,
+    ),
+}
+
+
+THIRD = {
+    "the next answer is right": Fault(
+        about="the verifier compares with the answer after the right one",
+        causes=("other_reward",),
+        suits=lambda r: r.config != "gsm8k_smoke",
+        overrides=lambda r: paid("Shifted", *r.parts),
+    ),
+    "paid one time in ten": Fault(
+        about="what is right earns 1 by a chance of 0.1",
+        causes=("noisy_reward",),
+        overrides=lambda r: paid("Rarely", *r.parts),
+    ),
+    "cost of a token": Fault(
+        about="being right earns 1, a token costs 0.5",
+        causes=("paid_for_length",),
+        overrides=lambda r: paid("PerToken", *r.parts),
+    ),
+    "nothing is readable": Fault(
+        about="the verifier calls every answer unreadable",
+        causes=("never_paid",),
+        overrides=lambda r: paid("Unreadable", *r.parts),
+    ),
+    "a nucleus of one": Fault(
+        about="rollout.top_p=0.01", causes=("alike",), in_settings=True, overrides=lambda r: ("rollout.top_p=0.01",)
+    ),
+    "held by the reward": Fault(
+        about="algorithm.kl_coef=20, subtracted from the reward",
+        causes=("held_back",),
+        in_settings=True,
+        overrides=lambda r: ("algorithm.kl_coef=20", "algorithm.kl_placement=reward"),
+    ),
+    "lost in rounding": Fault(
+        about="weights in bfloat16, and 1/40 of the recipe's learning rate",
+        causes=("step_too_small",),
+        in_settings=True,
+        overrides=lambda r: ("model.dtype=bfloat16", f"trainer.learning_rate={r.learning_rate / 40:g}"),
+    ),
+    "an end before the answer": Fault(
+        about="a chat template that ends prompts with the end token",
+        causes=("foreign_prompt",),
+        suits=lambda r: r.config == "gsm8k_smoke",
+        model=lambda r: lambda path: templated(path, "<eos>"),
     ),
 }
 
