@@ -3,9 +3,9 @@
     RLVR_DATA=data OMP_NUM_THREADS=1 python benchmarks/diagnose.py --root FOLDER > docs/benchmarks/diagnose.md
 
 Levels were set on the runs of `rpn` with `FAULTS`. `FURTHER`, `SECOND` and `THIRD` are rounds of faults that
-were invented afterwards, each after what the one before had missed was mended. Runs start from warm-started models of their recipe
-and are kept in FOLDER; what is there is not made again, so a killed script goes on. `--what` makes a part: `runs`,
-`tries`, `page`.
+were invented afterwards, each after what the one before had missed was mended. Runs start from warm-started models of
+their recipe and are kept in FOLDER; what is there is not made again, so a killed script goes on. `--what` makes a part:
+`runs`, `tries`, `page`.
 """
 
 import argparse
