@@ -24,7 +24,7 @@ from pathlib import Path
 
 from diagnose_faults import FAULTS, FURTHER, HEALTHY, RECIPES, SECOND, THIRD, Fault, damaged
 
-from rlvr.commands.diagnose.attempt import attempt
+from rlvr.commands.diagnose.trial import tried as trial_of
 from rlvr.commands.train.body import train
 from rlvr.config.compose import load_config
 from rlvr.errors import UserError
@@ -167,7 +167,7 @@ def tries(root: Path, results: Sequence[Judged], seeds: int) -> list[dict[str, o
         row["cause"] = top.name
         try:
             with one.case.planted.around():
-                tried = attempt(str(root / "runs" / one.case.name), one.found, RECIPES[one.case.recipe].try_steps)
+                tried = trial_of(str(root / "runs" / one.case.name), one.found, RECIPES[one.case.recipe].try_steps)
             row |= {"overrides": " ".join(tried.overrides), "moved": tried.moved, "difference": tried.difference,
                     "low": tried.low, "high": tried.high}  # fmt: skip
         except UserError as error:

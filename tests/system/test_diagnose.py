@@ -42,7 +42,7 @@ def test_a_flat_run_is_explained_and_its_remedy_tried_beside_it(flat: Path, cli:
     found = json.loads(done.out)
     assert found["causes"][0]["name"] == "alike"
     assert found["causes"][0]["overrides"] == ["rollout.temperature=1"]
-    tried = found["try"]
+    tried = found["trial"]
     assert (tried["cause"], tried["start"], tried["steps"]) == ("alike", 0, 3)
     unchanged, remedy = (rlvr.open(arm["folder"]).config.rollout.temperature for arm in tried["arms"])
     assert (unchanged, remedy) == (0.02, 1.0)

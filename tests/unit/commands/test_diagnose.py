@@ -8,7 +8,7 @@ import pytest
 import rlvr
 from rlvr.cli.main import main
 from rlvr.commands.diagnose import told
-from rlvr.commands.diagnose.attempt import _compared, _latest_kept
+from rlvr.commands.diagnose.trial import _compared, _latest_kept
 from rlvr.errors import UserError
 from rlvr.report.diagnosis import checks, diagnosed, of_record, warning
 from rlvr.tracking.jsonl import MetricsFile

@@ -8,11 +8,32 @@ from shlex import quote
 
 from rlvr.errors import UserError
 from rlvr.report.diagnosis.causes import CHAIN
-from rlvr.report.diagnosis.judge import Cause, Diagnosis, about_the_curve, judged, rise_of_metric, rise_of_reward
+from rlvr.report.diagnosis.judge import (
+    Arm,
+    Cause,
+    Diagnosis,
+    Trial,
+    about_the_curve,
+    judged,
+    rise_of_metric,
+    rise_of_reward,
+)
 from rlvr.report.diagnosis.record import Evaluation, Record, read_record
 from rlvr.tracking.checks import Check
 
-__all__ = ["Cause", "Diagnosis", "Evaluation", "Record", "checks", "diagnosed", "of_record", "read_record", "warning"]
+__all__ = [
+    "Arm",
+    "Cause",
+    "Diagnosis",
+    "Evaluation",
+    "Record",
+    "Trial",
+    "checks",
+    "diagnosed",
+    "of_record",
+    "read_record",
+    "warning",
+]
 
 MIN_STEPS = 5  # fewer say nothing about a curve
 

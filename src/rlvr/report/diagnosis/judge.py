@@ -46,6 +46,32 @@ class Cause:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Arm:
+    """A continuation: `Arm(name="remedy", folder="runs/x.try/remedy", curve="held-out accuracy 0.740", value=0.74)`"""
+
+    name: str
+    folder: str
+    curve: str
+    value: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """A remedy beside the unchanged run: `difference` in held-out metric (or reward), with its 95 % interval."""
+
+    cause: str
+    overrides: Sequence[str]
+    start: int  # updates behind the weights that both start from
+    steps: int
+    arms: Sequence[Arm]
+    difference: float
+    low: float
+    high: float
+    moved: bool
+    says: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Diagnosis:
     """`causes`, the likeliest first. `learned`: from 0, flat, to 1, the held-out metric rises by more than chance
     (without two evaluations: the reward); `rewarded`: the same of the reward."""
@@ -57,6 +83,7 @@ class Diagnosis:
     curve: str  # a sentence about it
     causes: Sequence[Cause]
     notes: Sequence[str] = field(default_factory=list)
+    trial: Trial | None = None
 
     @property
     def top(self) -> Cause | None:

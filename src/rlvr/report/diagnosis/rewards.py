@@ -1,7 +1,7 @@
 """What the reward is for, beside what the metric calls right."""
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from statistics import correlation, fmean
 
 import numpy as np
@@ -146,32 +146,31 @@ def _facts(record: Record, episode: EpisodeRecord) -> list[float]:
 
 
 def _by_token(record: Record) -> tuple[float, int | None]:
-    """The token whose presence explains most of what equally right completions of a question earn, and the share."""
-    rewards, present = list[float](), list[set[int]]()
-    centered, places = list[float](), list[tuple[int, int]]()
+    """The token whose presence explains most of what equally right completions of a question earn, and the share.
+
+    With rewards y around their means and presence x, the share is (x . y)^2 / (x . x - sum of (x of a set)^2 / size)
+    / (y . y).
+    """
+    centered, where = list[float](), defaultdict[int, list[tuple[int, int]]](list)  # token: places (row, set)
+    sizes = list[int]()
     for _, group in record.groups:
         for flag in (True, False):
             members = [one for one in group if record.right(one) is flag]
-            earned = [one.reward or 0.0 for one in members]
-            if len(members) > 1:
-                places.append((len(rewards), len(rewards) + len(members)))
-                rewards += earned
-                centered += [value - fmean(earned) for value in earned]
-                present += [set(sampled(one)) for one in members]
-    total = math.fsum(value**2 for value in centered)
-    counts = Counter(token for tokens in present for token in tokens)
-    if len(rewards) < MIN_EPISODES or total == 0:
-        return 0.0, None
-    y, best = np.array(centered), (0.0, None)
-    for token, count in counts.items():
-        if not MIN_EPISODES // 4 <= count <= len(rewards) - MIN_EPISODES // 4:
-            continue  # a rare one fits by chance
-        x = np.array([token in tokens for tokens in present], dtype=float)
-        for start, end in places:
-            x[start:end] -= x[start:end].mean()
-        spread = float(x @ x)
-        share = float(x @ y) ** 2 / (spread * total) if spread else 0.0
-        best = max(best, (share, token), key=lambda one: one[0])
+            mean = fmean([one.reward or 0.0 for one in members]) if members else 0.0
+            for one in members:
+                for token in set(sampled(one)):
+                    where[token].append((len(centered), len(sizes)))
+                centered.append((one.reward or 0.0) - mean)
+            sizes.append(len(members))
+    total, best = math.fsum(value**2 for value in centered), (0.0, None)
+    if len(centered) < MIN_EPISODES or total == 0:
+        return best
+    for token, places in where.items():
+        if MIN_EPISODES / 4 <= len(places) <= len(centered) - MIN_EPISODES / 4:  # a rare one fits by chance
+            in_set = Counter(number for _, number in places).items()
+            spread = len(places) - math.fsum(count**2 / sizes[number] for number, count in in_set)
+            share = math.fsum(centered[row] for row, _ in places) ** 2 / (spread * total) if spread > 1e-9 else 0.0
+            best = max(best, (share, token), key=lambda one: one[0])
     return best
 
 

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from statistics import fmean, stdev
@@ -13,7 +12,7 @@ from rlvr.config import Config
 from rlvr.config.compose import load_config, to_run_yaml
 from rlvr.errors import UserError
 from rlvr.progress import progress
-from rlvr.report.diagnosis import Diagnosis, Evaluation, Record, read_record
+from rlvr.report.diagnosis import Arm, Diagnosis, Evaluation, Record, Trial, read_record
 from rlvr.run.sources import own_config, with_absolute_model
 from rlvr.tracking.files import write_atomically, writing
 from rlvr.training.checkpoint import list_checkpoints
@@ -21,33 +20,7 @@ from rlvr.training.checkpoint import list_checkpoints
 CERTAIN = 1.96  # standard errors: a 95 % interval
 
 
-@dataclass(frozen=True, kw_only=True)
-class Arm:
-    """A continuation: `Arm(name="remedy", folder="runs/x.try/remedy", curve="held-out accuracy 0.740", value=0.74)`"""
-
-    name: str
-    folder: str
-    curve: str
-    value: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Attempt:
-    """`difference` of the remedy to the unchanged run in held-out metric (or reward), with its 95 % interval."""
-
-    cause: str
-    overrides: Sequence[str]
-    start: int  # updates behind the weights that both start from
-    steps: int
-    arms: Sequence[Arm]
-    difference: float
-    low: float
-    high: float
-    moved: bool
-    says: str
-
-
-def attempt(source: str, found: Diagnosis, steps: int) -> Attempt:
+def tried(source: str, found: Diagnosis, steps: int) -> Trial:
     """Train with the remedy of the likeliest cause beside the unchanged run; the run is only read.
 
     UserError if no cause is named, its remedy is no setting, or the first weights are lost.
@@ -138,7 +111,7 @@ def _latest_kept(latest: Path = Path("runs") / "latest") -> Iterator[None]:
 
 def _compared(
     cause: str, overrides: Sequence[str], start: int, steps: int, arms: Sequence[tuple[Record, Path]]
-) -> Attempt:
+) -> Trial:
     (before, _), (after, _) = arms
     if before.evaluations and after.evaluations:
         kind, values = f"held-out {before.headline.replace('_', ' ')}", [r.evaluations[-1].value for r, _ in arms]
@@ -151,7 +124,7 @@ def _compared(
     said = f"{kind} {difference:+.3f} (95 % interval {low:+.3f} to {high:+.3f})"
     where = f"{steps} steps from {f'step {start}' if start else 'the start'}"
     verdict = "the curve moves" if moved else "the curve does not move by more than chance"
-    return Attempt(
+    return Trial(
         cause=cause,
         overrides=list(overrides),
         start=start,
