@@ -554,7 +554,7 @@ THIRD = {
 }
 
 
-HEALTHY: dict[str, tuple[str, ...]] = {  # recipe: variants that are sound, as overrides
+HEALTHY: dict[str, tuple[str, ...]] = {  # recipe: variants that are sound, though some too short or too small to rise
     "rpn": (
         "",
         "trainer.learning_rate=2e-4",
@@ -568,6 +568,9 @@ HEALTHY: dict[str, tuple[str, ...]] = {  # recipe: variants that are sound, as o
         "algorithm=ppo rollout.group_size=1 rollout.prompts_per_step=128",
         "algorithm.num_minibatches=4",
         "reward.parts.boxed.weight=0.3",
+        "trainer.max_steps=6",
+        "evaluation.num_examples=20",
+        "rollout.prompts_per_step=4",
     ),
     "two_hop": (
         "",
@@ -577,11 +580,14 @@ HEALTHY: dict[str, tuple[str, ...]] = {  # recipe: variants that are sound, as o
         "algorithm=dapo",
         "rollout.max_staleness=1",
         "rollout.temperature=0.8",
+        "trainer.max_steps=5",
+        "rollout.prompts_per_step=4",
     ),
     "gsm8k_smoke": (
         "",
         "algorithm=rloo",
         "trainer.learning_rate=1e-3",
+        "trainer.max_steps=6",
     ),
 }
 
