@@ -168,8 +168,9 @@ def tries(root: Path, results: Sequence[Judged], seeds: int) -> list[dict[str, o
         try:
             with one.case.planted.around():
                 tried = trial_of(str(root / "runs" / one.case.name), one.found, RECIPES[one.case.recipe].try_steps)
-            row |= {"overrides": " ".join(tried.overrides), "moved": tried.moved, "difference": tried.difference,
-                    "low": tried.low, "high": tried.high}  # fmt: skip
+            gap = tried.differences[0]
+            row |= {"overrides": " ".join(tried.overrides), "moved": tried.moved, "difference": gap.value}
+            row |= {"low": gap.low, "high": gap.high}
         except UserError as error:
             row |= {"overrides": "-", "moved": False, "error": str(error)}
         say(json.dumps(row))

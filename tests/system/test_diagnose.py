@@ -44,8 +44,9 @@ def test_a_flat_run_is_explained_and_its_remedy_tried_beside_it(flat: Path, cli:
     assert found["causes"][0]["overrides"] == ["rollout.temperature=1"]
     tried = found["trial"]
     assert (tried["cause"], tried["start"], tried["steps"]) == ("alike", 0, 3)
-    unchanged, remedy = (rlvr.open(arm["folder"]).config.rollout.temperature for arm in tried["arms"])
-    assert (unchanged, remedy) == (0.02, 1.0)
+    assert [one["name"] for one in tried["differences"]] == ["held-out accuracy", "rise of the reward"]
+    arms = [Path(tried["folder"]) / name for name in ("unchanged", "remedy")]
+    assert [rlvr.open(arm).config.rollout.temperature for arm in arms] == [0.02, 1.0]
     for name in ("unchanged", "remedy"):
         assert [row["step"] for row in metrics(flat.with_name("flat.try") / name)] == [0, 1, 2, 3]
     assert contents(flat) == before

@@ -15,7 +15,7 @@ from rlvr.printable import printable
 from rlvr.progress import is_terminal, progress, wrapped
 
 if TYPE_CHECKING:
-    from rlvr.report.diagnosis import Diagnosis
+    from rlvr.report.diagnosis import Diagnosis, Trial
 
 HELP = "say why a curve is flat"
 DESCRIPTION = """Name the likeliest causes of a flat curve, from what a run folder records: each with a score, evidence
@@ -81,5 +81,12 @@ def told(found: Diagnosis) -> Iterator[str]:
             yield f"   set:  {' '.join(cause.overrides)}"
     if found.trial is not None:
         yield ""
-        yield found.trial.says
-        yield from (f"   {arm.name:10} {arm.curve}   {arm.folder}" for arm in found.trial.arms)
+        yield from told_trial(found.trial)
+
+
+def told_trial(trial: Trial) -> Iterator[str]:
+    start = f"step {trial.start}" if trial.start else "the start"
+    verdict = "the curve moves" if trial.moved else "the curve does not move by more than chance"
+    yield f"tried {' '.join(trial.overrides)} for {trial.steps} steps from {start}, beside the unchanged run: {verdict}"
+    yield from (f"   {one}" for one in trial.differences)
+    yield f"   runs: {trial.folder}/unchanged and {trial.folder}/remedy"

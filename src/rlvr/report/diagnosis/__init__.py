@@ -9,9 +9,9 @@ from shlex import quote
 from rlvr.errors import UserError
 from rlvr.report.diagnosis.causes import CHAIN
 from rlvr.report.diagnosis.judge import (
-    Arm,
     Cause,
     Diagnosis,
+    Difference,
     Trial,
     about_the_curve,
     judged,
@@ -22,9 +22,9 @@ from rlvr.report.diagnosis.record import Evaluation, Record, read_record
 from rlvr.tracking.checks import Check
 
 __all__ = [
-    "Arm",
     "Cause",
     "Diagnosis",
+    "Difference",
     "Evaluation",
     "Record",
     "Trial",

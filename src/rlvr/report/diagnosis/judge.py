@@ -46,29 +46,38 @@ class Cause:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arm:
-    """A continuation: `Arm(name="remedy", folder="runs/x.try/remedy", curve="held-out accuracy 0.740", value=0.74)`"""
+class Difference:
+    """Of the remedy to the unchanged run, with its 95 % interval."""
 
-    name: str
-    folder: str
-    curve: str
-    value: float
+    name: str  # `held-out accuracy`, or `rise of the reward`
+    unchanged: float
+    remedy: float
+    low: float
+    high: float
+
+    @property
+    def value(self) -> float:
+        return self.remedy - self.unchanged
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name} {self.unchanged:.3f} -> {self.remedy:.3f}, {self.value:+.3f} "
+            f"(95 % interval {self.low:+.3f} to {self.high:+.3f})"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """A remedy beside the unchanged run: `difference` in held-out metric (or reward), with its 95 % interval."""
+    """A remedy tried beside the unchanged run. It moved the curve if a difference is above 0 by more than chance, and
+    none below."""
 
     cause: str
     overrides: Sequence[str]
     start: int  # updates behind the weights that both start from
     steps: int
-    arms: Sequence[Arm]
-    difference: float
-    low: float
-    high: float
+    folder: str  # with `unchanged` and `remedy`
+    differences: Sequence[Difference]
     moved: bool
-    says: str
 
 
 @dataclass(frozen=True, kw_only=True)
