@@ -16,7 +16,7 @@ from tests.unit.report.runs import chunk_of
 
 FLAT = (
     *("trainer.max_steps=6", "rollout.temperature=0.02", "rollout.prompts_per_step=16", "trainer.learning_rate=1e-3"),
-    *("evaluation.every=6", "evaluation.num_examples=64", "tracker.console=plain", "tracker.rollouts_every=5"),
+    *("evaluation.every=6", "evaluation.num_examples=16", "tracker.console=plain", "tracker.rollouts_every=5"),
     *("trainer.checkpoint_every=2", "trainer.keep_last=9"),
 )
 
