@@ -193,7 +193,8 @@ def share(hits: Iterable[bool]) -> str:
 
 
 def rates(results: Sequence[Judged]) -> str:
-    flat = [one for one in results if one.found is None or one.found.learned < ROSE]
+    results = [one for one in results if one.found is not None]  # the others were refused before the run
+    flat = [one for one in results if one.found and one.found.learned < ROSE]
     columns = (one.hits[0] for one in results), (one.hits[1] for one in results), (one.hits[0] for one in flat)
     return " | ".join(map(share, columns))
 
@@ -292,7 +293,7 @@ PAGE = """# How often is `rlvr diagnose` right?
 
 {date}, {machine}. Shares with 95 % Wilson intervals. A run is right if the named cause is the planted one (top-1), or
 one of the first three (top-3); "nothing" is never right. Some faults do not keep the held-out metric from rising, and
-then there is nothing to explain: the last column leaves those runs out.
+then there is nothing to explain: the last column leaves those runs out. Runs that `rlvr train` refuses are not counted.
 
 | runs with a planted fault | top-1 | top-3 | top-1 of runs that stayed flat |
 |---|---|---|---|
