@@ -66,7 +66,7 @@ def of_record(record: Record, notes: list[str] | None = None) -> Diagnosis:
 def checks(found: Diagnosis) -> list[Check]:
     """A row for the curve and one for each cause, as the report shows them."""
     status = "ok" if found.top is None and found.learned >= 0.5 else "notice"
-    rows = [Check(name="curve", status=status, says=f"{found.verdict} ({found.curve})")]
+    rows = [Check(name="curve", status=status, says=found.curve if found.top else f"{found.verdict} {found.curve}")]
     for cause in found.causes:
         sets = f" Set {' '.join(cause.overrides)}." if cause.overrides else ""
         rows.append(
