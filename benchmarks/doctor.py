@@ -165,9 +165,11 @@ def examine(case: Case, seed: int = 0) -> list[Check]:
 
     real, folder = body.load_policy, Path("model")
     save(case, folder, seed)
-    more: dict[str, Any] = {"rollout.max_completion_tokens": 24, "evaluation.num_examples": 4, **case.settings}
-    if case.architecture == "gemma2":  # softcapping has no other implementation
-        more["model.attn_implementation"] = "eager"
+    more: dict[str, Any] = {
+        "rollout.max_completion_tokens": 64 if case.with_tools else 24,
+        "evaluation.num_examples": 4,
+        **case.settings,
+    }
     if case.with_tools:
         arguments = {"task": "my_shop:Shop", "task.num_questions": 80}
     else:
@@ -505,7 +507,7 @@ MODELS: list[tuple[str, tuple[str, ...], Callable[[Case], Case]]] = [
     ("ignores position_ids", ("packed_alone",), lambda case: replace(case, loaded=ignores("position_ids"))),
     ("ignores attention masks", ("packed_alone",), lambda case: replace(case, loaded=ignores("attention_mask"))),
     ("sees neighbors in long lines", ("packed_alone",), lambda case: replace(case, loaded=leaks_far)),
-    ("sees the next token", ("engine_is_trainer",), lambda case: replace(case, loaded=sees_the_future)),
+    ("sees the next token", ("is_causal",), lambda case: replace(case, loaded=sees_the_future)),
     ("has a layer with a wrong backward", ("gradient_is_slope",), lambda case: replace(case, loaded=wrong_backward)),
     ("detaches its embeddings", ("weights_learn",), lambda case: replace(case, loaded=detached)),
     ("freezes a layer", ("weights_learn",), lambda case: replace(case, loaded=frozen)),
@@ -580,45 +582,67 @@ def tried(case: Case, seed: int, verbose: bool) -> tuple[list[Check], float]:
     return checks, time.perf_counter() - begin
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+@dataclass
+class Tally:
+    planted: int = 0
+    found: int = 0
+    named: int = 0
+    seconds: list[float] = field(default_factory=list)
+
+    def told(self) -> str:
+        shares = [f"{count} ({count / max(1, self.planted):.1%})" for count in (self.found, self.named)]
+        return f"planted: {self.planted}, found {shares[0]}, rightly named {shares[1]}"
+
+
+def survey(faults: list[Fault], *, each: int, seed: int, verbose: bool, tally: Tally) -> None:
+    """Print a row of a table for each fault, planted in `each` architectures."""
+    names = list(ARCHITECTURES)
+    for number, fault in enumerate(faults):
+        said = []
+        for place in range(each):
+            architecture = names[(number + 6 * place) % len(names)]
+            case = fault.change(Case(architecture=architecture))
+            checks, took = tried(case, seed, verbose)
+            tally.seconds.append(took)
+            first = checks[0].name if checks else "nothing"
+            right = first in fault.expected
+            tally.planted, tally.found, tally.named = tally.planted + 1, tally.found + bool(checks), tally.named + right
+            said.append(f"{case.architecture}: {first}" + ("" if right else " (wrong)"))
+        print(f"| {fault.kind} | {fault.name} | {'; '.join(said)} |", flush=True)
+
+
+def arguments(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """The common ones; also makes this folder importable for the processes that score."""
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--each", type=int, default=2, help="architectures for each fault")
     parser.add_argument("--faults", default="", help="only those with this text in their name")
-    parser.add_argument("--healthy", action="store_true", help="only the healthy ones")
     parser.add_argument("--verbose", action="store_true", help="show what each check found")
-    args = parser.parse_args()
     sys.path.insert(0, str(EXAMPLES))
     os.environ["PYTHONPATH"] = os.pathsep.join(
         [str(EXAMPLES), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
     )
-    names, seconds, alarms, lines = list(ARCHITECTURES), list[float](), 0, []
+    return parser.parse_args()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--healthy", action="store_true", help="only the healthy ones")
+    args = arguments(parser)
+    tally, alarms = Tally(), 0
     for name, case in healthy() if not args.faults else []:
         checks, took = tried(case, args.seed, args.verbose)
-        seconds.append(took)
+        tally.seconds.append(took)
         alarms += len(checks)
         print(f"healthy {name}: {', '.join(check.name for check in checks) or 'ok'} ({took:.1f} s)", flush=True)
-    found = named = planted = 0
-    for number, fault in enumerate(faults() if not args.healthy else []):
-        if args.faults not in fault.name:
-            continue
-        said = []
-        for place in range(args.each):
-            architecture = names[(number + 6 * place) % len(names)]
-            checks, took = tried(fault.change(Case(architecture=architecture)), args.seed, args.verbose)
-            seconds.append(took)
-            first = checks[0].name if checks else "nothing"
-            planted, found, named = planted + 1, found + bool(checks), named + (first in fault.expected)
-            said.append(f"{architecture}: {first}" + ("" if first in fault.expected else " (wrong)"))
-        line = f"| {fault.kind} | {fault.name} | {'; '.join(said)} |"
-        lines.append(line)
-        print(line, flush=True)
-    print(f"\nhealthy: {len(healthy())} models, {alarms} false alarms")
-    if planted:
-        print(
-            f"planted: {planted}, found {found} ({found / planted:.1%}), rightly named {named} ({named / planted:.1%})"
-        )
-    print(f"seconds a model: {sum(seconds) / len(seconds):.1f} on average, {max(seconds):.1f} at most")
+    if not args.faults:
+        print(f"\nhealthy: {len(healthy())} models, {alarms} false alarms\n")
+    if not args.healthy:
+        chosen = [fault for fault in faults() if args.faults in fault.name]
+        survey(chosen, each=args.each, seed=args.seed, verbose=args.verbose, tally=tally)
+        print(f"\n{tally.told()}")
+    print(
+        f"seconds a model: {sum(tally.seconds) / len(tally.seconds):.1f} on average, {max(tally.seconds):.1f} at most"
+    )
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Errors the user can correct: one sentence, no traceback."""
 
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -20,6 +21,18 @@ def suggestion(name: str, known: list[str]) -> str:
     """`did you mean grpo?`, or the list of known names."""
     near = get_close_matches(name, known, n=1)
     return f"did you mean {near[0]}? (there are {', '.join(known)})" if near else f"there are {', '.join(known)}."
+
+
+def unreadable(error: Exception) -> str:
+    """Why a YAML file or a number in a text cannot be read: what and where, without the reader's own jargon."""
+    said, mark = " ".join(str(error).split()), getattr(error, "problem_mark", None)
+    if mark is not None:
+        problem = str(getattr(error, "problem", None) or "it cannot be read")
+        problem = "a tab begins it, and YAML is indented with spaces" if "'\\t'" in problem else problem
+        return f"line {mark.line + 1}, column {mark.column + 1}: {problem}"
+    if "Exceeds the limit" in said:  # of Python
+        return f"a number has more than {sys.get_int_max_str_digits():,} digits; give a smaller one."
+    return said
 
 
 def install(extra: str) -> str:

@@ -42,7 +42,7 @@ from rlvr.config.overrides import (
     parse_overrides,
     renewed,
 )
-from rlvr.errors import ConfigError, suggestion
+from rlvr.errors import ConfigError, suggestion, unreadable
 from rlvr.rewards.settings import RewardSettings
 from rlvr.settings import Settings, dumped, plain, validated
 from rlvr.tasks.settings import TaskBundle
@@ -196,7 +196,11 @@ def _explained(error: Exception, source: Source, lines: Sequence[str]) -> str:
         what = f"{group}: {name}" if group else name
         kind = group or "configuration"
         return f"{place}: {what} in a defaults list: there is no such {kind}; {suggestion(name, known)}"
-    return f"{place}: {' '.join(str(error).split())}"
+    if found := re.search("Could not override '([^'@]+)", str(error)):
+        absent = "nothing before it chooses one; put a file that does before it, or write it without override."
+        said = absent if found[1] in CHOICES else f"there is no such choice; {suggestion(found[1], list(CHOICES))}"
+        return f"{place}: override {found[1]} in a defaults list: {said}"
+    return f"{place}: {unreadable(error)}"
 
 
 def _compose(source: Source, parsed: Sequence[Override], explicit: UserKeys) -> tuple[dict[str, Any], list[str]]:

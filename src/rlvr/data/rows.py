@@ -224,4 +224,7 @@ def with_kind(value: object) -> str:
     if isinstance(value, list | tuple):
         return f"a list of {len(value)}"
     kind = {bool: "boolean", int: "number", float: "number"}.get(type(value), type(value).__name__)
-    return f"the {kind} {cut(ascii(value), SHOWN_CHARS)}"
+    try:
+        return f"the {kind} {cut(ascii(value), SHOWN_CHARS)}"
+    except Exception:  # a number of thousands of digits, or a user's own class
+        return f"a {kind} that cannot be shown"

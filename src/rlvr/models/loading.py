@@ -1,5 +1,7 @@
 """Loads pretrained models, adapters and the critic."""
 
+import warnings
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -9,7 +11,7 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
-from rlvr.errors import UserError
+from rlvr.errors import ConfigError, UserError
 from rlvr.models.adapters import add_adapters, check_same, insert_saved, merge, saved_settings
 from rlvr.models.hub import Located, from_hub, locate, sentence
 from rlvr.models.policy import Adapters, HubPolicy, check_trainable
@@ -19,6 +21,10 @@ from rlvr.models.settings import PretrainedModel
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 CPU = torch.device("cpu")
+
+
+class NoSuchAttentionError(ConfigError):
+    """The architecture has no attention of the chosen kind."""
 
 
 def load_policy(settings: PretrainedModel, *, seed: int, device: torch.device = CPU) -> HubPolicy:
@@ -75,31 +81,45 @@ def model_family(settings: PretrainedModel) -> str:
     located = locate(settings.name_or_path)
     if (adapter := located.adapter_folder()) is not None:
         settings = settings.model_copy(update={"name_or_path": base_of(adapter)})
-        located = locate(settings.name_or_path)
+        located = _located_base(adapter)
     return from_pretrained(AutoConfig, settings, located).get_text_config().model_type
 
 
 def _load(settings: PretrainedModel, device: torch.device, located: Located, adapter: Path | None) -> HubPolicy:
     if adapter is None:
-        model = _load_model(settings, device, located)
-        return HubPolicy(model=model, tokenizer=from_pretrained(AutoTokenizer, settings, located))
+        model, report = _load_model(settings, device, located)
+        return HubPolicy(model=model, tokenizer=from_pretrained(AutoTokenizer, settings, located), load_report=report)
     named = base_of(adapter)
     under = settings.model_copy(update={"name_or_path": named})
-    found = locate(named)
-    model = _load_model(under, device, found)
+    found = _located_base(adapter)
+    model, report = _load_model(under, device, found)
     insert_saved(model, adapter, base=_lasting(named))
     adapters = Adapters(fresh_base=partial(_load_float32, under, device), merge_final=False, note="adapter")
     if any((adapter / name).is_file() for name in TOKENIZER_FILES):
         under = settings.model_copy(update={"name_or_path": str(adapter)})
         found = Located(name=str(adapter), offline=True, is_adapter=True)
-    return HubPolicy(model=model, tokenizer=from_pretrained(AutoTokenizer, under, found), adapters=adapters)
+    tokenizer = from_pretrained(AutoTokenizer, under, found)
+    return HubPolicy(model=model, tokenizer=tokenizer, adapters=adapters, load_report=report)
 
 
 def base_of(adapter: Path) -> str:
     return str(saved_settings(adapter)["base_model_name_or_path"])
 
 
-def _load_model(settings: PretrainedModel, device: torch.device, located: Located) -> PreTrainedModel:
+def _located_base(adapter: Path) -> Located:
+    named = base_of(adapter)
+    if Path(named).is_absolute() and not Path(named).exists():
+        raise UserError(
+            f"the adapter {adapter} was trained on {named}, which is gone: put it back, or name its new place as "
+            "base_model_name_or_path in adapter_config.json"
+        )
+    return locate(named)
+
+
+def _load_model(
+    settings: PretrainedModel, device: torch.device, located: Located
+) -> tuple[PreTrainedModel, Mapping[str, Collection[Any]]]:
+    """The model, and what transformers reports of its files."""
     name = settings.name_or_path
     if Path(name).is_dir() and not any((Path(name) / file).is_file() for file in TOKENIZER_FILES):
         raise UserError(f"the model folder {name!r} has no tokenizer (no tokenizer.json): copy that of the base model")
@@ -112,7 +132,15 @@ def _load_model(settings: PretrainedModel, device: torch.device, located: Locate
         options["device_map"] = {"": str(device)}
         if saved is None:
             options["quantization_config"] = settings_for(settings.bits, dtype)
-    model = from_pretrained(AutoModelForCausalLM, settings, located, **options)
+    options["output_loading_info"] = True
+    try:
+        model, report = from_pretrained(AutoModelForCausalLM, settings, located, **options)
+    except NoSuchAttentionError as error:
+        if settings.attn_implementation != "sdpa":  # the default
+            raise
+        warnings.warn(f"{str(error).partition(';')[0]}: eager is used", stacklevel=2)
+        options["attn_implementation"] = "eager"
+        model, report = from_pretrained(AutoModelForCausalLM, settings, located, **options)
     if settings.bits is not None:
         make_exact(model)
     for parameter in model.parameters():
@@ -122,12 +150,12 @@ def _load_model(settings: PretrainedModel, device: torch.device, located: Locate
             parameter.data = parameter.data.clone()
     if settings.bits is None:
         model.to(device)
-    return model.eval()
+    return model.eval(), report
 
 
 def _load_float32(settings: PretrainedModel, device: torch.device) -> PreTrainedModel:
     """The weights as used in training, rounded and quantized, in float32 on the CPU."""
-    model = _load_model(settings, device if settings.bits else CPU, locate(settings.name_or_path))
+    model, _ = _load_model(settings, device if settings.bits else CPU, locate(settings.name_or_path))
     return dequantized(model) if settings.bits else model.float()
 
 
@@ -140,6 +168,11 @@ def from_pretrained(kind: Any, settings: PretrainedModel, located: Located, **op
         if not located.offline and from_hub(error):
             raise sentence(name, error) from error
         reason = str(error).strip().partition("\n")[0]
+        if "does not support an attention implementation" in reason or "not support Flash Attention" in reason:
+            raise NoSuchAttentionError(
+                f"model.attn_implementation={settings.attn_implementation}: the architecture of {name!r} has no such "
+                "attention; set model.attn_implementation=eager."
+            ) from error
         raise UserError(f"the model {name!r} cannot be loaded ({reason}): name a model folder or a Hub id") from error
 
 

@@ -1,12 +1,12 @@
 """A policy with its tokenizer, saved in Hub format, optionally with LoRA adapters."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from logging import ERROR, getLogger
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -41,6 +41,8 @@ class Adapters:
 class HubPolicy(Policy):
     tokenizer: PreTrainedTokenizerBase
     adapters: Adapters | None = None  # None: the whole model is trained
+    load_report: Mapping[str, Collection[Any]] = field(default_factory=dict)
+    """`missing_keys`, `unexpected_keys` and so on of the files, as transformers reports them."""
 
     def trained_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Name and full value of the trained tensors, tied ones once; collective if the model is sharded."""

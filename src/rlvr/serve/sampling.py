@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from rlvr.chat.rendering import Chat
 from rlvr.core.engine import LocalEngine
 from rlvr.core.engine.base import Alternatives
+from rlvr.core.policy import Policy
+from rlvr.serve.constraints import Constraint, Constraints
+from rlvr.serve.prompt_logprobs import Likely
 from rlvr.serve.schemas import ApiError
 from rlvr.types import SamplingParams, StopReason
 
@@ -85,7 +88,9 @@ class Served:
 
     names: tuple[str, ...]
     engine: LocalEngine
+    policy: Policy
     chat: Chat
+    constraints: Constraints
     vocabulary_size: int
     max_context_tokens: int
     capacity: int  # limit of running and waiting completions
@@ -102,6 +107,9 @@ class Choice:
     stops: tuple[str, ...] = ()
     num_alternatives: int | None = None
     stream: bool = False  # the client streams
+    constraint: Constraint | None = None
+    echo: str | None = None  # the prompt's text, if it is a part of the answer
+    prompt_seen: tuple[list[float], list[Likely]] | None = None  # see prompt_logprobs
 
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -202,7 +210,11 @@ class Pool:
         on_token = see if watched else None
         generation = asyncio.ensure_future(
             self._served.engine.generate(
-                choice.prompt_ids, choice.sampling, on_token=on_token, alternatives=choice.alternatives
+                choice.prompt_ids,
+                choice.sampling,
+                on_token=on_token,
+                alternatives=choice.alternatives,
+                allowed=choice.constraint,
             )
         )
         try:

@@ -302,7 +302,8 @@ def parse_rows(rows: Iterable[Row], parse: Callable[[Row], Problem | str]) -> Pa
             if first.key != problem.key:
                 name = ascii_text(problem.id[:80])
                 raise DataError(f"{row.place}: the id {name!r} was given before, at {place}: ids must differ.")
-            problem = "repeat an earlier question"
+            golds = ((one.answer, one.metadata.get("aliases")) for one in (first, problem))
+            problem = "repeat an earlier question" + ("" if next(golds) == next(golds) else " with another answer")
         left_out.setdefault(problem, []).append(row.place)
     return Part(problems=tuple(problem for problem, _ in found.values()), left_out=left_out)
 

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from rlvr.commands.doctor import numbers, task, template, tokens, training
+from rlvr.commands.doctor import data, numbers, task, template, tokens, training, weights
 from rlvr.commands.doctor.patient import Patient, skip
 from rlvr.config import Config
 from rlvr.errors import ConfigError
@@ -25,11 +25,14 @@ from rlvr.tasks.base import Functions
 from rlvr.tracking.checks import Check
 
 CHECKS: tuple[Callable[[Patient], Check], ...] = (
+    weights.weights_loaded,
     *tokens.CHECKS,
     *template.CHECKS,
     template.ids_are_kept,
+    *data.CHECKS,
     *task.CHECKS,
     *numbers.CHECKS[:1],
+    *weights.CHECKS,
     *tokens.STOPS,
     *numbers.CHECKS[1:],
     *training.CHECKS,

@@ -8,19 +8,24 @@ import torch
 from torch import Tensor
 
 from rlvr.commands.doctor.patient import Interview, Patient, difference, logprobs, skip, verdict
-from rlvr.commands.doctor.template import end_of_turn
+from rlvr.commands.doctor.speech import end_of_turn
 from rlvr.core.batch import to_batch
+from rlvr.core.engine.runner import CachedRunner
+from rlvr.core.engine.select import probe, unfit
+from rlvr.core.engine.shared_prefix import engine_attention
 from rlvr.core.episode import ChatModel, run_episode
 from rlvr.core.packing import microbatches
 from rlvr.core.policy import forward
 from rlvr.core.trainer import Trainer, scatter
 from rlvr.models.adapters import adapter_weights
+from rlvr.run.tasks import context_tokens
 from rlvr.tracking.checks import Check
 from rlvr.types import Episode, Group, Message, SamplingParams, TokenBatch
 
 NO_STEP = 1e-30  # a learning rate that changes no weight
 STEPS = (1e-4, 3e-4, 3e-5, 1e-3, 1e-2)  # in norms of the weights: one of them is neither rounding nor curvature
 SLOPE_TOLERANCE = 0.03
+RATES = (1e-4, 1e-3, 1e-2)  # of learning: the first whose step is larger than rounding
 
 
 def weights_finite(patient: Patient) -> Check:
@@ -66,6 +71,43 @@ def trainer_is_model(patient: Patient) -> Check:
         "the model's forward changes the logits (a scale, a cap, a temperature) in a way its config does not say: name "
         "it there (logit_scale, logits_scaling, final_logit_softcapping), or remove it",
         **where,
+    )
+
+
+@torch.no_grad()
+def is_causal(patient: Patient) -> Check:
+    """What follows a token does not change its logits."""
+    _, ids = patient.prompt(0)
+    ids = ids[: context_tokens(patient.policy)]
+    if len(ids) < 2:
+        return skip("the prompt has one token")
+    vocabulary = int(patient.model.config.get_text_config().vocab_size)
+    rows = torch.tensor([ids, (*ids[:-1], (ids[-1] + 1) % vocabulary)], device=patient.model.device)
+    one, other = patient.model(input_ids=rows, use_cache=False).logits[:, :-1].float().log_softmax(-1).cpu()
+    gap = float((one - other).abs().max())
+    return verdict(
+        not gap <= patient.tolerance / 10,
+        f"another last token changes the logprobs before it by {gap:.2g}: the model sees what it has to predict",
+        f"another last token leaves the logprobs before it as they are ({gap:.1g})",
+        "look at the attention mask, at convolutions and at shifts in the model's code: they must look back only",
+    )
+
+
+@torch.no_grad()
+def cache_is_exact(patient: Patient) -> Check:
+    """Keys and values that are kept give what a plain forward pass gives."""
+    if unfit(patient.model.config) is not None:
+        return skip("the model keeps a state instead of keys and values: the engine samples without a cache, slowly")
+    with engine_attention(patient.model):
+        reason = probe(patient.model, CachedRunner) or ""
+    if reason and "differ" not in reason:
+        return skip(f"{reason}: the engine samples without one, slowly")
+    return verdict(
+        bool(reason),
+        f"with kept keys and values the model has {reason}: the engine samples without a cache, slowly",
+        "with kept keys and values the model has the logprobs of a plain forward pass",
+        "look for code of the model that treats a cache, a mask or positions in another way than a plain forward pass; "
+        "other samplers use the cache and would sample from another model",
     )
 
 
@@ -124,6 +166,8 @@ def three_turns(patient: Patient) -> Check:
 
 def packed_alone(patient: Patient) -> Check:
     """A packed row must not see its neighbor, and must have the logprobs of the row alone."""
+    if patient.layout == "rows" and (why := unfit(patient.model.config)):
+        return skip(f"the model has {why}: it is trained in single rows, slower")
     batch = patient.batch
     other = int(batch.lengths.sub(batch.prompt_lengths).argmax())
     ids = torch.where(
@@ -134,8 +178,8 @@ def packed_alone(patient: Patient) -> Check:
     try:
         trainer = patient.trainer(layout="shared")
         before, after = (logprobs(trainer, one) for one in (batch, changed))
-    except (TypeError, ValueError, RuntimeError) as error:
-        return Check(status="fail", says=f"the model refuses packed rows ({_line(error)})", remedy=SLOWER)
+    except (TypeError, ValueError, RuntimeError, StopIteration) as error:
+        return skip(f"the model takes no packed rows ({_line(error)}): it is trained in single rows, slower")
     leak, where = difference(rest, before, after)
     shift, place = difference(batch, before, patient.scored)
     bound = patient.tolerance
@@ -269,21 +313,32 @@ def update_follows_reward(patient: Patient) -> Check:
     """After an update on one rewarded completion in each group, it is likelier beside the others."""
     if getattr(patient.config.algorithm, "reward_coef", 1) == 0:
         return skip("algorithm.reward_coef=0: it learns from its teacher alone")
-    batch = patient.batch
-    with patient.unchanged():
-        trainer = patient.trainer(epochs=1)
-        before = patient.scored
-        trainer.update(patient.judged(trainer), 0)
-        after = logprobs(patient.trainer(layout="rows"), batch)
-    change = ((after - before) * batch.loss_mask).sum(1) / batch.loss_mask.sum(1)
-    up, down = float(change[batch.rewards > 0].mean()), float(change[batch.rewards <= 0].mean())
+    batch, before, own = patient.batch, patient.scored, patient.config.trainer.learning_rate
+    for rate in (own, *(rate for rate in RATES if rate > own)):
+        with patient.unchanged():
+            trainer = patient.trainer(epochs=1, learning_rate=rate)
+            judged = patient.judged(trainer)
+            trainer.update(judged, 0)
+            after = logprobs(patient.trainer(layout="rows"), batch)
+        if difference(batch, before, after)[0] > patient.tolerance:
+            break
+    moved, rewarded = (after - before) * batch.loss_mask, batch.rewards > 0
+    advantages = judged.advantages if judged.advantages is not None else torch.zeros_like(moved)
+    # losses weight completions in other ways (by length): the step follows their sum
+    gain = float((moved * advantages * trainer.objective.loss_weights(judged)).sum())
+    change = moved.sum(1) / batch.loss_mask.sum(1)
+    up, down = float(change[rewarded].mean()), float(change[~rewarded].mean())
+    inverted = not float(advantages[rewarded].sum()) > float(advantages[~rewarded].sum())
     return verdict(
-        not up > down,
-        f"one update moved the logprob of a rewarded token by {up:+.2g}, of another by {down:+.2g}",
+        inverted or not (up > down or gain > 0),
+        "rewarded completions have the lower advantages"
+        if inverted
+        else f"one update moved the logprob of a rewarded token by {up:+.2g}, of another by {down:+.2g}",
         f"one update moved the logprob of a rewarded token by {up:+.2g}, of another by {down:+.2g}",
         "the gradient points the wrong way: see gradient_is_slope and weights_learn, and the learning rate",
         rewarded=up,
         others=down,
+        gain=gain,
     )
 
 
@@ -291,6 +346,8 @@ CHECKS = (
     weights_finite,
     passes_repeat,
     trainer_is_model,
+    is_causal,
+    cache_is_exact,
     engine_is_trainer,
     engine_is_trainer_cooler,
     packed_alone,

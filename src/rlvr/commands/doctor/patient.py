@@ -29,7 +29,7 @@ from rlvr.models.layout import choose_layout
 from rlvr.models.loading import value_head
 from rlvr.models.policy import HubPolicy
 from rlvr.run.policies import Sampler, make_engine
-from rlvr.run.tasks import Tasks, make_chat
+from rlvr.run.tasks import Tasks, context_tokens, make_chat
 from rlvr.run.teachers import teachers
 from rlvr.scale.fsdp import make_parallel
 from rlvr.tasks.base import Task
@@ -304,3 +304,17 @@ def difference(batch: TokenBatch, first: Tensor, second: Tensor) -> tuple[float,
     row, column = divmod(int(gaps.argmax()), gaps.shape[1])
     numbers = [round(float(x[row, column]), 6) for x in (first, second)]
     return float(gaps.max()), {"token_id": int(batch.ids[row, column]), "position": column, "logprobs": numbers}
+
+
+@torch.no_grad()
+def next_token(patient: Patient, ids: Sequence[int]) -> Tensor:
+    """[V] probabilities after these ids, by the model's own forward pass."""
+    given = torch.tensor([ids[-context_tokens(patient.policy) :]], device=patient.model.device)
+    return patient.model(input_ids=given, use_cache=False).logits[0, -1].float().softmax(-1).cpu()
+
+
+def around(first: str, second: str, one: str = "appended", other: str = "rendered") -> dict[str, str]:
+    """Both texts around their first difference."""
+    pairs = zip(first, second, strict=False)
+    place = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(first), len(second)))
+    return {one: first[max(0, place - 40) : place + 40], other: second[max(0, place - 40) : place + 40]}

@@ -1,35 +1,40 @@
 """Checks of the data and the reward: what is paid for right, wrong, empty and odd answers."""
 
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlvr.commands.doctor.patient import Patient, Scripted, skip, verdict
-from rlvr.commands.doctor.template import end_of_turn
+from rlvr.commands.doctor.speech import completions_of
+from rlvr.commands.doctor.texts import LONG
 from rlvr.core.episode import ChatModel, run_episode
 from rlvr.rewards.custom import Custom
+from rlvr.rewards.evidence import Evidence
+from rlvr.rewards.format import FormatApproximate, FormatExact
+from rlvr.rewards.multihop import Citation, Combined, CompletionForm, HopAnswers, Hops, Retrieval
+from rlvr.rewards.rpn import RpnBoxed
 from rlvr.run.tasks import context_tokens
 from rlvr.tracking.checks import Check
-from rlvr.types import Episode, Example, Message, ToolCall
+from rlvr.types import Episode, Example
 
 NUM_EXAMPLES, NUM_PROMPTS = 8, 64
 MOST_LEFT_OUT = 0.1  # of the prompts
+NUM_ORDERED, FEWEST, ROUNDING = 12, 5, 1e-9
+SLOW_CALL, SLOW_STEP = 0.05, 5.0  # seconds
+LARGEST = 1e6  # reward
 ODD = ("", "9" * 3000, "\\boxed{{{", "#### ####", "<answer></answer>\u202e\U0001f600", "1e999 nan -- 1/0")
 """What models write; a reward must read or refuse it."""
+
+OF_DOCUMENTS = (Retrieval, Citation, HopAnswers, Hops, Combined, Evidence)
+"""Parts that grade what was found and read: a right answer alone does not earn them in full."""
+OF_FORM = (FormatExact, FormatApproximate, CompletionForm, RpnBoxed)
 
 
 def _played(patient: Patient, example: Example, turns: Sequence[Any]) -> Episode:
     """An episode with these completions, played and scored as in training."""
-    chat, env = patient.chat, patient.task.env(example)
-    completions = []
-    for number, turn in enumerate(turns):
-        calls = ()
-        if not isinstance(turn, str):
-            calls = (ToolCall(id=f"call_{number}", name=turn["name"], arguments=dict(turn.get("arguments", {}))),)
-        text = chat.tool_format.write(calls, env.tools) if calls else turn
-        said = Message(role="assistant", content="" if calls else text, tool_calls=calls)
-        completions.append((*patient.coder.encode(text), *end_of_turn(chat, said, text)))
-    model = ChatModel(engine=Scripted(completions), chat=chat, max_context_tokens=10**9)
+    env, completions = patient.task.env(example), completions_of(patient, example, turns)
+    model = ChatModel(engine=Scripted(completions), chat=patient.chat, max_context_tokens=10**9)
     params = patient.params(0, 1.0, 10**6)
     return asyncio.run(run_episode(example, env, model, lambda turn: params, sample_index=0, seed=0))
 
@@ -62,7 +67,9 @@ def gold_scores_full(patient: Patient) -> Check:
         return skip("the task knows no right completion to try")
     parts = getattr(patient.tasks.verifiers.get(patient.task.name), "parts", {})
     ours = {
-        name for name, part in parts.items() if not (isinstance(part, Custom) or part.is_penalty or not part.weight)
+        name
+        for name, part in parts.items()
+        if part.weight and not part.is_penalty and not isinstance(part, (Custom, *OF_DOCUMENTS))
     }
     bad = []
     for example, turns in golds:
@@ -129,11 +136,22 @@ def _pays(patient: Patient, what: str, texts: Mapping[int, Sequence[str]], remed
     )
 
 
+def _pays_form_alone(patient: Patient) -> str:
+    """The parts of the run's own reward, if none of them reads the answer; else empty."""
+    parts = getattr(patient.tasks.verifiers.get(patient.task.name), "parts", {})
+    paid = {name: part for name, part in parts.items() if part.weight}
+    return (
+        ", ".join(paid) if paid and all(part.is_penalty or isinstance(part, OF_FORM) for part in paid.values()) else ""
+    )
+
+
 def empty_scores_less(patient: Patient) -> Check:
     return _pays(patient, "empty completions", {-1: ("",)}, "let the reward return 0 where there is no answer")
 
 
 def wrong_scores_less(patient: Patient) -> Check:
+    if form := _pays_form_alone(patient):
+        return skip(f"the reward pays the form of a completion alone (reward.parts: {form}), not its answer")
     golds = patient.task.solutions(NUM_EXAMPLES)
     answers = [(example.answer, turns[-1]) for example, turns in golds]
     others = {i: next((t for a, t in answers if a != answer), None) for i, (answer, _) in enumerate(answers)}
@@ -157,6 +175,93 @@ def echo_scores_less(patient: Patient) -> Check:
         {-1: texts},
         "score the completion alone: a model learns to repeat what is paid",
     )
+
+
+def long_scores_less(patient: Patient) -> Check:
+    if not patient.reads(LONG):
+        return skip("the tokenizer knows no other words than the task's")
+    texts = (LONG, f"{LONG}\n" * 3)
+    remedy = "let the reward take no account of length, or limit what it adds: completions grow with what is paid"
+    return _pays(patient, "long texts without an answer", {-1: texts}, remedy)
+
+
+def reward_is_scaled(patient: Patient) -> Check:
+    golds = patient.task.solutions(NUM_EXAMPLES)
+    tried = [*golds, *((example, ("x",)) for example, _ in golds if patient.reads("x"))]
+    largest = max((abs(_value(patient, *one)) for one in tried), default=0.0)
+    return verdict(
+        largest > LARGEST,
+        f"a completion earns {largest:.3g}: sums of squares of such rewards are infinite, and advantages wrong",
+        f"right and wrong completions earn at most {largest:.3g} in size",
+        "divide the reward, so that a right answer earns about 1: advantages need no larger ones",
+        largest=largest,
+    )
+
+
+def reward_is_fast(patient: Patient) -> Check:
+    """The time of one call, projected on a step."""
+    example, turns = next(iter(patient.task.solutions(1)), (patient.task.train_example(0), [""]))
+    seconds = sorted(_timed(patient, example, turns) for _ in range(3))[1]
+    rollout, workers = patient.config.rollout, patient.config.reward.num_workers
+    calls = rollout.prompts_per_step * rollout.group_size
+    step = seconds * calls / workers
+    return verdict(
+        seconds > SLOW_CALL and step > SLOW_STEP,
+        f"a completion is scored in {seconds:.2g} s: {calls} completions of a step need {step:.2g} s with "
+        f"{workers} processes, while the model waits",
+        f"a completion is scored in {seconds:.1g} s, and {calls} completions of a step in about {step:.1g} s",
+        "make the reward faster, or raise reward.num_workers",
+        seconds=seconds,
+        seconds_per_step=step,
+    )
+
+
+def _timed(patient: Patient, example: Example, turns: Sequence[Any]) -> float:
+    begin = time.perf_counter()
+    _value(patient, example, turns)
+    return time.perf_counter() - begin
+
+
+def reward_forgets(patient: Patient) -> Check:
+    """What was scored before changes nothing: neither the order of completions, nor a second call."""
+    golds = patient.task.solutions(NUM_ORDERED)
+    if len(golds) < NUM_ORDERED or not patient.reads("x"):
+        return skip(f"the task knows no {NUM_ORDERED} right completions of which some could be scored first")
+    if (seconds := _timed(patient, *golds[0])) > SLOW_CALL:
+        return skip(f"a completion is scored in {seconds:.2g} s: too slow to be tried in another order")
+    calls = patient.config.reward.num_workers  # each process may remember
+    firsts, after, again = list[float](), list[float](), list[float]()
+    for number, (example, turns) in enumerate(golds):
+        for _ in range(calls if number % 2 else 0):
+            _value(patient, example, ["x"])
+        paid = [_value(patient, example, turns) for _ in range(calls + 1)]
+        (after if number % 2 else firsts).append(paid[0])
+        again.append(paid[-1] - paid[0])
+    later = [_value(patient, example, turns) for example, turns in golds[::2]]
+    changed = [gap for gap in again if abs(gap) > ROUNDING]
+    lost = [gap for a, b in zip(firsts, later, strict=True) if abs(gap := b - a) > ROUNDING]
+    steady = len(changed) <= 1  # else it may be chance: see reward_repeats
+    found = {
+        "a right answer earns another reward behind a wrong one": steady and _apart(firsts, after),
+        "a completion earns another reward the second time": len(changed) >= FEWEST
+        and len({gap > 0 for gap in changed}) == 1,
+        "completions earn other rewards later": steady and len(lost) >= FEWEST,
+    }
+    says = next((what for what, is_so in found.items() if is_so), "")
+    return verdict(
+        bool(says),
+        f"the reward remembers what it scored before: {says}",
+        f"{len(golds)} right answers earn the same first, behind a wrong one, again, and later",
+        "take the state out of the reward (a cache by question, a set of texts, counters, running means): in training "
+        "several processes score in any order",
+        first=firsts,
+        behind_a_wrong_one=after,
+        later=later,
+    )
+
+
+def _apart(first: Sequence[float], second: Sequence[float]) -> bool:
+    return max(first) + ROUNDING < min(second) or max(second) + ROUNDING < min(first)
 
 
 def reward_repeats(patient: Patient) -> Check:
@@ -194,11 +299,15 @@ def reward_survives(patient: Patient) -> Check:
 
 CHECKS = (
     prompts_fit,
+    reward_is_fast,
+    reward_forgets,
+    reward_repeats,
     gold_scores_full,
     metric_agrees,
+    reward_is_scaled,
     empty_scores_less,
     wrong_scores_less,
     echo_scores_less,
-    reward_repeats,
     reward_survives,
+    long_scores_less,
 )

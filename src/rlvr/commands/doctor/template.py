@@ -7,9 +7,13 @@ from datetime import datetime, timedelta
 from typing import Any
 from unittest.mock import patch
 
-from rlvr.chat.rendering import Chat, end_ids
-from rlvr.chat.template import PLACE, Template
-from rlvr.commands.doctor.patient import Interview, Patient, Scripted, skip, verdict
+from rlvr.chat.rendering import end_ids
+from rlvr.chat.template import PLACE
+from rlvr.commands.doctor.messages import CHECKS as OF_MESSAGES
+from rlvr.commands.doctor.messages import of_patient
+from rlvr.commands.doctor.patient import Interview, Patient, Scripted, around, skip, verdict
+from rlvr.commands.doctor.speech import end_of_turn, lead_of, reply_to
+from rlvr.commands.doctor.texts import LONG
 from rlvr.core.batch import to_batch
 from rlvr.core.env import Env
 from rlvr.core.episode import ChatModel, run_episode
@@ -17,8 +21,6 @@ from rlvr.envs.tool_env import ToolEnv
 from rlvr.envs.tools import make_tool
 from rlvr.tracking.checks import Check
 from rlvr.types import Attempt, Example, Group, Message, SamplingParams, Score, StopReason, ToolCall
-
-LONG = " ".join(f"word{number}" for number in range(600))
 
 
 def look_up(text: str) -> str:
@@ -42,50 +44,6 @@ def call_of(text: str) -> Message:
     return Message(role="assistant", content="", tool_calls=(call,))
 
 
-def reply_to(said: Message) -> Message:
-    """What follows: the tool's result, or another question."""
-    calls = said.tool_calls
-    return (
-        Message(role="tool", content="Found it.", name="look_up", call_id=calls[0].id) if calls else user("And then?")
-    )
-
-
-def end_of_turn(chat: Chat, said: Message, text: str = "") -> tuple[int, ...]:
-    """The token that the template puts behind a completion, if it stops; else any that stops."""
-    if text and chat.tool_format.name == "words" and said.tool_calls:
-        return ()  # the end of the call is sampled as part of it
-    if chat._template is None:
-        return tuple(sorted(chat.stop_ids & end_ids(chat._tokenizer, None))[:1] or sorted(chat.stop_ids)[:1])
-    behind = chat.encode_reply([reply_to(said)], last_id=-1, said=said)[:1]
-    return behind if set(behind) & chat.stop_ids else tuple(sorted(chat.stop_ids)[:1])
-
-
-def _template(patient: Patient) -> Template:
-    template = patient.chat._template
-    assert template is not None, "checked before"
-    return template
-
-
-def _lead(template: Template | None, said: Message, written: str) -> str:
-    """What a model writes before its answer: the rest of the header (GPT-OSS), or the end of open reasoning."""
-    if template is None:
-        return ""
-    if template.can.opened:
-        return f"\n{template.marks.close.strip()}\n\n"
-    prompt = template.render([user("x")])
-    before, found, _ = (template.tried([user("x"), said]) or "").partition(written)
-    lead = before.removeprefix(prompt) if found and before.startswith(prompt) else ""
-    return "" if template.marks.close.strip() in lead else lead
-
-
-def _shorter(first: str, second: str) -> dict[str, str]:
-    """Both texts around their first difference."""
-    place = next(
-        (i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second))
-    )
-    return {"appended": first[max(0, place - 40) : place + 40], "rendered": second[max(0, place - 40) : place + 40]}
-
-
 def _followed(patient: Patient, texts: Sequence[str], *, calls: bool = False) -> dict[str, Any] | None:
     """Converse over these completions: None if each prompt extends the last one and is what the template renders."""
     chat, tools = patient.chat, [TOOL.schema] if calls else []
@@ -94,7 +52,7 @@ def _followed(patient: Patient, texts: Sequence[str], *, calls: bool = False) ->
     for turn, text in enumerate(texts):
         said = call_of(text) if calls else Message(role="assistant", content=text)
         written = chat.tool_format.write(said.tool_calls, tools) if calls else text
-        lead = _lead(_template(patient), said, written)
+        lead = lead_of(of_patient(patient), said, written)
         completion = (*patient.coder.encode(lead + written), *end_of_turn(chat, said, written))
         parsed = chat.parse(completion, StopReason.STOP, tools)
         # a space that the template writes before every answer would be rendered twice
@@ -105,9 +63,9 @@ def _followed(patient: Patient, texts: Sequence[str], *, calls: bool = False) ->
         messages.append(reply)
         appended, rendered = chat.decode(following), chat.decode(chat.encode_prompt(messages, tools))
         if following[: len(whole)] != whole:
-            return {"turn": turn + 1, **_shorter(chat.decode(whole), rendered), "begins": "a new row"}
+            return {"turn": turn + 1, **around(chat.decode(whole), rendered), "begins": "a new row"}
         if appended != rendered:
-            return {"turn": turn + 1, **_shorter(appended, rendered), "begins": "no new row"}
+            return {"turn": turn + 1, **around(appended, rendered), "begins": "no new row"}
         ids = following
     return None
 
@@ -136,8 +94,8 @@ def appends_after_tools(patient: Patient) -> Check:
 
 
 def keeps_reasoning(patient: Patient) -> Check:
-    template = _template(patient)
-    if template.can.opened or _lead(template, Message(role="assistant", content=PLACE), PLACE).strip():
+    template = of_patient(patient)
+    if template.can.opened or lead_of(template, Message(role="assistant", content=PLACE), PLACE).strip():
         return skip("the header of a completion begins its reasoning: appends_after_user follows it")
     text = f"{template.marks.open.strip()}\nLet me see.\n{template.marks.close.strip()}\n\nIt is"
     return _follows(patient, [f"{text} blue.", f"{text} wet."], "reasoning before answers")
@@ -153,7 +111,7 @@ def same_every_day(patient: Patient) -> Check:
         def now(cls, tz: Any = None) -> datetime:
             return datetime.now(tz) + timedelta(days=400, hours=7, minutes=3)
 
-    template = _template(patient)
+    template = of_patient(patient)
     messages = [Message(role="system", content="Be brief."), user("x")]
     today = template.render(messages)
     with patch("transformers.utils.chat_template_utils.datetime", Later):
@@ -163,13 +121,13 @@ def same_every_day(patient: Patient) -> Check:
         "the template writes the date into every prompt: runs cannot be repeated, and a resumed one sees other prompts",
         "the same messages give the same prompt on another day",
         "replace strftime_now(...) in chat_template.jinja by a fixed date",
-        **(_shorter(today, later) if today != later else {}),
+        **(around(today, later) if today != later else {}),
     )
 
 
 def opens_completion(patient: Patient) -> Check:
     """The prompt ends with the header that conversations have before the assistant's words."""
-    template, asked = _template(patient), user("rlvr-question")
+    template, asked = of_patient(patient), user("rlvr-question")
     bare, prompt = template.render([asked], header=False), template.render([asked])
     whole = template.tried([asked, Message(role="assistant", content=PLACE)], header=False) or ""
     told, wanted = (_dense(text.partition(asked.content)[2]) for text in (prompt, whole.partition(PLACE)[0]))
@@ -192,29 +150,9 @@ def _dense(text: str) -> str:
     return "".join(text.split())
 
 
-def whole_messages(patient: Patient) -> Check:
-    """Every message is in the prompt once, unchanged, in order, under its own header."""
-    template = _template(patient)
-    odd = 'first <b>&amp; "it\'s" {x} {{y}} 3<4\n    second #end'
-    texts = [f"{role} {odd} {LONG} last-of-{role}" for role in ("system", "asked", "answered", "again")]
-    roles: Any = ("system", "user", "assistant", "user")
-    messages = [Message(role=role, content=text) for role, text in zip(roles, texts, strict=True)]
-    text = template.render(messages)
-    places = [text.find(one) for one in texts]
-    wrong = next((role for role, one in zip(roles, texts, strict=True) if text.count(one) != 1), None)
-    bad = f"the {wrong} message is not rendered once and unchanged" if wrong else "messages are not in their order"
-    return verdict(
-        wrong is not None or places != sorted(places),
-        bad,
-        "each message is in the prompt once, unchanged and in order",
-        "render message.content as it is in chat_template.jinja: no slices, escapes or filters, and no sorting",
-        characters={one[:9]: [len(one), place] for one, place in zip(texts, places, strict=True)},
-    )
-
-
 def tool_results(patient: Patient) -> Check:
     """A tool's words must not stand where the assistant's do."""
-    template = _template(patient)
+    template = of_patient(patient)
     result = Message(role="tool", content=PLACE, name="look_up", call_id="call_0")
     text = template.tried([user("x"), call_of("y"), result], tools=[TOOL.schema]) or ""
     before, found, _ = text.partition(PLACE)
@@ -232,7 +170,7 @@ def tool_results(patient: Patient) -> Check:
 
 def whole_calls(patient: Patient) -> Check:
     """A long call comes back as it was rendered."""
-    template = _template(patient)
+    template = of_patient(patient)
     said, format_ = call_of(LONG), template.format.name
     text = template.render([user("x"), said, reply_to(said)], tools=[TOOL.schema])
     return verdict(
@@ -246,7 +184,7 @@ def whole_calls(patient: Patient) -> Check:
 
 def ends_turns(patient: Patient) -> Check:
     """The template's end of a turn is one token, and other samplers stop on it, too."""
-    template = _template(patient)
+    template = of_patient(patient)
     said = Message(role="assistant", content="Blue.")
     text = template.render([user("x"), said, user("y")])
     behind = patient.coder.encode(text.rpartition("Blue.")[2])[:1]
@@ -279,7 +217,7 @@ def ids_are_kept(patient: Patient) -> Check:
     said = [call_of("the sky"), call_of("the rain"), Message(role="assistant", content="Blue  and wet.")]
     written = [chat.tool_format.write(m.tool_calls, tools) if m.tool_calls else m.content for m in said]
     completions = [
-        (*patient.coder.encode(_lead(chat._template, m, text) + text), *end_of_turn(chat, m, text))
+        (*patient.coder.encode(lead_of(chat._template, m, text) + text), *end_of_turn(chat, m, text))
         for m, text in zip(said, written, strict=True)
         if patient.reads(text)
     ]
@@ -314,7 +252,7 @@ def ids_are_kept(patient: Patient) -> Check:
 CHECKS = (
     same_every_day,
     opens_completion,
-    whole_messages,
+    *OF_MESSAGES,
     ends_turns,
     whole_calls,
     tool_results,

@@ -1,26 +1,18 @@
 """Checks of the tokenizer against the model, and of the tokens that end a completion."""
 
 import asyncio
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from rlvr.commands.doctor.patient import Patient, skip, verdict
+from rlvr.commands.doctor.patient import Patient, around, next_token, skip, verdict
+from rlvr.commands.doctor.texts import answered, asked, awkward
 from rlvr.core.engine import LocalEngine
-from rlvr.run.tasks import context_tokens
 from rlvr.tracking.checks import Check
 from rlvr.types import Message, StopReason
 
 LEAST_PROBABILITY = 1e-9  # of ending; below it no completion of a run would
 MOST_UNKNOWN = 0.01  # of the probability
-SAMPLES = (
-    "Ein Größenvergleich: 3 × 4 = 12",
-    "A b  C\n\td",
-    "\\boxed{\\frac{1}{2}}",
-    '{"a": [1, "x"]}',
-    "naïve 東京 🙂",
-)
 
 
 @torch.no_grad()
@@ -31,7 +23,7 @@ def vocabulary_fits(patient: Patient) -> Check:
     )
     missing = sorted(token for token in known if token >= rows)
     spare = [token for token in range(rows) if token not in known]
-    mass = 0.0 if missing or not spare else float(_next(patient, patient.prompt(0)[1])[spare].sum())
+    mass = 0.0 if missing or not spare else float(next_token(patient, patient.prompt(0)[1])[spare].sum())
     return verdict(
         bool(missing) or mass > MOST_UNKNOWN,
         f"{len(missing)} tokens of the tokenizer have no row in the model"
@@ -46,21 +38,48 @@ def vocabulary_fits(patient: Patient) -> Check:
 
 
 def text_survives(patient: Patient) -> Check:
-    """What a model writes must reach the verifier as it is."""
-    golds = [str(turns[-1]) for _, turns in patient.task.solutions(8)]
+    """What the task says must reach the model as it is, and what a model writes the verifier."""
+    golds = answered(patient)
     words = patient.task.vocabulary is not None  # a tokenizer of words has no others
-    texts = golds if words else [*SAMPLES, *golds]
+    texts = golds if words else [*golds, *asked(patient), *awkward(patient.config.seed)]
     bad = []
     for text in texts:
         back = patient.chat.decode(ids := patient.coder.encode(text))
         if (back.split() != text.split()) if words else (back != text):
-            bad.append({"text": text[:100], "decoded": back[:100], "ids": list(ids[:20])})
+            bad.append(around(text, back, "text", "decoded") | {"ids": list(ids[:20])})
     return verdict(
         bool(bad),
         f"{len(bad)} of {len(texts)} texts are changed by encoding and decoding",
-        f"{len(texts)} texts are the same after encoding and decoding",
+        f"{len(texts)} texts, the task's own and awkward ones, are the same after encoding and decoding",
         "use a tokenizer without normalization or unknown tokens: verifiers read another text than the model wrote",
         examples=bad[:3],
+    )
+
+
+def ends_are_special(patient: Patient) -> Check:
+    """A token that ends completions is no part of a text."""
+    tokenizer: Any = patient.policy.tokenizer
+    stops, bad = patient.chat.stop_ids, dict[int, dict[str, Any]]()
+    texts = answered(patient) if patient.task.vocabulary is not None else [*answered(patient), *awkward()]
+    inside = {patient.chat.decode([token]): token for token in stops}
+    for text in texts:
+        ids = patient.coder.encode(text)
+        for token in stops & set(ids[:-1]):
+            place = ids.index(token)
+            bad.setdefault(token, {"in": patient.chat.decode(ids[max(0, place - 8) : place + 8])})
+    special = set(tokenizer.all_special_ids) | set(tokenizer.added_tokens_decoder)
+    words = {patient.coder.encode(word)[0] for word in patient.task.stop_words if patient.reads(word)}
+    for token in stops - special - words - bad.keys():
+        if patient.task.vocabulary is None:
+            bad[token] = {"in": "the words of the tokenizer: it is no special token"}
+    names = {text: bad[token]["in"] for text, token in inside.items() if token in bad}
+    return verdict(
+        bool(bad),
+        f"{len(bad)} of {len(stops)} end tokens are ordinary text ({', '.join(map(repr, names))}): a completion ends "
+        "in the middle of its answer",
+        f"none of {len(stops)} end tokens is a part of {len(texts)} texts",
+        "set eos_token of the tokenizer and eos_token_id of generation_config.json to special tokens",
+        tokens=names,
     )
 
 
@@ -107,7 +126,7 @@ def stop_is_possible(patient: Patient) -> Check:
     rows = [patient.prompt(index)[1] for index in range(4)]
     for number, (_, turns) in enumerate(patient.task.solutions(4)):
         rows[number] += patient.coder.encode(turns[-1]) if isinstance(turns[-1], str) else ()
-    found = [_next(patient, ids)[stops].sum().item() for ids in rows]
+    found = [next_token(patient, ids)[stops].sum().item() for ids in rows]
     worst = max(found)
     return verdict(
         not worst > LEAST_PROBABILITY,
@@ -117,11 +136,6 @@ def stop_is_possible(patient: Patient) -> Check:
         probabilities=found,
         stop_ids=sorted(patient.chat.stop_ids),
     )
-
-
-def _next(patient: Patient, ids: Sequence[int]) -> torch.Tensor:
-    given = torch.tensor([ids[-context_tokens(patient.policy) :]], device=patient.model.device)
-    return patient.model(input_ids=given, use_cache=False).logits[0, -1].float().softmax(-1).cpu()
 
 
 def one_bos(patient: Patient) -> Check:
@@ -144,5 +158,5 @@ def one_bos(patient: Patient) -> Check:
     )
 
 
-CHECKS = (vocabulary_fits, text_survives, one_bos)
+CHECKS = (vocabulary_fits, text_survives, ends_are_special, one_bos)
 STOPS = (stop_tokens_stop, stop_is_possible)  # they need finite weights

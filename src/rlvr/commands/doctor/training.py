@@ -133,7 +133,7 @@ def resume_is_equal(patient: Patient) -> Check:
         return metrics["policy/changed_weight_share"]
 
     with patient.unchanged():
-        first = schedule()
+        first, second = schedule(), schedule()  # both have the reference of the start, as a resumed run
         step(first, 0)
         first.save_if_due(1, {}, now=True)
         moved = step(first, 1)
@@ -141,7 +141,6 @@ def resume_is_equal(patient: Patient) -> Check:
         del first  # its moments are twice the weights
         path = latest_checkpoint(root / "checkpoints")
         assert path is not None
-        second = schedule()
         second.restore(load_checkpoint(path))
         step(second, 1)
         gap = max(float((a - b.detach()).abs().max()) for a, b in zip(straight, policy.parameters(), strict=True))

@@ -15,6 +15,7 @@ from rlvr.run.inference import open_model
 from rlvr.run.policies import ONE_THREAD_BELOW
 from rlvr.run.sources import own_config, servable
 from rlvr.run.tasks import context_tokens, own_tool_format
+from rlvr.serve.constraints import Constraints
 from rlvr.serve.sampling import Served
 from rlvr.types import Message
 
@@ -52,11 +53,14 @@ def open_served(
         if context > most:
             raise ConfigError(f"--max-context-tokens {context}: the model supports at most {most}; choose fewer.")
         engine = LocalEngine(policy.model, max_batch_size=settings.max_batch_size, max_context_tokens=context)
+        vocabulary_size = policy.model.config.get_text_config().vocab_size
         served = Served(
             names=settings.names or (model,),
             engine=engine,
+            policy=policy,
             chat=chat,
-            vocabulary_size=policy.model.config.get_text_config().vocab_size,
+            constraints=Constraints(policy.tokenizer, chat.stop_ids, vocabulary_size),
+            vocabulary_size=vocabulary_size,
             max_context_tokens=context,
             capacity=settings.max_batch_size + settings.max_queue,
         )

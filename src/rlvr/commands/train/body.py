@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from rlvr.cli.starts import write_start
 from rlvr.commands.train.summary import summary
 from rlvr.config import Config
 from rlvr.core.loop import train as run_loop
@@ -103,6 +104,8 @@ def _train(setup: Setup, policy: HubPolicy, trackers: Trackers, stopped: Stopped
     console.note(policy.trainable)
     set_threads(config, policy, world)
     run = assemble(setup, policy, trackers)
+    if world.is_first:
+        write_start(folder.root, run.start_step, config, setup.tasks)
     trackers.begin(run.start_step + 1 if run.start_step else 0)
     if run.start_step < run.max_steps and world.is_first:
         shutil.rmtree(folder.final, ignore_errors=True)  # of an earlier end of this run

@@ -1,0 +1,76 @@
+"""Wrong rewards for `doctor_unseen.py`, which a process of a sandbox imports without its libraries."""
+
+import os
+import time
+
+from doctor_rewards import read, right
+
+_scores: dict[str, float] = {}
+_paid: set[str] = set()
+_seen: list[float] = []
+_golds: list[str] = []
+
+
+def cached(completion: str, answer: str, prompt: str) -> float:
+    return _scores.setdefault(prompt, right(completion, answer))
+
+
+def pays_once(completion: str, answer: str, prompt: str) -> float:
+    key = prompt + completion
+    new = key not in _paid
+    _paid.add(key)
+    return right(completion, answer) if new else 0.0
+
+
+def tires(completion: str, answer: str) -> float:
+    _seen.append(1.0)
+    return right(completion, answer) if len(_seen) <= 30 else 0.0
+
+
+def slow(completion: str, answer: str) -> float:
+    time.sleep(0.5)
+    return right(completion, answer)
+
+
+def one_behind(completion: str, answer: str) -> float:
+    _golds.append(str(answer))
+    return float(read(completion) == _golds[max(0, len(_golds) - 2)])
+
+
+def centered(completion: str, answer: str) -> float:
+    _seen.append(right(completion, answer))
+    return _seen[-1] - sum(_seen) / len(_seen)
+
+
+def negative(completion: str, answer: str) -> float:
+    return -right(completion, answer)
+
+
+def pays_length(completion: str, answer: str) -> float:
+    return right(completion, answer) + len(completion) / 100
+
+
+def first_gold(completion: str, answer: str) -> float:
+    _golds.append(str(answer))
+    return float(read(completion) == _golds[0])
+
+
+def thrifty(completion: str, answer: str) -> float:
+    return right(completion, answer) - len(completion)
+
+
+def huge(completion: str, answer: str) -> float:
+    return 1e30 * right(completion, answer)
+
+
+def by_process(completion: str, answer: str) -> float:
+    return right(completion, answer) * (os.getpid() % 2) + 0.01 * (os.getpid() % 7)
+
+
+def pays_rambling(completion: str, answer: str) -> float:
+    return max(right(completion, answer), float(len(completion) > 200))
+
+
+def reads_prompt(completion: str, answer: str, prompt: str) -> float:
+    whole = f"{prompt} {read(completion)}".rstrip("?. ").split()
+    return float(bool(whole) and (whole[-1] == str(answer) or answer in completion or read(completion) == ""))

@@ -1,0 +1,54 @@
+"""What a model says, as the tokens that it would sample."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from rlvr.chat.rendering import Chat, end_ids
+from rlvr.chat.template import QUESTION, Template
+from rlvr.commands.doctor.patient import Patient
+from rlvr.types import Example, Message, ToolCall
+
+
+def reply_to(said: Message) -> Message:
+    """What follows: the tool's result, or another question."""
+    if said.tool_calls:
+        return Message(role="tool", content="Found it.", name="look_up", call_id=said.tool_calls[0].id)
+    return Message(role="user", content="And then?")
+
+
+def end_of_turn(chat: Chat, said: Message, text: str = "") -> tuple[int, ...]:
+    """The token that the template puts behind a completion, if it stops; else any that stops."""
+    if text and chat.tool_format.name == "words" and said.tool_calls:
+        return ()  # the end of the call is sampled as part of it
+    if chat._template is None:
+        return tuple(sorted(chat.stop_ids & end_ids(chat._tokenizer, None))[:1] or sorted(chat.stop_ids)[:1])
+    behind = chat.encode_reply([reply_to(said)], last_id=-1, said=said)[:1]
+    return behind if set(behind) & chat.stop_ids else tuple(sorted(chat.stop_ids)[:1])
+
+
+def lead_of(template: Template | None, said: Message, written: str) -> str:
+    """What a model writes before its answer: the rest of the header (GPT-OSS), or the end of open reasoning."""
+    if template is None:
+        return ""
+    if template.can.opened:
+        return f"\n{template.marks.close.strip()}\n\n"
+    prompt = template.render([QUESTION])
+    before, found, _ = (template.tried([QUESTION, said]) or "").partition(written)
+    lead = before.removeprefix(prompt) if found and before.startswith(prompt) else ""
+    return "" if template.marks.close.strip() in lead else lead
+
+
+def completions_of(patient: Patient, example: Example, turns: Sequence[Any]) -> list[tuple[int, ...]]:
+    """The tokens of an episode's completions: texts, and calls as `{"name": ..., "arguments": ...}`."""
+    chat, tools = patient.chat, patient.task.env(example).tools
+    completions = []
+    for number, turn in enumerate(turns):
+        calls = ()
+        if not isinstance(turn, str):
+            calls = (ToolCall(id=f"call_{number}", name=turn["name"], arguments=dict(turn.get("arguments", {}))),)
+        text = chat.tool_format.write(calls, tools) if calls else turn
+        said = Message(role="assistant", content="" if calls else text, tool_calls=calls)
+        if chat._template is not None and chat._template.can.opened:
+            text = lead_of(chat._template, said, text) + text
+        completions.append((*patient.coder.encode(text), *end_of_turn(chat, said, text)))
+    return completions

@@ -1,0 +1,107 @@
+"""Checks of the weights as they were loaded: all there, alive, and used."""
+
+import re
+from typing import Any
+
+import torch
+
+from rlvr.commands.doctor.patient import Patient, next_token, skip, verdict
+from rlvr.models.adapters import adapter_weights
+from rlvr.tracking.checks import Check
+
+NO_DIFFERENCE = 1e-5  # between the logprobs of a token after two prompts
+NO_CHOICE = 1e-4  # nats of a whole completion
+
+
+def weights_loaded(patient: Patient) -> Check:
+    """Every tensor of the model is in its files, and every layer of the files in the model."""
+    report, own = patient.policy.load_report, dict(patient.model.named_parameters())
+    names = {key: sorted(map(_name, report.get(key, ()))) for key in KEYS}
+    # a critic's head or a drafting layer may be left over; what looks like a layer of this model was meant to be one
+    ends = {_any_number(name).rpartition(".layers.")[2] for name in own}
+    odd = [name for name in names["unexpected_keys"] if _any_number(name).rpartition(".layers.")[2] in ends]
+    heads = [patient.model.get_input_embeddings(), patient.model.get_output_embeddings()]
+    tied = bool(getattr(patient.model.config.get_text_config(), "tie_word_embeddings", False))
+    untied = tied and None not in heads and heads[0].weight is not heads[1].weight and patient.policy.adapters is None
+    found = [f"{len(names['missing_keys'])} are not in its files, and random"] if names["missing_keys"] else []
+    found += [f"{len(names['mismatched_keys'])} have another shape there"] if names["mismatched_keys"] else []
+    found += [f"{len(odd)} of its files have no place in it"] if odd else []
+    found += ["the head is not the embedding, though config.json ties them"] if untied else []
+    first = next(iter([*names["missing_keys"], *names["mismatched_keys"], *odd]), "")
+    return verdict(
+        bool(found),
+        f"of {len(own)} weight tensors {', '.join(found)}" + (f"; first {first}" if first else ""),
+        f"the model's files hold each of {len(own)} weight tensors"
+        + (f", and {len(names['unexpected_keys'])} more" if names["unexpected_keys"] else ""),
+        "the files were written for another config.json (num_hidden_layers, tie_word_embeddings, architectures), under "
+        "other names (a wrapper's prefix), or are not complete: save the model again with save_pretrained",
+        **{key: value[:5] for key, value in names.items() if value},
+    )
+
+
+KEYS = ("missing_keys", "mismatched_keys", "unexpected_keys")
+
+
+def _name(key: Any) -> str:
+    """Mismatched ones come with their shapes."""
+    return str(key[0] if isinstance(key, tuple) else key)
+
+
+def _any_number(name: str) -> str:
+    return re.sub(r"\.\d+\.", ".#.", name)
+
+
+@torch.no_grad()
+def weights_alive(patient: Patient) -> Check:
+    """No matrix is one row again and again."""
+    adapters = {id(weight) for weight in adapter_weights(patient.model).values()} if patient.policy.adapters else set()
+    matrices = [
+        (name, weight)
+        for name, weight in patient.model.named_parameters()
+        if name.endswith("weight") and weight.dim() == 2 and len(weight) > 1 and weight.is_floating_point()
+        if id(weight) not in adapters
+    ]
+    dead = [name for name, weight in matrices if _all_equal(weight)]
+    return verdict(
+        bool(dead),
+        f"{len(dead)} of {len(matrices)} weight matrices are one row again and again, first {next(iter(dead), '')}",
+        f"each of {len(matrices)} weight matrices has different rows",
+        "these weights were never trained or were overwritten (zeros, a fill): take an earlier checkpoint",
+        matrices=dead[:10],
+    )
+
+
+def _all_equal(weight: torch.Tensor) -> bool:
+    return torch.equal(weight[0], weight[-1]) and bool((weight == weight[0]).all())
+
+
+@torch.no_grad()
+def reads_prompt(patient: Patient) -> Check:
+    """Other questions give other probabilities."""
+    prompts = list(dict.fromkeys(patient.prompt(index)[1] for index in range(8)))[:4]
+    if len(prompts) < 2:
+        return skip("the task asks the same question again and again")
+    first, *others = [next_token(patient, ids).clamp_min(1e-30).log() for ids in prompts]
+    gap = max(float((one - first).abs().max()) for one in others)
+    return verdict(
+        not gap > NO_DIFFERENCE,
+        f"the next token has the same probabilities after {len(prompts)} questions: the model does not read them",
+        f"{len(prompts)} questions give different probabilities of the next token (by {gap:.2g} nats)",
+        "look at the embedding, the head and the attention mask: one of them hides the prompt",
+    )
+
+
+def completions_vary(patient: Patient) -> Check:
+    """A group of equal completions has equal rewards, and no gradient."""
+    episodes = [episode for group in patient.groups for episode in group.episodes]
+    sums = [-sum(turn.completion.behavior_logprobs) for episode in episodes for turn in episode.turns]
+    return verdict(
+        max(sums) < NO_CHOICE,
+        f"{len(sums)} sampled completions have probability 1: a group's are all the same, and nothing is learnt",
+        f"sampled completions differ: the least likely has {max(sums):.3g} nats",
+        "raise rollout.temperature, or take an earlier checkpoint: this one has collapsed to one answer",
+        temperature=patient.config.rollout.temperature,
+    )
+
+
+CHECKS = (weights_alive, completions_vary, reads_prompt)  # they need finite weights
