@@ -46,6 +46,41 @@ class Cause:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Difference:
+    """Of the remedy to the unchanged run, with its 95 % interval."""
+
+    name: str  # `held-out accuracy`, or `rise of the reward`
+    unchanged: float
+    remedy: float
+    low: float
+    high: float
+
+    @property
+    def value(self) -> float:
+        return self.remedy - self.unchanged
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name} {self.unchanged:.3f} -> {self.remedy:.3f}, {self.value:+.3f} "
+            f"(95 % interval {self.low:+.3f} to {self.high:+.3f})"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """A remedy tried beside the unchanged run. It moved the curve if a difference is above 0 by more than chance, and
+    none below."""
+
+    cause: str
+    overrides: Sequence[str]
+    start: int  # updates behind the weights that both start from
+    steps: int
+    folder: str  # with `unchanged` and `remedy`
+    differences: Sequence[Difference]
+    moved: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class Diagnosis:
     """`causes`, the likeliest first. `learned`: from 0, flat, to 1, the held-out metric rises by more than chance
     (without two evaluations: the reward); `rewarded`: the same of the reward."""
@@ -57,6 +92,7 @@ class Diagnosis:
     curve: str  # a sentence about it
     causes: Sequence[Cause]
     notes: Sequence[str] = field(default_factory=list)
+    trial: Trial | None = None
 
     @property
     def top(self) -> Cause | None:
