@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -309,7 +310,7 @@ def end_token_learns(patient: Patient) -> Check:
     )
 
 
-def _stepped(patient: Patient, **settings: float) -> tuple[Trainer, TokenBatch, Tensor]:
+def _stepped(patient: Patient, **settings: Any) -> tuple[Trainer, TokenBatch, Tensor]:
     """A trainer, the batch of its step, and its logprobs after the step."""
     with patient.unchanged():
         trainer = patient.trainer(epochs=1, **settings)
