@@ -13,7 +13,9 @@ from rlvr.commands.train.summary import summary
 from rlvr.config import Config
 from rlvr.core.loop import train as run_loop
 from rlvr.core.world import World
+from rlvr.errors import UserError
 from rlvr.models.policy import HubPolicy
+from rlvr.printable import printable
 from rlvr.report.listing import ERROR
 from rlvr.run.assemble import assemble
 from rlvr.run.policies import (
@@ -145,9 +147,11 @@ def _noting_failure() -> Iterator[list[Path]]:
     try:
         yield folders
     except Exception as error:
+        known = isinstance(error, UserError | OSError | MemoryError)
+        said = sentence(error) if known else printable(f"{type(error).__name__}: {error}")
         with suppress(OSError):  # the disk may be what failed
             for folder in folders:
-                (folder / ERROR).write_text(f"{sentence(error)}\n", encoding="utf-8", errors="backslashreplace")
+                (folder / ERROR).write_text(f"{said}\n", encoding="utf-8", errors="backslashreplace")
         raise
 
 
