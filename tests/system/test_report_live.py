@@ -49,17 +49,17 @@ def test_the_page_follows_the_run_and_leaves_a_reader_alone(server: tuple[Path, 
         details.locator("summary").click()
         was_open = details.evaluate("one => one.open")
         log(runs / "a", 77, 0.123)
-        page.wait_for_function("document.querySelector('#live').textContent.includes('as of')")
+        page.locator("#live", has_text="as of").wait_for()
         assert "0.123" in page.inner_text("#panel-curves") or not was_open
         assert details.evaluate("one => one.open") == was_open
         save_run(runs / "c")
-        page.wait_for_function("document.querySelector('#header').textContent.includes('3 runs')")
+        page.locator("#header", has_text="3 runs").wait_for()
         assert page.locator("#header").bounding_box()["height"] < 200  # pyright: ignore[reportOptionalSubscript]
         page.click("#tab-rollouts")
         log(runs / "b", 78, 0.5)
         page.wait_for_selector("#live button")
         page.click("#live button")
-        page.wait_for_function("document.querySelector('#live').textContent.includes('as of')")
+        page.locator("#live", has_text="as of").wait_for()
         assert page.url.endswith("#rollouts")
         assert complaints == []
         browser.close()
