@@ -30,9 +30,9 @@ from rlvr.config.compose import load_config
 from rlvr.errors import UserError
 from rlvr.evaluation.intervals import wilson
 from rlvr.report.diagnosis import Diagnosis, diagnosed
+from rlvr.report.diagnosis.judge import ROSE
 
 TUNED = "rpn"
-ROSE = 0.5  # of `Diagnosis.learned`: the held-out metric rises
 UNSEEN = {"first": FURTHER, "second": SECOND, "third": THIRD}
 KNOWN = FAULTS | FURTHER | SECOND | THIRD
 
@@ -66,7 +66,7 @@ class Judged:
 
     @property
     def named(self) -> str:
-        return "refused" if self.found is None else self.found.top.name if self.found.top else "nothing"
+        return "refused" if self.found is None else self.found.named or "nothing"
 
     @property
     def hits(self) -> tuple[bool, bool]:
