@@ -195,8 +195,7 @@ def share(hits: Iterable[bool]) -> str:
 def rates(results: Sequence[Judged]) -> str:
     results = [one for one in results if one.found is not None]  # the others were refused before the run
     flat = [one for one in results if one.found and one.found.learned < ROSE]
-    columns = (one.hits[0] for one in results), (one.hits[1] for one in results), (one.hits[0] for one in flat)
-    return " | ".join(map(share, columns))
+    return " | ".join(share(one.hits[place] for one in runs) for runs in (results, flat) for place in (0, 1))
 
 
 def counted(names: Iterable[str]) -> str:
@@ -291,12 +290,13 @@ PAGE = """# How often is `rlvr diagnose` right?
 
     RLVR_DATA=data OMP_NUM_THREADS=1 python benchmarks/diagnose.py --root runs/diagnose > docs/benchmarks/diagnose.md
 
-{date}, {machine}. Shares with 95 % Wilson intervals. A run is right if the named cause is the planted one (top-1), or
+{date}, {machine}.
+Shares with 95 % Wilson intervals. A run is right if the named cause is the planted one (top-1), or
 one of the first three (top-3); "nothing" is never right. Some faults do not keep the held-out metric from rising, and
-then there is nothing to explain: the last column leaves those runs out. Runs that `rlvr train` refuses are not counted.
+then there is nothing to explain: the last columns leave those runs out. Runs that `rlvr train` refuses are not counted.
 
-| runs with a planted fault | top-1 | top-3 | top-1 of runs that stayed flat |
-|---|---|---|---|
+| runs with a planted fault | top-1 | top-3 | top-1, stayed flat | top-3, stayed flat |
+|---|---|---|---|---|
 {rates}
 
 | | |
@@ -313,8 +313,8 @@ by levels of these recipes: prompts that are the same where tools find the answe
 gsm8k_smoke has too at its start, were asked about too early; few pairs were believed too much. So their figures above
 are no longer those of unseen runs. Some faults that left a curve rising were planted harder. Further faults were
 invented after that, in three rounds; what a round had missed when it was first scored (seed 1 of each recipe; the first
-round of rpn and two_hop) was mended before the next one was invented, and nothing was changed after the third. As first
-scored:
+round of rpn and two_hop) was mended before the next one was invented, and nothing was changed after the third was: its
+row above is of faults that nothing was made for. As first scored:
 
 | runs | judged by | top-1 | top-3 |
 |---|---|---|---|
