@@ -253,6 +253,10 @@ class LateGrade:
     value: Callable[[Sequence[float]], float]
 
 
+LARGEST_REWARD = 1e12
+"""An update squares rewards and adds them up in float32, which ends at 3e38."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Score:
     """The reward of an episode, with one of three statuses:

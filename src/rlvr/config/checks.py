@@ -120,8 +120,8 @@ def check_place(run_dir: str | None, *, resume: bool) -> None:
         raise UserError(f"Cannot write {root}: permission denied; choose another run_dir.")
     found = {path.name for path in root.iterdir()} if root.is_dir() else set[str]()
     others = {name for name in found if not name.startswith(NEWBORN)}
-    others -= {"config.yaml"} if others == {"config.yaml"} and ".lock" in found else set()  # else a user's own file
-    if run_dir is not None and not resume and others:
+    ours = {"config.yaml", "warm_start.jsonl"} if ".lock" in found else set[str]()  # without it a user's own file
+    if run_dir is not None and not resume and others - ours:
         raise ConfigError(
             f"run_dir={root} exists and is not empty: add resume=true to go on with it, or choose another run_dir."
         )

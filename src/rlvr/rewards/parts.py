@@ -29,7 +29,7 @@ from rlvr.rewards.extract import AnswerFormat
 from rlvr.rewards.metrics import NO_ANSWER, Metric
 from rlvr.rewards.sandbox import CallResult, Sandbox, packed
 from rlvr.rewards.settings import RewardSettings
-from rlvr.types import Attempt, Example, GradedAnswer, LateGrade, Score, StopReason, TurnText
+from rlvr.types import LARGEST_REWARD, Attempt, Example, GradedAnswer, LateGrade, Score, StopReason, TurnText
 
 NEEDED = "must return one finite number, or None for a completion that it cannot read"
 
@@ -130,8 +130,19 @@ class PartsVerifier:
         if errors:
             messages["error"] = "; ".join(errors)
             return Score(value=math.nan, status="error", parts=values, diagnostics=messages)
+        self._check_sizes(values)
         value = sum([self.parts[name].weight * value for name, value in values.items()])
         return Score(value=value, status=status, parts=values, diagnostics=messages, late=late)
+
+    def _check_sizes(self, values: Mapping[str, float]) -> None:
+        """RewardError for a part whose share of the reward overflows in the update."""
+        for name, value in values.items():
+            weight = self.parts[name].weight
+            if abs(weight * value) > LARGEST_REWARD:
+                raise RewardError(
+                    f"reward.parts.{name} gave {value:g}, and its weight is {weight:g}: an update in float32 squares "
+                    f"rewards; keep weight x value between -{LARGEST_REWARD:g} and {LARGEST_REWARD:g}."
+                )
 
 
 class PartRunner:

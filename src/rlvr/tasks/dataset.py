@@ -105,6 +105,14 @@ class DatasetTask(Task):
             else:
                 yield Demonstration(example=example, env=self.env(example), said=[problem.demonstration or ""])
 
+    def remarks_on_demonstrations(self) -> Iterator[str]:
+        problems = [] if self.environments is not None or self.vocabulary else self.source.some(NUM_SHOTS)[:NUM_SHOTS]
+        if problems and not any(p.solution or p.demonstration or p.conversation for p in problems):
+            yield (
+                f"warm start: the demonstrations of {self.name} are bare answers, as its data have no working; "
+                "task.demonstration_field names a field with whole completions"
+            )
+
     def worked(self, index: int) -> Worked | None:
         """A user's own demonstration keeps its text around the answer."""
         problem = self.source.train(index)
