@@ -308,13 +308,13 @@ then there is nothing to explain: the last columns leave those runs out. Runs th
 
 ## What was seen when
 
-Levels were set on rpn. Then two_hop and gsm8k_smoke (seed 1) were scored, and what was wrong there was mended, by rules
-and by two levels (`starved`, `same_share`): prompts that are the same where tools find the answer; unread answers, which
-a sound gsm8k_smoke has too at its start, were asked about too early; few pairs were believed too much. So the figures
-above of these two are no longer those of unseen runs. Some faults that left a curve rising were planted harder. Further faults were
-invented after that, in three rounds; what a round had missed when it was first scored (seed 1 of each recipe; the first
-round of rpn and two_hop) was mended before the next one was invented, and nothing was changed after the third was: its
-row above is of faults that nothing was made for. As first scored:
+Levels were set on rpn. Then two_hop and gsm8k_smoke (seed 1) were scored, and what was wrong there was mended, by
+rules and by two levels (`starved`, `same_share`): prompts that are the same where tools find the answer; unread
+answers, which a sound gsm8k_smoke has too at its start, were asked about too early; few pairs were believed too much.
+So the figures above of these two are no longer those of unseen runs. Some faults that left a curve rising were
+planted harder. Further faults were invented after that, in three rounds; what a round had missed when it was first
+scored (seed 1 of each recipe; the first round of rpn and two_hop) was mended before the next one was invented, and
+nothing was changed after the third was: its row above is of faults that nothing was made for. As first scored:
 
 | runs | judged by | top-1 | top-3 |
 |---|---|---|---|
