@@ -249,6 +249,10 @@ def of(results: Sequence[Judged], faults: Iterable[str]) -> list[Judged]:
     return [one for one in results if one.case.fault in faults]
 
 
+def most(results: Sequence[Judged], recipe: str) -> int:
+    return max((one.case.seed for one in results if one.case.recipe == recipe), default=0)
+
+
 def page(results: Sequence[Judged], tried: Sequence[dict[str, object]]) -> str:
     known = [one for one in results if one.case.fault in FAULTS]
     healthy = [one for one in results if one.case.planted is None and one.found is not None]
@@ -265,6 +269,9 @@ def page(results: Sequence[Judged], tried: Sequence[dict[str, object]]) -> str:
     recovered = [bool(row["moved"]) for row in tried if row["recipe"] != TUNED]
     return PAGE.format(
         date=date.today().isoformat(),
+        seeds="; ".join(
+            f"{name} {most(known, name)}, {most(of(results, FURTHER | SECOND | THIRD), name)}" for name in recipes
+        ),
         machine=f"Python {platform.python_version()}, one core of an AMD EPYC that other work shared",
         rates="\n".join(lines),
         alarms=share(one.named != "nothing" for one in healthy),
@@ -294,6 +301,7 @@ PAGE = """# How often is `rlvr diagnose` right?
 Shares with 95 % Wilson intervals. A run is right if the named cause is the planted one (top-1), or
 one of the first three (top-3); "nothing" is never right. Some faults do not keep the held-out metric from rising, and
 then there is nothing to explain: the last columns leave those runs out. Runs that `rlvr train` refuses are not counted.
+Seeds of the faults, and of the further ones, as far as there was time: {seeds}.
 
 | runs with a planted fault | top-1 | top-3 | top-1, stayed flat | top-3, stayed flat |
 |---|---|---|---|---|
