@@ -14,6 +14,7 @@
 //   metrics   (kind "run") {metric: {unit, meaning, bad}}, the rows of docs/metrics.md
 //   sweep     (kind "run") rows of texts, the head first; null if it is no sweep
 //   episodes  (kind "run") number of episodes in chunk "index" (see rollouts.js); 0: there are none
+//   live      (kind "run") true for a page that `rlvr report --live` serves: live.js asks for news
 //   evaluations  (the other kinds) whatever evaluations.js draws; larger things belong into chunks of their own
 //
 // In Python: report/page.py `Page(title=..., main={...}, chunks={name: pack(value)})` and `write_page(path, page)`;
@@ -112,11 +113,14 @@ function themeButton() {
   return button;
 }
 
+/** Facts of one run stand open; those of many would fill a phone's screen. */
 function showHeader(root, main) {
   const facts = (main.facts || []).map(([name, value]) => el("span", null, el("span", {class: "muted"}, name + " "), value));
+  const many = main.runs && main.runs.length > 2;
   root.replaceChildren(
     el("div", {class: "head"}, el("h1", null, main.title), root.querySelector("button")),
-    el("div", {class: "facts"}, facts),
+    many ? el("details", null, el("summary", null, plural(main.runs.length, "run")), el("div", {class: "facts"}, facts))
+      : el("div", {class: "facts"}, facts),
     ...(main.notes || []).map((text) => el("p", {class: "note"}, text)));
 }
 
@@ -127,6 +131,7 @@ async function start() {
     const main = await chunk("main");
     showHeader(header, main);
     showTabs(root, tabsOf(main));
+    if (main.live) follow(header, root);
   } catch (error) {
     failed(root, error);
   }
