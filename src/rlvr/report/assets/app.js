@@ -29,15 +29,16 @@
 
 const THEMES = ["auto", "light", "dark"];
 
-function tabsOf(main) {
+/** Tabs of the page; `shown` has the runs that its charts are of. */
+function tabsOf(main, shown = main) {
   const tabs = [];
   if (main.sweep) tabs.push({id: "sweep", label: "Sweep", mount: (panel) => mountSweep(panel, main.sweep)});
-  if (main.runs) tabs.push({id: "curves", label: "Curves", mount: (panel) => mountCurves(panel, main)});
-  if (main.runs) tabs.push({id: "health", label: healthLabel(main), mount: (panel) => mountHealth(panel, main)});
-  if (main.runs) tabs.push(...checkTabs(main));
+  if (main.runs) tabs.push({id: "curves", label: "Curves", mount: (panel) => mountCurves(panel, shown)});
+  if (main.runs) tabs.push({id: "health", label: healthLabel(shown), mount: (panel) => mountHealth(panel, shown)});
+  if (main.runs) tabs.push(...checkTabs(shown));
   if (main.episodes) tabs.push({id: "rollouts", label: "Rollouts", mount: (panel) => mountRollouts(panel, main)});
   if (main.evaluations && typeof evaluationTabs === "function") tabs.push(...evaluationTabs(main));
-  if (main.runs) tabs.push({id: "settings", label: "Settings", mount: (panel) => mountSettings(panel, main)});
+  if (main.runs) tabs.push({id: "settings", label: "Settings", mount: (panel) => mountSettings(panel, shown)});
   return tabs;
 }
 
@@ -113,6 +114,31 @@ function themeButton() {
   return button;
 }
 
+let runText = ""; // what the field below holds
+
+/** With the runs whose name or settings have each word of the field: `seed-3`, `learning_rate=0.001`. */
+function shownOf(main) {
+  const words = runText.toLowerCase().split(/\s+/).filter(Boolean);
+  const says = (run, word) => run.name.toLowerCase().includes(word) ||
+    run.settings.toLowerCase().includes(word.replace("=", ": "));
+  return {...main, runs: (main.runs || []).filter((run) => words.every((word) => says(run, word)))};
+}
+
+/** A field that chooses the runs of all tabs but the rollouts', which have filters of their own. */
+function runFilter(root, main) {
+  const told = el("span", {class: "muted", role: "status"});
+  const say = (shown) => { told.textContent = runText ? ` ${shown.runs.length} of ${plural(main.runs.length, "run")}` : ""; };
+  const input = el("input", {type: "search", id: "runs", value: runText, placeholder: "Runs: name or setting=value",
+    "aria-label": "Filter runs", oninput: () => {
+      runText = input.value.trim();
+      const shown = shownOf(main);
+      say(shown);
+      if (shown.runs.length) showTabs(root, tabsOf(main, shown));
+    }});
+  say(shownOf(main));
+  return el("p", {class: "no-print"}, input, told);
+}
+
 /** Facts of one run stand open; those of many would fill a phone's screen. */
 function showHeader(root, main) {
   const facts = (main.facts || []).map(([name, value]) => el("span", null, el("span", {class: "muted"}, name + " "), value));
@@ -121,6 +147,7 @@ function showHeader(root, main) {
     el("div", {class: "head"}, el("h1", null, main.title), root.querySelector("button")),
     many ? el("details", null, el("summary", null, plural(main.runs.length, "run")), el("div", {class: "facts"}, facts))
       : el("div", {class: "facts"}, facts),
+    ...(many ? [runFilter(document.getElementById("main"), main)] : []),
     ...(main.notes || []).map((text) => el("p", {class: "note"}, text)));
 }
 

@@ -25,7 +25,8 @@ function follow(header, root) {
       const open = [...root.querySelectorAll("details")].map((one) => one.open), top = scrollY;
       showHeader(header, main);
       header.append(state);
-      showTabs(root, tabsOf(main));
+      const shown = shownOf(main);
+      showTabs(root, tabsOf(main, shown.runs.length ? shown : main));
       await new Promise(requestAnimationFrame);
       const now = [...root.querySelectorAll("details")];
       if (now.length === open.length) now.forEach((one, index) => { one.open = open[index]; });
