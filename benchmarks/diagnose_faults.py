@@ -1,254 +1,25 @@
-"""Faults that `benchmarks/diagnose.py` plants: rewards, an algorithm, damaged copies of a model, a sampler left behind.
+"""Faults that `benchmarks/diagnose.py` plants in recipes, and sound variants of them.
 
-Each fault of `FAULTS` and `FURTHER` is a function of a recipe that returns what it changes: overrides, and a change of
-the model's files before the run.
+Levels were set with `FAULTS`. `FURTHER`, `SECOND` and `THIRD` were invented afterwards, one after the other.
 """
 
-import json
-import random
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-from unittest.mock import patch
 
-import safetensors.torch
-
-from rlvr.algorithms.grpo import Grpo
-from rlvr.core.engine import LocalEngine
-from rlvr.rewards.base import Grade, Part
-from rlvr.types import Attempt, SamplingParams, StopReason
-
-# ------------------------------------------------------------------------------------------------------------ rewards
-
-
-class Zero(Part):
-    """Nothing is ever right."""
-
-    in_process = True
-
-    def grade(self, attempt: Attempt) -> Grade:
-        return Grade(value=0.0)
-
-
-class One(Part):
-    """Everything is right."""
-
-    in_process = True
-
-    def grade(self, attempt: Attempt) -> Grade:
-        return Grade(value=1.0)
-
-
-class Coin(Part):
-    """Chance decides."""
-
-    in_process = True
-
-    def grade(self, attempt: Attempt) -> Grade:
-        return Grade(value=float(random.random() < 0.5))
-
-
-class Shorter(Part):
-    """The shorter, the better."""
-
-    in_process = True
-
-    def grade(self, attempt: Attempt) -> Grade:
-        return Grade(value=max(1 - attempt.num_tokens / 32, 0.0))
-
-
-class Longer(Part):
-    """The longer, the better."""
-
-    in_process = True
-
-    def grade(self, attempt: Attempt) -> Grade:
-        return Grade(value=min(attempt.num_tokens / 32, 1.0))
-
-
-class Word(Part):
-    """Any completion with a certain character is right."""
-
-    in_process = True
-
-    def grade(self, attempt: Attempt) -> Grade:
-        return Grade(value=float("1" in "".join(turn.text for turn in attempt.turns)))
-
-
-class Jitter(Part):
-    """The same for all, but for a thousandth by chance."""
-
-    in_process = True
-
-    def grade(self, attempt: Attempt) -> Grade:
-        return Grade(value=0.5 + 0.001 * random.random())
-
-
-class Ends(Part):
-    """Whatever ends by itself is right."""
-
-    in_process = True
-
-    def grade(self, attempt: Attempt) -> Grade:
-        return Grade(value=float(attempt.stop_reason is StopReason.STOP))
-
-
-class Minus(Part):
-    """A penalty for everything."""
-
-    in_process = True
-
-    def grade(self, attempt: Attempt) -> Grade:
-        return Grade(value=-1.0)
-
-
-def is_right(attempt: Attempt) -> bool:
-    """Whether the answer ends the completion, or, where a format is learned, whether it is there."""
-    said = attempt.text.replace("</ans>", "").replace("<eoe>", "").split()
-    return "<SOLUTION>" in attempt.text or said[-1:] == [attempt.example.answer]
-
-
-class Delayed(Part):
-    """Each completion gets what the one before it has earned."""
-
-    in_process = True
-
-    def grade(self, attempt: Attempt) -> Grade:
-        earned, last[0] = last[0], float(is_right(attempt))
-        return Grade(value=earned)
-
-
-last = [0.0]
-
-
-class Fails(Part):
-    """The verifier raises on what is right."""
-
-    in_process = True
-
-    def grade(self, attempt: Attempt) -> Grade:
-        if is_right(attempt):
-            raise RuntimeError("cannot compare")
-        return Grade(value=0.0)
-
-
-def paid(part: str, *own: str) -> tuple[str, ...]:
-    """The recipe's own parts are only reported, and this one is trained on."""
-    weights = (f"reward.parts.{name}.weight=0" for name in own)
-    return (*weights, f"+reward.parts.paid.type=diagnose_faults:{part}", "+reward.parts.paid.weight=1")
-
-
-# ---------------------------------------------------------------------------------------------------------- algorithms
-
-
-class LastTokenOnly(Grpo):
-    """A mask that is off: of each completion only the last token, which ends it, is trained on."""
-
-    def advantages(self, batch, penalties, mask):
-        estimate = super().advantages(batch, penalties, mask)
-        places = mask.long().cumsum(1)
-        last = mask.bool() & (places == places.max(dim=1, keepdim=True).values)
-        return replace(estimate, advantages=estimate.advantages * last)
-
-
-class NoLoss(Grpo):
-    """A loss that is multiplied by 0."""
-
-    def surrogate(self, log_ratio, logprobs, advantages, mask):
-        return super().surrogate(log_ratio, logprobs, 0 * advantages, mask)
-
-
-# ------------------------------------------------------------------------------------------------------------- models
-
-
-def swapped(model: Path, pairs: tuple[tuple[str, str], ...]) -> None:
-    """The tokenizer of another model: some words have each other's ids."""
-    path = model / "tokenizer.json"
-    text = json.loads(path.read_text())
-    vocabulary = text["model"]["vocab"]
-    for one, other in pairs:
-        vocabulary[one], vocabulary[other] = vocabulary[other], vocabulary[one]
-    path.write_text(json.dumps(text))
-
-
-def ended_by(model: Path, token: int, text: str) -> None:
-    """Another token is said to end completions."""
-    for name in ("config.json", "generation_config.json"):
-        known = json.loads((model / name).read_text())
-        (model / name).write_text(json.dumps(known | {"eos_token_id": token}))
-    known = json.loads((model / "tokenizer_config.json").read_text())
-    (model / "tokenizer_config.json").write_text(json.dumps(known | {"eos_token": text}))
-
-
-def without_question(model: Path) -> None:
-    """A chat template that forgets the messages."""
-    (model / "chat_template.jinja").write_text("{% for m in messages %}Answer this:\n{% endfor %}")
-
-
-def templated(model: Path, ending: str) -> None:
-    """A chat template that ends prompts in a way that the model has never seen."""
-    template = "{% for m in messages %}{{ m['content'] }}{% endfor %}{% if add_generation_prompt %}" + ending
-    (model / "chat_template.jinja").write_text(template + "{% endif %}")
-
-
-def sharpened(model: Path, factor: float) -> None:
-    """Logits times a factor: the policy is sure of everything."""
-    path = model / "model.safetensors"
-    weights = safetensors.torch.load_file(path)
-    weights["model.norm.weight"] = weights["model.norm.weight"] * factor
-    safetensors.torch.save_file(weights, path, metadata={"format": "pt"})
-
-
-# ------------------------------------------------------------------------------------------------------------- engine
-
-
-@contextmanager
-def left_behind() -> Iterator[None]:
-    """A copy of the weights that samples, and never gets the new ones."""
-
-    def load_weights(engine: LocalEngine, version: int) -> None:
-        engine._scheduler.new_weights(version)
-
-    with patch.object(LocalEngine, "load_weights", load_weights):
-        yield
-
-
-@contextmanager
-def sampling_changed(change: Callable[[tuple[int, ...], SamplingParams], SamplingParams]) -> Iterator[None]:
-    """The engine samples in another way than it was told."""
-    generate = LocalEngine.generate
-
-    def changed(engine: LocalEngine, prompt_ids: Sequence[int], sampling: SamplingParams, **more: Any) -> Any:
-        return generate(engine, prompt_ids, change(tuple(prompt_ids), sampling), **more)
-
-    with patch.object(LocalEngine, "generate", changed):
-        yield
-
-
-@contextmanager
-def prompts_cut() -> Iterator[None]:
-    """The engine forgets the first token of each prompt."""
-    generate = LocalEngine.generate
-
-    def changed(engine: LocalEngine, prompt_ids: Sequence[int], sampling: SamplingParams, **more: Any) -> Any:
-        return generate(engine, tuple(prompt_ids)[1:], sampling, **more)
-
-    with patch.object(LocalEngine, "generate", changed):
-        yield
-
-
-def same_seeds() -> AbstractContextManager[None]:
-    return sampling_changed(lambda ids, sampling: replace(sampling, seed=hash(ids) % 2**31))
-
-
-def hotter() -> AbstractContextManager[None]:
-    return sampling_changed(lambda ids, sampling: replace(sampling, temperature=sampling.temperature * 2.5))
-
-
-# ------------------------------------------------------------------------------------------------------------- faults
+from diagnose_parts import (
+    ended_by,
+    hotter,
+    left_behind,
+    prompts_cut,
+    same_seeds,
+    sharpened,
+    swapped,
+    templated,
+    without_question,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -309,6 +80,12 @@ class Fault:
     around: Callable[[], AbstractContextManager[None]] = nullcontext  # of the run
 
 
+def paid(part: str, *own: str) -> tuple[str, ...]:
+    """The recipe's own parts are only reported, and this one is trained on."""
+    weights = (f"reward.parts.{name}.weight=0" for name in own)
+    return (*weights, f"+reward.parts.paid.type=diagnose_parts:{part}", "+reward.parts.paid.weight=1")
+
+
 FAULTS = {
     "learning rate too high": Fault(
         about="100 x the recipe's",
@@ -339,7 +116,7 @@ FAULTS = {
     "masked loss": Fault(
         about="only the last token of a completion has an advantage",
         causes=("masked",),
-        overrides=lambda r: ("algorithm=diagnose_faults:LastTokenOnly",),
+        overrides=lambda r: ("algorithm=diagnose_parts:LastTokenOnly",),
     ),
     "wrong template": Fault(
         about="rpn: the tokenizer has other ids for some words; two_hop: those of calls and answers; gsm8k_smoke: a "
@@ -421,7 +198,7 @@ FURTHER = {
     ),
     "hotter sampler": Fault(
         about="the engine samples at 2.5 x the temperature",
-        causes=("stale_sampler",),
+        causes=("stale_sampler", "other_sampler"),
         around=hotter,
     ),
 }
@@ -452,7 +229,7 @@ SECOND = {
     "loss times 0": Fault(
         about="an algorithm whose loss is multiplied by 0",
         causes=("no_gradient", "masked"),
-        overrides=lambda r: ("algorithm=diagnose_faults:NoLoss",),
+        overrides=lambda r: ("algorithm=diagnose_parts:NoLoss",),
     ),
     "cut off and left out": Fault(
         about="half the tokens of the fault above, and algorithm.truncated=mask",
@@ -462,13 +239,59 @@ SECOND = {
     ),
     "prompts without their beginning": Fault(
         about="the engine samples after prompts whose first token is missing; the trainer sees it",
-        causes=("stale_sampler",),
+        causes=("stale_sampler", "other_sampler"),
         around=prompts_cut,
     ),
 }
 
 
-HEALTHY: dict[str, tuple[str, ...]] = {  # recipe: variants that are sound, as overrides
+THIRD = {
+    "the next answer is right": Fault(
+        about="the verifier compares with the answer after the right one",
+        causes=("other_reward",),
+        suits=lambda r: r.config != "gsm8k_smoke",
+        overrides=lambda r: paid("Shifted", *r.parts),
+    ),
+    "paid one time in ten": Fault(
+        about="what is right earns 1 by a chance of 0.1",
+        causes=("noisy_reward",),
+        overrides=lambda r: paid("Rarely", *r.parts),
+    ),
+    "cost of a token": Fault(
+        about="being right earns 1, a token costs 0.5",
+        causes=("paid_for_length",),
+        overrides=lambda r: paid("PerToken", *r.parts),
+    ),
+    "nothing is readable": Fault(
+        about="the verifier calls every answer unreadable",
+        causes=("never_paid",),
+        overrides=lambda r: paid("Unreadable", *r.parts),
+    ),
+    "a nucleus of one": Fault(
+        about="rollout.top_p=0.01", causes=("alike",), in_settings=True, overrides=lambda r: ("rollout.top_p=0.01",)
+    ),
+    "held by the reward": Fault(
+        about="algorithm.kl_coef=20, subtracted from the reward",
+        causes=("held_back",),
+        in_settings=True,
+        overrides=lambda r: ("algorithm.kl_coef=20", "algorithm.kl_placement=reward"),
+    ),
+    "lost in rounding": Fault(
+        about="weights in bfloat16, and 1/40 of the recipe's learning rate",
+        causes=("step_too_small",),
+        in_settings=True,
+        overrides=lambda r: ("model.dtype=bfloat16", f"trainer.learning_rate={r.learning_rate / 40:g}"),
+    ),
+    "an end before the answer": Fault(
+        about="a chat template that ends prompts with the end token",
+        causes=("foreign_prompt",),
+        suits=lambda r: r.config == "gsm8k_smoke",
+        model=lambda r: lambda path: templated(path, "<eos>"),
+    ),
+}
+
+
+HEALTHY: dict[str, tuple[str, ...]] = {  # recipe: variants that are sound, though some too short or too small to rise
     "rpn": (
         "",
         "trainer.learning_rate=2e-4",
@@ -482,6 +305,9 @@ HEALTHY: dict[str, tuple[str, ...]] = {  # recipe: variants that are sound, as o
         "algorithm=ppo rollout.group_size=1 rollout.prompts_per_step=128",
         "algorithm.num_minibatches=4",
         "reward.parts.boxed.weight=0.3",
+        "trainer.max_steps=6",
+        "evaluation.num_examples=20",
+        "rollout.prompts_per_step=4",
     ),
     "two_hop": (
         "",
@@ -491,11 +317,14 @@ HEALTHY: dict[str, tuple[str, ...]] = {  # recipe: variants that are sound, as o
         "algorithm=dapo",
         "rollout.max_staleness=1",
         "rollout.temperature=0.8",
+        "trainer.max_steps=5",
+        "rollout.prompts_per_step=4",
     ),
     "gsm8k_smoke": (
         "",
         "algorithm=rloo",
         "trainer.learning_rate=1e-3",
+        "trainer.max_steps=6",
     ),
 }
 

@@ -259,6 +259,11 @@ TEMPLATES = [
         USER_REPLY,
         swapped("<|im_end|>\n{% endfor %}", "<|im_end|>{% if not loop.last %}{{ '\\n' }}{% endif %}{% endfor %}"),
     ),
+    (
+        "writes a user's later words as the assistant's",
+        ("roles_kept", "whole_messages"),
+        swapped("{{ m['role'] }}", "{{ 'assistant' if m['role'] == 'user' and loop.index0 > 2 else m['role'] }}"),
+    ),
     ("truncates long messages", ("whole_messages",), swapped(CONTENT, "{{ m['content'][:2000] }}")),
     (
         "truncates arguments of calls",

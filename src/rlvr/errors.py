@@ -35,9 +35,23 @@ def unreadable(error: Exception) -> str:
     return said
 
 
+WITHOUT = {
+    "serve": "training and evaluation work without",
+    "openai": "models in folders and on the Hub work without",
+    "reasoning-gym": "the other tasks work without",
+    "semantic": "the retrievers bm25 and golden work without",
+    "quantization": "16 and 32 bits work without",
+    "wandb": "the other trackers work without",
+    "mlflow": "the other trackers work without",
+    "tensorboard": "the other trackers work without",
+}
+"""What does not need an extra."""
+
+
 def install(extra: str) -> str:
-    """How to install an extra, in the versions that were tested."""
-    return f"pip install -e '.[{extra}]' -c constraints.txt"
+    """How to install an extra, in the versions that were tested, and what works without it."""
+    without = f" ({WITHOUT[extra]})" if extra in WITHOUT else ""
+    return f"pip install -e '.[{extra}]' -c constraints.txt{without}"
 
 
 class UserError(Exception):

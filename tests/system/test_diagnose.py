@@ -8,13 +8,16 @@ from pathlib import Path
 import pytest
 
 import rlvr
+from rlvr.commands.diagnose import trial
+from rlvr.report.diagnosis import diagnosed
 from rlvr.report.run import write_run_report
-from tests.system.harness import SMALL, Cli, metrics, pretrained, run_train
+from tests.system.harness import SMALL, Cli, metrics, numbers, pretrained, run_train
 from tests.unit.report.runs import chunk_of
 
 FLAT = (
     *("trainer.max_steps=6", "rollout.temperature=0.02", "rollout.prompts_per_step=16", "trainer.learning_rate=1e-3"),
-    *("evaluation.every=6", "evaluation.num_examples=64", "tracker.console=plain", "tracker.rollouts_every=5"),
+    *("evaluation.every=6", "evaluation.num_examples=16", "tracker.console=plain", "tracker.rollouts_every=5"),
+    *("trainer.checkpoint_every=2", "trainer.keep_last=9"),
 )
 
 
@@ -42,14 +45,28 @@ def test_a_flat_run_is_explained_and_its_remedy_tried_beside_it(flat: Path, cli:
     found = json.loads(done.out)
     assert found["causes"][0]["name"] == "alike"
     assert found["causes"][0]["overrides"] == ["rollout.temperature=1"]
-    tried = found["try"]
+    tried = found["trial"]
     assert (tried["cause"], tried["start"], tried["steps"]) == ("alike", 0, 3)
-    unchanged, remedy = (rlvr.open(arm["folder"]).config.rollout.temperature for arm in tried["arms"])
-    assert (unchanged, remedy) == (0.02, 1.0)
+    assert [one["name"] for one in tried["differences"]] == ["held-out accuracy", "rise of the reward"]
+    arms = [Path(tried["folder"]) / name for name in ("unchanged", "remedy")]
+    assert [rlvr.open(arm).config.rollout.temperature for arm in arms] == [0.02, 1.0]
     for name in ("unchanged", "remedy"):
         assert [row["step"] for row in metrics(flat.with_name("flat.try") / name)] == [0, 1, 2, 3]
     assert contents(flat) == before
     assert cli.ok("diagnose", flat).out.splitlines()[2].startswith("1. alike, 100%: Sampling leaves no choice")
+
+
+def test_the_unchanged_run_goes_on_as_the_run_did(flat: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial, "_start", lambda root, record: 2)
+    found = trial.tried(str(flat), diagnosed(flat), 3)
+
+    def after_two(folder: Path) -> list[dict[str, float]]:
+        rows = [row for row in numbers(folder) if 3 <= row["step"] <= 5]
+        return [{name: value for name, value in row.items() if not name.startswith("eval/")} for row in rows]
+
+    assert len(after_two(flat)) == 3
+    assert after_two(Path(found.folder) / "unchanged") == after_two(flat)
+    assert after_two(Path(found.folder) / "remedy") != after_two(flat)
 
 
 def test_its_report_has_a_tab(flat: Path, tmp_path: Path) -> None:

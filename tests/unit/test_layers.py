@@ -133,7 +133,7 @@ def test_no_file_of_a_command_hides_a_function_of_its_front() -> None:
         assert not defined & {file.stem for file in front.parent.glob("*.py")}, front
 
 
-@pytest.mark.parametrize("folder", [path for path in sorted((PACKAGE / "commands").iterdir()) if path.is_dir()])
+@pytest.mark.parametrize("folder", [path for path in sorted((PACKAGE / "commands").rglob("*")) if path.is_dir()])
 def test_a_command_stays_small(folder: Path) -> None:
     assert sum(len(file.read_text().splitlines()) for file in folder.glob("*.py")) <= 1700
 

@@ -2,7 +2,8 @@
 
     answer_in   the answer is
         solution    inside the single solution block:   <start_working_out>...<end_working_out><SOLUTION>18</SOLUTION>
-        hash        after `####` on the last line, as in GSM8K's own solutions:   ... #### 18
+        hash        after `####` on the last line, as in GSM8K's own solutions:   ... #### 18; up to the end if
+                    the gold has several lines
         boxed       inside the single `\\boxed{...}`, braces balanced; text may follow, but no other box
         whole       the whole text
         complete    the argument `final_answer` of a call of the tool `complete`, in any turn
@@ -126,14 +127,17 @@ class AnswerFormat:
             return None if completed is None else completed.answer.strip() or None
         if self.answer_in == "equals":
             return after_equals(attempt.prompt, f"{attempt.text} {END}")
-        return self.extract(attempt.text)
+        return self.extract(attempt.text, has_lines="\n" in attempt.example.answer.strip())
 
-    def extract(self, text: str) -> str | None:
-        """The answer in a completion's text; None for `complete`, `equals` and `stated`, which need more than it."""
+    def extract(self, text: str, *, has_lines: bool = False) -> str | None:
+        """The answer in a completion's text; None for `complete`, `equals` and `stated`, which need more than it.
+
+        With `has_lines` an answer after `####` may have several lines.
+        """
         if self.answer_in == "solution":
             return _in_solution(text, self.required_markers())
         if self.answer_in == "hash":
-            return _after_hash(text)
+            return _after_hash(text, has_lines)
         if self.answer_in == "boxed":
             return _in_box(text)
         return text.strip() or None if self.answer_in == "whole" else None
@@ -179,12 +183,12 @@ def _in_solution(text: str, markers: Markers) -> str | None:
     return blocks.solution.strip() or None
 
 
-def _after_hash(text: str) -> str | None:
+def _after_hash(text: str, has_lines: bool) -> str | None:
     text = text.rstrip()
     if text.count(HASH) != 1:
         return None
     before, _, answer = text.partition(HASH)
-    if before.rpartition("\n")[2].strip() or "\n" in answer or answer.startswith("#"):
+    if before.rpartition("\n")[2].strip() or ("\n" in answer and not has_lines) or answer.startswith("#"):
         return None
     return answer.strip() or None
 

@@ -142,6 +142,8 @@ def chat_choices(request: ChatRequest, served: Served) -> tuple[Answer, list[Cho
     tools = () if request.tool_choice == "none" else to_tools(request.tools or ())
     called = _called(request.tool_choice, tools)
     messages = to_messages(request.messages)
+    if served.form is not None and [message.role for message in messages] == ["user"]:
+        messages = served.form(messages[0].content)
     calls = [call for message in messages for call in message.tool_calls]
     texts = [*(one.content for one in messages), *(str(one.arguments) for one in calls), *map(str, tools)]
     num_chars = sum(map(len, texts))  # approximates the rendered template

@@ -12,7 +12,7 @@ from rlvr.core.policy import Policy
 from rlvr.serve.constraints import Constraint, Constraints
 from rlvr.serve.prompt_logprobs import Likely
 from rlvr.serve.schemas import ApiError
-from rlvr.types import SamplingParams, StopReason
+from rlvr.types import Message, SamplingParams, StopReason
 
 UNFINISHED = "\ufffd"
 MAX_WAITING = 16
@@ -94,6 +94,7 @@ class Served:
     vocabulary_size: int
     max_context_tokens: int
     capacity: int  # limit of running and waiting completions
+    form: Callable[[str], tuple[Message, ...]] | None = None  # a question as a model of words learned to read it
 
 
 @dataclass(kw_only=True)

@@ -7,10 +7,10 @@ import pytest
 
 import rlvr
 from rlvr.cli.main import main
-from rlvr.commands.diagnose import told
-from rlvr.commands.diagnose.attempt import _compared, _latest_kept
+from rlvr.commands.diagnose import told, told_trial
+from rlvr.commands.diagnose.trial import _latest_kept, differences
 from rlvr.errors import UserError
-from rlvr.report.diagnosis import checks, diagnosed, of_record, warning
+from rlvr.report.diagnosis import Difference, Trial, checks, diagnosed, of_record, warning
 from rlvr.tracking.jsonl import MetricsFile
 from tests.unit.report.diagnosis.made import ACCURACY, STEP, record
 
@@ -48,7 +48,8 @@ def test_json_has_everything(cut_off: Path, capsys: pytest.CaptureFixture[str]) 
     assert main(["diagnose", str(cut_off), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["causes"][0]["name"] == "truncated"
-    assert (found["steps"], found["learned"]) == (8, 0.0)
+    assert (found["steps"], found["learned"], found["named"]) == (8, 0.0, "truncated")
+    assert found["verdict"] == "Completions are cut off before they can end."
 
 
 def test_the_function_is_the_command(cut_off: Path) -> None:
@@ -104,30 +105,39 @@ def test_rows_of_the_report(cut_off: Path) -> None:
 # --------------------------------------------------------------------------------------------------------- --try
 
 
-def compared(before: tuple[float, float, float], after: tuple[float, float, float]) -> tuple[bool, float]:
-    arms = [(record(accuracy=(ACCURACY, end)), Path(name)) for end, name in ((before, "unchanged"), (after, "remedy"))]
-    found = _compared("truncated", ["a=1"], 0, 10, arms)
-    return found.moved, found.difference
+def ends(before: tuple[float, float, float], after: tuple[float, float, float]) -> Difference:
+    metric, reward = differences(*(record(accuracy=(ACCURACY, end)) for end in (before, after)))
+    assert reward.name == "rise of the reward"
+    return metric
 
 
-def test_a_curve_moves_if_the_difference_is_more_than_chance() -> None:
-    moved, difference = compared((0.4, 0.35, 0.45), (0.6, 0.55, 0.65))
-    assert (moved, difference) == (True, pytest.approx(0.2))
-    assert not compared((0.4, 0.35, 0.45), (0.45, 0.4, 0.5))[0]
-    assert not compared((0.6, 0.55, 0.65), (0.4, 0.35, 0.45))[0]
+def test_the_difference_of_two_evaluations_has_an_interval() -> None:
+    found = ends((0.4, 0.35, 0.45), (0.6, 0.55, 0.65))
+    assert str(found) == "held-out accuracy 0.400 -> 0.600, +0.200 (95 % interval +0.129 to +0.271)"
+    assert ends((0.4, 0.35, 0.45), (0.45, 0.4, 0.5)).low < 0
+    assert ends((0.6, 0.55, 0.65), (0.4, 0.35, 0.45)).high < 0
 
 
-def test_without_evaluations_rewards_of_the_same_prompts_are_compared() -> None:
+def test_rewards_are_compared_by_their_rise() -> None:
     before = [0.5, 0.4, 0.6, 0.5, 0.4, 0.6, 0.5, 0.4, 0.6, 0.5]
-    higher = [value + 0.1 + 0.01 * (step % 2) for step, value in enumerate(before)]
-    arms = [
-        (record({"reward/mean": values}, accuracy=()), Path(name))
-        for values, name in ((before, "unchanged"), (higher, "remedy"))
+    level = [value + 0.3 + 0.01 * (step % 2) for step, value in enumerate(before)]
+    rising = [value + 0.04 * step for step, value in enumerate(before)]
+    (same,) = differences(record({"reward/mean": before}, accuracy=()), record({"reward/mean": level}, accuracy=()))
+    assert same.low < 0 < same.high
+    (more,) = differences(record({"reward/mean": before}, accuracy=()), record({"reward/mean": rising}, accuracy=()))
+    assert more.value == pytest.approx(0.2)
+    assert more.low > 0.1
+
+
+def test_what_was_tried_is_told() -> None:
+    gap = Difference(name="held-out accuracy", unchanged=0.2, remedy=0.5, low=0.2, high=0.4)
+    about = {"cause": "truncated", "overrides": ["a=1", "b=2"], "start": 20, "steps": 10, "folder": "runs/x.try"}
+    lines = list(told_trial(Trial(**about, differences=[gap], moved=True)))
+    assert lines == [
+        "tried a=1 b=2 for 10 steps from step 20, beside the unchanged run: the curve moves",
+        "   held-out accuracy 0.200 -> 0.500, +0.300 (95 % interval +0.200 to +0.400)",
+        "   runs: runs/x.try/unchanged and runs/x.try/remedy",
     ]
-    found = _compared("truncated", ["a=1"], 5, 10, arms)
-    assert found.moved
-    assert found.difference == pytest.approx(0.106)
-    assert found.says.startswith("tried a=1 for 10 steps from step 5: the curve moves, reward +0.106")
 
 
 def test_the_newest_run_stays_the_newest(tmp_path: Path) -> None:

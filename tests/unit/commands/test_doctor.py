@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from rlvr.commands.doctor import body, numbers, template
+from rlvr.commands.doctor import body
+from rlvr.commands.doctor.checks import numbers, template
 from rlvr.commands.doctor.patient import Patient
 from rlvr.core.engine import LocalEngine
 from rlvr.models.policy import HubPolicy
@@ -39,7 +40,20 @@ def only(bench: Any, monkeypatch: pytest.MonkeyPatch, case: Any, *names: str) ->
     return {check.name: check for check in bench.examine(case)}
 
 
-PLANTED = {  # a check, and the fault of the benchmark that it finds
+PLANTED = {  # a check, and the fault of the benchmarks that it finds
+    "weights_loaded": "has no head in its file, and does not tie it",
+    "weights_alive": "has a head of zeros",
+    "completions_vary": "gives one token all of the probability",
+    "reads_prompt": "has a head of zeros",
+    "ends_are_special": "ends completions with a line break",
+    "rows_are_used": "asks the same with different answers",
+    "task_informs": "tells the answer in the question",
+    "answers_fit": "has answers longer than a completion",
+    "reward_is_fast": "takes half a second",
+    "reward_forgets": "compares with the answer of the call before",
+    "reward_is_scaled": "gives 1e30 for what is right",
+    "long_scores_less": "pays who does not end",
+    "roles_kept": "writes a user's later words as the assistant's",
     "vocabulary_fits": "has tokens that the model lacks",
     "text_survives": "lowers the case",
     "one_bos": "writes BOS twice",
@@ -64,6 +78,8 @@ PLANTED = {  # a check, and the fault of the benchmark that it finds
     "stop_is_possible": "never samples a stop token",
     "passes_repeat": "drops out in eval mode",
     "trainer_is_model": "divides its logits in forward only",
+    "is_causal": "sees the next token",
+    "cache_is_exact": "forgets what is eight tokens back behind a cache",
     "engine_is_trainer": "sees the next token",
     "three_turns": "sees the next token",
     "packed_alone": "sees neighbors in long lines",
@@ -76,7 +92,8 @@ PLANTED = {  # a check, and the fault of the benchmark that it finds
 
 @pytest.mark.parametrize(("name", "fault"), PLANTED.items())
 def test_a_check_finds_its_fault(name: str, fault: str, bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    (planted,) = (one for one in bench.faults() if one.name == fault)
+    every = [*bench.faults(), *importlib.import_module("doctor_unseen").halves()["tuned"]]
+    (planted,) = (one for one in every if one.name == fault)
     found = only(bench, monkeypatch, planted.change(bench.Case(architecture="llama")), name)[name]
     assert found.status == "fail", found
     assert found.remedy

@@ -140,3 +140,11 @@ def test_an_answer_is_read_where_its_prompt_asks_for_it(prompt: str, text: str, 
     example = Example(id="e", messages=(Message(role="user", content=prompt),), answer="4")
     turn = TurnText(prompt=prompt, completion=text, text=text, stop_reason=StopReason.STOP, num_tokens=1)
     assert AnswerFormat(answer_in="stated").answer_of(Attempt.of(example, [turn])) == answer
+
+
+def test_an_answer_after_hashes_may_have_lines_if_the_gold_has() -> None:
+    form = AnswerFormat(answer_in="hash")
+    turn = TurnText(prompt="", completion="", text="so\n#### 1 2\n3 4\n", stop_reason=StopReason.STOP, num_tokens=1)
+    for gold, answer in (("1 2\n3 4", "1 2\n3 4"), ("12", None), ("12\n", None)):
+        example = Example(id="e", messages=(Message(role="user", content="?"),), answer=gold)
+        assert form.answer_of(Attempt.of(example, [turn])) == answer

@@ -4,12 +4,12 @@ import asyncio
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
-from rlvr.commands.audit.exploits import TRIED_FORMATS
+from rlvr.commands.audit.exploits import BEHIND_THOUGHTS, TRIED_FORMATS
 from rlvr.commands.audit.judge import Audit, Judge, Rule, Verdict, Verifier
 from rlvr.commands.audit.rewrites import Case, kind_of, same
 from rlvr.config import Config
@@ -33,6 +33,8 @@ FAMILY = "llama"  # no model is loaded: markers are those of models made from sc
 NUM_OTHERS = 6
 NUM_TRIED = 8  # examples to find out the format that a function reads
 FUNCTION = "reward.parts.custom.function"
+
+Wraps = Callable[[Case], Callable[[str], str]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,16 +189,35 @@ async def _with_format(
 
     ConfigError if it pays no right answer in any format.
     """
-    formats: dict[str, Callable[[Case], Callable[[str], str]]] = {"the prompt says": lambda case: case.wrap}
-    formats |= {form.format("ANSWER"): lambda case, form=form: form.format for form in TRIED_FORMATS}
+    wraps = [{"the prompt says": lambda case: case.wrap} | _formats(TRIED_FORMATS), _formats(BEHIND_THOUGHTS)]
     if template is not None:
         if "{answer}" not in template:
             raise ConfigError(f"--answer-template {template!r}: has no {{answer}}.")
-        formats = {template: lambda case: lambda answer: template.replace("{answer}", answer)}
+        wraps = [{template: lambda case: lambda answer: template.replace("{answer}", answer)}]
+    for formats in wraps:
+        margins, paid = await _margins(verifier, cases[:NUM_TRIED], formats)
+        best = max(margins, key=margins.__getitem__)
+        if margins[best] > 0 or _pays_everything(paid):
+            return [replace(case, wrap=formats[best](case)) for case in cases], best
+    tried = "in this template" if template is not None else f"in any of {sum(map(len, wraps))} formats"
+    raise ConfigError(
+        f"no right answer earned more than a wrong one {tried}: this verifier reads another format, or nothing; "
+        "say how an answer is written, as in --answer-template '<result>{answer}</result>'."
+    )
+
+
+def _formats(forms: Iterable[str]) -> dict[str, Wraps]:
+    return {form.format("ANSWER"): lambda case, form=form: form.format for form in forms}
+
+
+async def _margins(
+    verifier: Verifier, cases: Sequence[Case], formats: Mapping[str, Wraps]
+) -> tuple[dict[str, float], list[float]]:
+    """By how much golds earn more than other answers in each format; all that golds and empty texts earn."""
     margins, paid = dict[str, float](), list[float]()
     for name, make in formats.items():
         gaps = list[float]()
-        for case in cases[:NUM_TRIED]:
+        for case in cases:
             gold, other, nothing = [
                 await verifier(case.example, text)
                 for text in (make(case)(case.gold), make(case)((case.others or ("",))[0]), "")
@@ -204,14 +225,7 @@ async def _with_format(
             gaps += [] if gold.failed else [gold.value - (0.0 if other.failed else other.value)]
             paid += [] if gold.failed else [gold.value, *([] if nothing.failed else [nothing.value])]
         margins[name] = sum(gaps) / max(1, len(gaps))
-    best = max(margins, key=margins.__getitem__)
-    if margins[best] <= 0 and not _pays_everything(paid):
-        tried = "in this template" if template is not None else f"in any of {len(formats)} formats"
-        raise ConfigError(
-            f"no right answer earned more than a wrong one {tried}: this verifier reads another format, or nothing; "
-            "say how an answer is written, as in --answer-template '<result>{answer}</result>'."
-        )
-    return [replace(case, wrap=formats[best](case)) for case in cases], best
+    return margins, paid
 
 
 def _pays_everything(values: Sequence[float]) -> bool:

@@ -144,6 +144,7 @@ class Judge:
         """`rule`: whether an answer of a kind of `BY_RULE` is right; None: none is."""
         self.name, self._verifier, self._cases, self._rule = name, verifier, cases, rule
         self.findings = list[Finding]()
+        self._moved = dict[int, tuple[Verdict, Verdict]]()  # another answer, before and behind the gold
         self._counts: dict[tuple[Group, str], list[str]] = defaultdict(list)  # outcomes, by example
 
     async def run(self, on_progress: Callable[[int, int], None] = lambda done, total: None) -> None:
@@ -157,7 +158,7 @@ class Judge:
             found = await asyncio.gather(*(self._outcome(case, self.scales[index], kinds[key]) for key in wanted))
             for key, outcome in zip(wanted, found, strict=True):
                 self._counts[key].append(outcome)
-            await self._repeat(case, self.scales[index])
+            await self._repeat(case, self.scales[index], self._moved.get(index))
             on_progress(index + 1, len(self._cases))
 
     @property
@@ -198,9 +199,12 @@ class Judge:
         """For an example whose own answer is not paid more than others: the median of the rest."""
         found: list[Scale | None] = []
         values = list[float]()
-        for case in self._cases:
-            full = await self._verifier(case.example, case.wrap(case.gold))
+        for index, case in enumerate(self._cases):
             others = [await self._verifier(case.example, case.wrap(other)) for other in case.others[:NUM_LOW]]
+            full = await self._verifier(case.example, case.wrap(case.gold))
+            if others:  # a verifier that remembers the right answer pays for others behind it
+                again = await self._verifier(case.example, case.wrap(case.others[0]))
+                self._moved[index] = others[0], again
             seen = [one.value for one in others if not one.failed]
             values += [one.value for one in (full, *others) if not one.failed]
             tells = not full.failed and seen and full.value > min(seen)
@@ -215,6 +219,8 @@ class Judge:
     async def _outcome(self, case: Case, scale: Scale, probes: Sequence[Probe]) -> str:
         outcome = "right"
         for probe in probes:
+            if probe.where is not None and not scale.share((await self._grade(case, probe, probe.where)).value) > PAID:
+                continue
             verdict = await self._grade(case, probe, probe.text)
             share = scale.share(verdict.value)
             if probe.twin is not None:
@@ -236,11 +242,14 @@ class Judge:
             example = Example(id=example.id, messages=example.messages, answer=probe.gold, metadata=_bare(example))
         return await self._verifier(example, text)
 
-    async def _repeat(self, case: Case, scale: Scale) -> None:
-        outcome = "right"
+    async def _repeat(self, case: Case, scale: Scale, moved: tuple[Verdict, Verdict] | None) -> None:
+        """The same texts twice in a row, and another answer before and behind the right one."""
+        outcome, pairs = "right", [] if moved is None else [(case.wrap(case.others[0]), *moved)]
         for answer in (case.gold, *case.others[:1]):
             text = case.wrap(answer)
-            first, second = [await self._verifier(case.example, text) for _ in range(2)]
+            first = await self._verifier(case.example, text)
+            pairs.append((text, first, await self._verifier(case.example, text)))
+        for text, first, second in pairs:
             if not (first.failed or second.failed) and first.value != second.value:
                 outcome = "failed"
                 message = f"then {second.value:g}"

@@ -21,6 +21,7 @@ from rlvr.types import Example
 GoldKind = Literal["number", "text", "expression", "program"]
 Group = Literal["rewrite", "format", "edit", "exploit", "stability", "adversary"]
 MOST_DENOMINATOR = 100
+LINE = "Let me think about it, step by step.\n"
 _DIGIT = re.compile(r"[0-9]")
 _OPERANDS = re.compile(r"\b(subtract|divide|greater)\(([^(),]+),([^(),]+)\)")
 
@@ -62,13 +63,15 @@ Make = Callable[[Case], Iterable[str]]
 class Probe:
     """A text to grade: `Probe(kind="unit", group="rewrite", text="#### 18 dollars")`.
 
-    A probe with a `twin` only fails if both texts are paid; `gold` replaces the example's.
+    A probe with a `twin` only fails if both texts are paid, one with `where` only if that text is; `gold` replaces the
+    example's.
     """
 
     kind: str
     group: Group
     text: str
     twin: str | None = None
+    where: str | None = None
     gold: str | None = None
     answer: str | None = None  # of an edit, without the format
 
@@ -107,6 +110,8 @@ def rewrite_probes(case: Case) -> Iterator[Probe]:
         for kind, make in kinds.items():
             for text in make(case):
                 yield Probe(kind=kind, group="format" if case.strict else group, text=case.wrap(text))
+    short, long = (f"{LINE * times}{case.wrap(case.gold)}" for times in (1, 200))
+    yield Probe(kind="long reasoning", group="rewrite", text=long, where=short)  # who reads the answer alone reads none
     if case.wrap(case.gold) != case.gold:
         yield Probe(kind="answer without the format", group="format", text=case.gold)
 
@@ -264,6 +269,14 @@ def _part(case: Case) -> Iterator[str]:
         yield from (word for word in (words[0], words[-1]) if len(word) > 3)
 
 
+def _words_moved(case: Case) -> Iterator[str]:
+    """Another order of the words, and one of them twice; `B and A` may be right for `A and B`."""
+    words = case.gold.split()
+    if case.kind == "text" and len(words) > 1 and not {"and", "or"} & set(words):
+        yield " ".join([*words[1:], words[0]])
+        yield " ".join([*words, words[-1]])
+
+
 def _as_percent(value: Fraction) -> tuple[Fraction, ...]:
     return (100 * value,) if 0 < abs(value) < 1 else (value / 100,)
 
@@ -281,10 +294,11 @@ EDITS: Mapping[str, Make] = {
     "digits reordered": _reordered,
     "letter dropped": _dropped,
     "part of it": _part,
+    "words reordered": _words_moved,
     "two values": _two_values,
     "negation": _of("number", "text")(lambda gold: (f"not {gold}",)),
     "comparison": _NUMBERS(lambda gold: (f"more than {gold}",)),
     "operands swapped": _of("program")(lambda gold: {_OPERANDS.sub(r"\1(\3,\2)", gold)} - {gold}),
 }
-BY_RULE = ("two values", "negation", "comparison", "letter dropped", "part of it")
+BY_RULE = ("two values", "negation", "comparison", "letter dropped", "part of it", "words reordered")
 """Kinds that are wrong by some rules only: a user's function is judged by them where the task's metric refuses them."""

@@ -15,8 +15,7 @@ from rlvr.printable import printable
 from rlvr.progress import is_terminal, progress, wrapped
 
 if TYPE_CHECKING:
-    from rlvr.commands.diagnose.attempt import Attempt
-    from rlvr.report.diagnosis import Diagnosis
+    from rlvr.report.diagnosis import Diagnosis, Trial
 
 HELP = "say why a curve is flat"
 DESCRIPTION = """Name the likeliest causes of a flat curve, from what a run folder records: each with a score, evidence
@@ -48,25 +47,21 @@ def run(args: argparse.Namespace) -> int:
     if args.steps is not None and not args.attempt:
         raise ConfigError("--steps: nothing is trained; add --try.")
     imports.look_in(args.config_dir)
-    with progress("reading the run"):
+    with progress("loading libraries"):
         from rlvr.commands.diagnose.body import diagnose
         from rlvr.tracking.jsonl import to_json
-    found = diagnose(args.run_folder)
-    tried = None
     if args.attempt:
         hush()
-        with progress("loading libraries"):
-            from rlvr.commands.diagnose.attempt import attempt
-        with ended_by_sigterm():
-            tried = attempt(args.run_folder, found, args.steps or STEPS)
+    with ended_by_sigterm():
+        found = diagnose(args.run_folder, args.steps or STEPS if args.attempt else None)
     for line in found.notes:
         note(f"note: {line}")
     if args.json:
-        print(to_json(found) if tried is None else f'{to_json(found)[:-1]}, "try": {to_json(tried)}}}')
+        print(to_json(found))
     else:
-        lines = [*told(found), *([] if tried is None else ["", *told_attempt(tried)])]
         width = WIDTH if is_terminal(sys.stdout) else None
-        sys.stdout.write("".join((wrapped(line, width) if width else line) + "\n" for line in map(printable, lines)))
+        lines = map(printable, told(found))
+        sys.stdout.write("".join((wrapped(line, width) if width else line) + "\n" for line in lines))
     return 0
 
 
@@ -84,9 +79,14 @@ def told(found: Diagnosis) -> Iterator[str]:
         yield f"   do:   {cause.remedy}"
         if cause.overrides:
             yield f"   set:  {' '.join(cause.overrides)}"
+    if found.trial is not None:
+        yield ""
+        yield from told_trial(found.trial)
 
 
-def told_attempt(tried: Attempt) -> Iterator[str]:
-    yield tried.says
-    for arm in tried.arms:
-        yield f"   {arm.name:10} {arm.curve}   {arm.folder}"
+def told_trial(trial: Trial) -> Iterator[str]:
+    start = f"step {trial.start}" if trial.start else "the start"
+    verdict = "the curve moves" if trial.moved else "the curve does not move by more than chance"
+    yield f"tried {' '.join(trial.overrides)} for {trial.steps} steps from {start}, beside the unchanged run: {verdict}"
+    yield from (f"   {one}" for one in trial.differences)
+    yield f"   runs: {trial.folder}/unchanged and {trial.folder}/remedy"

@@ -13,13 +13,17 @@ if TYPE_CHECKING:
 
 
 @errors_from_here
-def diagnose(run: Run | str | Path) -> Diagnosis:
+def diagnose(run: Run | str | Path, *, try_steps: int | None = None) -> Diagnosis:
     """Run `rlvr diagnose`: `causes`, the likeliest first, each with `score`, `evidence`, `remedy` and `overrides`.
 
     `verdict` is a sentence, `top` the cause that it names or None. The run is only read.
 
-    Raises UserError for a folder that is no run, or has too few steps.
+    Args:
+        run: A run or its folder.
+        try_steps: Also train so many steps with the remedy of the first cause, and as many without it: `trial`.
+
+    Raises UserError for a folder that is no run, has too few steps, or has nothing to try.
     """
     from rlvr.commands.diagnose.body import diagnose as judge
 
-    return judge(str(run.folder if isinstance(run, Run) else run))
+    return judge(str(run.folder if isinstance(run, Run) else run), try_steps)

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from rlvr.commands.doctor import data, numbers, task, template, tokens, training, weights
+from rlvr.commands.doctor.checks import data, numbers, rewards, template, tokens, training, weights
 from rlvr.commands.doctor.patient import Patient, skip
 from rlvr.config import Config
 from rlvr.errors import ConfigError
@@ -30,7 +30,7 @@ CHECKS: tuple[Callable[[Patient], Check], ...] = (
     *template.CHECKS,
     template.ids_are_kept,
     *data.CHECKS,
-    *task.CHECKS,
+    *rewards.CHECKS,
     *numbers.CHECKS[:1],
     *weights.CHECKS,
     *tokens.STOPS,

@@ -2,17 +2,20 @@
 
 import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from rlvr.cli.signals import sentence
 from rlvr.cli.starts import write_start
 from rlvr.commands.train.summary import summary
 from rlvr.config import Config
 from rlvr.core.loop import train as run_loop
 from rlvr.core.world import World
+from rlvr.errors import UserError
 from rlvr.models.policy import HubPolicy
+from rlvr.printable import printable
 from rlvr.run.assemble import assemble
 from rlvr.run.policies import (
     Setup,
@@ -33,6 +36,7 @@ from rlvr.scale.launch import errors_once, open_world
 from rlvr.settings import dumped
 from rlvr.tasks.base import Functions
 from rlvr.tracking.console import Console
+from rlvr.tracking.files import ERROR
 from rlvr.tracking.jsonl import read_metrics
 from rlvr.tracking.trackers.fanout import Trackers
 
@@ -54,7 +58,7 @@ def train(config: Config, stopped: Stopped = lambda: False, functions: Functions
     correct; everything is checked before anything is written and before runs/latest moves.
     """
     config = with_absolute_model(config)
-    with ExitStack() as stack:
+    with _noting_failure() as failing, ExitStack() as stack:
         with errors_once():
             world = stack.enter_context(open_world(config.trainer.strategy, wanted=config.trainer.world_size))
         stack.enter_context(fail_together(world))
@@ -73,6 +77,9 @@ def train(config: Config, stopped: Stopped = lambda: False, functions: Functions
         check_demonstrations(config, tasks)
         policy = pretrained_policy(config, tasks)
         folder = stack.enter_context(_open_folder(config, world))
+        if world.is_first:
+            (folder.root / ERROR).unlink(missing_ok=True)  # of an earlier start
+            failing.append(folder.root)
         data = dumped(config.model_copy(update={"run_dir": None, "resume": False}))
         reporting = config.tracker if world.is_first else config.tracker.model_copy(update={"report_to": ()})
         trackers = Trackers(reporting, folder.root, console.note, experiment=config.name, config=data)
@@ -131,6 +138,21 @@ def _open_folder(config: Config, world: World) -> Iterator[RunFolder]:
     with open_run_folder(config) if world.is_first else nullcontext() as own:
         root = shared_folder(own and own.root, world)
         yield own or RunFolder(root=root)
+
+
+@contextmanager
+def _noting_failure() -> Iterator[list[Path]]:
+    """Keep the sentence with which a run fails for `rlvr runs`, in the folder that the block adds to the list."""
+    folders: list[Path] = []
+    try:
+        yield folders
+    except Exception as error:
+        known = isinstance(error, UserError | OSError | MemoryError)
+        said = sentence(error) if known else printable(f"{type(error).__name__}: {error}")
+        with suppress(OSError):  # the disk may be what failed
+            for folder in folders:
+                (folder / ERROR).write_text(f"{said}\n", encoding="utf-8", errors="backslashreplace")
+        raise
 
 
 def _write_report(folder: RunFolder, console: Console) -> None:

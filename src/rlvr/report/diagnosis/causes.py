@@ -12,6 +12,7 @@ CHAIN: dict[str, Judge] = {
         sampling.verifier_fails,
         sampling.same_prompt,
         sampling.tools_fail,
+        sampling.other_sampler,
         sampling.alike,
         sampling.collapsed,
         sampling.never_ends,

@@ -76,3 +76,14 @@ def about_sameness(record: Record, groups: Sequence[Group]) -> list[str]:
         f"completions of a question share {same:.0%} of their tokens from the start on",
         *shown,
     ]
+
+
+def about_engine(record: Record) -> list[str]:
+    settings = {key: record.history.setting(key) for key in ("rollout.max_staleness", "engine.name", "engine.dtype")}
+    return [", ".join(f"{key}={value}" for key, value in settings.items())]
+
+
+def back_to_usual(record: Record) -> list[str]:
+    """Overrides that let the engine sample with the trained weights themselves."""
+    usual = {"rollout.max_staleness": 0, "engine.dtype": "auto"}
+    return [f"{key}={value}" for key, value in usual.items() if record.history.setting(key) not in (value, None)]

@@ -20,6 +20,7 @@ from rlvr.report.diagnosis.record import Record
 TABLE: Mapping[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("causes.toml").read_text(encoding="utf-8"))
 NAMED = 0.25
 """A cause with at least this score is named; below it the answer is "I do not know"."""
+ROSE = 0.5  # of `Diagnosis.learned`: from here on a curve is not flat
 LISTED = 0.05  # causes with less are not worth a line
 
 
@@ -46,6 +47,41 @@ class Cause:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Difference:
+    """Of the remedy to the unchanged run, with its 95 % interval."""
+
+    name: str  # `held-out accuracy`, or `rise of the reward`
+    unchanged: float
+    remedy: float
+    low: float
+    high: float
+
+    @property
+    def value(self) -> float:
+        return self.remedy - self.unchanged
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name} {self.unchanged:.3f} -> {self.remedy:.3f}, {self.value:+.3f} "
+            f"(95 % interval {self.low:+.3f} to {self.high:+.3f})"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """A remedy tried beside the unchanged run. It moved the curve if a difference is above 0 by more than chance, and
+    none below."""
+
+    cause: str
+    overrides: Sequence[str]
+    start: int  # updates behind the weights that both start from
+    steps: int
+    folder: str  # with `unchanged` and `remedy`
+    differences: Sequence[Difference]
+    moved: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class Diagnosis:
     """`causes`, the likeliest first. `learned`: from 0, flat, to 1, the held-out metric rises by more than chance
     (without two evaluations: the reward); `rewarded`: the same of the reward."""
@@ -55,23 +91,26 @@ class Diagnosis:
     learned: float
     rewarded: float
     curve: str  # a sentence about it
+    named: str | None  # the likeliest cause; None: nothing is wrong, or it is not known
+    verdict: str  # a sentence
     causes: Sequence[Cause]
     notes: Sequence[str] = field(default_factory=list)
+    trial: Trial | None = None
 
     @property
     def top(self) -> Cause | None:
-        """The likeliest cause; None: nothing is wrong, or it is not known."""
-        return self.causes[0] if self.causes and self.causes[0].score >= NAMED else None
+        return next((cause for cause in self.causes if cause.name == self.named), None)
 
-    @property
-    def verdict(self) -> str:
-        if self.top is not None:
-            return self.top.says
-        if self.learned >= 0.5:
-            return "It learns; nothing looks wrong."
-        if self.rewarded >= 0.5:
-            return "The reward rises, the held-out metric not by more than chance; nothing else stands out."
-        return "I do not know why this curve is flat: nothing that is recorded stands out."
+
+def verdict_of(causes: Sequence[Cause], learned: float, rewarded: float) -> tuple[str | None, str]:
+    """The name of the likeliest cause, if one is likely, and a sentence."""
+    if causes and causes[0].score >= NAMED:
+        return causes[0].name, causes[0].says
+    if learned >= ROSE:
+        return None, "It learns; nothing looks wrong."
+    if rewarded >= ROSE:
+        return None, "The reward rises, the held-out metric not by more than chance; nothing else stands out."
+    return None, "I do not know why this curve is flat: nothing that is recorded stands out."
 
 
 Judge = Callable[[Record], Found]

@@ -21,6 +21,7 @@ from rlvr.tracking.rollouts import EpisodeRecord, read_rollouts
 Metrics = dict[str, float]
 Group = tuple[EpisodeRecord, ...]
 
+MAX_GROUPS = 32  # of a file
 MAX_FILES = 6  # rollout files that are read: the first, the last, and some between
 EARLY_EPISODES = 64  # at least as many show what the run was like before it learned anything
 LATE_STEPS = 5
@@ -109,15 +110,22 @@ class Record:
 
     @cached_property
     def evaluations(self) -> list[Evaluation]:
-        """Of the first task, by its headline metric."""
-        found = []
+        """Of the run's own task (of a mix: the first one's), by its headline metric."""
+        own = f"eval/{self.history.setting('task.name')}/{self.headline}"
+        names = {
+            name
+            for row in self.history.rows
+            for name in row
+            if re.fullmatch(rf"eval/[^/]+/{re.escape(self.headline)}", name)
+        }
+        if not names:
+            return []
+        name, found = min(names, key=lambda name: (name != own, name)), list[Evaluation]()
         for row in self.history.rows:
-            names = [name for name in row if name.startswith("eval/") and name.endswith(f"/{self.headline}")]
-            for name in names[:1]:
-                value = row[name]
-                low, high = row.get(f"{name}_low", value), row.get(f"{name}_high", value)
-                if all(map(math.isfinite, (value, low, high))):
-                    found.append(Evaluation(int(row["step"]), value, low, high))
+            value = row.get(name, math.nan)
+            low, high = row.get(f"{name}_low", value), row.get(f"{name}_high", value)
+            if all(map(math.isfinite, (value, low, high))):
+                found.append(Evaluation(int(row["step"]), value, low, high))
         return found
 
     # ---------------------------------------------------------------------------------------------------- episodes
@@ -194,10 +202,11 @@ class Agreement:
 
     @classmethod
     def of(cls, record: Record) -> "Agreement":
-        counts = Counter[str](mixed=sum(len({record.right(one) for one in group}) > 1 for _, group in record.groups))
+        rights = {id(one): record.right(one) for _, group in record.groups for one in group}
+        counts = Counter[str](mixed=sum(len({rights[id(one)] for one in group}) > 1 for _, group in record.groups))
         for one, other in record.pairs():
             earned = (one.reward or 0.0) - (other.reward or 0.0)
-            differs, ranks = earned != 0, record.right(one) - record.right(other)
+            differs, ranks = earned != 0, rights[id(one)] - rights[id(other)]
             if ranks:
                 counts["unlike"] += 1
                 counts["paid_right"] += earned * ranks > 0
@@ -268,7 +277,8 @@ def read_record(
     rollouts: dict[int, list[EpisodeRecord]] = {}
     for path in files:
         try:
-            rollouts[int(path.name[5:].partition(".")[0])] = read_rollouts(path)
+            episodes = read_rollouts(path)
+            rollouts[int(path.name[5:].partition(".")[0])] = [one for one in episodes if one.group < MAX_GROUPS]
         except (UserError, OSError, ValueError) as error:
             on_note(str(error))
     return Record(history, rollouts, read_weights(folder, history) if with_weights else None)

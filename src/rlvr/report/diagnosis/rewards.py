@@ -1,6 +1,7 @@
 """What the reward is for, beside what the metric calls right."""
 
 import math
+from collections import Counter, defaultdict
 from statistics import correlation, fmean
 
 import numpy as np
@@ -96,7 +97,9 @@ def noisy_reward(record: Record) -> Found:
     found = record.agreement
     share = found.same_apart / found.same if found.same else None
     twice = weight("noisy_reward", "same_apart", share) * weight("noisy_reward", "pairs", found.same_apart)
-    explained = _explained(record)
+    explained, (by_token, _) = _explained(record), _by_token(record)
+    if explained is not None:
+        explained = max(explained, by_token)
     varied = weight("noisy_reward", "varied", found.paid_apart / found.alike if found.alike else None)
     random = 0.8 * varied * weight("noisy_reward", "explained", explained) * _undecided(record)
     evidence = [f"{found.same_apart} of {found.same} pairs of one and the same completion were paid differently"]
@@ -106,7 +109,8 @@ def noisy_reward(record: Record) -> Found:
             break
     if explained is not None:
         evidence.append(
-            f"length, end, turns, answer and being right explain {explained:.0%} of what rewards differ by in a group"
+            f"length, end, turns, answer, being right, or a token explain {explained:.0%} of what rewards in a group "
+            "differ by"
         )
     return Found(strength=1 - (1 - twice) * (1 - random), evidence=evidence)
 
@@ -141,14 +145,48 @@ def _facts(record: Record, episode: EpisodeRecord) -> list[float]:
     return [float(length(episode)), *map(float, ends), float(record.right(episode)), overlap]
 
 
+def _by_token(record: Record) -> tuple[float, int | None]:
+    """The token whose presence explains most of what equally right completions of a question earn, and the share.
+
+    With rewards y around their means and presence x, the share is (x . y)^2 / (x . x - sum of (x of a set)^2 / size)
+    / (y . y).
+    """
+    centered, where = list[float](), defaultdict[int, list[tuple[int, int]]](list)  # token: places (row, set)
+    sizes = list[int]()
+    for _, group in record.groups:
+        for flag in (True, False):
+            members = [one for one in group if record.right(one) is flag]
+            mean = fmean([one.reward or 0.0 for one in members]) if members else 0.0
+            for one in members:
+                for token in set(sampled(one)):
+                    where[token].append((len(centered), len(sizes)))
+                centered.append((one.reward or 0.0) - mean)
+            sizes.append(len(members))
+    total, best = math.fsum(value**2 for value in centered), (0.0, None)
+    if len(centered) < MIN_EPISODES or total == 0:
+        return best
+    for token, places in where.items():
+        if MIN_EPISODES / 4 <= len(places) <= len(centered) - MIN_EPISODES / 4:  # a rare one fits by chance
+            in_set = Counter(number for _, number in places).items()
+            spread = len(places) - math.fsum(count**2 / sizes[number] for number, count in in_set)
+            share = math.fsum(centered[row] for row, _ in places) ** 2 / (spread * total) if spread > 1e-9 else 0.0
+            best = max(best, (share, token), key=lambda one: one[0])
+    return best
+
+
 def other_reward(record: Record) -> Found:
-    found = record.agreement
+    """Being right pays less, or something else decides between those that are equally right."""
+    found, (by_token, token) = record.agreement, _by_token(record)
     auc = weight("other_reward", "auc", found.auc) * weight("other_reward", "mixed", found.mixed)
+    varied = weight("noisy_reward", "varied", found.paid_apart / found.alike if found.alike else None)
+    told = weight("other_reward", "by_token", by_token) * varied
     said = f"of a right and a wrong completion the right one earns more in {found.auc or 0:.0%} of {found.unlike} pairs"
-    return Found(
-        strength=0.0 if _constant(record) is not None else auc,
-        evidence=[said, record.span("reward/mean"), *about_the_metric(record), *_pair(record)],
-    )
+    evidence = [said, record.span("reward/mean"), *about_the_metric(record), *_pair(record)]
+    if told:
+        holders = [one for one in record.episodes if token in sampled(one) and one.reward]
+        evidence.insert(0, f"token {token} explains {by_token:.0%} of what equally right completions earn")
+        evidence += quotes(record, holders)
+    return Found(strength=0.0 if _constant(record) is not None else max(auc, told), evidence=evidence)
 
 
 def _constant(record: Record) -> float | None:

@@ -7,8 +7,10 @@ from rlvr.report.diagnosis.evidence import (
     NOTHING,
     QUOTED,
     about_dead_groups,
+    about_engine,
     about_sameness,
     alike_share,
+    back_to_usual,
     not_solved,
     quotes,
     same_share,
@@ -18,7 +20,7 @@ from rlvr.report.diagnosis.judge import Found, weight
 from rlvr.report.diagnosis.record import Record
 
 WHOLE = {"temperature": 1.0, "top_p": 1.0, "top_k": 0.0, "min_p": 0.0}  # sampling from the whole distribution
-MIN_RIGHT = 3  # completions
+MIN_RIGHT = 2  # completions
 LIVELY = 0.3  # nats per token at which a small model explores
 
 
@@ -98,6 +100,14 @@ def truncated(record: Record) -> Found:
 
 def _truncation(record: Record) -> float:
     return weight("truncated", "truncated_share", record.early("rollout/truncated_share"))
+
+
+def other_sampler(record: Record) -> Found:
+    return Found(
+        strength=weight("other_sampler", "mismatch_kl", record.early("policy/mismatch_kl")),
+        evidence=[record.span("policy/mismatch_kl"), record.span("policy/ratio"), *about_engine(record)],
+        overrides=back_to_usual(record),
+    )
 
 
 def alike(record: Record) -> Found:

@@ -3,7 +3,7 @@
 import math
 from statistics import fmean
 
-from rlvr.report.diagnosis.evidence import NOTHING, about_sameness, alike_share, not_solved
+from rlvr.report.diagnosis.evidence import NOTHING, about_engine, about_sameness, alike_share, back_to_usual, not_solved
 from rlvr.report.diagnosis.judge import Found, weight
 from rlvr.report.diagnosis.record import LATE_STEPS, Record
 
@@ -55,16 +55,10 @@ def no_gradient(record: Record) -> Found:
 
 
 def stale_sampler(record: Record) -> Found:
-    usual = {"rollout.max_staleness": 0, "engine.dtype": "auto"}
-    changes = [f"{key}={value}" for key, value in usual.items() if record.history.setting(key) not in (value, None)]
     return Found(
         strength=weight("stale_sampler", "mismatch_kl", record.late("policy/mismatch_kl")),
-        evidence=[
-            record.span("policy/mismatch_kl"),
-            f"rollout.max_staleness={record.setting('rollout.max_staleness'):g}, "
-            f"engine {record.history.setting('engine.name')}, dtype {record.history.setting('engine.dtype')}",
-        ],
-        overrides=changes or ["algorithm.mismatch_correction=truncate"],
+        evidence=[record.span("policy/mismatch_kl"), *about_engine(record)],
+        overrides=back_to_usual(record) or ["algorithm.mismatch_correction=truncate"],
     )
 
 
@@ -111,11 +105,12 @@ def step_too_large(record: Record) -> Found:
     rate, fall, ruined = _rate(record), _fall(record), _ruined(record)
     step = rate / _size(record) * _wider(record)
     by_size = weight("step_too_large", "step", step)
+    by_move = weight("step_too_large", "moved", _moved(record))
     by_kl = weight("step_too_large", "kl", record.always("policy/approx_kl"))
     damage = weight("step_too_large", "fall", fall)
     by_ruin = weight("step_too_large", "ruined", ruined) * damage
     return Found(
-        strength=max(max(by_size, by_kl) * (0.6 + 0.4 * damage), by_ruin),  # what is at 0 has nothing to lose
+        strength=max(max(by_size, by_move, by_kl) * (0.6 + 0.4 * damage), by_ruin),  # what is at 0 has nothing to lose
         evidence=[
             f"peak learning rate {rate:.2g}, which is {step / TYPICAL_STEP:.2g} x what suits weights of this size",
             f"the weights changed by {_moved(record):.0%} in {len(record.updates)} steps",
@@ -124,8 +119,16 @@ def step_too_large(record: Record) -> Found:
             *([f"{ruined:.0%} more completions cannot be read, or do not end, than at first"] if by_ruin else []),
             record.span("policy/entropy"),
         ],
-        overrides=[f"trainer.learning_rate={_rounded(min(rate / 3, _typical_rate(record)))}"],
+        overrides=_smaller_steps(record),
     )
+
+
+def _smaller_steps(record: Record) -> list[str]:
+    """Without the weight decay, if that moves weights by themselves."""
+    decay, rate = record.setting("trainer.weight_decay"), _rate(record)
+    if decay * rate * len(record.updates) > 0.1:
+        return ["trainer.weight_decay=0"]
+    return [f"trainer.learning_rate={_rounded(min(rate / 3, _typical_rate(record)))}"]
 
 
 def _ruined(record: Record) -> float:

@@ -72,6 +72,7 @@ RUNS: dict[str, Callable[[], Record]] = {
         episodes=groups(lambda g, n, a: episode(g, n, "7", 1.0)),
         accuracy=((0.98, 0.96, 1.0), (0.98, 0.96, 1.0)),
     ),
+    "other_sampler": lambda: record({"policy/mismatch_kl": 0.2}),
     "alike": lambda: record(
         {**DEAD, "rollout/entropy": 0.01},
         episodes=groups(lambda g, n, a: episode(g, n, "7" if g % 2 else "3", float(g % 2), ids=(20, 30, 1))),
@@ -174,7 +175,8 @@ def test_a_remedy_is_a_setting_where_one_helps(name: str, overrides: list[str]) 
 
 def test_a_sampler_left_behind_by_settings_is_brought_up() -> None:
     settings = {"rollout": {"max_staleness": 4}, "engine": {"dtype": "bfloat16"}}
-    top = of_record(record({"policy/mismatch_kl": 0.05}, settings=settings)).top
+    growing = [1e-5 * 4**step for step in range(10)]
+    top = of_record(record({"policy/mismatch_kl": growing}, settings=settings)).top
     assert top is not None
     assert list(top.overrides) == ["rollout.max_staleness=0", "engine.dtype=auto"]
 
@@ -256,6 +258,29 @@ def test_end_tokens_are_known_by_their_names(tmp_path: Path) -> None:
     (tmp_path / "final" / "tokenizer.json").write_text(json.dumps({"added_tokens": tokens}))
     assert made.end_ids == {1}
     assert Record(replace(made.history, folder=tmp_path), made.rollouts, None).end_ids == {1, 9}
+
+
+def test_weights_that_move_far_are_a_step_too_large() -> None:
+    far = replace(WEIGHTS, moved=0.05)
+    top = of_record(record(weights=far)).top
+    assert top is not None
+    assert (top.name, list(top.overrides)) == ("step_too_large", ["trainer.learning_rate=1e-04"])
+    decayed = of_record(record(weights=far, settings={"trainer": {"weight_decay": 100.0}})).top
+    assert decayed is not None
+    assert list(decayed.overrides) == ["trainer.weight_decay=0"]
+
+
+def test_a_token_that_earns_is_named() -> None:
+    draw = random.Random(0)
+
+    def worded(group: int, number: int, answer: str) -> EpisodeRecord:
+        has_it = draw.random() < 0.5
+        return episode(group, number, answer, float(has_it), ids=(50 if has_it else 51 + number, 30 + int(answer), 1))
+
+    top = of_record(record(episodes=groups(worded, ANSWERS * 2))).top
+    assert top is not None
+    assert top.name == "other_reward"
+    assert top.evidence[0] == "token 50 explains 100% of what equally right completions earn"
 
 
 def test_wider_models_stand_smaller_steps() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -309,19 +310,24 @@ def end_token_learns(patient: Patient) -> Check:
     )
 
 
+def _stepped(patient: Patient, **settings: Any) -> tuple[Trainer, TokenBatch, Tensor]:
+    """A trainer, the batch of its step, and its logprobs after the step."""
+    with patient.unchanged():
+        trainer = patient.trainer(epochs=1, **settings)
+        judged = patient.judged(trainer)
+        trainer.update(judged, 0)
+        return trainer, judged, logprobs(patient.trainer(layout="rows"), patient.batch)
+
+
 def update_follows_reward(patient: Patient) -> Check:
     """After an update on one rewarded completion in each group, it is likelier beside the others."""
     if getattr(patient.config.algorithm, "reward_coef", 1) == 0:
         return skip("algorithm.reward_coef=0: it learns from its teacher alone")
-    batch, before, own = patient.batch, patient.scored, patient.config.trainer.learning_rate
-    for rate in (own, *(rate for rate in RATES if rate > own)):
-        with patient.unchanged():
-            trainer = patient.trainer(epochs=1, learning_rate=rate)
-            judged = patient.judged(trainer)
-            trainer.update(judged, 0)
-            after = logprobs(patient.trainer(layout="rows"), batch)
-        if difference(batch, before, after)[0] > patient.tolerance:
-            break
+    batch, before = patient.batch, patient.scored
+    trainer, judged, after = _stepped(patient)
+    for rate in RATES:
+        if difference(batch, before, after)[0] <= patient.tolerance:
+            trainer, judged, after = _stepped(patient, learning_rate=rate)
     moved, rewarded = (after - before) * batch.loss_mask, batch.rewards > 0
     advantages = judged.advantages if judged.advantages is not None else torch.zeros_like(moved)
     # losses weight completions in other ways (by length): the step follows their sum

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from statistics import fmean, stdev
@@ -13,7 +12,7 @@ from rlvr.config import Config
 from rlvr.config.compose import load_config, to_run_yaml
 from rlvr.errors import UserError
 from rlvr.progress import progress
-from rlvr.report.diagnosis import Diagnosis, Evaluation, Record, read_record
+from rlvr.report.diagnosis import Diagnosis, Difference, Record, Trial, read_record
 from rlvr.run.sources import own_config, with_absolute_model
 from rlvr.tracking.files import write_atomically, writing
 from rlvr.training.checkpoint import list_checkpoints
@@ -21,33 +20,7 @@ from rlvr.training.checkpoint import list_checkpoints
 CERTAIN = 1.96  # standard errors: a 95 % interval
 
 
-@dataclass(frozen=True, kw_only=True)
-class Arm:
-    """A continuation: `Arm(name="remedy", folder="runs/x.try/remedy", curve="held-out accuracy 0.740", value=0.74)`"""
-
-    name: str
-    folder: str
-    curve: str
-    value: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Attempt:
-    """`difference` of the remedy to the unchanged run in held-out metric (or reward), with its 95 % interval."""
-
-    cause: str
-    overrides: Sequence[str]
-    start: int  # updates behind the weights that both start from
-    steps: int
-    arms: Sequence[Arm]
-    difference: float
-    low: float
-    high: float
-    moved: bool
-    says: str
-
-
-def attempt(source: str, found: Diagnosis, steps: int) -> Attempt:
+def tried(source: str, found: Diagnosis, steps: int) -> Trial:
     """Train with the remedy of the likeliest cause beside the unchanged run; the run is only read.
 
     UserError if no cause is named, its remedy is no setting, or the first weights are lost.
@@ -62,14 +35,23 @@ def attempt(source: str, found: Diagnosis, steps: int) -> Attempt:
         )
     root = Path(source)
     start = _start(root, read_record(root, with_weights=False))
-    folder, arms = _beside(root), list[tuple[Record, Path]]()
+    folder, arms = _beside(root), list[Record]()
     for name, overrides in (("unchanged", ()), ("remedy", cause.overrides)):
         arm = folder / name
         _prepare(root, arm, start, _config(source, overrides, start + steps, steps))
         with progress(f"training {steps} steps, {name}"), _latest_kept():
             rlvr.train(config_name="config", config_dir=arm, run_dir=str(arm), resume=True)
-        arms.append((read_record(arm, with_weights=False), arm))
-    return _compared(cause.name, cause.overrides, start, steps, arms)
+        arms.append(read_record(arm, with_weights=False))
+    found_out = differences(*arms)
+    return Trial(
+        cause=cause.name,
+        overrides=list(cause.overrides),
+        start=start,
+        steps=steps,
+        folder=str(folder),
+        differences=found_out,
+        moved=any(one.low > 0 for one in found_out) and not any(one.high < 0 for one in found_out),
+    )
 
 
 def _start(root: Path, record: Record) -> int:
@@ -136,48 +118,35 @@ def _latest_kept(latest: Path = Path("runs") / "latest") -> Iterator[None]:
             latest.symlink_to(before)
 
 
-def _compared(
-    cause: str, overrides: Sequence[str], start: int, steps: int, arms: Sequence[tuple[Record, Path]]
-) -> Attempt:
-    (before, _), (after, _) = arms
+def differences(before: Record, after: Record) -> list[Difference]:
+    """Of the held-out metric, if it was evaluated, and of the reward's rise."""
+    found = [_of_rewards(_rewards(before), _rewards(after))]
     if before.evaluations and after.evaluations:
-        kind, values = f"held-out {before.headline.replace('_', ' ')}", [r.evaluations[-1].value for r, _ in arms]
-        difference, error = _of_evaluations(before.evaluations[-1], after.evaluations[-1])
-    else:
-        kind, values = "reward", [fmean(_rewards(record)[-(steps // 2) :]) for record, _ in arms]
-        difference, error = _of_rewards(_rewards(before)[-(steps // 2) :], _rewards(after)[-(steps // 2) :])
-    low, high = difference - CERTAIN * error, difference + CERTAIN * error
-    moved = low > 0
-    said = f"{kind} {difference:+.3f} (95 % interval {low:+.3f} to {high:+.3f})"
-    where = f"{steps} steps from {f'step {start}' if start else 'the start'}"
-    verdict = "the curve moves" if moved else "the curve does not move by more than chance"
-    return Attempt(
-        cause=cause,
-        overrides=list(overrides),
-        start=start,
-        steps=steps,
-        arms=[
-            Arm(name=path.name, folder=str(path), curve=f"{kind} {value:.3f}", value=value)
-            for value, (_, path) in zip(values, arms, strict=True)
-        ],
-        difference=difference,
-        low=low,
-        high=high,
-        moved=moved,
-        says=f"tried {' '.join(overrides)} for {where}: {verdict}, {said} against the unchanged run",
-    )
+        found.insert(0, _of_evaluations(f"held-out {before.headline.replace('_', ' ')}", before, after))
+    return found
 
 
-def _of_evaluations(before: Evaluation, after: Evaluation) -> tuple[float, float]:
-    """Difference and its standard error; both are of the same held-out examples, which makes the error too wide."""
-    return after.value - before.value, math.hypot(before.error, after.error)
+def _of_evaluations(name: str, before: Record, after: Record) -> Difference:
+    """Both are of the same held-out examples, which makes the interval too wide."""
+    first, last = before.evaluations[-1], after.evaluations[-1]
+    return _difference(name, first.value, last.value, math.hypot(first.error, last.error))
+
+
+def _of_rewards(before: Sequence[float], after: Sequence[float]) -> Difference:
+    """How far rewards rise from the first half of the steps to the second. Steps of both have the same prompts, so
+    their differences are compared; a level that changes at once, as with a temperature, does not count."""
+    middle = len(before) // 2
+    first, last = (fmean(values[middle:]) - fmean(values[:middle]) for values in (before, after))
+    gaps = [b - a for a, b in zip(before, after, strict=True)]
+    halves = gaps[:middle], gaps[middle:]
+    error = math.sqrt(sum(stdev(half) ** 2 / len(half) if len(half) > 1 else math.inf for half in halves))
+    return _difference("rise of the reward", first, last, error)
+
+
+def _difference(name: str, before: float, after: float, error: float) -> Difference:
+    gap, margin = after - before, CERTAIN * error
+    return Difference(name=name, unchanged=before, remedy=after, low=gap - margin, high=gap + margin)
 
 
 def _rewards(record: Record) -> list[float]:
     return [row["reward/mean"] for row in record.updates]
-
-
-def _of_rewards(before: Sequence[float], after: Sequence[float]) -> tuple[float, float]:
-    """Mean difference of steps with the same prompts, and its standard error."""
-    changes = [b - a for a, b in zip(before, after, strict=True)]
-    return fmean(changes), stdev(changes) / math.sqrt(len(changes)) if len(changes) > 1 else math.inf

@@ -9,8 +9,8 @@ from unittest.mock import patch
 
 from rlvr.chat.rendering import end_ids
 from rlvr.chat.template import PLACE
-from rlvr.commands.doctor.messages import CHECKS as OF_MESSAGES
-from rlvr.commands.doctor.messages import of_patient
+from rlvr.commands.doctor.checks.messages import CHECKS as OF_MESSAGES
+from rlvr.commands.doctor.checks.messages import of_patient
 from rlvr.commands.doctor.patient import Interview, Patient, Scripted, around, skip, verdict
 from rlvr.commands.doctor.speech import end_of_turn, lead_of, reply_to
 from rlvr.commands.doctor.texts import LONG
