@@ -8,7 +8,7 @@ A setting without a default: `setting(description="...")`.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError
@@ -121,6 +121,15 @@ def _fields(settings: Settings) -> dict[str, Any]:
     values = {key: plain(getattr(settings, key)) for key in type(settings).model_fields if key != settings.flat_field}
     sections = getattr(settings, settings.flat_field) if settings.flat_field else {}
     return values | {label: _fields(section) for label, section in sections.items()}
+
+
+def leaf_values(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted keys and values of nested values: `{"trainer": {"max_steps": 3}}` gives `("trainer.max_steps", 3)`."""
+    if isinstance(value, Mapping) and value:
+        for name, item in value.items():
+            yield from leaf_values(item, f"{prefix}.{name}" if prefix else str(name))
+    else:
+        yield prefix, value
 
 
 def plain(value: Any) -> Any:

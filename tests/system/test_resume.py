@@ -99,6 +99,15 @@ def test_more_steps_than_at_first_and_no_more_of_a_finished_run(plain: Path, mod
         check_equal(outcome(folder), outcome(plain))
 
 
+def test_a_checkpoint_that_a_killed_run_did_not_come_to_remove(model: Path, tmp_path: Path) -> None:
+    words = (*SMALL, *pretrained(model), "trainer.max_steps=3", "trainer.checkpoint_every=1", "trainer.keep_best=false")
+    every = run_train(tmp_path / "every", *words, "trainer.keep_last=9").folder / "checkpoints"
+    kept = run_train(tmp_path / "run", *words, "trainer.keep_last=1").folder / "checkpoints"
+    shutil.copytree(every / "step_000002", kept / "step_000002")  # after the last save, before the old one went
+    run_train(tmp_path / "run", *words, "trainer.keep_last=1", "resume=true")
+    assert [path.name for path in kept.iterdir()] == ["step_000003"]
+
+
 # ------------------------------------------------------------------------------------------- by the command line
 
 

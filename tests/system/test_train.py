@@ -68,7 +68,8 @@ def test_rpn_test_shows_learning_in_its_seconds(tmp_path: Path) -> None:
 
 def test_the_run_folder_holds_what_is_promised_and_nothing_else(command_run: Path) -> None:
     promised = {"config.yaml", "metrics.jsonl", "rollouts", "checkpoints", "warm_start", "final", "report.html"}
-    assert names_in(command_run) - {".lock"} == promised
+    promised |= {"starts.jsonl"}
+    assert names_in(command_run) - {".lock", "warm_start.jsonl"} == promised  # the latter without the cache
     checkpoints = names_in(command_run / "checkpoints")
     assert max(checkpoints) == "step_000004"
     assert len(checkpoints) <= 3  # the newest two and the best

@@ -21,9 +21,8 @@ from pydantic import TypeAdapter
 
 import rlvr
 from rlvr.config import Config
-from rlvr.config.overrides import leaf_values
 from rlvr.run.tasks import Tasks
-from rlvr.settings import dumped
+from rlvr.settings import dumped, leaf_values
 from rlvr.tasks.base import Task
 from rlvr.tracking.files import write_atomically
 from rlvr.types import Example

@@ -36,7 +36,6 @@ from rlvr.config.overrides import (
     check_overrides,
     drop_other_warm_start,
     included_files,
-    leaf_values,
     literal,
     overlaid,
     parse_overrides,
@@ -44,7 +43,7 @@ from rlvr.config.overrides import (
 )
 from rlvr.errors import ConfigError, suggestion, unreadable
 from rlvr.rewards.settings import RewardSettings
-from rlvr.settings import Settings, dumped, plain, validated
+from rlvr.settings import Settings, dumped, leaf_values, plain, validated
 from rlvr.tasks.settings import TaskBundle
 
 DEFAULT_CONFIG = "rpn"

@@ -22,6 +22,7 @@ from rlvr.config.config import CHOICES, SECTIONS
 from rlvr.errors import ConfigError, unreadable
 from rlvr.lines import inclusive_range, with_letters_quoted
 from rlvr.printable import cut
+from rlvr.settings import leaf_values
 
 GROUPS = tuple(group for group in CHOICES if group != "reward")  # groups whose choices are components
 FOLLOWS_TASK = ("reward", "prompt")
@@ -157,15 +158,6 @@ def literal(value: Any) -> Any:
     if isinstance(value, list):
         return [literal(item) for item in value]
     return re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if isinstance(value, str) else value
-
-
-def leaf_values(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted keys and values of nested values: `{"trainer": {"max_steps": 3}}` gives `("trainer.max_steps", 3)`."""
-    if isinstance(value, Mapping) and value:
-        for name, item in value.items():
-            yield from leaf_values(item, f"{prefix}.{name}" if prefix else str(name))
-    else:
-        yield prefix, value
 
 
 def is_choice(override: Override) -> bool:

@@ -70,4 +70,4 @@ class LargeRewardError(StepError):
     example: str
     value: float
     largest: float
-    text = "the reward of example {example!r} is {value:g}, and an update squares it in float32"
+    text = "the reward of example {example!r} is {value:g}, too large for an update; keep it within +-{largest:g}"

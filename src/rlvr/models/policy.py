@@ -30,6 +30,10 @@ logging.disable_progress_bar()  # rlvr shows its own progress
 getLogger("bitsandbytes").setLevel(ERROR)  # imported with every adapter; warns of a missing optional package
 
 
+WHERE_FROM = ("is_local", "local_files_only")
+"""What transformers notes in a tokenizer from a folder: saved, a resumed run would differ from an uninterrupted one."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Adapters:
     fresh_base: Callable[[], PreTrainedModel]  # reloads the base model in float32
@@ -84,6 +88,8 @@ class HubPolicy(Policy):
         else:
             write_adapters(self.model, folder)
             self.model.generation_config.save_pretrained(folder)
+        for name in WHERE_FROM:
+            self.tokenizer.init_kwargs.pop(name, None)
         self.tokenizer.save_pretrained(folder)
 
     def save_final(self, folder: Path, *, writes: bool = True) -> None:

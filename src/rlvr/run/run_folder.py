@@ -17,10 +17,9 @@ from yaml import YAMLError
 from rlvr.config import Config
 from rlvr.config.checks import check_place
 from rlvr.config.compose import read_yaml, to_run_yaml
-from rlvr.config.overrides import leaf_values
 from rlvr.errors import ConfigError, UserError
 from rlvr.lines import resuming
-from rlvr.settings import dumped
+from rlvr.settings import dumped, leaf_values
 from rlvr.tracking.files import write_atomically, writing
 from rlvr.tracking.jsonl import read_metrics
 from rlvr.training.checkpoint import clean_leftovers, list_checkpoints

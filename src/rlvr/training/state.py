@@ -71,6 +71,9 @@ class CheckpointSchedule:
         save_model = partial(self.policy.save, writes=self.world.is_first)
         contents = Contents(save_model=save_model, tensors=tensors, state=state)
         save_checkpoint(self.folder, step, contents, self.world)
+        self._prune()
+
+    def _prune(self) -> None:
         if self.world.is_first:
             keep = self._best[1] if self._best and self.settings.keep_best else None
             prune(self.folder, self.settings.keep_last, keep)
@@ -91,8 +94,8 @@ class CheckpointSchedule:
         set_random_state(tree["random"])
         self.rollouts.restore(checkpoint.state["rollouts"])
         self.trainer.parallel.set_precision(checkpoint.state["bf16"])
-        best = checkpoint.state["best"]
-        self._best = None if best is None else (best[0], best[1])
+        self._best = (best := checkpoint.state["best"]) and (best[0], best[1])
+        self._prune()  # a process may have been killed between its save and this
 
     def _copies(self) -> dict[str, Tensor]:
         """Weights of the copies of the policy that follow it at a distance; those of the start need not be saved."""

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from rlvr import __version__
 from rlvr.config import Config
-from rlvr.config.overrides import leaf_values
 from rlvr.evaluation.tables import score_name
-from rlvr.settings import dumped
+from rlvr.settings import dumped, leaf_values
 from rlvr.tracking.episodes import indented
 
 if TYPE_CHECKING:
