@@ -17,7 +17,7 @@ from warnings import catch_warnings, filterwarnings
 
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.types import Override
-from hydra.errors import HydraException, MissingConfigException
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
@@ -26,7 +26,7 @@ from yaml import YAMLError
 
 from rlvr import imports, registry
 from rlvr.config import checks, hydra, messages
-from rlvr.config.config import CHOICES, SECTIONS, Config, all_keys, inner, owners
+from rlvr.config.config import CHOICES, Config, all_keys, inner, owners
 from rlvr.config.overrides import (
     FOLLOWS_TASK,
     GROUPS,
@@ -35,13 +35,14 @@ from rlvr.config.overrides import (
     added,
     check_overrides,
     drop_other_warm_start,
+    explained,
     included_files,
     literal,
     overlaid,
     parse_overrides,
     renewed,
 )
-from rlvr.errors import ConfigError, suggestion, unreadable
+from rlvr.errors import ConfigError, suggestion
 from rlvr.rewards.settings import RewardSettings
 from rlvr.settings import Settings, dumped, leaf_values, plain, validated
 from rlvr.tasks.settings import TaskBundle
@@ -167,39 +168,8 @@ def _hydra(source: Source, config_name: str | None, lines: Sequence[str]) -> tup
     except RecursionError:
         raise ConfigError(f"{source.option} {source.name}: includes itself; give your file another name.") from None
     except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
-        raise ConfigError(_explained(error, source, lines)) from None
+        raise ConfigError(explained(error, source, lines)) from None
     return composed, {group: str(name) for group, name in choices.items() if group in CHOICES}
-
-
-def _explained(error: Exception, source: Source, lines: Sequence[str]) -> str:
-    """The message for a group choice on a resolved configuration, or for a broken file."""
-    place = f"{source.option} {source.name}"
-    for line in lines:
-        if f"Could not override '{(key := line.partition('=')[0])}'" in str(error):
-            return (
-                f"{line}: {source.name} is a resolved configuration, whose choices are fixed; override values "
-                f"({key}.KEY=...), or choose on top of {place} in a file of your own."
-            )
-    for name, group in included_files(source.load(source.name)[0]):
-        if group.startswith("hydra/"):
-            return f"{place}: {group}: {name} in a defaults list: Hydra's own settings have no effect here."
-        if group in SECTIONS and group not in CHOICES:
-            instead = f"report_to: [{name}]" if group == "tracker" else "KEY: VALUE"
-            return (
-                f"{place}: {group}: {name} in a defaults list: {group} is a section, and nothing to choose; take the "
-                f"line out, and write {group}: {{{instead}}} below the list."
-            )
-    if isinstance(error, MissingConfigException) and error.missing_cfg_file:
-        group, _, name = str(error.missing_cfg_file).rpartition("/")
-        known = list(error.options or ()) if group else [one for one in source.configs if one != source.name]
-        what = f"{group}: {name}" if group else name
-        kind = group or "configuration"
-        return f"{place}: {what} in a defaults list: there is no such {kind}; {suggestion(name, known)}"
-    if found := re.search("Could not override '([^'@]+)", str(error)):
-        absent = "nothing before it chooses one; put a file that does before it, or write it without override."
-        said = absent if found[1] in CHOICES else f"there is no such choice; {suggestion(found[1], list(CHOICES))}"
-        return f"{place}: override {found[1]} in a defaults list: {said}"
-    return f"{place}: {unreadable(error)}"
 
 
 def _compose(source: Source, parsed: Sequence[Override], explicit: UserKeys) -> tuple[dict[str, Any], list[str]]:

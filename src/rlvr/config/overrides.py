@@ -12,14 +12,14 @@ from typing import Any
 import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
-from hydra.errors import HydraException
+from hydra.errors import HydraException, MissingConfigException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rlvr import registry
 from rlvr.config import messages
 from rlvr.config.config import CHOICES, SECTIONS
-from rlvr.errors import ConfigError, unreadable
+from rlvr.errors import ConfigError, suggestion, unreadable
 from rlvr.lines import inclusive_range, with_letters_quoted
 from rlvr.printable import cut
 from rlvr.settings import leaf_values
@@ -286,3 +286,34 @@ def _check_choice(group: str, value: object, options: list[str]) -> None:
     elif value not in options:
         hint = registry.remedy(group, str(value), options)
         raise ConfigError(f"{group}={messages.as_written(value)}: there is no such {group}; {hint}")
+
+
+def explained(error: Exception, source: Source, lines: Sequence[str]) -> str:
+    """The message for a group choice on a resolved configuration, or for a broken file."""
+    place = f"{source.option} {source.name}"
+    for line in lines:
+        if f"Could not override '{(key := line.partition('=')[0])}'" in str(error):
+            return (
+                f"{line}: {source.name} is a resolved configuration, whose choices are fixed; override values "
+                f"({key}.KEY=...), or choose on top of {place} in a file of your own."
+            )
+    for name, group in included_files(source.load(source.name)[0]):
+        if group.startswith("hydra/"):
+            return f"{place}: {group}: {name} in a defaults list: Hydra's own settings have no effect here."
+        if group in SECTIONS and group not in CHOICES:
+            instead = f"report_to: [{name}]" if group == "tracker" else "KEY: VALUE"
+            return (
+                f"{place}: {group}: {name} in a defaults list: {group} is a section, and nothing to choose; take the "
+                f"line out, and write {group}: {{{instead}}} below the list."
+            )
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file:
+        group, _, name = str(error.missing_cfg_file).rpartition("/")
+        known = list(error.options or ()) if group else [one for one in source.configs if one != source.name]
+        what = f"{group}: {name}" if group else name
+        kind = group or "configuration"
+        return f"{place}: {what} in a defaults list: there is no such {kind}; {suggestion(name, known)}"
+    if found := re.search("Could not override '([^'@]+)", str(error)):
+        absent = "nothing before it chooses one; put a file that does before it, or write it without override."
+        said = absent if found[1] in CHOICES else f"there is no such choice; {suggestion(found[1], list(CHOICES))}"
+        return f"{place}: override {found[1]} in a defaults list: {said}"
+    return f"{place}: {unreadable(error)}"

@@ -49,8 +49,10 @@ class Layout:
 def layout_of(rows: Sequence[Row], question: str | None, answer: str | None) -> Layout | None:
     """The layout of a data set that begins with these rows, given the columns that the user names.
 
-    None if no column is known to hold a question.
+    None if no column is known to hold a question, or there are no rows.
     """
+    if not rows:
+        return None
     asked = question or _first(rows, QUESTIONS)
     if asked is None:
         return None
