@@ -10,6 +10,7 @@ from torch import Tensor
 
 from rlvr.commands.doctor.patient import Interview, Patient, difference, logprobs, skip, verdict
 from rlvr.commands.doctor.speech import end_of_turn
+from rlvr.commands.doctor.texts import answered, awkward
 from rlvr.core.batch import to_batch
 from rlvr.core.engine.runner import CachedRunner
 from rlvr.core.engine.select import probe, unfit
@@ -297,16 +298,20 @@ def weights_learn(patient: Patient) -> Check:
 def end_token_learns(patient: Patient) -> Check:
     """An embedding's padding row has no gradient."""
     padding = getattr(patient.model.get_input_embeddings(), "padding_idx", None)
-    if patient.policy.adapters is not None or not patient.several_turns:
-        return skip("embeddings are frozen, or no token follows the end of a turn")
-    end = end_of_turn(patient.chat, Message(role="assistant", content=""))
+    if patient.policy.adapters is not None:
+        return skip("embeddings are frozen")
+    end = end_of_turn(patient.chat, Message(role="assistant", content="")) if patient.several_turns else ()
+    texts = [*answered(patient), *(() if patient.task.vocabulary is not None else awkward(patient.config.seed))]
+    inside = [text for text in texts if padding in patient.coder.encode(text)]
+    what = "ends a turn" if padding in end else "stands inside texts"
     return verdict(
-        padding in end,
-        f"the token {padding} ends a turn and is the padding of the embedding, whose row gets no gradient",
-        "the token that ends a turn is not the padding of the embedding",
+        padding in end or bool(inside),
+        f"the token {padding} {what} and is the padding of the embedding, whose row gets no gradient",
+        "the padding of the embedding ends no turn, and stands in no text",
         "set pad_token_id in config.json to another token: rlvr needs none, and masks by length",
         padding_id=padding,
         end_of_turn=list(end),
+        texts=[text[:100] for text in inside[:3]],
     )
 
 

@@ -21,6 +21,7 @@ from rlvr.types import Episode, Example
 NUM_EXAMPLES, NUM_PROMPTS = 8, 64
 MOST_LEFT_OUT = 0.1  # of the prompts
 NUM_ORDERED, FEWEST, ROUNDING = 12, 5, 1e-9
+MOST_CALLS, TIME_FOR_CALLS = 50, 1.0  # of each process, and in seconds
 SLOW_CALL, SLOW_STEP = 0.05, 5.0  # seconds
 LARGEST = 1e6  # reward
 ODD = ("", "9" * 3000, "\\boxed{{{", "#### ####", "<answer></answer>\u202e\U0001f600", "1e999 nan -- 1/0")
@@ -235,18 +236,22 @@ def reward_forgets(patient: Patient) -> Check:
     if (seconds := _seconds(patient, *golds[0])) > SLOW_CALL:
         return skip(f"a completion is scored in {seconds:.2g} s: too slow to be tried in another order")
     firsts, after, again = list[float](), list[float](), list[float]()
+    alike = True  # calls of right answers that were asked first
     for number, (example, turns) in enumerate(golds):
         for _ in range(calls if number % 2 else 0):
             _value(patient, example, ["x"])
         paid = [_value(patient, example, turns) for _ in range(calls + 1)]
         (after if number % 2 else firsts).append(paid[0])
         again.append(paid[-1] - paid[0])
+        alike = alike and (number % 2 == 1 or max(paid) - min(paid) <= ROUNDING)
+    for _ in range(int(min(MOST_CALLS * calls, TIME_FOR_CALLS / max(seconds, 1e-6)))):  # it may pay a number of times
+        _value(patient, *golds[1])
     later = [_value(patient, example, turns) for example, turns in golds[::2]]
     changed = [gap for gap in again if abs(gap) > ROUNDING]
     lost = [gap for a, b in zip(firsts, later, strict=True) if abs(gap := b - a) > ROUNDING]
     steady = len(changed) <= 1  # else it may be chance: see reward_repeats
     found = {
-        "a right answer earns another reward behind a wrong one": steady and _apart(firsts, after),
+        "a right answer earns another reward behind a wrong one": alike and _apart(firsts, after),
         "a completion earns another reward the second time": len(changed) >= FEWEST
         and len({gap > 0 for gap in changed}) == 1,
         "completions earn other rewards later": steady and len(lost) >= FEWEST,
@@ -265,7 +270,11 @@ def reward_forgets(patient: Patient) -> Check:
 
 
 def _apart(first: Sequence[float], second: Sequence[float]) -> bool:
-    return max(first) + ROUNDING < min(second) or max(second) + ROUNDING < min(first)
+    """All of the second are above or below all of the first; half of them, where the first are equal."""
+    low, high = min(first) - ROUNDING, max(first) + ROUNDING
+    below, above = sum(value < low for value in second), sum(value > high for value in second)
+    needed = len(second) / 2 if high - low <= 2.1 * ROUNDING else len(second)
+    return max(below, above) >= needed
 
 
 def reward_repeats(patient: Patient) -> Check:
