@@ -32,12 +32,12 @@ RATES = (1e-4, 1e-3, 1e-2)  # of learning: the first whose step is larger than r
 
 def weights_finite(patient: Patient) -> Check:
     bad: dict[str, list[int]] = {}
-    for name, weight in patient.model.named_parameters():
+    for name, weight in (*patient.model.named_parameters(), *patient.model.named_buffers()):
         if weight.is_floating_point() and not (finite := torch.isfinite(weight)).all():
             bad[name] = torch.nonzero(~finite.flatten(1).all(1) if weight.dim() > 1 else ~finite)[:3, 0].tolist()
     return verdict(
         bool(bad),
-        f"{len(bad)} weight tensors hold NaN or infinity, first {next(iter(bad), '')}",
+        f"{len(bad)} weights or buffers hold NaN or infinity, first {next(iter(bad), '')}",
         "every weight is finite",
         "take an earlier checkpoint: this one diverged, or was written in float16",
         rows=bad,

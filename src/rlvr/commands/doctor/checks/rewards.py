@@ -24,6 +24,7 @@ NUM_ORDERED, FEWEST, ROUNDING = 12, 5, 1e-9
 MOST_CALLS, TIME_FOR_CALLS = 50, 1.0  # of each process, and in seconds
 SLOW_CALL, SLOW_STEP = 0.05, 5.0  # seconds
 LARGEST = 1e6  # reward
+LETTERS = 4  # of a token
 ODD = ("", "9" * 3000, "\\boxed{{{", "#### ####", "<answer></answer>\u202e\U0001f600", "1e999 nan -- 1/0")
 """What models write; a reward must read or refuse it."""
 
@@ -202,7 +203,8 @@ def reward_is_scaled(patient: Patient) -> Check:
 def reward_is_fast(patient: Patient) -> Check:
     """The time of one call, projected on a step."""
     example, turns = next(iter(patient.task.solutions(1)), (patient.task.train_example(0), [""]))
-    seconds = _seconds(patient, example, turns)
+    texts = [turns, [LONG[: LETTERS * patient.config.rollout.max_completion_tokens]]]
+    seconds = max(_seconds(patient, example, said) for said in texts if patient.reads(str(said[-1])))
     rollout, workers = patient.config.rollout, patient.config.reward.num_workers
     calls = rollout.prompts_per_step * rollout.group_size
     step = seconds * calls / workers
