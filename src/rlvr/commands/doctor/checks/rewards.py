@@ -203,8 +203,9 @@ def reward_is_scaled(patient: Patient) -> Check:
 def reward_is_fast(patient: Patient) -> Check:
     """The time of one call, projected on a step."""
     example, turns = next(iter(patient.task.solutions(1)), (patient.task.train_example(0), [""]))
-    texts = [turns, [LONG[: LETTERS * patient.config.rollout.max_completion_tokens]]]
-    seconds = max(_seconds(patient, example, said) for said in texts if patient.reads(str(said[-1])))
+    seconds, long = _seconds(patient, example, turns), LONG[: LETTERS * patient.config.rollout.max_completion_tokens]
+    if patient.reads(long):
+        seconds = max(seconds, _seconds(patient, example, [long]))
     rollout, workers = patient.config.rollout, patient.config.reward.num_workers
     calls = rollout.prompts_per_step * rollout.group_size
     step = seconds * calls / workers
