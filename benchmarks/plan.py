@@ -1,13 +1,16 @@
-"""`rlvr plan` beside what runs really take: eight configurations, two processes, and older samples.
+"""`rlvr plan` beside what runs really take: eight configurations, eight with long completions, two processes, and
+older samples.
 
     OMP_WAIT_POLICY=PASSIVE OMP_NUM_THREADS=1 taskset -c 0 python benchmarks/plan.py --parts configurations
+    OMP_WAIT_POLICY=PASSIVE OMP_NUM_THREADS=1 taskset -c 0 python benchmarks/plan.py --parts long --steps 3
     OMP_WAIT_POLICY=PASSIVE OMP_NUM_THREADS=1 python benchmarks/plan.py --parts processes staleness
 
-"configurations": each round predicts each of them (`rlvr plan`) and trains it for a few steps, one right after the
-other in one process. Both clocks count the seconds of this process on a core (`time.process_time`; one thread): what
-else a shared machine does is not waited for. The others count all seconds. "processes": the same with two processes
-under torchrun, beside one. "staleness": `benchmarks/async.py`, whose engine sleeps as if it were other hardware; the
-simulator gets the seconds of each stage alone and the lengths of the completions, and has to find those of a step.
+"configurations" and "long": each round predicts each of them (`rlvr plan`) and trains it for a few steps, one right
+after the other in one process. Both clocks count the seconds of this process on a core (`time.process_time`; one
+thread): what else a shared machine does is not waited for. The others count all seconds. "processes": the same with two
+processes under torchrun, beside one. "staleness": `benchmarks/async.py`, whose engine sleeps as if it were other
+hardware; the simulator gets the seconds of each stage alone and the lengths of the completions, and has to find those
+of a step.
 
 Measured are mean seconds of the steps after the first, without evaluation; predicted and measured are medians of the
 rounds, "ratio" is the median of the rounds' ratios. Runs learn next to nothing (a learning rate of 1e-9): lengths and
@@ -72,6 +75,27 @@ CASES: dict[str, tuple[str, ...]] = {  # the configuration's name, and overrides
     "rpn, completions of 128 tokens": ("rpn", *LONG),
     "rpn, four epochs and a KL term": ("rpn", "algorithm.num_epochs=4", "algorithm.kl_coef=0.05"),
 }
+
+
+def of_length(tokens: int, prompts: int, *more: str) -> tuple[str, ...]:
+    """Random weights, whose completions seldom end before the limit."""
+    sizes = (f"rollout.max_completion_tokens={tokens}", f"rollout.prompts_per_step={prompts}")
+    return ("warm_start.enabled=false", "model.max_context_tokens=3200", *sizes, *more)
+
+
+ALL_TRAIN = "algorithm.kl_coef=0.05"  # every row moves the gradient, whatever its reward
+EIGHT_LAYERS = ("model.num_layers=8", "rollout.group_size=4")
+LONG_CASES: dict[str, tuple[str, ...]] = {
+    "gsm8k_smoke, 64 tokens": ("gsm8k_smoke", *of_length(64, 16, ALL_TRAIN)),
+    "gsm8k_smoke, 128 tokens": ("gsm8k_smoke", *of_length(128, 8)),
+    "gsm8k_smoke, 256 tokens": ("gsm8k_smoke", *of_length(256, 4, ALL_TRAIN)),
+    "gsm8k_smoke, 512 tokens": ("gsm8k_smoke", *of_length(512, 2, ALL_TRAIN)),
+    "gsm8k_smoke, eight layers, 128 tokens": ("gsm8k_smoke", *of_length(128, 4, *EIGHT_LAYERS)),
+    "rpn, 128 tokens, 256 rows": ("rpn", *of_length(128, 32, ALL_TRAIN)),
+    "musique_smoke, 4 turns of 128 tokens": ("musique_smoke", *of_length(128, 4, ALL_TRAIN)),
+    "musique_smoke, 4 turns of 256 tokens": ("musique_smoke", *of_length(256, 4, "rollout.group_size=4")),
+}
+CASES |= LONG_CASES
 TWO = ("rpn", "rpn, six layers of 256")  # cases for two processes
 
 
@@ -110,7 +134,8 @@ def compare(root: Path, cases: Sequence[str], arguments: argparse.Namespace, pro
         for place, case in enumerate(cases):
             folder = root / f"{processes}_{number}_{place}"
             if number < 0:
-                trained(case, folder, 1)  # leaves the warm start in the cache
+                if "warm_start.enabled=false" not in CASES[case]:
+                    trained(case, folder, 1)  # leaves the warm start in the cache
                 continue
             predicted = vars(planned(case, processes, arguments.seconds).prediction.step)
             measured = trained(case, folder, num_steps, processes)
@@ -188,7 +213,12 @@ def main() -> None:
                 patches.enter_context(patch.object(time, "perf_counter", time.process_time))
                 # its default start is bound to the other clock
                 patches.enter_context(patch.object(loop, "Clock", lambda: Clock(start=time.process_time())))
-                blocks.append([head, *compare(root, list(CASES), arguments)])
+                blocks.append([head, *compare(root, [one for one in CASES if one not in LONG_CASES], arguments)])
+        if "long" in arguments.parts:
+            with ExitStack() as patches:
+                patches.enter_context(patch.object(time, "perf_counter", time.process_time))
+                patches.enter_context(patch.object(loop, "Clock", lambda: Clock(start=time.process_time())))
+                blocks.append([head, *compare(root, list(LONG_CASES), arguments)])
         if "processes" in arguments.parts:
             blocks.append([head, *compare(root, TWO, arguments, processes=2)])
         if "staleness" in arguments.parts:

@@ -99,14 +99,14 @@ def without_each(made: Repeated, numbers: list[int]) -> list[float]:
     """Change of the batch's loss if the update is really made without each episode."""
     trainer, objective = made.run.trainer, made.run.objective
     samples = to_batch(made.sampled.groups)
-    made.before.restore(trainer)
+    made.before.restore(trainer, made.step)
     batch = objective.advantages(trainer.score(samples))
     batch = replace(batch, old_logprobs=trainer.predict(trainer.policy, samples).logprobs)
     again = objective.algorithm.model_copy(update={"num_epochs": objective.algorithm.num_epochs + 1})
     judge, weights = replace(objective, algorithm=again), objective.loss_weights(batch)
 
     def loss_after(changed):  # type: ignore[no-untyped-def]
-        made.before.restore(trainer)
+        made.before.restore(trainer, made.step)
         trainer.update(objective.advantages(trainer.score(changed)), made.step - 1)
         return judge.loss(batch, weights, trainer.predict(trainer.policy, samples)).loss.double().item()
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from rlvr.algorithms import ClippedRatio
 from rlvr.algorithms.advantages import Estimate, group_normalized
 from rlvr.algorithms.columns import PerEpisode
+from rlvr.errors import ConfigError
 from rlvr.settings import setting
 
 
@@ -21,6 +22,14 @@ class Gdpo(ClippedRatio):
     def columns(self):
         parts = PerEpisode(lambda group, episode: [episode.score.parts.get(name, 0.0) for name in self.weights])
         return super().columns() | {"parts": parts}
+
+    def check_run(self, run):
+        super().check_run(run)
+        parts = run.reward.parts  # none of a mix, whose tasks have rewards of their own
+        if parts and (unknown := self.weights.keys() - parts.keys()):
+            raise ConfigError(
+                f"algorithm.weights: the reward has no part {min(unknown)}; there are {', '.join(sorted(parts))}."
+            )
 
     def advantages(self, batch, penalties, mask):
         total = penalties.new_zeros(mask.shape)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rlvr.commands.audit.function import audit
+    from rlvr.commands.diagnose.function import diagnose
     from rlvr.commands.doctor.function import doctor
     from rlvr.commands.eval.function import evaluate
     from rlvr.commands.explain.opened import Opened
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from rlvr.run.result import Run
 
 __version__ = "0.2.0"
-__all__ = ["Opened", "Run", "__version__", "audit", "doctor", "evaluate", "open", "plan", "replay", "train"]
+__all__ = ["Opened", "Run", "__version__", "audit", "diagnose", "doctor", "evaluate", "open", "plan", "replay", "train"]
 _PLACES = {
     "Run": "run.result.Run",
     "Opened": "commands.explain.opened.Opened",

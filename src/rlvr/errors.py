@@ -1,5 +1,6 @@
 """Errors the user can correct: one sentence, no traceback."""
 
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -22,9 +23,35 @@ def suggestion(name: str, known: list[str]) -> str:
     return f"did you mean {near[0]}? (there are {', '.join(known)})" if near else f"there are {', '.join(known)}."
 
 
+def unreadable(error: Exception) -> str:
+    """Why a YAML file or a number in a text cannot be read: what and where, without the reader's own jargon."""
+    said, mark = " ".join(str(error).split()), getattr(error, "problem_mark", None)
+    if mark is not None:
+        problem = str(getattr(error, "problem", None) or "it cannot be read")
+        problem = "a tab begins it, and YAML is indented with spaces" if "'\\t'" in problem else problem
+        return f"line {mark.line + 1}, column {mark.column + 1}: {problem}"
+    if "Exceeds the limit" in said:  # of Python
+        return f"a number has more than {sys.get_int_max_str_digits():,} digits; give a smaller one."
+    return said
+
+
+WITHOUT = {
+    "serve": "training and evaluation work without",
+    "openai": "models in folders and on the Hub work without",
+    "reasoning-gym": "the other tasks work without",
+    "semantic": "the retrievers bm25 and golden work without",
+    "quantization": "16 and 32 bits work without",
+    "wandb": "the other trackers work without",
+    "mlflow": "the other trackers work without",
+    "tensorboard": "the other trackers work without",
+}
+"""What does not need an extra."""
+
+
 def install(extra: str) -> str:
-    """How to install an extra, in the versions that were tested."""
-    return f"pip install -e '.[{extra}]' -c constraints.txt"
+    """How to install an extra, in the versions that were tested, and what works without it."""
+    without = f" ({WITHOUT[extra]})" if extra in WITHOUT else ""
+    return f"pip install -e '.[{extra}]' -c constraints.txt{without}"
 
 
 class UserError(Exception):

@@ -43,8 +43,8 @@ def is_loopback(host: str) -> bool:
 
 def check_installed(what: str) -> None:
     """ConfigError if the libraries of the extra are missing; `what` needs them."""
-    if any(importlib.util.find_spec(name) is None for name in ("starlette", "uvicorn")):
-        raise ConfigError(f"{what} needs starlette and uvicorn; install them with: {install('serve')}")
+    if any(importlib.util.find_spec(name) is None for name in ("starlette", "uvicorn", "llguidance")):
+        raise ConfigError(f"{what} needs starlette, uvicorn and llguidance; install them with: {install('serve')}")
 
 
 class Work(Protocol):

@@ -1,4 +1,4 @@
-r"""Python values as command-line overrides.
+r"""Python values as command-line overrides, and lines as Hydra reads them.
 
 override_lines({"seed": 1, "task": "gsm8k", "trainer": {"max_steps": 5}, "prompt.user": "It's {question}"})
 -> ["seed=1", "task=gsm8k", "trainer.max_steps=5", r"prompt.user='It\'s {question}'"]
@@ -33,6 +33,19 @@ def resuming(folder: str | os.PathLike[str]) -> str:
     text = os.fspath(folder)
     plain = re.fullmatch(r"[\w./-]+", text, re.ASCII)
     return f"{shlex.quote(f'run_dir={text if plain else quoted(text)}')} resume=true"
+
+
+def with_letters_quoted(line: str) -> str:
+    """`run_dir=runs/Übung` as `run_dir="runs/Übung"`: unquoted, Hydra reads ASCII letters only."""
+    key, equals, value = line.partition("=")
+    is_plain = not value.isascii() and not set(value) & set("\"'[]{}(),=$\\")
+    return f"{key}{equals}{quoted(value)}" if is_plain else line
+
+
+def inclusive_range(line: str) -> str:
+    """`seed=1..10` becomes `seed=range(1,11)`; other lines are unchanged."""
+    match = re.fullmatch(r"([\w./@+]+)=(\d+)\.\.(\d+)", line)
+    return f"{match[1]}=range({match[2]},{int(match[3]) + 1})" if match else line
 
 
 def _lines(key: str, value: Any) -> list[str]:

@@ -85,6 +85,9 @@ class AlgorithmView(Protocol):
 class EngineView(Protocol):
     in_process: ClassVar[bool]  # False: servers sample
 
+    @property
+    def samples_in_half(self) -> bool: ...  # it is told to use 16 bits, whatever trains
+
 
 class RolloutView(Protocol):
     @property

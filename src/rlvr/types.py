@@ -49,12 +49,16 @@ class Message:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Example:
-    """One problem: `Example(id="3 4 +", messages=(Message(...),), answer="7", metadata={"num_operators": 1})`"""
+    """One problem: `Example(id="3 4 +", messages=(Message(...),), answer="7", metadata={"num_operators": 1})`
+
+    `tools` are offered by the example itself: the model may call them, and nobody runs them.
+    """
 
     id: str
     messages: tuple[Message, ...]
     answer: str
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    tools: tuple[ToolSchema, ...] = ()
 
 
 class StopReason(StrEnum):
@@ -247,6 +251,10 @@ class LateGrade:
     weight: float
     prompts: tuple[tuple[Message, ...], ...]
     value: Callable[[Sequence[float]], float]
+
+
+LARGEST_REWARD = 1e12
+"""An update squares rewards and adds them up in float32, which ends at 3e38."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -95,6 +95,7 @@ TREATMENTS = [
     Treatment(pattern=r"rlvr retrieve (?=.*--serve).*", kind="server", more=("--retriever", "bm25")),
     # benchmark, analyze, report, export, serve
     plain(r"rlvr replay .*", "--step", "2"),  # the last one counts
+    plain(r"rlvr diagnose .*", code=1, says="of the 5 steps or more that a curve needs"),
     plain(r"rlvr explain .*", "--step", "2", "--episodes", "8"),
     plain(r"rlvr (benchmark|analyze|report) (?!.*--retrievers).*"),
     plain(r"rlvr benchmark (?=.*--retrievers).*", *SHORT, latest="musique"),

@@ -27,7 +27,7 @@ def small_model(tokenizer: PreTrainedTokenizerFast, **more: Any) -> Qwen2ForCaus
         return Qwen2ForCausalLM(config)
 
 
-def save_small_qwen(folder: Path) -> Path:
+def save_small_qwen(folder: Path, max_position_embeddings: int = 256) -> Path:
     """60,000 random weights, tied embeddings, two end tokens: `<|im_end|>` and, in the generation config, both."""
     bpe = Tokenizer(BPE())
     bpe.pre_tokenizer = ByteLevel(add_prefix_space=False)
@@ -38,8 +38,10 @@ def save_small_qwen(folder: Path) -> Path:
     bpe.train_from_iterator(TEXTS, trainer)
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token="<|im_end|>", pad_token="<|endoftext|>")
     tokenizer.chat_template = CHATML
-    more = {"intermediate_size": 64, "max_position_embeddings": 256, "initializer_range": 0.2}
-    model = small_model(tokenizer, eos_token_id=0, pad_token_id=0, **more)
+    more = {"intermediate_size": 64, "initializer_range": 0.2}
+    model = small_model(
+        tokenizer, eos_token_id=0, pad_token_id=0, max_position_embeddings=max_position_embeddings, **more
+    )
     assert model.generation_config is not None
     model.generation_config.eos_token_id = [2, 0]
     model.save_pretrained(folder)

@@ -1,6 +1,7 @@
 """Adapters in real runs on a small checkpoint of Qwen2's architecture: what moves, what is saved, what goes on."""
 
 import json
+import shutil
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -116,3 +117,15 @@ def test_a_layer_that_is_not_there_is_one_sentence(overrides: tuple[str, ...], t
     sentence = "model.lora.target_modules: 'c_attn' is no linear layer of Qwen2ForCausalLM"
     cli.refuses(2, ["train", "--config-name", "gsm8k", *words], sentence)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_base_that_is_gone_is_named_with_its_adapter(overrides: tuple[str, ...], tmp_path: Path, cli: Cli) -> None:
+    base, run = tmp_path / "base", tmp_path / "run"
+    given = next(line for line in overrides if line.startswith("model.name_or_path="))
+    shutil.copytree(given.partition("=")[2], base)
+    short = ("trainer.max_steps=1", "evaluation.every=null", f"model.name_or_path={base}")
+    run_train(run, *[line for line in overrides if line != given and "evaluation" not in line], *short, name="gsm8k")
+    shutil.rmtree(base)
+    said = f"the adapter {run / 'final'} was trained on {base}, which is gone: put it back, or name its new place as"
+    cli.refuses(1, ["eval", run], said)
+    cli.refuses(1, ["eval", run / "final", "--task", "rpn"], said)

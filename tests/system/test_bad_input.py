@@ -311,3 +311,16 @@ def test_a_full_file_system_leaves_the_last_checkpoint_whole(model: Path, tmp_pa
         cli.ok("train", f"run_dir={disk / 'run'}", "resume=true", f"trainer.max_steps={len(steps) + 1}")
     finally:
         os.system(f"umount {disk}")
+
+
+def test_a_reward_that_overflows_blames_neither_algorithm_nor_learning_rate(
+    model: Path, tmp_path: Path, cli: Cli
+) -> None:
+    """And the corrected command goes on in its folder."""
+    words = train(model, tmp_path / "run")
+    said = cli.refuses(
+        1, [*words, "reward.parts.correct.weight=1e30"], "reward.parts.correct gave 1, and its weight is"
+    )
+    assert "learning_rate" not in said
+    cli.ok(*words, "resume=true")
+    assert len(metrics(tmp_path / "run")) == 3

@@ -292,11 +292,13 @@ def test_a_verifier_that_fails_is_counted_and_left_out(name: str, words: Words, 
 def test_more_failures_than_allowed_stop_the_run(words: Words, cli: Cli) -> None:
     line = words(custom("exits"), *LIMITS, "run_dir=run")
     share = "of 8 episodes of this step, more than reward.max_error_share=0.2 (first: mine: "
-    cli.refuses(1, line, share, KILLED["exits"], "and go on with resume=true")
+    err = cli.refuses(1, line, share, KILLED["exits"], "and go on with resume=true")
+    assert (RUN / "error.txt").read_text() == err.partition("rlvr: error: ")[2]  # for `rlvr runs`
     assert not (RUN / "final").exists()
     assert survivors(os.environ[MARK]) == []
     cli.ok(*line, "reward.max_error_share=1.0", "resume=true")
     assert metrics(RUN)[1]["rollout/error_share"] > 0.2
+    assert not (RUN / "error.txt").exists()
 
 
 def test_a_verifier_that_leaves_a_process_behind_does_not(words: Words, cli: Cli) -> None:

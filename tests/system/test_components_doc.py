@@ -25,6 +25,7 @@ PAGES = (PAGE, ROOT / "docs" / "own_files.md")
 
 REPORTED = {
     "A folder of your own": ["eval/jsonl/accuracy", "reward/correct"],
+    "Data in the layouts of other libraries": ["eval/jsonl/accuracy", "reward/custom"],
     "A task from a function": ["eval/generator/accuracy", "reward/correct"],
     "A reward from a function": ["eval/jsonl/accuracy", "reward/correct", "reward/brief", "reward/close"],
     "A prompt and its markers": ["eval/jsonl/accuracy", "reward/correct", "reward/format", "reward/markers"],

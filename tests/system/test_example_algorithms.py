@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 import torch
 
+from rlvr.config.compose import load_config
+from rlvr.errors import ConfigError
 from rlvr.types import Completion, Episode, Example, Group, Score, StopReason, Turn
 from tests.system.harness import SMALL, Cli, pretrained, run_train
 from tests.unit.algorithms.cases import batch_of
@@ -113,6 +115,13 @@ def test_gdpo_normalizes_each_part() -> None:
     found = algorithm.advantages(batch, torch.zeros(4, 1).double(), batch.loss_mask).advantages[:, 0]
     assert found[0].item() == pytest.approx(found[1].item(), abs=1e-3)
     assert found[2] > 1 > 0 > found[3]
+
+
+def test_gdpo_refuses_a_part_that_the_reward_does_not_have() -> None:
+    words = ["algorithm=gdpo:Gdpo", "reward=rpn_combined"]
+    assert load_config([*words, "algorithm.weights={boxed: 0.3, correct: 0.7}"]).algorithm.name == "gdpo:Gdpo"
+    with pytest.raises(ConfigError, match="the reward has no part corect; there are boxed, correct"):
+        load_config([*words, "algorithm.weights={boxed: 0.3, corect: 0.7}"])
 
 
 def of_turns(reward: float, *prompts: int) -> Episode:

@@ -1,6 +1,7 @@
 """`rlvr plan`: what it says, and what it leaves alone."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,8 @@ def test_a_plan(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert list(found["totals_s"]) == ["warm start", "steps", "evaluations", "checkpoints"]
     assert found["totals_s"]["steps"] == pytest.approx(15 * found["step_s"])
     assert found["total_s"] == pytest.approx(sum(found["totals_s"].values()))
+    low, high = found["range_s"]
+    assert low < 0.83 * found["total_s"] < 1.2 * found["total_s"] < high
     # the weights and two moments at the end, and the model in warm_start/ and final/
     weights = found["memory"]["weights"]
     assert found["disk"]["checkpoints"] == pytest.approx(3 * weights, rel=0.01)
@@ -45,6 +48,14 @@ def test_a_table_for_other_machines(cli: Cli) -> None:
     for part in ("generation", "a step", "bound by ", "the run", "peak of a process", "rollouts", "would help most: "):
         assert part in done.out
     assert "as fast as the local engine" in done.err
+
+
+@pytest.mark.parametrize(("load", "busy"), [(0.9, False), (1.9, False), (2.1, True), (7.0, True)])
+def test_a_busy_machine_is_said(load: float, busy: bool, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    said = f"the machine is busy (load {load} on 2 cores)"
+    assert (said in cli.ok(*QUICK, "--mean-tokens", "8").err) == busy
 
 
 def test_lengths_can_be_given(cli: Cli) -> None:

@@ -18,10 +18,13 @@ from transformers import AutoModelForCausalLM
 import rlvr
 from rlvr.commands.replay.body import replay
 from rlvr.commands.replay.repeat import find_step, repeated
-from rlvr.errors import UserError
+from rlvr.commands.train.body import train
+from rlvr.config.compose import load_config, to_run_yaml
+from rlvr.errors import ConfigError, UserError
+from rlvr.lines import override_lines
 from rlvr.report.run import write_run_report
 from rlvr.run.sources import own_config
-from tests.system.harness import SMALL, Cli, pretrained, run_train
+from tests.system.harness import SMALL, Cli, metrics, pretrained, run_train, split
 from tests.unit.report.runs import chunk_of
 
 KEPT = (
@@ -156,6 +159,56 @@ def test_a_planted_difference_is_named(stage: str, run: Path, cli: Cli) -> None:
     assert cli.ok("replay", run, "--step", "3").out.splitlines()[0].endswith(": equal")
 
 
+def of_config(old: str, new: str) -> Callable[[Path], None]:
+    def change(run: Path) -> None:
+        text = (run / "config.yaml").read_text()
+        assert old in text
+        (run / "config.yaml").write_text(text.replace(old, new))
+
+    return change
+
+
+def in_start(old: str, new: str) -> Callable[[Path], None]:
+    def change(run: Path) -> None:
+        text = (run / "starts.jsonl").read_text()
+        assert text.count(old) == 1
+        (run / "starts.jsonl").write_text(text.replace(old, new))
+
+    return change
+
+
+CHANGED = {
+    "config": (
+        of_config("adam_beta1: 0.9\n", "adam_beta1: 0.8\n"),
+        "config.yaml was edited: trainer.adam_beta1 is",
+    ),
+    "library": (in_start(f'"torch":"{torch.__version__}"', '"torch":"2.0"'), f"torch is {torch.__version__}, and was"),
+    "data": (in_start('"train":"', '"train":"other'), "the data of rpn changed: other training examples"),
+}
+
+
+@pytest.mark.parametrize("kind", CHANGED)
+def test_what_has_changed_since_the_run_is_said_first(kind: str, run: Path, cli: Cli) -> None:
+    plant, said = CHANGED[kind]
+    plant(run)
+    done = cli("replay", run, "--step", "4")
+    assert done.out.startswith(f"changed since the run: {said}")
+    assert done.out.count("changed since the run") == 1
+    assert json.loads(cli("replay", run, "--step", "4", "--json").out)["changed"][0].startswith(said)
+
+
+def test_an_error_names_what_has_changed(run: Path, cli: Cli) -> None:
+    in_start(f'"torch":"{torch.__version__}"', '"torch":"2.0"')(run)
+    (run / "checkpoints/step_000002/tensors.safetensors").write_bytes(b"x")
+    cli.refuses(1, ["replay", run, "--step", "4"], f"Perhaps because torch is {torch.__version__}, and was 2.0")
+
+
+def test_a_run_of_an_older_version_says_nothing(run: Path) -> None:
+    (run / "starts.jsonl").unlink()
+    found = replay(str(run), 4)
+    assert (found.equal, found.changed) == (True, [])
+
+
 def test_without_a_rollout_file_the_metrics_are_compared(run: Path, cli: Cli) -> None:
     (run / "rollouts/step_000004.jsonl.gz").unlink()
     done = cli.ok("replay", run, "--step", "4")
@@ -228,6 +281,59 @@ def test_what_if_as_by_hand(kind: str, first_run: Path) -> None:
             assert values[name] == pytest.approx(value, rel=0.005, abs=1e-5), name
     differs = {"rate": "probability_change/rewarded", "dropped": "policy/grad_norm"}[kind]
     assert found.what_if.changed[differs] != pytest.approx(found.what_if.recorded[differs], rel=0.01)
+
+
+GOING_ON = {
+    "cosine": (
+        (
+            "trainer.schedule=cosine",
+            "trainer.warmup_steps=2",
+            "algorithm.num_minibatches=2",
+            "trainer.max_grad_norm=0.5",
+        ),
+        [
+            {"trainer.learning_rate": 5e-3},
+            {"algorithm.kl_coef": 0.5, "algorithm.clip_high": 1e-3, "algorithm.num_epochs": 2},
+            {"trainer.weight_decay": 0.1, "trainer.max_grad_norm": 0.01, "trainer.adam_beta2": 0.999},
+        ],
+    ),
+    "a teacher that follows": (
+        split("algorithm=distill algorithm.teacher=start algorithm.refresh_every=3 algorithm.reward_coef=1.0"),
+        [{"trainer.learning_rate": 5e-3}],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", GOING_ON)
+def test_a_setting_changes_what_a_run_would_have_done_that_goes_on_with_it(
+    kind: str, model: Path, tmp_path: Path
+) -> None:
+    """To the last digit. The replay starts two steps earlier, from where the run's own settings still count."""
+    words, changes = GOING_ON[kind]
+    lasting = ("trainer.max_steps=5", "trainer.checkpoint_every=1", "trainer.keep_last=9", "trainer.learning_rate=1e-3")
+    run = run_train(tmp_path / "run", *SMALL, *pretrained(model), *lasting, *words, "evaluation.every=9").folder
+    early = Path(shutil.copytree(run, tmp_path / "early"))
+    shutil.rmtree(early / "checkpoints/step_000003")
+    for number, changed in enumerate(changes):
+        other = Path(shutil.copytree(run, tmp_path / f"other-{number}"))
+        shutil.rmtree(other / "final")
+        for step in (4, 5):
+            shutil.rmtree(other / f"checkpoints/step_{step:06d}")
+        edited = load_config(override_lines(changed), config_name="config", config_dir=str(run))
+        (other / "config.yaml").write_text(to_run_yaml(edited))
+        again = ["run_dir=" + str(other), "resume=true"]
+        train(load_config(again, config_name="config", config_dir=str(other)))
+        found = rlvr.replay(early, 4, what_if=changed)
+        assert found.what_if is not None
+        assert found.start == 2
+        row = next(row for row in metrics(other) if row["step"] == 4)
+        wanted = {name: value for name, value in row.items() if name.startswith(("loss/", "policy/"))}
+        got = {name: value for name, value in found.what_if.changed.items() if not name.startswith("probability")}
+        assert got == wanted
+        assert got != {name: found.what_if.recorded.get(name) for name in got}
+    if kind == "a teacher that follows":
+        with pytest.raises(ConfigError, match="would have copied another policy"):
+            rlvr.replay(run, 4, what_if={"algorithm.refresh_every": 2})
 
 
 WHAT_IFS = {
@@ -317,15 +423,6 @@ def test_bad_input_is_one_sentence(name: str, runs: dict[str, Path], cli: Cli) -
     assert done.err.count("\n") == 1, done.err
 
 
-def of_config(old: str, new: str) -> Callable[[Path], None]:
-    def change(run: Path) -> None:
-        text = (run / "config.yaml").read_text()
-        assert old in text
-        (run / "config.yaml").write_text(text.replace(old, new))
-
-    return change
-
-
 SPOILT = {
     "ranks": (of_config("strategy: single", "strategy: ddp"), "trainer.strategy=ddp"),
     "stale": (of_config("max_staleness: 0", "max_staleness: 1"), "rollout.max_staleness=1"),
@@ -372,8 +469,6 @@ def test_a_checkpoint_that_its_run_removes_meanwhile(run: Path, monkeypatch: pyt
 
 def test_random_steps_of_the_benchmark_exist(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    from rlvr.config.compose import load_config
-
     script = importlib.import_module("replay_steps")
     for name, *overrides in script.RECIPES.values():
         load_config([*script.SHORT, *overrides], config_name=name)

@@ -153,3 +153,19 @@ def test_ctrl_c_gives_up_slow_requests(folder: Path) -> None:
 )
 def test_wrong_usage_is_one_sentence(options: list[str], code: int, message: str, cli: Cli) -> None:
     cli.refuses(code, ["serve", *options], message)
+
+
+def test_a_question_for_a_model_of_words_gets_the_form_of_its_run(first_run: Path) -> None:
+    form = "<boe> 3 4 + ="
+    with served(str(first_run), []) as there:
+
+        def prompt_of(text: str) -> str:
+            said = [{"role": "user", "content": text}]
+            status, answer = there.post("/v1/chat/completions", {"messages": said, "max_tokens": 4, "seed": 1})
+            assert status == 200, answer
+            status, whole = there.post(COMPLETIONS, {"prompt": form, "max_tokens": 4, "seed": 1})
+            same = answer["choices"][0]["message"]["content"] == whole["choices"][0]["text"]
+            return "form" if same and answer["usage"]["prompt_tokens"] == 5 else str(answer["usage"]["prompt_tokens"])
+
+        assert [prompt_of(text) for text in ("3 4 +", " 3  4 + ", form)] == ["form"] * 3
+        assert prompt_of("3 +") == "2"  # no expression: as it is

@@ -277,6 +277,10 @@ def test_multirun_trains_every_value(model: Path, tmp_path: Path, cli: Cli) -> N
     assert one.final != two.final
     alone = run_train(tmp_path / "alone", *SMALL, *pretrained(model), "seed=2")
     check_equal(two, outcome(alone.folder))  # a run of a sweep is the run by itself
-    done = cli(*words)  # the folders are taken
-    assert done.code == 1
-    assert "2 runs" not in done.out  # numbers of earlier runs are no result
+    again = cli.ok(*words)  # the same sweep: nothing is left to do
+    assert again.out.count("done before") == 2
+    assert again.out.splitlines()[4] == table[4]
+    other = cli(*once(*words, "trainer.learning_rate=1e-4"))  # another: the folders are taken
+    assert other.code == 1
+    assert "failed: run_dir=" in other.out
+    assert "2 runs" not in other.out  # numbers of earlier runs are no result

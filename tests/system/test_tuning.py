@@ -23,6 +23,7 @@ from rlvr.core.world import World
 from rlvr.run import tuning
 from rlvr.run.assemble import make_trainer
 from rlvr.run.policies import Setup
+from rlvr.tracking.jsonl import read_metrics
 from tests.ranks import Ranks
 from tests.system.harness import (
     SMALL,
@@ -171,6 +172,9 @@ def test_pitfall_37_kill_9_in_the_middle_of_it_loses_nothing(whole: Path, model:
     assert not (folder / "warm_start").exists()
     run_train(folder, *LONG, *pretrained(model), *TUNED, "resume=true")
     check_equal(outcome(folder), outcome(whole))
+    losses = read_metrics(folder / "warm_start.jsonl")
+    assert [row["step"] for row in losses] == list(range(1, len(losses) + 1))
+    assert losses == read_metrics(whole / "warm_start.jsonl")
 
 
 @pytest.mark.parametrize("lines", [1, 2])

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from rlvr.config.compose import load_config
+from rlvr.report.diagnosis.causes import CHAIN
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -15,3 +16,12 @@ def test_settings_of_a_benchmark_exist(module: str, constant: str, monkeypatch: 
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     overrides = getattr(importlib.import_module(module), constant)
     load_config([*overrides], config_name="rpn")
+
+
+def test_causes_of_planted_faults_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    faults = importlib.import_module("diagnose_faults")
+    named = {cause for name in ("FAULTS", "FURTHER", "SECOND", "THIRD") for one in getattr(faults, name).values()
+             for cause in one.causes}  # fmt: skip
+    assert len(named) > 12
+    assert named <= CHAIN.keys()

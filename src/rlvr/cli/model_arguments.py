@@ -48,7 +48,10 @@ def add_set(
 def add_counts(parser: argparse.ArgumentParser) -> None:
     for option, metavar, least in (("--num-examples", "N", 1), ("--samples-per-example", "K", 0)):
         key = option.removeprefix("--").replace("-", "_")
-        parser.add_argument(option, type=at_least(least), metavar=metavar, help=f"default: evaluation.{key}")
+        also = ["--limit"] if key == "num_examples" else []  # its name in other evaluators
+        parser.add_argument(
+            option, *also, dest=key, type=at_least(least), metavar=metavar, help=f"default: evaluation.{key}"
+        )
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:

@@ -106,7 +106,7 @@ def check_resumes(c: Config) -> None:
         )
 
 
-NEWBORN = (".lock", ".config.yaml.tmp-")  # all there is when a run is killed before it began
+NEWBORN = (".lock", ".config.yaml.tmp-")  # all there is, and config.yaml, when a run ends before it made anything
 
 
 def check_place(run_dir: str | None, *, resume: bool) -> None:
@@ -118,8 +118,10 @@ def check_place(run_dir: str | None, *, resume: bool) -> None:
         raise ConfigError(f"run_dir={root}: {above} is a file; choose another run_dir.")
     if not os.access(above, os.W_OK | os.X_OK):
         raise UserError(f"Cannot write {root}: permission denied; choose another run_dir.")
-    others = root.is_dir() and any(not path.name.startswith(NEWBORN) for path in root.iterdir())
-    if run_dir is not None and not resume and others:
+    found = {path.name for path in root.iterdir()} if root.is_dir() else set[str]()
+    others = {name for name in found if not name.startswith(NEWBORN)}
+    ours = {"config.yaml", "warm_start.jsonl"} if ".lock" in found else set[str]()  # without it a user's own file
+    if run_dir is not None and not resume and others - ours:
         raise ConfigError(
             f"run_dir={root} exists and is not empty: add resume=true to go on with it, or choose another run_dir."
         )

@@ -42,7 +42,7 @@ from rlvr.config.overrides import (
     parse_overrides,
     renewed,
 )
-from rlvr.errors import ConfigError, suggestion
+from rlvr.errors import ConfigError, suggestion, unreadable
 from rlvr.rewards.settings import RewardSettings
 from rlvr.settings import Settings, dumped, plain, validated
 from rlvr.tasks.settings import TaskBundle
@@ -196,7 +196,11 @@ def _explained(error: Exception, source: Source, lines: Sequence[str]) -> str:
         what = f"{group}: {name}" if group else name
         kind = group or "configuration"
         return f"{place}: {what} in a defaults list: there is no such {kind}; {suggestion(name, known)}"
-    return f"{place}: {' '.join(str(error).split())}"
+    if found := re.search("Could not override '([^'@]+)", str(error)):
+        absent = "nothing before it chooses one; put a file that does before it, or write it without override."
+        said = absent if found[1] in CHOICES else f"there is no such choice; {suggestion(found[1], list(CHOICES))}"
+        return f"{place}: override {found[1]} in a defaults list: {said}"
+    return f"{place}: {unreadable(error)}"
 
 
 def _compose(source: Source, parsed: Sequence[Override], explicit: UserKeys) -> tuple[dict[str, Any], list[str]]:
@@ -204,7 +208,7 @@ def _compose(source: Source, parsed: Sequence[Override], explicit: UserKeys) -> 
     lines = [added(override, source) for override in parsed]
     composed, chosen = _followed(source, source.name, lines, explicit.chosen | source.choices(own=True).keys())
     if source.folder is not None and "task" in explicit.chosen:
-        _check_pinned(chosen, explicit.chosen, source)
+        _check_pinned(chosen, explicit.chosen | _recognized(_plain_values(composed.task, resolve=False)).keys(), source)
     notes = _leave_out_replaced(composed, chosen, explicit, source)
     return _resolved(composed), notes
 
@@ -221,7 +225,16 @@ def _followed(
             more.append(f"{new}{group}={task}")
         elif new:
             more.append(f"+{group}={getattr(registry.find('task', str(composed.task.name)), group)}")
+    found = _recognized(_plain_values(composed.task, resolve=False)) if "task" in chosen else {}
+    for group in FOLLOWS_TASK:
+        if group in found and group not in given:
+            more = [one for one in more if not one.startswith(f"+{group}=")]
+            more.append(f"{'' if group in chosen else '+'}{group}={found[group]}")
     return _hydra(source, name, [*lines, *more]) if more else (composed, chosen)
+
+
+def _recognized(task: Mapping[str, Any]) -> Mapping[str, str | None]:
+    return registry.find("task", str(task["name"])).recognize(task)
 
 
 def _check_pinned(chosen: Mapping[str, str], given: Collection[str], source: Source) -> None:
@@ -287,6 +300,8 @@ def _compose_bundle(lines: Sequence[str], source: Source) -> Mapping[str, Any]:
 def _resolved(composed: DictConfig) -> dict[str, Any]:
     """Plain values over the defaults, so that `${rollout.group_size}` also finds unset values."""
     values = renewed(_plain_values(composed, resolve=False))
+    if "name" in (task := values.get("task") or {}):
+        task |= {key: value for key, value in _recognized(task).items() if key not in FOLLOWS_TASK}
     chosen = {group: registry.find(group, name) for group, name in _chosen(values).items()} | {"reward": RewardSettings}
     defaults = _defaults(Config) | {group: _defaults(settings) for group, settings in chosen.items()}
     for missing in sorted(key for key, value in leaf_values(values) if value == "???"):

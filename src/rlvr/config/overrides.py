@@ -19,8 +19,9 @@ from omegaconf.errors import OmegaConfBaseException
 from rlvr import registry
 from rlvr.config import messages
 from rlvr.config.config import CHOICES, SECTIONS
-from rlvr.errors import ConfigError
-from rlvr.lines import quoted
+from rlvr.errors import ConfigError, unreadable
+from rlvr.lines import inclusive_range, with_letters_quoted
+from rlvr.printable import cut
 
 GROUPS = tuple(group for group in CHOICES if group != "reward")  # groups whose choices are components
 FOLLOWS_TASK = ("reward", "prompt")
@@ -55,7 +56,7 @@ class Source:
         try:
             found = None if file is None else _values_of(file, file.read_text("utf-8"))
         except (OmegaConfBaseException, yaml.YAMLError, OSError, ValueError, RecursionError) as error:
-            raise ConfigError(f"{file}: {' '.join(str(error).split())}") from None
+            raise ConfigError(f"{file}: {unreadable(error)}") from None
         values = {str(key): value for key, value in found.items()} if isinstance(found, dict) else {}
         return values, file is not None and file.parents[name.count("/")] != CONF
 
@@ -225,9 +226,11 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
     parsed = []
     for line in overrides:
         try:
-            parsed.append(_parsed(_with_letters_quoted(line)))
+            parsed.append(_parsed(with_letters_quoted(line)))
         except HydraException as error:
             raise ConfigError(_unreadable(line, error)) from None
+        except ValueError as error:  # Python converts no longer number
+            raise ConfigError(f"{cut(line, 60)}: {unreadable(error)}") from None
     return parsed
 
 
@@ -235,13 +238,6 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
 def _parsed(line: str) -> Override:
     """Parsed once: a millisecond, and each line is asked for three times."""
     return OverridesParser.create().parse_override(line)
-
-
-def _with_letters_quoted(line: str) -> str:
-    """`run_dir=runs/Übung` as `run_dir="runs/Übung"`: unquoted, Hydra reads ASCII letters only."""
-    key, equals, value = line.partition("=")
-    is_plain = not value.isascii() and not set(value) & set("\"'[]{}(),=$\\")
-    return f"{key}{equals}{quoted(value)}" if is_plain else line
 
 
 def _unreadable(line: str, error: HydraException) -> str:
@@ -253,12 +249,6 @@ def _unreadable(line: str, error: HydraException) -> str:
         return messages.unknown_key(named, value, {}).replace(named, key, 1)
     hint = f"""put quotes around a text with special characters: '{key}="{value}"'"""
     return f"{line}: Hydra cannot read this value ({str(error).splitlines()[0]}); {hint}."
-
-
-def inclusive_range(line: str) -> str:
-    """`seed=1..10` becomes `seed=range(1,11)`; other lines are unchanged."""
-    match = re.fullmatch(r"([\w./@+]+)=(\d+)\.\.(\d+)", line)
-    return f"{match[1]}=range({match[2]},{int(match[3]) + 1})" if match else line
 
 
 def check_overrides(parsed: list[Override], source: Source) -> list[Override]:

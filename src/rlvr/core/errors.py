@@ -61,3 +61,13 @@ class VerifierError(StepError):
         "the verifier failed on {errors} of {episodes} episodes of this step, more than "
         "max_error_share={max_error_share} (first: {first})"
     )
+
+
+@dataclass(eq=False)
+class LargeRewardError(StepError):
+    """A reward that float32 cannot square and add up."""
+
+    example: str
+    value: float
+    largest: float
+    text = "the reward of example {example!r} is {value:g}, and an update squares it in float32"

@@ -21,12 +21,12 @@ from typing import Any, Protocol, Self, TypeVar
 from rlvr.algorithms.advantages import is_dead_group
 from rlvr.core.env import Env
 from rlvr.core.episode import ChatModel, run_episode
-from rlvr.core.errors import VerifierError
+from rlvr.core.errors import LargeRewardError, VerifierError
 from rlvr.core.executor import Executor, patience
 from rlvr.core.settings import RolloutSettings
 from rlvr.core.world import ALONE, World
 from rlvr.seeding import derive_seed
-from rlvr.types import Episode, Example, Group, SamplingParams
+from rlvr.types import LARGEST_REWARD, Episode, Example, Group, SamplingParams
 
 T = TypeVar("T")
 
@@ -173,6 +173,7 @@ class RolloutSchedule:
             for i, group in zip(dead, fresh, strict=True):
                 groups[i] = group
         check_errors(sampled, self.max_error_share)
+        check_sizes(sampled)
         self.prompts.observe(sampled)
         kept = [group for group in groups if not self._is_dead(group)] or groups
         num_dropped = None if self.refills is None else len(groups) - len(kept)
@@ -190,6 +191,14 @@ class RolloutSchedule:
         """Continue from `state`; call before the first batch."""
         self.prompts.restore(state.get("sampler", state))  # 0.2.0 wrote a cursor and ranges
         self._again = deque(state.get("indices") or [[*range(*ends)] for ends in state.get("under_way", ())])
+
+
+def check_sizes(groups: Sequence[Group]) -> None:
+    """LargeRewardError for a reward that overflows in the update."""
+    for episode in (episode for group in groups for episode in group.episodes):
+        score = episode.score
+        if score.status != "error" and not abs(score.value) <= LARGEST_REWARD:
+            raise LargeRewardError(example=episode.example_id, value=score.value, largest=LARGEST_REWARD)
 
 
 def check_errors(groups: Sequence[Group], max_share: float) -> None:

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Json
 
 from rlvr.data.problems import Conversation
 from rlvr.data.rows import Row, harmless
-from rlvr.types import Message, ToolCall
+from rlvr.types import Message, ToolCall, ToolSchema
 
 Verbatim = Annotated[str, AfterValidator(harmless)]
 
@@ -59,6 +59,22 @@ def read_demonstration(row: Row, field: str) -> str | Conversation | None:
         raise row.wrong(field, value, "must be a text, a list of messages, or {'messages': [...], 'tools': [...]}")
     found: _Whole = row.read(_Whole, field)
     return Conversation(messages=tuple(_messages(found.messages)), tools=tuple(found.tools or ()))
+
+
+def read_prompt(row: Row, field: str, setting: str = "") -> tuple[Message, ...]:
+    """The messages of a prompt that data brings. DataError if there are none, or the last one is the assistant's."""
+    value = row.get(field, setting)
+    messages = tuple(_messages(row.read(list[_Message], field)))
+    if not messages or messages[-1].role == "assistant":
+        raise row.wrong(field, value, "must be messages that the assistant is to answer")
+    return messages
+
+
+def read_tools(row: Row, field: str = "tools") -> tuple[ToolSchema, ...]:
+    """The tools offered with a prompt, a list or its JSON; none without the field."""
+    if field not in row or row.get(field) in (None, ""):
+        return ()
+    return tuple(row.read(list[dict[str, Any]] | Json[list[dict[str, Any]]], field))
 
 
 def _messages(given: list[_Message]) -> Iterator[Message]:

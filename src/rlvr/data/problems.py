@@ -22,7 +22,8 @@ class Problem:
     """`Problem(id="gsm8k/train/1", key=fingerprint(question), question="Natalia ...", answer="72", solution="...")`
 
     `key` is equal for problems that ask the same, `about` for neighbors, such as questions about the same page (empty:
-    it has none). `solution` leads to the answer but does not give it in the required
+    it has none). `messages` is the whole prompt of data that brings one; `question` is then its text. `tools` are
+    offered with it, and nobody runs them. `solution` leads to the answer but does not give it in the required
     format; `demonstration` is a whole completion written by the user, `conversation` one in messages. All are optional.
     """
 
@@ -31,6 +32,8 @@ class Problem:
     question: str
     answer: str
     about: bytes = b""
+    messages: tuple[Message, ...] = ()
+    tools: tuple[ToolSchema, ...] = ()
     solution: str = ""
     demonstration: str | None = None
     conversation: Conversation | None = None

@@ -7,6 +7,7 @@ import re
 import tempfile
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 HUB_ID = re.compile(r"(?!.*(--|\.\.))[\w-][\w.-]*(/[\w-][\w.-]*)?", re.ASCII)
+SAVED = ("state.json", "dataset_dict.json")
+"""Signs of a folder that `save_to_disk` of `datasets` wrote: one data set, or several by split."""
 TIMEOUT_S = 5.0
 """Time limit for the Hub's answer about a data set."""
 
@@ -45,8 +48,8 @@ class Split:
     subset: str | None = None
     key: str = "task.path"
 
-    def rows(self, fields: Collection[str] = ()) -> list[Row]:
-        """The split's rows, with at least these fields (all if empty).
+    def rows(self, fields: Collection[str] = (), most: int | None = None) -> list[Row]:
+        """The split's first rows (all if `most` is None), with at least these fields (all if empty).
 
         ConfigError if it is missing, DataError if it is damaged, UserError if the Hub cannot be reached or refuses.
         """
@@ -54,16 +57,18 @@ class Split:
         if folder.is_dir():
             file = self._file(folder)
             if file is not None:
-                return list(read_file(file))
+                return list(islice(read_file(file), most))
             with quiet(), tempfile.TemporaryDirectory() as cache:
-                return self._rows(self._load(str(folder), cache), str(folder), fields)
+                found = _saved(folder, self.name) if is_saved(folder) else self._load(str(folder), cache)
+                return self._rows(found, str(folder), fields, most)
         if folder.exists():
             raise ConfigError(f"{self.key}={shown} is a file: name its folder, or read it with task=jsonl.")
         if not HUB_ID.fullmatch(self.path):
             raise ConfigError(f"{self.key}={shown}: there is no such folder, and it is no Hub id (owner/name).")
         with quiet():
             unreachable = self._ask()
-            return self._rows(self._cached(unreachable) if unreachable else self._load(self.path), self.path, fields)
+            found = self._cached(unreachable) if unreachable else self._load(self.path)
+            return self._rows(found, self.path, fields, most)
 
     @property
     def _remedy(self) -> str:
@@ -74,6 +79,8 @@ class Split:
         for ending in ENDINGS:
             if (file := folder / f"{self.name}{ending}").is_file():
                 return file
+        if is_saved(folder):
+            return None
         # signs of a copy: a card, Parquet files, or a loading script (refused later)
         if any(any(folder.glob(sign)) for sign in ("README.md", f"{folder.name}.py", "*.parquet", "*/*.parquet")):
             return None
@@ -83,13 +90,14 @@ class Split:
             f"{ascii_text(names)}: name another split, or another folder as {self.key}."
         )
 
-    def _rows(self, dataset: Dataset, source: str, fields: Collection[str]) -> list[Row]:
+    def _rows(self, dataset: Dataset, source: str, fields: Collection[str], most: int | None) -> list[Row]:
         if fields and set(fields) <= set(dataset.column_names):
             dataset = dataset.select_columns(list(fields))
         place = f"{ascii_text(source)}, split {self.name}"
         if len(dataset) == 0:
             raise DataError(f"{place}: is empty, it has no row.")
-        return [Row(f"{place}, row {number}", row) for number, row in enumerate(dataset.to_list(), start=1)]
+        rows = dataset.select(range(min(most or len(dataset), len(dataset)))).to_list()
+        return [Row(f"{place}, row {number}", row) for number, row in enumerate(rows, start=1)]
 
     def _ask(self) -> str | None:
         """None if the Hub has the data set and grants access, else the reason why it could not be asked.
@@ -151,6 +159,31 @@ class Split:
                 raise ConfigError(f"{where}: has no configuration {self.subset or 'null'} ({text}).") from None
             kind = ConfigError if "split" in text.lower() else DataError
             raise kind(f"{where}: cannot be loaded ({type(error).__name__}: {text}); {self._remedy}.") from None
+
+
+def is_saved(path: str | Path) -> bool:
+    """Whether `save_to_disk` of `datasets` wrote this folder."""
+    return any((Path(path).expanduser() / sign).is_file() for sign in SAVED)
+
+
+def _saved(folder: Path, split: str) -> Dataset:
+    """What `save_to_disk` wrote, of its split if it has several.
+
+    ConfigError for an unknown split, DataError for a damaged folder.
+    """
+    from datasets import Dataset, load_from_disk
+
+    shown = ascii_text(str(folder))
+    try:
+        found = load_from_disk(str(folder))
+    except Exception as error:
+        raise DataError(f"{shown}: cannot be loaded ({type(error).__name__}: {_first_line(error)}).") from None
+    if isinstance(found, Dataset):
+        return found
+    if split not in found:
+        known = ", ".join(map(str, found))
+        raise ConfigError(f"{shown} has the splits {ascii_text(known)}: name one of them, with task=hub.")
+    return found[split]
 
 
 def _first_line(error: Exception) -> str:

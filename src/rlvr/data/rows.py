@@ -11,6 +11,7 @@ import json
 import re
 import zlib
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
@@ -76,7 +77,7 @@ class Row:
         return True
 
     def get(self, field: str, setting: str = "") -> Any:
-        """The field; `qa.question` is field `question` of field `qa`.
+        """The field; `qa.question` is field `question` of field `qa`, which may also be a text of JSON.
 
         DataError if it is missing; names the `setting` that chooses the field.
         """
@@ -84,6 +85,9 @@ class Row:
             return self.fields[field]
         found: Any = self.fields
         for name in field.split("."):
+            if isinstance(found, str) and found.startswith("{"):
+                with suppress(ValueError, RecursionError):
+                    found = json.loads(found)
             if not isinstance(found, Mapping) or name not in found:
                 raise self._missing(field, setting)
             found = found[name]
@@ -220,4 +224,7 @@ def with_kind(value: object) -> str:
     if isinstance(value, list | tuple):
         return f"a list of {len(value)}"
     kind = {bool: "boolean", int: "number", float: "number"}.get(type(value), type(value).__name__)
-    return f"the {kind} {cut(ascii(value), SHOWN_CHARS)}"
+    try:
+        return f"the {kind} {cut(ascii(value), SHOWN_CHARS)}"
+    except Exception:  # a number of thousands of digits, or a user's own class
+        return f"a {kind} that cannot be shown"

@@ -20,6 +20,11 @@ class EngineSettings(Component):
     in_process: ClassVar[bool] = False
     max_batch_size: PositiveInt = setting(256, "completions decoded at the same time; the rest wait")
 
+    @property
+    def samples_in_half(self) -> bool:
+        """Whether it is told to use 16 bits, whatever trains."""
+        return False
+
 
 @register("engine", "local")
 class LocalEngineSettings(EngineSettings):
@@ -36,6 +41,10 @@ class LocalEngineSettings(EngineSettings):
         "auto: bfloat16 where training computes in it and no adapters are trained (on a CPU from a "
         "hidden size of 512 on), else float32",
     )
+
+    @property
+    def samples_in_half(self) -> bool:
+        return self.dtype in ("bfloat16", "float16")
 
     def check_run(self, run: RunView) -> None:
         model, own = run.model, run.model.weights_dtype

@@ -10,15 +10,18 @@ from rlvr.types import Attempt, Example, Message, Score, ToolSchema, TurnText
 class SingleTurnEnv:
     """Ends after one completion, scored against the example's answer.
 
-    The verifier sees the text of the example's messages, without a chat template's markers. `state` is passed to it as
-    `attempt.state`.
+    `tools` are offered to the model; calls of them are the verifier's to judge. It sees the text of the example's
+    messages, without a chat template's markers. `state` is passed to it as `attempt.state`.
     """
 
     max_turns: int | None = 1
     tools: tuple[ToolSchema, ...] = ()
 
-    def __init__(self, example: Example, verifier: Verifier, state: object = None) -> None:
+    def __init__(
+        self, example: Example, verifier: Verifier, state: object = None, tools: Sequence[ToolSchema] = ()
+    ) -> None:
         self._example, self._verifier, self._state = example, verifier, state
+        self.tools = tuple(tools)
         self._started = False
 
     async def start(self) -> tuple[Message, ...]:

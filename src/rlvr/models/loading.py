@@ -81,7 +81,7 @@ def model_family(settings: PretrainedModel) -> str:
     located = locate(settings.name_or_path)
     if (adapter := located.adapter_folder()) is not None:
         settings = settings.model_copy(update={"name_or_path": base_of(adapter)})
-        located = locate(settings.name_or_path)
+        located = _located_base(adapter)
     return from_pretrained(AutoConfig, settings, located).get_text_config().model_type
 
 
@@ -91,7 +91,7 @@ def _load(settings: PretrainedModel, device: torch.device, located: Located, ada
         return HubPolicy(model=model, tokenizer=from_pretrained(AutoTokenizer, settings, located), load_report=report)
     named = base_of(adapter)
     under = settings.model_copy(update={"name_or_path": named})
-    found = locate(named)
+    found = _located_base(adapter)
     model, report = _load_model(under, device, found)
     insert_saved(model, adapter, base=_lasting(named))
     adapters = Adapters(fresh_base=partial(_load_float32, under, device), merge_final=False, note="adapter")
@@ -104,6 +104,16 @@ def _load(settings: PretrainedModel, device: torch.device, located: Located, ada
 
 def base_of(adapter: Path) -> str:
     return str(saved_settings(adapter)["base_model_name_or_path"])
+
+
+def _located_base(adapter: Path) -> Located:
+    named = base_of(adapter)
+    if Path(named).is_absolute() and not Path(named).exists():
+        raise UserError(
+            f"the adapter {adapter} was trained on {named}, which is gone: put it back, or name its new place as "
+            "base_model_name_or_path in adapter_config.json"
+        )
+    return locate(named)
 
 
 def _load_model(

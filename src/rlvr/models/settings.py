@@ -31,6 +31,8 @@ class Model(Component):
         "auto",
         "product of the head, in training and sampling; float32: also where bfloat16 computes the rest, so that logits "
         "are not rounded (TF32 on a GPU; servers compute as they were started); auto: as the rest",
+        only_if="trainer.precision != 'fp32' or weights_dtype != 'float32' or engine.samples_in_half  # another "
+        "trainer.precision than fp32, or 16 bits for frozen weights (model.dtype) or sampling (engine.dtype)",
     )
 
     @property

@@ -2,10 +2,12 @@
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from rlvr.errors import UserError
+from rlvr.report import diagnosis
 from rlvr.report.curves import meanings, sections, series
 from rlvr.report.health import health
 from rlvr.report.history import History, read_history
@@ -71,8 +73,10 @@ def run_page(folders: Sequence[Path], limits: Limits, *, is_sweep: bool = False)
 
 
 def _checks(folder: Path, notes: list[str]) -> dict[str, list[dict[str, Any]]]:
-    """What commands found about the run, by command; damaged files are noted."""
+    """What commands found about the run, by command, and its diagnosis; damaged files are noted."""
     found: dict[str, list[dict[str, Any]]] = {}
+    with suppress(UserError):  # too few steps
+        found["diagnose"] = [vars(check) for check in diagnosis.checks(diagnosis.diagnosed(folder))]
     for kind in KINDS:
         try:
             if checks := read_checks(folder, kind):

@@ -45,7 +45,8 @@ def _row(said: str, histories: Sequence[History]) -> list[str]:
         if len(of_seed) == len(scores)
         else f"{len(scores)} with {len(of_seed)} different seed{'s' * (len(of_seed) > 1)}"
     )
-    return [said, runs, mean_score([*of_seed.values()]), ", ".join(map(_text, scores))]
+    share = str(histories[0].setting("evaluation.headline")).endswith("accuracy")
+    return [said, runs, mean_score([*of_seed.values()], is_share=share), ", ".join(map(_text, scores))]
 
 
 def _follows_from_choice(key: str, keys: Sequence[str], settings: Sequence[Mapping[str, Any]]) -> bool:
@@ -65,15 +66,18 @@ def last_score(history: History) -> float:
     return next((row[name] for row in reversed(history.rows) if math.isfinite(row.get(name, math.nan))), math.nan)
 
 
-def mean_score(scores: Sequence[float]) -> str:
-    """`0.512 (0.401 to 0.623)`: mean over runs and Student's t interval, omitted for a single run."""
+def mean_score(scores: Sequence[float], *, is_share: bool) -> str:
+    """`0.512 (0.401 to 0.623)`: mean over runs and Student's t interval, omitted for a single run; that of a share ends
+    at 0 and 1."""
     found = [score for score in scores if math.isfinite(score)]
     if len(found) < 2:
         return _text(found[0] if found else math.nan)
     from scipy.stats import t
 
     half = float(t.ppf(0.975, len(found) - 1)) * stdev(found) / math.sqrt(len(found))
-    return f"{fmean(found):.3f} ({fmean(found) - half:.3f} to {fmean(found) + half:.3f})"
+    low, high = fmean(found) - half, fmean(found) + half
+    low, high = (max(low, 0.0), min(high, 1.0)) if is_share else (low, high)
+    return f"{fmean(found):.3f} ({low:.3f} to {high:.3f})"
 
 
 def _text(score: float) -> str:

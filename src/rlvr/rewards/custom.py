@@ -1,8 +1,10 @@
-"""The user's own function as a reward part.
+"""The user's own function as a reward part, in our form or in that of another library.
 
-    def my_reward(completion: str, answer: str, **settings) -> float | None
+    def my_reward(completion: str, answer: str, **settings) -> float | None         any names of `OFFERED`
+    def compute_score(data_source, solution_str, ground_truth, extra_info)          verl; also returns {"score": ...}
+    def reward(completions, **columns) -> list[float | None]                        TRL; called for one completion
 
-It takes any names of `OFFERED`, and returns one finite number, or None for an unreadable completion.
+It returns one finite number, or None for an unreadable completion.
 """
 
 import inspect
@@ -16,7 +18,7 @@ from rlvr.imports import imported
 from rlvr.registry import register
 from rlvr.rewards.base import Part
 from rlvr.settings import ImportPath, setting
-from rlvr.types import Attempt
+from rlvr.types import Attempt, Message
 
 OFFERED: Mapping[str, Callable[[Attempt], Any]] = {
     "prompt": lambda attempt: attempt.prompt,
@@ -30,12 +32,25 @@ OFFERED: Mapping[str, Callable[[Attempt], Any]] = {
 }
 """Arguments offered to a function. `completion` is the last turn's text, `turns` are the texts of all turns."""
 
+VERL: Mapping[str, Callable[[Attempt], Any]] = {
+    "data_source": lambda attempt: attempt.example.metadata.get("data_source", ""),
+    "solution_str": lambda attempt: attempt.text,
+    "ground_truth": lambda attempt: attempt.example.answer,
+    "extra_info": lambda attempt: attempt.example.metadata.get("extra_info"),
+}
+"""Arguments of verl's `compute_score`, for a function that takes `solution_str`."""
+
+ANY = "**"
+"""Among a function's names: it takes any column."""
+
 
 @register("reward", "custom")
 class Custom(Part):
     """Your own function, in a killable process."""
 
-    function: ImportPath = setting(description=f"module:function, takes any of {', '.join(OFFERED)}")
+    function: ImportPath = setting(
+        description=f"module:function, takes any of {', '.join(OFFERED)}; or the arguments that TRL or verl pass"
+    )
     settings: dict[str, bool | int | float | str | None] = setting({}, "more keyword arguments of the function")
 
     _function: Callable[..., Any] | None = PrivateAttr(None)
@@ -64,29 +79,67 @@ class Custom(Part):
 
     @property
     def reads_metadata(self) -> bool:
-        return "metadata" in self._names
+        return not self._names <= OFFERED.keys() - {"metadata"}
 
     def grade(self, attempt: Attempt) -> Any:
         assert self._function is not None, "the part is not bound to its function"
-        return self._function(**{name: OFFERED[name](attempt) for name in self._names}, **self.settings)
+        if "completions" in self._names:
+            return self._graded_as_by_trl(attempt)
+        offered = VERL if "solution_str" in self._names else OFFERED
+        found = self._function(**{name: offered[name](attempt) for name in self._names}, **self.settings)
+        return found["score"] if isinstance(found, Mapping) and "score" in found else found
+
+    def _graded_as_by_trl(self, attempt: Attempt) -> Any:
+        """The value of a batch of one: every argument is a list."""
+        assert self._function is not None
+        columns, names = _columns(attempt), self._names - {ANY}
+        if missing := names - columns.keys():
+            raise KeyError(f"the data has no column {sorted(missing)[0]!r}, which the function takes")
+        taken = columns if ANY in self._names else {name: columns[name] for name in names}
+        found = self._function(**{name: [value] for name, value in taken.items()}, **self.settings)
+        return found[0] if isinstance(found, list | tuple) and len(found) == 1 else found
+
+
+def _columns(attempt: Attempt) -> dict[str, Any]:
+    """What TRL passes for one completion: it and its prompt, as messages if the data's are, and the columns."""
+    about = attempt.example.metadata
+    prompt, said = attempt.prompt, attempt.text
+    if about.get("has_messages"):
+        prompt = [_dumped(message) for message in attempt.example.messages]
+        said = [{"role": "assistant", "content": said}]
+    others = {name: value for name, value in about.items() if name not in ("task", "has_answer", "has_messages")}
+    return {"answer": attempt.example.answer} | others | {"prompts": prompt, "completions": said}
+
+
+def _dumped(message: Message) -> dict[str, Any]:
+    return {"role": message.role, "content": message.content}
 
 
 def accepted_names(function: Callable[..., Any], settings: Mapping[str, Any], what: str) -> frozenset[str]:
-    """The names of `OFFERED` the function takes; ConfigError if it needs more, or does not accept a setting."""
+    """The names the function takes, of its form: ours, verl's, or columns and maybe `ANY` for TRL's.
+
+    ConfigError if it needs more, or does not accept a setting.
+    """
     try:
         if inspect.iscoroutinefunction(function) or inspect.isclass(function):
             raise TypeError("it is a class, or asynchronous")
         signature = inspect.signature(function)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{what}: is no ordinary Python function ({error}); wrap it in one.") from error
-    takes_any = any(one.kind is one.VAR_KEYWORD for one in signature.parameters.values())
-    names = frozenset(OFFERED if takes_any else signature.parameters.keys() & OFFERED.keys())
+    parameters = signature.parameters
+    takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+    if "completions" in parameters:
+        plain = (one for one in parameters.values() if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY))
+        needed = {one.name for one in plain if one.default is one.empty} | {"completions"}
+        return frozenset(needed - settings.keys()) | ({ANY} if takes_any else set())
+    offered = VERL if "solution_str" in parameters else OFFERED
+    names = frozenset(offered if takes_any else parameters.keys() & offered.keys())
     if not names:
         raise ConfigError(f"{what}: takes none of {', '.join(OFFERED)}; name at least completion as a parameter.")
     try:
         signature.bind(**dict.fromkeys(names), **settings)  # also a TypeError for a setting named like one
     except TypeError as error:
         raise ConfigError(
-            f"{what}: cannot be called ({error}); it gets its settings, and by name those of {', '.join(OFFERED)}."
+            f"{what}: cannot be called ({error}); it gets its settings, and by name those of {', '.join(offered)}."
         ) from None
     return names

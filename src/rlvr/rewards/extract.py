@@ -2,10 +2,12 @@
 
     answer_in   the answer is
         solution    inside the single solution block:   <start_working_out>...<end_working_out><SOLUTION>18</SOLUTION>
-        hash        after `####` on the last line, as in GSM8K's own solutions:   ... #### 18
+        hash        after `####` on the last line, as in GSM8K's own solutions:   ... #### 18; up to the end if
+                    the gold has several lines
         boxed       inside the single `\\boxed{...}`, braces balanced; text may follow, but no other box
         whole       the whole text
         complete    the argument `final_answer` of a call of the tool `complete`, in any turn
+        stated      where the prompt asks for it: `####`, `\\boxed{}`, `<answer>`; the whole text if nowhere
         equals      the single word between the last `=`, possibly the prompt's, and the first `<eoe>` (for models that
                     do not have that word, the end):   4 1 + = 5 <eoe>
 
@@ -13,6 +15,8 @@ Extraction is strict: an unclosed block, two solution blocks, two boxes (even wi
 after the solution block give no answer. A cut-off completion has no answer: its last number may be incomplete.
 Extraction takes linear time.
 """
+
+from __future__ import annotations
 
 import re
 from dataclasses import dataclass
@@ -88,7 +92,7 @@ def find_blocks(text: str, markers: Markers) -> Blocks | None:
 class AnswerFormat:
     """`AnswerFormat(answer_in="boxed")`, `AnswerFormat(answer_in="solution", markers=Markers(...))`"""
 
-    answer_in: Literal["solution", "hash", "boxed", "whole", "complete", "equals"]
+    answer_in: Literal["solution", "hash", "boxed", "whole", "complete", "equals", "stated"]
     markers: Markers | None = None
 
     def __post_init__(self) -> None:
@@ -103,8 +107,17 @@ class AnswerFormat:
             )
         return self.markers
 
+    def for_prompt(self, prompt: str) -> AnswerFormat:
+        """The format that a prompt asks for, by the place that it names last; itself unless `answer_in` is `stated`."""
+        if self.answer_in != "stated":
+            return self
+        named = [(place.start(), place.lastgroup) for place in _STATED.finditer(prompt)]
+        return _FORMATS[max(named)[1] or "whole"] if named else _FORMATS["whole"]
+
     def answer_of(self, attempt: Attempt) -> str | None:
         """The answer, stripped and not blank; None if it is not at its place or the completion was cut off."""
+        if self.answer_in == "stated":
+            return self.for_prompt(attempt.prompt).answer_of(attempt)
         if self.answer_in == "equals" and END in attempt.completion.split():  # END shows that it was not cut off
             return after_equals(attempt.prompt, attempt.completion)
         if attempt.stop_reason is not StopReason.STOP:
@@ -114,14 +127,17 @@ class AnswerFormat:
             return None if completed is None else completed.answer.strip() or None
         if self.answer_in == "equals":
             return after_equals(attempt.prompt, f"{attempt.text} {END}")
-        return self.extract(attempt.text)
+        return self.extract(attempt.text, has_lines="\n" in attempt.example.answer.strip())
 
-    def extract(self, text: str) -> str | None:
-        """The answer in a completion's text; None for `complete` and `equals`, which need more than the text."""
+    def extract(self, text: str, *, has_lines: bool = False) -> str | None:
+        """The answer in a completion's text; None for `complete`, `equals` and `stated`, which need more than it.
+
+        With `has_lines` an answer after `####` may have several lines.
+        """
         if self.answer_in == "solution":
             return _in_solution(text, self.required_markers())
         if self.answer_in == "hash":
-            return _after_hash(text)
+            return _after_hash(text, has_lines)
         if self.answer_in == "boxed":
             return _in_box(text)
         return text.strip() or None if self.answer_in == "whole" else None
@@ -136,6 +152,19 @@ class AnswerFormat:
             outside = blocks.before + blocks.between + blocks.after
             return bool(blocks.reasoning.strip() and blocks.solution.strip() and not outside.strip())
         return self.extract(text) is not None
+
+
+_STATED = re.compile(r"(?P<boxed>\\boxed)|(?P<hash>####)|(?P<solution><answer>)")
+_THINK = Markers(
+    reasoning_start="<think>", reasoning_end="</think>", solution_start="<answer>", solution_end="</answer>"
+)
+_FORMATS = {
+    "boxed": AnswerFormat(answer_in="boxed"),
+    "hash": AnswerFormat(answer_in="hash"),
+    "solution": AnswerFormat(answer_in="solution", markers=_THINK),
+    "whole": AnswerFormat(answer_in="whole"),
+}
+"""What a prompt can ask for in its own words."""
 
 
 def after_equals(prompt: str, completion: str) -> str | None:
@@ -154,12 +183,12 @@ def _in_solution(text: str, markers: Markers) -> str | None:
     return blocks.solution.strip() or None
 
 
-def _after_hash(text: str) -> str | None:
+def _after_hash(text: str, has_lines: bool) -> str | None:
     text = text.rstrip()
     if text.count(HASH) != 1:
         return None
     before, _, answer = text.partition(HASH)
-    if before.rpartition("\n")[2].strip() or "\n" in answer or answer.startswith("#"):
+    if before.rpartition("\n")[2].strip() or ("\n" in answer and not has_lines) or answer.startswith("#"):
         return None
     return answer.strip() or None
 

@@ -3,6 +3,7 @@
 from rlvr.registry import register
 from rlvr.rewards.base import AnswerPart, Grade
 from rlvr.rewards.parts import PartMetric, PartRunner
+from rlvr.settings import setting
 from rlvr.types import Attempt
 
 MAX_ANSWER_CHARS = 1_000
@@ -19,6 +20,11 @@ class MathEqual(AnswerPart):
     error.
     """
 
+    lenient: bool = setting(
+        False,
+        "read answers as math-verify does: in a sentence, in part, the last of several (a model can exploit that)",
+    )
+
     in_process = False
     preload = ("rlvr.rewards.math_worker",)
 
@@ -32,7 +38,11 @@ class MathEqual(AnswerPart):
         answer, example = attempt.answer, attempt.example
         if answer is None or len(answer) > MAX_ANSWER_CHARS:
             return Grade(value=self.invalid_value, status="invalid")
-        found = "no gold" if len(example.answer) > MAX_ANSWER_CHARS else compare(example.answer, answer)
+        found = (
+            "no gold"
+            if len(example.answer) > MAX_ANSWER_CHARS
+            else compare(example.answer, answer, lenient=self.lenient)
+        )
         if found == "no gold":
             message = f"the gold answer {example.answer!r:.80} of example {example.id!r} is no expression"
             return Grade.failed(message, bad_data=True)

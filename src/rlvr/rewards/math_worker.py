@@ -7,6 +7,7 @@ code. The sandbox's deadline can.
 import itertools
 import logging
 import re
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Literal, cast
 
@@ -23,6 +24,12 @@ _ROUGHLY = re.compile(r"\\(?:approx|sim|simeq|cong|doteq)(?![A-Za-z])|[≈≃≅
 _TEXT = re.compile(r"\\(?:text[a-z]*|mathrm|mbox)\s*\{([^{}]*)\}")
 _ARITHMETIC = re.compile(r"\\(?:[dt]?frac|sqrt|cdot|times|div|left|right)(?![A-Za-z])")
 _PERCENT = re.compile(r"(.*?)\s*\\?%")
+_PERCENT_WORD = re.compile(r"(?<=[\d$}])\s*(?:percent(?:age)?|pct)(?![A-Za-z])")
+_PERCENT_OUTSIDE = re.compile(r"\$([^$]+)\$\s*\\?%")
+_AND = re.compile(r"(?:\s|\\quad)*(?:,|\band\b|\\text\{\s*and\s*\})(?:\s|\\quad)*")
+_NUMBER = re.compile(r"[+-]?\d[\d.]*|[+-]?\\[dt]?frac\{\d+\}\{\d+\}")
+_GROUPED = re.compile(r"[+-]?\d{1,3}(?:(?: |\\,|,?\\! ?)\d{3})+(?:\.\d+)?")  # digits by threes
+_GROUP = re.compile(r" |\\,|,?\\! ?")
 _ESCAPED = re.compile(r"\\.")
 _OPERATIONS = (sympy.Add, sympy.Mul, sympy.Pow)
 _MAX_NODES, _MAX_EXPONENT = 60, 20
@@ -30,16 +37,22 @@ _AT, _STEP = sympy.Rational(7351, 5000), sympy.Rational(4177, 10000)  # positive
 
 
 @lru_cache(maxsize=4096)
-def compare(gold: str, answer: str) -> Comparison:
-    golds = _parsed_answer(gold)
+def compare(gold: str, answer: str, *, lenient: bool = False) -> Comparison:
+    """Whether the answer is the gold. What is not one expression is no answer, but with `lenient` also what math-verify
+    finds in it counts: in a sentence, the last of several. A gold may always be read so: data gains nothing by it.
+    """
+    strict, loose = _attempted(_parsed_answer, gold), _attempted(_parsed, gold)
+    found = _compare(strict or loose, _attempted(_parsed_answer, answer))
+    if not lenient or found in ("equal", "no gold"):
+        return found
+    said = _attempted(_parsed, answer)
+    read = {_compare(golds, said) for golds in (strict, loose) if golds}
+    return "equal" if "equal" in read else found if "no answer" in read else "different"
+
+
+def _compare(golds: list[Any], answers: list[Any]) -> Comparison:
     if not golds:
         return "no gold"
-    try:
-        answers = _parsed_answer(answer)
-    except MemoryError:
-        raise
-    except Exception:  # math-verify fails on some texts that are no expression
-        answers = []
     if not answers:
         return "no answer"
     if len(golds) == len(answers) == 1 and differ_in_value(golds[0], answers[0]):
@@ -72,6 +85,16 @@ def _is_arithmetic(expression: sympy.Expr) -> bool:
     )
 
 
+def _attempted(read: Callable[[str], list[Any]], text: str) -> list[Any]:
+    """The expressions of a text; none where math-verify fails, as on some texts that are no expression."""
+    try:
+        return read(text)
+    except MemoryError:
+        raise
+    except Exception:
+        return []
+
+
 @lru_cache(maxsize=1024)
 def _parsed_answer(answer: str) -> list[Any]:
     """The answer's expression, as a list of at most one; sets and tuples are one expression."""
@@ -82,22 +105,27 @@ def _parsed_answer(answer: str) -> list[Any]:
 def _parsed(text: str) -> list[Any]:
     # no fallback: two unparsable texts must not be equal
     found = parse(text, fallback_mode="no_fallback", parsing_timeout=cast(int, None), raise_on_error=True)
-    return [expression for expression in found if not expression.has(sympy.zoo, sympy.nan)]  # exclude 1/0
+    # exclude 1/0; a text is what math-verify found and could not read
+    return [one for one in found if not isinstance(one, str) and not one.has(sympy.zoo, sympy.nan)]
 
 
 def as_latex(answer: str) -> str | None:
     """The answer in a form that math-verify recognizes, or None if it is not one expression.
 
     `1/2` -> `\\boxed{1/2}`, `$x$` -> `\\boxed{x}`, `12\\%` -> `$12$%`, `yes` -> `\\boxed{\\text{yes}}`;
-    `5} and \\boxed{7`, `$5$ or $7$`, two boxes, and answers that math-verify would read only in part -> None: `x=6=5`,
-    `6=5`,
+    `\\boxed{1}, \\boxed{2}`, `6 and 8` -> `\\boxed{1, 2}`, `\\boxed{6, 8}`; `1 000` -> `\\boxed{1000}`;
+    `5} and \\boxed{7`, `$5$ or $7$`, and answers that math-verify would read only in part -> None: `x=6=5`, `6=5`,
     `7 \\approx 8`, `3\\text{ thousand}`.
     """
-    body = " ".join(answer.split())
+    body = _PERCENT_WORD.sub(r"\\%", _listed(" ".join(answer.split())))
+    body = _PERCENT_OUTSIDE.sub(r"\1\\%", body)
     while len(body) > 2 and body[0] == body[-1] == "$":
         body = body[1:-1].strip()
+    body = body.removeprefix("$").strip()
     box = _BOX.fullmatch(body)
-    body = (box[1] if box else body).removeprefix("$").strip()
+    body = _listed((box[1] if box else body).strip())
+    if _GROUPED.fullmatch(body):
+        body = _GROUP.sub("", body)
     plain = _ESCAPED.sub("", body)  # without escaped characters
     depths = [0, *itertools.accumulate((character == "{") - (character == "}") for character in plain)]
     is_balanced = min(depths) == depths[-1] == 0
@@ -107,6 +135,17 @@ def as_latex(answer: str) -> str | None:
         return f"\\boxed{{\\text{{{body}}}}}"
     percent = _PERCENT.fullmatch(body)
     return f"${percent[1]}$%" if percent else f"\\boxed{{{body}}}"
+
+
+def _listed(body: str) -> str:
+    """`\\boxed{1} \\text{ and } \\boxed{2}` and `6 and 8` with commas; other texts as they are."""
+    parts = _AND.split(body)
+    if len(parts) == 1 or not all(parts):
+        return body
+    boxes = [_BOX.fullmatch(part) for part in parts]
+    if all(box and "\\boxed" not in box[1] for box in boxes):
+        return ", ".join(box[1] for box in boxes if box)
+    return ", ".join(parts) if "and" in body and all(map(_NUMBER.fullmatch, parts)) else body
 
 
 def _is_read_in_part(body: str) -> bool:

@@ -29,7 +29,7 @@ from rlvr.rewards.extract import AnswerFormat
 from rlvr.rewards.metrics import NO_ANSWER, Metric
 from rlvr.rewards.sandbox import CallResult, Sandbox, packed
 from rlvr.rewards.settings import RewardSettings
-from rlvr.types import Attempt, Example, GradedAnswer, LateGrade, Score, StopReason, TurnText
+from rlvr.types import LARGEST_REWARD, Attempt, Example, GradedAnswer, LateGrade, Score, StopReason, TurnText
 
 NEEDED = "must return one finite number, or None for a completion that it cannot read"
 
@@ -72,12 +72,18 @@ class PartsVerifier:
                 runner.preload(sandbox)
 
     async def verify(self, attempt: Attempt) -> Score:
-        attempt = attempt.with_format(self._format, self._sandbox)
+        attempt = self._ready(attempt)
         grades = {name: runner.grade_now(attempt) for name, runner in self._immediate.items()}
         if self._waiting:  # concurrently
             found = await asyncio.gather(*(runner.grade(attempt) for runner in self._waiting.values()))
             grades |= dict(zip(self._waiting, found, strict=True))
         return self._score(grades)
+
+    def _ready(self, attempt: Attempt) -> Attempt:
+        form = self._format
+        if form is not None and form.answer_in == "stated":
+            form = form.for_prompt(attempt.prompt)
+        return attempt.with_format(form, self._sandbox)
 
     def try_functions(self, example: Example, text: str, *, max_error_share: float) -> Iterator[str]:
         """Call the user's own functions on a right completion; yields a warning if one cannot read it.
@@ -87,7 +93,7 @@ class PartsVerifier:
         timeout or a crash may be the machine's: they only count once the run has begun.
         """
         turn = TurnText(prompt="", completion=text, text=text, stop_reason=StopReason.STOP, num_tokens=1)
-        attempt = Attempt.of(example, [turn]).with_format(self._format, self._sandbox)
+        attempt = self._ready(Attempt.of(example, [turn]))
         for name, runner in self._waiting.items():
             if not runner.part.user_function:
                 continue
@@ -124,8 +130,19 @@ class PartsVerifier:
         if errors:
             messages["error"] = "; ".join(errors)
             return Score(value=math.nan, status="error", parts=values, diagnostics=messages)
+        self._check_sizes(values)
         value = sum([self.parts[name].weight * value for name, value in values.items()])
         return Score(value=value, status=status, parts=values, diagnostics=messages, late=late)
+
+    def _check_sizes(self, values: Mapping[str, float]) -> None:
+        """RewardError for a part whose share of the reward overflows in the update."""
+        for name, value in values.items():
+            weight = self.parts[name].weight
+            if abs(weight * value) > LARGEST_REWARD:
+                raise RewardError(
+                    f"reward.parts.{name} gave {value:g}, and its weight is {weight:g}: an update in float32 squares "
+                    f"rewards; keep weight x value between -{LARGEST_REWARD:g} and {LARGEST_REWARD:g}."
+                )
 
 
 class PartRunner:

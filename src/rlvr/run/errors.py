@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 from rlvr.algorithms.objective import AlgorithmError
 from rlvr.core.errors import (
+    LargeRewardError,
     LineMemoryError,
     LockstepMemoryError,
     NonFiniteLogitsError,
@@ -45,6 +46,8 @@ def with_keys(error: StepError) -> str:
                 f"the verifier failed on {error.errors} of {error.episodes} episodes of this step, {share} (first: "
                 f"{error.first}); correct it{more} and go on with resume=true"
             )
+        case LargeRewardError():
+            return f"{error}; keep rewards within +-{error.largest:g} and go on with resume=true"
         case AlgorithmError():
             problem = f"raised {described(error.__cause__)}" if error.__cause__ else error.problem  # with file and line
             said = f"algorithm={error.algorithm}: its method {error.method} {problem}"

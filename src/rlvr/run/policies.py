@@ -31,6 +31,7 @@ from rlvr.tasks.base import Task
 from rlvr.tasks.prompting import resolve_markers
 from rlvr.tracking.console import Console
 from rlvr.tracking.files import writing
+from rlvr.tracking.losses import Losses
 from rlvr.training.checkpoint import replace_folder, temporary_folder
 from rlvr.training.warm_start import content, warm_start
 
@@ -168,13 +169,13 @@ def warmed(setup: Setup, policy: HubPolicy, stopped: Stopped) -> bool:
     if restore_on_all(policy, key, world):
         console.note(CACHED)
         return True
-    console.stage("warm start", settings.num_steps)
+    losses = Losses(console=console, folder=setup.folder.root, num_steps=settings.num_steps, writes=world.is_first)
     hidden = settings.num_steps - settings.final_phase_steps
     told = not (0 < hidden < settings.num_steps and settings.final_worked_share < settings.worked_share)
 
     def show(step: int, loss: float) -> None:
         nonlocal told
-        console.advance(step, {"loss": loss})
+        losses.show(step, loss)
         if step >= hidden and not told:
             told = True
             console.note(

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
@@ -21,6 +22,7 @@ from rlvr.errors import ConfigError, UserError
 from rlvr.lines import resuming
 from rlvr.settings import dumped
 from rlvr.tracking.files import write_atomically, writing
+from rlvr.tracking.jsonl import read_metrics
 from rlvr.training.checkpoint import clean_leftovers, list_checkpoints
 
 LOCK = ".lock"
@@ -150,7 +152,13 @@ def changed_settings(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
 def _check_resumes(folder: RunFolder, new: Config) -> None:
     """ConfigError unless the run can resume with these settings."""
     old, root = read_config(folder), folder.root
-    if changed := changed_settings(old, new):
+    made = max(list_checkpoints(folder.checkpoints), default=0)
+    steps = [row["step"] for row in read_metrics(folder.metrics)] if folder.metrics.is_file() else []
+    changed = changed_settings(old, new)
+    if changed and not made and max(steps, default=0) == 0 and not folder.final.is_dir():
+        for path in (folder.checkpoints, folder.warm_start):  # no step was made: it starts again, from its cache
+            shutil.rmtree(path, ignore_errors=True)
+    elif changed:
         # a swapped choice of a group explains all the other differences
         key, (before, after) = min(changed.items(), key=lambda item: not item[0].endswith(".name"))
         more = f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""
@@ -162,7 +170,6 @@ def _check_resumes(folder: RunFolder, new: Config) -> None:
             f"settings (rlvr train --config-dir {quote(str(root))} --config-name config {resuming(root)}), or "
             "start another."
         )
-    made = max(list_checkpoints(folder.checkpoints), default=0)
     if made > new.trainer.max_steps:
         raise ConfigError(
             f"trainer.max_steps={new.trainer.max_steps}: the run in {root} has made {made} steps already; give at "

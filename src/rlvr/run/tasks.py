@@ -40,6 +40,8 @@ class Tasks:
         start with it; yields warnings."""
         for part in self.own.eval_sets():
             part.train_example(0)
+            if config.warm_start.enabled and config.warm_start.source == "demonstrations":
+                yield from part.remarks_on_demonstrations()
             solved, verifier = part.solved(), self.verifiers.get(part.name)
             if solved is not None and verifier is not None:
                 yield from verifier.try_functions(*solved, max_error_share=config.reward.max_error_share)

@@ -36,6 +36,7 @@ from rlvr.run.tasks import Tasks, context_tokens, make_chat
 from rlvr.seeding import derive_seed
 from rlvr.settings import dumped
 from rlvr.tasks.demonstrations import all_encoded, token_ids
+from rlvr.tracking.losses import Losses
 from rlvr.training.memory import MemoryPlan
 from rlvr.types import Episode, Group
 
@@ -155,12 +156,12 @@ def tuned(setup: Setup, policy: HubPolicy, examples: Sequence[Episode], stopped:
     losses = train_supervised(
         trainer, examples, num_epochs=settings.num_epochs, batch_size=settings.examples_per_step, seed=config.seed
     )
-    setup.console.stage("warm start", steps)
+    shown = Losses(console=setup.console, folder=setup.folder.root, num_steps=steps, writes=setup.world.is_first)
     for step in range(1, steps + 1):
         if stopped():
             return False
         try:
-            setup.console.advance(step, {"loss": next(losses)})
+            shown.show(step, next(losses))
         except NonFiniteError as error:
             raise UserError(
                 f"{error.what} of the warm start is not finite at step {step}; lower warm_start.learning_rate"

@@ -1,14 +1,17 @@
 """The answers of both endpoints: complete ones, and stream chunks."""
 
 import json
+import math
 import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from rlvr.chat.rendering import Chat
+from rlvr.serve.prompt_logprobs import Likely
 from rlvr.serve.sampling import UNFINISHED, Choice
 from rlvr.types import StopReason, ToolSchema
 
@@ -23,13 +26,16 @@ LEAST_LOGPROB = -9999.0
 class Answer(ABC):
     """Common data of a request's choices, and their JSON form.
 
-    With tools, a stream holds the text back until the completion is finished: it may be a call.
+    With tools, a stream holds the text back until the completion is finished: it may be a call. With `must_call` the
+    whole completion is one, as JSON; without `many_calls` only the first one counts.
     """
 
     chat: Chat
     model: str
     with_ids: bool
     tools: tuple[ToolSchema, ...] = ()
+    must_call: bool = False
+    many_calls: bool = True
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -86,8 +92,14 @@ class Answer(ABC):
             reason = "stop" if choice.stop_reason is StopReason.STOP or choice.at_text else "length"
         ids, logprobs = choice.token_ids[begin:], None
         if choice.num_alternatives is not None:
-            seen = choice.alternatives.seen[begin : begin + len(ids)] if choice.alternatives else [((), ())] * len(ids)
+            seen: list[Likely] = [((), ())] * len(ids)
+            if choice.alternatives:
+                seen = choice.alternatives.seen[begin : begin + len(ids)]
             drawn = self._words(ids, choice.logprobs[begin:])
+            if choice.prompt_seen is not None:
+                before, tops = choice.prompt_seen
+                drawn = self._words(choice.prompt_ids, [math.nan, *before]) + drawn
+                seen = [((), ()), *tops, *seen]
             logprobs = self._logprobs(choice, drawn, [self._words(*tokens) for tokens in seen])
         finish_reason = "tool_calls" if called and reason == "stop" else reason
         entry = {"index": choice.index, **words, "logprobs": logprobs, "finish_reason": finish_reason}
@@ -97,27 +109,38 @@ class Answer(ABC):
 
     def _words(self, ids: Sequence[int], logprobs: Sequence[float]) -> Tokens:
         pairs = zip(ids, logprobs, strict=True)
-        return [(self.chat.decode([token]), max(value, LEAST_LOGPROB)) for token, value in pairs]
+        return [(self.chat.decode([token]), _finite(value)) for token, value in pairs]
 
     def _parsed(self, choice: Choice) -> tuple[str | None, list[Json]]:
         """The text before a stop text (None if there are only calls), and the calls."""
         assert choice.stop_reason is not None
+        if self.must_call:
+            text = choice.text(self.chat)
+            with suppress(ValueError, KeyError, RecursionError):  # it was cut off
+                called = json.loads(text)
+                return None, [self._call(choice, called["name"], called["arguments"])]
+            return text, []
         reason = StopReason.LENGTH if choice.at_text else choice.stop_reason
         said = self.chat.parse(choice.token_ids, reason, self.tools)
         places = [place for stop in choice.stops if (place := said.content.find(stop)) >= 0]
         text = said.content[: min(places)] if places else said.content
-        calls = []
-        for call in said.tool_calls:
-            if call.problem is None:  # malformed ones are only text
-                name = f"call_{self.id[:12]}_{choice.index}_{len(calls)}"
-                function = {"name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)}
-                calls.append({"id": name, "type": "function", "function": function})
+        fine = [call for call in said.tool_calls if call.problem is None]  # malformed ones are only text
+        fine = fine if self.many_calls else fine[:1]
+        calls = [self._call(choice, call.name, call.arguments, number) for number, call in enumerate(fine)]
         return (text or None) if calls else text, calls
+
+    def _call(self, choice: Choice, name: str, arguments: Any, number: int = 0) -> Json:
+        function = {"name": name, "arguments": json.dumps(arguments, ensure_ascii=False)}
+        return {"id": f"call_{self.id[:12]}_{choice.index}_{number}", "type": "function", "function": function}
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextAnswer(Answer):
     prefix, kind, chunk_kind = "cmpl", "text_completion", "text_completion"
+
+    def _entry(self, choice: Choice, words: Json, begin: int, *, called: bool) -> Json:
+        shown = {"text": (choice.echo or "") + words["text"]}
+        return super()._entry(choice, shown, begin, called=called)
 
     def _content(self, text: str | None, calls: list[Json], *, whole: bool) -> Json:
         return {"text": text}
@@ -129,8 +152,11 @@ class TextAnswer(Answer):
             choice.offset += len(word)
         return {
             "tokens": [word for word, _ in drawn],
-            "token_logprobs": [value for _, value in drawn],
-            "top_logprobs": [dict(reversed([*tops, pair])) for tops, pair in zip(likely, drawn, strict=True)],
+            "token_logprobs": [_known(value) for _, value in drawn],
+            "top_logprobs": [
+                None if math.isnan(pair[1]) else dict(reversed([*tops, pair]))
+                for tops, pair in zip(likely, drawn, strict=True)
+            ],
             "text_offset": offsets,
         }
 
@@ -154,6 +180,15 @@ class ChatAnswer(Answer):
         pairs = zip(drawn, likely, strict=True)
         tokens = [_token(*pair) | {"top_logprobs": [_token(*other) for other in tops]} for pair, tops in pairs]
         return {"content": tokens, "refusal": None}
+
+
+def _finite(value: float) -> float:
+    return value if math.isnan(value) else max(value, LEAST_LOGPROB)
+
+
+def _known(value: float) -> float | None:
+    """The first token of a prompt has no logprob."""
+    return None if math.isnan(value) else value
 
 
 def _token(word: str, logprob: float) -> Json:

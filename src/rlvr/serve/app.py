@@ -5,6 +5,7 @@ GET  /metrics                 counts for Prometheus
 GET  /v1/models
 POST /v1/chat/completions
 POST /v1/completions
+POST /v1/responses
 """
 
 import hmac
@@ -22,6 +23,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from rlvr.http_server import address, run
 from rlvr.serve.endpoint import Endpoint, Limits, Metrics, refusal
 from rlvr.serve.requests import chat_choices, text_choices
+from rlvr.serve.responses import ResponsesRequest, response_choices
 from rlvr.serve.sampling import Pool, Served
 from rlvr.serve.schemas import ApiError, ChatRequest, CompletionRequest, in_message
 
@@ -83,6 +85,7 @@ def make_app(served: Served, pool: Pool, limits: Limits, api_key: str | None = N
             Route("/v1/models", models, methods=["GET"]),
             Route("/v1/models/{name:path}", model, methods=["GET"]),
             Route("/v1/completions", post(kind=CompletionRequest, make=text_choices), methods=["POST"]),
+            Route("/v1/responses", post(kind=ResponsesRequest, make=response_choices), methods=["POST"]),
             Route("/v1/chat/completions", post(kind=ChatRequest, make=chat_choices), methods=["POST"]),
         ],
         exception_handlers={HTTPException: refuse},

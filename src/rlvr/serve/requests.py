@@ -9,6 +9,8 @@ from rlvr.chat.tool_calls import MAX_DEPTH, BadCallError, load_json
 from rlvr.errors import UserError, nearest
 from rlvr.seeding import derive_seed
 from rlvr.serve.answers import Answer, ChatAnswer, TextAnswer
+from rlvr.serve.constraints import Constraint
+from rlvr.serve.prompt_logprobs import prompt_logprobs
 from rlvr.serve.sampling import Choice, Served
 from rlvr.serve.schemas import (
     ApiError,
@@ -18,6 +20,7 @@ from rlvr.serve.schemas import (
     ChatRequest,
     CompletionRequest,
     Tool,
+    ToolChoice,
     in_message,
     invalid,
 )
@@ -102,9 +105,28 @@ def text_choices(request: CompletionRequest, served: Served) -> tuple[Answer, li
     _check_model(request, served)
     if request.best_of not in (None, request.n or 1):
         raise invalid("best_of", "this server samples n completions and returns them all; leave it out.")
-    prompts = [_text_prompt(prompt, served) for prompt in request.prompts()]
+    if request.echo and request.stream:
+        raise invalid("echo", "it goes with whole answers only; leave stream out.")
+    given = request.prompts()
+    prompts = [_text_prompt(prompt, served) for prompt in given]
     answer = TextAnswer(chat=served.chat, model=served.names[0], with_ids=bool(request.return_token_ids))
-    return answer, _choices(request, prompts, served, request.max_tokens or DEFAULT_MAX_TOKENS, request.logprobs)
+    max_tokens = DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
+    if max_tokens == 0 and not request.echo:
+        raise invalid("max_tokens", "it must be at least 1; 0 goes with echo: true.")
+    choices = _choices(request, prompts, served, max_tokens, request.logprobs)
+    if request.echo:
+        _echo(choices, given, prompts, served)
+    return answer, choices
+
+
+def _echo(choices: list[Choice], given: Sequence[str | list[int]], prompts: Sequence[Ids], served: Served) -> None:
+    """Make the prompts a part of the answers, with their logprobs if those were asked for."""
+    texts = [one if isinstance(one, str) else served.chat.decode(one) for one in given]
+    wanted = choices[0].num_alternatives
+    seen = None if wanted is None else prompt_logprobs(served.policy, prompts, wanted)
+    for choice in choices:
+        choice.echo = texts[choice.prompt_index]
+        choice.prompt_seen = None if seen is None else seen[choice.prompt_index]
 
 
 def chat_choices(request: ChatRequest, served: Served) -> tuple[Answer, list[Choice]]:
@@ -115,25 +137,74 @@ def chat_choices(request: ChatRequest, served: Served) -> tuple[Answer, list[Cho
     limits = {request.max_tokens, request.max_completion_tokens} - {None}
     if len(limits) > 1:
         raise invalid("max_tokens", "max_completion_tokens has another value; give one of them.")
+    if 0 in limits:
+        raise invalid("max_tokens", "it must be at least 1.")
     tools = () if request.tool_choice == "none" else to_tools(request.tools or ())
+    called = _called(request.tool_choice, tools)
     messages = to_messages(request.messages)
+    if served.form is not None and [message.role for message in messages] == ["user"]:
+        messages = served.form(messages[0].content)
     calls = [call for message in messages for call in message.tool_calls]
     texts = [*(one.content for one in messages), *(str(one.arguments) for one in calls), *map(str, tools)]
     num_chars = sum(map(len, texts))  # approximates the rendered template
     prompt = _encoded("messages", num_chars, served, partial(served.chat.encode_prompt, messages, tools))
     with_ids = bool(request.return_token_ids)
-    answer = ChatAnswer(chat=served.chat, model=served.names[0], with_ids=with_ids, tools=tools)
+    answer = ChatAnswer(
+        chat=served.chat,
+        model=served.names[0],
+        with_ids=with_ids,
+        tools=tools,
+        must_call=bool(called),
+        many_calls=request.parallel_tool_calls is not False,
+    )
+    constraint = served.constraints.calls("tools", called) if called else None
     max_tokens = next(iter(limits), None) or served.max_context_tokens
     alternatives = request.top_logprobs or 0 if request.logprobs else None
-    return answer, _choices(request, [prompt], served, max_tokens, alternatives)
+    return answer, _choices(request, [prompt], served, max_tokens, alternatives, constraint)
+
+
+def _called(choice: str | ToolChoice | None, tools: Sequence[ToolSchema]) -> dict[str, Any]:
+    """The schemas of the arguments by name, of the tools of which one must be called; empty if none must."""
+    if choice in (None, "none", "auto"):
+        return {}
+    known = {tool["function"]["name"]: tool["function"]["parameters"] for tool in tools}
+    if not known:
+        raise invalid("tool_choice", "a tool must be called, and there are no tools.")
+    if not isinstance(choice, ToolChoice):
+        return known
+    name = choice.function.name
+    if name not in known:
+        raise invalid("tool_choice", f"{in_message(name)} is none of the tools; there is {', '.join(known)[:200]}.")
+    return {name: known[name]}
+
+
+def _constraint(request: ApiRequest, served: Served) -> Constraint | None:
+    """What `response_format` asks for."""
+    form = request.response_format
+    if form is None or form.type == "text":
+        return None
+    if form.type == "json_object":
+        return served.constraints.json("response_format", {"type": "object"})
+    schema = form.json_schema and form.json_schema.schema_
+    if schema is None:
+        raise invalid("response_format.json_schema.schema", "it is missing.")
+    return served.constraints.json("response_format.json_schema.schema", schema)
 
 
 def _choices(
-    request: ApiRequest, prompts: Sequence[Ids], served: Served, max_tokens: int, alternatives: int | None
+    request: ApiRequest,
+    prompts: Sequence[Ids],
+    served: Served,
+    max_tokens: int,
+    alternatives: int | None,
+    constraint: Constraint | None = None,
 ) -> list[Choice]:
     """n per prompt. Choice 0 uses the request's seed, the others seeds derived from it."""
     if request.temperature is not None and 0 < request.temperature < MIN_TEMPERATURE:
         raise invalid("temperature", f"it must be 0 (greedy) or at least {MIN_TEMPERATURE}.")
+    constraint = constraint or _constraint(request, served)
+    if constraint is not None and request.ignore_eos:
+        raise invalid("ignore_eos", "the end of JSON is an end; leave it out.")
     own_stops = frozenset() if request.ignore_eos else served.chat.stop_ids
     stop_ids = _known("stop_token_ids", request.stop_token_ids or (), served)
     seed = secrets.randbits(63) if request.seed is None else request.seed
@@ -158,6 +229,7 @@ def _choices(
             stops=request.stops,
             num_alternatives=alternatives,
             stream=bool(request.stream),
+            constraint=constraint and constraint.copy(),
         )
         for index in range(total)
     ]

@@ -8,8 +8,11 @@ from dataclasses import dataclass, field
 from rlvr.chat.rendering import Chat
 from rlvr.core.engine import LocalEngine
 from rlvr.core.engine.base import Alternatives
+from rlvr.core.policy import Policy
+from rlvr.serve.constraints import Constraint, Constraints
+from rlvr.serve.prompt_logprobs import Likely
 from rlvr.serve.schemas import ApiError
-from rlvr.types import SamplingParams, StopReason
+from rlvr.types import Message, SamplingParams, StopReason
 
 UNFINISHED = "\ufffd"
 MAX_WAITING = 16
@@ -85,10 +88,13 @@ class Served:
 
     names: tuple[str, ...]
     engine: LocalEngine
+    policy: Policy
     chat: Chat
+    constraints: Constraints
     vocabulary_size: int
     max_context_tokens: int
     capacity: int  # limit of running and waiting completions
+    form: Callable[[str], tuple[Message, ...]] | None = None  # a question as a model of words learned to read it
 
 
 @dataclass(kw_only=True)
@@ -102,6 +108,9 @@ class Choice:
     stops: tuple[str, ...] = ()
     num_alternatives: int | None = None
     stream: bool = False  # the client streams
+    constraint: Constraint | None = None
+    echo: str | None = None  # the prompt's text, if it is a part of the answer
+    prompt_seen: tuple[list[float], list[Likely]] | None = None  # see prompt_logprobs
 
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -202,7 +211,11 @@ class Pool:
         on_token = see if watched else None
         generation = asyncio.ensure_future(
             self._served.engine.generate(
-                choice.prompt_ids, choice.sampling, on_token=on_token, alternatives=choice.alternatives
+                choice.prompt_ids,
+                choice.sampling,
+                on_token=on_token,
+                alternatives=choice.alternatives,
+                allowed=choice.constraint,
             )
         )
         try:

@@ -50,21 +50,24 @@ MAX_SHOWN = 80
 IGNORED = frozenset(
     {
         *("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "request_id"),
-        *("priority", "cache_salt", "prompt_cache_retention", "detokenize"),
+        *("priority", "cache_salt", "prompt_cache_retention", "detokenize", "skip_special_tokens"),
+        *("reasoning_effort", "reasoning", "verbosity", "spaces_between_special_tokens"),
     }
 )
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     **dict.fromkeys(("presence_penalty", "frequency_penalty", "min_tokens"), (0,)),
     **dict.fromkeys(("repetition_penalty", "length_penalty"), (1,)),
-    **dict.fromkeys(("echo", "skip_special_tokens", "include_stop_str_in_output", "use_beam_search"), (False,)),
+    **dict.fromkeys(("include_stop_str_in_output", "use_beam_search"), (False,)),
     **dict.fromkeys(("return_tokens_as_token_ids", "continue_final_message"), (False,)),
-    **dict.fromkeys(("parallel_tool_calls", "add_generation_prompt", "add_special_tokens"), (True,)),
-    "spaces_between_special_tokens": (True,),
-    "logit_bias": ({},),
-    "response_format": ({"type": "text"},),
+    **dict.fromkeys(("add_generation_prompt", "add_special_tokens"), (True,)),
+    **dict.fromkeys(("logit_bias", "chat_template_kwargs"), ({},)),
     "suffix": ("",),
     "modalities": (["text"],),
     "functions": ([],),
+    **dict.fromkeys(("previous_response_id", "conversation", "prompt"), ()),  # of /v1/responses, which keeps none
+    "background": (False,),
+    "include": ([],),
+    "truncation": ("disabled",),
     "function_call": ("none", "auto"),
 }
 
@@ -74,15 +77,25 @@ TokenIds = Annotated[list[TokenId], Field(fail_fast=True)]
 Name = Annotated[str, Field(min_length=1, max_length=256)]
 
 
-class _Body(BaseModel):
+class Body(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True, extra="ignore")
 
 
-class StreamOptions(_Body):
+class StreamOptions(Body):
     include_usage: bool | None = None
 
 
-class ApiRequest(_Body):
+class JsonSchema(Body):
+    name: str = ""
+    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+
+
+class ResponseFormat(Body):
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+
+class ApiRequest(Body):
     model_config = ConfigDict(extra="allow")
 
     model: str | None = None
@@ -90,7 +103,8 @@ class ApiRequest(_Body):
     stream_options: StreamOptions | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_tokens: Annotated[int, Field(ge=0)] | None = None
+    response_format: ResponseFormat | None = None
     temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = None
     top_k: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
@@ -113,6 +127,7 @@ class CompletionRequest(ApiRequest):
         | Annotated[list[TokenIds], Field(max_length=MAX_PROMPTS, fail_fast=True)]
     )
     logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    echo: bool | None = None
     best_of: int | None = None
 
     def prompts(self) -> list[str | TokenIds]:
@@ -122,23 +137,23 @@ class CompletionRequest(ApiRequest):
         return [given] if isinstance(given, str) or isinstance(given[0], int) else given  # type: ignore[return-value]
 
 
-class TextPart(_Body):
+class TextPart(Body):
     type: Literal["text"]
     text: str
 
 
-class Function(_Body):
+class Function(Body):
     name: Name
     arguments: str
 
 
-class Call(_Body):
+class Call(Body):
     id: str
     type: Literal["function"] = "function"
     function: Function
 
 
-class ApiMessage(_Body):
+class ApiMessage(Body):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | Annotated[list[TextPart], Field(fail_fast=True)] | None = None
     tool_calls: Annotated[list[Call], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
@@ -147,15 +162,24 @@ class ApiMessage(_Body):
     reasoning_content: str | None = None
 
 
-class ToolFunction(_Body):
+class ToolFunction(Body):
     name: Name
     description: str | None = None
     parameters: dict[str, Any] | None = None
 
 
-class Tool(_Body):
+class Tool(Body):
     type: Literal["function"]
     function: ToolFunction
+
+
+class ChosenFunction(Body):
+    name: Name
+
+
+class ToolChoice(Body):
+    type: Literal["function"]
+    function: ChosenFunction
 
 
 class ChatRequest(ApiRequest):
@@ -164,7 +188,8 @@ class ChatRequest(ApiRequest):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
-    tool_choice: Literal["auto", "none"] | None = None
+    tool_choice: Literal["auto", "none", "required"] | ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
 
 
 R = TypeVar("R", bound=ApiRequest)
@@ -179,6 +204,14 @@ def parse(kind: type[R], body: bytes) -> R:
     for name, value in (request.model_extra or {}).items():
         _check_extra(kind, name, value)
     return request
+
+
+def parsed(kind: type[R], body: dict[str, Any]) -> R:
+    """As `parse`, for a body made from another one."""
+    try:
+        return kind.model_validate(body)
+    except ValidationError as error:
+        raise _refused(error) from None
 
 
 def _check_extra(kind: type[ApiRequest], name: str, value: Any) -> None:

@@ -107,6 +107,10 @@ class Task(ABC):
             said = [calling(turn, number) for number, turn in enumerate(turns)]
             yield Demonstration(example=example, env=self.env(example), said=said)
 
+    def remarks_on_demonstrations(self) -> Iterator[str]:
+        """What a warm start on them does not teach, as sentences."""
+        yield from ()
+
     def num_examples(self, wanted: int | None) -> int:
         """That many training examples, fewer if there are no more; None: all, or a thousand of an endless stream."""
         there = self.sizes[0] if self.sizes else wanted or NUM_DEMONSTRATED

@@ -2,18 +2,23 @@
 
 import re
 import sys
-from collections.abc import Callable, Iterator
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from functools import cache
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from pydantic import PlainValidator
 
+from rlvr import registry
+from rlvr.data.conversations import read_prompt, read_tools
 from rlvr.data.problems import Problem, fingerprint
+from rlvr.data.readers import Split, is_saved
 from rlvr.data.rows import (
     ENDINGS,
-    Cell,
     DataError,
     FilledText,
     Row,
@@ -23,13 +28,17 @@ from rlvr.data.rows import (
     number_text,
     read_file,
 )
-from rlvr.errors import ConfigError
+from rlvr.errors import ConfigError, UserError
 from rlvr.registry import register
 from rlvr.rewards.numbers import parse_answer
+from rlvr.run_view import RunView
 from rlvr.settings import Text, setting
-from rlvr.tasks.dataset import NO_GOLD
+from rlvr.tasks.base import TaskContext
+from rlvr.tasks.dataset import NO_GOLD, Data
 from rlvr.tasks.gsm8k import CALCULATION
+from rlvr.tasks.layouts import NUM_READ, gold_of, layout_of
 from rlvr.tasks.settings import HeldOutShare, MetricSettings, RowSettings, SplitSettings
+from rlvr.types import Message
 
 SPLIT = re.compile(r"(test|dev|val|valid|validation|eval)[.-]", re.IGNORECASE)
 EVAL_SHARE = "share of the rows, chosen by hash, that is never trained on"
@@ -38,57 +47,114 @@ EVAL_SHARE = "share of the rows, chosen by hash, that is never trained on"
 class ColumnSettings(MetricSettings, RowSettings):
     prompt: ClassVar[str] = "math_reasoning"
     reward = "numeric"
-    question_field: Text = setting("question", "field with the question")
-    answer_field: Text = setting("answer", "field with the gold answer: text, a number, or a list of accepted texts")
+    question_field: Text = setting(
+        "question", "field with the question: a text, or chat messages, then the whole prompt"
+    )
+    answer_field: Text | None = setting(
+        "answer", "field with the gold answer: text, a number, or a list of accepted texts; null: there are no answers"
+    )
     id_field: Text | None = setting(None, "field with the row's unique id; null: a hash of the question")
+
+    @classmethod
+    def recognize(cls, given: Mapping[str, Any]) -> Mapping[str, str | None]:
+        """Columns under other names than ours, and the prompt, reward and metric that go with them."""
+        if {"question_field", "answer_field", "metric"} <= given.keys():
+            return {}  # a resolved configuration
+        layout = layout_of(cls._first_rows(given), given.get("question_field"), given.get("answer_field"))
+        if layout is None:
+            return {}
+        found: dict[str, str | None] = {"question_field": layout.question, "answer_field": layout.answer}
+        if layout.has_whole_prompts:
+            found["prompt"] = "given"
+        if layout.answer is None:
+            found["metric"] = "reward"
+        elif layout.has_whole_prompts or layout.answer != "answer" or layout.question != "question":
+            found |= {"reward": layout.kind, "metric": layout.kind}
+        return {key: value for key, value in found.items() if key not in given}
+
+    @classmethod
+    @abstractmethod
+    def _first_rows(cls, given: Mapping[str, Any]) -> list[Row]:
+        """Rows that show the columns; none if the settings given name no data that can be read now."""
+
+    def check_run(self, run: RunView) -> None:
+        super().check_run(run)
+        if self.answer_field is not None:
+            return
+        reading = [name for name, part in run.reward.parts.items() if part.reads_answer]
+        if reading or registry.find("metric", str(self.metric)).reads_gold:
+            what = f"reward.parts.{reading[0]}" if reading else f"task.metric={self.metric}"
+            there = {name for row in self._first_rows(self.model_dump()) for name in row.fields}
+            raise ConfigError(
+                f"task.answer_field=null: {ascii_text(self.origin)} has no column known to hold answers, and {what} "
+                f"compares with one; name the column (there are {ascii_text(', '.join(sorted(there)))}), or choose a "
+                "reward that needs none, e.g. reward=custom reward.parts.custom.function=module:function, with "
+                "task.metric=reward."
+            )
 
     def parse(self, row: Row) -> Problem | str:
         """The problem of a row; other fields become metadata. DataError if the metric could not grade it."""
-        question = row.read(FilledText, self.question_field, "task.question_field")
-        working, row = self._worked(row)
-        golds = answers(row, self.answer_field, self.metric)
-        if not golds:
+        messages: tuple[Message, ...] = ()
+        if self.question_field in row and isinstance(row.get(self.question_field), list):
+            messages = read_prompt(row, self.question_field)
+            question = "\n".join(message.content for message in messages)
+        else:
+            question = row.read(FilledText, self.question_field, "task.question_field")
+        golds, working = ((), "") if self.answer_field is None else answers(row, self.answer_field, self.metric)
+        if not golds and self.answer_field is not None:
             return NO_GOLD
         key = fingerprint(question)
-        name = f"{self.name}/{key.hex()}"
-        if self.id_field is not None:
-            given = row.get(self.id_field, "task.id_field")
-            if isinstance(given, bool) or not isinstance(given, str | int):
-                raise row.wrong(self.id_field, given, "must be a text or a whole number")
-            name = row.read(FilledText, self.id_field) if isinstance(given, str) else str(given)
-        used = {
-            self.question_field,
-            self.answer_field,
-            self.id_field,
-            self.demonstration_field,
-            "aliases",
-            "tags",
-            "task",
-        }
-        others = {name: value for name, value in row.fields.items() if name not in used}  # available to rewards
-        aliases = {"aliases": golds[1:]} if golds[1:] else {}
         return Problem(
-            id=name, key=key, question=question, answer=golds[0], solution=working, metadata={**others, **aliases}
+            id=self._id(row, key),
+            key=key,
+            question=question,
+            messages=messages,
+            tools=read_tools(row) if messages else (),
+            answer=golds[0] if golds else "",
+            solution=working,
+            metadata=self._others(row) | _about(golds, messages),
         )
+
+    def load(self, context: TaskContext, **order: Any) -> Data:
+        """As its base; notes columns that were recognized, or named by the user."""
+        data = super().load(context, **order)
+        if (self.question_field, self.answer_field) == ("question", "answer"):
+            return data
+        golds = f"answers in {self.answer_field!r} (task.metric={self.metric})"
+        if self.answer_field is None:
+            golds = "no answers: accuracy is the share of completions with a reward above 0"
+        return replace(data, notes=(*data.notes, f"prompts in {self.question_field!r}, {golds}"))
+
+    def _id(self, row: Row, key: bytes) -> str:
+        if self.id_field is None:
+            return f"{self.name}/{key.hex()}"
+        given = row.get(self.id_field, "task.id_field")
+        if isinstance(given, bool) or not isinstance(given, str | int):
+            raise row.wrong(self.id_field, given, "must be a text or a whole number")
+        return row.read(FilledText, self.id_field) if isinstance(given, str) else str(given)
+
+    def _others(self, row: Row) -> dict[str, Any]:
+        """The fields that rewards may read; also the answer's, where a function may know it by its own name."""
+        used = {self.question_field, self.id_field, self.demonstration_field, "answer", "aliases", "tags", "task"}
+        return {name: value for name, value in row.fields.items() if name not in used}
 
     def parser(self, key: str, seed: int) -> Callable[[Row], Problem | str]:
         """DataError if no row has the answer's field: a wrong name, not a missing answer."""
-        is_known = cache(lambda: self.has_field(key, self.answer_field))
+        field = self.answer_field
+        is_known = cache(lambda: field is None or self.has_field(key, field))
 
         def parse(row: Row) -> Problem | str:
-            if self.answer_field not in row and not is_known():
-                row.get(self.answer_field, "task.answer_field")
+            if field is not None and field not in row and not is_known():
+                row.get(field, "task.answer_field")
             return self.parse(row)
 
         return parse
 
-    def _worked(self, row: Row) -> tuple[str, Row]:
-        r"""The working of a GSM8K-like answer, `48/2 = <<48/2=24>>24\n#### 24`, and the row with the gold alone."""
-        text = row.fields.get(self.answer_field)
-        if self.metric not in ("numeric", "math") or not isinstance(text, str) or "####" not in text:
-            return "", row
-        working, _, gold = row.read(Cell, self.answer_field).rpartition("####")
-        return clean(CALCULATION.sub("", working)), Row(row.place, {**row.fields, self.answer_field: gold})
+
+def _about(golds: Sequence[str], messages: Sequence[Message]) -> dict[str, Any]:
+    """What metrics and rewards must know of an example besides its row."""
+    found: dict[str, Any] = {"aliases": tuple(golds[1:])} if golds[1:] else {}
+    return found | ({} if golds else {"has_answer": False}) | ({"has_messages": True} if messages else {})
 
 
 @register("task", "jsonl")
@@ -98,10 +164,20 @@ class Jsonl(ColumnSettings):
     train_key: ClassVar[str] = "path"
     eval_key: ClassVar[str] = "eval_path"
     path: Text = setting(
-        description="training file: .jsonl, .json, .csv (each also .gz) or .parquet; or a folder of such files"
+        description="training file: .jsonl, .json, .csv (each also .gz) or .parquet; or a folder of such files, or of "
+        "save_to_disk"
     )
     eval_path: Text | None = setting(None, "the held-out file or folder; null: eval_share of the rows of path")
     eval_share: HeldOutShare = setting(0.1, EVAL_SHARE, only_if="eval_path is None")
+
+    @classmethod
+    def _first_rows(cls, given: Mapping[str, Any]) -> list[Row]:
+        path = given.get("path")
+        if not isinstance(path, str):
+            return []
+        with suppress(UserError):
+            return list(islice(cls(path=path).rows("path"), NUM_READ))
+        return []
 
     @property
     def origin(self) -> str:
@@ -109,11 +185,14 @@ class Jsonl(ColumnSettings):
 
     def check_found(self, key: str) -> None:
         for path in filter(None, (self.path, self.eval_path)):
-            for file in self._files(path):
+            for file in () if is_saved(path) else self._files(path):
                 check_file(file)
 
     def rows(self, key: str) -> Iterator[Row]:
-        return chain.from_iterable(map(read_file, self._files(getattr(self, key))))
+        path = getattr(self, key)
+        if is_saved(path):
+            return iter(Split(path, "", key=f"task.{key}").rows())
+        return chain.from_iterable(map(read_file, self._files(path)))
 
     def _files(self, path: str) -> list[Path]:
         """The file, or a folder's files by name. ConfigError for none, or for names of held-out splits."""
@@ -138,6 +217,15 @@ class Jsonl(ColumnSettings):
 class Hub(ColumnSettings, SplitSettings):
     """Any data set of the Hub (or a local folder) with a question and an answer per row."""
 
+    @classmethod
+    def _first_rows(cls, given: Mapping[str, Any]) -> list[Row]:
+        path, subset, split = given.get("path"), given.get("subset"), str(given.get("train_split", "train"))
+        if not isinstance(path, str):
+            return []
+        with suppress(UserError):
+            return Split(path, split.partition("+")[0], subset).rows(most=NUM_READ)
+        return []
+
     eval_split: Text | None = setting(None, "held-out split; null: eval_share of the rows of train_split")
     eval_share: HeldOutShare = setting(0.1, EVAL_SHARE, only_if="eval_split is None")
 
@@ -153,10 +241,17 @@ def _accepted(value: Any) -> tuple[str, ...]:
     return tuple(filter(None, texts))
 
 
-def answers(row: Row, field: str, metric: str) -> tuple[str, ...]:
-    """The accepted answers of a row; empty if the field is missing, null or blank."""
+def answers(row: Row, field: str, metric: str) -> tuple[tuple[str, ...], str]:
+    r"""The accepted answers of a row, none if the field is missing, null or blank; and the working that leads there.
+
+    `48/2 = <<48/2=24>>24\n#### 24` and `... so \boxed{24}` are worked, for the metrics numeric and math.
+    """
     golds = row.read(Annotated[Any, PlainValidator(_accepted)], field) if field in row else ()
-    if len(golds) > 1 and metric != "text":
+    working = ""
+    if len(golds) == 1 and metric in ("numeric", "math"):
+        gold, working = gold_of(golds[0])
+        golds, working = tuple(filter(None, [gold])), clean(CALCULATION.sub("", working))
+    if len(golds) > 1 and metric not in ("text", "reward"):
         raise DataError(
             f"{row.place}: field {field!r} has {len(golds)} accepted answers, which task.metric={metric} cannot grade: "
             "use task.metric=text."
@@ -164,4 +259,4 @@ def answers(row: Row, field: str, metric: str) -> tuple[str, ...]:
     if metric == "numeric" and golds and parse_answer(golds[0]) is None:
         said = "must be a number, yes or no for task.metric=numeric (others: math, text, exact)"
         raise row.wrong(field, golds[0], said)
-    return golds
+    return golds, working

@@ -61,7 +61,7 @@ class DatasetTask(Task):
         environments: ToolEnvironments | None = None,
     ) -> None:
         self.name, self.source, self.notes, self.vocabulary = context.name, data.source, data.notes, data.vocabulary
-        self._prompter, self.verifier, self._metric = context.prompter, context.verifier, metric
+        self._prompter, self.verifier, self._metric = context.prompter, context.verifier, metric.bound(context.verifier)
         self._sandbox, self._tool_format = context.sandbox, context.prompt.tool_format
         self._traced = TracedAnswer(self.verifier, self._prompter.answer_format)
         self._seed, self._few_shot = context.seed, context.prompt.few_shot
@@ -105,6 +105,14 @@ class DatasetTask(Task):
             else:
                 yield Demonstration(example=example, env=self.env(example), said=[problem.demonstration or ""])
 
+    def remarks_on_demonstrations(self) -> Iterator[str]:
+        problems = [] if self.environments is not None or self.vocabulary else self.source.some(NUM_SHOTS)[:NUM_SHOTS]
+        if problems and not any(p.solution or p.demonstration or p.conversation for p in problems):
+            yield (
+                f"warm start: the demonstrations of {self.name} are bare answers, as its data have no working; "
+                "task.demonstration_field names a field with whole completions"
+            )
+
     def worked(self, index: int) -> Worked | None:
         """A user's own demonstration keeps its text around the answer."""
         problem = self.source.train(index)
@@ -125,16 +133,17 @@ class DatasetTask(Task):
     def env(self, example: Example) -> Env:
         if self.environments is not None:
             return self.environments.env(example)
-        return SingleTurnEnv(example, self._traced)
+        return SingleTurnEnv(example, self._traced, tools=example.tools)
 
     async def grade(self, example: Example, turns: Sequence[TurnText]) -> GradedAnswer:
         return await self.grade_attempt(Attempt.of(example, turns))
 
     async def grade_attempt(self, attempt: Attempt) -> GradedAnswer:
         """Apply the metric to an episode. Without a known answer nothing is right."""
-        if not attempt.example.metadata.get("has_answer", True):
-            return GradedAnswer(answer=self._prompter.answer_format.answer_of(attempt), correct=False)
-        return await self._metric.grade(replace(attempt, format=self._prompter.answer_format, sandbox=self._sandbox))
+        form = self._prompter.answer_format.for_prompt(attempt.prompt)
+        if self._metric.reads_gold and not attempt.example.metadata.get("has_answer", True):
+            return GradedAnswer(answer=form.answer_of(attempt), correct=False)
+        return await self._metric.grade(replace(attempt, format=form, sandbox=self._sandbox))
 
     def tags(self, example: Example) -> tuple[str, ...]:
         return tuple(example.metadata.get("tags", ()))
@@ -175,7 +184,7 @@ class DatasetTask(Task):
             if problem.turns:
                 yield "\n".join(self._played(problem, worked=True))
                 continue
-            prompt = text_of(self._prompter.messages(problem.question, fields=self._fields(problem)))
+            prompt = text_of(self._prompter.messages(problem.question, (), self._fields(problem), problem.messages))
             yield f"{prompt}\n{self._prompter.worked(problem)}"
 
     def example(self, text: str) -> Example:
@@ -191,7 +200,7 @@ class DatasetTask(Task):
         limit = min(max_tokens, self._max_prompt_tokens or max_tokens)
 
         def fits(made: Callable[[Problem], Example]) -> Keep:
-            return lambda problem: count_tokens(made(problem).messages, self._tools) <= limit
+            return lambda problem: count_tokens(made(problem).messages, problem.tools or self._tools) <= limit
 
         fit = fits(self._train_example), fits(self._eval_example)
         self.notes += leave_out_long(self.name, self.source, *fit, limit)
@@ -219,8 +228,9 @@ class DatasetTask(Task):
         shots = self._shots(problem, shots_seed) if self._few_shot else ()
         return Example(
             id=problem.id,
-            messages=self._prompter.messages(problem.question, shots, self._fields(problem)),
+            messages=self._prompter.messages(problem.question, shots, self._fields(problem), problem.messages),
             answer=problem.answer,
+            tools=problem.tools,
             metadata={**problem.metadata, "task": self.name} | ({"tags": problem.tags} if problem.tags else {}),
         )
 
@@ -300,7 +310,8 @@ def parse_rows(rows: Iterable[Row], parse: Callable[[Row], Problem | str]) -> Pa
             if first.key != problem.key:
                 name = ascii_text(problem.id[:80])
                 raise DataError(f"{row.place}: the id {name!r} was given before, at {place}: ids must differ.")
-            problem = "repeat an earlier question"
+            golds = ((one.answer, one.metadata.get("aliases")) for one in (first, problem))
+            problem = "repeat an earlier question" + ("" if next(golds) == next(golds) else " with another answer")
         left_out.setdefault(problem, []).append(row.place)
     return Part(problems=tuple(problem for problem, _ in found.values()), left_out=left_out)
 

@@ -226,7 +226,7 @@ def _problem_of(task: ExamplesTask, item: Any, place: str, tools: Mapping[str, T
         )
     row = Row(place, {name: _in_words(task, value, f"{place}: field {name!r}") for name, value in item.items()})
     found: _Item = row.read(_Item)
-    golds = answers(row, "answer", task.metric)
+    golds, _ = answers(row, "answer", task.metric)
     if not golds:
         raise row.wrong("answer", found.answer, "must be an answer")
     said, turns = found.demonstration, ()

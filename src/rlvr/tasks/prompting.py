@@ -7,6 +7,7 @@ user    "{question}"                                                a question's
 
 import string
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from rlvr.data.problems import Problem
 from rlvr.errors import ConfigError, suggestion
@@ -36,25 +37,45 @@ class Prompter:
         )
 
     def messages(
-        self, question: str, shots: Sequence[Problem] = (), fields: Mapping[str, str] | None = None
+        self,
+        question: str,
+        shots: Sequence[Problem] = (),
+        fields: Mapping[str, str] | None = None,
+        given: Sequence[Message] = (),
     ) -> tuple[Message, ...]:
-        """System message if any, worked few-shot examples as turns, then the question with its fields."""
+        """System message if any, worked few-shot examples as turns, then the question with its fields.
 
-        def asked(question: str, more: Mapping[str, str]) -> Message:
-            return Message(role="user", content=self._user.format(question=question, **more, **self._markers))
-
+        `given` is the prompt of data that brings its own: our system text follows its own, the examples come after
+        that, and its last message of the user is the question.
+        """
         turns: list[Message] = []
         for shot in shots:
-            turns += (asked(shot.question, {}), Message(role="assistant", content=self.worked(shot)))
-        return (*self._system, *turns, asked(question, fields or {}))
+            asked = shot.messages[-1].content if shot.messages else shot.question
+            turns += (self._asked(asked, {}), Message(role="assistant", content=self.worked(shot)))
+        system = self._system
+        if given and given[0].role == "system":
+            texts = [message.content for message in (given[0], *system)]
+            system, given = (replace(given[0], content="\n\n".join(texts)),), given[1:]
+        last = [self._asked(question, fields or {})]
+        if given:
+            last = [*given]
+            if last[-1].role == "user":
+                last[-1] = self._asked(last[-1].content, fields or {})
+        return (*system, *turns, *last)
 
-    def answered(self, answer: str, before: str = "") -> str | Message:
+    def _asked(self, question: str, fields: Mapping[str, str]) -> Message:
+        return Message(role="user", content=self._user.format(question=question, **fields, **self._markers))
+
+    def answered(self, answer: str, before: str = "") -> str | Message | None:
         """The last completion of an episode, or its rest after `before`, without any more working:
 
         solution   <reasoning_end><solution_start>72<solution_end>      the first one only within the reasoning
         hash       #### 72
         complete   a call of `complete`, at the start of a completion
+        stated     None: it differs by prompt
         """
+        if self.answer_format.answer_in == "stated":
+            return None
         form, line = self.answer_format, "\n" if before.strip() and not before.endswith("\n") else ""
         if form.answer_in == "complete" and not before:
             call = ToolCall(id="call_0", name="complete", arguments={"final_answer": answer})
@@ -78,15 +99,16 @@ class Prompter:
         if problem.demonstration is not None:
             return problem.demonstration
         answer, working = problem.answer, problem.solution
-        if self.answer_format.answer_in == "solution":
-            marks = self.answer_format.required_markers()
+        form = self.answer_format.for_prompt(problem.question)
+        if form.answer_in == "solution":
+            marks = form.required_markers()
             reasoning = f"{marks.reasoning_start}{working or f'The answer is {answer}.'}{marks.reasoning_end}"
             return f"{reasoning}{marks.solution_start}{answer}{marks.solution_end}"
-        if self.answer_format.answer_in in ("whole", "complete"):
+        if form.answer_in in ("whole", "complete"):
             return answer
-        if self.answer_format.answer_in == "equals":
+        if form.answer_in == "equals":
             return f"{working} = {answer}" if working else answer
-        last = f"#### {answer}" if self.answer_format.answer_in == "hash" else f"\\boxed{{{answer}}}"
+        last = f"#### {answer}" if form.answer_in == "hash" else f"\\boxed{{{answer}}}"
         return f"{working}\n{last}" if working else last
 
 

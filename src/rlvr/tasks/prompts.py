@@ -31,11 +31,12 @@ User = Annotated[
     ),
 ]
 AnswerIn = Annotated[
-    Literal["solution", "hash", "boxed", "equals", "whole", "complete"],
+    Literal["solution", "hash", "boxed", "equals", "whole", "complete", "stated"],
     setting(
         description="solution: between the solution markers; hash: after #### on the last line; boxed: in the only "
         "\\boxed{}; equals: the word between the last = and <eoe>, or the end; whole: the whole completion; complete: "
-        "the argument final_answer of the tool `complete`",
+        "the argument final_answer of the tool `complete`; stated: where the example's prompt asks for it, #### or "
+        "\\boxed{} or <answer>, else the whole completion",
         only_if=OWN_PROMPTS,
     ),
 ]
@@ -153,6 +154,13 @@ class Prompt(Component):
     @property
     def is_plain(self) -> bool:
         return self.system is None and self.user == "{question}" and self.answer_in == "whole" and self.few_shot == 0
+
+
+@register("prompt", "given")
+class Given(Prompt):
+    """The prompts of the data as they are, texts or messages; the answer is read where they ask for it."""
+
+    answer_in: AnswerIn = "stated"
 
 
 @register("prompt", "boxed")

@@ -59,6 +59,11 @@ class TaskSettings(Component, ABC):
     made_of_words: ClassVar[bool] = False  # prompts and completions use a small vocabulary, for model=scratch
     answer_kind: ClassVar[str] = "text"  # or number, or program
 
+    @classmethod
+    def recognize(cls, given: Mapping[str, Any]) -> Mapping[str, str | None]:
+        """What data of another layout calls for, from the settings given: own settings by name, `prompt`, `reward`."""
+        return {}
+
     @property
     def metric_uses_sandbox(self) -> bool:
         """Whether held-out answers are graded in a killable process."""

@@ -42,6 +42,7 @@ NEEDS = {  # other settings that a choice needs
     "reward=finqa": DATA["finqa"],
     "reward=finqa_program": (*DATA["finqa"], "task.answer=program", "prompt=financial_program"),
     "reward=mix": (*HF, "task=mix", "task.parts={gsm8k: 1}"),
+    "prompt=given": (*HF, "task=jsonl", "task.path=rows.jsonl"),
     "reward=custom": (*DATA["gsm8k"], "reward.parts.custom.function=module:function"),
     **{f"reward={name}": DATA["gsm8k"] for name in ("gsm8k", "generator", "hub", "jsonl", "math", "numeric", "text")},
     **{f"prompt={name}": DATA["gsm8k"] for name in OF_GSM8K.split()},
@@ -111,6 +112,7 @@ ERRORS = {
     "trainer.max_steps=-1": ["trainer.max_steps=-1", "greater than or equal to 0"],
     'trainer.max_steps="5"': ['trainer.max_steps="5": must be a whole number'],
     "trainer.learning_rate=1,5e-3": ["make a sweep; add --multirun", "a decimal point, not a comma"],
+    f"trainer.max_steps={'1' * 5000}": ["trainer.max_steps=111", "a number has more than 4,300 digits"],
     "=5": ["=5: an override is written key=value"],
     "nothing/such=5": ["nothing/such=5: there is no key nothing/such"],
     "trainer.max_steps=many": ["trainer.max_steps=many", "whole number"],
@@ -161,6 +163,19 @@ TRACKER = ["tracker: wandb in a defaults list", "write tracker: {report_to: [wan
     ("text", "parts"),
     [
         ("name: [1", ["mine"]),
+        (
+            "trainer:\n\tmax_steps: 3",
+            ["mine.yaml: line 2, column 1: a tab begins it, and YAML is indented with spaces"],
+        ),
+        ("trainer: {max_steps: " + 5000 * "1" + "}", ["mine.yaml: a number has more than 4,300 digits"]),
+        (
+            "defaults: [rpn, {override taks: rpn}, _self_]",
+            ["mine: override taks in a defaults list: there is no such choice; did you mean task?"],
+        ),
+        (
+            "defaults: [{override task: rpn}, _self_]",
+            ["mine: override task in a defaults list: nothing before it chooses one; put a file that does before"],
+        ),
         *((text, ["mine.yaml: its aliases (*name) stand for more than"]) for text in (BOMB, "a: &a {b: *a}")),
         (
             "defaults: [rpn, {override algorithm: grp}, _self_]",

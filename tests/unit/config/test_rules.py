@@ -125,6 +125,7 @@ algorithm.kl_estimator=k1 -> algorithm.kl_coef > 0
 algorithm.clip_low=0.1 -> algorithm.num_epochs * algorithm.num_minibatches > 1
 tracker.console=none tracker.log_every=5 -> tracker.console != none
 tracker.run_name=x -> tracker.report_to
+trainer.precision=fp32 model.head_dtype=float32 -> another trainer.precision than fp32, or 16 bits for frozen weights
 REPORT[wandb] tracker.mlflow.experiment=x -> its name in tracker.report_to
 task=mix HF task.parts={gsm8k:{set:['reward.timeout_s=9.0']}} -> a part or a metric that runs in a separate process
 """)
@@ -153,6 +154,8 @@ task=gsm8k HF TUNED warm_start.num_examples=20 task.solution_lines=1 trainer.max
 task=gsm8k HF TUNED warm_start.source=own warm_start.samples=4 warm_start.warmup_steps=0.2
 task=jsonl HF task.path=x TUNED task.demonstration_field=shown warm_start.learning_rate=1e-4 warm_start.batch_size=8
 HF warm_start.enabled=false
+trainer.precision=fp32 engine.dtype=bfloat16 model.head_dtype=float32
+model.head_dtype=float32
 """.strip().splitlines()
 
 

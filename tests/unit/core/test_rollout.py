@@ -1,5 +1,6 @@
 import itertools
 import json
+import math
 import threading
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
@@ -10,15 +11,16 @@ from pydantic import PrivateAttr
 
 from rlvr.core.env import Env, Reply, TurnText
 from rlvr.core.episode import ChatModel
+from rlvr.core.errors import LargeRewardError
 from rlvr.core.executor import Background, Executor
-from rlvr.core.rollout import RolloutSchedule, RolloutSource, SampledGroups
+from rlvr.core.rollout import RolloutSchedule, RolloutSource, SampledGroups, check_sizes
 from rlvr.core.settings import RolloutSettings
 from rlvr.core.world import World
 from rlvr.errors import UserError
 from rlvr.samplers.base import Checked
 from rlvr.samplers.uniform import Uniform
 from rlvr.types import Completion, Example, Group, Message, SamplingParams, Score, ToolSchema
-from tests.unit.core.fakes import FakeChat, FakeEngine, completion
+from tests.unit.core.fakes import FakeChat, FakeEngine, completion, episode, group
 
 SETTINGS = RolloutSettings(prompts_per_step=3, group_size=2, max_completion_tokens=4)
 
@@ -365,3 +367,13 @@ def test_pitfall_26_verifier_errors_of_replacements_count_too() -> None:
 def test_pitfall_26_errors_at_the_limit_do_not_stop_the_run(failing: list[int], limit: float) -> None:
     made, _ = schedule(task=ParityTask(failing), max_error_share=limit, settings={"prompts_per_step": 4})
     assert len(batches(made)[0].groups) == 4
+
+
+@pytest.mark.parametrize("value", [1e308, -2e12, math.inf])
+def test_a_reward_that_overflows_in_the_update_is_named_with_its_example(value: float) -> None:
+    turn = ((1,), completion(5))
+    good, bad = episode(turn, score=Score(value=1e12)), episode(turn, score=Score(value=value))
+    failed = episode(turn, score=Score(value=math.nan, status="error"))
+    check_sizes([group(good, failed)])
+    with pytest.raises(LargeRewardError, match=f"the reward of example 'x' is {value:g}".replace("+", "[+]")):
+        check_sizes([group(good, failed), group(good, bad)])

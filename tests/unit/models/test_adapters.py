@@ -292,7 +292,7 @@ def test_going_on_with_an_adapter_of_another_form_is_an_error(
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"base_model_name_or_path": "/gone/away"}, "there is no folder '/gone/away'"),
+        ({"base_model_name_or_path": "/gone/away"}, "was trained on /gone/away, which is gone: put it back"),
         ({"base_model_name_or_path": None}, "is more than plain LoRA matrices"),
         ({"modules_to_save": ["lm_head"]}, "is more than plain LoRA matrices"),
         ("narrow", "does not fit the model"),

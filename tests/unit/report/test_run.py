@@ -8,7 +8,7 @@ from rlvr.cli.main import main
 from rlvr.errors import UserError
 from rlvr.report.history import History
 from rlvr.report.run import Limits, write_run_report
-from rlvr.report.sweep import sweep_table
+from rlvr.report.sweep import mean_score, sweep_table
 from rlvr.tracking.checks import Check, write_checks
 from tests.unit.report.runs import chunk_of, episode, save_run, save_tokenizer
 
@@ -82,6 +82,12 @@ def test_runs_of_one_seed_count_once_in_the_interval() -> None:
     same, both = sweep_table(runs[:2])[1], sweep_table(runs)[1]
     assert same == ["all runs", "2 with 1 different seed", "0.500", "0.500, 0.500"]
     assert both[1:3] == ["3 with 2 different seeds", sweep_table(runs[1:])[1][2]]
+
+
+def test_the_interval_of_a_share_ends_at_0_and_1() -> None:
+    assert mean_score([0.0, 0.1], is_share=True) == "0.050 (0.000 to 0.685)"
+    assert mean_score([0.9, 1.0], is_share=True) == "0.950 (0.315 to 1.000)"
+    assert mean_score([0.0, 0.1], is_share=False) == "0.050 (-0.585 to 0.685)"
 
 
 def test_a_sweep_over_a_choice_is_told_by_its_name() -> None:

@@ -59,6 +59,25 @@ def test_a_function_sees_the_whole_episode(pool: Sandbox) -> None:
     assert asyncio.run(PartRunner("mine", bound(f"{MODULE}:episode")).grade(made)) == Grade(value=2.1)
 
 
+def test_functions_written_for_trl_get_lists_of_one(pool: Sandbox) -> None:
+    assert grade(pool, f"{MODULE}:trl_length", "abcde") == Grade(value=-2.0)
+    assert grade(pool, f"{MODULE}:trl_columns", "abc") == Grade(value=25.0)
+    assert grade(pool, f"{MODULE}:trl_columns", "abc", extra=2) == Grade(value=26.0)
+    found = grade(pool, f"{MODULE}:trl_missing", "a")
+    assert found.status == "error"
+    assert "the data has no column 'solution', which the function takes" in found.message
+    about = replace(attempt("a").example, metadata={"has_messages": True})
+    for text, value in (("a", 1.0), ("b", 0.0)):
+        made = replace(attempt(text), example=about, sandbox=pool)
+        assert asyncio.run(PartRunner("mine", bound(f"{MODULE}:trl_chat")).grade(made)) == Grade(value=value)
+
+
+def test_functions_written_for_verl_get_its_arguments(pool: Sandbox) -> None:
+    for metadata, value in (({"data_source": "mine"}, 2.0), ({"extra_info": {"split": "train"}}, 1.0), ({}, 1.0)):
+        made = replace(attempt("a"), example=replace(attempt("a").example, metadata=metadata), sandbox=pool)
+        assert asyncio.run(PartRunner("mine", bound(f"{MODULE}:compute_score")).grade(made)) == Grade(value=value)
+
+
 def test_a_module_of_the_current_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_own_rewards.py").write_text("def half(completion):\n    return 0.5\n")
     monkeypatch.chdir(tmp_path)

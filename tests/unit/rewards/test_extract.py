@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from rlvr.errors import ConfigError
 from rlvr.rewards.extract import AnswerFormat
-from rlvr.types import Example, Message, StopReason
+from rlvr.types import Attempt, Example, Message, StopReason, TurnText
 from tests.unit.rewards.attempts import FORMATS, MARKERS, SOLUTION, attempt, solved
 
 
@@ -123,3 +123,28 @@ def test_a_megabyte_of_anything_takes_linear_time(name: str) -> None:
         assert name == "whole" or FORMATS[name].extract(text) is None
     long = {"solution": solved("1" * size), "boxed": "So \\boxed{18}." + " Sure." * size, "whole": "1" * size}
     assert FORMATS[name].extract(long.get(name, "#### 18")) is not None
+
+
+@pytest.mark.parametrize(
+    ("prompt", "text", "answer"),
+    [
+        ("2 + 2? Put it after ####.", "four\n#### 4", "4"),
+        ("2 + 2? Put it in \\boxed{}.", "so \\boxed{4}", "4"),
+        ("2 + 2? <answer> holds the answer.", "<think>well</think><answer>4</answer>", "4"),
+        ("2 + 2?", " 4 ", "4"),
+        ("2 + 2? Put it in \\boxed{}.", "so\n#### 4", None),
+        ("So \\boxed{3}.\nNow 2 + 2, after ####.", "#### 4", "4"),  # an earlier turn, then what is asked
+    ],
+)
+def test_an_answer_is_read_where_its_prompt_asks_for_it(prompt: str, text: str, answer: str | None) -> None:
+    example = Example(id="e", messages=(Message(role="user", content=prompt),), answer="4")
+    turn = TurnText(prompt=prompt, completion=text, text=text, stop_reason=StopReason.STOP, num_tokens=1)
+    assert AnswerFormat(answer_in="stated").answer_of(Attempt.of(example, [turn])) == answer
+
+
+def test_an_answer_after_hashes_may_have_lines_if_the_gold_has() -> None:
+    form = AnswerFormat(answer_in="hash")
+    turn = TurnText(prompt="", completion="", text="so\n#### 1 2\n3 4\n", stop_reason=StopReason.STOP, num_tokens=1)
+    for gold, answer in (("1 2\n3 4", "1 2\n3 4"), ("12", None), ("12\n", None)):
+        example = Example(id="e", messages=(Message(role="user", content="?"),), answer=gold)
+        assert form.answer_of(Attempt.of(example, [turn])) == answer

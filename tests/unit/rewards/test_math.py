@@ -49,17 +49,27 @@ EQUAL = [
     *(("18", said) for said in ("= 18", "18\\text{ eggs}")),
     *(("x=1, y=2", "x=1, y=2"), ("1080", "1,080"), ("-3", "-3"), ("\\frac{1}{2}", "0.5"), ("\\frac{1}{2}", "1/2")),
     *(("1/3", "\\frac{2}{6}"), ("2\\sqrt{2}", "\\sqrt{8}"), ("x^2+2x+1", "(x+1)^2")),
-    *(("12%", "12\\%"), ("12\\%", "0.12")),
+    *(("12%", "12\\%"), ("12\\%", "0.12"), ("$28\\%$", "28 percent"), ("28\\%", "28 pct"), ("28\\%", "$28$ %")),
+    *(("1000", "1 000"), ("1234567.5", "1 234 567.5"), ("32349", "32,\\! 349"), ("1000", "1\\,000")),
+    *(("6 and 8", "6, 8"), ("6 \\text{ and } 8", "\\boxed{8, 6}"), ("1,2,3", "\\boxed{1}, \\boxed{2} and \\boxed{3}")),
+    *(("$1$ and $2$ and $3$", "1,2,3"), ("\\boxed{1} \\boxed{2}", "1, 2"), ("$21,16$ or $11$", "21, 16, 11")),
     *(("\\{1,2\\}", "\\{2,1\\}"), ("2\\pi", "\\pi \\cdot 2"), ("10", "\\binom{5}{2}"), ("yes", "Yes"), ("no", "no")),
     *(("\\text{east}", "east"), ("\\begin{pmatrix}1\\\\2\\end{pmatrix}", "\\begin{pmatrix}1\\\\2\\end{pmatrix}")),
 ]
 DIFFERENT = [
     *(("18", said) for said in ("-18", "19", "18.5", "180", "yes", "18 dollars")),
+    *(
+        ("18", "\\boxed{5} and \\boxed{18}"),
+        ("6 and 8", "8"),
+        ("6,8", "6 and 9"),
+        ("1000", "1 00"),
+        ("12", "28 percent"),
+    ),
     *(("3", "-3"), ("-3", "3"), ("1080", "1.080"), ("12%", "0.0012"), ("1/3", "0.333"), ("yes", "no"), ("yes", "sye")),
     *(("1000000000000", "1000000000001"), ("no", "on"), ("east", "seat"), ("x", "y"), ("\\{1,2\\}", "\\{1,3\\}")),
 ]
 UNREADABLE = [
-    *("", " ", "$", "$$", "\\boxed{}", "5} and \\boxed{18", "\\boxed{5} and \\boxed{18}", "$5$ or $18$", "x=17=18"),
+    *("", " ", "$", "$$", "\\boxed{}", "5} and \\boxed{18", "\\boxed{5} or \\boxed{18}", "$5$ or $18$", "x=17=18"),
     *("17=18", "9+8=18", "\\frac{17}{1}=18", "18 \\approx 19", "17 \\cong 18", "18 ≈ 17", "18\\text{ thousand}"),
     *("18\\mathrm{ million}", "18 \\text{ hundredths}", "{18", "18}", "\\frac{18}{0}", "0/0", "é", "\x00", "?!"),
     *("__import__('os').system('true')", "18" * 1000, "(((18"),
@@ -89,7 +99,7 @@ def test_pitfall_28_the_look_at_values_agrees_with_math_verify() -> None:
         assert not verify(found[a], found[b], timeout_seconds=None), (a, b)
 
 
-@pytest.mark.parametrize("gold", ["", "?!", "{", "\\frac{1}{0}", "\\boxed{1} \\boxed{2}", "1" * 2000])
+@pytest.mark.parametrize("gold", ["", "?!", "{", "\\frac{1}{0}", "1" * 2000])
 def test_pitfall_28_an_unreadable_gold_is_an_error(pool: Sandbox, gold: str) -> None:
     for grade in grades(pool, (gold, gold), (gold, "18")):
         assert grade == INVALID or failed(grade, "of example 'e1' is no expression")  # invalid: there is no answer
@@ -112,3 +122,24 @@ def test_pitfall_27_an_endless_expression_is_an_error() -> None:
         found = grades(pool, ("\\log 3", "10^{10}"), ("18", "18"), ("18", "19"))
     assert failed(found[0], "timed out after 1 s")
     assert found[1:] == [RIGHT, WRONG]
+
+
+LENIENT = PartRunner("math", MathEqual(lenient=True, wrong_value=-0.25, invalid_value=-0.5))
+
+
+@pytest.mark.parametrize(
+    ("gold", "text", "expected"),
+    [
+        ("18", "So the answer is $18$.", RIGHT),
+        ("18", "First $5$, then \\boxed{18}.", RIGHT),
+        ("18", "\\boxed{18} or \\boxed{19}", WRONG),
+        ("1000.99", "1000,99", RIGHT),
+        ("x > 5", "Therefore $x \\gt 5$ is the solution.", RIGHT),
+        ("18", "So the answer is $19$.", WRONG),
+        ("18", "No idea?", INVALID),
+    ],
+)
+def test_a_lenient_reading_finds_answers_in_sentences(pool: Sandbox, gold: str, text: str, expected: Grade) -> None:
+    assert asyncio.run(LENIENT.grade(attempt(gold, text, pool))) == expected
+    strict = grades(pool, (gold, text))[0]
+    assert strict in (INVALID, WRONG)

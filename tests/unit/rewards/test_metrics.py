@@ -1,4 +1,5 @@
 import asyncio
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -10,11 +11,12 @@ from hypothesis import strategies as st
 from rlvr.errors import UserError
 from rlvr.rewards.finqa import FinqaProgram, FinqaProgramMetric
 from rlvr.rewards.math import MathMetric
+from rlvr.rewards.metrics import RewardMetric
 from rlvr.rewards.numeric import FinqaMetric, FinqaNumeric, NumberCheck, Numeric, NumericMetric
 from rlvr.rewards.reasoning_gym import ReasoningGymMetric
 from rlvr.rewards.sandbox import Sandbox
 from rlvr.rewards.text import ExactMetric, TextMatch, TextMetric
-from rlvr.types import GradedAnswer, StopReason
+from rlvr.types import Attempt, GradedAnswer, Score, StopReason
 from tests.unit.rewards.attempts import FORMATS, GREW, METADATA, WHOLE, attempt, grade, graded_answer, solved
 
 READ = (NumericMetric, FinqaMetric, TextMetric, ExactMetric, FinqaProgramMetric)
@@ -111,3 +113,33 @@ def test_pitfall_26_an_example_at_fault_ends_the_evaluation(pool: Sandbox) -> No
     made = replace(attempt("\\boxed{18}"), format=FORMATS["boxed"], sandbox=pool)
     with pytest.raises(UserError, match="has no metadata dataset and entry"):
         asyncio.run(ReasoningGymMetric().grade(made))
+
+
+class Fixed:
+    """A reward that gives one score."""
+
+    name = "reward"
+
+    def __init__(self, **score: Any) -> None:
+        self._score = Score(**score)
+
+    async def verify(self, attempt: Attempt) -> Score:
+        return self._score
+
+
+@pytest.mark.parametrize(
+    ("score", "found"),
+    [
+        ({"value": 0.1}, GradedAnswer(answer="blue", correct=True)),
+        ({"value": 0.0}, GradedAnswer(answer="blue", correct=False)),
+        ({"value": -2.0}, GradedAnswer(answer="blue", correct=False)),
+        ({"value": 0.5, "status": "invalid"}, GradedAnswer(answer=None, correct=True)),
+        (
+            {"value": math.nan, "status": "error", "diagnostics": {"error": "mine: it broke"}},
+            GradedAnswer(answer=None, correct=False, failure="mine: it broke"),
+        ),
+    ],
+)
+def test_without_answers_the_reward_says_what_is_right(score: dict[str, Any], found: GradedAnswer) -> None:
+    metric = RewardMetric().bound(Fixed(**score))
+    assert asyncio.run(metric.grade(attempt("blue"))) == found

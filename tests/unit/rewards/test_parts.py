@@ -170,3 +170,14 @@ def test_rewards_that_pay_nothing_are_refused() -> None:
     assert (key, remedy.partition(",")[0]) == ("parts", "have weights of 0 only")
     assert wrong_settings(RewardSettings, {}) == []  # the environment scores
     assert wrong_settings(Numeric, {"weight": math.nan}) != []
+
+
+@pytest.mark.parametrize(("value", "weight"), [(1e308, 1.0), (-1e30, 1.0), (1.0, 1e30), (1e308, 1e308), (1.1e12, -1.0)])
+def test_a_part_that_overflows_in_the_update_is_named(value: float, weight: float) -> None:
+    with pytest.raises(RewardError) as caught:
+        verify({"fine": Gives(1.0), "huge": Gives(value, weight)})
+    assert str(caught.value).startswith(f"reward.parts.huge gave {value:g}, and its weight is {weight:g}: ")
+
+
+def test_large_rewards_that_do_not_overflow_are_taken() -> None:
+    assert verify({"large": Gives(1e6, 1e6), "none": Gives(1e300, 0.0)}).value == 1e12

@@ -53,3 +53,29 @@ def hangs(completion: str) -> float:
 
 async def waits(completion: str) -> float:
     return 0.0
+
+
+def trl_length(completions, **kwargs):
+    """TRL's form, as in its documentation: a list of numbers."""
+    return [-abs(3 - len(completion)) for completion in completions]
+
+
+def trl_columns(prompts, completions, level, extra=1):
+    """TRL's form with a column of the data by name."""
+    return [float(level[0] * 10 + len(prompts) + len(completions[0]) + extra)]
+
+
+def trl_chat(prompts, completions, answer, **kwargs):
+    """TRL's form for data in messages."""
+    assert prompts[0][-1] == {"role": "user", "content": "What is it?"}
+    return [float(completion[0]["content"] == gold) for completion, gold in zip(completions, answer, strict=True)]
+
+
+def trl_missing(completions, solution):
+    return [1.0]
+
+
+def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+    """verl's form, which returns a number or a dict."""
+    right = float(solution_str == ground_truth)
+    return {"score": right, "acc": right > 0} if extra_info else right + (data_source == "mine")

@@ -6,6 +6,7 @@ import pytest
 
 from rlvr.algorithms.objective import AlgorithmError
 from rlvr.core.errors import (
+    LargeRewardError,
     LineMemoryError,
     LockstepMemoryError,
     NonFiniteError,
@@ -32,6 +33,8 @@ SENTENCES = {
     VerifierError(3, 8, 0.2, "timed out"): "the verifier failed on 3 of 8 episodes of this step, more than "
     "reward.max_error_share=0.2 (first: timed out); correct it, or give it more reward.timeout_s, and go on with "
     "resume=true",
+    LargeRewardError("q7", 1e30, 1e12): "the reward of example 'q7' is 1e+30, and an update squares it in float32; "
+    "keep rewards within +-1e+12 and go on with resume=true",
     AlgorithmError("mine:Mine", "advantages", "raised KeyError: 'x'"): "algorithm=mine:Mine: its method advantages "
     "raised KeyError: 'x'; correct it, then go on with resume=true.",
 }

@@ -42,6 +42,7 @@ def opened(config: Config, **options: Any) -> None:
 def finished(config: Config, root: Path) -> Iterator[Config]:
     """A run in `root` that has ended; the configuration that resumes it."""
     opened(with_values(config, run_dir=str(root)))
+    (root / "metrics.jsonl").write_text('{"step": 0}\n{"step": 1}\n')
     yield with_values(config, run_dir=str(root), resume=True)
 
 
@@ -91,6 +92,32 @@ def test_resume_with_the_same_settings(base: Config, tmp_path: Path) -> None:
             assert folder.root == tmp_path
         assert (tmp_path / "config.yaml").read_bytes() == before
         assert not (tmp_path / ".final.tmp-123").exists()
+
+
+def test_a_run_that_made_nothing_is_no_obstacle_for_another(base: Config, tmp_path: Path) -> None:
+    """It was refused after its folder was made."""
+    opened(with_values(base, run_dir=str(tmp_path)))
+    opened(with_values(base, run_dir=str(tmp_path), seed=3))
+    assert "seed: 3" in (tmp_path / "config.yaml").read_text()
+    (tmp_path / ".lock").unlink()  # a user's own file
+    with pytest.raises(ConfigError, match="is not empty"):
+        opened(with_values(base, run_dir=str(tmp_path), seed=4))
+
+
+@pytest.mark.parametrize("kept", ["nothing", "warm_start", "checkpoints/step_000000", "metrics"])
+def test_a_run_without_a_step_goes_on_with_other_settings(base: Config, tmp_path: Path, kept: str) -> None:
+    opened(with_values(base, run_dir=str(tmp_path)))
+    if kept == "metrics":
+        (tmp_path / "metrics.jsonl").write_text('{"step": 0}\n')
+    elif kept != "nothing":
+        (tmp_path / kept).mkdir(parents=True)
+    same = with_values(base, run_dir=str(tmp_path), resume=True)
+    opened(same)
+    assert kept in ("nothing", "metrics") or (tmp_path / kept).is_dir()
+    opened(with_values(same, seed=3))
+    assert "seed: 3" in (tmp_path / "config.yaml").read_text()
+    assert not (tmp_path / "warm_start").exists()
+    assert not (tmp_path / "checkpoints").exists()
 
 
 @pytest.mark.parametrize(

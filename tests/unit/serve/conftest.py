@@ -33,3 +33,11 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """The model whose every word is known."""
     with open_served(str(save_chain(tmp_path_factory.mktemp("chain"))), SETTINGS) as (served, _):
         yield served
+
+
+@pytest.fixture(scope="session")
+def long_qwen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """The first, with room for tools in its prompt."""
+    folder = tmp_path_factory.mktemp("long")
+    with open_served(str(save_small_qwen(folder, 2048)), SETTINGS) as (served, _):
+        yield served

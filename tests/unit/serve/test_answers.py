@@ -4,11 +4,13 @@ import asyncio
 import json
 
 import pytest
+import torch
 
+from rlvr.commands.serve.local import ServeSettings, open_served
 from rlvr.serve.sampling import Served
 from rlvr.types import Message, SamplingParams
 from tests.unit.engines.tiny import generate
-from tests.unit.serve.chain import CALL, SPOKEN
+from tests.unit.serve.chain import CALL, SPOKEN, save_chain
 from tests.unit.serve.client import Client
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
@@ -250,3 +252,57 @@ def test_a_stream_of_a_chat_equals_the_whole_answer(qwen):
     assert parts[0]["delta"] == {"role": "assistant", "content": ""}
     assert "".join(part["delta"].get("content", "") for part in parts) == whole["message"]["content"]
     assert [entry for part in parts[1:] for entry in part["logprobs"]["content"]] == whole["logprobs"]["content"]
+
+
+def test_echo_gives_the_prompt_with_the_logprobs_of_a_plain_forward(qwen):
+    prompts = [IDS, [5, 9, 5, 40, 41, 42, 7, 8]]
+    answer = ask(qwen, COMPLETIONS, prompt=prompts, echo=True, logprobs=2, max_tokens=2, temperature=0)
+    for ids, choice in zip(prompts, answer.json["choices"], strict=True):
+        with torch.inference_mode():
+            wanted = torch.log_softmax(qwen.policy.model(torch.tensor([ids])).logits[0].double(), dim=-1)
+        found = choice["logprobs"]
+        assert choice["text"].startswith(qwen.chat.decode(ids))
+        assert "".join(found["tokens"]) == choice["text"]
+        assert found["text_offset"][: len(ids)] == [len(qwen.chat.decode(ids[:n])) for n in range(len(ids))]
+        assert len(found["token_logprobs"]) == len(found["top_logprobs"]) == len(ids) + 2
+        assert found["token_logprobs"][0] is found["top_logprobs"][0] is None
+        for place, token in enumerate(ids[1:], start=1):
+            at = wanted[place - 1]
+            assert found["token_logprobs"][place] == pytest.approx(at[token].item(), abs=1e-4)
+            likely = [qwen.chat.decode([other]) for other in at.topk(2).indices.tolist()]
+            assert {*likely} <= found["top_logprobs"][place].keys()
+            assert found["top_logprobs"][place][likely[0]] == pytest.approx(at.max().item(), abs=1e-4)
+
+
+def test_echo_without_completion_or_logprobs(qwen):
+    choice = one(ask(qwen, COMPLETIONS, prompt="plus is", echo=True, max_tokens=0))
+    assert (choice["text"], choice["logprobs"], choice["finish_reason"]) == ("plus is", None, "length")
+    usage = ask(qwen, COMPLETIONS, prompt=IDS, echo=True, max_tokens=0, logprobs=0).json
+    assert usage["usage"]["completion_tokens"] == 0
+    assert len(usage["choices"][0]["logprobs"]["tokens"]) == len(IDS)
+
+
+def test_long_prompts_are_read_in_parts(qwen, monkeypatch):
+    whole = ask(qwen, COMPLETIONS, prompt=[IDS, IDS[::-1] * 3, IDS * 2], echo=True, logprobs=1, max_tokens=0).json
+    monkeypatch.setattr("rlvr.serve.prompt_logprobs.MAX_TOKENS", 8)
+    monkeypatch.setattr("rlvr.serve.prompt_logprobs.logits_per_chunk", lambda device: 700)
+    parts = ask(qwen, COMPLETIONS, prompt=[IDS, IDS[::-1] * 3, IDS * 2], echo=True, logprobs=1, max_tokens=0).json
+    for one_way, other in zip(whole["choices"], parts["choices"], strict=True):
+        logprobs = [choice["logprobs"]["token_logprobs"][1:] for choice in (one_way, other)]
+        assert logprobs[0] == pytest.approx(logprobs[1], abs=1e-5)
+
+
+def test_harmless_fields_change_nothing(qwen):
+    body = {"messages": [{"role": "user", "content": "Hi"}], "seed": 2, "max_tokens": 8}
+    more = {"reasoning_effort": "low", "skip_special_tokens": True, "chat_template_kwargs": {}, "store": True}
+    more |= {"response_format": {"type": "text"}, "parallel_tool_calls": False, "verbosity": "low"}
+    plain, same = one(ask(qwen, CHAT, **body)), one(ask(qwen, CHAT, **body, **more))
+    assert plain == same
+
+
+def test_without_parallel_calls_only_the_first_counts(tmp_path):
+    body = {"messages": HELLO, "tools": [LOOK], "max_tokens": 40}
+    with open_served(str(save_chain(tmp_path, f"{CALL}\n{CALL}")), ServeSettings()) as (twice, _):
+        both = one(ask(twice, CHAT, **body))["message"]["tool_calls"]
+        (first,) = one(ask(twice, CHAT, **body, parallel_tool_calls=False))["message"]["tool_calls"]
+    assert [call["function"] for call in both] == [first["function"]] * 2

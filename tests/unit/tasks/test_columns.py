@@ -5,7 +5,7 @@ import pyarrow.parquet
 import pytest
 
 from rlvr.data import readers
-from rlvr.data.rows import DataError, read_file
+from rlvr.data.rows import DataError, read_file, with_kind
 from rlvr.errors import ConfigError
 from tests.unit.tasks.data_tasks import graded, held_out_ids, ids, make, scored, solved, sums, write_jsonl
 
@@ -138,6 +138,28 @@ def test_rows_without_an_answer_are_left_out_and_noted(tmp_path: Path) -> None:
     assert note in of_rows(tmp_path, rows).notes
     with pytest.raises(DataError, match=r"x\.jsonl, line 1: field 'gold' is missing; there are 'question', 'answer'"):
         of_rows(tmp_path, rows, answer_field="gold")
+
+
+def test_a_question_asked_twice_is_left_out_and_one_with_another_answer_told_apart(tmp_path: Path) -> None:
+    rows = [*sums(20), sums(20)[3], sums(20)[4] | {"answer": "1000"}, sums(20)[5] | {"answer": "1001"}]
+    notes = of_rows(tmp_path, rows).notes
+    said = f"rows repeat an earlier question: left out (first: {tmp_path / 'x.jsonl'}, line 21)"
+    assert f"1 training {said}" in notes
+    assert (
+        "2 training rows repeat an earlier question with another answer: left out (first: "
+        f"{tmp_path / 'x.jsonl'}, line 22)"
+    ) in notes
+
+
+class Odd:
+    def __repr__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def test_values_that_have_no_text_are_told_by_their_kind() -> None:
+    assert with_kind(10**5000) == "a number that cannot be shown"
+    assert with_kind(Odd()) == "a Odd that cannot be shown"
+    assert with_kind(10**400).startswith("the number 1000")
 
 
 @pytest.mark.parametrize("field", ["question_field", "answer_field", "id_field"])

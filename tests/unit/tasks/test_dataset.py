@@ -141,3 +141,13 @@ def test_an_unreadable_completion_is_invalid_and_not_zero(text: str) -> None:
     example = made.train_example(0)
     assert graded(made, example, text).answer is None
     assert scored(made, example, text).status == "invalid"
+
+
+def test_a_warm_start_on_bare_answers_is_told(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "rows.jsonl", sums(20))
+    (said,) = make({"name": "jsonl", "path": str(path)}).remarks_on_demonstrations()
+    assert said.startswith("warm start: the demonstrations of jsonl are bare answers")
+    assert "task.demonstration_field" in said
+    shown = write_jsonl(tmp_path / "shown.jsonl", [row | {"shown": "so"} for row in sums(20)])
+    for task in ({"name": "jsonl", "path": str(shown), "demonstration_field": "shown"}, TASK):
+        assert list(make(task).remarks_on_demonstrations()) == []

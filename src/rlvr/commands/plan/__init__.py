@@ -79,6 +79,7 @@ def plain(found: Plan) -> dict[str, object]:
         "mean_tokens": found.mean_tokens,
         "trained_share": found.measured.trained_share,
         "total_s": found.prediction.total_s,
+        "range_s": found.range_s,
         "totals_s": found.prediction.totals,
         "memory_bytes": found.memory_bytes,
         "memory": found.measured.memory,
@@ -97,7 +98,8 @@ def table(found: Plan) -> str:
     rows = [(name, duration(took), f"{took / step.step:.0%} of a step") for name, took in vars(step).items()]
     rows += [("a step", duration(step.step), f"bound by {found.bound_by}")]
     rows += [(name, duration(took), f"{took / run.total_s:.0%} of the run") for name, took in run.totals.items()]
-    rows += [("the run", duration(run.total_s), f"{found.mean_tokens:.3g} tokens an episode")]
+    low, high = map(duration, found.range_s)
+    rows += [("the run", duration(run.total_s), f"{low} to {high}; {found.mean_tokens:.3g} tokens an episode")]
     rows += [("memory", size_text(found.memory_bytes), "peak of a process")]
     disk = ", ".join(f"{name} {size_text(size)}" for name, size in found.disk.items())
     rows += [("disk", size_text(sum(found.disk.values())), disk)]

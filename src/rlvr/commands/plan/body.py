@@ -1,5 +1,7 @@
 """Predicts what a run will take: measured costs, the simulator, and the counts of the configuration."""
 
+import math
+import os
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -16,8 +18,10 @@ from rlvr.run.ranks import check_shares
 from rlvr.tasks.base import Functions
 
 SIMULATED = 100_000  # completions; more steps than these fill say little
+BUSY = 0.5  # other work per core
 LINK_BYTES_S = {"gpu": 25e9, "cpu": 0.5e9}
 """Assumed, not measured: bytes a second between two processes or machines."""
+OWN_ERROR = 0.1  # standard deviation of the logarithm of predicted / measured (docs/benchmarks/plan.md)
 STRAGGLERS = 0.05  # assumed with several devices
 
 
@@ -44,6 +48,7 @@ class Plan:
     machines: Machines
     measured: Measured
     prediction: Prediction
+    range_s: tuple[float, float]  # of the run, nearly always
     memory_bytes: int  # of a process, at its peak
     disk: dict[str, int]  # bytes by kind
     gains: tuple[tuple[str, float], ...]  # a change, and the share of the run's time that it saves; the best first
@@ -89,6 +94,7 @@ def plan(
         machines=machines,
         measured=measured,
         prediction=prediction,
+        range_s=_range(config, measured, machines),
         memory_bytes=sum(parts.values()) + max(0, measured.process_bytes - parts["weights"]),
         disk=_disk(config, measured),
         gains=tuple(sorted(gains.items(), key=lambda item: -item[1])),
@@ -131,6 +137,16 @@ def predict(config: Config, measured: Measured, machines: Machines) -> Predictio
     return Prediction(step=step, totals=totals)
 
 
+def _range(config: Config, measured: Measured, machines: Machines) -> tuple[float, float]:
+    """Seconds of the run with shorter and longer completions on a faster and slower machine, two deviations each."""
+    spread, mean = math.hypot(OWN_ERROR, measured.noise), fmean(map(sum, measured.episodes))
+    longest = config.rollout.max_completion_tokens
+    short, long = (
+        predict(config, _with_mean(measured, factor * mean, longest), machines).total_s for factor in measured.lengths
+    )
+    return short * math.exp(-2 * spread), long * math.exp(2 * spread)
+
+
 def _costs(config: Config, measured: Measured, machines: Machines) -> Costs:
     """The measured costs, with what passes between several processes."""
     link = LINK_BYTES_S["cpu" if measured.device.startswith("CPU") else "gpu"]
@@ -145,7 +161,7 @@ def _with_mean(measured: Measured, mean: float, longest: int) -> Measured:
     """The same distribution, stretched; no turn is longer than allowed."""
     factor = mean / fmean(map(sum, measured.episodes))
     turns = [tuple(max(1, min(longest, round(factor * n))) for n in one) for one in measured.episodes]
-    return replace(measured, episodes=tuple(turns))
+    return replace(measured, episodes=tuple(turns), lengths=(1.0, 1.0))
 
 
 def _num_saved(config: Config) -> int:
@@ -199,6 +215,9 @@ def _changes(config: Config, machines: Machines) -> Iterator[tuple[str, Config, 
 
 def _notes(config: Config, measured: Measured, machines: Machines) -> Iterator[str]:
     yield from measured.notes
+    load, cores = os.getloadavg()[0] - 1, os.cpu_count() or 1  # one of them is this process
+    if load > BUSY * cores:
+        yield f"the machine is busy (load {load + 1:.1f} on {cores} cores): times are those of now, longer than alone"
     share = measured.trained_share
     if share < 1:
         yield f"{share:.0%} of the rows move the gradient now; the update grows or shrinks with that share"

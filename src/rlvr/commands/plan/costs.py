@@ -11,19 +11,18 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, pstdev
 from typing import Any
 
-import numpy as np
 import torch
-from scipy.optimize import nnls
 
-from rlvr.commands.plan.simulate import Costs
+from rlvr.commands.plan.fits import Size, exponential, larger, line, noise, robust_line
+from rlvr.commands.plan.simulate import STAGES, Costs
 from rlvr.commands.plan.warm import tuned_seconds, warm_seconds
 from rlvr.config import Config
 from rlvr.core.batch import to_batch
@@ -56,6 +55,7 @@ from rlvr.types import Group, StopReason, TokenBatch
 NO_STEP = 1e-12  # a learning rate that changes no weight
 FIRST_TOKENS = 8  # completions of the first steps are cut here
 WARM_START_SHARE = 0.4  # of the time
+FOR_THE_BATCH, FOR_LENGTHS = 0.4, 0.8  # shares of the rest in which steps may grow
 MOST_REPEATS = 30
 MOST_COPIED = 1 << 30  # bytes of a model that is copied to see how sampling and training slow each other
 
@@ -64,6 +64,8 @@ MOST_COPIED = 1 << 30  # bytes of a model that is copied to see how sampling and
 class Measured:
     costs: Costs
     episodes: tuple[tuple[int, ...], ...]  # tokens of the turns
+    lengths: tuple[float, float]  # by which factors the mean length may be off
+    noise: float  # standard deviation of the logarithm of a step's seconds
     prompt_tokens: float
     reply_tokens: float
     trained_share: float  # of the rows
@@ -110,6 +112,7 @@ class Sample:
     """A small step: its seconds by stage, and what it did."""
 
     stages: dict[str, float]  # as of the loop; and "turns", of the generation what passes outside of the engine's steps
+    size: Size
     num_turns: int
     max_tokens: int  # of a completion
     groups: tuple[Group, ...]
@@ -121,6 +124,10 @@ class Sample:
     def num_episodes(self) -> int:
         return sum(len(group.episodes) for group in self.groups)
 
+    @property
+    def num_sampled(self) -> int:
+        return sum(len(t.completion.token_ids) for group in self.groups for one in group.episodes for t in one.turns)
+
 
 class Bench:
     """The parts of a run, and what they took."""
@@ -130,6 +137,8 @@ class Bench:
         self.model: Any = run.trainer.policy.model
         self.engine = TimedEngine(self.model, slots)
         self.number, self.episode_bytes = 0, 0.0
+        self.took: dict[Size, float] = {}  # seconds
+        self.last: tuple[Sample, TokenBatch]
 
     def source(self, engine: LocalEngine, group_size: int, max_tokens: int) -> RolloutSource:
         """The run's, of other sizes and on another engine."""
@@ -170,6 +179,7 @@ class Bench:
                 "turns": clock.stages["generation"] - self.engine.seconds + inside,
                 "other": clock.stages["advantages"] + clock.stages["records"],
             },
+            size=(num_groups, group_size, max_tokens),
             num_turns=sum(len(episode.turns) for group in groups for episode in group.episodes),
             max_tokens=max_tokens,
             groups=groups,
@@ -179,34 +189,42 @@ class Bench:
         )
         return sample, batch
 
-    def measure(self, until: float) -> float:
+    def measure(self, seconds: float) -> float:
         """Steps of growing size, as far as there is time; returns the speed of two stages beside each other.
 
-        First longer completions, then more for a prompt, then more prompts; then the largest sizes again. The first
-        step fills buffers and does not count.
+        First the run's own batch, of short completions: what a completion costs beside others is not what it costs
+        alone. Then longer ones in that batch, and where there is no time for them, in one of two. The largest are made
+        again. The first step fills buffers and does not count.
         """
-        wanted = self.setup.config.rollout
+        wanted, begin = self.setup.config.rollout, time.perf_counter()
         limits = (wanted.prompts_per_step, wanted.group_size, wanted.max_completion_tokens)
-        sizes = [[1, min(2, limits[1]), min(FIRST_TOKENS, limits[2])]]
-        while sizes[-1] != [*limits]:
-            place = max(place for place in range(3) if sizes[-1][place] < limits[place])
-            sizes.append([min(2 * n, limits[i]) if i == place else n for i, n in enumerate(sizes[-1])])
-        sample, batch = self.step(*sizes[0])
+        few: Size = (1, min(2, limits[1]), min(FIRST_TOKENS, limits[2]))
+        self.step(*few)
         self.engine.steps.clear()
-        took, largest = 0.0, 0
-        for largest, size in enumerate(sizes):
-            if time.perf_counter() + 4 * took > until and largest:  # the next one may take twice as long
-                largest -= 1
+        sizes: list[Size] = [few]
+        took = self._grow(sizes, [few], 0.0, math.inf)
+        took = self._grow(sizes, larger(few, (1, 0), limits), took, begin + FOR_THE_BATCH * seconds)
+        self._grow(sizes, larger(sizes[-1], (2,), limits), took, begin + FOR_LENGTHS * seconds)
+        if sizes[-1][2] < limits[2]:
+            self._grow([], larger((*few[:2], sizes[-1][2]), (2,), limits), 0.0, begin + seconds)
+        for size in MOST_REPEATS * sizes[: -min(4, len(sizes)) : -1]:
+            if time.perf_counter() + 1.5 * self.took[size] > begin + seconds:
                 break
+            self._grow([], [size], 0.0, math.inf)
+        return self._beside(*self.last)
+
+    def _grow(self, sizes: list[Size], wanted: Iterable[Size], took: float, until: float) -> float:
+        """Make steps of these sizes, the next of which may take twice as long as the one before, or a little more;
+        returns the seconds of the last."""
+        for size in wanted:
             begin = time.perf_counter()
-            sample, batch = self.step(*size)
-            self.samples.append(sample)
-            took = time.perf_counter() - begin
-        for size in MOST_REPEATS * sizes[largest : max(0, largest - 3) : -1]:
-            if time.perf_counter() + 1.5 * took > until:
+            if begin + 3 * took > until:
                 break
-            self.samples.append(self.step(*size)[0])
-        return self._beside(sample, batch)
+            self.last = self.step(*size)
+            self.samples.append(self.last[0])
+            self.took[size] = took = time.perf_counter() - begin
+            sizes.append(size)
+        return took
 
     def _beside(self, alone: Sample, batch: TokenBatch) -> float:
         """The speed of sampling and training while both go on, from the last step's work done at once: with u < g
@@ -253,54 +271,44 @@ class Bench:
         )
 
     def workload(self, notes: list[str]) -> dict[str, Any]:
-        """Lengths and the share of trained rows, from the largest sample."""
+        """Lengths and the share of trained rows, from the sample with most tokens."""
         rollout = self.setup.config.rollout
-        last = max(self.samples, key=lambda one: (one.max_tokens, one.num_episodes))
+        last = max(self.samples, key=lambda one: one.num_sampled)
+        turns, lengths = self._lengths(last, notes)
         episodes = [episode for group in last.groups for episode in group.episodes]
-        turns = [tuple(len(turn.completion.token_ids) for turn in one.turns) for one in episodes]
         steps = [(a, b) for one in episodes for a, b in pairwise(one.turns)]
         replies = [len(b.prompt_ids) - len(a.prompt_ids) - len(a.completion.token_ids) for a, b in steps]
-        if last.max_tokens < rollout.max_completion_tokens:
-            num_ended = sum(one.stop_reason is not StopReason.LENGTH for one in episodes)
-            turns = exponential(num_ended / sum(map(sum, turns)), rollout.max_completion_tokens)
-            notes.append(
-                f"lengths are extrapolated from {len(episodes)} completions cut at {last.max_tokens} tokens, "
-                f"{num_ended} of which had ended: give --mean-tokens if you know better"
-            )
         trained, of = last.num_trained, last.num_rows
         if self.setup.config.algorithm.compares_groups:  # a group more that trains, and one that does not
             trained, of = trained + rollout.group_size, of + 2 * rollout.group_size
         return {
             "episodes": tuple(turns),
+            "lengths": lengths,
+            "noise": noise([(one.size, sum(one.stages[name] for name in STAGES)) for one in self.samples]),
             "prompt_tokens": fmean(len(one.turns[0].prompt_ids) for one in episodes),
             "reply_tokens": fmean(replies) if replies else 0.0,
             "trained_share": trained / of,
         }
 
-
-def exponential(rate: float, longest: int) -> list[tuple[int, ...]]:
-    """Completions of 1 to `longest` tokens that end with this probability after each token, at 64 quantiles."""
-    quantiles = [(k + 0.5) / 64 for k in range(64)]
-    return [(longest if rate == 0 else max(1, min(longest, round(-math.log(q) / rate))),) for q in quantiles]
-
-
-def line(inputs: Any, seconds: Any) -> list[float]:
-    """Factors >= 0 of the inputs, by least squares: seconds = factors . inputs."""
-    matrix = np.array(inputs, dtype=float)
-    scale = np.maximum(matrix.max(0), 1e-300)
-    return [float(x) for x in nnls(matrix / scale, np.array(seconds))[0] / scale]
-
-
-def robust_line(inputs: Sequence[Sequence[float]], seconds: Sequence[float]) -> list[float]:
-    """As `line`, but by the least sum of relative errors: one point that something else on the machine delayed counts
-    little."""
-    matrix, wanted = np.array(inputs, dtype=float), np.maximum(np.array(seconds), 1e-7)
-    weights, found = 1 / wanted, list[float]()
-    for _ in range(20):
-        found = line(matrix * weights[:, None], wanted * weights)
-        errors = np.abs(matrix @ found - wanted) / wanted
-        weights = 1 / (wanted * np.sqrt(np.maximum(errors, 1e-3)))
-    return found
+    def _lengths(self, sample: Sample, notes: list[str]) -> tuple[list[tuple[int, ...]], tuple[float, float]]:
+        """Tokens of the turns of episodes, and factors by which their mean may be off (two standard errors)."""
+        longest = self.setup.config.rollout.max_completion_tokens
+        episodes = [episode for group in sample.groups for episode in group.episodes]
+        turns = [tuple(len(turn.completion.token_ids) for turn in one.turns) for one in episodes]
+        tokens = [sum(one) for one in turns]
+        num_ended = sum(one.stop_reason is not StopReason.LENGTH for one in episodes)
+        if sample.max_tokens == longest or num_ended == len(episodes):
+            error = 2 * pstdev(tokens) / (len(tokens) ** 0.5 * fmean(tokens))
+            return turns, (max(0.1, 1 - error), 1 + error)
+        notes.append(
+            f"lengths are extrapolated from {len(episodes)} completions cut at {sample.max_tokens} tokens, "
+            f"{num_ended} of which had ended: give --mean-tokens if you know better"
+        )
+        error = 2 * (num_ended + 1) ** 0.5
+        ends = (num_ended, num_ended + error, max(0.0, num_ended - error))
+        likely, short, long = (exponential(count / sum(tokens), longest) for count in ends)
+        mean = fmean(n for (n,) in likely)
+        return likely, (fmean(n for (n,) in short) / mean, fmean(n for (n,) in long) / mean)
 
 
 def measure(config: Config, *, gpus: int = 1, seconds: float = 10.0, functions: Functions | None = None) -> Measured:
@@ -328,7 +336,7 @@ def measure(config: Config, *, gpus: int = 1, seconds: float = 10.0, functions: 
         run = assemble(setup, policy, trackers)
         stack.enter_context(run.rollouts)
         bench = Bench(setup, run, memory.max_batch_size)
-        beside = bench.measure(time.perf_counter() + seconds)
+        beside = bench.measure(seconds)
         trained = sum(parameter.nbytes for parameter in run.trainer.policy.parameters())
         on_cpu = policy.model.device.type == "cpu"
         return Measured(

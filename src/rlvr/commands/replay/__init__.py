@@ -78,7 +78,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def lines(found: Replay) -> Iterator[str]:
-    """The comparison, then what was asked for beside it."""
+    """What has changed since the run, the comparison, then what was asked for beside it."""
+    yield from (f"changed since the run: {line}" for line in found.changed)
     start = f"checkpoint {found.start}" if found.start else "the first weights"
     yield f"step {found.step} of {found.run}, from {start}: {'equal' if found.equal else 'different'}"
     records = f"{found.num_recorded} episodes by token, " if found.num_recorded else ""

@@ -5,13 +5,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlvr.cli.starts import changes_data, edits, other_data, other_libraries, start_of
 from rlvr.commands.replay.influence import Influence, influences
 from rlvr.commands.replay.repeat import Recorded, Repeated, check_replays, find_step, repeated
 from rlvr.commands.replay.what_if import WhatIf, read_changes, what_if
+from rlvr.config import Config
 from rlvr.errors import ConfigError, UserError
 from rlvr.progress import progress
 from rlvr.run.policies import Stopped
 from rlvr.run.sources import own_config
+from rlvr.run.tasks import Tasks
 from rlvr.tasks.base import Functions
 from rlvr.tracking.differences import (
     NOT_COMPARED,
@@ -38,6 +41,7 @@ class Replay:
     num_recorded: int  # of them in the rollout file
     num_metrics: int  # compared
     notes: Sequence[str]
+    changed: Sequence[str] = ()  # sentences: what is not as it was when the step was made
     what_if: WhatIf | None = None
     influence: Sequence[Influence] | None = None  # of the episodes, in order
 
@@ -61,11 +65,33 @@ def replay(
         raise UserError(f"{source} is no run folder: name one.")
     check_replays(config, found)
     read = read_changes(changes, source, config) if changes else None
-    with progress("replaying") as show, repeated(config, found, functions or {}, show, stopped) as made:
-        compared = compare(found, made)
-        shown = None if read is None else what_if(made, found, read, changes)
-        shares = influences(made, show) if influence else None
-    return Replay(**vars(compared) | {"what_if": shown, "influence": shares})
+    changed, opened = changed_before(found, config), list[str]()
+
+    def on_open(tasks: Tasks) -> None:
+        opened.extend(changed_data(found, config, tasks, changed))
+
+    try:
+        with progress("replaying") as show, repeated(config, found, functions or {}, show, stopped, on_open) as made:
+            compared = compare(found, made)
+            shown = None if read is None else what_if(made, found, read, changes)
+            shares = influences(made, show) if influence else None
+    except UserError as error:
+        if not (since := [*changed, *opened]):
+            raise
+        raise UserError(f"{error} Perhaps because {'; '.join(since)}.") from error
+    return Replay(**vars(compared) | {"what_if": shown, "influence": shares, "changed": [*changed, *opened]})
+
+
+def changed_before(found: Recorded, config: Config) -> list[str]:
+    """Settings and libraries that are not as they were when the step was made; empty if the run did not record them."""
+    start = start_of(found.folder.root, found.step)
+    return [] if start is None else [*edits(start, config, found.step), *other_libraries(start)]
+
+
+def changed_data(found: Recorded, config: Config, tasks: Tasks, changed: Sequence[str]) -> list[str]:
+    """Tasks whose data are not as they were, unless settings explain it."""
+    start = start_of(found.folder.root, found.step)
+    return [] if start is None or changes_data(changed) else other_data(start, config, tasks)
 
 
 def compare(found: Recorded, made: Repeated) -> Replay:

@@ -27,7 +27,7 @@ from rlvr.types import Predictions, TokenBatch
 
 Weights = Mapping[str, Tensor]
 
-PROBED = 0.3  # of the length of the update: how far the weights move to see what logprobs do
+PROBED = 0.03  # of the length of the update: how far the weights move to see what logprobs do
 VISIBLE = 2e-3, 1e-2  # least change of a logprob to trust in float32, and the one to aim at
 
 
@@ -57,7 +57,7 @@ def influences(made: Repeated, on_progress: Progress) -> list[Influence]:
     """Of all episodes of a replayed step, in their order."""
     trainer, objective = made.run.trainer, made.run.objective
     with _in_float32(trainer):
-        made.before.restore(trainer)
+        made.before.restore(trainer, made.step)
         groups = made.sampled.groups
         batch = objective.advantages(trainer.score(to_batch(groups), groups))
         steps = list(optimizer_steps(trainer, batch, made.step))

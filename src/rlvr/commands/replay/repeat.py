@@ -18,6 +18,7 @@ from rlvr.config import Config
 from rlvr.core.errors import NonFiniteError
 from rlvr.core.loop import TrainingRun
 from rlvr.core.loop import train as run_loop
+from rlvr.core.policy import Frozen
 from rlvr.core.rollout import SampledGroups
 from rlvr.core.trainer import Trainer
 from rlvr.errors import UserError
@@ -26,7 +27,7 @@ from rlvr.run.policies import Setup, Stopped, pretrained_policy, scratch_policy,
 from rlvr.run.ranks import quiet
 from rlvr.run.run_folder import RunFolder
 from rlvr.run.sources import with_absolute_model
-from rlvr.run.tasks import open_tasks
+from rlvr.run.tasks import Tasks, open_tasks
 from rlvr.run.tuning import tuned_policy
 from rlvr.tasks.base import Functions
 from rlvr.tracking.console import Console
@@ -57,17 +58,28 @@ class State:
 
     weights: Mapping[str, Tensor]
     moments: Mapping[int, Any]  # of the optimizer, by its number of the parameter
+    copies: Mapping[int, Mapping[str, Tensor]]  # of the policy, which follow it, by their `refresh_every`
 
     @classmethod
     def of(cls, trainer: Trainer) -> Self:
         weights = {name: weight.detach().clone() for name, weight in trainer.policy.named_parameters()}
-        return cls(weights=weights, moments=copy.deepcopy(trainer.optimizer.state_dict()["state"]))
+        copies = {every: copy.deepcopy(dict(one.weights())) for every, one in _moving(trainer).items()}
+        return cls(weights=weights, moments=copy.deepcopy(trainer.optimizer.state_dict()["state"]), copies=copies)
 
-    def restore(self, trainer: Trainer) -> None:
+    def restore(self, trainer: Trainer, step: int) -> None:
+        """As before step `step`, counted from 1, is scored."""
         for name, weight in trainer.policy.named_parameters():
             weight.detach().copy_(self.weights[name])
         groups = trainer.optimizer.state_dict()["param_groups"]
         trainer.optimizer.load_state_dict({"state": copy.deepcopy(dict(self.moments)), "param_groups": groups})
+        for every, one in _moving(trainer).items():
+            for name, weight in one.weights().items():
+                weight.detach().copy_(self.copies[every][name])
+        trainer.refresh(step - 1)
+
+
+def _moving(trainer: Trainer) -> dict[int, Frozen]:
+    return {one.refresh_every: frozen for one, frozen in trainer.frozen.items() if one.refresh_every is not None}
 
 
 @dataclass(kw_only=True)
@@ -152,9 +164,15 @@ def check_replays(config: Config, found: Recorded) -> None:
 
 @contextmanager
 def repeated(
-    config: Config, found: Recorded, functions: Functions, on_progress: Progress, stopped: Stopped = lambda: False
+    config: Config,
+    found: Recorded,
+    functions: Functions,
+    on_progress: Progress,
+    stopped: Stopped = lambda: False,
+    on_open: Callable[[Tasks], None] = lambda tasks: None,
 ) -> Iterator[Repeated]:
-    """The step, made once more from the nearest weights before it. UserError if stopped before."""
+    """The step, made once more from the nearest weights before it; `on_open` sees its tasks as the run began with them.
+    UserError if stopped before."""
     config = quiet(with_absolute_model(config))
     with ExitStack() as stack:
         root = stack.enter_context(tempfile.TemporaryDirectory(prefix="rlvr-replay-"))
@@ -162,6 +180,7 @@ def repeated(
         console = stack.enter_context(Console("none", 1, 1))
         setup = Setup(config=config, tasks=tasks, folder=_linked(Path(root), found), console=console)
         run = assembled(setup, found)
+        on_open(tasks)
         made = Repeated(step=found.step, setup=setup, run=run, on_progress=on_progress, made=run.start_step)
         made.save_if_due(run.start_step, {}, now=False)
         evaluates = any(name.startswith("eval/") for name in found.metrics)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
+from rlvr.algorithms.columns import teachers_of
 from rlvr.commands.replay.influence import left_out
 from rlvr.commands.replay.repeat import Recorded, Repeated, assembled
 from rlvr.config import Config
@@ -55,12 +56,11 @@ def read_changes(lines: Sequence[str], source: str, config: Config) -> Changes:
         if found := re.fullmatch(r"drop=\[?(\d+(?:,\s*\d+)*)\]?", line):
             drop += map(int, found[1].split(","))
         elif found := re.fullmatch(r"reward\.(\d+)=([-+.\deE]+)", line):
-            try:
-                rewards[int(found[1])] = float(found[2])
-            except ValueError:
-                raise ConfigError(f"--what-if {line}: {found[2]} is no number.") from None
+            rewards[int(found[1])] = _number(line, found[2])
         elif found := re.fullmatch(r"mask\.(\d+)='?(?:(all)|(\d+)(?:\.\.(\d+))?)'?", line):
-            masks[int(found[1])] = None if found[2] else (int(found[3]), int(found[4] or found[3]))
+            masks[int(found[1])] = bounds = None if found[2] else (int(found[3]), int(found[4] or found[3]))
+            if bounds is not None and bounds[0] > bounds[1]:
+                raise ConfigError(f"--what-if {line}: the first token comes before the last: say mask.N=FIRST..LAST.")
         elif re.match(r"(algorithm|trainer)\.\w+=", line):
             settings.append(line)
         else:
@@ -71,7 +71,24 @@ def read_changes(lines: Sequence[str], source: str, config: Config) -> Changes:
     assert changed is not None, "the run was found before"
     if not changed_settings(config, changed):
         raise ConfigError(f"--what-if {' '.join(settings)}: the update of the run was made so.")
+    if _copied(config) != _copied(changed):
+        raise ConfigError(f"--what-if {' '.join(settings)}: earlier steps would have copied another policy.")
     return Changes(drop=drop, rewards=rewards, masks=masks, settings=settings, config=changed)
+
+
+def _copied(config: Config) -> set[int | None]:
+    """After how many updates each teacher becomes the policy of then."""
+    return {one.refresh_every for one in teachers_of(config.algorithm.columns().values())} - {None}
+
+
+def _number(line: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise ConfigError(f"--what-if {line}: {text} is no number.") from None
+    if not math.isfinite(value):
+        raise ConfigError(f"--what-if {line}: {text} is no finite number.")
+    return value
 
 
 def changed_batch(batch: TokenBatch, changes: Changes) -> TokenBatch:
@@ -120,7 +137,9 @@ def what_if(made: Repeated, found: Recorded, changes: Changes, lines: Sequence[s
 
 def _parts(batch: TokenBatch, changes: Changes) -> dict[str, Tensor]:
     """Sampled tokens [B, T] of the episodes that are told apart."""
-    above = batch.rewards > batch.rewards[batch.valid].mean()
+    rewards = {number: reward for number, reward in zip(batch.episodes.tolist(), batch.rewards.tolist(), strict=True)}
+    valid = batch.episodes[batch.valid].unique().tolist()  # an episode of two rows counts once
+    above = batch.rewards > sum(rewards[number] for number in valid) / max(len(valid), 1)
     named = sum((batch.episodes == number for number in changes.episodes), batch.episodes < 0)
     rows = {"rewarded": above & batch.valid, "unrewarded": ~above & batch.valid, "changed": named}
     masks = {name: batch.loss_mask & of_part[:, None] for name, of_part in rows.items()}
@@ -130,7 +149,7 @@ def _parts(batch: TokenBatch, changes: Changes) -> dict[str, Tensor]:
 def _update(run: TrainingRun, made: Repeated, batch: TokenBatch, parts: Mapping[str, Tensor]) -> dict[str, float]:
     """Metrics of the update with a batch that is not scored yet."""
     trainer, samples = run.trainer, to_batch(made.sampled.groups)
-    made.before.restore(trainer)
+    made.before.restore(trainer, made.step)
     before = trainer.predict(trainer.policy, samples).logprobs
     metrics, _ = trainer.update(run.objective.advantages(trainer.score(batch, made.sampled.groups)), made.step - 1)
     change = trainer.predict(trainer.policy, samples).logprobs - before

@@ -1,20 +1,22 @@
 """Opens a model for `rlvr serve`, with its run's prompt markers and tool format."""
 
 import os
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 
 import torch
 
 from rlvr.chat.rendering import Chat
+from rlvr.config import Config
 from rlvr.core.engine import LocalEngine
-from rlvr.errors import ConfigError
+from rlvr.errors import ConfigError, UserError
 from rlvr.models.policy import HubPolicy
 from rlvr.run.inference import open_model
 from rlvr.run.policies import ONE_THREAD_BELOW
 from rlvr.run.sources import own_config, servable
-from rlvr.run.tasks import context_tokens, own_tool_format
+from rlvr.run.tasks import context_tokens, open_tasks, own_tool_format
+from rlvr.serve.constraints import Constraints
 from rlvr.serve.sampling import Served
 from rlvr.types import Message
 
@@ -36,7 +38,8 @@ def open_served(
     model is missing or damaged, or is an endpoint already."""
     servable(model)
     config = own_config(model, config_dir=config_dir)
-    with open_model(model, config.model.pretrained if config else None) as loaded:
+    with ExitStack() as stack:
+        loaded = stack.enter_context(open_model(model, config.model.pretrained if config else None))
         policy = loaded.model
         assert isinstance(policy, HubPolicy)
         few = 1 if policy.num_weights < ONE_THREAD_BELOW else os.cpu_count() or 1
@@ -52,15 +55,38 @@ def open_served(
         if context > most:
             raise ConfigError(f"--max-context-tokens {context}: the model supports at most {most}; choose fewer.")
         engine = LocalEngine(policy.model, max_batch_size=settings.max_batch_size, max_context_tokens=context)
+        vocabulary_size = policy.model.config.get_text_config().vocab_size
         served = Served(
             names=settings.names or (model,),
             engine=engine,
+            policy=policy,
             chat=chat,
-            vocabulary_size=policy.model.config.get_text_config().vocab_size,
+            constraints=Constraints(policy.tokenizer, chat.stop_ids, vocabulary_size),
+            vocabulary_size=vocabulary_size,
             max_context_tokens=context,
             capacity=settings.max_batch_size + settings.max_queue,
+            form=stack.enter_context(_form(config)) if config else None,
         )
         note = chat.note((Message(role="system", content="x"), Message(role="user", content="x")))
         ends = "" if chat.stop_ids else "the model names no token that ends a completion: only max_tokens and stop do"
         with closing(engine):
             yield served, [line for line in (note, ends) if line]
+
+
+@contextmanager
+def _form(config: Config) -> Iterator[Callable[[str], tuple[Message, ...]] | None]:
+    """How a question becomes the prompt of a task made of words: `3 4 +` becomes `<boe> 3 4 + =`.
+
+    A model that follows instructions gets messages as they are.
+    """
+    if not config.task.made_of_words:
+        yield None
+        return
+    with open_tasks(config, None, {}, reads="nothing") as tasks:
+
+        def formed(text: str) -> tuple[Message, ...]:
+            with suppress(UserError):  # it is a prompt already, or none of the task
+                return tasks.own.example(text).messages
+            return (Message(role="user", content=text),)
+
+        yield formed

@@ -2,16 +2,21 @@
 
 import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from rlvr.cli.signals import sentence
+from rlvr.cli.starts import write_start
 from rlvr.commands.train.summary import summary
 from rlvr.config import Config
 from rlvr.core.loop import train as run_loop
 from rlvr.core.world import World
+from rlvr.errors import UserError
 from rlvr.models.policy import HubPolicy
+from rlvr.printable import printable
+from rlvr.report.listing import ERROR
 from rlvr.run.assemble import assemble
 from rlvr.run.policies import (
     Setup,
@@ -53,7 +58,7 @@ def train(config: Config, stopped: Stopped = lambda: False, functions: Functions
     correct; everything is checked before anything is written and before runs/latest moves.
     """
     config = with_absolute_model(config)
-    with ExitStack() as stack:
+    with _noting_failure() as failing, ExitStack() as stack:
         with errors_once():
             world = stack.enter_context(open_world(config.trainer.strategy, wanted=config.trainer.world_size))
         stack.enter_context(fail_together(world))
@@ -72,6 +77,9 @@ def train(config: Config, stopped: Stopped = lambda: False, functions: Functions
         check_demonstrations(config, tasks)
         policy = pretrained_policy(config, tasks)
         folder = stack.enter_context(_open_folder(config, world))
+        if world.is_first:
+            (folder.root / ERROR).unlink(missing_ok=True)  # of an earlier start
+            failing.append(folder.root)
         data = dumped(config.model_copy(update={"run_dir": None, "resume": False}))
         reporting = config.tracker if world.is_first else config.tracker.model_copy(update={"report_to": ()})
         trackers = Trackers(reporting, folder.root, console.note, experiment=config.name, config=data)
@@ -103,6 +111,10 @@ def _train(setup: Setup, policy: HubPolicy, trackers: Trackers, stopped: Stopped
     console.note(policy.trainable)
     set_threads(config, policy, world)
     run = assemble(setup, policy, trackers)
+    if config.model.head_dtype == "float32" == run.trainer.precision and not config.engine.samples_in_half:
+        console.note("model.head_dtype=float32 changes nothing here: float32 computes all the rest, too")
+    if world.is_first:
+        write_start(folder.root, run.start_step, config, setup.tasks)
     trackers.begin(run.start_step + 1 if run.start_step else 0)
     if run.start_step < run.max_steps and world.is_first:
         shutil.rmtree(folder.final, ignore_errors=True)  # of an earlier end of this run
@@ -115,6 +127,8 @@ def _train(setup: Setup, policy: HubPolicy, trackers: Trackers, stopped: Stopped
         save_atomically(partial(policy.save_final, writes=world.is_first), folder.final, writes=world.is_first)
     if world.is_first:
         _write_report(folder, console)
+        if finished:
+            _warn_if_flat(folder, console)
     trackers.end("finished" if finished else "killed")  # after the last write into the folder
     return num_steps
 
@@ -126,6 +140,21 @@ def _open_folder(config: Config, world: World) -> Iterator[RunFolder]:
         yield own or RunFolder(root=root)
 
 
+@contextmanager
+def _noting_failure() -> Iterator[list[Path]]:
+    """Keep the sentence with which a run fails for `rlvr runs`, in the folder that the block adds to the list."""
+    folders: list[Path] = []
+    try:
+        yield folders
+    except Exception as error:
+        known = isinstance(error, UserError | OSError | MemoryError)
+        said = sentence(error) if known else printable(f"{type(error).__name__}: {error}")
+        with suppress(OSError):  # the disk may be what failed
+            for folder in folders:
+                (folder / ERROR).write_text(f"{said}\n", encoding="utf-8", errors="backslashreplace")
+        raise
+
+
 def _write_report(folder: RunFolder, console: Console) -> None:
     """Write `report.html` into the run folder. A failure is one line on the console: the run itself succeeded."""
     try:
@@ -134,6 +163,17 @@ def _write_report(folder: RunFolder, console: Console) -> None:
         console.note(f"report: {write_run_report([folder.root]).path}")
     except Exception as error:
         console.note(f"warning: no report was written ({error}); try again with: rlvr report {folder.root}")
+
+
+def _warn_if_flat(folder: RunFolder, console: Console) -> None:
+    """The likeliest cause of a flat curve, in a sentence or two. What cannot be judged ends no run."""
+    try:
+        from rlvr.report.diagnosis import warning
+
+        if said := warning(folder.root):
+            console.note(said)
+    except Exception as error:
+        console.note(f"warning: no diagnosis ({error}); try again with: rlvr diagnose {folder.root}")
 
 
 def _console(config: Config, world: World) -> Console:

@@ -15,8 +15,9 @@ from rlvr.cli.signals import sentence
 from rlvr.config import Config
 from rlvr.config.checks import check_place
 from rlvr.config.compose import load_config, to_yaml
-from rlvr.config.overrides import inclusive_range, parse_overrides
+from rlvr.config.overrides import parse_overrides
 from rlvr.errors import ConfigError, UserError
+from rlvr.lines import inclusive_range
 from rlvr.progress import progress
 from rlvr.report.history import read_history
 from rlvr.report.sweep import sweep_table
@@ -80,13 +81,29 @@ def run_sweep(args: argparse.Namespace) -> int:
 
 
 def _placed(config: Config, folder: Path) -> Config:
-    """The configuration in its folder. Unstarted runs of a resumed sweep start fresh; trackers group the runs, unless
-    the user has set a group."""
+    """The configuration in its folder. Unstarted runs of a resumed sweep start fresh, and finished ones of a repeated
+    sweep are taken as they are; trackers group the runs, unless the user has set a group."""
     tracker = config.tracker
     if tracker.report_to and tracker.group is None:
         tracker = tracker.model_copy(update={"group": folder.absolute().parent.name})
-    resume = config.resume and (folder / "config.yaml").is_file()
+    resume = (folder / "config.yaml").is_file() and (config.resume or _is_finished(folder, config))
     return config.model_copy(update={"run_dir": str(folder), "resume": resume, "tracker": tracker})
+
+
+def _is_finished(folder: Path, config: Config) -> bool:
+    """Whether a folder holds this very run, made to its end."""
+    from rlvr.run.run_folder import RunFolder, changed_settings, read_config
+    from rlvr.run.sources import with_absolute_model
+    from rlvr.training.checkpoint import list_checkpoints
+
+    found = RunFolder(root=folder)
+    try:
+        old, new = read_config(found), with_absolute_model(config)
+    except UserError:
+        return False
+    made = max(list_checkpoints(found.checkpoints), default=None)
+    ended = found.final.is_dir() and made == old.trainer.max_steps == new.trainer.max_steps
+    return ended and not changed_settings(old, new)
 
 
 def _run_all(jobs: Sequence[Job], configs: Sequence[Config]) -> int:
@@ -103,7 +120,7 @@ def _run_all(jobs: Sequence[Job], configs: Sequence[Config]) -> int:
             accuracy = "-"
             try:
                 result = train(config, stop.stopped)
-                status = "done" if result.finished else "stopped"
+                status = ("done before" if config.resume else "done") if result.finished else "stopped"
                 if (found := result.metrics.get(f"eval/{config.task.label}/accuracy")) is not None:
                     accuracy = f"{found:.3f}"
             except (UserError, OSError) as error:
@@ -117,7 +134,7 @@ def _run_all(jobs: Sequence[Job], configs: Sequence[Config]) -> int:
     rows = sweep_table([read_history(folder) for folder in folders])[1:] if folders else []
     if means := [f"{said}: {num} runs, {score}" for said, num, score, _ in rows if "(" in score]:
         print("\n".join(["", *means, f"all of them on one page: rlvr report {quote(str(folders[0].parent))}"]))
-    return stop.exit_code or int(any(status != "done" for *_, status in outcomes))
+    return stop.exit_code or int(any(not status.startswith("done") for *_, status in outcomes))
 
 
 def _table(outcomes: Sequence[tuple[str, ...]], *, num_jobs: int) -> str:

@@ -9,7 +9,9 @@ def summary(config: Config) -> list[str]:
     steps = f"{config.trainer.max_steps} steps of {rollout.prompts_per_step} prompts x {rollout.group_size} completions"
     also = [f"{name} ({bundle.task.origin})" for name, bundle in evaluation.also.items()]
     beside = f", also {', '.join(also)}" if also else ""
-    parts = " + ".join(f"{part.weight:g} x {name}" for name, part in config.reward.parts.items())
+    parts = " + ".join(f"{part.weight:g} x {name}" for name, part in config.reward.parts.items() if part.weight)
+    measured = ", ".join(name for name, part in config.reward.parts.items() if not part.weight)
+    parts += f"; measured only: {measured}" if measured else ""
     return [
         f"task: {config.task.label} ({config.task.origin})",
         f"model: {config.model.summary}",

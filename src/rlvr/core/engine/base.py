@@ -4,10 +4,16 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from torch import Tensor
+
 from rlvr.types import Completion, SamplingParams, StopReason
 
 OnToken = Callable[[int, float], None]
 """Called in order with each token's id and behavior logprob, before the completion is returned."""
+
+
+Allowed = Callable[[Sequence[int]], Tensor]
+"""The tokens that may follow a completion's tokens: `[V]` bool, at least one True. Logprobs are over these."""
 
 
 @dataclass(frozen=True, kw_only=True)

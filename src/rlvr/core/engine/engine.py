@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rlvr.core.devices import current, first_line, free, is_out_of_memory
-from rlvr.core.engine.base import Alternatives, OnToken, empty_completion, within_context
+from rlvr.core.engine.base import Allowed, Alternatives, OnToken, empty_completion, within_context
 from rlvr.core.engine.request import Request
 from rlvr.core.engine.rows import Rows
 from rlvr.core.engine.scheduler import Scheduler
@@ -86,8 +86,10 @@ class LocalEngine:
         session: Hashable | None = None,
         on_token: OnToken | None = None,
         alternatives: Alternatives | None = None,
+        allowed: Allowed | None = None,
     ) -> Completion:
-        """Sample one completion; see `Engine.generate`. `alternatives` collects the likeliest tokens.
+        """Sample one completion; see `Engine.generate`. `alternatives` collects the likeliest tokens; `allowed` says
+        which tokens may come next.
 
         A completion that does not fit the context is cut, with `StopReason.LENGTH`. Raises ValueError for an empty
         prompt or one longer than the context, and any error of a step of its batch.
@@ -103,6 +105,7 @@ class LocalEngine:
             session=session,
             on_token=on_token,
             alternatives=alternatives,
+            allowed=allowed,
         )
         self._scheduler.submit(request)
         if self._driver is None or self._driver.done() or self._driver.get_loop() is not loop:

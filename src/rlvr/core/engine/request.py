@@ -4,7 +4,7 @@ from asyncio import CancelledError, Future
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
-from rlvr.core.engine.base import Alternatives, OnToken
+from rlvr.core.engine.base import Allowed, Alternatives, OnToken
 from rlvr.types import Completion, SamplingParams, StopReason
 
 
@@ -19,6 +19,7 @@ class Request:
     session: Hashable | None = None
     on_token: OnToken | None = None
     alternatives: Alternatives | None = None
+    allowed: Allowed | None = None
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[tuple[float, float]] = field(default_factory=list)  # behavior and sampling logprob of each token
     policy_version: int = -1  # of the weights its first token was sampled with

@@ -98,7 +98,7 @@ class Rows:
         part = slice(len(self.requests) - len(requests), None)
         sampling = self._sampling.rows(part)
         self._positions[part] += 1
-        logits = logits.to(self._draws_on)
+        logits = _restricted(requests, logits.to(self._draws_on))
         draw = sample(logits, self._positions[part].to(self._draws_on), sampling, truncates=self._truncates)
         self._last_ids[part] = draw.ids
         # the only synchronization with a GPU that has float64; float64 holds an id exactly
@@ -107,6 +107,17 @@ class Rows:
             raise NonFiniteLogitsError
         _note_alternatives(requests, logits, sampling)
         return list(zip(map(int, ids), behavior, sampled, strict=True))
+
+
+def _restricted(requests: Sequence[Request], logits: Tensor) -> Tensor:
+    """The logits [R, V], -inf for tokens that a request does not allow."""
+    restricted = [(row, r.allowed(r.token_ids)) for row, r in enumerate(requests) if r.allowed and not r.aborted]
+    if not restricted:
+        return logits
+    mask = torch.ones_like(logits, dtype=torch.bool)
+    for row, allowed in restricted:
+        mask[row] = allowed.to(mask.device)
+    return logits.masked_fill(~mask, -torch.inf)
 
 
 def _note_alternatives(requests: Sequence[Request], logits: Tensor, sampling: RowSampling) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rlvr.commands.plan.costs import exponential, line
+from rlvr.commands.plan.fits import UNKNOWN_NOISE, exponential, larger, line, noise
 
 
 def test_a_line_is_found() -> None:
@@ -33,3 +33,17 @@ def test_lengths_from_completions_that_were_cut() -> None:
     assert sum(lengths) / len(lengths) == pytest.approx(20 * (1 - 2.718 ** (-100 / 20)), rel=0.05)
     assert (min(lengths), max(lengths)) == (1, 97)
     assert set(exponential(0.0, 100)) == {(100,)}
+
+
+def test_sizes_grow_one_after_the_other() -> None:
+    assert [*larger((1, 2, 8), (1, 0), (3, 5, 64))] == [(1, 4, 8), (1, 5, 8), (2, 5, 8), (3, 5, 8)]
+    assert [*larger((3, 5, 8), (2,), (3, 5, 64))] == [(3, 5, 16), (3, 5, 32), (3, 5, 64)]
+    assert [*larger((3, 5, 64), (1, 0, 2), (3, 5, 64))] == []
+
+
+def test_the_noise_is_that_of_steps_of_one_size() -> None:
+    small, large = (1, 2, 8), (4, 8, 64)
+    assert noise([(small, 1.0), (large, 9.0)]) == UNKNOWN_NOISE
+    assert noise([(small, 1.0), (small, 1.0), (large, 9.0)]) == 0.0
+    apart = [(small, 2.718281828), (small, 1.0), (large, 27.18281828), (large, 10.0), ((1, 1, 1), 5.0)]
+    assert noise(apart) == pytest.approx(0.5**0.5)

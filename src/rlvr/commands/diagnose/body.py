@@ -1,0 +1,25 @@
+"""Runs `rlvr diagnose`."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from rlvr.errors import UserError
+from rlvr.report.diagnosis import Diagnosis, diagnosed
+from rlvr.report.history import is_run
+from rlvr.run.sources import near
+
+
+def diagnose(source: str, try_steps: int | None = None) -> Diagnosis:
+    """The diagnosis, with a trial of the remedy over `try_steps` steps. UserError for a folder that is no run, has too
+    few steps, or has nothing to try."""
+    root = Path(source)
+    if not root.is_dir():
+        raise UserError(f"there is no folder {source}{near(root)}: name a run folder.")
+    if not is_run(root) or not (root / "metrics.jsonl").is_file():
+        raise UserError(f"{source} is no run folder to diagnose: it has no metrics.jsonl.")
+    found = diagnosed(root)
+    if try_steps is None:
+        return found
+    from rlvr.commands.diagnose.trial import tried  # torch
+
+    return replace(found, trial=tried(source, found, try_steps))

@@ -1,0 +1,36 @@
+"""The chain of causes; causes.toml has their words and levels.
+
+A judge combines what it needs by a product: all of it must hold.
+"""
+
+from rlvr.report.diagnosis import rewards, sampling, updates
+from rlvr.report.diagnosis.judge import Judge
+
+CHAIN: dict[str, Judge] = {
+    judge.__name__: judge
+    for judge in (
+        sampling.verifier_fails,
+        sampling.same_prompt,
+        sampling.tools_fail,
+        sampling.other_sampler,
+        sampling.alike,
+        sampling.collapsed,
+        sampling.never_ends,
+        sampling.truncated,
+        rewards.never_paid,
+        rewards.always_paid,
+        rewards.paid_for_length,
+        rewards.noisy_reward,
+        rewards.other_reward,
+        updates.masked,
+        updates.no_gradient,
+        updates.stale_sampler,
+        updates.step_too_large,
+        updates.collapses,
+        updates.step_too_small,
+        updates.held_back,
+        sampling.foreign_prompt,
+        rewards.too_hard,
+        rewards.too_easy,
+    )
+}

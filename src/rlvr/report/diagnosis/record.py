@@ -1,0 +1,277 @@
+"""What a run recorded, as numbers that causes are judged by: metrics, evaluations, sampled episodes, weights."""
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations, groupby
+from pathlib import Path
+from statistics import fmean
+
+from rlvr import registry
+from rlvr.errors import ConfigError, UserError
+from rlvr.report.diagnosis.weights import Weights, read_weights
+from rlvr.report.history import History, read_history
+from rlvr.tracking.rollouts import EpisodeRecord, read_rollouts
+
+Metrics = dict[str, float]
+Group = tuple[EpisodeRecord, ...]
+
+MAX_GROUPS = 32  # of a file
+MAX_FILES = 6  # rollout files that are read: the first, the last, and some between
+EARLY_EPISODES = 64  # at least as many show what the run was like before it learned anything
+LATE_STEPS = 5
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    step: int
+    value: float
+    low: float
+    high: float
+
+    @property
+    def error(self) -> float:
+        """The standard error behind its 95 % interval."""
+        return max(self.high - self.low, 1e-3) / (2 * 1.96)
+
+
+class Record:
+    """`Record(Path("runs/latest"))`: `early("rollout/truncated_share")`, `groups`, `evaluations`, ..."""
+
+    def __init__(self, history: History, rollouts: dict[int, list[EpisodeRecord]], weights: Weights | None) -> None:
+        self.history, self.rollouts, self.weights = history, rollouts, weights
+        self.updates = [row for row in history.rows if "reward/mean" in row]
+
+    # ---------------------------------------------------------------------------------------------------- settings
+
+    def setting(self, key: str, usual: float = 0.0) -> float:
+        value = self.history.setting(key)
+        return float(value) if isinstance(value, int | float) else usual
+
+    @property
+    def compares_groups(self) -> bool:
+        """Whether equal rewards in a group teach nothing."""
+        with suppress(ConfigError):
+            name = self.history.setting("algorithm.name")
+            return bool(registry.find("algorithm", str(name)).compares_groups)
+        return self.setting("rollout.group_size", 1.0) > 1
+
+    @property
+    def headline(self) -> str:
+        """`accuracy`, or a part of the reward that the run is judged by: `sampled_part_format`."""
+        return str(self.history.setting("evaluation.headline") or "accuracy")
+
+    # ---------------------------------------------------------------------------------------------------- metrics
+
+    @cached_property
+    def early_rows(self) -> list[Metrics]:
+        """The first updates: what is wrong there was not brought about by training."""
+        episodes, rows = 0.0, list[Metrics]()
+        for row in self.updates:
+            if episodes < EARLY_EPISODES:
+                rows.append(row)
+            episodes += row.get("rollout/episodes", 0.0)
+        return rows
+
+    def early(self, name: str) -> float | None:
+        return mean_of(self.early_rows, name)
+
+    def late(self, name: str) -> float | None:
+        return mean_of(self.updates[-LATE_STEPS:], name)
+
+    def always(self, name: str) -> float | None:
+        return mean_of(self.updates, name)
+
+    def span(self, name: str) -> str:
+        """`rollout/truncated_share: 0.98 in step 1, 0.91 in step 10`."""
+        rows = [row for row in self.updates if math.isfinite(row.get(name, math.nan))]
+        if not rows:
+            return f"{name}: not recorded"
+        first, last = rows[0], rows[-1]
+        text = f"{name}: {first[name]:.3g} in step {first['step']:g}"
+        return text if len(rows) == 1 else f"{text}, {last[name]:.3g} in step {last['step']:g}"
+
+    def dead_share(self, rows: Sequence[Metrics]) -> float:
+        """Groups whose completions earned the same, of those sampled; replaced ones count too."""
+        if not self.compares_groups:
+            return fmean([float(row.get("reward/std", 1.0) == 0) for row in rows]) if rows else 0.0
+        size, dead, total = max(self.setting("rollout.group_size", 1.0), 1.0), 0.0, 0.0
+        for row in rows:
+            kept = row.get("rollout/episodes", 0.0) / size
+            gone = row.get("rollout/refilled_groups", 0.0) + row.get("rollout/dropped_groups", 0.0)
+            dead += kept * row.get("rollout/zero_advantage_share", 0.0) + gone
+            total += kept + gone
+        return dead / total if total else 0.0
+
+    @cached_property
+    def evaluations(self) -> list[Evaluation]:
+        """Of the first task, by its headline metric."""
+        found = []
+        for row in self.history.rows:
+            names = [name for name in row if name.startswith("eval/") and name.endswith(f"/{self.headline}")]
+            for name in names[:1]:
+                value = row[name]
+                low, high = row.get(f"{name}_low", value), row.get(f"{name}_high", value)
+                if all(map(math.isfinite, (value, low, high))):
+                    found.append(Evaluation(int(row["step"]), value, low, high))
+        return found
+
+    # ---------------------------------------------------------------------------------------------------- episodes
+
+    @cached_property
+    def groups(self) -> list[tuple[int, Group]]:
+        """Groups of recorded episodes with a reward, each with its step."""
+        return [
+            (step, group)
+            for step, episodes in self.rollouts.items()
+            for _, members in groupby(episodes, key=lambda one: one.group)
+            if (group := tuple(one for one in members if one.reward is not None))
+        ]
+
+    @cached_property
+    def first_groups(self) -> list[Group]:
+        return [group for step, group in self.groups if step == self.groups[0][0]]
+
+    def right(self, episode: EpisodeRecord) -> bool:
+        """Whether the metric, not the reward, calls an episode right; without its word, whether the gold answer stands
+        in the last turn."""
+        part = self.headline.removeprefix("sampled_")
+        if part.startswith("part_"):
+            return (episode.reward_parts.get(part.removeprefix("part_")) or 0.0) >= 1.0
+        answers = [step for step in episode.trace if step.kind == "answer"]
+        if answers and answers[-1].ok is not None:
+            return answers[-1].ok
+        if self.traces_answers:
+            return bool(answers) and words(episode.answer) == words(answers[-1].text)
+        return contains(episode.turns[-1].completion, episode.answer)
+
+    @cached_property
+    def traces_answers(self) -> bool:
+        """Whether the task says what it read as the answer; an episode without one then has none."""
+        return any(step.kind == "answer" for one in self.episodes for step in one.trace)
+
+    def right_share(self, groups: Sequence[Group]) -> float | None:
+        flags = [self.right(one) for group in groups for one in group]
+        return fmean(flags) if flags else None
+
+    def pairs(self) -> Iterator[tuple[EpisodeRecord, EpisodeRecord]]:
+        """Two completions of one question in one step."""
+        for _, group in self.groups:
+            yield from combinations(group, 2)
+
+    @cached_property
+    def end_ids(self) -> set[int]:
+        """Tokens that end completions: the last ones of those that ended by themselves, and by their names others."""
+        turns = [turn for one in self.episodes for turn in one.turns]
+        last = {turn.completion_ids[-1] for turn in turns if turn.stop_reason == "stop" and turn.completion_ids}
+        return last | end_tokens(self.history)
+
+    @cached_property
+    def agreement(self) -> "Agreement":
+        return Agreement.of(self)
+
+    @cached_property
+    def episodes(self) -> list[EpisodeRecord]:
+        return [one for episodes in self.rollouts.values() for one in episodes]
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How the reward goes with what the metric calls right, over pairs of completions of one question."""
+
+    mixed: int  # groups with right and wrong ones
+    unlike: int  # pairs of a right and a wrong one
+    paid_right: int  # of them: the right one earned more
+    paid_equal: int  # of them: both earned the same
+    alike: int  # pairs that are both right or both wrong
+    paid_apart: int  # of them: they earned different rewards
+    same: int  # pairs of the very same completion
+    same_apart: int  # of them: they earned different rewards
+
+    @classmethod
+    def of(cls, record: Record) -> "Agreement":
+        rights = {id(one): record.right(one) for _, group in record.groups for one in group}
+        counts = Counter[str](mixed=sum(len({rights[id(one)] for one in group}) > 1 for _, group in record.groups))
+        for one, other in record.pairs():
+            earned = (one.reward or 0.0) - (other.reward or 0.0)
+            differs, ranks = earned != 0, rights[id(one)] - rights[id(other)]
+            if ranks:
+                counts["unlike"] += 1
+                counts["paid_right"] += earned * ranks > 0
+                counts["paid_equal"] += not differs
+            else:
+                counts["alike"] += 1
+                counts["paid_apart"] += differs
+            if sampled(one) == sampled(other):
+                counts["same"] += 1
+                counts["same_apart"] += differs
+        return cls(**{name: counts[name] for name in cls.__dataclass_fields__})
+
+    @property
+    def auc(self) -> float | None:
+        """Chance that the right one of two completions earns more, ties halved; None without such a pair."""
+        return (self.paid_right + self.paid_equal / 2) / self.unlike if self.unlike else None
+
+
+def sampled(episode: EpisodeRecord) -> tuple[int, ...]:
+    """All sampled tokens, turn by turn."""
+    return tuple(token for turn in episode.turns for token in turn.completion_ids)
+
+
+def length(episode: EpisodeRecord) -> int:
+    return sum(len(turn.completion_ids) for turn in episode.turns)
+
+
+def words(text: str) -> list[str]:
+    return text.casefold().split()
+
+
+def contains(text: str, answer: str) -> bool:
+    """Whether the words of the answer stand in the text, in a row."""
+    inside, wanted = words(text), words(answer)
+    return any(inside[start : start + len(wanted)] == wanted for start in range(len(inside) - len(wanted) + 1))
+
+
+ENDS = re.compile(r"<\|?(/s|eos|eoe|eot|eot_id|im_end|end|endoftext|end_of_text|end_of_turn)\|?>", re.IGNORECASE)
+
+
+def end_tokens(history: History) -> set[int]:
+    """Tokens of the run's tokenizer that are called an end, such as `<eos>` and `<|im_end|>`."""
+    named = history.setting("model.name_or_path")
+    folders = [history.folder / "final", history.folder / "warm_start", *([Path(named)] if named else [])]
+    path = next((path for one in folders if (path := one / "tokenizer.json").is_file()), None)
+    try:
+        known = json.loads(path.read_text(encoding="utf-8"))["added_tokens"] if path else []
+        return {int(one["id"]) for one in known if ENDS.fullmatch(one["content"])}
+    except (OSError, ValueError, KeyError, TypeError):
+        return set()
+
+
+def mean_of(rows: Sequence[Metrics], name: str) -> float | None:
+    values = [row[name] for row in rows if math.isfinite(row.get(name, math.nan))]
+    return fmean(values) if values else None
+
+
+def read_record(
+    folder: Path, *, with_weights: bool = True, on_note: Callable[[str], None] = lambda text: None
+) -> Record:
+    """Read a run folder as far as possible: damaged files are notes."""
+    history = read_history(folder)
+    for text in history.notes:
+        on_note(text)
+    files = sorted((folder / "rollouts").glob("step_*.jsonl.gz"))
+    if len(files) > MAX_FILES:
+        files = [files[round(place * (len(files) - 1) / (MAX_FILES - 1))] for place in range(MAX_FILES)]
+    rollouts: dict[int, list[EpisodeRecord]] = {}
+    for path in files:
+        try:
+            episodes = read_rollouts(path)
+            rollouts[int(path.name[5:].partition(".")[0])] = [one for one in episodes if one.group < MAX_GROUPS]
+        except (UserError, OSError, ValueError) as error:
+            on_note(str(error))
+    return Record(history, rollouts, read_weights(folder, history) if with_weights else None)

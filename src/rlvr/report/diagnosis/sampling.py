@@ -1,0 +1,152 @@
+"""From the question to the answers that are sampled: prompts, tools, ends, choice.
+
+They are judged by the first steps, so that the damage of training is not blamed on prompt, limit or temperature.
+"""
+
+from rlvr.report.diagnosis.evidence import (
+    NOTHING,
+    QUOTED,
+    about_dead_groups,
+    about_engine,
+    about_sameness,
+    alike_share,
+    back_to_usual,
+    not_solved,
+    quotes,
+    same_share,
+    starved,
+)
+from rlvr.report.diagnosis.judge import Found, weight
+from rlvr.report.diagnosis.record import Record
+
+WHOLE = {"temperature": 1.0, "top_p": 1.0, "top_k": 0.0, "min_p": 0.0}  # sampling from the whole distribution
+MIN_RIGHT = 2  # completions
+LIVELY = 0.3  # nats per token at which a small model explores
+
+
+def verifier_fails(record: Record) -> Found:
+    """In many episodes, or just in those that are right."""
+    share = record.always("rollout/error_share")
+    right = [one for one in record.episodes if record.right(one)]
+    failed = [one for one in right if one.score_status == "error"]
+    of_right = len(failed) / len(right) if len(right) >= MIN_RIGHT else None
+    strengths = weight("verifier_fails", "error_share", share), weight("verifier_fails", "right_failed", of_right)
+    evidence = [record.span("rollout/error_share")]
+    if failed:
+        evidence.append(f"it failed on {len(failed)} of {len(right)} completions that the metric calls right")
+        evidence += [
+            f"it said: {text}" for text in sorted({str(one.diagnostics.get("error", "nothing")) for one in failed})[:2]
+        ]
+    return Found(strength=max(strengths), evidence=evidence)
+
+
+def same_prompt(record: Record) -> Found:
+    """Examples with different answers and one prompt; what tools find may tell them apart."""
+    if any("tool_calls" in one.diagnostics for one in record.episodes):
+        return NOTHING
+    answers: dict[tuple[int, ...], set[str]] = {}
+    for episode in record.episodes:
+        answers.setdefault(tuple(episode.turns[0].prompt_ids), set()).add(episode.answer)
+    examples = {(tuple(one.turns[0].prompt_ids), one.answer) for one in record.episodes}
+    if len({answer for _, answer in examples}) < 2:
+        return NOTHING
+    same = [prompt for prompt, found in answers.items() if len(found) > 1]
+    share = sum(prompt in same for prompt, _ in examples) / len(examples)
+    shown = next((one.turns[0].prompt for one in record.episodes if tuple(one.turns[0].prompt_ids) in same), "")
+    evidence = [f"{share:.0%} of the recorded examples share their prompt with another answer: {shown[:QUOTED]!r}"]
+    return Found(strength=weight("same_prompt", "same_share", share), evidence=evidence)
+
+
+def tools_fail(record: Record) -> Found:
+    names = [f"rollout/{kind}_share" for kind in ("malformed_call", "unknown_tool", "invalid_argument", "tool_timeout")]
+    shares = {name: record.early(name) or 0.0 for name in names}
+    worst = max(shares, key=lambda name: shares[name])
+    return Found(strength=weight("tools_fail", "failed_share", shares[worst]), evidence=[record.span(worst)])
+
+
+def never_ends(record: Record) -> Found:
+    """Cut-off completions with a token inside that ends others, or that all of them go on after."""
+    cut = [turn for one in record.episodes for turn in one.turns[-1:] if turn.stop_reason == "length"]
+    if len(cut) < 8:
+        return NOTHING
+    inside = [turn for turn in cut if record.end_ids.intersection(turn.completion_ids[:-1])]
+    share = len(inside) / len(cut)
+    strength = weight("never_ends", "ended_inside", share) * _truncation(record)
+    shown = f': "{inside[0].completion[:QUOTED]}"' if inside else ""
+    return Found(
+        strength=strength,
+        evidence=[
+            f"{len(inside)} of {len(cut)} completions that were cut off have an end token inside{shown}",
+            record.span("rollout/truncated_share"),
+        ],
+    )
+
+
+def truncated(record: Record) -> Found:
+    limit = int(record.setting("rollout.max_completion_tokens", 0))
+    cut = [one for one in record.episodes if one.stop_reason == "length"]
+    room = int(record.setting("model.max_context_tokens", 0)) or 10**9
+    prompt = max((len(one.turns[0].prompt_ids) for one in record.episodes), default=0)
+    longer = min(4 * limit, room - prompt)
+    return Found(
+        strength=_truncation(record),
+        evidence=[
+            f"{record.span('rollout/truncated_share')}; the limit is {limit} tokens",
+            *quotes(record, cut),
+        ],
+        overrides=[f"rollout.max_completion_tokens={longer}"] if longer > limit > 0 else [],
+    )
+
+
+def _truncation(record: Record) -> float:
+    return weight("truncated", "truncated_share", record.early("rollout/truncated_share"))
+
+
+def other_sampler(record: Record) -> Found:
+    return Found(
+        strength=weight("other_sampler", "mismatch_kl", record.early("policy/mismatch_kl")),
+        evidence=[record.span("policy/mismatch_kl"), record.span("policy/ratio"), *about_engine(record)],
+        overrides=back_to_usual(record),
+    )
+
+
+def alike(record: Record) -> Found:
+    """By sampling: its settings, or its seeds where the policy is not as sure as its samples are alike."""
+    if not record.groups:
+        return NOTHING
+    now = {key: record.setting(f"rollout.{key}", usual) for key, usual in WHOLE.items()}
+    narrow = max(*(weight("alike", key, now[key]) for key in ("temperature", "top_p", "min_p")), now["top_k"] == 1)
+    unsure = 1 - weight("collapsed", "entropy", record.early("rollout/entropy") or 0.0)
+    same = same_share(record.first_groups)
+    settings = ", ".join(f"{key}={value:g}" for key, value in now.items())
+    said = f"completions of a question share {same or 0:.0%} of their tokens from the start on; {settings}"
+    return Found(
+        strength=alike_share("alike", record.first_groups, record.dead_share(record.early_rows)) * max(narrow, unsure),
+        evidence=[said, about_dead_groups(record), record.span("rollout/entropy")],
+        overrides=[f"rollout.{key}={usual:g}" for key, usual in WHOLE.items() if now[key] != usual],
+    )
+
+
+def collapsed(record: Record) -> Found:
+    """By the policy itself, from the start."""
+    entropy = record.early("rollout/entropy")
+    if not record.groups or entropy is None:
+        return NOTHING
+    same = alike_share("collapsed", record.first_groups, record.dead_share(record.early_rows))
+    sure = weight("collapsed", "entropy", entropy) * not_solved(record, record.first_groups)
+    heat = record.setting("rollout.temperature", 1.0) * min(20.0, max(2.0, LIVELY / max(entropy, 1e-3)))
+    return Found(
+        strength=sure * same,
+        evidence=about_sameness(record, record.first_groups),
+        overrides=[f"rollout.temperature={heat:.2g}"],
+    )
+
+
+def foreign_prompt(record: Record) -> Found:
+    unread = record.early("rollout/invalid_share")
+    strength = weight("foreign_prompt", "unread_share", unread) * starved(record)
+    shown = [one for _, group in record.groups for one in group if one.score_status == "invalid"]
+    evidence = [record.span("rollout/invalid_share"), about_dead_groups(record), *quotes(record, shown)]
+    if shown:
+        evidence.append(f"its prompt: {shown[0].turns[0].prompt[-QUOTED:]!r}")
+    return Found(strength=strength, evidence=evidence)

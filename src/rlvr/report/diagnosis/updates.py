@@ -1,0 +1,188 @@
+"""From rewards to weights: what is trained on, with whose samples, and how far a step goes."""
+
+import math
+from statistics import fmean
+
+from rlvr.report.diagnosis.evidence import NOTHING, about_engine, about_sameness, alike_share, back_to_usual, not_solved
+from rlvr.report.diagnosis.judge import Found, weight
+from rlvr.report.diagnosis.record import LATE_STEPS, Record
+
+TYPICAL_STEP = 8e-3  # learning rate / size of a weight; of recipes from scratch that learn in tens of steps
+TYPICAL_WIDTH = 128  # of their matrices; wider ones stand smaller steps, in proportion (arXiv:2203.03466)
+FEW = 0.02  # share of groups that differ, below which nothing can be said about updates
+ENOUGH_MOVED = 0.03  # change of the weights in a run that learned / their size
+
+
+def masked(record: Record) -> Found:
+    teaches = 1 - (record.always("rollout/zero_advantage_share") or 0.0) if record.compares_groups else 1.0
+    trained = record.always("policy/trained_token_share")
+    if trained is None or teaches < FEW:
+        return NOTHING
+    trained *= _weighted(record)
+    masks = str(record.history.setting("algorithm.truncated")) == "mask"
+    return Found(
+        strength=weight("masked", "trained_share", trained / teaches),
+        evidence=[
+            f"{trained:.0%} of the sampled tokens have an advantage and are trained on, but {teaches:.0%} of the "
+            "groups have different rewards",
+            record.span("policy/trained_token_share"),
+            f"algorithm {record.history.setting('algorithm.name')}, truncated={'mask' if masks else 'keep'}",
+        ],
+        overrides=["algorithm.truncated=keep"] if masks else [],
+    )
+
+
+def _weighted(record: Record) -> float:
+    """Of the sampled tokens of episodes that teach something, those with an advantage."""
+    places = [
+        advantage != 0
+        for one in record.episodes
+        for row in one.rows
+        if row.advantages is not None and any(row.advantages)
+        for advantage, mask in zip(row.advantages, row.loss_mask, strict=True)
+        if mask
+    ]
+    return fmean(places) if places else 1.0
+
+
+def no_gradient(record: Record) -> Found:
+    teaches = 1 - record.dead_share(record.updates)
+    norm = record.always("policy/grad_norm")
+    return Found(
+        strength=weight("no_gradient", "grad_norm", norm) * float(teaches > FEW),
+        evidence=[record.span("policy/grad_norm"), f"{teaches:.0%} of the groups have different rewards"],
+    )
+
+
+def stale_sampler(record: Record) -> Found:
+    return Found(
+        strength=weight("stale_sampler", "mismatch_kl", record.late("policy/mismatch_kl")),
+        evidence=[record.span("policy/mismatch_kl"), *about_engine(record)],
+        overrides=back_to_usual(record) or ["algorithm.mismatch_correction=truncate"],
+    )
+
+
+def _size(record: Record) -> float:
+    """Root mean square of a weight; models are initialized near 0.02."""
+    return record.weights.size if record.weights else record.setting("model.init_std", 0.02)
+
+
+def _typical_rate(record: Record) -> float:
+    """A learning rate of which updates are neither too large nor too small."""
+    return TYPICAL_STEP * _size(record) / _wider(record)
+
+
+def _wider(record: Record) -> float:
+    width = record.weights.width if record.weights else record.setting("model.hidden_size", TYPICAL_WIDTH)
+    return max(1.0, width / TYPICAL_WIDTH)
+
+
+def _moved(record: Record) -> float:
+    """Change of the weights in the whole run / their size; at most the sum of the learning rates."""
+    if record.weights and record.weights.moved is not None:
+        return record.weights.moved / record.weights.size
+    rates = [row.get("policy/learning_rate", 0.0) for row in record.updates]
+    return sum(rates) / _size(record) / 4  # measured: steps point in different directions
+
+
+def _fall(record: Record) -> float:
+    """What held-out metric or reward lost, in standard errors: the worst against the first."""
+    found = [0.0]
+    if len(record.evaluations) > 1:
+        first, last = record.evaluations[0], record.evaluations[-1]
+        found.append((first.value - last.value) / math.hypot(first.error, last.error))
+    begin, end = record.early("reward/mean"), record.late("reward/mean")
+    spread = record.early("reward/std")
+    if begin is not None and end is not None and spread:
+        groups = sum(row.get("rollout/episodes", 0.0) for row in record.early_rows)
+        groups /= max(record.setting("rollout.group_size", 1.0), 1.0)
+        found.append((begin - end) / (spread / math.sqrt(max(groups, 1.0)) * 1.4))
+    return max(found)
+
+
+def step_too_large(record: Record) -> Found:
+    """Steps beyond what weights stand or the clip allows, or after which answers have lost their form."""
+    rate, fall, ruined = _rate(record), _fall(record), _ruined(record)
+    step = rate / _size(record) * _wider(record)
+    by_size = weight("step_too_large", "step", step)
+    by_move = weight("step_too_large", "moved", _moved(record))
+    by_kl = weight("step_too_large", "kl", record.always("policy/approx_kl"))
+    damage = weight("step_too_large", "fall", fall)
+    by_ruin = weight("step_too_large", "ruined", ruined) * damage
+    return Found(
+        strength=max(max(by_size, by_move, by_kl) * (0.6 + 0.4 * damage), by_ruin),  # what is at 0 has nothing to lose
+        evidence=[
+            f"peak learning rate {rate:.2g}, which is {step / TYPICAL_STEP:.2g} x what suits weights of this size",
+            f"the weights changed by {_moved(record):.0%} in {len(record.updates)} steps",
+            *([record.span("policy/approx_kl")] if by_kl else []),
+            *([f"metric or reward fell by {fall:.1f} standard errors"] if damage else []),
+            *([f"{ruined:.0%} more completions cannot be read, or do not end, than at first"] if by_ruin else []),
+            record.span("policy/entropy"),
+        ],
+        overrides=_smaller_steps(record),
+    )
+
+
+def _smaller_steps(record: Record) -> list[str]:
+    """Without the weight decay, if that moves weights by themselves."""
+    decay, rate = record.setting("trainer.weight_decay"), _rate(record)
+    if decay * rate * len(record.updates) > 0.1:
+        return ["trainer.weight_decay=0"]
+    return [f"trainer.learning_rate={_rounded(min(rate / 3, _typical_rate(record)))}"]
+
+
+def _ruined(record: Record) -> float:
+    """By how much the share of completions rose that are cut off, or cannot be read."""
+    names = "rollout/truncated_share", "rollout/invalid_share"
+    return max((record.late(name) or 0.0) - (record.early(name) or 0.0) for name in names)
+
+
+def collapses(record: Record) -> Found:
+    """By the policy itself, in the run."""
+    entropy, before = record.late("rollout/entropy"), record.early("rollout/entropy")
+    if not record.groups or entropy is None or before is None:
+        return NOTHING
+    last = [group for step, group in record.groups if step == record.groups[-1][0]]
+    same = alike_share("collapses", last, record.dead_share(record.updates[-LATE_STEPS:]))
+    fell = weight("collapses", "entropy", entropy) * (1 - weight("collapses", "entropy", before))
+    return Found(
+        strength=fell * same * not_solved(record, last),
+        evidence=about_sameness(record, last),
+        overrides=["algorithm.entropy_coef=0.01", f"trainer.learning_rate={_rounded(_rate(record) / 3)}"],
+    )
+
+
+def step_too_small(record: Record) -> Found:
+    moved, rate = _moved(record), _rate(record)
+    teaches = 1 - record.dead_share(record.updates)
+    wanted = rate * (ENOUGH_MOVED / max(moved, 1e-9)) ** 1.25  # measured: 1000 x the rate moves weights 250 x as far
+    wanted = min(wanted, _typical_rate(record))
+    return Found(
+        strength=weight("step_too_small", "moved", moved) * weight("common", "teaches", teaches),
+        evidence=[
+            f"the weights changed by {moved:.2g} of their size in {len(record.updates)} steps, at a learning rate of "
+            f"at most {rate:.2g}",
+            f"{teaches:.0%} of the groups teach something, {record.span('policy/grad_norm')}",
+        ],
+        overrides=[f"trainer.learning_rate={_rounded(max(wanted, rate * 3))}"],
+    )
+
+
+def held_back(record: Record) -> Found:
+    coef = record.setting("algorithm.kl_coef")
+    return Found(
+        strength=weight("held_back", "kl_coef", coef),
+        evidence=[f"algorithm.kl_coef={coef:g}", record.span("policy/reference_kl")],
+        overrides=["algorithm.kl_coef=0"],
+    )
+
+
+def _rate(record: Record) -> float:
+    """The learning rate's peak."""
+    rates = [row["policy/learning_rate"] for row in record.updates if "policy/learning_rate" in row]
+    return max(rates, default=record.setting("trainer.learning_rate"))
+
+
+def _rounded(value: float) -> str:
+    """One digit: `3e-05`."""
+    return f"{value:.0e}"

@@ -1,0 +1,96 @@
+"""Which columns of a data set hold the prompt and the answer, where its names are those of other libraries.
+
+    verl        prompt (messages), reward_model.ground_truth, data_source, extra_info
+    TRL         prompt (text or messages), with or without solution, answer, ground_truth
+    OpenRLHF    input, label
+    prime-rl    prompt, verification_info.ground_truth (JSON in a text); or question, answer
+    others      problem, answer; Problem, Answer; query, target; instruction, final_answer
+
+A column called `prompt`, and messages in any column, are whole prompts: they say themselves what is asked for.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rlvr.data.rows import Row
+from rlvr.rewards.numbers import parse_answer
+
+QUESTIONS = ("question", "prompt", "problem", "input", "query", "instruction")
+ANSWERS = (
+    "answer",
+    "reward_model.ground_truth",
+    "ground_truth",
+    "final_answer",
+    "expected_answer",
+    "verification_info.ground_truth",
+    "target",
+    "label",
+    "solution",
+)
+NUM_READ = 100
+"""Rows that show the layout."""
+
+_MATH = re.compile(r"[\\^_{}=]|\d\s*[/(,]\s*\d|[a-z]\d|\d[a-z]")  # signs of an expression, not of a sentence
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """Columns by name, dots for fields of fields; `answer` None: no row has one. `kind` is that of the answers: a
+    reward and a metric that grade them, `numeric`, `math` or `text`."""
+
+    question: str
+    answer: str | None
+    has_whole_prompts: bool
+    kind: str
+
+
+def layout_of(rows: Sequence[Row], question: str | None, answer: str | None) -> Layout | None:
+    """The layout of a data set that begins with these rows, given the columns that the user names.
+
+    None if no column is known to hold a question.
+    """
+    asked = question or _first(rows, QUESTIONS)
+    if asked is None:
+        return None
+    gold = answer or _first(rows, ANSWERS)
+    prompts = [row.get(asked) for row in rows if asked in row]
+    whole = (question is None and asked.lower() == "prompt") or any(isinstance(one, list) for one in prompts)
+    golds = [row.get(gold) for row in rows if gold in row] if gold else []
+    return Layout(question=asked, answer=gold, has_whole_prompts=whole, kind=_kind(golds))
+
+
+def _first(rows: Sequence[Row], known: Sequence[str]) -> str | None:
+    """The first of these columns that a row has, as the data writes it: `Problem` for `problem`."""
+    own = {name.lower(): name for row in rows for name in row.fields}
+    for name in known:
+        top, dot, rest = name.partition(".")
+        written = f"{own.get(top, top)}{dot}{rest}"
+        if any(written in row for row in rows):
+            return written
+    return None
+
+
+def _kind(golds: Sequence[Any]) -> str:
+    texts = [gold_of(str(one))[0] for one in golds if one not in (None, "") and not isinstance(one, list)]
+    if texts and all(parse_answer(text) is not None for text in texts):
+        return "numeric"
+    is_math = [bool(_MATH.search(text)) or parse_answer(text) is not None for text in texts]
+    return "math" if texts and sum(is_math) * 2 > len(texts) else "text"
+
+
+def gold_of(text: str) -> tuple[str, str]:
+    r"""The gold of a worked solution, and its working: what follows the last `####`, or is in the last `\boxed{}`."""
+    working, mark, gold = text.rpartition("####")
+    if mark:
+        return gold.strip(), working.strip()
+    start = text.rfind("\\boxed{")
+    if start < 0:
+        return text, ""
+    depth = 0
+    for place in range(start + len("\\boxed"), len(text)):
+        depth += (text[place] == "{") - (text[place] == "}")
+        if depth == 0:
+            return text[start + len("\\boxed{") : place].strip(), text.strip()
+    return text, ""

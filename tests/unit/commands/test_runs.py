@@ -1,0 +1,134 @@
+"""`rlvr runs`: what it lists, in which order, and of which runs."""
+
+import fcntl
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.cli.conftest import Rlvr
+
+CONFIG = """name: {name}
+seed: 0
+task:
+  name: {task}
+  operators: ['+']
+algorithm:
+  name: grpo
+evaluation:
+  headline: accuracy
+trainer:
+  max_steps: 10
+  learning_rate: {rate}
+"""
+
+
+def make(
+    folder: Path, steps: int, scores: dict[int, float], *, task: str = "rpn", rate: float = 0.001, age: int = 0
+) -> Path:
+    """A run folder with so many steps, and scores at some of them."""
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(CONFIG.format(name=folder.name, task=task, rate=rate))
+    rows: list[dict[str, Any]] = [{"step": step, "reward/mean": 0.5} for step in range(steps + 1)]
+    for step, score in scores.items():
+        name = f"eval/{task}/accuracy"
+        rows[step] |= {name: score, f"{name}_low": score - 0.1, f"{name}_high": score + 0.1}
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    (folder / "metrics.jsonl").write_text(text + '{"step": 99, "eval')  # the last line is not finished
+    for file in folder.iterdir():
+        os.utime(file, (1_000_000_000 - age, 1_000_000_000 - age))
+    return folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (make(tmp_path / "a", 10, {0: 0.1, 10: 0.9}, rate=0.01, age=5) / "final").mkdir()
+    make(tmp_path / "b", 4, {0: 0.2}, task="two_hop", age=9)
+    (make(tmp_path / "sweep" / "seed-1", 7, {0: 0.1, 5: 0.4}) / "error.txt").write_text("reward: it broke\n")
+    (tmp_path / "latest").symlink_to("a")
+    (tmp_path / "notes").mkdir()
+    return tmp_path
+
+
+def names(out: str) -> list[str]:
+    return [line.split()[0] for line in out.partition("\n\n")[0].splitlines()[1:]]
+
+
+def test_runs_have_a_state_a_step_and_a_score(folder: Path, rlvr: Rlvr) -> None:
+    ran = rlvr("runs", folder)
+    assert (ran.code, ran.err) == (0, "")
+    rows = {line.split()[0]: " ".join(line.split()[1:-2]) for line in ran.out.splitlines() if "grpo" in line}
+    assert rows == {
+        "a": "done rpn grpo 10/10 0.900 [0.800, 1.000]",
+        "b": "stopped two_hop grpo 4/10 0.200 [0.100, 0.300]",
+        "sweep/seed-1": "failed rpn grpo 7/10 0.400 [0.300, 0.500]",
+    }
+    assert ran.out.endswith("\n\nsweep/seed-1: reward: it broke\n")
+
+
+def test_a_run_that_is_written_to_is_running(folder: Path, rlvr: Rlvr) -> None:
+    with (folder / "b" / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        ran = rlvr("runs", folder, "--filter", "state=running")
+        assert names(ran.out) == ["b"]
+        fcntl.flock(lock, fcntl.LOCK_UN)
+    assert names(rlvr("runs", folder, "--filter", "state=stopped").out) == ["b"]
+
+
+def test_a_final_model_of_fewer_steps_is_not_the_end(folder: Path, rlvr: Rlvr) -> None:
+    (folder / "b" / "final").mkdir()
+    assert names(rlvr("runs", folder, "--filter", "state=done").out) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ([], ["b", "a", "sweep/seed-1"]),  # the newest last
+        (["--sort", "score"], ["b", "sweep/seed-1", "a"]),
+        (["--sort", "name"], ["a", "b", "sweep/seed-1"]),
+        (["--filter", "task=rpn"], ["a", "sweep/seed-1"]),
+        (["--filter", "task=rpn", "--filter", "state=done"], ["a"]),
+        (["--filter", "trainer.learning_rate=0.001", "--sort", "step"], ["b", "sweep/seed-1"]),
+    ],
+)
+def test_runs_are_sorted_and_filtered(folder: Path, words: list[str], found: list[str], rlvr: Rlvr) -> None:
+    assert names(rlvr("runs", folder, *words).out) == found
+
+
+def test_more_columns_and_json(folder: Path, rlvr: Rlvr) -> None:
+    assert "0.01" in rlvr("runs", folder, "--show", "trainer.learning_rate").out.splitlines()[2]
+    lines = rlvr("runs", folder, "--json", "--sort", "name").lines
+    assert [(line["name"], line["state"], line["score"]) for line in lines] == [
+        ("a", "done", 0.9),
+        ("b", "stopped", 0.2),
+        ("sweep/seed-1", "failed", 0.4),
+    ]
+    assert lines[0]["settings"]["trainer"]["learning_rate"] == 0.01
+    assert (lines[0]["error"], lines[2]["error"]) == (None, "reward: it broke")
+
+
+def test_damaged_runs_are_listed_with_what_is_known(folder: Path, rlvr: Rlvr) -> None:
+    (folder / "a" / "config.yaml").write_text("task: [\n")
+    (folder / "b" / "metrics.jsonl").write_text("no json\n")
+    rows = {line["name"]: line for line in rlvr("runs", folder, "--json").lines}
+    assert (rows["a"]["task"], rows["a"]["step"], rows["a"]["max_steps"], rows["a"]["score"]) == (None, 10, None, None)
+    assert (rows["b"]["task"], rows["b"]["step"], rows["b"]["score"]) == ("two_hop", 0, None)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["nowhere"], 1, "there is no folder nowhere"),
+        (["{}", "--filter", "done"], 2, "write KEY=VALUE"),
+        (["{}", "--filter", "color=red"], 2, "color: no run has it; there are name, state"),
+        (["{}", "--sort", "trainer.lr"], 2, "trainer.lr: no run has it"),
+        (["{}/notes"], 0, "no runs in"),
+        (["{}", "--filter", "task=gsm8k"], 0, "for which this holds"),
+    ],
+)
+def test_what_is_not_there_is_said(folder: Path, words: list[str], code: int, said: str, rlvr: Rlvr) -> None:
+    ran = rlvr("runs", *(word.format(folder) for word in words))
+    assert (ran.code, ran.out, ran.err.count("\n")) == (code, "", 1)
+    assert said in ran.err

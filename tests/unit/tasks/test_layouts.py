@@ -1,0 +1,222 @@
+"""Data as other libraries lay it out: each trains without a key about its columns."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from datasets import Dataset, DatasetDict
+
+from rlvr.config.compose import load_config
+from rlvr.data.rows import DataError, Row
+from rlvr.errors import ConfigError
+from rlvr.tasks.layouts import gold_of, layout_of
+from rlvr.tasks.settings import TaskBundle
+from rlvr.types import Message
+from tests.unit.tasks.data_tasks import graded, make, write_jsonl
+
+HF = ["model=hf", "model.name_or_path=M", "warm_start.enabled=false"]
+ASKED = 'What is {n} + 3? Let\'s think step by step and output the final answer after "####".'
+BOXED = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "{n} + 3? Use \\boxed{{}}."}]
+SKY = "The sky is {n}, "
+
+
+def filled(value: Any, n: int) -> Any:
+    if isinstance(value, dict):
+        return {key: filled(item, n) for key, item in value.items()}
+    if isinstance(value, list):
+        return [filled(item, n) for item in value]
+    return value.format(n=n, right=n + 3) if isinstance(value, str) else value
+
+
+VERL = {
+    "data_source": "openai/gsm8k",
+    "prompt": [{"role": "user", "content": ASKED}],
+    "ability": "math",
+    "reward_model": {"ground_truth": "{right}", "style": "rule"},
+    "extra_info": {"answer": "{n}+3\n#### {right}", "split": "train"},
+}
+LAYOUTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "verl": (VERL, {"question": "prompt", "answer": "reward_model.ground_truth", "prompt": "given"}),
+    "trl": (
+        {"prompt": BOXED, "solution": "So \\boxed{{{right}}}"},
+        {"question": "prompt", "answer": "solution", "prompt": "given"},
+    ),
+    "trl, texts": (
+        {"prompt": ASKED, "ground_truth": "{right}"},
+        {"question": "prompt", "answer": "ground_truth", "prompt": "given"},
+    ),
+    "openrlhf": ({"input": "{n} + 3 ?", "label": "{right}"}, {"question": "input", "answer": "label"}),
+    "prime-rl": (
+        {"prompt": ASKED, "verification_info": '{{"ground_truth": "{right}"}}'},
+        {"question": "prompt", "answer": "verification_info.ground_truth", "prompt": "given"},
+    ),
+    "aime": ({"Problem": "{n} + 3 ?", "Answer": 7}, {"question": "Problem", "answer": "Answer"}),
+    "math": (
+        {"problem": "{n} + x ?", "answer": "{n} + \\frac{{x}}{{2}}"},
+        {"question": "problem", "answer": "answer", "kind": "math"},
+    ),
+    "words": (
+        {"instruction": "Who is {n}?", "target": "king number {n}"},
+        {"question": "instruction", "answer": "target", "kind": "text"},
+    ),
+    "ours": ({"question": "{n} + 3 ?", "answer": "{right}"}, {"question": "question", "answer": "answer"}),
+}
+
+
+def opened_by(*words: str) -> Any:
+    config = load_config([*words, *HF], config_name="gsm8k")
+    return make(TaskBundle.model_construct(task=config.task, reward=config.reward, prompt=config.prompt))
+
+
+def file(folder: Path, row: dict[str, Any], num: int = 8) -> Path:
+    return write_jsonl(folder / "x.jsonl", [filled(row, n) for n in range(num)])
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_columns_are_recognized(tmp_path: Path, name: str) -> None:
+    row, wanted = LAYOUTS[name]
+    config = load_config(["task=jsonl", f"task.path={file(tmp_path, row)}", *HF], config_name="gsm8k")
+    kind = wanted.get("kind", "numeric")
+    task: Any = config.task
+    assert (task.question_field, task.answer_field, task.metric) == (wanted["question"], wanted["answer"], kind)
+    assert (config.prompt.name, [part.name for part in config.reward.parts.values()]) == (
+        wanted.get("prompt", "math_reasoning"),
+        [kind],
+    )
+
+
+def test_what_the_user_says_comes_first(tmp_path: Path) -> None:
+    said = ["task.metric=math", "prompt=boxed", "reward=text", "task.answer_field=extra_info.answer"]
+    config = load_config(["task=jsonl", f"task.path={file(tmp_path, VERL)}", *said, *HF], config_name="gsm8k")
+    task: Any = config.task
+    assert (task.question_field, task.answer_field, task.metric) == ("prompt", "extra_info.answer", "math")
+    assert (config.prompt.name, [part.name for part in config.reward.parts.values()]) == ("boxed", ["text"])
+
+
+def task_of(folder: Path, row: dict[str, Any], *more: str) -> Any:
+    return opened_by("task=jsonl", f"task.path={file(folder, row)}", *more)
+
+
+def test_verls_prompts_are_used_as_they_are_and_read_where_they_ask(tmp_path: Path) -> None:
+    made = task_of(tmp_path, VERL)
+    example = made.train_example(0)
+    n = int(example.answer) - 3
+    assert example.messages == (Message(role="user", content=ASKED.format(n=n)),)
+    assert example.metadata["data_source"] == "openai/gsm8k"
+    assert graded(made, example, f"so\n#### {n + 3}").correct
+    assert graded(made, example, f"\\boxed{{{n + 3}}}").answer is None
+    assert made.solved()[1] == f"#### {made.solved()[0].answer}"
+    assert "answers in 'reward_model.ground_truth' (task.metric=numeric)" in made.notes[-1]
+
+
+def test_a_system_message_and_earlier_turns_stay_in_their_places(tmp_path: Path) -> None:
+    before = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
+    row = {"prompt": [BOXED[0], *before, BOXED[1]], "solution": "{right}"}
+    roles = ["system", "user", "assistant", "user"]
+    example = task_of(tmp_path, row).train_example(0)
+    assert [message.role for message in example.messages] == roles
+    assert example.messages[0].content == "Be brief."
+    ours = task_of(tmp_path, row, "prompt=boxed", "prompt.user='Now: {question}'").train_example(0)
+    assert [message.role for message in ours.messages] == roles
+    assert ours.messages[0].content.startswith("Be brief.\n\nReason step by step")
+    assert [message.content.startswith("Now: ") for message in ours.messages] == [False, False, False, True]
+
+
+def test_the_tools_of_a_row_are_offered_with_its_prompt(tmp_path: Path) -> None:
+    tool = {"type": "function", "function": {"name": "look", "description": "Looks.", "parameters": {}}}
+    for tools in ([tool], json.dumps([tool])):
+        rows = [{"prompt": [{"role": "user", "content": f"{n}?"}], "answer": str(n), "tools": tools} for n in range(4)]
+        path = write_jsonl(tmp_path / "x.jsonl", rows)
+        made = opened_by("task=jsonl", f"task.path={path}")
+        example = made.train_example(0)
+        assert [one["function"]["name"] for one in example.tools] == ["look"]
+        assert made.env(example).tools == example.tools
+    bad = [rows[0] | {"tools": ["look"]}, rows[1]]
+    with pytest.raises(DataError, match=r"field 'tools.*' must be a valid dictionary"):
+        opened_by("task=jsonl", f"task.path={write_jsonl(path, bad)}")
+
+
+def test_a_prompt_must_ask_for_something(tmp_path: Path) -> None:
+    said = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
+    for prompt in (said, []):
+        with pytest.raises(DataError, match="field 'prompt' must be messages that the assistant is to answer"):
+            task_of(tmp_path, {"prompt": prompt, "answer": "{n}"})
+    with pytest.raises(DataError, match=r"field 'prompt\.0\.role' must be 'system', 'user', 'assistant' or 'tool'"):
+        task_of(tmp_path, {"prompt": [{"role": "robot", "content": "Hi"}], "answer": "{n}"})
+
+
+OWN = ["reward=custom", "reward.parts.custom.function=tests.unit.rewards.user_rewards:short"]
+
+
+def test_prompts_without_answers_train_with_a_reward_that_needs_none(tmp_path: Path) -> None:
+    path = file(tmp_path, {"prompt": SKY})
+    with pytest.raises(ConfigError, match=r"no column known to hold answers.*\(there are prompt\)"):
+        load_config(["task=jsonl", f"task.path={path}", *HF], config_name="gsm8k")
+    with pytest.raises(ConfigError, match=r"reward\.parts\.correct compares with one"):
+        load_config(["task=jsonl", f"task.path={path}", "reward=text", *HF], config_name="gsm8k")
+    with pytest.raises(ConfigError, match=r"task\.metric=text compares with one"):
+        load_config(["task=jsonl", f"task.path={path}", *OWN, "task.metric=text", *HF], config_name="gsm8k")
+    made = opened_by("task=jsonl", f"task.path={path}", *OWN)
+    assert made.solved() is None
+    assert "no answers: accuracy is the share of completions with a reward above 0" in made.notes[-1]
+
+
+def test_folders_of_save_to_disk(tmp_path: Path) -> None:
+    rows = [filled(VERL, n) for n in range(6)]
+    Dataset.from_list(rows).save_to_disk(str(tmp_path / "one"))
+    splits = {"train": Dataset.from_list(rows[:4]), "test": Dataset.from_list(rows[4:])}
+    DatasetDict(splits).save_to_disk(str(tmp_path / "two"))
+    for words in (
+        ["task=jsonl", f"task.path={tmp_path / 'one'}"],
+        ["task=hub", f"task.path={tmp_path / 'one'}"],
+        ["task=hub", f"task.path={tmp_path / 'two'}", "task.eval_split=test"],
+    ):
+        made = opened_by(*words)
+        num_train, num_held_out = made.sizes
+        assert num_train + num_held_out == 6, words
+        assert made.train_example(0).metadata["extra_info"]["split"] == "train"
+    assert (num_train, num_held_out) == (4, 2)
+    for words in (["task=jsonl"], ["task=hub", "task.train_split=trian"]):
+        with pytest.raises(ConfigError, match=r"two has the splits train, test: name one of them, with task=hub"):
+            opened_by(*words, f"task.path={tmp_path / 'two'}")
+    (tmp_path / "one" / "state.json").write_text("{}")
+    with pytest.raises(DataError, match="one: cannot be loaded"):
+        opened_by("task=jsonl", f"task.path={tmp_path / 'one'}")
+
+
+@pytest.mark.parametrize(
+    ("text", "gold", "working"),
+    [
+        ("24", "24", ""),
+        ("48/2 = 24\n#### 24", "24", "48/2 = 24"),
+        ("a #### b #### 7", "7", "a #### b"),
+        ("So \\boxed{1} or \\boxed{\\frac{1}{2}}.", "\\frac{1}{2}", "So \\boxed{1} or \\boxed{\\frac{1}{2}}."),
+        ("\\boxed{3", "\\boxed{3", ""),
+    ],
+)
+def test_the_gold_of_a_worked_solution(text: str, gold: str, working: str) -> None:
+    assert gold_of(text) == (gold, working)
+
+
+@pytest.mark.parametrize(
+    ("golds", "kind"),
+    [
+        (["1", "2.5", "1,000"], "numeric"),
+        (["yes", "no"], "numeric"),
+        (["x^2", "3", "(1, 2)"], "math"),
+        (["Paris", "the year 1984", "Berlin"], "text"),
+        ([["Paris", "paris"]], "text"),
+        ([None, "4"], "numeric"),
+    ],
+)
+def test_the_kind_of_the_golds(golds: list[Any], kind: str) -> None:
+    rows = [Row(f"row {n}", {"input": "?", "label": gold}) for n, gold in enumerate(golds)]
+    layout = layout_of(rows, None, None)
+    assert layout is not None
+    assert layout.kind == kind
+
+
+def test_unknown_columns_have_no_layout() -> None:
+    assert layout_of([Row("row 1", {"frage": "?", "antwort": "4"})], None, None) is None
+    assert layout_of([], None, None) is None
