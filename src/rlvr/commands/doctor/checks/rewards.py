@@ -33,9 +33,9 @@ OF_DOCUMENTS = (Retrieval, Citation, HopAnswers, Hops, Combined, Evidence)
 OF_FORM = (FormatExact, FormatApproximate, CompletionForm, RpnBoxed)
 
 
-def _played(patient: Patient, example: Example, turns: Sequence[Any]) -> Episode:
+def _played(patient: Patient, example: Example, turns: Sequence[Any], *, thinks: bool = False) -> Episode:
     """An episode with these completions, played and scored as in training."""
-    env, completions = patient.task.env(example), completions_of(patient, example, turns)
+    env, completions = patient.task.env(example), completions_of(patient, example, turns, thinks=thinks)
     model = ChatModel(engine=Scripted(completions), chat=patient.chat, max_context_tokens=10**9)
     params = patient.params(0, 1.0, 10**6)
     return asyncio.run(run_episode(example, env, model, lambda turn: params, sample_index=0, seed=0))
@@ -94,6 +94,27 @@ def gold_scores_full(patient: Patient) -> Check:
         f"{len(golds)} right answers earn full marks",
         "correct the reward, or the prompt's answer_in: training would punish right answers",
         examples=bad[:3],
+    )
+
+
+def thoughts_are_passed_over(patient: Patient) -> Check:
+    """A template may open the reasoning of each completion: the answer stands behind it."""
+    template = patient.chat._template
+    if template is None or not template.can.opened:
+        return skip("the template opens no reasoning")
+    golds, lost = patient.task.solutions(NUM_EXAMPLES), []
+    for example, turns in golds:
+        bare, behind = (_played(patient, example, turns, thinks=thinks).score for thinks in (False, True))
+        if behind.status == "error" or behind.value < bare.value:
+            lost.append({"example": example.id, "bare": bare.value, "behind_thoughts": behind.value})
+    return verdict(
+        bool(lost),
+        f"{len(lost)} of {len(golds)} right answers earn less behind the reasoning that the template opens "
+        f"({template.marks.open.strip()})",
+        f"{len(golds)} right answers earn the same behind the reasoning that the template opens",
+        "let the reward read the answer at its own place (prompt=boxed), not the whole completion, or use a template "
+        "whose generation prompt opens no reasoning",
+        examples=lost[:3],
     )
 
 
@@ -319,6 +340,7 @@ CHECKS = (
     reward_forgets,
     reward_repeats,
     gold_scores_full,
+    thoughts_are_passed_over,
     metric_agrees,
     reward_is_scaled,
     empty_scores_less,
