@@ -30,9 +30,9 @@ from rlvr.config.compose import load_config
 from rlvr.errors import UserError
 from rlvr.evaluation.intervals import wilson
 from rlvr.report.diagnosis import Diagnosis, diagnosed
+from rlvr.report.diagnosis.judge import ROSE
 
 TUNED = "rpn"
-ROSE = 0.5  # of `Diagnosis.learned`: the held-out metric rises
 UNSEEN = {"first": FURTHER, "second": SECOND, "third": THIRD}
 KNOWN = FAULTS | FURTHER | SECOND | THIRD
 
@@ -66,7 +66,7 @@ class Judged:
 
     @property
     def named(self) -> str:
-        return "refused" if self.found is None else self.found.top.name if self.found.top else "nothing"
+        return "refused" if self.found is None else self.found.named or "nothing"
 
     @property
     def hits(self) -> tuple[bool, bool]:
@@ -195,8 +195,7 @@ def share(hits: Iterable[bool]) -> str:
 def rates(results: Sequence[Judged]) -> str:
     results = [one for one in results if one.found is not None]  # the others were refused before the run
     flat = [one for one in results if one.found and one.found.learned < ROSE]
-    columns = (one.hits[0] for one in results), (one.hits[1] for one in results), (one.hits[0] for one in flat)
-    return " | ".join(map(share, columns))
+    return " | ".join(share(one.hits[place] for one in runs) for runs in (results, flat) for place in (0, 1))
 
 
 def counted(names: Iterable[str]) -> str:
@@ -250,6 +249,10 @@ def of(results: Sequence[Judged], faults: Iterable[str]) -> list[Judged]:
     return [one for one in results if one.case.fault in faults]
 
 
+def most(results: Sequence[Judged], recipe: str) -> int:
+    return max((one.case.seed for one in results if one.case.recipe == recipe), default=0)
+
+
 def page(results: Sequence[Judged], tried: Sequence[dict[str, object]]) -> str:
     known = [one for one in results if one.case.fault in FAULTS]
     healthy = [one for one in results if one.case.planted is None and one.found is not None]
@@ -266,6 +269,9 @@ def page(results: Sequence[Judged], tried: Sequence[dict[str, object]]) -> str:
     recovered = [bool(row["moved"]) for row in tried if row["recipe"] != TUNED]
     return PAGE.format(
         date=date.today().isoformat(),
+        seeds="; ".join(
+            f"{name} {most(known, name)}, {most(of(results, FURTHER | SECOND | THIRD), name)}" for name in recipes
+        ),
         machine=f"Python {platform.python_version()}, one core of an AMD EPYC that other work shared",
         rates="\n".join(lines),
         alarms=share(one.named != "nothing" for one in healthy),
@@ -291,12 +297,14 @@ PAGE = """# How often is `rlvr diagnose` right?
 
     RLVR_DATA=data OMP_NUM_THREADS=1 python benchmarks/diagnose.py --root runs/diagnose > docs/benchmarks/diagnose.md
 
-{date}, {machine}. Shares with 95 % Wilson intervals. A run is right if the named cause is the planted one (top-1), or
+{date}, {machine}.
+Shares with 95 % Wilson intervals. A run is right if the named cause is the planted one (top-1), or
 one of the first three (top-3); "nothing" is never right. Some faults do not keep the held-out metric from rising, and
-then there is nothing to explain: the last column leaves those runs out. Runs that `rlvr train` refuses are not counted.
+then there is nothing to explain: the last columns leave those runs out. Runs that `rlvr train` refuses are not counted.
+Seeds of the faults, and of the further ones, as far as there was time: {seeds}.
 
-| runs with a planted fault | top-1 | top-3 | top-1 of runs that stayed flat |
-|---|---|---|---|
+| runs with a planted fault | top-1 | top-3 | top-1, stayed flat | top-3, stayed flat |
+|---|---|---|---|---|
 {rates}
 
 | | |
@@ -308,13 +316,13 @@ then there is nothing to explain: the last column leaves those runs out. Runs th
 
 ## What was seen when
 
-Levels were set on rpn. Then two_hop and gsm8k_smoke were scored, and what was wrong there was mended, by rules and not
-by levels of these recipes: prompts that are the same where tools find the answer; unread answers, which a sound
-gsm8k_smoke has too at its start, were asked about too early; few pairs were believed too much. So their figures above
-are no longer those of unseen runs. Some faults that left a curve rising were planted harder. Further faults were
-invented after that, in three rounds; what a round had missed when it was first scored (seed 1 of each recipe; the first
-round of rpn and two_hop) was mended before the next one was invented, and nothing was changed after the third. As first
-scored:
+Levels were set on rpn. Then two_hop and gsm8k_smoke (seed 1) were scored, and what was wrong there was mended, by
+rules and by two levels (`starved`, `same_share`): prompts that are the same where tools find the answer; unread
+answers, which a sound gsm8k_smoke has too at its start, were asked about too early; few pairs were believed too much.
+So the figures above of these two are no longer those of unseen runs. Some faults that left a curve rising were
+planted harder. Further faults were invented after that, in three rounds; what a round had missed when it was first
+scored (seed 1 of each recipe; the first round of rpn and two_hop) was mended before the next one was invented, and
+nothing was changed after the third was: its row above is of faults that nothing was made for. As first scored:
 
 | runs | judged by | top-1 | top-3 |
 |---|---|---|---|

@@ -97,7 +97,9 @@ TREATMENTS = [
     plain(r"rlvr replay .*", "--step", "2"),  # the last one counts
     plain(r"rlvr diagnose .*", code=1, says="of the 5 steps or more that a curve needs"),
     plain(r"rlvr explain .*", "--step", "2", "--episodes", "8"),
-    plain(r"rlvr (benchmark|analyze|report) (?!.*--retrievers).*"),
+    plain(r"rlvr (benchmark|analyze|report) (?!.*(--retrievers|--live)).*"),
+    elsewhere(r"rlvr report --live .*", "tests/system/test_report_live.py"),
+    plain(r"rlvr runs.*"),
     plain(r"rlvr benchmark (?=.*--retrievers).*", *SHORT, latest="musique"),
     plain(r"rlvr export (?!.*(--merge|--push)).*", "--overwrite"),
     plain(r"rlvr export (?=.*--merge)(?!.*--push).*", "--overwrite", latest="lora"),

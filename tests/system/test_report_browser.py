@@ -412,3 +412,24 @@ def test_two_runs_share_charts(opened: Opener, tmp_path: Path) -> None:
     found.page.wait_for_selector("#panel-rollouts[data-ready]")
     assert "second, step 3" in found.page.inner_text("[aria-label=step]")
     assert found.complaints == []
+
+
+def test_many_runs_fold_their_facts_and_are_filtered(tmp_path: Path, opened: Opener) -> None:
+    for number in range(6):
+        save_run(tmp_path / f"seed-{number}")
+    report = write_run_report([tmp_path])
+    found = opened(report.path, width=390)
+    page = found.page
+    assert page.locator("#header").bounding_box()["height"] < 250  # of a phone's 800
+    legend = page.locator("#panel-curves").inner_text
+    assert "seed-5" in legend()
+    page.fill("#runs", "seed-3")
+    page.locator("#header", has_text="1 of 6 runs").wait_for()
+    assert "seed-5" not in legend()
+    page.fill("#runs", "seed= name=rpn")
+    page.locator("#header", has_text="6 of 6 runs").wait_for()
+    page.fill("#runs", "seed-3 nonsense")
+    page.locator("#header", has_text="0 of 6 runs").wait_for()
+    page.fill("#runs", "")
+    page.locator("#panel-curves", has_text="seed-5").wait_for()
+    assert found.complaints == []

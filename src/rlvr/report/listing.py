@@ -13,13 +13,14 @@ from typing import Any, Literal
 import yaml
 
 from rlvr.report.history import is_run
+from rlvr.tracking.files import ERROR
 from rlvr.tracking.jsonl import metrics_row
 
 State = Literal["running", "done", "failed", "stopped"]
 MAX_DEPTH = 4
 """Folders of folders that are searched: a sweep is one below the others."""
-LOCK, ERROR = ".lock", "error.txt"
-"""Held by the process that writes the folder; the sentence with which a run failed."""
+LOCK = ".lock"
+"""Held by the process that writes the folder."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -64,13 +64,14 @@ def finite(value: float | None, digits: int = 6) -> float | None:
 def render(page: Page) -> str:
     style, script = _assets(".css"), _assets(".js")
     sources = f"script-src {_hash(script)}; style-src {_hash(style)}"
+    connects = "; connect-src 'self'" if page.main.get("live") else ""  # a served page asks for news
     data = {"main": pack(page.main), **page.chunks}
     blocks = [
         f'<script type="application/gzip" id="chunk-{html.escape(name)}">{base64.b64encode(value).decode()}</script>'
         for name, value in data.items()
     ]
     fill = {
-        "POLICY": f"default-src 'none'; {sources}; base-uri 'none'; form-action 'none'",
+        "POLICY": f"default-src 'none'; {sources}; base-uri 'none'; form-action 'none'{connects}",
         "TITLE": html.escape(page.title),
         "STYLE": style,
         "DATA": "\n".join(blocks),

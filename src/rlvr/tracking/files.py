@@ -9,6 +9,9 @@ from pathlib import Path
 
 from rlvr.errors import UserError
 
+ERROR = "error.txt"
+"""In a run folder: the sentence with which the run failed."""
+
 _REMEDIES = {
     errno.ENOSPC: "the disk is full; free some space",
     errno.EDQUOT: "the disk quota is used up; free some space",

@@ -48,7 +48,8 @@ def test_json_has_everything(cut_off: Path, capsys: pytest.CaptureFixture[str]) 
     assert main(["diagnose", str(cut_off), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["causes"][0]["name"] == "truncated"
-    assert (found["steps"], found["learned"]) == (8, 0.0)
+    assert (found["steps"], found["learned"], found["named"]) == (8, 0.0, "truncated")
+    assert found["verdict"] == "Completions are cut off before they can end."
 
 
 def test_the_function_is_the_command(cut_off: Path) -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlvr.cli.model_arguments import at_least
-from rlvr.errors import UserError
+from rlvr.cli.model_arguments import at_least, note, port
+from rlvr.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
     from rlvr.report.page import Report
@@ -23,6 +22,7 @@ EXAMPLE = """examples:
   rlvr report runs/sweep                             all runs of a sweep, with a table of their scores
   rlvr report runs/latest --max-episodes 2000        embed a sample of the rollouts
   rlvr report before.jsonl after.jsonl               records of `rlvr eval --output`: scores, models side by side
+  rlvr report --live runs/latest                     serve the page, which follows the run; also a folder of runs
   rlvr report results/                               a folder of them, or of `rlvr benchmark`
 """
 
@@ -47,12 +47,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="largest file; episodes are sampled to fit (default: %(default)s)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON line about the file")
+    parser.add_argument("--live", action="store_true", help="serve the page and update it while the runs go on")
+    parser.add_argument("--host", metavar="H", help="with --live: address to listen on (default: 127.0.0.1)")
+    parser.add_argument("--port", metavar="P", type=port, help="with --live: 0: any free one (default: 8010)")
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.live:
+        _serve([Path(source) for source in args.sources], args)
+        return 0
+    for option in ("host", "port"):
+        if getattr(args, option) is not None:
+            raise ConfigError(
+                f"--{option} {getattr(args, option)}: has no effect without --live; add it, or leave this out."
+            )
     report = _write([Path(source) for source in args.sources], args)
-    for note in report.notes:
-        print(note, file=sys.stderr)
+    for line in report.notes:
+        note(line)
     if args.json:
         import json
 
@@ -62,6 +73,27 @@ def run(args: argparse.Namespace) -> int:
         episodes = f"{report.num_episodes:,} episode{'' if report.num_episodes == 1 else 's'}"
         print(f"{report.path}: {episodes}, {report.size / 1e6:.1f} MB; open it in a browser")
     return 0
+
+
+def _serve(sources: list[Path], args: argparse.Namespace) -> None:
+    from rlvr.cli.signals import ended_by_sigterm
+    from rlvr.http_server import check_installed, is_loopback, reserve
+    from rlvr.report.live import Live, serve
+    from rlvr.report.page import Limits
+    from rlvr.report.sweep import runs_of
+
+    if args.output or args.json:
+        raise ConfigError(f"{'--output' if args.output else '--json'}: has no effect with --live; leave it out.")
+    absent = next((source for source in sources if not runs_of(source)), None)
+    if absent is not None:
+        raise UserError(f"there is no run in {absent}: name a run folder, or a folder of runs.")
+    check_installed("rlvr report --live")
+    host = args.host or "127.0.0.1"
+    if not is_loopback(host):
+        note(f"rlvr: anyone who can reach {host} can read the runs")
+    live = Live(sources, Limits(max_episodes=args.max_episodes, max_mb=args.max_mb))
+    with ended_by_sigterm(), reserve(host, 8010 if args.port is None else args.port) as listening:
+        serve(live, host, listening)
 
 
 def _write(sources: list[Path], args: argparse.Namespace) -> Report:

@@ -16,7 +16,6 @@ from rlvr.core.world import World
 from rlvr.errors import UserError
 from rlvr.models.policy import HubPolicy
 from rlvr.printable import printable
-from rlvr.report.listing import ERROR
 from rlvr.run.assemble import assemble
 from rlvr.run.policies import (
     Setup,
@@ -37,6 +36,7 @@ from rlvr.scale.launch import errors_once, open_world
 from rlvr.settings import dumped
 from rlvr.tasks.base import Functions
 from rlvr.tracking.console import Console
+from rlvr.tracking.files import ERROR
 from rlvr.tracking.jsonl import read_metrics
 from rlvr.tracking.trackers.fanout import Trackers
 

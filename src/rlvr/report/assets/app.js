@@ -14,6 +14,7 @@
 //   metrics   (kind "run") {metric: {unit, meaning, bad}}, the rows of docs/metrics.md
 //   sweep     (kind "run") rows of texts, the head first; null if it is no sweep
 //   episodes  (kind "run") number of episodes in chunk "index" (see rollouts.js); 0: there are none
+//   live      (kind "run") true for a page that `rlvr report --live` serves: live.js asks for news
 //   evaluations  (the other kinds) whatever evaluations.js draws; larger things belong into chunks of their own
 //
 // In Python: report/page.py `Page(title=..., main={...}, chunks={name: pack(value)})` and `write_page(path, page)`;
@@ -28,15 +29,16 @@
 
 const THEMES = ["auto", "light", "dark"];
 
-function tabsOf(main) {
+/** Tabs of the page; `shown` has the runs that its charts are of. */
+function tabsOf(main, shown = main) {
   const tabs = [];
   if (main.sweep) tabs.push({id: "sweep", label: "Sweep", mount: (panel) => mountSweep(panel, main.sweep)});
-  if (main.runs) tabs.push({id: "curves", label: "Curves", mount: (panel) => mountCurves(panel, main)});
-  if (main.runs) tabs.push({id: "health", label: healthLabel(main), mount: (panel) => mountHealth(panel, main)});
-  if (main.runs) tabs.push(...checkTabs(main));
+  if (main.runs) tabs.push({id: "curves", label: "Curves", mount: (panel) => mountCurves(panel, shown)});
+  if (main.runs) tabs.push({id: "health", label: healthLabel(shown), mount: (panel) => mountHealth(panel, shown)});
+  if (main.runs) tabs.push(...checkTabs(shown));
   if (main.episodes) tabs.push({id: "rollouts", label: "Rollouts", mount: (panel) => mountRollouts(panel, main)});
   if (main.evaluations && typeof evaluationTabs === "function") tabs.push(...evaluationTabs(main));
-  if (main.runs) tabs.push({id: "settings", label: "Settings", mount: (panel) => mountSettings(panel, main)});
+  if (main.runs) tabs.push({id: "settings", label: "Settings", mount: (panel) => mountSettings(panel, shown)});
   return tabs;
 }
 
@@ -112,11 +114,40 @@ function themeButton() {
   return button;
 }
 
+let runText = ""; // what the field below holds
+
+/** With the runs whose name or settings have each word of the field: `seed-3`, `learning_rate=0.001`. */
+function shownOf(main) {
+  const words = runText.toLowerCase().split(/\s+/).filter(Boolean);
+  const says = (run, word) => run.name.toLowerCase().includes(word) ||
+    run.settings.toLowerCase().includes(word.replace("=", ": "));
+  return {...main, runs: (main.runs || []).filter((run) => words.every((word) => says(run, word)))};
+}
+
+/** A field that chooses the runs of all tabs but the rollouts', which have filters of their own. */
+function runFilter(root, main) {
+  const told = el("span", {class: "muted", role: "status"});
+  const say = (shown) => { told.textContent = runText ? ` ${shown.runs.length} of ${plural(main.runs.length, "run")}` : ""; };
+  const input = el("input", {type: "search", id: "runs", value: runText, placeholder: "Runs: name or setting=value",
+    "aria-label": "Filter runs", oninput: () => {
+      runText = input.value.trim();
+      const shown = shownOf(main);
+      say(shown);
+      if (shown.runs.length) showTabs(root, tabsOf(main, shown));
+    }});
+  say(shownOf(main));
+  return el("p", {class: "no-print"}, input, told);
+}
+
+/** Facts of one run stand open; those of many would fill a phone's screen. */
 function showHeader(root, main) {
   const facts = (main.facts || []).map(([name, value]) => el("span", null, el("span", {class: "muted"}, name + " "), value));
+  const many = main.runs && main.runs.length > 2;
   root.replaceChildren(
     el("div", {class: "head"}, el("h1", null, main.title), root.querySelector("button")),
-    el("div", {class: "facts"}, facts),
+    many ? el("details", null, el("summary", null, plural(main.runs.length, "run")), el("div", {class: "facts"}, facts))
+      : el("div", {class: "facts"}, facts),
+    ...(many ? [runFilter(document.getElementById("main"), main)] : []),
     ...(main.notes || []).map((text) => el("p", {class: "note"}, text)));
 }
 
@@ -127,6 +158,7 @@ async function start() {
     const main = await chunk("main");
     showHeader(header, main);
     showTabs(root, tabsOf(main));
+    if (main.live) follow(header, root);
   } catch (error) {
     failed(root, error);
   }

@@ -42,17 +42,29 @@ function plural(count, noun) {
 }
 
 const chunks = new Map();
+let news = null; // of a served page: the data that came after it, by chunk
 
 /** A promise of the data of a chunk by its name ("main", "index", ...); each is unpacked once. */
 function chunk(name) {
-  if (!chunks.has(name)) chunks.set(name, unpack(document.getElementById("chunk-" + name)));
+  if (!chunks.has(name)) chunks.set(name, unpack(news ? news[name] : taken(document.getElementById("chunk-" + name))));
   return chunks.get(name);
 }
 
-async function unpack(block) {
-  if (block === null) throw new Error("this page has no such data");
+/** Data that came later replaces all there was. */
+function renew(data) {
+  news = data;
+  chunks.clear();
+}
+
+function taken(block) {
+  if (block === null) return undefined;
   const text = block.textContent;
   block.textContent = ""; // megabytes that are not needed twice
+  return text;
+}
+
+async function unpack(text) {
+  if (text === undefined) throw new Error("this page has no such data");
   const bytes = Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
   const plain = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
   return JSON.parse(await new Response(plain).text());

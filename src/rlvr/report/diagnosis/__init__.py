@@ -9,6 +9,7 @@ from shlex import quote
 from rlvr.errors import UserError
 from rlvr.report.diagnosis.causes import CHAIN
 from rlvr.report.diagnosis.judge import (
+    ROSE,
     Cause,
     Diagnosis,
     Difference,
@@ -17,6 +18,7 @@ from rlvr.report.diagnosis.judge import (
     judged,
     rise_of_metric,
     rise_of_reward,
+    verdict_of,
 )
 from rlvr.report.diagnosis.record import Evaluation, Record, read_record
 from rlvr.tracking.checks import Check
@@ -52,20 +54,24 @@ def of_record(record: Record, notes: list[str] | None = None) -> Diagnosis:
             "and ask again."
         )
     metric, reward = rise_of_metric(record), rise_of_reward(record)
+    learned, causes = reward if metric is None else metric, judged(record, CHAIN)
+    named, verdict = verdict_of(causes, learned, reward)
     return Diagnosis(
         run=str(record.history.folder),
         steps=len(record.updates),
-        learned=round(reward if metric is None else metric, 3),
+        learned=round(learned, 3),
         rewarded=round(reward, 3),
         curve=about_the_curve(record),
-        causes=judged(record, CHAIN),
+        named=named,
+        verdict=verdict,
+        causes=causes,
         notes=notes or [],
     )
 
 
 def checks(found: Diagnosis) -> list[Check]:
     """A row for the curve and one for each cause, as the report shows them."""
-    status = "ok" if found.top is None and found.learned >= 0.5 else "notice"
+    status = "ok" if found.top is None and found.learned >= ROSE else "notice"
     rows = [Check(name="curve", status=status, says=found.curve if found.top else f"{found.verdict} {found.curve}")]
     for cause in found.causes:
         sets = f" Set {' '.join(cause.overrides)}." if cause.overrides else ""

@@ -20,6 +20,7 @@ from rlvr.report.diagnosis.record import Record
 TABLE: Mapping[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("causes.toml").read_text(encoding="utf-8"))
 NAMED = 0.25
 """A cause with at least this score is named; below it the answer is "I do not know"."""
+ROSE = 0.5  # of `Diagnosis.learned`: from here on a curve is not flat
 LISTED = 0.05  # causes with less are not worth a line
 
 
@@ -90,24 +91,26 @@ class Diagnosis:
     learned: float
     rewarded: float
     curve: str  # a sentence about it
+    named: str | None  # the likeliest cause; None: nothing is wrong, or it is not known
+    verdict: str  # a sentence
     causes: Sequence[Cause]
     notes: Sequence[str] = field(default_factory=list)
     trial: Trial | None = None
 
     @property
     def top(self) -> Cause | None:
-        """The likeliest cause; None: nothing is wrong, or it is not known."""
-        return self.causes[0] if self.causes and self.causes[0].score >= NAMED else None
+        return next((cause for cause in self.causes if cause.name == self.named), None)
 
-    @property
-    def verdict(self) -> str:
-        if self.top is not None:
-            return self.top.says
-        if self.learned >= 0.5:
-            return "It learns; nothing looks wrong."
-        if self.rewarded >= 0.5:
-            return "The reward rises, the held-out metric not by more than chance; nothing else stands out."
-        return "I do not know why this curve is flat: nothing that is recorded stands out."
+
+def verdict_of(causes: Sequence[Cause], learned: float, rewarded: float) -> tuple[str | None, str]:
+    """The name of the likeliest cause, if one is likely, and a sentence."""
+    if causes and causes[0].score >= NAMED:
+        return causes[0].name, causes[0].says
+    if learned >= ROSE:
+        return None, "It learns; nothing looks wrong."
+    if rewarded >= ROSE:
+        return None, "The reward rises, the held-out metric not by more than chance; nothing else stands out."
+    return None, "I do not know why this curve is flat: nothing that is recorded stands out."
 
 
 Judge = Callable[[Record], Found]

@@ -110,15 +110,22 @@ class Record:
 
     @cached_property
     def evaluations(self) -> list[Evaluation]:
-        """Of the first task, by its headline metric."""
-        found = []
+        """Of the run's own task (of a mix: the first one's), by its headline metric."""
+        own = f"eval/{self.history.setting('task.name')}/{self.headline}"
+        names = {
+            name
+            for row in self.history.rows
+            for name in row
+            if re.fullmatch(rf"eval/[^/]+/{re.escape(self.headline)}", name)
+        }
+        if not names:
+            return []
+        name, found = min(names, key=lambda name: (name != own, name)), list[Evaluation]()
         for row in self.history.rows:
-            names = [name for name in row if name.startswith("eval/") and name.endswith(f"/{self.headline}")]
-            for name in names[:1]:
-                value = row[name]
-                low, high = row.get(f"{name}_low", value), row.get(f"{name}_high", value)
-                if all(map(math.isfinite, (value, low, high))):
-                    found.append(Evaluation(int(row["step"]), value, low, high))
+            value = row.get(name, math.nan)
+            low, high = row.get(f"{name}_low", value), row.get(f"{name}_high", value)
+            if all(map(math.isfinite, (value, low, high))):
+                found.append(Evaluation(int(row["step"]), value, low, high))
         return found
 
     # ---------------------------------------------------------------------------------------------------- episodes

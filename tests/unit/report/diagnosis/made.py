@@ -114,7 +114,8 @@ def record(
         lines.append({"step": float(step), **STEP, **changed})
     for line, (value, low, high) in zip((lines[0], lines[-1]), accuracy, strict=False):
         line |= {"eval/made/accuracy": value, "eval/made/accuracy_low": low, "eval/made/accuracy_high": high}
-    merged = {name: {**section, **(settings or {}).get(name, {})} for name, section in SETTINGS.items()}
+    sections = SETTINGS.keys() | (settings or {}).keys()
+    merged = {name: {**SETTINGS.get(name, {}), **(settings or {}).get(name, {})} for name in sections}
     history = History(folder=Path("made"), rows=lines, settings=merged, text="", notes=[])
     shown = [one for group in range(8) for one in sound(group)] if episodes is None else list(episodes)
     return Record(history, {1: shown, 10: shown}, weights)

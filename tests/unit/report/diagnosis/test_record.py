@@ -45,6 +45,13 @@ def test_the_first_steps_have_enough_episodes() -> None:
     assert len(record({"rollout/episodes": 8.0}).early_rows) == 8
 
 
+def test_evaluations_are_those_of_the_runs_own_task() -> None:
+    made = record(settings={"task": {"name": "made"}})
+    for row in made.history.rows:
+        row["eval/another/accuracy"] = 0.9
+    assert [(one.step, one.value) for one in made.evaluations] == [(0, 0.4), (10, 0.4)]
+
+
 def test_a_part_of_the_reward_can_be_the_metric() -> None:
     made = record(settings={"evaluation": {"headline": "sampled_part_format"}})
     assert made.right(episode(0, 0, "3", 0.0, reward_parts={"format": 1.0}))

@@ -1,0 +1,25 @@
+"""`rlvr report` refuses options that would do nothing; tests/system/test_report_live.py serves a page."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.conftest import Rlvr
+from tests.unit.report.runs import save_run
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["--live", "nowhere"], 1, "there is no run in nowhere"),
+        (["{}", "--port", "0"], 2, "--port 0: has no effect without --live"),
+        (["{}", "--host", "0.0.0.0"], 2, "--host 0.0.0.0: has no effect without --live"),
+        (["--live", "{}", "--output", "x.html"], 2, "--output: has no effect with --live"),
+        (["--live", "{}", "--json"], 2, "--json: has no effect with --live"),
+    ],
+)
+def test_what_would_do_nothing_is_refused(tmp_path: Path, words: list[str], code: int, said: str, rlvr: Rlvr) -> None:
+    save_run(tmp_path / "run")
+    ran = rlvr("report", *(word.format(tmp_path / "run") for word in words))
+    assert (ran.code, ran.out, ran.err.count("\n")) == (code, "", 1)
+    assert said in ran.err

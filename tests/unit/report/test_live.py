@@ -1,0 +1,115 @@
+"""The served report: what it sends, to whom, and when."""
+
+import asyncio
+import base64
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlvr.report import live as module
+from rlvr.report.live import Live, make_app
+from rlvr.report.page import Limits
+from tests.unit.report.runs import save_run
+
+
+async def get(app: Any, path: str, host: str = "127.0.0.1:8010") -> tuple[int, bytes]:
+    """Status and body of a request."""
+    scope = {"type": "http", "method": "GET", "path": path, "raw_path": path.encode(), "query_string": b""}
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    await app(scope | {"headers": [(b"host", host.encode())], "scheme": "http", "server": ("x", 1)}, receive, send)
+    return sent[0]["status"], b"".join(message.get("body", b"") for message in sent[1:])
+
+
+def unpacked(data: bytes) -> dict[str, Any]:
+    return {name: json.loads(gzip.decompress(base64.b64decode(text))) for name, text in json.loads(data).items()}
+
+
+def log(run: Path, step: int) -> None:
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"step": step, "reward/mean": 0.5}) + "\n")
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    save_run(tmp_path / "run")
+    return tmp_path / "run"
+
+
+def test_the_page_and_its_data_are_as_the_files_are_now(run: Path) -> None:
+    async def read() -> tuple[str, dict[str, Any], dict[str, Any]]:
+        app = make_app(Live([run], Limits()), "127.0.0.1")
+        _, page = await get(app, "/")
+        before = unpacked((await get(app, "/data"))[1])
+        log(run, 99)
+        return page.decode(), before, unpacked((await get(app, "/data"))[1])
+
+    page, before, after = asyncio.run(read())
+    assert "connect-src 'self'" in page
+    assert 'id="chunk-main"' in page
+    assert before["main"]["live"] is True
+    assert "index" in before
+    assert 99 not in before["main"]["runs"][0]["steps"]
+    assert after["main"]["runs"][0]["steps"][-1] == 99
+
+
+def test_a_folder_of_runs_gets_new_ones(tmp_path: Path) -> None:
+    async def names() -> list[list[str]]:
+        live, found = Live([tmp_path], Limits()), []
+        for name in ("a", "b"):
+            save_run(tmp_path / name)
+            found.append([one["name"] for one in (await live.page()).main["runs"]])
+        return found
+
+    assert asyncio.run(names()) == [["a"], ["a", "b"]]
+
+
+def test_the_page_is_read_once_for_all_who_ask(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[int] = []
+    real = module.run_page
+    monkeypatch.setattr(module, "run_page", lambda *words, **more: reads.append(1) or real(*words, **more))
+
+    async def ask() -> None:
+        live = Live([run], Limits())
+        await asyncio.gather(*(live.page() for _ in range(5)))
+
+    asyncio.run(ask())
+    assert len(reads) == 1
+
+
+def test_an_event_comes_after_a_change_and_none_without_one(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "EVERY_S", 0.01)
+    monkeypatch.setattr(module, "ALIVE_S", 0.05)
+
+    async def listen() -> list[str]:
+        live, seen = Live([run], Limits()), []
+        async for line in live.changes():
+            seen.append(line.strip())
+            if len(seen) == 3:
+                log(run, 99)
+            if "data: changed" in seen:
+                await live.drain(1.0)
+        return seen
+
+    seen = asyncio.run(asyncio.wait_for(listen(), 20))
+    assert seen[:3] == [": the page is live", ":", ":"]
+    assert seen.count("data: changed") == 1
+
+
+def test_on_this_machine_it_answers_to_no_other_name(run: Path) -> None:
+    async def ask(host: str, *names: str) -> list[int]:
+        app = make_app(Live([run], Limits()), host)
+        return [(await get(app, "/data", name))[0] for name in names]
+
+    names = ("localhost:8010", "127.0.0.1", "evil.example:8010")
+    assert asyncio.run(ask("127.0.0.1", *names)) == [200, 200, 400]
+    assert asyncio.run(ask("0.0.0.0", *names)) == [200, 200, 200]
