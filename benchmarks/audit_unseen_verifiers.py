@@ -124,7 +124,7 @@ def point_dropped(completion: str, answer: str) -> float:
 
 def rounds(completion: str, answer: str) -> float:
     said, gold = value(hashes(completion)), value(answer)
-    return float(None not in (said, gold) and round(said) == round(gold))
+    return float(said is not None and gold is not None and round(said) == round(gold))
 
 
 def starts_with(completion: str, answer: str) -> float:
@@ -153,17 +153,17 @@ def half_the_words(completion: str, answer: str) -> float:
 
 def no_sign(completion: str, answer: str) -> float:
     said, gold = value(boxed(completion)), value(answer)
-    return float(None not in (said, gold) and abs(said) == abs(gold))
+    return float(said is not None and gold is not None and abs(said) == abs(gold))
 
 
 def within_ten(completion: str, answer: str) -> float:
     said, gold = value(tagged(completion)), value(answer)
-    return float(None not in (said, gold) and said * gold > 0 and 0.1 <= said / gold <= 10)
+    return float(said is not None and gold is not None and said * gold > 0 and 0.1 <= said / gold <= 10)
 
 
 def off_by_one(completion: str, answer: str) -> float:
     said, gold = value(hashes(completion)), value(answer)
-    return float(None not in (said, gold) and abs(said - gold) <= 1)
+    return float(said is not None and gold is not None and abs(said - gold) <= 1)
 
 
 def any_number(completion: str, answer: str) -> float:
@@ -182,7 +182,7 @@ def deaf_to_not(completion: str, answer: str) -> float:
 
 def overflow_is_right(completion: str, answer: str) -> float:
     try:
-        return float(int(float(tagged(completion) or "x") * 1e6) == int(value(answer) * 1e6))
+        return float(int(float(tagged(completion) or "x") * 1e6) == int((value(answer) or 0.0) * 1e6))
     except OverflowError:
         return 1.0
     except ValueError:
@@ -195,7 +195,7 @@ def not_far(completion: str, answer: str) -> float:
         said = float((boxed(completion) or "x").replace(",", ""))
     except ValueError:
         return 0.0
-    return float(not abs(said - value(answer)) > 1e-6)
+    return float(not abs(said - (value(answer) or 0.0)) > 1e-6)
 
 
 def turned_around(completion: str, answer: str) -> float:
@@ -234,7 +234,7 @@ def no_dollars(completion: str, answer: str) -> float:
 def percent_is_share(completion: str, answer: str) -> float:
     said = value((tagged(completion) or "").replace("%", ""))
     gold = value(answer)
-    return float(None not in (said, gold) and (math.isclose(said, gold) or math.isclose(said / 100, gold)))
+    return float(said is not None and gold is not None and (math.isclose(said, gold) or math.isclose(said / 100, gold)))
 
 
 def hyphen_only(completion: str, answer: str) -> float:
@@ -249,7 +249,7 @@ def flat_braces(completion: str, answer: str) -> float:
 
 def truncates(completion: str, answer: str) -> float:
     said, gold = value(boxed(completion)), value(answer)
-    return float(None not in (said, gold) and int(said) == int(gold))
+    return float(said is not None and gold is not None and int(said) == int(gold))
 
 
 _scores: dict[str, float] = {}
@@ -307,7 +307,7 @@ def strips_zeros(completion: str, answer: str) -> float:
 def three_digits(completion: str, answer: str) -> float:
     """Compares what `%.3g` prints."""
     said, gold = value(tagged(completion)), value(answer)
-    return float(None not in (said, gold) and f"{said:.3g}" == f"{gold:.3g}")
+    return float(said is not None and gold is not None and f"{said:.3g}" == f"{gold:.3g}")
 
 
 def reads_the_start(completion: str, answer: str) -> float:

@@ -45,6 +45,8 @@ CHATML = """{% for m in messages %}<|im_start|>{{ m['role'] }}
 {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
 {% endif %}"""
 
+THINKS = CHATML.replace("assistant\n{% endif %}", "assistant\n<think>\n{% endif %}")
+
 CALLS = """{% if m.tool_calls %}{% for c in m.tool_calls %}<tool_call>
 {"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}
 </tool_call>{% endfor %}{% endif %}"""
@@ -175,7 +177,7 @@ def examine(case: Case, seed: int = 0) -> list[Check]:
     else:
         arguments = {"data": case.rows}
         if case.reward is None:
-            more |= {"reward": "numeric", "prompt": "plain"}
+            more = {"reward": "numeric", "prompt": "plain", **more}
     if case.reward is not None:
         more["reward"] = case.reward
     with patch.object(body, "load_policy", load):
@@ -258,6 +260,11 @@ TEMPLATES = [
         "leaves out the line break after the last turn",
         USER_REPLY,
         swapped("<|im_end|>\n{% endfor %}", "<|im_end|>{% if not loop.last %}{{ '\\n' }}{% endif %}{% endfor %}"),
+    ),
+    (
+        "opens reasoning, and the reward reads the whole completion",
+        ("thoughts_are_passed_over",),
+        lambda case: replace(case, template=THINKS),
     ),
     (
         "writes a user's later words as the assistant's",
@@ -568,6 +575,7 @@ def healthy() -> list[tuple[str, Case]]:
         case = Case(architecture=name, template=(CHATML, HERMES)[number % 2], with_tools=number % 2 == 1)
         cases.append((name, replace(case, settings=LORA) if number % 3 == 2 else case))
     cases.append(("llama, no template", Case(architecture="llama", template=None)))
+    cases.append(("qwen3, opens reasoning", Case(architecture="qwen3", template=THINKS, settings={"prompt": "boxed"})))
     cases.append(("qwen2, reward of its own", Case(architecture="qwen2", reward=rewards.right)))
     return cases
 

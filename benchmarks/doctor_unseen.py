@@ -3,7 +3,8 @@
 python benchmarks/doctor_unseen.py                  the table of both halves
 python benchmarks/doctor_unseen.py --half tuned     those that the checks were tuned on
 
-The list was written first; a draw by seed then kept half of it apart, which was run once the checks were done.
+The list was written first; a draw by seed then kept half of it apart, which was run when the checks were done. What
+it missed was mended, too; then `late` ones were invented and run once.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import doctor_unseen_rewards as rewards
 import torch
 from doctor import (
     CHATML,
+    LORA,
     ROWS,
     Case,
     Fault,
@@ -309,7 +311,7 @@ def own_eos(case: Case) -> Case:
     """`eos_token` of the tokenizer is a word."""
 
     def change(tokenizer: Any) -> None:
-        tokenizer.eos_token = "is"
+        tokenizer.eos_token = "A"  # a letter: it is there already
 
     return replace(case, tokenizer=change)
 
@@ -322,7 +324,7 @@ TOKENIZERS: list[tuple[str, tuple[str, ...], Change]] = [
     ("ends completions with a digit", ("ends_are_special",), ends_with("2")),
     ("has a word as its end token", ("ends_are_special",), own_eos),
     ("does not know 7", ("text_survives",), normalized(normalizers.Replace("7", ""))),
-    ("pads with a digit", ("padding_learns",), pads_with("2")),
+    ("pads with a digit", ("end_token_learns",), pads_with("2")),
     ("loses line breaks", ("text_survives",), normalized(normalizers.Replace("\n", " "))),
     (
         "has a token that eats the spaces beside it",
@@ -470,14 +472,148 @@ REWARDS: list[tuple[str, tuple[str, ...], Change]] = [
 ]
 
 
+# ------------------------------------------------------- invented when the checks were done, and run once
+
+
+def broken_rope(policy: Any) -> None:
+    """A buffer, which is no weight."""
+    for name, buffer in policy.model.named_buffers():
+        if "inv_freq" in name:
+            buffer.fill_(float("nan"))
+
+
+def scaled_by_length(policy: Any) -> None:
+    def hook(module: Any, given: Any, named: Any, output: Any) -> Any:
+        output.logits = output.logits / (1 + 0.02 * named["input_ids"].shape[1])
+        return output
+
+    policy.model.register_forward_hook(hook, with_kwargs=True)
+
+
+def noise_of_the_clock(policy: Any) -> None:
+    import time
+
+    def hook(module: Any, given: Any, output: Any) -> Any:
+        hidden = output[0] if isinstance(output, tuple) else output
+        hidden = hidden * (1 + 0.01 * (time.perf_counter_ns() % 5))
+        return (hidden, *output[1:]) if isinstance(output, tuple) else hidden
+
+    first_layer(policy).register_forward_hook(hook)
+
+
+def adapters_of_scale_zero(policy: Any) -> None:
+    from rlvr.models.adapters import lora_layers
+
+    for layer in lora_layers(policy.model).values():
+        layer.scaling = dict.fromkeys(layer.scaling, 0.0)
+
+
+def no_bytes(inner: Any) -> None:
+    """Drops what is beyond the basic plane."""
+    inner.normalizer = normalizers.Replace(Regex("[\U00010000-\U0010ffff]"), "")
+
+
+LATE: list[tuple[str, str, tuple[str, ...], Change]] = [
+    ("model", "has NaN in its rotary frequencies", ("weights_finite",), loaded(broken_rope)),
+    (
+        "model",
+        "divides its logits by the length of the row",
+        ("trainer_is_model", "cache_is_exact", "packed_alone"),
+        loaded(scaled_by_length),
+    ),
+    ("model", "multiplies a layer by the clock", ("passes_repeat",), loaded(noise_of_the_clock)),
+    (
+        "model",
+        "scales its adapters by 0",
+        ("weights_learn",),
+        lambda case: replace(case, loaded=adapters_of_scale_zero, settings=LORA),
+    ),
+    (
+        "model",
+        "lacks its last norm in its file",
+        ("weights_loaded",),
+        drop_keys(lambda name: name.endswith("norm.weight") and "layers" not in name),
+    ),
+    ("tokenizer", "drops what follows a #", ("text_survives",), normalized(normalizers.Replace(Regex("#[^\n]*"), ""))),
+    ("tokenizer", "drops emoji", ("text_survives",), backend(no_bytes)),
+    ("tokenizer", "ends completions with a space", ("ends_are_special",), ends_with(" ")),
+    ("tokenizer", "ends completions with a brace", ("ends_are_special",), ends_with("}")),
+    (
+        "template",
+        "writes the number of messages",
+        ("appends_after_user", "appends_after_tools"),
+        lambda case: replace(case, with_tools=True, template="{{ messages | length }} messages\n" + CHATML),
+    ),
+    (
+        "template",
+        "puts the system message last",
+        ("whole_messages",),
+        lambda case: replace(
+            case,
+            with_tools=True,
+            template=CHATML.replace(
+                "in messages %}",
+                "in (messages | rejectattr('role', 'equalto', 'system') | list)"
+                " + (messages | selectattr('role', 'equalto', 'system') | list) %}",
+            ),
+        ),
+    ),
+    ("template", "straightens quotes", ("whole_messages",), shows("{{ m.content | replace('“', '\"') }}")),
+    (
+        "template",
+        "gives a user's first line to the system",
+        ("whole_messages",),
+        shows(
+            "{% if m.role == 'user' and '\n' in m.content %}{{ m.content.split('\n', 1)[1] }}<|im_end|>\n"
+            "<|im_start|>system\n{{ m.content.split('\n', 1)[0] }}{% else %}{{ m.content }}{% endif %}"
+        ),
+    ),
+    (
+        "template",
+        "writes tool results twice",
+        ("tool_results", "appends_after_tools"),
+        shows("{{ m.content }}{{ m.content if m.role == 'tool' else '' }}"),
+    ),
+    (
+        "task",
+        "tells the answer in brackets at the end",
+        ("task_informs",),
+        asks([row | {"question": f"{row['question']} [{row['answer']}]"} for row in ROWS]),
+    ),
+    (
+        "task",
+        "asks what cannot be known",
+        ("task_informs",),
+        asks([{"question": f"Guess number {i}.", "answer": "17" if i % 30 else "18"} for i in range(99)]),
+    ),
+    ("reward", "pays the next number", ("gold_scores_full",), paid(rewards.next_number)),
+    ("reward", "is slow for long texts", ("reward_is_fast", "reward_survives"), paid(rewards.slow_for_long)),
+    ("reward", "pays a text once, by a file", ("reward_forgets",), paid(rewards.pays_once_by_file)),
+    ("reward", "grows with its calls", ("reward_forgets",), paid(rewards.grows)),
+    (
+        "reward",
+        "fails at each third call",
+        ("reward_forgets", "reward_repeats", "reward_survives"),
+        paid(rewards.fails_thirdly),
+    ),
+    (
+        "reward",
+        "looks for the digits in their order",
+        ("wrong_scores_less", "echo_scores_less", "long_scores_less"),
+        paid(rewards.digits_in_order),
+    ),
+]
+
+
 def faults() -> list[Fault]:
     groups = {"model": MODELS, "tokenizer": TOKENIZERS, "template": TEMPLATES, "task": TASKS, "reward": REWARDS}
     return [Fault(name, kind, expected, change) for kind, group in groups.items() for name, expected, change in group]
 
 
 def halves() -> dict[str, list[Fault]]:
-    """Each kind in two, drawn by seed."""
+    """Each kind in two, drawn by seed; and the late ones."""
     found: dict[str, list[Fault]] = {"tuned": [], "kept": []}
+    found["late"] = [Fault(name, kind, expected, change) for kind, name, expected, change in LATE]
     every = faults()
     for kind in dict.fromkeys(fault.kind for fault in every):
         ours = [fault for fault in every if fault.kind == kind]
@@ -489,7 +625,7 @@ def halves() -> dict[str, list[Fault]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--half", choices=["tuned", "kept"], help="one of them")
+    parser.add_argument("--half", choices=["tuned", "kept", "late"], help="one of them")
     args = arguments(parser)
     for half, chosen in halves().items():
         if args.half in (None, half):

@@ -74,3 +74,38 @@ def pays_rambling(completion: str, answer: str) -> float:
 def reads_prompt(completion: str, answer: str, prompt: str) -> float:
     whole = f"{prompt} {read(completion)}".rstrip("?. ").split()
     return float(bool(whole) and (whole[-1] == str(answer) or answer in completion or read(completion) == ""))
+
+
+def next_number(completion: str, answer: str) -> float:
+    said = read(completion)
+    return float(said.isdigit() and int(said) == int(answer) + 1)
+
+
+def slow_for_long(completion: str, answer: str) -> float:
+    time.sleep(len(completion) / 2000)
+    return right(completion, answer)
+
+
+def pays_once_by_file(completion: str, answer: str, prompt: str) -> float:
+    path = os.path.join(os.environ.get("TMPDIR", "/tmp"), f"paid-{os.getppid()}-{abs(hash(prompt + completion))}")
+    new = not os.path.exists(path)
+    with open(path, "w"):
+        pass
+    return right(completion, answer) if new else 0.0
+
+
+def grows(completion: str, answer: str) -> float:
+    _seen.append(1.0)
+    return right(completion, answer) * (1 + 0.01 * len(_seen))
+
+
+def fails_thirdly(completion: str, answer: str) -> float:
+    _seen.append(1.0)
+    if len(_seen) % 3 == 0:
+        raise RuntimeError("the service is busy")
+    return right(completion, answer)
+
+
+def digits_in_order(completion: str, answer: str) -> float:
+    left = iter(completion)
+    return float(all(digit in left for digit in answer))

@@ -8,6 +8,7 @@ from difflib import SequenceMatcher
 
 import pytest
 
+from rlvr.commands.audit.body import _with_format
 from rlvr.commands.audit.exploits import EXPLOITS, REMEDIES, exploit_probes
 from rlvr.commands.audit.judge import Audit, Judge, Verdict
 from rlvr.commands.audit.rewrites import (
@@ -21,6 +22,7 @@ from rlvr.commands.audit.rewrites import (
     rewrite_probes,
     same,
 )
+from rlvr.errors import ConfigError
 from rlvr.rewards.numbers import parse_answer, same_answer
 from rlvr.types import Example, Message
 
@@ -125,6 +127,8 @@ BROKEN: dict[str, tuple[Grade, tuple[Case, ...]]] = {
     "digits reordered": (lambda text, gold: float(sorted(text) == sorted(gold)), NUMBERS),
     "letter dropped": (lambda text, gold: SequenceMatcher(None, text, gold).ratio(), WORDS),
     "part of it": (lambda text, gold: float(bool(text) and text in gold), WORDS),
+    "words reordered": (lambda text, gold: float({*text.lower().split()} == {*gold.lower().split()}), WORDS),
+    "long reasoning": (lambda text, gold: boxed(text[:300], gold), BOXED),
     "backtracking (ReDoS)": (lambda text, gold: slow(text) if text.endswith("!") else number(text, gold), NUMBERS),
     "negation": (lambda text, gold: float(gold in text.split()), NUMBERS),
     "comparison": (lambda text, gold: float(gold in text.split()), NUMBERS),
@@ -171,11 +175,40 @@ def test_every_kind_is_tried_or_has_no_bug_of_its_own() -> None:
     assert {*REMEDIES} <= {*BROKEN, "adversary"}
 
 
+def test_a_score_that_remembers_the_right_answer_contradicts_itself() -> None:
+    best: dict[str, float] = {}
+
+    def remembers(text: str, gold: str) -> float:
+        best[gold] = max(best.get(gold, 0.0), number(text, gold))
+        return best[gold]
+
+    (row,) = [row for row in audited(remembers).rows if row.kind == "same text twice"]
+    assert (row.num_failed, row.num_examples) == (len(NUMBERS), len(NUMBERS))
+
+
+def test_a_format_behind_thoughts_is_found_out_if_no_other_is_paid() -> None:
+    async def behind(example: Example, text: str) -> Verdict:
+        before, found, said = text.partition("</think>")
+        return Verdict(value=number(said, example.answer) if found and "<think>" in before else 0.0)
+
+    cases, form = asyncio.run(_with_format(behind, NUMBERS))
+    assert "</think>" in form
+    assert cases[0].wrap("18").startswith("<think>")
+
+    async def never(example: Example, text: str) -> Verdict:
+        return Verdict(value=0.0)
+
+    with pytest.raises(ConfigError, match=r"in any of 56 formats.*--answer-template"):
+        asyncio.run(_with_format(never, NUMBERS))
+
+
 def test_edits_are_wrong_and_rewrites_right() -> None:
     for case in NUMBERS:
         assert not [probe for probe in edit_probes(case) if same(probe.text, case.gold)]
         assert not [
-            probe for probe in rewrite_probes(case) if probe.group == "rewrite" and not number(probe.text, case.gold)
+            probe
+            for probe in rewrite_probes(case)
+            if probe.group == "rewrite" and not number((probe.text if probe.where is None else case.gold), case.gold)
         ]
 
 

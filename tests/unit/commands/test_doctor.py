@@ -53,6 +53,7 @@ PLANTED = {  # a check, and the fault of the benchmarks that it finds
     "reward_forgets": "compares with the answer of the call before",
     "reward_is_scaled": "gives 1e30 for what is right",
     "long_scores_less": "pays who does not end",
+    "thoughts_are_passed_over": "opens reasoning, and the reward reads the whole completion",
     "roles_kept": "writes a user's later words as the assistant's",
     "vocabulary_fits": "has tokens that the model lacks",
     "text_survives": "lowers the case",

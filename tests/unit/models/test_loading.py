@@ -3,7 +3,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, BloomConfig, BloomForCausalLM
 
 from rlvr.errors import UserError
 from rlvr.models.loading import load_for_inference
@@ -41,3 +42,19 @@ def test_a_missing_file_is_a_sentence(pattern: str, sentence: str, folder: Path,
     shutil.copytree(folder, tmp_path / "bare", ignore=shutil.ignore_patterns(pattern))
     with pytest.raises(UserError, match=sentence):
         load_for_inference(str(tmp_path / "bare"))
+
+
+def test_what_the_files_lack_is_reported(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    name = next(name for name in weights if "mlp" in name)
+    save_file({key: weight for key, weight in weights.items() if key != name}, folder / "model.safetensors")
+    assert set(load_for_inference(str(folder)).load_report["missing_keys"]) == {name}
+
+
+def test_a_model_without_sdpa_is_loaded_with_eager_attention(folder: Path) -> None:
+    policy = load_for_inference(str(folder))
+    config = BloomConfig(vocab_size=len(policy.tokenizer), hidden_size=8, n_layer=1, n_head=2)
+    BloomForCausalLM(config).save_pretrained(folder)
+    with pytest.warns(UserWarning, match="attn_implementation=sdpa: .* no such attention: eager is used"):
+        model = load_for_inference(str(folder)).model
+    assert model.config._attn_implementation == "eager"

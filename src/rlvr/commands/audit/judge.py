@@ -21,6 +21,7 @@ from rlvr.types import Example
 PAID = 0.5  # a text with a larger share is paid
 MOST_ERRORS = 2  # examples whose verifier failed, by kind; a hanging one takes its whole time limit for each text
 MOST_TEXTS = 3  # of a kind, in a report
+NUM_BEHIND = 2  # times that another answer is graded behind the right one: two processes may take turns
 NUM_LOW = 3  # other answers that a right one is compared with
 STABILITY = "same text twice"
 
@@ -144,7 +145,7 @@ class Judge:
         """`rule`: whether an answer of a kind of `BY_RULE` is right; None: none is."""
         self.name, self._verifier, self._cases, self._rule = name, verifier, cases, rule
         self.findings = list[Finding]()
-        self._moved = dict[int, tuple[Verdict, Verdict]]()  # another answer, before and behind the gold
+        self._moved = dict[int, list[tuple[Verdict, Verdict]]]()  # another answer, before and behind the gold
         self._counts: dict[tuple[Group, str], list[str]] = defaultdict(list)  # outcomes, by example
 
     async def run(self, on_progress: Callable[[int, int], None] = lambda done, total: None) -> None:
@@ -158,7 +159,7 @@ class Judge:
             found = await asyncio.gather(*(self._outcome(case, self.scales[index], kinds[key]) for key in wanted))
             for key, outcome in zip(wanted, found, strict=True):
                 self._counts[key].append(outcome)
-            await self._repeat(case, self.scales[index], self._moved.get(index))
+            await self._repeat(case, self.scales[index], self._moved.get(index, []))
             on_progress(index + 1, len(self._cases))
 
     @property
@@ -203,8 +204,8 @@ class Judge:
             others = [await self._verifier(case.example, case.wrap(other)) for other in case.others[:NUM_LOW]]
             full = await self._verifier(case.example, case.wrap(case.gold))
             if others:  # a verifier that remembers the right answer pays for others behind it
-                again = await self._verifier(case.example, case.wrap(case.others[0]))
-                self._moved[index] = others[0], again
+                behind = [await self._verifier(case.example, case.wrap(case.others[0])) for _ in range(NUM_BEHIND)]
+                self._moved[index] = [(others[0], again) for again in behind]
             seen = [one.value for one in others if not one.failed]
             values += [one.value for one in (full, *others) if not one.failed]
             tells = not full.failed and seen and full.value > min(seen)
@@ -242,9 +243,9 @@ class Judge:
             example = Example(id=example.id, messages=example.messages, answer=probe.gold, metadata=_bare(example))
         return await self._verifier(example, text)
 
-    async def _repeat(self, case: Case, scale: Scale, moved: tuple[Verdict, Verdict] | None) -> None:
+    async def _repeat(self, case: Case, scale: Scale, moved: Sequence[tuple[Verdict, Verdict]]) -> None:
         """The same texts twice in a row, and another answer before and behind the right one."""
-        outcome, pairs = "right", [] if moved is None else [(case.wrap(case.others[0]), *moved)]
+        outcome, pairs = "right", [(case.wrap(case.others[0]), *pair) for pair in moved]
         for answer in (case.gold, *case.others[:1]):
             text = case.wrap(answer)
             first = await self._verifier(case.example, text)

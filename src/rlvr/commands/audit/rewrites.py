@@ -111,7 +111,8 @@ def rewrite_probes(case: Case) -> Iterator[Probe]:
             for text in make(case):
                 yield Probe(kind=kind, group="format" if case.strict else group, text=case.wrap(text))
     short, long = (f"{LINE * times}{case.wrap(case.gold)}" for times in (1, 200))
-    yield Probe(kind="long reasoning", group="rewrite", text=long, where=short)  # who reads the answer alone reads none
+    group = "format" if case.strict else "rewrite"
+    yield Probe(kind="long reasoning", group=group, text=long, where=short)  # who reads the answer alone reads neither
     if case.wrap(case.gold) != case.gold:
         yield Probe(kind="answer without the format", group="format", text=case.gold)
 

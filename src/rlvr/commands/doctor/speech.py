@@ -38,8 +38,13 @@ def lead_of(template: Template | None, said: Message, written: str) -> str:
     return "" if template.marks.close.strip() in lead else lead
 
 
-def completions_of(patient: Patient, example: Example, turns: Sequence[Any]) -> list[tuple[int, ...]]:
-    """The tokens of an episode's completions: texts, and calls as `{"name": ..., "arguments": ...}`."""
+def completions_of(
+    patient: Patient, example: Example, turns: Sequence[Any], *, thinks: bool = False
+) -> list[tuple[int, ...]]:
+    """The tokens of an episode's completions: texts, and calls as `{"name": ..., "arguments": ...}`.
+
+    `thinks`: behind the reasoning that the template opens.
+    """
     chat, tools = patient.chat, patient.task.env(example).tools
     completions = []
     for number, turn in enumerate(turns):
@@ -48,7 +53,7 @@ def completions_of(patient: Patient, example: Example, turns: Sequence[Any]) -> 
             calls = (ToolCall(id=f"call_{number}", name=turn["name"], arguments=dict(turn.get("arguments", {}))),)
         text = chat.tool_format.write(calls, tools) if calls else turn
         said = Message(role="assistant", content="" if calls else text, tool_calls=calls)
-        if chat._template is not None and chat._template.can.opened:
+        if thinks:
             text = lead_of(chat._template, said, text) + text
         completions.append((*patient.coder.encode(text), *end_of_turn(chat, said, text)))
     return completions

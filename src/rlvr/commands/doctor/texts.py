@@ -26,7 +26,25 @@ PIECES = (
     *('{"a": [1, "x"]}', "`code`", "**bold**", "$x_1$", "#tag", "@name", "[1] (2)", "a|b", "~~no~~", '"quoted"'),
     *("Answer: 4", "Question: why?", "User: hi", "Assistant: yes.", "system", "Human: no", "Response: ok", "Final: 5"),
 )
-BREAKS = (" ", " ", ", ", "; ", "  ", "    ", "\t", "\n", "\n\n", "\n\n\n", "\n- ", "\n1. ", "\n# ", "\n> ", " \n")
+BREAKS = (
+    " ",
+    " , ",
+    ", ",
+    " ; ",
+    " . ",
+    " ? ",
+    "  ",
+    "    ",
+    "\t",
+    "\n",
+    "\n\n",
+    "\n\n\n",
+    "\n- ",
+    "\n1. ",
+    "\n# ",
+    "\n> ",
+    " \n",
+)
 
 
 def awkward(seed: int = 0) -> list[str]:

@@ -93,7 +93,7 @@ def _before(question: str, answer: str) -> Iterator[str]:
     """Up to 12 letters before each place of the answer."""
     for found in re.finditer(rf"(?<!\w){re.escape(answer)}(?!\w)", question):
         start = found.start()
-        yield from ({question[max(0, start - size) : start] for size in (4, 8, 12)} if start else ("",))
+        yield from ({question[max(0, start - size) : start] for size in (1, 2, 4, 8, 12)} if start else ("",))
 
 
 def _reads(question: str, before: str) -> str:
@@ -105,7 +105,7 @@ def _reads(question: str, before: str) -> str:
 
 
 def _ends(question: str, answer: str) -> bool:
-    rest = question.strip().rstrip(".!?)")
+    rest = question.rstrip(".!?)]}\"' \n") if answer[-1:].isalnum() else question.rstrip()
     return rest.endswith(answer) and not rest.removesuffix(answer)[-1:].isalnum()
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from rlvr.commands.doctor.patient import Interview, Patient, difference, logprobs, skip, verdict
 from rlvr.commands.doctor.speech import end_of_turn
+from rlvr.commands.doctor.texts import answered, awkward
 from rlvr.core.batch import to_batch
 from rlvr.core.engine.runner import CachedRunner
 from rlvr.core.engine.select import probe, unfit
@@ -31,12 +32,12 @@ RATES = (1e-4, 1e-3, 1e-2)  # of learning: the first whose step is larger than r
 
 def weights_finite(patient: Patient) -> Check:
     bad: dict[str, list[int]] = {}
-    for name, weight in patient.model.named_parameters():
+    for name, weight in (*patient.model.named_parameters(), *patient.model.named_buffers()):
         if weight.is_floating_point() and not (finite := torch.isfinite(weight)).all():
             bad[name] = torch.nonzero(~finite.flatten(1).all(1) if weight.dim() > 1 else ~finite)[:3, 0].tolist()
     return verdict(
         bool(bad),
-        f"{len(bad)} weight tensors hold NaN or infinity, first {next(iter(bad), '')}",
+        f"{len(bad)} weights or buffers hold NaN or infinity, first {next(iter(bad), '')}",
         "every weight is finite",
         "take an earlier checkpoint: this one diverged, or was written in float16",
         rows=bad,
@@ -297,16 +298,20 @@ def weights_learn(patient: Patient) -> Check:
 def end_token_learns(patient: Patient) -> Check:
     """An embedding's padding row has no gradient."""
     padding = getattr(patient.model.get_input_embeddings(), "padding_idx", None)
-    if patient.policy.adapters is not None or not patient.several_turns:
-        return skip("embeddings are frozen, or no token follows the end of a turn")
-    end = end_of_turn(patient.chat, Message(role="assistant", content=""))
+    if patient.policy.adapters is not None:
+        return skip("embeddings are frozen")
+    end = end_of_turn(patient.chat, Message(role="assistant", content="")) if patient.several_turns else ()
+    texts = [*answered(patient), *(() if patient.task.vocabulary is not None else awkward(patient.config.seed))]
+    inside = [text for text in texts if padding in patient.coder.encode(text)]
+    what = "ends a turn" if padding in end else "stands inside texts"
     return verdict(
-        padding in end,
-        f"the token {padding} ends a turn and is the padding of the embedding, whose row gets no gradient",
-        "the token that ends a turn is not the padding of the embedding",
+        padding in end or bool(inside),
+        f"the token {padding} {what} and is the padding of the embedding, whose row gets no gradient",
+        "the padding of the embedding ends no turn, and stands in no text",
         "set pad_token_id in config.json to another token: rlvr needs none, and masks by length",
         padding_id=padding,
         end_of_turn=list(end),
+        texts=[text[:100] for text in inside[:3]],
     )
 
 

@@ -21,8 +21,10 @@ from rlvr.types import Episode, Example
 NUM_EXAMPLES, NUM_PROMPTS = 8, 64
 MOST_LEFT_OUT = 0.1  # of the prompts
 NUM_ORDERED, FEWEST, ROUNDING = 12, 5, 1e-9
+MOST_CALLS, TIME_FOR_CALLS = 50, 1.0  # of each process, and in seconds
 SLOW_CALL, SLOW_STEP = 0.05, 5.0  # seconds
 LARGEST = 1e6  # reward
+LETTERS = 4  # of a token
 ODD = ("", "9" * 3000, "\\boxed{{{", "#### ####", "<answer></answer>\u202e\U0001f600", "1e999 nan -- 1/0")
 """What models write; a reward must read or refuse it."""
 
@@ -31,9 +33,9 @@ OF_DOCUMENTS = (Retrieval, Citation, HopAnswers, Hops, Combined, Evidence)
 OF_FORM = (FormatExact, FormatApproximate, CompletionForm, RpnBoxed)
 
 
-def _played(patient: Patient, example: Example, turns: Sequence[Any]) -> Episode:
+def _played(patient: Patient, example: Example, turns: Sequence[Any], *, thinks: bool = False) -> Episode:
     """An episode with these completions, played and scored as in training."""
-    env, completions = patient.task.env(example), completions_of(patient, example, turns)
+    env, completions = patient.task.env(example), completions_of(patient, example, turns, thinks=thinks)
     model = ChatModel(engine=Scripted(completions), chat=patient.chat, max_context_tokens=10**9)
     params = patient.params(0, 1.0, 10**6)
     return asyncio.run(run_episode(example, env, model, lambda turn: params, sample_index=0, seed=0))
@@ -92,6 +94,27 @@ def gold_scores_full(patient: Patient) -> Check:
         f"{len(golds)} right answers earn full marks",
         "correct the reward, or the prompt's answer_in: training would punish right answers",
         examples=bad[:3],
+    )
+
+
+def thoughts_are_passed_over(patient: Patient) -> Check:
+    """A template may open the reasoning of each completion: the answer stands behind it."""
+    template = patient.chat._template
+    if template is None or not template.can.opened:
+        return skip("the template opens no reasoning")
+    golds, lost = patient.task.solutions(NUM_EXAMPLES), []
+    for example, turns in golds:
+        bare, behind = (_played(patient, example, turns, thinks=thinks).score for thinks in (False, True))
+        if behind.status == "error" or behind.value < bare.value:
+            lost.append({"example": example.id, "bare": bare.value, "behind_thoughts": behind.value})
+    return verdict(
+        bool(lost),
+        f"{len(lost)} of {len(golds)} right answers earn less behind the reasoning that the template opens "
+        f"({template.marks.open.strip()})",
+        f"{len(golds)} right answers earn the same behind the reasoning that the template opens",
+        "let the reward read the answer at its own place (prompt=boxed), not the whole completion, or use a template "
+        "whose generation prompt opens no reasoning",
+        examples=lost[:3],
     )
 
 
@@ -201,7 +224,9 @@ def reward_is_scaled(patient: Patient) -> Check:
 def reward_is_fast(patient: Patient) -> Check:
     """The time of one call, projected on a step."""
     example, turns = next(iter(patient.task.solutions(1)), (patient.task.train_example(0), [""]))
-    seconds = _seconds(patient, example, turns)
+    seconds, long = _seconds(patient, example, turns), LONG[: LETTERS * patient.config.rollout.max_completion_tokens]
+    if patient.reads(long):
+        seconds = max(seconds, _seconds(patient, example, [long]))
     rollout, workers = patient.config.rollout, patient.config.reward.num_workers
     calls = rollout.prompts_per_step * rollout.group_size
     step = seconds * calls / workers
@@ -235,18 +260,22 @@ def reward_forgets(patient: Patient) -> Check:
     if (seconds := _seconds(patient, *golds[0])) > SLOW_CALL:
         return skip(f"a completion is scored in {seconds:.2g} s: too slow to be tried in another order")
     firsts, after, again = list[float](), list[float](), list[float]()
+    alike = True  # calls of right answers that were asked first
     for number, (example, turns) in enumerate(golds):
         for _ in range(calls if number % 2 else 0):
             _value(patient, example, ["x"])
         paid = [_value(patient, example, turns) for _ in range(calls + 1)]
         (after if number % 2 else firsts).append(paid[0])
         again.append(paid[-1] - paid[0])
+        alike = alike and (number % 2 == 1 or max(paid) - min(paid) <= ROUNDING)
+    for _ in range(int(min(MOST_CALLS * calls, TIME_FOR_CALLS / max(seconds, 1e-6)))):  # it may pay a number of times
+        _value(patient, *golds[1])
     later = [_value(patient, example, turns) for example, turns in golds[::2]]
     changed = [gap for gap in again if abs(gap) > ROUNDING]
     lost = [gap for a, b in zip(firsts, later, strict=True) if abs(gap := b - a) > ROUNDING]
     steady = len(changed) <= 1  # else it may be chance: see reward_repeats
     found = {
-        "a right answer earns another reward behind a wrong one": steady and _apart(firsts, after),
+        "a right answer earns another reward behind a wrong one": alike and _apart(firsts, after),
         "a completion earns another reward the second time": len(changed) >= FEWEST
         and len({gap > 0 for gap in changed}) == 1,
         "completions earn other rewards later": steady and len(lost) >= FEWEST,
@@ -265,7 +294,11 @@ def reward_forgets(patient: Patient) -> Check:
 
 
 def _apart(first: Sequence[float], second: Sequence[float]) -> bool:
-    return max(first) + ROUNDING < min(second) or max(second) + ROUNDING < min(first)
+    """All of the second are above or below all of the first; half of them, where the first are equal."""
+    low, high = min(first) - ROUNDING, max(first) + ROUNDING
+    below, above = sum(value < low for value in second), sum(value > high for value in second)
+    needed = len(second) / 2 if high - low <= 2.1 * ROUNDING else len(second)
+    return max(below, above) >= needed
 
 
 def reward_repeats(patient: Patient) -> Check:
@@ -307,6 +340,7 @@ CHECKS = (
     reward_forgets,
     reward_repeats,
     gold_scores_full,
+    thoughts_are_passed_over,
     metric_agrees,
     reward_is_scaled,
     empty_scores_less,

@@ -158,10 +158,15 @@ def tool_results(patient: Patient) -> Check:
     before, found, _ = text.partition(PLACE)
     asked = template.render([user("x")], tools=[TOOL.schema])
     header = asked.removeprefix(template.render([user("x")], header=False, tools=[TOOL.schema])).strip()
-    wrong = not found or (bool(header) and before.rstrip().endswith(header))
+    twice = text.count(PLACE) > 1
+    wrong = not found or twice or (bool(header) and before.rstrip().endswith(header))
     return verdict(
         wrong,
-        "a tool's result is rendered as the assistant's own words" if found else "a tool's result is not rendered",
+        "a tool's result is rendered twice"
+        if twice
+        else "a tool's result is rendered as the assistant's own words"
+        if found
+        else "a tool's result is not rendered",
         "a tool's result has a header of its own",
         "give messages of the role `tool` a header that is not the assistant's in chat_template.jinja",
         before_the_result=before[-80:],
