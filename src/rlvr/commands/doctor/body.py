@@ -73,7 +73,9 @@ def opened(config: Config, functions: Functions | None = None) -> Iterator[Patie
             policy = load_policy(settings, seed=config.seed, device=device)
         set_threads(config, policy)
         family = policy.model.config.get_text_config().model_type
-        tasks = stack.enter_context(open_tasks(config, family, functions or {}))
+        # a reward that remembers is found out by the order of its calls, which several processes would share by chance
+        alone = config.model_copy(update={"reward": config.reward.model_copy(update={"num_workers": 1})})
+        tasks = stack.enter_context(open_tasks(alone, family, functions or {}))
         patient = Patient(config, tasks, policy, root)
         yield patient
         for one in {id(p): p for p in (patient, patient.as_run)}.values():

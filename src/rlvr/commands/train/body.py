@@ -77,9 +77,6 @@ def train(config: Config, stopped: Stopped = lambda: False, functions: Functions
         check_demonstrations(config, tasks)
         policy = pretrained_policy(config, tasks)
         folder = stack.enter_context(_open_folder(config, world))
-        if world.is_first:
-            (folder.root / ERROR).unlink(missing_ok=True)  # of an earlier start
-            failing.append(folder.root)
         data = dumped(config.model_copy(update={"run_dir": None, "resume": False}))
         reporting = config.tracker if world.is_first else config.tracker.model_copy(update={"report_to": ()})
         trackers = Trackers(reporting, folder.root, console.note, experiment=config.name, config=data)
@@ -90,7 +87,7 @@ def train(config: Config, stopped: Stopped = lambda: False, functions: Functions
         policy = tuned_policy(setup, policy, all_stop) if policy else scratch_policy(setup, all_stop)
         if policy is None:
             console.note("stopped in the warm start: nothing is saved, and a resumed run begins it again")
-        num_steps = 0 if policy is None else _train(setup, policy, trackers, all_stop)
+        num_steps = 0 if policy is None else _train(setup, policy, trackers, all_stop, failing)
         rows = world.first(read_metrics(folder.metrics) if world.is_first and policy is not None else [])
         evaluations = [row for row in rows if any(name.startswith("eval/") for name in row)] or [{}]
         return TrainResult(
@@ -103,8 +100,11 @@ def train(config: Config, stopped: Stopped = lambda: False, functions: Functions
         )
 
 
-def _train(setup: Setup, policy: HubPolicy, trackers: Trackers, stopped: Stopped) -> int:
-    """Run the loop, then write `final/` and the report; returns the number of steps made."""
+def _train(setup: Setup, policy: HubPolicy, trackers: Trackers, stopped: Stopped, failing: list[Path]) -> int:
+    """Run the loop, then write `final/` and the report; returns the number of steps made.
+
+    From its first step on the run's folder is among the `failing` ones: a start that is refused changes nothing in it.
+    """
     config, folder, console, world = setup.config, setup.folder, setup.console, setup.world
     for note in setup.tasks.notes:
         console.note(note)
@@ -116,6 +116,9 @@ def _train(setup: Setup, policy: HubPolicy, trackers: Trackers, stopped: Stopped
     if world.is_first:
         write_start(folder.root, run.start_step, config, setup.tasks)
     trackers.begin(run.start_step + 1 if run.start_step else 0)
+    if world.is_first:
+        (folder.root / ERROR).unlink(missing_ok=True)  # of an earlier start
+        failing.append(folder.root)
     if run.start_step < run.max_steps and world.is_first:
         shutil.rmtree(folder.final, ignore_errors=True)  # of an earlier end of this run
     console.stage("training", run.max_steps, done=run.start_step)
