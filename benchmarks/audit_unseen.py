@@ -2,7 +2,7 @@
 
     python benchmarks/audit_unseen.py
 
-Thirty wrong and ten right ones, on which it was mended; then twelve and five that were invented later, and on which
+Thirty wrong and ten right ones, on which it was fixed; then twelve and five that were invented later, and on which
 nothing was changed. A bug is found and rightly named if the audit flags one of the kinds that name it; a right verifier
 is accused if any wrong text is said to be paid, or if no format of right answers is found.
 """

@@ -3,7 +3,7 @@
     RLVR_DATA=data OMP_NUM_THREADS=1 python benchmarks/diagnose.py --root FOLDER > docs/benchmarks/diagnose.md
 
 Levels were set on the runs of `rpn` with `FAULTS`. `FURTHER`, `SECOND` and `THIRD` are rounds of faults that
-were invented afterwards, each after what the one before had missed was mended. Runs start from warm-started models of
+were invented afterwards, each after what the one before had missed was fixed. Runs start from warm-started models of
 their recipe and are kept in FOLDER; what is there is not made again, so a killed script goes on. `--what` makes a part:
 `runs`, `tries`, `page`.
 """
@@ -316,12 +316,12 @@ Seeds of the faults, and of the further ones, as far as there was time: {seeds}.
 
 ## What was seen when
 
-Levels were set on rpn. Then two_hop and gsm8k_smoke (seed 1) were scored, and what was wrong there was mended, by
+Levels were set on rpn. Then two_hop and gsm8k_smoke (seed 1) were scored, and what was wrong there was fixed, by
 rules and by two levels (`starved`, `same_share`): prompts that are the same where tools find the answer; unread
 answers, which a sound gsm8k_smoke has too at its start, were asked about too early; few pairs were believed too much.
 So the figures above of these two are no longer those of unseen runs. Some faults that left a curve rising were
 planted harder. Further faults were invented after that, in three rounds; what a round had missed when it was first
-scored (seed 1 of each recipe; the first round of rpn and two_hop) was mended before the next one was invented, and
+scored (seed 1 of each recipe; the first round of rpn and two_hop) was fixed before the next one was invented, and
 nothing was changed after the third was: its row above is of faults that nothing was made for. As first scored:
 
 | runs | judged by | top-1 | top-3 |
@@ -344,7 +344,7 @@ By fault, the named causes of all seeds. "rose in n": in so many runs the held-o
 
 ## The remedy, tried
 
-Faults that a setting can mend: the remedy of the named cause against the unchanged run, from the same weights, with the
+Faults that a setting can fix: the remedy of the named cause against the unchanged run, from the same weights, with the
 same seeds. Differences of the held-out metric, by seed.
 
 {tries}

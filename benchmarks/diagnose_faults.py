@@ -69,7 +69,7 @@ RECIPES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """`causes`: the names that are right; `in_settings`: a setting can mend it."""
+    """`causes`: the names that are right; `in_settings`: a setting can fix it."""
 
     about: str
     causes: tuple[str, ...]

@@ -4,7 +4,7 @@ python benchmarks/doctor_unseen.py                  the table of both halves
 python benchmarks/doctor_unseen.py --half tuned     those that the checks were tuned on
 
 The list was written first; a draw by seed then kept half of it apart, which was run when the checks were done. What
-it missed was mended, too; then `late` ones were invented and run once.
+it missed was fixed, too; then `late` ones were invented and run once.
 """
 
 from __future__ import annotations

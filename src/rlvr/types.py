@@ -51,7 +51,7 @@ class Message:
 class Example:
     """One problem: `Example(id="3 4 +", messages=(Message(...),), answer="7", metadata={"num_operators": 1})`
 
-    `tools` are offered by the example itself: the model may call them, and nobody runs them.
+    `tools` are offered by the example itself: the model may call them, and they are not executed.
     """
 
     id: str

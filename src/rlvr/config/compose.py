@@ -175,17 +175,18 @@ def _hydra(source: Source, config_name: str | None, lines: Sequence[str]) -> tup
 def _compose(source: Source, parsed: Sequence[Override], explicit: UserKeys) -> tuple[dict[str, Any], list[str]]:
     """The composed and resolved values, not yet validated, with notes on dropped values."""
     lines = [added(override, source) for override in parsed]
-    composed, chosen = _followed(source, source.name, lines, explicit.chosen | source.choices(own=True).keys())
+    composed, chosen, found = _followed(source, source.name, lines, explicit.chosen | source.choices(own=True).keys())
     if source.folder is not None and "task" in explicit.chosen:
-        _check_pinned(chosen, explicit.chosen | _recognized(_plain_values(composed.task, resolve=False)).keys(), source)
+        _check_pinned(chosen, explicit.chosen | found.keys(), source)
     notes = _leave_out_replaced(composed, chosen, explicit, source)
-    return _resolved(composed), notes
+    return _resolved(composed, found), notes
 
 
 def _followed(
     source: Source, name: str | None, lines: Sequence[str], given: Collection[str]
-) -> tuple[DictConfig, dict[str, str]]:
-    """As `_hydra`; reward and prompt follow a task in a user's file to the files of its name, if not `given`."""
+) -> tuple[DictConfig, dict[str, str], Mapping[str, str | None]]:
+    """As `_hydra`, and what `TaskSettings.recognize` finds. Reward and prompt follow that, or a task in a user's file
+    to the files of its name, if not `given`."""
     composed, chosen = _hydra(source, name, lines)
     more = []
     for group in FOLLOWS_TASK if "task" in chosen else ():
@@ -194,16 +195,13 @@ def _followed(
             more.append(f"{new}{group}={task}")
         elif new:
             more.append(f"+{group}={getattr(registry.find('task', str(composed.task.name)), group)}")
-    found = _recognized(_plain_values(composed.task, resolve=False)) if "task" in chosen else {}
+    task = _plain_values(composed.task, resolve=False) if "task" in chosen else {}
+    found = registry.find("task", task["name"]).recognize(task) if task else {}
     for group in FOLLOWS_TASK:
         if group in found and group not in given:
             more = [one for one in more if not one.startswith(f"+{group}=")]
             more.append(f"{'' if group in chosen else '+'}{group}={found[group]}")
-    return _hydra(source, name, [*lines, *more]) if more else (composed, chosen)
-
-
-def _recognized(task: Mapping[str, Any]) -> Mapping[str, str | None]:
-    return registry.find("task", str(task["name"])).recognize(task)
+    return *(_hydra(source, name, [*lines, *more]) if more else (composed, chosen)), found
 
 
 def _check_pinned(chosen: Mapping[str, str], given: Collection[str], source: Source) -> None:
@@ -263,14 +261,15 @@ def _compose_bundle(lines: Sequence[str], source: Source) -> Mapping[str, Any]:
     parsed = check_overrides(parse_overrides(lines), source)
     choices = [f"+{one.input_line}" if one.key_or_group == "task" else added(one, source) for one in parsed]
     given = {one.key_or_group for one in parsed}
-    return _resolved(_followed(source, None, choices, given)[0])
+    composed, _, found = _followed(source, None, choices, given)
+    return _resolved(composed, found)
 
 
-def _resolved(composed: DictConfig) -> dict[str, Any]:
-    """Plain values over the defaults, so that `${rollout.group_size}` also finds unset values."""
+def _resolved(composed: DictConfig, found: Mapping[str, str | None]) -> dict[str, Any]:
+    """Plain values over what the data calls for and the defaults, so that `${rollout.group_size}` finds unset ones."""
     values = renewed(_plain_values(composed, resolve=False))
-    if "name" in (task := values.get("task") or {}):
-        task |= {key: value for key, value in _recognized(task).items() if key not in FOLLOWS_TASK}
+    if own := {key: value for key, value in found.items() if key not in FOLLOWS_TASK}:
+        values["task"] |= own
     chosen = {group: registry.find(group, name) for group, name in _chosen(values).items()} | {"reward": RewardSettings}
     defaults = _defaults(Config) | {group: _defaults(settings) for group, settings in chosen.items()}
     for missing in sorted(key for key, value in leaf_values(values) if value == "???"):

@@ -23,7 +23,7 @@ class Problem:
 
     `key` is equal for problems that ask the same, `about` for neighbors, such as questions about the same page (empty:
     it has none). `messages` is the whole prompt of data that brings one; `question` is then its text. `tools` are
-    offered with it, and nobody runs them. `solution` leads to the answer but does not give it in the required
+    offered with it and not executed. `solution` leads to the answer but does not give it in the required
     format; `demonstration` is a whole completion written by the user, `conversation` one in messages. All are optional.
     """
 

@@ -43,7 +43,7 @@ class Live:
         self._page: tuple[Stamp, Page] | None = None
         self._lock = asyncio.Lock()
         self._over = asyncio.Event()
-        self.active = 0  # nobody waits for an end of the events
+        self.active = 0  # the end waits for no request
 
     async def drain(self, timeout_s: float) -> None:
         """End the events: the server ends. See `rlvr.http_server.Work`."""

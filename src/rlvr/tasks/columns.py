@@ -58,8 +58,6 @@ class ColumnSettings(MetricSettings, RowSettings):
     @classmethod
     def recognize(cls, given: Mapping[str, Any]) -> Mapping[str, str | None]:
         """Columns under other names than ours, and the prompt, reward and metric that go with them."""
-        if {"question_field", "answer_field", "metric"} <= given.keys():
-            return {}  # a resolved configuration
         layout = layout_of(cls._first_rows(given), given.get("question_field"), given.get("answer_field"))
         if layout is None:
             return {}

@@ -40,7 +40,7 @@ def test_the_curve_the_verdict_and_each_cause(cut_off: Path) -> None:
 def test_no_cause_is_said_and_what_little_speaks_for_one(tmp_path: Path) -> None:
     lines = list(told(diagnosed(a_run(tmp_path / "flat", 8, **{"rollout/truncated_share": 0.14}))))
     assert lines[1].startswith("I do not know why this curve is flat")
-    assert lines[2:5] == ["A little speaks for:", "", "1. truncated, 13%: Completions are cut off before they can end."]
+    assert lines[2:5] == ["Weak evidence for:", "", "1. truncated, 13%: Completions are cut off before they can end."]
     assert list(told(diagnosed(a_run(tmp_path / "other", 8))))[2:] == []
 
 

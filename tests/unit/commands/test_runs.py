@@ -28,7 +28,7 @@ trainer:
 def make(
     folder: Path, steps: int, scores: dict[int, float], *, task: str = "rpn", rate: float = 0.001, age: int = 0
 ) -> Path:
-    """A run folder with so many steps, and scores at some of them."""
+    """A run folder with this number of steps, and scores at some of them."""
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(CONFIG.format(name=folder.name, task=task, rate=rate))
     rows: list[dict[str, Any]] = [{"step": step, "reward/mean": 0.5} for step in range(steps + 1)]

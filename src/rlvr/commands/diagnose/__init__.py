@@ -71,7 +71,7 @@ def told(found: Diagnosis) -> Iterator[str]:
     if found.top is None:
         yield found.verdict
         if found.causes:
-            yield "A little speaks for:"
+            yield "Weak evidence for:"
     for place, cause in enumerate(found.causes, start=1):
         yield ""
         yield f"{place}. {cause.name}, {cause.score:.0%}: {cause.says}"

@@ -20,7 +20,7 @@ def diagnose(run: Run | str | Path, *, try_steps: int | None = None) -> Diagnosi
 
     Args:
         run: A run or its folder.
-        try_steps: Also train so many steps with the remedy of the first cause, and as many without it: `trial`.
+        try_steps: Also train this many steps with the remedy of the first cause, and as many without it: `trial`.
 
     Raises UserError for a folder that is no run, has too few steps, or has nothing to try.
     """

@@ -1,4 +1,4 @@
-// A served page (`rlvr report --live`): an event says that files have changed, then the data is fetched and drawn anew.
+// A served page (`rlvr report --live`): an event says that files have changed, then the data is fetched and drawn again.
 //
 // Who reads an episode is not disturbed: on the tab "rollouts" a button offers what is new.
 

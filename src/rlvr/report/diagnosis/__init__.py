@@ -1,6 +1,6 @@
 """Why a curve is flat: the likeliest causes of a run folder, with evidence and remedy; `rlvr diagnose` and the report.
 
-`record` reads what a run left behind, `causes` says what speaks for each cause, `judge` weighs them against each other.
+`record` reads what a run left behind, `causes` gives the evidence for each cause, `judge` weighs it.
 """
 
 from pathlib import Path

@@ -2,7 +2,7 @@
 
 Learning is a chain: the question reaches the model, its completion ends, is read, is paid for what is right, differs
 from its neighbors, is trained on, and the step is neither too large nor too small. Each cause breaks one link, with a
-`strength` from 0 (nothing speaks for it) to 1 (this link lets nothing pass). Its score is the share of the signal that
+`strength` from 0 (no evidence) to 1 (this link lets nothing pass). Its score is the share of the signal that
 is lost there: strength x what the links before it let pass x how flat the curve is. So a broken link explains what
 comes after it, scores add up to at most 1, and what is left is "I do not know".
 """
@@ -26,7 +26,7 @@ LISTED = 0.05  # causes with less are not worth a line
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """What speaks for a cause. `overrides` of the run's configuration that should mend it, if settings can."""
+    """The evidence for a cause. `overrides` of the run's configuration that should fix it, if settings can."""
 
     strength: float
     evidence: Sequence[str] = ()
@@ -128,7 +128,7 @@ def weight(cause: str, level: str, value: float | None) -> float:
 
 
 def judged(record: Record, judges: Mapping[str, Judge]) -> list[Cause]:
-    """Every cause that something speaks for, the likeliest first; ties in the order of the chain."""
+    """Every cause with evidence, the likeliest first; ties in the order of the chain."""
     of_metric, of_reward = rise_of_metric(record) or 0.0, rise_of_reward(record)
     passed, found = 1.0, list[Cause]()
     for name, judge in judges.items():
