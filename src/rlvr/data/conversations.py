@@ -61,12 +61,11 @@ def read_demonstration(row: Row, field: str) -> str | Conversation | None:
     return Conversation(messages=tuple(_messages(found.messages)), tools=tuple(found.tools or ()))
 
 
-def read_prompt(row: Row, field: str, setting: str = "") -> tuple[Message, ...]:
+def read_prompt(row: Row, field: str) -> tuple[Message, ...]:
     """The messages of a prompt that data brings. DataError if there are none, or the last one is the assistant's."""
-    value = row.get(field, setting)
     messages = tuple(_messages(row.read(list[_Message], field)))
     if not messages or messages[-1].role == "assistant":
-        raise row.wrong(field, value, "must be messages that the assistant is to answer")
+        raise row.wrong(field, row.get(field), "must be messages that the assistant is to answer")
     return messages
 
 
