@@ -14,7 +14,7 @@ import pytest
 from rlvr.core.env import Env
 from rlvr.errors import ConfigError
 from rlvr.types import Example, Message, Score, StopReason
-from rlvr_verifiers.env import Scorer, VerifiersEnv, to_response
+from rlvr_verifiers.legacy import Scorer, VerifiersEnv, to_response
 from scripted import Codec, call, episode
 
 PLUGIN = Path(__file__).parents[1]
