@@ -1,0 +1,172 @@
+"""Tasksets of verifiers 0.4 (its v1 API): `Taskset`, `Task`, `Toolset`."""
+
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import weakref
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+from verifiers.v1.envs.single_agent import SingleAgentEnv
+from verifiers.v1.runtimes import SubprocessConfig
+from verifiers.v1.task import Task
+from verifiers.v1.taskset import Taskset
+from verifiers.v1.utils.loaders import default_harness_id, environment_class, load_taskset, taskset_config_type
+
+from rlvr.core.env import Env
+from rlvr.data.readers import quiet
+from rlvr.errors import ConfigError
+from rlvr.rewards.base import checked
+from rlvr.types import Example, Message, Score, ToolSchema, TurnText
+from rlvr_verifiers.edition import Row
+from rlvr_verifiers.env import EpisodeError, LibraryEnv, Requests, Scored, counted, to_messages
+from rlvr_verifiers.v1_agent import first_messages, play, refusal, to_response
+from rlvr_verifiers.v1_tools import LocalToolset, localized
+
+AnyTask = Task[Any, Any, Any]
+
+
+class V1Environment:
+    """A taskset: its tasks are the rows. It has no evaluation set, so a share of them is held out."""
+
+    held_out = None
+
+    def __init__(self, taskset: Taskset[Any, Any], tasks: Sequence[AnyTask], notes: tuple[str, ...]) -> None:
+        self.train, self.notes = [to_row(task) for task in tasks], notes
+        self._taskset, self._name = taskset, taskset.config.id
+        # set up for each event loop: their connections belong to one
+        self._shared: weakref.WeakKeyDictionary[Any, asyncio.Task[Any]] = weakref.WeakKeyDictionary()
+
+    def tools(self, row: Row) -> tuple[ToolSchema, ...]:
+        """Those of toolsets that are servers elsewhere are not known before the episode."""
+        toolsets = [*self._taskset.toolsets(self._taskset.config), *row.source.toolsets(row.source.config)]
+        local = [LocalToolset(toolset) for toolset in toolsets if not toolset.config.url]
+        return tuple(schema for toolset in local for _, schema in toolset.offered)
+
+    def own(self, question: str) -> Row:
+        """A user's question in place of the first task's, without an answer."""
+        task = self.train[0].source
+        known = {"prompt": question} | ({"answer": ""} if isinstance(getattr(task.data, "answer", None), str) else {})
+        return to_row(task.with_data(**known))
+
+    def envs(self, example: Example, row: Row, count: int, scored: Scored | None = None) -> Sequence[Env]:
+        return [V1Env(example, row.source, self, scored=scored) for _ in range(count)]
+
+    async def shared(self) -> Sequence[Any]:
+        """The taskset's toolsets, set up once."""
+        loop = asyncio.get_running_loop()
+        if loop not in self._shared:
+            self._shared[loop] = asyncio.ensure_future(self._set_up())
+        return await asyncio.shield(self._shared[loop])
+
+    async def _set_up(self) -> Sequence[Any]:
+        opened = [localized(toolset) for toolset in self._taskset.toolsets(self._taskset.config)]
+        for local in opened:
+            if isinstance(local, LocalToolset):
+                await local.toolset.setup()
+        return opened
+
+
+class V1Env(LibraryEnv):
+    """One rollout of a task. How long it may be is up to the task's stops, and to rlvr."""
+
+    def __init__(
+        self, example: Example, task: AnyTask, environment: V1Environment, *, scored: Scored | None = None
+    ) -> None:
+        super().__init__(example, max_turns=None, scored=scored)
+        self._task, self._environment = task, environment
+
+    def play(self, requests: Requests) -> Coroutine[Any, Any, Any]:
+        return _play(self._task, self._environment, requests)
+
+    def response(self, said: Message, *, truncated: bool) -> Any:
+        return to_response(said, truncated=truncated)
+
+    def refusal(self) -> Exception:
+        return refusal()
+
+    async def graded(self, result: Any, turns: Sequence[TurnText]) -> Score:
+        trace = result.trace
+        if trace.is_timeout:
+            raise EpisodeError(f"a time limit of the task: {trace.stop_condition}")
+        if not trace.ok:
+            error = trace.last_error
+            raise EpisodeError(f"{error.type}: {error.message}" if error else "the rollout failed")
+        if not trace.rewards:
+            raise EpisodeError("the task gave no reward")
+        unscored = [name for name, reward in trace.rewards.items() if reward is None]
+        if unscored:
+            raise EpisodeError(f"the task gave no reward {unscored[0]!r}")
+        parts = {name: float(reward.score) for name, reward in trace.rewards.items()}
+        parts |= {name: float(value) for name, value in trace.metrics.items() if value is not None}
+        counts = counted(turns, has_tools=bool(self.tools), measured={}, tool_errors=result.num_tool_errors)
+        return checked(self._example.id, Score(value=float(trace.reward), parts=parts, diagnostics=counts))
+
+    def stopped_by_limit(self, said: Message) -> bool:
+        """A stop called `max_turns`: what the library calls its own limit."""
+        ended = self._loop
+        if not said.tool_calls or ended.cancelled() or ended.exception():
+            return False
+        if ended.result().trace.stop_condition == "max_turns":
+            self.max_turns = self._num_said
+        return self.max_turns is not None
+
+
+async def _play(task: AnyTask, environment: V1Environment, requests: Requests) -> Any:
+    return await play(task, await environment.shared(), requests)
+
+
+def to_row(task: AnyTask) -> Row:
+    data = task.data
+    messages = to_messages(first_messages(data.system_prompt, data.prompt))
+    answer = getattr(data, "answer", "")
+    known = "" if answer is None else answer if isinstance(answer, str) else str(answer)
+    return Row(messages=messages, answer=known, identity=task.hash, source=task)
+
+
+def open_environment(env_id: str, env_args: Mapping[str, Any], max_rows: int | None) -> V1Environment:
+    """The taskset of this name. The library is silent unless VF_LOG_LEVEL is set: rlvr counts and reports failures."""
+    if "VF_LOG_LEVEL" not in os.environ:
+        logging.getLogger("verifiers").setLevel(logging.CRITICAL)
+    with quiet():
+        try:
+            taskset = load_taskset(taskset_config_type(env_id).model_validate({"id": env_id, **env_args}))
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        if not taskset.bounded:
+            if max_rows is None:
+                raise ConfigError(
+                    f"task.env_id={env_id}: its tasks have no end; say how many are trained on, e.g. "
+                    "task.max_train_examples=1000."
+                )
+            taskset = taskset.take(2 * max_rows)  # some are held out
+        tasks = list(taskset)
+    _refuse_others(env_id, taskset, tasks)
+    notes = ()
+    if (harness := default_harness_id(env_id)) != "bash":
+        notes = (f"{harness} has an agent program of its own, which is not used: rlvr's agent calls its tools",)
+    return V1Environment(taskset, tasks, notes)
+
+
+def _refuse_others(env_id: str, taskset: Taskset[Any, Any], tasks: Sequence[AnyTask]) -> None:
+    """ConfigError for a taskset that does not run in this process, with one agent that opens with a prompt."""
+    where = f"task.env_id={env_id}"
+    env = environment_class(env_id)
+    if env is not SingleAgentEnv:
+        raise ConfigError(f"{where}: plays several agents ({env.__name__}), and rlvr trains one.")
+    if not tasks:
+        raise ConfigError(f"{where}: its taskset has no tasks.")
+    if type(taskset).task_type().NEEDS_CONTAINER or any(task.data.image is not None for task in tasks):
+        raise ConfigError(f"{where}: its tasks run in containers, and rlvr plays them in its own process.")
+    if any(task.data.prompt is None for task in tasks):
+        raise ConfigError(f"{where}: a task has no prompt: a user has to open it, and rlvr has none.")
+    for toolset in (*taskset.toolsets(taskset.config), *tasks[0].toolsets(tasks[0].config)):
+        if not toolset.config.url and not isinstance(toolset.config.runtime, SubprocessConfig):
+            kind = toolset.config.runtime.type
+            raise ConfigError(f"{where}: its tools run in {kind}, and rlvr calls tools in its own process.")
