@@ -162,7 +162,7 @@ def _refuse_others(env_id: str, taskset: Taskset[Any, Any], tasks: Sequence[AnyT
         raise ConfigError(f"{where}: plays several agents ({env.__name__}), and rlvr trains one.")
     if not tasks:
         raise ConfigError(f"{where}: its taskset has no tasks.")
-    if type(taskset).task_type().NEEDS_CONTAINER or any(task.data.image is not None for task in tasks):
+    if any(task.NEEDS_CONTAINER or task.data.image is not None for task in tasks):
         raise ConfigError(f"{where}: its tasks run in containers, and rlvr plays them in its own process.")
     if any(task.data.prompt is None for task in tasks):
         raise ConfigError(f"{where}: a task has no prompt: a user has to open it, and rlvr has none.")

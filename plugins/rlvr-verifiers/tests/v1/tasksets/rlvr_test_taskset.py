@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import verifiers.v1 as vf
+from pydantic import Field
 
 
 class Data(vf.TaskData):
@@ -20,11 +21,11 @@ class Config(vf.TaskConfig):
 class TasksetConfig(vf.TasksetConfig):
     kind: str = "letters"
     num: int = 40
-    task: Config = Config()
+    mode: str = "plain"
 
 
 class State(vf.State):
-    words: list[str] = []
+    words: list[str] = Field(default_factory=list)
 
 
 def text_of(trace: vf.Trace) -> str:
@@ -200,20 +201,22 @@ KINDS: dict[str, type[Any]] = {
     "remote": Remote,
     "unscored": Unscored,
     "mute": Numbers,
+    "image": Numbers,
 }
+PICTURE = vf.ImageUrlContentPart(image_url=vf.ImageUrlSource(url="data:,x"))
+PROMPTS: dict[str, Any] = {"words": "ask", "mute": None, "image": [vf.UserMessage(content=[PICTURE])]}
 
 
 class TestTaskset(vf.Taskset[vf.Task, TasksetConfig]):
     __test__ = False
 
     def load(self) -> Iterable[vf.Task]:
-        kind, question = self.config.kind, "ask" if self.config.kind == "words" else "say {i}"
+        kind, config = self.config.kind, Config(mode=self.config.mode)
+        limit = vf.TaskTimeout(finalize=0.05) if config.mode == "slow" else vf.TaskTimeout()
         for i in range(self.config.num):
-            prompt = None if kind == "mute" else question.format(i=i)
-            limit = vf.TaskTimeout(finalize=0.05) if self.config.task.mode == "slow" else vf.TaskTimeout()
+            prompt = PROMPTS.get(kind, f"say {i}")
             system = "Answer in digits." if kind == "numbers" else None
-            data = Data(prompt=prompt, answer=str(i % 10), system_prompt=system, timeout=limit)
-            yield KINDS[kind](data, self.config.task)
+            yield KINDS[kind](Data(prompt=prompt, answer=str(i % 10), system_prompt=system, timeout=limit), config)
 
     @classmethod
     def toolsets(cls, config: TasksetConfig) -> list[vf.Toolset]:
