@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, ClassVar
 
 from mcp.server.mcpserver import MCPServer
 from mcp_types import CallToolResult, TextContent
 from pydantic import TypeAdapter
 from verifiers.v1.harnesses.utils.mcp import MCPConnection, mcp_content_to_chat_content
+from verifiers.v1.mcp import Toolset
 from verifiers.v1.task import Task
 from verifiers.v1.trace import Trace
 
@@ -30,11 +31,30 @@ TRACE: ContextVar[Trace] = ContextVar("rlvr_trace")
 Called = Callable[[dict[str, Any]], Awaitable[CallToolResult]]
 
 
+class Server(MCPServer):
+    """A server of a toolset. Rollouts have toolsets of their own, but their schemas are made once: half of the time."""
+
+    known: ClassVar[dict[Any, Any]] = {}
+
+    def __init__(self, toolset: Toolset[Any, Any]) -> None:
+        super().__init__(toolset.server_name or type(toolset).__name__)
+        self._kind = (type(toolset), toolset.config.model_dump_json())
+
+    def add_tool(self, fn: Callable[..., Any], name: str | None = None, **more: Any) -> None:
+        name = name or fn.__name__
+        known, found = self.known, self._tool_manager._tools
+        key = (*self._kind, name, fn.__doc__)
+        if key not in known:
+            super().add_tool(fn, name=name, **more)
+            known[key] = found[name]
+        found[name] = known[key].model_copy(update={"fn": fn})
+
+
 class LocalToolset:
     """A toolset of the library, served by this process."""
 
     def __init__(self, toolset: Any) -> None:
-        self.toolset, self._mcp = toolset, MCPServer(toolset.server_name or type(toolset).__name__)
+        self.toolset, self._mcp = toolset, Server(toolset)
         toolset._pull_state, toolset._push_state = self._pull_state, self._push_state
         toolset.register(self._mcp)
         self.offered = [
