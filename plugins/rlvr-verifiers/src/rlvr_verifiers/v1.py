@@ -65,11 +65,11 @@ class V1Environment:
         return await asyncio.shield(self._shared[loop])
 
     async def _set_up(self) -> Sequence[Any]:
-        opened = [localized(toolset) for toolset in self._taskset.toolsets(self._taskset.config)]
-        for local in opened:
-            if isinstance(local, LocalToolset):
-                await local.toolset.setup()
-        return opened
+        toolsets = self._taskset.toolsets(self._taskset.config)
+        for toolset in toolsets:
+            if not toolset.config.url:
+                await toolset.setup()
+        return [localized(toolset) for toolset in toolsets]
 
 
 class V1Env(LibraryEnv):

@@ -51,7 +51,7 @@ class Server(MCPServer):
 
 
 class LocalToolset:
-    """A toolset of the library, served by this process."""
+    """A toolset of the library, set up if it is called, served by this process."""
 
     def __init__(self, toolset: Any) -> None:
         self.toolset, self._mcp = toolset, Server(toolset)
@@ -123,12 +123,11 @@ async def open_tools(tools: Tools, shared: Sequence[Any], task: Task[Any, Any, A
     for local in shared:
         await _add(tools, local, stack)
     for toolset in task.toolsets(task.config):
-        local = localized(toolset)
-        if isinstance(local, LocalToolset):
+        if not toolset.config.url:
             stack.push_async_callback(toolset._exit_stack.aclose)
             await toolset.setup()
             await toolset.setup_task(task.data)
-        await _add(tools, local, stack)
+        await _add(tools, localized(toolset), stack)
 
 
 def localized(toolset: Any) -> Any:

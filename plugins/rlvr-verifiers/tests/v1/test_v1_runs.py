@@ -49,13 +49,12 @@ def lines(kind: str, *more: str) -> tuple[str, ...]:
     return once(*RUN, "task.env_id=rlvr-test-taskset", f"task.env_args.kind={kind}", *more)
 
 
-def test_a_single_turn_taskset_is_learnt(tmp_path: Path) -> None:
-    ran = run_train(tmp_path / "run", *lines("letters", *TINY))
-    rewards = [row["reward/mean"] for row in ran.rows[1:]]
-    assert rewards[-1] > 5 * rewards[0]
-    assert ran.rows[-1]["reward/share_of_e"] == ran.rows[-1]["reward/mean"]
-    assert ran.rows[0]["eval/verifiers/part_length"] > 0
-    assert ran.rows[-1]["eval/verifiers/accuracy"] > ran.rows[0]["eval/verifiers/accuracy"]
+def test_a_single_turn_taskset_is_trained_and_evaluated(tmp_path: Path) -> None:
+    ran = run_train(tmp_path / "run", *lines("letters", *TINY, "trainer.max_steps=2", "evaluation.every=2"))
+    last = ran.rows[-1]
+    assert 0 < last["reward/share_of_e"] == last["reward/mean"]
+    assert last["policy/grad_norm"] > 0
+    assert last["eval/verifiers/part_length"] > 0
 
 
 def test_a_taskset_with_tools_is_learnt_from_the_sampled_tokens(tmp_path: Path, sampled: Any) -> None:
