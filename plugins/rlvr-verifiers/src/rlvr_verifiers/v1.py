@@ -11,12 +11,12 @@ import weakref
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
 
+import verifiers.v1 as vf
 from pydantic import ValidationError
-from verifiers.v1.envs.single_agent import SingleAgentEnv
+from verifiers.v1.configs.agent import agent_config_fields
 from verifiers.v1.runtimes import SubprocessConfig
 from verifiers.v1.task import Task
-from verifiers.v1.taskset import Taskset
-from verifiers.v1.utils.loaders import default_harness_id, environment_class, load_taskset, taskset_config_type
+from verifiers.v1.utils.loaders import default_harness_id, load_environment, resolve_env_config
 
 from rlvr.core.env import Env
 from rlvr.data.readers import quiet
@@ -25,7 +25,7 @@ from rlvr.rewards.base import checked
 from rlvr.types import Example, Message, Score, ToolSchema, TurnText
 from rlvr_verifiers.edition import Row
 from rlvr_verifiers.env import EpisodeError, LibraryEnv, Requests, Scored, counted, to_messages
-from rlvr_verifiers.v1_agent import first_messages, play, refusal, to_response
+from rlvr_verifiers.v1_agent import AGENT, first_messages, play, refusal, to_response
 from rlvr_verifiers.v1_tools import LocalToolset, localized
 
 AnyTask = Task[Any, Any, Any]
@@ -36,9 +36,9 @@ class V1Environment:
 
     held_out = None
 
-    def __init__(self, taskset: Taskset[Any, Any], tasks: Sequence[AnyTask], notes: tuple[str, ...]) -> None:
+    def __init__(self, env: vf.Env[Any], tasks: Sequence[AnyTask], notes: tuple[str, ...]) -> None:
         self.train, self.notes = [to_row(task) for task in tasks], notes
-        self._taskset, self._name = taskset, taskset.config.id
+        self.env, self._taskset = env, env.taskset
         # set up for each event loop: their connections belong to one
         self._shared: weakref.WeakKeyDictionary[Any, asyncio.Task[Any]] = weakref.WeakKeyDictionary()
 
@@ -69,6 +69,7 @@ class V1Environment:
         for toolset in toolsets:
             if not toolset.config.url:
                 await toolset.setup()
+        await self.env.start()
         return [localized(toolset) for toolset in toolsets]
 
 
@@ -91,12 +92,18 @@ class V1Env(LibraryEnv):
         return refusal()
 
     async def graded(self, result: Any, turns: Sequence[TurnText]) -> Score:
-        trace = result.trace
-        if trace.is_timeout:
-            raise EpisodeError(f"a time limit of the task: {trace.stop_condition}")
-        if not trace.ok:
-            error = trace.last_error
-            raise EpisodeError(f"{error.type}: {error.message}" if error else "the rollout failed")
+        episode = result.episode
+        for failed in (*episode.traces, episode):
+            if failed.is_timeout:
+                raise EpisodeError(f"a time limit of the task: {getattr(failed, 'stop_condition', 'episode')}")
+            if not failed.ok:
+                error = failed.last_error
+                raise EpisodeError(f"{error.type}: {error.message}" if error else "the rollout failed")
+        if len(episode.traces) != 1:
+            raise EpisodeError(
+                f"the environment played {len(episode.traces)} rollouts in an episode, and rlvr trains one"
+            )
+        (trace,) = episode.traces
         if not trace.rewards:
             raise EpisodeError("the task gave no reward")
         unscored = [name for name, reward in trace.rewards.items() if reward is None]
@@ -112,13 +119,14 @@ class V1Env(LibraryEnv):
         ended = self._loop
         if not said.tool_calls or ended.cancelled() or ended.exception():
             return False
-        if ended.result().trace.stop_condition == "max_turns":
+        traces = ended.result().episode.traces
+        if traces and traces[-1].stop_condition == "max_turns":
             self.max_turns = self._num_said
         return self.max_turns is not None
 
 
 async def _play(task: AnyTask, environment: V1Environment, requests: Requests) -> Any:
-    return await play(task, await environment.shared(), requests)
+    return await play(task, environment.env, await environment.shared(), requests)
 
 
 def to_row(task: AnyTask) -> Row:
@@ -135,10 +143,16 @@ def open_environment(env_id: str, env_args: Mapping[str, Any], max_rows: int | N
         logging.getLogger("verifiers").setLevel(logging.CRITICAL)
     with quiet():
         try:
-            taskset = load_taskset(taskset_config_type(env_id).model_validate({"id": env_id, **env_args}))
+            config = resolve_env_config({"taskset": {"id": env_id, **env_args}})
         except ValidationError as error:
             first = error.errors()[0]
-            raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+            where = ".".join(str(part) for part in first["loc"] if part != "taskset")
+            raise ValueError(f"{where}: {first['msg']}") from None
+        seats = agent_config_fields(config)
+        if len(seats) != 1:
+            raise ConfigError(f"task.env_id={env_id}: plays several agents ({', '.join(seats)}), and rlvr trains one.")
+        env = load_environment(config.model_copy(update=dict.fromkeys(seats, AGENT)))
+        taskset = env.taskset
         if not taskset.bounded:
             if max_rows is None:
                 raise ConfigError(
@@ -151,15 +165,12 @@ def open_environment(env_id: str, env_args: Mapping[str, Any], max_rows: int | N
     notes = ()
     if (harness := default_harness_id(env_id)) != "bash":
         notes = (f"{harness} has an agent program of its own, which is not used: rlvr's agent calls its tools",)
-    return V1Environment(taskset, tasks, notes)
+    return V1Environment(env, tasks, notes)
 
 
-def _refuse_others(env_id: str, taskset: Taskset[Any, Any], tasks: Sequence[AnyTask]) -> None:
+def _refuse_others(env_id: str, taskset: vf.Taskset[Any, Any], tasks: Sequence[AnyTask]) -> None:
     """ConfigError for a taskset that does not run in this process, with one agent that opens with a prompt."""
     where = f"task.env_id={env_id}"
-    env = environment_class(env_id)
-    if env is not SingleAgentEnv:
-        raise ConfigError(f"{where}: plays several agents ({env.__name__}), and rlvr trains one.")
     if not tasks:
         raise ConfigError(f"{where}: its taskset has no tasks.")
     if any(task.NEEDS_CONTAINER or task.data.image is not None for task in tasks):

@@ -96,6 +96,16 @@ def test_tools_in_concurrent_rollouts_have_states_of_their_own() -> None:
     assert [one.score.parts["noted"] for one in asyncio.run(run())] == [index % 3 for index in range(8)]
 
 
+def test_an_environment_may_be_the_user() -> None:
+    task = made("letters", env_id="rlvr-test-user")
+    found, codec = play(task, "a", call(("note", {"word": "x"})), "b", "c", "never said")
+    said = [[(message.role, message.content[:7]) for message in prompt] for prompt in codec.prompts]
+    assert said == [[("user", said[0][0][1])], [("user", "heard a")], [("tool", "1 words")], [("user", "heard b")]]
+    assert (found.stop_reason, found.score.parts["heard"], found.score.parts["noted"]) == (StopReason.STOP, 3.0, 1.0)
+    cut, _ = play(task, "a", ("unfinish", CUT))
+    assert (cut.stop_reason, cut.score.parts["heard"], cut.score.parts["cut"]) == (CUT, 2.0, 1.0)
+
+
 def test_the_stops_of_a_task_end_its_episode() -> None:
     note, add = call(("note", {"word": "x"})), call(("calculator_add", {"a": 1, "b": 2}))
     full, _ = play(made("tools"), note, note, "never said")
@@ -227,7 +237,7 @@ def test_long_prompts_are_left_out_and_tools_count() -> None:
         ({"env_args": {"kind": "remote"}}, r"its tools run in docker"),
         ({"env_args": {"kind": "mute"}}, r"a task has no prompt"),
         ({"env_args": {"num": 0}}, r"its taskset has no tasks"),
-        ({"env_id": "rlvr-test-agents"}, r"plays several agents \(TwoAgents\), and rlvr trains one"),
+        ({"env_id": "rlvr-test-agents"}, r"plays several agents \(first, second\), and rlvr trains one"),
         ({"env_id": "rlvr-test-endless"}, r"its tasks have no end; .*task\.max_train_examples=1000"),
     ],
 )
