@@ -90,14 +90,11 @@ def rows(
 ) -> list[tuple[bool, str, Callable[[int], Awaitable[None]]]]:
     """Tuples of: with tools or not, what plays, function that plays that many groups."""
     GIVEN.update(questions=questions, find=find, system=system, documents=questions[0].documents)
-    return [
-        (
-            kind == "tools",
-            "task=verifiers",
-            player(open_environment(__name__, {"kind": kind}, None), questions, group_size),
-        )
-        for kind in ("single", "tools")
-    ]
+    found = []
+    for kind in ("single", "tools"):
+        env = open_environment(__name__, {"kind": kind}, None)
+        found.append((kind == "tools", "task=verifiers", player(env, questions, group_size)))
+    return found
 
 
 def player(env: Environment, questions: Sequence[Question], size: int) -> Callable[[int], Awaitable[None]]:
