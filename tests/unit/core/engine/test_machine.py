@@ -6,7 +6,7 @@ chunks and prefixes are the engine's own matter: whatever it does with them, a r
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from math import log
 from typing import Any
@@ -14,15 +14,22 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from rlvr.core.engine import LocalEngine, sampler, scheduler
 from rlvr.core.engine.base import Allowed, Alternatives
 from rlvr.types import Completion, SamplingParams, StopReason
 
-VOCABULARY, CONTEXT, CHUNK, NOISE = 12, 32, 24, 1e-5
+VOCABULARY, CONTEXT, CHUNK, NOISE = 12, 32, 24, 1e-4
 SIZES: dict[str, Any] = {"vocab_size": VOCABULARY, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 2}
 SIZES |= {"num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": CONTEXT}
 
@@ -110,19 +117,22 @@ def check_alone(asked: Asked, done: Completion) -> None:
     assert done.token_ids == asked.tokens
     assert done.behavior_logprobs == tuple(logprob for _, logprob in asked.heard)
     assert done.policy_versions == tuple(asked.versions)
+    assert [place for place, _ in done.version_changes] == sorted({place for place, _ in done.version_changes})
     stopped = done.token_ids[-1] in asked.sampling.stop_ids
     assert done.stop_reason == (StopReason.STOP if stopped else StopReason.LENGTH)
     assert not asked.sampling.stop_ids & set(done.token_ids[:-1])
     assert stopped or len(done.token_ids) == asked.limit
     ids = torch.tensor([[*asked.prompt, *done.token_ids]])
-    logits = {version: WEIGHTS[version % 3](input_ids=ids, use_cache=False).logits[0] for version in set(asked.versions)}
+    logits = {
+        version: WEIGHTS[version % 3](input_ids=ids, use_cache=False).logits[0] for version in set(asked.versions)
+    }
     for place, version in enumerate(asked.versions):
         check_token(asked, done, place, logits[version][len(asked.prompt) + place - 1])
 
 
 # ------------------------------------------------------------------------------------------------ what users do
 
-PROMPTS = [(1,), (4, 9), (3, 1, 4, 1, 5), (3, 1, 4, 1, 5, 9, 2), tuple(range(11)), tuple(range(2, 12)) * 3]
+PROMPTS = [(3, 1, 4, 1, 5), (1,), (4, 9), (3, 1, 4, 1, 5, 9, 2), tuple(range(11)), tuple(range(2, 12)) * 3]
 tokens = st.lists(st.integers(0, VOCABULARY - 1), max_size=4).map(tuple)
 wishes = st.builds(
     SamplingParams,
@@ -144,7 +154,8 @@ extras = st.fixed_dictionaries(
         "alternatives": st.integers(1, 4),
     },
 )
-sessions = st.integers(0, 3)
+sessions = st.integers(0, 4)
+pauses = st.sampled_from([2, 0, 1, 9, 30])  # steps before the next call
 
 
 class Calls(RuleBasedStateMachine):
@@ -163,7 +174,7 @@ class Calls(RuleBasedStateMachine):
         self.breaks = False
         self.stale = False
 
-    @initialize(num_slots=st.sampled_from([3, 1, 16]))
+    @initialize(num_slots=st.sampled_from([3, 1, 16, 1]))
     def start(self, num_slots: int) -> None:
         self.num_slots, self.budget = num_slots, num_slots * CONTEXT
         model = tiny_model(0)
@@ -174,38 +185,63 @@ class Calls(RuleBasedStateMachine):
 
     # -------------------------------------------------------------------------------------------- calls
 
-    @rule(prompt=st.sampled_from(PROMPTS), sampling=wishes, extra=extras, session=st.none() | sessions)
-    def ask(self, prompt: tuple[int, ...], sampling: SamplingParams, extra: dict[str, Any], session: int | None) -> None:
+    @rule(prompt=st.sampled_from(PROMPTS), sampling=wishes, extra=extras, pause=pauses)
+    def ask(
+        self,
+        prompt: tuple[int, ...],
+        sampling: SamplingParams,
+        extra: dict[str, Any],
+        session: int | None = None,
+        pause: int = 0,
+    ) -> None:
         extra = extra | ({"alternatives": Alternatives(count=extra["alternatives"])} if "alternatives" in extra else {})
         asked = Asked(prompt=prompt, sampling=sampling, session=session, **extra)
         self.tasks[asked] = self.loop.create_task(self.call(asked))
+        self.go_on(pause)
 
-    @rule(prompt=st.sampled_from(PROMPTS), each=st.lists(wishes, min_size=2, max_size=9))
-    def ask_as_a_group(self, prompt: tuple[int, ...], each: list[SamplingParams]) -> None:
-        for sampling in each:
-            self.ask(prompt, sampling, {}, None)
+    @rule(prompt=st.sampled_from(PROMPTS), sampling=wishes, count=st.sampled_from([5, 2, 19]), pause=pauses)
+    def ask_as_a_group(self, prompt: tuple[int, ...], sampling: SamplingParams, count: int, pause: int) -> None:
+        for number in range(min(count, self.num_slots + 3)):
+            limit = 1 + (7 * number * number + sampling.max_tokens) % 11
+            each = replace(sampling, seed=sampling.seed + number, max_tokens=limit)
+            self.ask(prompt, each, {"alternatives": 1 + number % 3} if number % 2 else {})
+        self.go_on(pause)
 
-    @precondition(lambda self: self.last)
-    @rule(data=st.data(), sampling=wishes, extra=extras, dropped=st.sampled_from([0, 0, 0, 1, 5]), more=tokens)
-    def continue_a_session(
-        self, data: st.DataObject, sampling: SamplingParams, extra: dict[str, Any], dropped: int, more: tuple[int, ...]
+    @rule(
+        which=st.lists(sessions, min_size=1, max_size=4),
+        prompt=st.sampled_from(PROMPTS),
+        sampling=wishes,
+        dropped=st.sampled_from([0, 0, 1, 5, CONTEXT]),
+        more=tokens,
+        pause=pauses,
+    )
+    def take_turns(
+        self,
+        which: list[int],
+        prompt: tuple[int, ...],
+        sampling: SamplingParams,
+        dropped: int,
+        more: tuple[int, ...],
+        pause: int,
     ) -> None:
-        session = data.draw(st.sampled_from(sorted(self.last)))
-        ids = self.last[session]
-        ids = (ids[: len(ids) - dropped] + more)[:CONTEXT] or (1,)
-        self.ask(ids, sampling, extra, session)
+        """The first of a session, or one that goes on from the last one, of which the end may be rewritten."""
+        for session in which:
+            ids = self.last.get(session, ())
+            ids = (ids[: max(0, len(ids) - dropped)] + more)[:CONTEXT]
+            self.ask(
+                ids or prompt,
+                replace(sampling, seed=session, max_tokens=1 + (sampling.max_tokens + session) % 8),
+                {},
+                session,
+            )
+        self.go_on(pause)
 
-    @rule(count=st.integers(1, 4))
+    @precondition(lambda self: self.tasks)
+    @rule(count=st.integers(1, 9))
     def go_on(self, count: int) -> None:
         until = self.num_steps + count
-        while self.num_steps < until and not self.idle:
+        while self.num_steps < until and self.tasks:
             self.turn()
-
-    @rule()
-    def drain(self) -> None:
-        while not self.idle:
-            self.turn()
-        assert not (self.waiting or self.running)
 
     @precondition(lambda self: self.tasks)
     @rule(data=st.data())
@@ -214,37 +250,38 @@ class Calls(RuleBasedStateMachine):
         list(self.tasks.values())[number].cancel()
         self.turn()
 
-    @rule()
-    def new_weights(self) -> None:
-        self.version += 1
-        self.parked.clear()
-        self.stale = bool(self.running)
-        self.engine.load_weights(self.version)
-        assert self.engine.policy_version == self.version
+    @precondition(lambda self: self.parked or self.running)
+    @rule(times=st.sampled_from([0, 1, 0, 2]), pause=pauses)
+    def new_weights(self, times: int, pause: int) -> None:
+        for _ in range(times):
+            self.version += 1
+            self.parked.clear()
+            self.stale = bool(self.running)
+            self.engine.load_weights(self.version)
+            assert self.engine.policy_version == self.version
+        self.go_on(pause)
 
+    @precondition(lambda self: self.parked)
     @rule(session=sessions)
     def release(self, session: int) -> None:
         self.parked.pop(session, None)
         self.engine.release(session)
 
     @precondition(lambda self: self.running)
-    @rule()
-    def break_a_step(self) -> None:
-        self.breaks = True
+    @rule(how=st.sampled_from(["wait", "wait", "wait", "wait", "break", "close"]))
+    def empty(self, how: str) -> None:
+        self.breaks = how == "break"
+        if how == "close":
+            self.engine.close()
+            self.forget()
         self.drain()
 
-    @rule()
-    def close(self) -> None:
-        self.engine.close()
-        self.forget()
-        while self.tasks:
+    def drain(self) -> None:
+        while self.tasks or self.running:
             self.turn()
+        assert not self.waiting
 
     # -------------------------------------------------------------------------------------------- what must come out
-
-    @property
-    def idle(self) -> bool:
-        return not self.tasks
 
     def turn(self) -> None:
         """One turn of the event loop; what has ended is looked at."""
@@ -303,26 +340,30 @@ class Calls(RuleBasedStateMachine):
         self.prefilled = []
         expected = [asked.prompt + asked.tokens[:-1] for asked in self.running] if self.stale else []
         self.stale = False
+        before = sum(len(ids) for _, ids in self.parked.values())
         admitted = self.admit()
-        before, room = dict(self.parked), self.budget - sum(map(self.room_of, self.running))
         expected += self.to_prefill(admitted)
-        heard = [len(asked.heard) for asked in self.running]
+        due = [len(asked.heard) + (0 if asked.aborted else 1) for asked in self.running]
+        spare = self.budget - sum(map(self.room_of, self.running)) - before
         try:
             self.own_step()
-        except RuntimeError:
+            for asked, count in zip(self.running, due, strict=True):  # those that start get two tokens, or end
+                assert len(asked.heard) == count + (asked in admitted and len(asked.heard) != 1)
+            assert sorted(map(trimmed, self.prefilled)) == sorted(map(trimmed, expected))
+            self.leave()
+            self.evict(spare)
+        except BaseException:
             self.forget()
             raise
-        gains = [len(asked.heard) - count for asked, count in zip(self.running, heard, strict=True)]
-        for asked, gain in zip(self.running, gains, strict=True):
-            assert gain == (0 if asked.aborted else 1 + (asked in admitted and not len(asked.heard) == 1))
-        assert sorted(map(trimmed, self.prefilled)) == sorted(map(trimmed, expected))
+
+    def leave(self) -> None:
+        """What is finished is parked."""
         leaving = [asked for asked in self.running if asked.done or asked.aborted]
         self.running = [asked for asked in self.running if asked not in leaving]
         for asked in leaving:
             if asked.session is not None and not asked.aborted:
                 self.parked.pop(asked.session, None)
                 self.parked[asked.session] = self.num_steps, asked.prompt + asked.tokens[:-1]
-        self.evict(room - sum(len(ids) for _, ids in before.values()))
 
     def room_of(self, asked: Asked) -> int:
         return len(asked.prompt) + asked.limit
@@ -383,6 +424,8 @@ class Calls(RuleBasedStateMachine):
     def teardown(self) -> None:
         if hasattr(self, "engine"):
             self.drain()
+            self.turn()
+            self.turn()  # its driver ends
             self.holds_what_the_model_holds()
         self.loop.close()
 
@@ -403,6 +446,7 @@ def play(monkeypatch: pytest.MonkeyPatch, *, num_examples: int, num_calls: int) 
         derandomize=True,  # the same calls at every run: a draw within rounding of the next token would be no bug
         suppress_health_check=list(HealthCheck),
         database=None,
+        phases=[Phase.generate],  # shrinking takes minutes: add Phase.shrink to see the fewest calls
     )
     run_state_machine_as_test(Calls, settings=how)
 
