@@ -46,8 +46,9 @@ AnyTask = Task[Any, Any, Any]
 POLICY = "policy"
 ROUTE = "/v1/chat/completions"
 REFUSED = "rlvr has ended the episode: its prompt is too long"
-AGENT = AgentConfig(model=POLICY, harness=HarnessConfig(id="null"), runtime=SubprocessConfig())  # of the trace
-CONTEXT = ModelContext(model=POLICY, client=EvalClientConfig(base_url="http://rlvr", api_key_var=""))
+CLIENT = EvalClientConfig(base_url="http://rlvr", api_key_var="")  # it is never asked: `QueueClient` answers
+AGENT = AgentConfig(model=POLICY, client=CLIENT, harness=HarnessConfig(id="null"), runtime=SubprocessConfig())
+CONTEXT = ModelContext(model=POLICY, client=CLIENT)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import gc
 import math
+import socket
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import uvicorn
+from mcp.server.mcpserver import MCPServer
 
 from rlvr.errors import ConfigError, UserError
 from rlvr.rewards.base import RewardError
@@ -94,6 +97,37 @@ def test_tools_in_concurrent_rollouts_have_states_of_their_own() -> None:
         return await asyncio.gather(*(episode(example, env, *said) for env, said in zip(envs, scripts, strict=True)))
 
     assert [one.score.parts["noted"] for one in asyncio.run(run())] == [index % 3 for index in range(8)]
+
+
+def test_tools_of_a_url_are_called_there() -> None:
+    heard: list[str] = []
+    server = MCPServer("elsewhere")
+
+    @server.tool()
+    def peek(word: str) -> str:
+        """Say what a word hides."""
+        heard.append(word)
+        return "1"
+
+    async def run() -> Any:
+        app = server.streamable_http_app(json_response=True, stateless_http=True)
+        listening = uvicorn.Server(uvicorn.Config(app, log_level="critical"))
+        with socket.create_server(("127.0.0.1", 0)) as sock:
+            serving = asyncio.create_task(listening.serve(sockets=[sock]))
+            url = f"http://127.0.0.1:{sock.getsockname()[1]}/mcp"
+            task = made("elsewhere", more={"mode": url})
+            assert task._env.tools(task._env.train[0]) == ()  # not known before
+            example = task.train_example(0)
+            (env,) = task.envs(example, 1)
+            found = await episode(example, env, call(("peek", {"word": "x"})), call(("peek", {})), "yes")
+            listening.should_exit = True
+            await serving
+        return env.tools, found
+
+    tools, found = asyncio.run(run())
+    assert [tool["function"]["name"] for tool in tools] == ["peek"]
+    assert (heard, found.score.value) == (["x"], 1.0)
+    assert found.score.diagnostics["tool_errors"] == 1.0
 
 
 def test_an_environment_may_be_the_user() -> None:

@@ -186,6 +186,14 @@ class Remote(Numbers):
         return [Peek(vf.ToolsetConfig(runtime=vf.DockerConfig()))]
 
 
+class Elsewhere(Words):
+    """Its tools are a server at the URL `mode`."""
+
+    @classmethod
+    def toolsets(cls, config: Config) -> list[vf.Toolset]:
+        return [Peek(vf.ToolsetConfig(url=config.mode))]
+
+
 class Unscored(vf.Task[Data, vf.State, Config]):
     pass
 
@@ -199,6 +207,7 @@ KINDS: dict[str, type[Any]] = {
     "words": Words,
     "boxed": Boxed,
     "remote": Remote,
+    "elsewhere": Elsewhere,
     "unscored": Unscored,
     "mute": Numbers,
     "image": Numbers,
