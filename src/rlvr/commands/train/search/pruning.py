@@ -1,0 +1,88 @@
+"""Pruning: a run ends early when its held-out interval lies below that of the best run beside it.
+
+At a step that evaluates, a run is pruned if the upper end of its 95 % interval is below the lower end of the interval
+that the best of the runs beside it had at the same step. Best: the highest held-out score at that step among the runs
+that have reached it and have not failed, running and pruned ones included. Step 0 prunes nothing: it is before the
+first update.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rlvr.config import Config
+from rlvr.errors import ConfigError
+from rlvr.evaluation.intervals import Interval
+from rlvr.report.sweep import runs_of
+from rlvr.tracking.files import ERROR, PRUNED, write_atomically
+from rlvr.tracking.jsonl import read_metrics
+
+
+def scores(run: Path, name: str) -> dict[int, Interval]:
+    """The held-out scores of a run folder by step: metric `name`, e.g. `eval/rpn/accuracy`, and its interval, of NaN if
+    it has none."""
+    file = run / "metrics.jsonl"
+    rows = read_metrics(file) if file.is_file() else []
+    return {int(row["step"]): _interval(row, name) for row in rows if math.isfinite(row.get(name, math.nan))}
+
+
+def _interval(row: Mapping[str, float], name: str) -> Interval:
+    low, high = row.get(f"{name}_low", math.nan), row.get(f"{name}_high", math.nan)
+    return Interval(value=row[name], low=low, high=high)
+
+
+def beaten_by(own: Interval, others: Mapping[str, Interval]) -> str | None:
+    """The name of the best of the others, if `own` lies wholly below it."""
+    best = max(others, key=lambda name: others[name].value, default=None)
+    return best if best is not None and own.is_below(others[best]) else None
+
+
+def check_pruning(config: Config, folder: str) -> None:
+    """ConfigError for a run that cannot be pruned against the runs in a folder."""
+    if not Path(folder).is_dir():
+        raise ConfigError(f"--prune-against {folder}: there is no such folder; name the one with the other runs.")
+    if config.run_dir is None:
+        raise ConfigError(f"--prune-against {folder}: needs the run's own folder; add run_dir=FOLDER.")
+    check_measured(config, with_interval=True)
+
+
+def check_measured(config: Config, *, with_interval: bool) -> None:
+    """ConfigError for a run without held-out scores, or without their intervals."""
+    headline = config.evaluation.headline
+    if config.evaluation.every is None:
+        raise ConfigError("evaluation.every=null: gives no held-out scores to compare runs by; leave it out.")
+    if with_interval and headline.startswith("part_"):
+        raise ConfigError(
+            f"evaluation.headline={headline}: has no interval to prune by; choose accuracy, or sweep.prune=false."
+        )
+
+
+@dataclass(kw_only=True)
+class Pruner:
+    """Says after each step whether the run in `folder` is pruned, and then writes why to its `pruned.txt`."""
+
+    folder: Path
+    beside: Path  # the folder of the runs that it is compared with
+    name: str  # the metric
+    pruned: bool = field(default=False, init=False)
+    _judged: int = field(default=0, init=False)
+
+    def __call__(self) -> bool:
+        own = scores(self.folder, self.name)
+        step = max(own, default=0)
+        if step <= self._judged:
+            return False
+        self._judged = step
+        others = {run.name: scores(run, self.name) for run in runs_of(self.beside) if self._counts(run)}
+        at_step = {name: found[step] for name, found in others.items() if step in found}
+        best = beaten_by(own[step], at_step)
+        if best is None:
+            return False
+        said = f"held-out {self.name.rpartition('/')[2].replace('_', ' ')} {own[step]} at step {step} lies below "
+        write_atomically(self.folder / PRUNED, f"{said}{at_step[best]} of {best}\n".encode())
+        self.pruned = True
+        return True
+
+    def _counts(self, run: Path) -> bool:
+        return run.resolve() != self.folder.resolve() and not (run / ERROR).exists()
