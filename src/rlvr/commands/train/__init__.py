@@ -133,7 +133,8 @@ def _pruner(config: Config, folder: str) -> Pruner:
     from rlvr.commands.train.search.pruning import Pruner
 
     name = f"eval/{config.task.label}/{config.evaluation.headline}"
-    return Pruner(folder=Path(str(config.run_dir)), beside=Path(folder), name=name)
+    steps = config.trainer.max_steps
+    return Pruner(folder=Path(str(config.run_dir)), beside=Path(folder), name=name, max_steps=steps)
 
 
 def results(result: TrainResult, task: str, headline: str, pruned: str = "") -> str:

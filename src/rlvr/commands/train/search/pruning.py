@@ -2,8 +2,8 @@
 
 At a step that evaluates, a run is pruned if the upper end of its 95 % interval is below the lower end of the interval
 that the best of the runs beside it had at the same step. Best: the highest held-out score at that step among the runs
-that have reached it and have not failed, running and pruned ones included. Step 0 prunes nothing: it is before the
-first update.
+that have reached it and have not failed, running and pruned ones included. Two steps prune nothing: step 0, which is
+before the first update, and the last one, where nothing is left to save.
 """
 
 import math
@@ -65,13 +65,14 @@ class Pruner:
     folder: Path
     beside: Path  # the folder of the runs that it is compared with
     name: str  # the metric
+    max_steps: int
     pruned: bool = field(default=False, init=False)
     _judged: int = field(default=0, init=False)
 
     def __call__(self) -> bool:
         own = scores(self.folder, self.name)
         step = max(own, default=0)
-        if step <= self._judged:
+        if not self._judged < step < self.max_steps:
             return False
         self._judged = step
         others = {run.name: scores(run, self.name) for run in runs_of(self.beside) if self._counts(run)}
