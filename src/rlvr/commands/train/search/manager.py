@@ -20,6 +20,7 @@ from rlvr.report.listing import is_locked
 from rlvr.rewards.sandbox import end_with_parent
 from rlvr.tracking.files import ERROR, PRUNED
 
+PROGRAM = (sys.executable, "-m", "rlvr")
 POLL_S = 0.1
 HOPELESS = 3
 """Failures in a row, from the first trial on, after which no more are started: the command is wrong, not the points."""
@@ -115,7 +116,7 @@ class Search:
         self.say(f"trial {trial.number} of {self.settings.trials}: {' '.join(trial.overrides)} (log: {folder}.log)")
         with self._log(trial).open("ab") as log:
             self._running[trial.number] = subprocess.Popen(
-                [sys.executable, "-m", "rlvr", *words],
+                [*PROGRAM, *words],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
