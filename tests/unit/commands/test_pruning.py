@@ -94,3 +94,20 @@ def test_which_runs_count(tmp_path: Path) -> None:
     assert not pruner(own)()
     (other / "error.txt").rename(other / "pruned.txt")
     assert pruner(own)()
+
+
+def test_a_run_is_judged_where_it_evaluates_and_once(tmp_path: Path) -> None:
+    other, own = make(tmp_path / "trial-0", {4: LOW}), make(tmp_path / "trial-1", {4: LOW})
+    asked = pruner(own)
+    assert not asked()
+    (other / "metrics.jsonl").write_text((other / "metrics.jsonl").read_text().replace("0.1", "0.7"))
+    assert not asked()  # the same step again
+    with (own / "metrics.jsonl").open("a") as metrics:
+        metrics.write('{"step": 5}\n')
+    assert not pruner(own)()
+
+
+def test_another_runs_damaged_file_prunes_and_fails_nothing(tmp_path: Path) -> None:
+    other, own = make(tmp_path / "trial-0", {4: HIGH}), make(tmp_path / "trial-1", {4: LOW})
+    (other / "metrics.jsonl").write_text("{]\n")
+    assert not pruner(own)()

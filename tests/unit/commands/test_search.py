@@ -229,7 +229,7 @@ def test_what_is_refused_before_anything_starts(words: list[str], reason: str, r
     ran = rlvr("train", "-m", SEARCH[2], *words, "sweep.trials=2")
     assert ran.code == 2
     assert reason in ran.error
-    assert len(calls()) == 1
+    assert (len(calls()), os.listdir("taken")) == (1, ["config.yaml"])
 
 
 def test_a_small_space_and_a_search_without_multirun(rlvr: Rlvr) -> None:

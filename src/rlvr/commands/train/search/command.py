@@ -15,7 +15,7 @@ from rlvr.commands.train.search.manager import HOPELESS, Search, interval
 from rlvr.commands.train.search.pruning import check_measured
 from rlvr.commands.train.search.settings import SweepSettings
 from rlvr.commands.train.search.space import Space, Value, read_space
-from rlvr.commands.train.search.trials import TRIALS, Trial, check_same_search, propose
+from rlvr.commands.train.search.trials import TRIALS, Trial, check_same_search, note_search, propose
 from rlvr.config import Config
 from rlvr.config.checks import check_place
 from rlvr.config.compose import load_config, to_yaml
@@ -45,10 +45,12 @@ def run_search(args: argparse.Namespace, settings: SweepSettings) -> int:
     config.tracker.check_installed()
     folder = Path(_run_dir(args.overrides) or f"runs/{config.name}-search-{time.strftime('%Y%m%d-%H%M%S')}")
     check_place(str(folder), resume=True)
+    about = _about(args, settings)
+    check_same_search(folder, about)
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     with lock(folder), stop_on_signals() as stop:
-        check_same_search(folder, _about(args, settings))
+        note_search(folder, about)
         search = _search(folder, space, settings, config, args)
         search.run(stop.stopped)
     print(summary(search))

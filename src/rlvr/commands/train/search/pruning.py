@@ -6,17 +6,21 @@ that have reached it and have not failed, running and pruned ones included. Two 
 before the first update, and the last one, where nothing is left to save.
 """
 
+import json
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rlvr.config import Config
-from rlvr.errors import ConfigError
+from rlvr.errors import ConfigError, UserError
 from rlvr.evaluation.intervals import Interval
 from rlvr.report.sweep import runs_of
 from rlvr.tracking.files import ERROR, PRUNED, write_atomically
 from rlvr.tracking.jsonl import read_metrics
+
+MAX_LINE = 1 << 20  # bytes of a line of metrics
 
 
 def scores(run: Path, name: str) -> dict[int, Interval]:
@@ -70,12 +74,14 @@ class Pruner:
     _judged: int = field(default=0, init=False)
 
     def __call__(self) -> bool:
+        if not self._has_evaluated():
+            return False
         own = scores(self.folder, self.name)
         step = max(own, default=0)
         if not self._judged < step < self.max_steps:
             return False
         self._judged = step
-        others = {run.name: scores(run, self.name) for run in runs_of(self.beside) if self._counts(run)}
+        others = {run.name: self._scores_of(run) for run in runs_of(self.beside) if self._counts(run)}
         at_step = {name: found[step] for name, found in others.items() if step in found}
         best = beaten_by(own[step], at_step)
         if best is None:
@@ -84,6 +90,22 @@ class Pruner:
         write_atomically(self.folder / PRUNED, f"{said}{at_step[best]} of {best}\n".encode())
         self.pruned = True
         return True
+
+    def _has_evaluated(self) -> bool:
+        """Whether the last step did, by the last line alone: this is asked after every step."""
+        file = self.folder / "metrics.jsonl"
+        if not file.is_file():
+            return False
+        with file.open("rb") as metrics:
+            metrics.seek(max(0, file.stat().st_size - MAX_LINE))
+            lines = metrics.read().split(b"\n")
+        return json.dumps(f"{self.name}_low").encode() in lines[-2] if len(lines) > 1 else False
+
+    def _scores_of(self, run: Path) -> dict[int, Interval]:
+        """A damaged file of another run is no reason for this one to fail."""
+        with suppress(UserError, OSError):
+            return scores(run, self.name)
+        return {}
 
     def _counts(self, run: Path) -> bool:
         return run.resolve() != self.folder.resolve() and not (run / ERROR).exists()

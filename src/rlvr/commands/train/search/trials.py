@@ -75,13 +75,11 @@ def read_trials(folder: Path) -> dict[int, Trial]:
 
 
 def check_same_search(folder: Path, about: Mapping[str, Any]) -> None:
-    """Note what is searched in a new folder; ConfigError if the folder holds another search, or something else."""
+    """ConfigError if the folder holds another search, or something else."""
     file = folder / SEARCH
     if not file.is_file():
         if folder.is_dir() and {path.name for path in folder.iterdir()} - {".lock"}:
             raise ConfigError(f"run_dir={folder} exists and holds no search: choose another run_dir.")
-        folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(file, (json.dumps(about, indent=1) + "\n").encode())
         return
     try:
         found = json.loads(file.read_text("utf-8"))
@@ -95,6 +93,10 @@ def check_same_search(folder: Path, about: Mapping[str, Any]) -> None:
                 f"run_dir={folder}: holds a search with other {key} ({then} there, {now} here): repeat its command, or "
                 "choose another run_dir."
             )
+
+
+def note_search(folder: Path, about: Mapping[str, Any]) -> None:
+    write_atomically(folder / SEARCH, (json.dumps(about, indent=1) + "\n").encode())
 
 
 def _only(lines: Sequence[str], others: Sequence[str]) -> str:
