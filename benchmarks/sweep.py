@@ -26,7 +26,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlvr.commands.train.search.pruning import beaten_by, scores
+from rlvr.commands.train.search.pruning import FEWEST, median_above, scores
 from rlvr.evaluation.intervals import Interval, wilson
 
 SPACE = (
@@ -80,25 +80,31 @@ def row(name: str, found: Sequence[dict[str, Any]], cpu_s: float) -> str:
 # ------------------------------------------------------------------------------------------------------------- replays
 
 
-def below_best(own: Interval, others: Sequence[Interval]) -> bool:
-    """The product's rule."""
-    return beaten_by(own, {str(place): one for place, one in enumerate(others)}) is not None
-
-
 def below_median(own: Interval, others: Sequence[Interval]) -> bool:
-    """The same with the middle one in place of the best."""
-    return bool(others) and own.is_below(sorted(others, key=lambda one: one.value)[len(others) // 2])
+    """The product's rule."""
+    return median_above(own, {str(place): one for place, one in enumerate(others)}) is not None
+
+
+def below(share: float) -> Rule:
+    """The same with another rank in place of the median: 0.75 of the others are below it, 1.0: the best."""
+
+    def rule(own: Interval, others: Sequence[Interval]) -> bool:
+        ranked = sorted(others, key=lambda one: one.value)
+        return len(others) >= FEWEST and own.is_below(ranked[int((len(others) - 1) * share)])
+
+    return rule
 
 
 def below_median_value(own: Interval, others: Sequence[Interval]) -> bool:
-    """Without intervals, from the sixth run on: Optuna's MedianPruner."""
+    """Without intervals, from the sixth run on."""
     return len(others) >= 5 and own.value < statistics.median(one.value for one in others)
 
 
 RULES: dict[str, Rule] = {
-    "interval below the best's (ours)": below_best,
-    "interval below the median's": below_median,
-    "value below the median": below_median_value,
+    "interval below the median's (ours)": below_median,
+    "interval below the upper quartile's": below(0.75),
+    "interval below the best's": below(1.0),
+    "value below the median (Optuna's MedianPruner)": below_median_value,
 }
 
 

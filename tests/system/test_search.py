@@ -15,11 +15,11 @@ from tests.system.harness import ENVIRONMENT, SMALL, Cli, check_equal, metrics, 
 SEARCH = ("train", "-m", "sweep.trials=3", "trainer.learning_rate=tag(log,interval(1e-5,1e-3))", "algorithm=grpo,rloo")
 
 
-def test_a_run_far_below_the_best_beside_it_is_pruned_and_can_go_on(model: Path, tmp_path: Path, cli: Cli) -> None:
-    best = tmp_path / "best"
-    best.mkdir()
-    row = {"eval/rpn/accuracy": 1.0, "eval/rpn/accuracy_low": 0.99, "eval/rpn/accuracy_high": 1.0}
-    (best / "metrics.jsonl").write_text("".join(json.dumps({"step": step} | row) + "\n" for step in (0, 1, 2)))
+def test_a_run_far_below_those_beside_it_is_pruned_and_can_go_on(model: Path, tmp_path: Path, cli: Cli) -> None:
+    row = {"step": 1, "eval/rpn/accuracy": 1.0, "eval/rpn/accuracy_low": 0.99, "eval/rpn/accuracy_high": 1.0}
+    for name in ("a", "b", "c"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "metrics.jsonl").write_text(json.dumps(row) + "\n")
     run, words = tmp_path / "run", (*SMALL, *pretrained(model), "evaluation.every=1", "trainer.max_steps=4")
     command = once("train", *words, f"run_dir={run}", "--prune-against", str(tmp_path))
     done = cli.ok(*command)
@@ -27,7 +27,7 @@ def test_a_run_far_below_the_best_beside_it_is_pruned_and_can_go_on(model: Path,
     assert [row["step"] for row in metrics(run)] == [0, 1]
     listed = json.loads(cli.ok("runs", tmp_path, "--json", "--filter", "name=run").out)
     assert (listed["state"], listed["error"]) == ("pruned", None)
-    assert listed["pruned"].endswith("lies below 1.000 (0.990 to 1.000) of best")
+    assert listed["pruned"].endswith("lies below 1.000 (0.990 to 1.000) of b, the median of 3")
     run_train(run, *words, "resume=true")  # as the command's last line says
     assert json.loads(cli.ok("runs", tmp_path, "--json", "--filter", "name=run").out)["state"] == "done"
     whole = run_train(tmp_path / "whole", *words)

@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--prune-against",
         metavar="FOLDER",
-        help="end the run once its held-out interval lies below that of the best run in FOLDER at the same step",
+        help="end the run once its held-out interval lies below that of the median run in FOLDER at the same step",
     )
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="group=choice or section.key=value")
 

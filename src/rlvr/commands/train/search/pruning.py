@@ -1,9 +1,12 @@
-"""Pruning: a run ends early when its held-out interval lies below that of the best run beside it.
+"""Pruning: a run ends early when its held-out interval lies below that of the median run beside it.
 
-At a step that evaluates, a run is pruned if the upper end of its 95 % interval is below the lower end of the interval
-that the best of the runs beside it had at the same step. Best: the highest held-out score at that step among the runs
-that have reached it and have not failed, running and pruned ones included. Two steps prune nothing: step 0, which is
+At a step that evaluates, a run is pruned if the upper end of its 95 % interval is below the lower end of the interval of
+the median run at the same step: of the others that have reached it and have not failed, at least three, running and
+pruned ones included, the one with the middle score, the lower one of two. Two steps prune nothing: step 0, which is
 before the first update, and the last one, where nothing is left to save.
+
+The best run in place of the median one saves more and ends the wrong runs: one that rises fast and then collapses ends
+all others (docs/benchmarks/sweep.md).
 """
 
 import json
@@ -20,6 +23,7 @@ from rlvr.report.sweep import runs_of
 from rlvr.tracking.files import ERROR, PRUNED, write_atomically
 from rlvr.tracking.jsonl import read_metrics
 
+FEWEST = 3  # other runs
 MAX_LINE = 1 << 20  # bytes of a line of metrics
 
 
@@ -36,10 +40,12 @@ def _interval(row: Mapping[str, float], name: str) -> Interval:
     return Interval(value=row[name], low=low, high=high)
 
 
-def beaten_by(own: Interval, others: Mapping[str, Interval]) -> str | None:
-    """The name of the best of the others, if `own` lies wholly below it."""
-    best = max(others, key=lambda name: others[name].value, default=None)
-    return best if best is not None and own.is_below(others[best]) else None
+def median_above(own: Interval, others: Mapping[str, Interval]) -> str | None:
+    """The name of the median of the others, if there are enough and `own` lies wholly below it."""
+    if len(others) < FEWEST:
+        return None
+    median = sorted(others, key=lambda name: others[name].value)[(len(others) - 1) // 2]
+    return median if own.is_below(others[median]) else None
 
 
 def check_pruning(config: Config, folder: str) -> None:
@@ -83,11 +89,13 @@ class Pruner:
         self._judged = step
         others = {run.name: self._scores_of(run) for run in runs_of(self.beside) if self._counts(run)}
         at_step = {name: found[step] for name, found in others.items() if step in found}
-        best = beaten_by(own[step], at_step)
-        if best is None:
+        median = median_above(own[step], at_step)
+        if median is None:
             return False
         said = f"held-out {self.name.rpartition('/')[2].replace('_', ' ')} {own[step]} at step {step} lies below "
-        write_atomically(self.folder / PRUNED, f"{said}{at_step[best]} of {best}\n".encode())
+        write_atomically(
+            self.folder / PRUNED, f"{said}{at_step[median]} of {median}, the median of {len(at_step)}\n".encode()
+        )
         self.pruned = True
         return True
 

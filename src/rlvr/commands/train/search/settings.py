@@ -24,7 +24,7 @@ class SweepSettings(Settings):
     )
     seed: NonNegativeInt = setting(0, "of the sampler; `seed` is that of the runs")
     prune: bool = setting(
-        True, "end a trial when its held-out interval lies wholly below that of the best trial at the same step"
+        True, "end a trial when its held-out interval lies wholly below that of the median trial at the same step"
     )
 
 
