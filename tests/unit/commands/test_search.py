@@ -139,10 +139,27 @@ def test_three_failures_at_the_start_end_the_search_and_the_same_command_tries_t
     acts(**{f"trial-{number}": "refuse" for number in range(9)})
     ran = rlvr(*SEARCH, "sweep.trials=9")
     assert (ran.code, calls()) == (1, ["trial-0", "trial-1", "trial-2"])
-    assert "gave up: the first 3 trials failed, the last one with: there is no data." in ran.out
+    assert "gave up: 3 trials failed and none came through, the last one with: there is no data." in ran.out
     acts()
     assert rlvr(*SEARCH, "sweep.trials=3").code == 0
     assert [one["state"] for one in trials()] == ["done"] * 3
+
+
+def test_points_that_fail_in_training_do_not_end_the_search_for_good(acts: Any, rlvr: Rlvr) -> None:
+    acts(**{f"trial-{number}": "fail" for number in range(3)})
+    assert rlvr(*SEARCH, "sweep.trials=5").code == 1
+    assert rlvr(*SEARCH, "sweep.trials=5").code == 0
+    assert [one["state"] for one in trials()] == ["failed"] * 3 + ["done"] * 2
+
+
+def test_a_search_may_be_moved(acts: Any, rlvr: Rlvr) -> None:
+    acts(**{"trial-0": "kill"})
+    rlvr(*SEARCH, "sweep.trials=1")
+    Path("out").rename("moved")
+    acts()
+    assert rlvr(*SEARCH[:-1], "run_dir=moved", "sweep.trials=2").code == 0
+    found = [json.loads(line) for line in Path("moved/trials.jsonl").read_text().splitlines()]
+    assert [(one["state"], one["folder"]) for one in found] == [("done", "moved/trial-0"), ("done", "moved/trial-1")]
 
 
 def test_a_trial_killed_from_elsewhere_goes_on_with_the_same_command(acts: Any, rlvr: Rlvr) -> None:

@@ -166,8 +166,8 @@ def _after(search: Search, trials: Sequence[Trial]) -> Iterator[str]:
         yield f"\nbest: trial {best.number}, {interval(best)}; train it again with\n  {best.command}"
     left = search.settings.trials - sum(trial.state != "running" for trial in trials)
     if search.hopeless:
-        yield f"\ngave up: the first {HOPELESS} trials failed, the last one with: {search.hopeless}"
-        yield "correct it, then the same command tries them again"
+        yield f"\ngave up: {HOPELESS} trials failed and none came through, the last one with: {search.hopeless}"
+        yield "correct it; the same command tries again what failed before its first step, then goes on"
     elif left:
         yield f"\n{left} of {search.settings.trials} trials have not ended; the same command goes on"
     folder = quote(str(search.folder))

@@ -23,7 +23,7 @@ from rlvr.tracking.files import ERROR, PRUNED
 PROGRAM = (sys.executable, "-m", "rlvr")
 POLL_S = 0.1
 HOPELESS = 3
-"""Failures in a row, from the first trial on, after which no more are started: the command is wrong, not the points."""
+"""Failures after which a command ends while no trial has come through: it is wrong, not the points."""
 
 
 @dataclass(kw_only=True)
@@ -39,6 +39,7 @@ class Search:
     _waiting: list[int] = field(init=False)  # trials of an earlier command that have not ended
     _running: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict, init=False)
     _told: set[int] = field(default_factory=set, init=False)  # processes that were asked to end
+    _failures: list[str] = field(default_factory=list, init=False)  # reasons
     interrupted: set[int] = field(default_factory=set, init=False)  # trials ended by a signal that is not ours
 
     def __post_init__(self) -> None:
@@ -50,10 +51,10 @@ class Search:
 
     @property
     def hopeless(self) -> str:
-        """Why all trials so far have failed, if they are enough to give up; else empty."""
-        ended = [trial for trial in self.trials.values() if trial.state != "running"]
-        failed = all(trial.state == "failed" for trial in ended) and len(ended) >= HOPELESS
-        return ended[-1].reason if failed else ""
+        """Why the last trial failed, if enough have to give up; else empty."""
+        is_enough = len(self._failures) >= HOPELESS
+        is_hopeless = is_enough and all(trial.state in ("running", "failed") for trial in self.trials.values())
+        return self._failures[-1] if is_hopeless else ""
 
     def run(self, stopped: Callable[[], bool]) -> None:
         """Run trials until all have ended, or `stopped()`: then those that run save and end."""
@@ -93,7 +94,7 @@ class Search:
         number = len(self.trials)
         point = propose(self.space, self.trials, number, self.settings)
         for trial in self.trials.values():
-            if trial.params == point and trial.state in ("done", "failed"):
+            if trial.params == point and trial.state != "running":
                 self.say(f"trial {number}: the point of trial {trial.number} again")
                 return replace(trial, number=number, reason=trial.reason or f"as trial {trial.number}")
         overrides = tuple(self.space.overrides(point))
@@ -145,6 +146,7 @@ class Search:
                 continue
             trial = outcome(self.trials[number], self.name, code, self._log(self.trials[number]))
             self.trials[number] = trial
+            self._failures += [trial.reason] if trial.state == "failed" else []
             write_trials(self.folder, self.trials)
             self.say(f"trial {number}: {said(trial)}")
 
@@ -197,6 +199,5 @@ def _text(file: Path) -> str:
 
 
 def _last_error(log: Path) -> str:
-    lines = [line for line in _text(log).splitlines() if line.strip()]
-    errors = [line.partition("rlvr: error: ")[2] for line in lines if line.startswith("rlvr: error: ")]
-    return (errors or lines or ["it printed nothing"])[-1]
+    lines = _text(log).splitlines() or ["it printed nothing"]
+    return lines[-1].removeprefix("rlvr: error: ")

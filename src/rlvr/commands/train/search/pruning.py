@@ -1,7 +1,7 @@
 """Pruning: a run ends early when its held-out interval lies below that of the median run beside it.
 
-At a step that evaluates, a run is pruned if the upper end of its 95 % interval is below the lower end of the interval of
-the median run at the same step: of the others that have reached it and have not failed, at least three, running and
+At a step that evaluates, a run is pruned if the upper end of its 95 % interval is below the lower end of the interval
+of the median run at the same step: of the others that have reached it and have not failed, at least three, running and
 pruned ones included, the one with the middle score, the lower one of two. Two steps prune nothing: step 0, which is
 before the first update, and the last one, where nothing is left to save.
 
@@ -92,10 +92,10 @@ class Pruner:
         median = median_above(own[step], at_step)
         if median is None:
             return False
-        said = f"held-out {self.name.rpartition('/')[2].replace('_', ' ')} {own[step]} at step {step} lies below "
-        write_atomically(
-            self.folder / PRUNED, f"{said}{at_step[median]} of {median}, the median of {len(at_step)}\n".encode()
-        )
+        metric = self.name.rpartition("/")[2].replace("_", " ")
+        above = f"{at_step[median]} of {median}, the median of {len(at_step)}"
+        said = f"held-out {metric} {own[step]} at step {step} lies below {above}\n"
+        write_atomically(self.folder / PRUNED, said.encode())
         self.pruned = True
         return True
 

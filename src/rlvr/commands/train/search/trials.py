@@ -11,7 +11,7 @@ trial's number: the next point depends on the trials so far, and not on when the
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -69,9 +69,11 @@ def read_trials(folder: Path) -> dict[int, Trial]:
     file = folder / TRIALS
     try:
         lines = file.read_bytes().splitlines() if file.is_file() else []
-        return {trial.number: trial for trial in (from_line(_TRIAL, line) for line in lines)}
+        found = [from_line(_TRIAL, line) for line in lines]
     except ValueError as error:
         raise UserError(f"{file} is damaged ({error}): start the search in another run_dir.") from None
+    # the folder may have been moved
+    return {one.number: replace(one, folder=str(folder / Path(one.folder).name)) for one in found}
 
 
 def check_same_search(folder: Path, about: Mapping[str, Any]) -> None:
