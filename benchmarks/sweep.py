@@ -26,8 +26,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlvr.commands.train.search.pruning import FEWEST, median_above, scores
 from rlvr.evaluation.intervals import Interval, wilson
+from rlvr.search.pruning import FEWEST, median_above, scores
 
 SPACE = (
     "trainer.learning_rate=tag(log,interval(1e-5,1e-2))",

@@ -16,10 +16,10 @@ import pytest
 
 pytest.importorskip("optuna")
 
-from rlvr.commands.train.search import manager
-from rlvr.commands.train.search.settings import SweepSettings
-from rlvr.commands.train.search.space import read_space
-from rlvr.commands.train.search.trials import Trial, propose, read_trials
+from rlvr.search import manager
+from rlvr.search.settings import SweepSettings
+from rlvr.search.space import read_space
+from rlvr.search.trials import Trial, propose, read_trials
 from tests.unit.cli.conftest import Rlvr
 
 SCRIPT = textwrap.dedent(

@@ -21,8 +21,8 @@ from rlvr.tracking.files import PRUNED
 
 if TYPE_CHECKING:
     from rlvr.commands.train.body import TrainResult
-    from rlvr.commands.train.search.pruning import Pruner
     from rlvr.config import Config
+    from rlvr.search.pruning import Pruner
 
 HELP = "train a model"
 DESCRIPTION = """Train a model from a configuration. The default configuration is `rpn`, arithmetic on this machine."""
@@ -124,13 +124,13 @@ def _check_before_torch(config: Config, prune_against: str | None) -> None:
         for name, part in bundle.reward.parts.items():
             part.check_found(f"reward.parts.{name}")
     if prune_against:
-        from rlvr.commands.train.search.pruning import check_pruning
+        from rlvr.search.pruning import check_pruning
 
         check_pruning(config, prune_against)
 
 
 def _pruner(config: Config, folder: str) -> Pruner:
-    from rlvr.commands.train.search.pruning import Pruner
+    from rlvr.search.pruning import Pruner
 
     name = f"eval/{config.task.label}/{config.evaluation.headline}"
     steps = config.trainer.max_steps
@@ -164,10 +164,10 @@ def results(result: TrainResult, task: str, headline: str, pruned: str = "") -> 
 
 def _config(overrides: Sequence[str], name: str | None, folder: str | None) -> Config:
     """Compose the configuration. A resumed run keeps its own, unless the command names one or chooses in a group."""
-    from rlvr.commands.train.search.settings import is_setting
     from rlvr.config.compose import DEFAULT_CONFIG, load_config
     from rlvr.config.config import CHOICES
     from rlvr.config.overrides import parse_overrides
+    from rlvr.search.settings import is_setting
     from rlvr.settings import dumped
 
     for line in filter(is_setting, overrides):

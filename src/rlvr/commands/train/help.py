@@ -10,12 +10,12 @@ from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic.fields import FieldInfo
 
 from rlvr import imports, registry
-from rlvr.commands.train.search.settings import SECTION as SWEEP
-from rlvr.commands.train.search.settings import SweepSettings
 from rlvr.conditions import condition
 from rlvr.config.config import ANY_NAME, CHOICES, SECTIONS, Config, inner, keys, matches
 from rlvr.config.messages import as_written, spellings
 from rlvr.errors import ConfigError, nearest
+from rlvr.search.settings import SECTION as SWEEP
+from rlvr.search.settings import SweepSettings
 from rlvr.settings import Component, Settings, label_of, plain
 
 SHOWN = (*SECTIONS, SWEEP)

@@ -10,11 +10,9 @@ from itertools import product
 from pathlib import Path
 from shlex import quote
 
-from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
 from rlvr.cli.signals import sentence
-from rlvr.commands.train.search.settings import is_setting, read_settings
 from rlvr.config import Config
 from rlvr.config.checks import check_place
 from rlvr.config.compose import load_config, to_yaml
@@ -24,6 +22,8 @@ from rlvr.lines import inclusive_range
 from rlvr.progress import progress
 from rlvr.report.history import read_history
 from rlvr.report.sweep import sweep_table
+from rlvr.search.settings import is_setting, read_settings
+from rlvr.search.values import swept_values
 
 MAX_FOLDER_LENGTH = 100
 
@@ -61,12 +61,6 @@ def expand(overrides: Sequence[str]) -> list[Job]:
     return [Job(swept=tuple(point[i] for i in swept_keys), overrides=tuple(point)) for point in product(*axes)]
 
 
-def swept_values(override: Override) -> list[str]:
-    """The values as they are written in an override. HydraException: they cannot be listed."""
-    given = list(override.sweep_string_iterator())
-    return [one if one[:1] in ("'", '"') else one.replace("\\:", ":") for one in given]  # my_algo:Reinforce
-
-
 def folder_names(jobs: Sequence[Job]) -> list[str]:
     """`seed-1_algorithm-ppo`, or plain numbers if such names would be too long, odd or ambiguous."""
     names = ["_".join(job.swept).replace("=", "-") for job in jobs]
@@ -96,7 +90,7 @@ def _run_search(args: argparse.Namespace) -> int:
     settings = read_settings(lines)
     if find_spec("optuna") is None:
         raise UserError(f"{lines[0]}: a search needs Optuna, which is not installed: {install('optuna')}.")
-    from rlvr.commands.train.search.command import run_search
+    from rlvr.commands.train.search import run_search
 
     args.overrides = [line for line in args.overrides if line not in lines]
     return run_search(args, settings)

@@ -6,9 +6,9 @@ import pytest
 
 optuna = pytest.importorskip("optuna")
 
-from rlvr.commands.train.search.settings import SweepSettings, read_settings  # noqa: E402
-from rlvr.commands.train.search.space import read_space  # noqa: E402
 from rlvr.errors import ConfigError  # noqa: E402
+from rlvr.search.settings import SweepSettings, read_settings  # noqa: E402
+from rlvr.search.space import read_space  # noqa: E402
 
 FLOAT, INT = optuna.distributions.FloatDistribution, optuna.distributions.IntDistribution
 CHOICE = optuna.distributions.CategoricalDistribution

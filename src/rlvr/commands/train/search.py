@@ -11,11 +11,6 @@ from shlex import quote
 from optuna.distributions import FloatDistribution
 
 from rlvr.cli.signals import stop_on_signals
-from rlvr.commands.train.search.manager import HOPELESS, Search, interval
-from rlvr.commands.train.search.pruning import check_measured
-from rlvr.commands.train.search.settings import SweepSettings
-from rlvr.commands.train.search.space import Space, Value, read_space
-from rlvr.commands.train.search.trials import TRIALS, Trial, check_same_search, note_search, propose
 from rlvr.config import Config
 from rlvr.config.checks import check_place
 from rlvr.config.compose import load_config, to_yaml
@@ -23,6 +18,11 @@ from rlvr.config.overrides import parse_overrides
 from rlvr.errors import ConfigError
 from rlvr.lines import override_lines
 from rlvr.run.run_folder import lock
+from rlvr.search.manager import HOPELESS, Search, interval
+from rlvr.search.pruning import check_measured
+from rlvr.search.settings import SweepSettings
+from rlvr.search.space import Space, Value, read_space
+from rlvr.search.trials import TRIALS, Trial, check_same_search, note_search, propose
 from rlvr.tracking.files import writing
 
 OF_THE_SEARCH = ("run_dir", "resume")  # a search goes on by itself

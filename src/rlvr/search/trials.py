@@ -20,9 +20,9 @@ from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.trial import TrialState, create_trial
 from pydantic import TypeAdapter
 
-from rlvr.commands.train.search.settings import SweepSettings
-from rlvr.commands.train.search.space import Space, Value
 from rlvr.errors import ConfigError, UserError
+from rlvr.search.settings import SweepSettings
+from rlvr.search.space import Space, Value
 from rlvr.seeding import derive_seed
 from rlvr.tracking.files import write_atomically
 from rlvr.tracking.jsonl import from_line, to_line

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rlvr.commands.train.search.pruning import Pruner, median_above, scores
 from rlvr.evaluation.intervals import Interval, wilson
+from rlvr.search.pruning import Pruner, median_above, scores
 
 NAME = "eval/rpn/accuracy"
 Curve = Mapping[int, tuple[float, float, float]]

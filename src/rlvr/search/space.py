@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep, Sweep
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-from rlvr.commands.train.multirun import swept_values
 from rlvr.config.overrides import parse_overrides
 from rlvr.errors import ConfigError
 from rlvr.lines import inclusive_range
+from rlvr.search.values import swept_values
 
 Value = str | int | float
 Distribution = CategoricalDistribution | FloatDistribution | IntDistribution

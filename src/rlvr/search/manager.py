@@ -10,14 +10,14 @@ from functools import partial
 from pathlib import Path
 from shlex import join
 
-from rlvr.commands.train.search.pruning import scores
-from rlvr.commands.train.search.settings import SweepSettings
-from rlvr.commands.train.search.space import Space
-from rlvr.commands.train.search.trials import Trial, propose, read_trials, write_trials
 from rlvr.evaluation.intervals import Interval
 from rlvr.lines import override_lines
 from rlvr.report.listing import is_locked
 from rlvr.rewards.sandbox import end_with_parent
+from rlvr.search.pruning import scores
+from rlvr.search.settings import SweepSettings
+from rlvr.search.space import Space
+from rlvr.search.trials import Trial, propose, read_trials, write_trials
 from rlvr.tracking.files import ERROR, PRUNED
 
 PROGRAM = (sys.executable, "-m", "rlvr")
