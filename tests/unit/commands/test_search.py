@@ -253,6 +253,9 @@ def test_a_small_space_and_a_search_without_multirun(rlvr: Rlvr) -> None:
     assert "the space has 2 points" in rlvr("train", "-m", "algorithm=grpo,rloo", "sweep.trials=2").error
     assert "add --multirun" in rlvr("train", "sweep.trials=2").error
     assert "sweep.trials=20" in rlvr(*SEARCH).error
+    assert "is for a single run" in rlvr(*SEARCH, "--prune-against", "out").error
+    assert "there is no such folder" in rlvr("train", "run_dir=one", "--prune-against", "nowhere").error
+    assert "add run_dir=FOLDER" in rlvr("train", "--prune-against", ".").error
 
 
 def test_without_optuna_the_extra_is_named(rlvr: Rlvr, monkeypatch: pytest.MonkeyPatch) -> None:

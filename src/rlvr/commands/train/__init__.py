@@ -85,6 +85,10 @@ def run(args: argparse.Namespace) -> int:
         with errors_once():
             if num_processes() > 1:
                 raise ConfigError("--multirun: does not work under torchrun; start one run per launch.")
+            if args.prune_against:
+                raise ConfigError(
+                    "--prune-against: is for a single run; with --multirun a search prunes, sweep.trials=20."
+                )
         return run_sweep(args)
     with errors_once():
         config = _config(args.overrides, args.config_name, args.config_dir)
