@@ -1,8 +1,11 @@
 import json
+import math
 from dataclasses import replace
 
+import pytest
+
 from rlvr.evaluation.analysis import analyze
-from rlvr.evaluation.tables import WIDTH, plain, report, score_rows, summary_rows, table
+from rlvr.evaluation.tables import WIDTH, number, plain, report, score_rows, summary_rows, table
 from rlvr.tracking.graded import EvaluationRecord, GradedTurn
 from tests.unit.evaluation.records import greedy, record
 
@@ -57,3 +60,22 @@ def test_plain_data_is_json_and_can_leave_the_clock_out() -> None:
     assert "seconds" not in json.dumps(plain(analysis, clock=False))
     assert json.loads(text)[2]["only_second"] == ["e0"]
     assert lines[2]["sentence"] == analysis.comparisons[0].sentence
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("tokens", None, "-"),
+        ("tokens", math.inf, "-"),
+        ("tokens", math.nan, "-"),
+        ("tokens", 3.0, "3"),
+        ("tokens", 999.994, "999.99"),
+        ("tokens", 1000.4, "1,000"),
+        ("tokens", -1000.4, "-1,000"),
+        ("cut_share", 0.125, "12.5%"),
+        ("valid_steps", 1.0, "100.0%"),
+        ("valid_steps_share", math.nan, "-"),
+    ],
+)
+def test_a_number_is_written_by_its_kind_and_size(name: str, value: float | None, text: str) -> None:
+    assert number(name, value) == text
