@@ -2,7 +2,8 @@
 
     python -m tests.mutate_rooms --rooms core rewards --sample 60 --seed 1 --survivors survivors.txt
 
-A change is tried on the tests that mirror or import its module, then on the rest of its room's (`-m "not slow"`).
+A change is tried on the tests that mirror or import its module, then on the rest of its room's and on those of the
+settings' defaults (`-m "not slow"`).
 Changes that make no difference are listed in `tests/equivalent_changes.txt`, with the reason; each other survivor is
 a missing test. Prints a table of the rooms.
 """
@@ -23,6 +24,7 @@ from tests.mutate import LIBRARIES, mutants, survives
 ROOMS = ("core", "rewards", "tasks", "evaluation", "training", "serve", "run", "commands")
 SOURCE, TESTS, EQUIVALENT = Path("src/rlvr"), Path("tests/unit"), Path("tests/equivalent_changes.txt")
 LONGEST_S = 1800  # of a room's tests
+DEFAULTS = "tests/unit/config/test_docs.py"  # every setting's default is on a page
 FAST = ("-m", "not slow and not pitfalls and not long")
 
 
@@ -66,7 +68,7 @@ def tests_of(room: str, file: Path) -> tuple[list[str], list[str]]:
     all_tests = sorted((TESTS / room).rglob("test_*.py"))
     near = [one for one in all_tests if one.stem == f"test_{file.stem}" or dotted in one.read_text()]
     near.sort(key=lambda one: one.stem != f"test_{file.stem}")
-    return [str(one) for one in near], [str(one) for one in all_tests if one not in near]
+    return [str(one) for one in near], [*(str(one) for one in all_tests if one not in near), DEFAULTS]
 
 
 def tried(room: str, change: Change, deadline_s: int) -> Survivor | None:
