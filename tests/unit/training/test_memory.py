@@ -197,6 +197,28 @@ def test_completions_that_do_not_fit_are_sampled_in_parts():
     assert (roomy.max_batch_size, roomy.samples_fewer, len(roomy.lines)) == (64, False, 1)
 
 
+def test_what_takes_all_memory_to_the_byte_fits():
+    policy = tiny_policy()
+
+    def plan(available: int, *, setting="auto", **changes):
+        return plan_memory(policy, demand(keys_values_per_row=10_000, **changes), setting=setting, available=available)
+
+    def taken(tokens: int, **changes) -> int:
+        return sum(plan_memory(policy, demand(keys_values_per_row=10_000, **changes), setting=tokens).parts.values())
+
+    for count in (64, 16, 1):
+        room = taken(100, max_batch_size=count)
+        assert plan(room).max_batch_size == count
+    with pytest.raises(ConfigError):
+        plan(room - 1)
+    assert plan(taken(100, max_batch_size=16) - 1).max_batch_size == 8
+    by_token = {"activations": BY_TOKEN, "max_batch_size": 1}
+    room = taken(400, **by_token)
+    assert plan(room, **by_token).microbatch_tokens == 400
+    assert plan(room - 1, **by_token).microbatch_tokens == 200
+    assert [len(plan(room, setting=setting, **by_token).lines) for setting in (400, 401)] == [1, 2]
+
+
 def test_a_run_that_cannot_fit_is_one_sentence():
     policy = tiny_policy()
     with pytest.raises(ConfigError) as error:

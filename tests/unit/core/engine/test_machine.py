@@ -170,7 +170,7 @@ class Calls(RuleBasedStateMachine):
         self.engine.release(session)
 
     @precondition(lambda self: self.running)
-    @rule(how=st.sampled_from(["wait", "wait", "wait", "wait", "break", "close"]))
+    @rule(how=st.sampled_from(["break", "close", "wait"]))
     def empty(self, how: str) -> None:
         self.breaks = how == "break"
         if how == "close":
