@@ -15,6 +15,7 @@ from rlvr.core.engine import LocalEngine
 from rlvr.core.packing import microbatches
 from rlvr.errors import ConfigError
 from rlvr.models.recompute import recompute_in_backward
+from rlvr.training import memory
 from rlvr.training.memory import Activations, Demand, keys_values_bytes, measure_activations, plan_memory, weight_bytes
 from rlvr.types import SamplingParams
 from tests.unit.core.tiny import tiny_batch, tiny_policy, tiny_trainer, update
@@ -135,6 +136,21 @@ def test_activations_and_logits_are_what_an_update_takes(changes, overrides, rec
     asked = demand(line_tokens=shape[1], num_rows=1000, activations=activations)
     parts = plan_memory(policy, asked, setting=shape.numel()).parts
     assert 0.8 * meter.peak < parts["activations"] + parts["logits"] < 1.5 * meter.peak
+
+
+def test_three_small_passes_tell_the_three_parts_apart(monkeypatch):
+    exact = Activations(fixed=7, per_token=5, per_pair=3)
+    taken = lambda policy, layout, lines, length: 7 + lines * (5 * length + 3 * length**2)  # noqa: E731
+    monkeypatch.setattr(memory, "_kept_bytes", taken)
+    assert measure_activations(tiny_policy(), "shared") == exact
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0.0 kB"), (999_900, "999.9 kB"), (10**6, "1.0 MB"), (999_900_000, "999.9 MB"), (10**9, "1.0 GB")],
+)
+def test_sizes_are_in_the_largest_unit_that_fits(count, text):
+    assert memory.size_text(count) == text
 
 
 def test_keys_and_values_are_what_the_engine_holds():
