@@ -65,8 +65,9 @@ def tests_of(room: str, file: Path) -> tuple[list[str], list[str]]:
     """The test files that mirror or import a module, and the others of the room."""
     package = ".".join(file.parts[1:-1])
     dotted = package if room == "commands" or file.stem == "__init__" else f"{package}.{file.stem}"
-    all_tests = sorted((TESTS / room).rglob("test_*.py"))
-    near = [one for one in all_tests if one.stem == f"test_{file.stem}" or dotted in one.read_text()]
+    own = sorted((TESTS / room).rglob("test_*.py"))
+    near = [one for one in sorted(TESTS.rglob("test_*.py")) if dotted in one.read_text()]
+    near += [one for one in own if one.stem == f"test_{file.stem}" and one not in near]
     near.sort(key=lambda one: one.stem != f"test_{file.stem}")
     return [str(one) for one in near], [*(str(one) for one in all_tests if one not in near), DEFAULTS]
 

@@ -1,6 +1,7 @@
 """The memory plan against memory that is really taken."""
 
 import gc
+import math
 import weakref
 from dataclasses import replace
 from functools import partial
@@ -18,7 +19,7 @@ from rlvr.models.recompute import recompute_in_backward
 from rlvr.training import memory
 from rlvr.training.memory import Activations, Demand, keys_values_bytes, measure_activations, plan_memory, weight_bytes
 from rlvr.types import SamplingParams
-from tests.unit.core.tiny import tiny_batch, tiny_policy, tiny_trainer, update
+from tests.unit.core.tiny import VOCABULARY, tiny_batch, tiny_policy, tiny_trainer, update
 from tests.unit.engines.tiny import generate
 from tests.unit.models.checkpoints import adapted, save_model
 
@@ -178,6 +179,25 @@ def test_on_a_cpu_auto_is_a_number_and_nothing_is_compared():
     policy = tiny_policy()
     assert plan_memory(policy, demand(), setting="auto").microbatch_tokens == 2048
     assert plan_memory(policy, demand(activations=BY_TOKEN), setting=77).microbatch_tokens == 77
+
+
+def test_a_plan_without_anything_else_by_hand():
+    policy = tiny_policy()
+    own, trained = weight_bytes(policy), held(policy.parameters())
+    asked = demand(activations=Activations(fixed=7, per_token=5, per_pair=3), num_rows=2, num_shards=3)
+    assert plan_memory(policy, asked, setting=1000).parts == {
+        "weights": math.ceil(own / 3),
+        "gradients": math.ceil(trained / 3),
+        "optimizer": math.ceil(2 * trained / 3) + 4 * len(list(policy.parameters())),
+        "reference": 0,
+        "teachers": 0,
+        "sampler": 0,
+        "activations": 7 + 200 * 5 + 200 * 100 * 3,  # both rows
+        "logits": memory.LOGITS_COPIES * 4 * 200 * len(VOCABULARY),
+        "keys and values": 0,
+    }
+    of_others = plan_memory(policy, replace(asked, num_references=2, teacher_bytes=10), setting=1000).parts
+    assert (of_others["reference"], of_others["teachers"]) == (2 * math.ceil(own / 3), 4)
 
 
 @pytest.mark.parametrize(("width", "tokens"), [(64, 2048), (512, 512)])
