@@ -69,7 +69,7 @@ def tests_of(room: str, file: Path) -> tuple[list[str], list[str]]:
     near = [one for one in sorted(TESTS.rglob("test_*.py")) if dotted in one.read_text()]
     near += [one for one in own if one.stem == f"test_{file.stem}" and one not in near]
     near.sort(key=lambda one: one.stem != f"test_{file.stem}")
-    return [str(one) for one in near], [*(str(one) for one in all_tests if one not in near), DEFAULTS]
+    return [str(one) for one in near], [*(str(one) for one in own if one not in near), DEFAULTS]
 
 
 def tried(room: str, change: Change, deadline_s: int) -> Survivor | None:
