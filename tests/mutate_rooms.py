@@ -2,8 +2,8 @@
 
     python -m tests.mutate_rooms --rooms core rewards --sample 60 --seed 1 --survivors survivors.txt
 
-A change is tried on the tests that mirror or import its module, then on the rest of its room's and on those of the
-settings' defaults (`-m "not slow"`).
+A change is tried on the tests that mirror its module, then on those that name it, then on the rest of its room's and
+on those of the settings' defaults (`-m "not slow"`).
 Changes that make no difference are listed in `tests/equivalent_changes.txt`, with the reason; each other survivor is
 a missing test. Prints a table of the rooms.
 """
@@ -61,15 +61,15 @@ def changes(room: str) -> list[Change]:
     ]
 
 
-def tests_of(room: str, file: Path) -> tuple[list[str], list[str]]:
-    """The test files that mirror or import a module, and the others of the room."""
+def tests_of(room: str, file: Path) -> list[list[str]]:
+    """Test files in the order in which they are tried: those that mirror a module, that name it, the others of the
+    room."""
     package = ".".join(file.parts[1:-1])
     dotted = package if room == "commands" or file.stem == "__init__" else f"{package}.{file.stem}"
-    own = sorted((TESTS / room).rglob("test_*.py"))
-    near = [one for one in sorted(TESTS.rglob("test_*.py")) if dotted in one.read_text()]
-    near += [one for one in own if one.stem == f"test_{file.stem}" and one not in near]
-    near.sort(key=lambda one: one.stem != f"test_{file.stem}")
-    return [str(one) for one in near], [*(str(one) for one in own if one not in near), DEFAULTS]
+    mirror = sorted((TESTS / room).rglob(f"test_{file.parent.name if room == 'commands' else file.stem}.py"))
+    named = [one for one in sorted(TESTS.rglob("test_*.py")) if one not in mirror and dotted in one.read_text()]
+    rest = [one for one in sorted((TESTS / room).rglob("test_*.py")) if one not in {*mirror, *named}]
+    return [[str(one) for one in group] for group in (mirror, named, [*rest, DEFAULTS]) if group]
 
 
 def tried(room: str, change: Change, deadline_s: int) -> Survivor | None:
@@ -77,8 +77,7 @@ def tried(room: str, change: Change, deadline_s: int) -> Survivor | None:
     tree = ast.parse(change.file.read_text())
     for number, (words, line) in enumerate(mutants(tree)):
         if number == change.number:
-            groups = [group for group in tests_of(room, change.file) if group]
-            if all(survives(change.module, tree, [*FAST, *group], deadline_s) for group in groups):
+            if all(survives(change.module, tree, [*FAST, *one], deadline_s) for one in tests_of(room, change.file)):
                 return Survivor(module=change.module, line=line, words=words)
             return None
     raise AssertionError(change)
