@@ -423,6 +423,9 @@ def test_many_runs_fold_their_facts_and_are_filtered(tmp_path: Path, opened: Ope
     assert page.locator("#header").bounding_box()["height"] < 250  # of a phone's 800
     legend = page.locator("#panel-curves").inner_text
     assert "seed-5" in legend()
+    lines = page.locator("#panel-curves .legend line").all()
+    looks = {(line.get_attribute("class"), line.get_attribute("stroke-dasharray")) for line in lines}
+    assert len(looks) == 6  # no two runs look alike
     page.fill("#runs", "seed-3")
     page.locator("#header", has_text="1 of 6 runs").wait_for()
     assert "seed-5" not in legend()

@@ -152,7 +152,7 @@ def test_ctrl_c_gives_up_slow_requests(folder: Path) -> None:
     ],
 )
 def test_wrong_usage_is_one_sentence(options: list[str], code: int, message: str, cli: Cli) -> None:
-    cli.refuses(code, ["serve", *options], message)
+    cli.refuses(code, ["serve", "--port", "0", *options], message)
 
 
 def test_a_question_for_a_model_of_words_gets_the_form_of_its_run(first_run: Path) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
+from rlvr.checks import numbers, template
+from rlvr.checks.patient import Patient
 from rlvr.commands.doctor import body
-from rlvr.commands.doctor.checks import numbers, template
-from rlvr.commands.doctor.patient import Patient
 from rlvr.core.engine import LocalEngine
 from rlvr.models.policy import HubPolicy
 from rlvr.tasks.dataset import DatasetTask

@@ -24,7 +24,7 @@ from tests.unit.cli.conftest import Rlvr
     ],
 )
 def test_an_option_without_effect_is_refused(words: str, told: str, rlvr: Rlvr) -> None:
-    ran = rlvr("serve", "no/such/model", *words.split())
+    ran = rlvr("serve", "no/such/model", "--port", "0", *words.split())
     assert ran.code == 2
     assert told in ran.err
     assert (ran.out, ran.err.count("\n")) == ("", 1)

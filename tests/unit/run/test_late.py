@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from rlvr.chat.rendering import Chat
-from rlvr.commands.doctor.patient import Scripted
+from rlvr.checks.patient import Scripted
 from rlvr.config import Config
 from rlvr.config.compose import load_config
 from rlvr.core.episode import ChatModel, run_episode

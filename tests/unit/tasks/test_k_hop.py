@@ -231,7 +231,8 @@ def test_pitfall_06_a_demonstration_has_the_tokens_of_an_episode(mode: str) -> N
 
 def test_plans_and_their_controls() -> None:
     def plans(mode: str) -> list[tuple[tuple[str, ...], list[str]]]:
-        shown = (task_of(mode).demonstration(index, 1.0) for index in range(40))
+        task = task_of(mode)
+        shown = (task.demonstration(index, 1.0) for index in range(40))
         return [(relations_of(parts[0]), parts[1].split()[2:-1]) for parts in shown]
 
     assert all(list(relations) == words for relations, words in plans("plan"))

@@ -7,8 +7,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from rlvr.commands.doctor.checks import data, numbers, rewards, template, tokens, training, weights
-from rlvr.commands.doctor.patient import Patient, skip
+from rlvr.checks import data, numbers, rewards, template, tokens, training, weights
+from rlvr.checks.patient import Patient, skip
 from rlvr.config import Config
 from rlvr.errors import ConfigError
 from rlvr.models.devices import choose_device, choose_products

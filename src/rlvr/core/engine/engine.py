@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from rlvr.core.devices import current, first_line, free, is_out_of_memory
 from rlvr.core.engine.base import Allowed, Alternatives, OnToken, empty_completion, within_context
+from rlvr.core.engine.packed import PackedLinears
 from rlvr.core.engine.request import Request
 from rlvr.core.engine.rows import Rows
 from rlvr.core.engine.scheduler import Scheduler
@@ -54,6 +55,7 @@ class LocalEngine:
         self._max_batch_size = max_batch_size
         self.max_context_tokens = max_context_tokens  # of prompt and completion together
         self._note = on_note
+        self._packed = PackedLinears(model)
         with self._serving(), engine_attention(model):
             self._make_runner, reason = choose_runner(model)
         self._rows, self._scheduler = self._make_rows()
@@ -129,6 +131,7 @@ class LocalEngine:
             with torch.no_grad():
                 for name, value in self._weights():
                     own[name].copy_(value)
+        self._packed.clear()
         self._scheduler.new_weights(version)
 
     def close(self) -> None:
@@ -161,7 +164,7 @@ class LocalEngine:
 
     def _step(self) -> None:
         """Sample the first token of requests that start, then one for every running row."""
-        with self._serving():
+        with self._serving(), self._packed.active():
             for batch in self._scheduler.schedule():
                 sampled = self._rows.run(batch)
                 self._scheduler.postprocess(batch, sampled)

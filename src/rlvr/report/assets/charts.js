@@ -2,6 +2,7 @@
 
 const CHART = {width: 360, height: 170, left: 50, right: 10, top: 8, bottom: 22};
 const DASHES = [null, "6 3", "2 3", "9 3 2 3"]; // lines differ in more than color
+const dashOf = (index) => DASHES[(index + Math.floor(index / 4)) % 4]; // with four colors sixteen lines that differ
 const charts = []; // all that are drawn: the cursor stands at the same step in each
 
 function mountCurves(panel, main) {
@@ -19,7 +20,7 @@ function mountCurves(panel, main) {
 function legend(runs) {
   return el("p", {class: "legend"}, runs.map((run, index) => el("span", null,
     svg("svg", {width: 34, height: 10, "aria-hidden": "true"},
-      svg("line", {x1: 0, x2: 34, y1: 5, y2: 5, class: "line series-" + (index % 4), "stroke-dasharray": DASHES[index % 4]})),
+      svg("line", {x1: 0, x2: 34, y1: 5, y2: 5, class: "line series-" + (index % 4), "stroke-dasharray": dashOf(index)})),
     " " + run.name + "  ")));
 }
 
@@ -90,7 +91,7 @@ function curve(points, index, x, y) {
   return svg("g", null,
     banded.length ? svg("path", {d: "M" + edge.join("L") + "Z", class: "band series-" + (index % 4)}) : null,
     svg("path", {d: "M" + points.map((point) => at(point, point.value)).join("L"),
-      class: "line series-" + (index % 4), "stroke-dasharray": DASHES[index % 4]}), dots);
+      class: "line series-" + (index % 4), "stroke-dasharray": dashOf(index)}), dots);
 }
 
 function axes(x, y) {

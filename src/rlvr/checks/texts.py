@@ -2,7 +2,7 @@
 
 import random
 
-from rlvr.commands.doctor.patient import Patient
+from rlvr.checks.patient import Patient
 
 LONG = " ".join(f"word{number}" for number in range(600))
 NUM_AWKWARD, NUM_OWN = 24, 8

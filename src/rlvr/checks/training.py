@@ -5,7 +5,7 @@ import shutil
 from dataclasses import replace
 
 from rlvr.algorithms.losses import kl_estimate, mismatch_log_weight
-from rlvr.commands.doctor.patient import Patient, difference, logprobs, skip, verdict
+from rlvr.checks.patient import Patient, difference, logprobs, skip, verdict
 from rlvr.core.batch import to_batch
 from rlvr.models.devices import half_dtype
 from rlvr.models.loading import load_policy

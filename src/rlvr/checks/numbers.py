@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlvr.commands.doctor.patient import Interview, Patient, difference, logprobs, skip, verdict
-from rlvr.commands.doctor.speech import end_of_turn
-from rlvr.commands.doctor.texts import answered, awkward
+from rlvr.checks.patient import Interview, Patient, difference, logprobs, skip, verdict
+from rlvr.checks.speech import end_of_turn
+from rlvr.checks.texts import answered, awkward
 from rlvr.core.batch import to_batch
 from rlvr.core.engine.runner import CachedRunner
 from rlvr.core.engine.select import probe, unfit

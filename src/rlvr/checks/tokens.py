@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
-from rlvr.commands.doctor.patient import Patient, around, next_token, skip, verdict
-from rlvr.commands.doctor.texts import answered, asked, awkward
+from rlvr.checks.patient import Patient, around, next_token, skip, verdict
+from rlvr.checks.texts import answered, asked, awkward
 from rlvr.core.engine import LocalEngine
 from rlvr.tracking.checks import Check
 from rlvr.types import Message, StopReason

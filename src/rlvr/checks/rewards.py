@@ -5,9 +5,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rlvr.commands.doctor.patient import Patient, Scripted, skip, verdict
-from rlvr.commands.doctor.speech import completions_of
-from rlvr.commands.doctor.texts import LONG
+from rlvr.checks.patient import Patient, Scripted, skip, verdict
+from rlvr.checks.speech import completions_of
+from rlvr.checks.texts import LONG
 from rlvr.core.episode import ChatModel, run_episode
 from rlvr.rewards.custom import Custom
 from rlvr.rewards.evidence import Evidence

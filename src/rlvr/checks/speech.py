@@ -5,7 +5,7 @@ from typing import Any
 
 from rlvr.chat.rendering import Chat, end_ids
 from rlvr.chat.template import QUESTION, Template
-from rlvr.commands.doctor.patient import Patient
+from rlvr.checks.patient import Patient
 from rlvr.types import Example, Message, ToolCall
 
 

@@ -4,8 +4,8 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from rlvr.commands.doctor.patient import Patient, skip, verdict
-from rlvr.commands.doctor.speech import completions_of
+from rlvr.checks.patient import Patient, skip, verdict
+from rlvr.checks.speech import completions_of
 from rlvr.tasks.base import text_of
 from rlvr.tracking.checks import Check
 from rlvr.types import Example

@@ -9,11 +9,11 @@ from unittest.mock import patch
 
 from rlvr.chat.rendering import end_ids
 from rlvr.chat.template import PLACE
-from rlvr.commands.doctor.checks.messages import CHECKS as OF_MESSAGES
-from rlvr.commands.doctor.checks.messages import of_patient
-from rlvr.commands.doctor.patient import Interview, Patient, Scripted, around, skip, verdict
-from rlvr.commands.doctor.speech import end_of_turn, lead_of, reply_to
-from rlvr.commands.doctor.texts import LONG
+from rlvr.checks.messages import CHECKS as OF_MESSAGES
+from rlvr.checks.messages import of_patient
+from rlvr.checks.patient import Interview, Patient, Scripted, around, skip, verdict
+from rlvr.checks.speech import end_of_turn, lead_of, reply_to
+from rlvr.checks.texts import LONG
 from rlvr.core.batch import to_batch
 from rlvr.core.env import Env
 from rlvr.core.episode import ChatModel, run_episode

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Literal
 
 from rlvr.chat.template import Template
-from rlvr.commands.doctor.patient import Patient, around, verdict
-from rlvr.commands.doctor.texts import answered, asked, awkward
+from rlvr.checks.patient import Patient, around, verdict
+from rlvr.checks.texts import answered, asked, awkward
 from rlvr.tracking.checks import Check
 from rlvr.types import Message
 

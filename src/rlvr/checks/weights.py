@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from rlvr.commands.doctor.patient import Patient, next_token, skip, verdict
+from rlvr.checks.patient import Patient, next_token, skip, verdict
 from rlvr.models.adapters import adapter_weights
 from rlvr.tracking.checks import Check
 

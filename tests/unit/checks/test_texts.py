@@ -2,9 +2,9 @@
 
 import pytest
 
-from rlvr.commands.doctor.checks.data import _place_of_answers
-from rlvr.commands.doctor.checks.rewards import _apart
-from rlvr.commands.doctor.texts import PIECES, awkward
+from rlvr.checks.data import _place_of_answers
+from rlvr.checks.rewards import _apart
+from rlvr.checks.texts import PIECES, awkward
 
 
 def test_awkward_texts_hold_every_piece_and_depend_on_the_seed_alone() -> None:

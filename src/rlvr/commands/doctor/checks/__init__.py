@@ -1,1 +1,0 @@
-"""The checks of `rlvr doctor`, by subject."""

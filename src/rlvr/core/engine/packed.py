@@ -1,0 +1,69 @@
+"""A model's bfloat16 matrices in the order in which the CPU multiplies them, kept beside the model's own.
+
+torch hands a bfloat16 product on a CPU to oneDNN, which first copies the weights into its own order, at every call. A
+decode step multiplies few rows with every weight, so that copy is a third to a half of it (docs/benchmarks/engine.md).
+The weights change only with an update: they are copied once per update instead. Products stay equal bit by bit.
+"""
+
+import os
+import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TypeGuard
+
+import torch
+from torch import Tensor, nn
+
+MEMORY_SHARE = 0.25  # of the machine's memory, which the copies may take
+
+
+class PackedLinears:
+    """Copies of the weights of a model's plain linears, used by its forward within `active()`, without gradients.
+
+    There are none for other data types, other devices or processors without bfloat16 products, and where they would
+    take more than a quarter of the machine's memory.
+    """
+
+    def __init__(self, model: nn.Module):
+        linears = [one for one in model.modules() if _can_pack(one)]
+        size = sum(one.weight.nbytes for one in linears)
+        self._linears = linears if size <= MEMORY_SHARE * _memory_bytes() else []
+        self._forwards: list[partial[Tensor]] = []
+
+    def clear(self) -> None:
+        """The weights have changed: the next use copies them."""
+        self._forwards = []
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        if not self._forwards:
+            self._forwards = [partial(_product, _packed(one.weight), one.bias) for one in self._linears]
+        for one, forward in zip(self._linears, self._forwards, strict=True):
+            one.forward = forward
+        try:
+            yield
+        finally:
+            for one in self._linears:
+                one.__dict__.pop("forward", None)
+
+
+def _can_pack(module: nn.Module) -> TypeGuard[nn.Linear]:
+    """Whether it is a plain linear whose weights take part in the processor's bfloat16 products; measured on x86-64."""
+    if type(module) is not nn.Linear or "forward" in module.__dict__:
+        return False
+    weight = module.weight
+    known = platform.machine() in ("x86_64", "AMD64") and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return known and weight.device.type == "cpu" and weight.dtype == torch.bfloat16
+
+
+def _memory_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _packed(weight: Tensor) -> Tensor:
+    return torch.ops.mkldnn._reorder_linear_weight(weight.detach())
+
+
+def _product(weight: Tensor, bias: Tensor | None, inputs: Tensor) -> Tensor:
+    return torch.ops.mkldnn._linear_pointwise(inputs, weight, bias, "none", [], "")
