@@ -1,27 +1,28 @@
 """How much of each room the unit tests hold: a random sample of changed operators and constants, by room.
 
-    python -m tests.mutate_rooms --rooms core rewards --sample 60 --seed 1 --survivors survivors.txt
+    python -m tests.mutate_rooms --rooms core rewards --sample 60 --seed 1 --results results.jsonl
+    python -m tests.mutate_rooms --show results.jsonl        # the table again, after survivors were judged
 
 A change is tried on the tests that mirror its module, then on those that name it, then on the rest of its room's and
-on those of the settings' defaults (`-m "not slow"`).
-Changes that make no difference are listed in `tests/equivalent_changes.txt`, with the reason; each other survivor is
-a missing test. Prints a table of the rooms.
+on those of the settings' defaults (`-m "not slow"`). Changes that make no difference are listed in
+`tests/equivalent_changes.txt`, with the reason; each other survivor is a missing test. Prints a table of the rooms, and
+the survivors.
 """
 
 import argparse
 import ast
 import gc
 import importlib
+import json
 import random
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tests.mutate import LIBRARIES, mutants, survives
 
-ROOMS = ("core", "rewards", "tasks", "evaluation", "training", "serve", "run", "commands")
+ROOMS = ("core", "rewards", "tasks", "evaluation", "training", "serve", "run", "commands", "checks")
 SOURCE, TESTS, EQUIVALENT = Path("src/rlvr"), Path("tests/unit"), Path("tests/equivalent_changes.txt")
 LONGEST_S = 1800  # of a room's tests
 DEFAULTS = "tests/unit/config/test_docs.py"  # every setting's default is on a page
@@ -41,15 +42,14 @@ class Change:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Survivor:
-    module: str
-    line: int
-    words: str
+class Result:
+    """Of a sample of a room's changes."""
 
-    @property
-    def key(self) -> str:
-        """Without the line, which moves."""
-        return f"{self.module}: {' '.join(self.words.split())}"
+    room: str
+    seed: int
+    possible: int
+    tried: int
+    survivors: list[str]
 
 
 def changes(room: str) -> list[Change]:
@@ -72,13 +72,13 @@ def tests_of(room: str, file: Path) -> list[list[str]]:
     return [[str(one) for one in group] for group in (mirror, named, [*rest, DEFAULTS]) if group]
 
 
-def tried(room: str, change: Change, deadline_s: int) -> Survivor | None:
-    """The change, if the tests pass with it."""
+def tried(room: str, change: Change, deadline_s: int) -> str | None:
+    """The change in words, without the line, which moves; None if a test fails with it."""
     tree = ast.parse(change.file.read_text())
-    for number, (words, line) in enumerate(mutants(tree)):
+    for number, (words, _) in enumerate(mutants(tree)):
         if number == change.number:
             if all(survives(change.module, tree, [*FAST, *one], deadline_s) for one in tests_of(room, change.file)):
-                return Survivor(module=change.module, line=line, words=words)
+                return f"{change.module}: {' '.join(words.split())}"
             return None
     raise AssertionError(change)
 
@@ -92,8 +92,8 @@ def own_time(room: str) -> float:
     return time.monotonic() - started
 
 
-def room_survivors(room: str, sample: int, seed: int, log: Path) -> tuple[int, int, list[Survivor]]:
-    """How many changes there are, how many were tried, and which survived; these are added to a file, too."""
+def sampled(room: str, sample: int, seed: int) -> Result:
+    """Try a sample of the room's changes."""
     deadline_s = 30 + round(3 * own_time(room))
     possible = changes(room)
     chosen = random.Random(f"{seed} {room}").sample(possible, min(sample, len(possible)))
@@ -101,20 +101,38 @@ def room_survivors(room: str, sample: int, seed: int, log: Path) -> tuple[int, i
     for change in chosen:
         started = time.monotonic()
         survivor = tried(room, change, deadline_s)
-        print(f"{room} {change.module} {change.number} {time.monotonic() - started:.1f} s", file=sys.stderr, flush=True)
+        told = survivor or f"{change.module}: caught"
+        print(f"{told}  ({time.monotonic() - started:.1f} s)", file=sys.stderr, flush=True)
         if survivor is not None:
             found.append(survivor)
-            with log.open("a") as lines:
-                print(f"{survivor.key}  (line {survivor.line})", file=lines)
-    return len(possible), len(chosen), found
+    return Result(room=room, seed=seed, possible=len(possible), tried=len(chosen), survivors=found)
 
 
-def row(room: str, possible: int, tried: int, survivors: Sequence[Survivor], equivalent: set[str]) -> str:
+def row(result: Result, equivalent: set[str]) -> str:
     """A row of the table; the share leaves out changes that make no difference."""
-    same = sum(survivor.key in equivalent for survivor in survivors)
-    caught = tried - len(survivors)
-    share = 100 * caught / max(1, tried - same)
-    return f"| {room} | {possible:,} | {tried} | {caught} | {same} | {len(survivors) - same} | {share:.0f} % |"
+    same = sum(one in equivalent for one in result.survivors)
+    missed = len(result.survivors) - same
+    caught = result.tried - same - missed
+    share = 100 * caught / max(1, result.tried - same)
+    return f"| {result.room} | {result.possible:,} | {result.tried} | {caught} | {same} | {missed} | {share:.0f} % |"
+
+
+def show(results: Path) -> None:
+    """The table of a file of results, and the survivors that make a difference."""
+    equivalent = {line for line in EQUIVALENT.read_text().splitlines() if not line.startswith(("#", " "))}
+    found = [Result(**json.loads(line)) for line in results.read_text().splitlines()]
+    print("| room | possible changes | tried | caught | make no difference | missed | caught of those that do |")
+    print("|---|---|---|---|---|---|---|")
+    print(*(row(result, equivalent) for result in found), sep="\n")
+    total = Result(
+        room="all",
+        seed=0,
+        possible=sum(one.possible for one in found),
+        tried=sum(one.tried for one in found),
+        survivors=[survivor for one in found for survivor in one.survivors],
+    )
+    print(row(total, equivalent), end="\n\n")
+    print(*(f"    {survivor}" for survivor in total.survivors if survivor not in equivalent), sep="\n")
 
 
 def main() -> None:
@@ -122,18 +140,20 @@ def main() -> None:
     parser.add_argument("--rooms", nargs="+", choices=ROOMS, default=ROOMS)
     parser.add_argument("--sample", type=int, default=60, help="changes a room (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--survivors", type=Path, default=Path("survivors.txt"), help="gets a line for each")
+    parser.add_argument("--results", type=Path, default=Path("results.jsonl"), help="gets a line for each room")
+    parser.add_argument("--show", type=Path, metavar="RESULTS", help="only the table of these results")
     arguments = parser.parse_args()
+    if arguments.show:
+        show(arguments.show)
+        return
     for library in LIBRARIES:
         importlib.import_module(library)
     gc.freeze()
-    lines = EQUIVALENT.read_text().splitlines() if EQUIVALENT.exists() else []
-    equivalent = {line for line in lines if line and not line.startswith(("#", " "))}
-    print("| room | possible changes | tried | caught | make no difference | survived | caught of those that do |")
-    print("|---|---|---|---|---|---|---|")
     for room in arguments.rooms:
-        print(row(room, *room_survivors(room, arguments.sample, arguments.seed, arguments.survivors), equivalent))
-        sys.stdout.flush()
+        result = sampled(room, arguments.sample, arguments.seed)
+        with arguments.results.open("a") as lines:
+            print(json.dumps(asdict(result)), file=lines)
+    show(arguments.results)
 
 
 if __name__ == "__main__":
