@@ -37,6 +37,14 @@ def test_many_models_with_long_names_fit_100_columns() -> None:
     assert short.count("50.0% (21.5 to 78.5)") == 5
 
 
+def test_a_benchmark_has_a_column_for_each_score_and_none_for_parts_of_the_reward() -> None:
+    cells = analyze([replace(one, parts={"correct": 1.0, "format": 0.5}) for one in sampled("a")]).cells
+    head, [row] = summary_rows(cells)
+    assert len(head) == len(set(head)) == len(row)
+    assert {"accuracy", "sampled accuracy", "pass@2", "maj@2"} <= set(head)
+    assert not [name for name in head if "part" in name]
+
+
 def test_model_output_stays_text_in_terminal_and_markup() -> None:
     said = "\x1b[2J\x1b]0;owned\x07[red]bold[/red] <script>alert(1)</script>\n# head | cell"
     evil = record("e0", False, model="m|<b>", turns=(GradedTurn(completion=said),), prompt="[link=x]\x9b31m")
