@@ -76,6 +76,12 @@ def test_values_are_overridden_and_types_come_from_the_schema() -> None:
     assert load_config([], config_name="rpn_ppo.yaml").algorithm.name == "ppo"
 
 
+def test_a_group_size_of_the_user_beats_that_of_the_algorithm() -> None:
+    distill = ["algorithm=distill", "algorithm.teacher=other"]
+    assert load_config(distill).rollout.group_size == 1
+    assert load_config([*distill, "rollout.group_size=4"]).rollout.group_size == 4
+
+
 def test_a_whole_list_of_choices_may_leave_the_sampler_out(tmp_path: Path) -> None:
     choices = {"task": "rpn", "model": "scratch", "algorithm": "grpo", "engine": "local"}
     text = "".join(f"  - {group}: {name}\n" for group, name in choices.items())

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -67,3 +69,10 @@ def test_pitfall_14_an_end_on_the_last_token_is_no_truncation() -> None:
     batch = to_batch([group(episode(((1,), ended)), episode(((1,), cut)))])
     assert batch.lengths[0] == batch.lengths[1]
     assert batch.truncated.tolist() == [False, True]
+
+
+@pytest.mark.parametrize("reason", [reason for reason in StopReason if reason is not StopReason.LENGTH])
+def test_only_an_end_for_length_is_a_truncation(reason: StopReason) -> None:
+    """Not that of an episode that used up its turns, each of which is whole."""
+    ended = replace(episode(FIRST), stop_reason=reason)
+    assert to_batch([group(ended)]).truncated.tolist() == [False]

@@ -120,6 +120,12 @@ def test_few_different_problems_come_to_an_end() -> None:
     assert {p.id for p in cycle.held_out(100)} == {p.id for p in problems(20) if is_held_out(p.key, 0.2)}
 
 
+def test_a_question_that_an_iterator_repeats_is_held_out_once() -> None:
+    twice = ReplaySource(lambda: (problem(n // 2) for n in range(60)), eval_share=0.2, seed=0)
+    held_out = [p.id for p in twice.held_out(100)]
+    assert held_out == [p.id for p in problems(30) if is_held_out(p.key, 0.2)]
+
+
 def test_endless_sources_leave_out_too() -> None:
     for source in (replay(), drawn()):
         assert source.leave_out(lambda p: int(p.id) % 2 == 0, lambda p: int(p.id) % 3 == 0) == ()

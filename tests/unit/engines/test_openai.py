@@ -189,6 +189,13 @@ def test_pitfall_26_failures_between_answers_are_not_added_up(monkeypatch: pytes
     assert not any(isinstance(one, UserError) for one in found)
 
 
+def test_pitfall_26_an_endpoint_that_has_answered_may_be_away_for_longer() -> None:
+    num = MAX_FAILURES_AT_START + 1
+    with serve(seven, fault=lambda number, body: error(500, "broken") if number else None) as server:
+        kinds = [type(one) for one in talk(server.url, 1 + num)]
+    assert kinds == [ChatAnswer] + [EndpointError] * num
+
+
 def test_an_endpoint_is_checked_before_the_first_request() -> None:
     with serve(seven, models=("policy", "other")) as server:
         assert open_endpoint(f"openai:{server.url}/#policy").url == server.url

@@ -73,6 +73,15 @@ def test_pitfall_38_each_kind_of_example_has_its_numbers() -> None:
     assert (metrics["answer_em_2_hops"], metrics["answer_em_4_hops"]) == (1.0, 0.0)
 
 
+def test_a_vote_by_f1_needs_that_of_every_sample() -> None:
+    facts = {"answer_f1": 1.0}
+    samples = [replace(record(example, n, {}, correct=True), diagnostics=facts) for example in "ab" for n in (1, 2)]
+    greedy = [record("a", 0, {}), record("b", 0, {})]
+    assert metrics_of(*greedy, *samples)["maj_answer_f1_at_2"] == 1.0
+    samples[3] = replace(samples[3], diagnostics={"error": "the verifier failed"})
+    assert "maj_answer_f1_at_2" not in metrics_of(*greedy, *samples)
+
+
 def test_f1_and_recall_have_intervals() -> None:
     def of(example: str, sample: int, answer: str, f1: float) -> EvaluationRecord:
         facts = {"answer_f1": f1, "answer_em": float(f1 == 1), "corpus_recall": 0.5, "hops": 2.0, "hop_answers": 0.25}

@@ -118,3 +118,9 @@ def test_weights_decide(monkeypatch: pytest.MonkeyPatch) -> None:
     only = {name: float(name == "length") for name in WEIGHTS}
     monkeypatch.setattr(filtered, "WEIGHTS", only)
     assert [found.document.id for found in index(FOUR).search(ASKED, 4)] == ["film", "person", "town", "other"]
+
+
+def test_up_to_pool_documents_all_are_compared() -> None:
+    """Also those without a word of the question."""
+    crowd = tuple(Document(id=str(n), title=f"Film {n}", text="A director was born.") for n in range(POOL - len(FOUR)))
+    assert np.isfinite(index((*FOUR, *crowd)).scores(ASKED)).all()

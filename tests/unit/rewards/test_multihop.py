@@ -98,6 +98,14 @@ def test_pitfall_28_number_words_are_whole_words(text: str, digits: str) -> None
     assert with_digits(text) == digits
 
 
+@pytest.mark.parametrize("rules", ["musique", "hotpotqa"])
+def test_number_words_count_in_em_and_f1(rules: Any) -> None:
+    found = [answer_scores(rules, "two big dogs", ["2 big cats"], number_words=which) for which in (False, True)]
+    assert [scores.f1 for scores in found] == pytest.approx([1 / 3, 2 / 3])
+    found = [answer_scores(rules, "two dogs", ["2 dogs"], number_words=which) for which in (False, True)]
+    assert [scores.em for scores in found] == [0.0, 1.0]
+
+
 @given(st.text(max_size=40), st.lists(st.text(max_size=40), min_size=1, max_size=3))
 def test_leniency_never_takes_anything_away(text: str, golds: list[str]) -> None:
     for rules in ("musique", "hotpotqa"):

@@ -112,6 +112,7 @@ def test_pitfall_28_words_that_change_the_number_are_no_unit(words: str) -> None
     ("a", "b", "same"),
     [
         *(("18", "18.0", True), ("1,080", "1080", True), ("12%", "0.12", True), ("12%", "12", True)),
+        *(("1%", "1", True), ("1%", "0.01", True), ("0.99%", "0.99", False)),
         *(("12%", "12 percent", True), ("1/3", "2/6", True), ("12.0 million", "12,000,000", True)),
         *(("12 million", "12 thousand", False), ("12 million", "12%", False), ("12 thousand", "12000%", False)),
         *(("12.0 million", "12", False), ("3 dozen", "3", False), ("44%", "4400%", False), ("0.12%", "0.12", False)),

@@ -283,6 +283,19 @@ def test_echo_gives_the_prompt_with_the_logprobs_of_a_plain_forward(qwen):
             assert found["top_logprobs"][place][likely[0]] == pytest.approx(at.max().item(), abs=1e-4)
 
 
+def test_all_completions_of_a_request_differ(qwen):
+    body = {"seed": 3, "max_tokens": 12, "ignore_eos": True, "return_token_ids": True}
+    drawn = [choice["token_ids"] for choice in ask(qwen, COMPLETIONS, prompt=[IDS, IDS], n=2, **body).json["choices"]]
+    assert len({*map(tuple, drawn)}) == 4
+    assert one(ask(qwen, COMPLETIONS, prompt=IDS, **body))["token_ids"] == drawn[0]
+
+
+def test_echo_without_alternatives_names_none(qwen):
+    found = one(ask(qwen, COMPLETIONS, prompt=IDS, echo=True, logprobs=0, max_tokens=1))["logprobs"]
+    own = [{token: value} for token, value in zip(found["tokens"], found["token_logprobs"], strict=True)]
+    assert found["top_logprobs"][1:] == own[1:]
+
+
 def test_echo_without_completion_or_logprobs(qwen):
     choice = one(ask(qwen, COMPLETIONS, prompt="plus is", echo=True, max_tokens=0))
     assert (choice["text"], choice["logprobs"], choice["finish_reason"]) == ("plus is", None, "length")

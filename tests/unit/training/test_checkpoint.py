@@ -8,7 +8,14 @@ import pytest
 import torch
 
 from rlvr.errors import UserError
-from rlvr.training.checkpoint import Contents, latest_checkpoint, list_checkpoints, load_checkpoint, save_checkpoint
+from rlvr.training.checkpoint import (
+    Contents,
+    latest_checkpoint,
+    list_checkpoints,
+    load_checkpoint,
+    prune,
+    save_checkpoint,
+)
 from tests.system.harness import Command
 
 
@@ -309,3 +316,13 @@ def test_pitfall_37_a_kill_inside_a_write_leaves_a_checkpoint(tmp_path: Path) ->
     newest, *files_begun = run_children(KILLED_INSIDE_A_WRITE, tmp_path)
     assert files_begun == [0, 1, 2, 3, 4, 5]  # killed in each of the five, and at last in none
     assert newest == 3
+
+
+def test_the_best_checkpoint_may_be_among_the_newest(tmp_path: Path) -> None:
+    for step in (1, 2, 3, 4):
+        save(tmp_path, step)
+    prune(tmp_path, 2, keep=4)
+    assert [*list_checkpoints(tmp_path)] == [3, 4]
+    save(tmp_path, 5)
+    prune(tmp_path, 1, keep=3)
+    assert [*list_checkpoints(tmp_path)] == [3, 5]
