@@ -1,10 +1,10 @@
-"""Episodes per second of the environments with an instant model, compared with verifiers 0.3.1.
+"""Episodes per second of the environments with an instant model, compared with verifiers 0.3.1 or 0.4.
 
     OMP_WAIT_POLICY=PASSIVE OMP_NUM_THREADS=1 python benchmarks/environments.py [--repeats 5] [--profile]
 
-Needs `verifiers==0.3.1` in the same virtual environment; without it only rlvr is measured. Both sides alternate on the
-same episodes: questions answered at once, and questions where the model searches, reads a document and answers (three
-turns, two tool calls). The model is a free stub.
+Needs verifiers in the same virtual environment, and for 0.4 plugins/rlvr-verifiers, whose loop is measured; without it
+only rlvr is measured. Both sides alternate on the same episodes: questions answered at once, and questions where the
+model searches, reads a document and answers (three turns, two tool calls). The model is a free stub.
 
 rlvr does more work per episode: `run_episode` and the metric render prompts with the chat template, encode them, decode
 completions, parse calls from text and validate their arguments, with a byte-level BPE tokenizer. In-process verifiers
@@ -26,6 +26,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import metadata
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
@@ -309,20 +310,22 @@ def our_rows() -> list[Row]:
 
 
 def their_rows() -> list[Row]:
-    """verifiers' rows, if it is installed."""
+    """The rows of the installed verifiers, if there is one."""
+    try:
+        version = metadata.version("verifiers")
+    except metadata.PackageNotFoundError:
+        print("verifiers is not installed: only rlvr is measured\n")
+        return []
     here = Path(__file__).parent
     sys.path[:] = [folder for folder in sys.path if Path(folder).resolve() != here]  # not our script `verifiers`
-    spec = spec_from_file_location("verifiers_side", here / "verifiers_side.py")
+    name = "verifiers_side" if version == "0.3.1" else "verifiers_v1_side"
+    spec = spec_from_file_location(name, here / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
-    side = module_from_spec(spec)
-    try:
-        spec.loader.exec_module(side)
-    except ModuleNotFoundError as error:
-        print(f"{error}: only rlvr is measured\n")
-        return []
+    side = sys.modules[name] = module_from_spec(spec)
+    spec.loader.exec_module(side)
     return [
-        Row(f"verifiers 0.3.1, {way}", TOOLS if with_tools else SINGLE, play)
+        Row(f"verifiers {version}, {way}", TOOLS if with_tools else SINGLE, play)
         for with_tools, way, play in side.rows(QUESTIONS, find, SYSTEM, GROUP_SIZE, MAX_TURNS)
     ]
 

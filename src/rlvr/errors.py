@@ -41,6 +41,7 @@ WITHOUT = {
     "reasoning-gym": "the other tasks work without",
     "semantic": "the retrievers bm25 and golden work without",
     "quantization": "16 and 32 bits work without",
+    "optuna": "sweeps of listed values, without sweep.trials, work without",
     "wandb": "the other trackers work without",
     "mlflow": "the other trackers work without",
     "tensorboard": "the other trackers work without",

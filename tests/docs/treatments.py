@@ -51,7 +51,10 @@ OWN_TEST = {
 }
 """Pages that are executed whole, with their files and changes, by a test of their own."""
 
-NO_TRAINING = r"--cfg job|--help|env_id=|teacher=\W?openai:|task\.retriever=hybrid|report_to=\[\w| train\.|engine=vllm"
+NO_TRAINING = (
+    r"--cfg job|sweep\.trials|--prune-against|--help|env_id="
+    r"|teacher=\W?openai:|task\.retriever=hybrid|report_to=\[\w| train\.|engine=vllm"
+)
 
 JOB = ("--cfg", "job")
 SHORT = ("--set", "rollout.max_completion_tokens=32")
@@ -65,6 +68,9 @@ TREATMENTS = [
     Treatment(pattern=rf"rlvr train(?!.*({NO_TRAINING})).*", kind="train"),
     # composed only: trackers are extras (tests/system/test_trackers.py), vLLM a server, `hybrid` loads a Hub model
     plain(r"rlvr train(?=.*(tracker\.report_to=\[\w|engine=vllm|task\.retriever=hybrid))(?!.*--cfg job).*", *JOB),
+    # composed only: each trial is a process (tests/system/test_search.py)
+    plain(r"rlvr train(?=.*sweep\.trials)(?!.*--cfg job).*", *JOB, needs="optuna"),
+    plain(r"rlvr train(?=.*--prune-against)(?!.*--cfg job).*", *JOB),
     elsewhere(r"(mlflow|wandb|tensorboard) .*", "tests/system/test_trackers.py"),
     elsewhere(r"rlvr train(?=.*env_id=)(?!.*--cfg job).*", "plugins/rlvr-verifiers/tests/test_runs.py"),
     elsewhere(r"rlvr train(?=.*teacher=\W?openai:).*", "tests/system/test_vllm.py"),

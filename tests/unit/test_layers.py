@@ -30,7 +30,7 @@ LAYERS = (
     ("training", "evaluation", "report", "serve"),
     ("config", "conf"),
     ("run",),
-    ("checks",),
+    ("checks", "search"),
     ("cli",),
     ("commands",),
     ("__main__",),

@@ -36,6 +36,7 @@ def pins(path: Path) -> dict[str, list[str]]:
 
 
 CONSTRAINTS = pins(ROOT / "constraints.txt")
+OF_VERIFIERS = "plugins/rlvr-verifiers/constraints-0.4.txt"
 
 
 def plain(extra: str, name: str, extras: set[str], specifier: str) -> tuple[str, ...]:
@@ -89,6 +90,13 @@ def test_the_environment_of_vllm_is_locked() -> None:
         assert requirement.specifier.contains(*locked[requirement.name]), line
 
 
+def test_the_environment_of_verifiers_0_4_differs_where_the_library_asks_for_it() -> None:
+    locked = pins(ROOT / OF_VERIFIERS)
+    assert Version("0.4") <= Version(*locked["verifiers"]) < Version("0.5")
+    others = {name for name, versions in locked.items() if not {*versions} <= {*CONSTRAINTS.get(name, versions)}}
+    assert others == {"verifiers", "openai", "mcp", "renderers"}, "constraints.txt has changed: bash .ci/lock"
+
+
 @pytest.mark.parametrize(
     "page", ["README.md", "CONTRIBUTING.md", *sorted(p.name for p in (ROOT / "docs").glob("*.md"))]
 )
@@ -97,4 +105,4 @@ def test_pages_install_what_was_tested(page: str) -> None:
     for line in (folder / page).read_text(encoding="utf-8").splitlines():
         for part in line.split("pip install ")[1:]:
             if part.startswith(("-e .", "-e '.")):
-                assert " -c constraints.txt" in part, line
+                assert " -c constraints.txt" in part or f" -c {OF_VERIFIERS}" in part, line

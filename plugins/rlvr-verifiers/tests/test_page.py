@@ -12,7 +12,7 @@ import pytest
 
 from rlvr.errors import UserError
 from rlvr.types import Example
-from rlvr_verifiers.library import library
+from rlvr_verifiers.library import installed
 from scripted import call, episode
 
 ROOT = Path(__file__).parents[3]
@@ -44,7 +44,7 @@ def test_an_episode_can_be_scored_from_its_calls_alone() -> None:
     assert len(rewards) > 1
 
 
-@pytest.mark.parametrize("found", [None, "0.4.0"])
+@pytest.mark.parametrize("found", [None, "0.2.0", "0.5.0"])
 def test_a_missing_or_other_version_names_the_install(monkeypatch: pytest.MonkeyPatch, found: str | None) -> None:
     def version(name: str) -> str:
         if found is None:
@@ -53,4 +53,4 @@ def test_a_missing_or_other_version_names_the_install(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(importlib.metadata, "version", version)
     with pytest.raises(UserError, match=r"pip install -e \. -e plugins/rlvr-verifiers -c constraints\.txt"):
-        library()
+        installed()

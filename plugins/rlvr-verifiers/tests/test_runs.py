@@ -14,41 +14,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from rlvr.config.compose import load_config
 from rlvr.config.config import keys
 from rlvr.errors import ConfigError, UserError
-from rlvr.models.policy import HubPolicy
-from rlvr.models.scratch import build_tokenizer
 from rlvr.run.tasks import open_tasks
 from rlvr.tracking.rollouts import read_rollouts
 from rlvr_verifiers.task import Verifiers
 from scripted import ENVIRONMENTS
 from settings_cases import CASES
+from small import RUN, TINY, model_of_ten_words
 from tests.conftest import LONG_S
-from tests.system.harness import once, pretrained, run_train, split
+from tests.system.harness import once, pretrained, run_train
 from tests.system.openai_server import serve
-from tests.system.qwen import show
 from tests.system.test_data_settings import DataCase
 
 ROOT = Path(__file__).resolve().parents[3]
 MUSIQUE = Path(__file__).parent / "musique"
 BIN = Path(sys.executable).parent
-WORDS = ("<pad>", "<boe>", "<eoe>", "<call>", "</call>", "peek", "ask", "1", "yes", "no")
-
-RUN = split("""
-    task=verifiers task.env_id=rlvr-test-environments
-    rollout.prompts_per_step=8 rollout.group_size=8 rollout.max_completion_tokens=12
-    trainer.max_steps=8 trainer.learning_rate=0.02 trainer.warmup_steps=0 trainer.checkpoint_every=null
-    evaluation.every=8 evaluation.num_examples=8 evaluation.samples_per_example=1
-    tracker.console=none tracker.rollouts_every=1
-""")
-TINY = split("""
-    model=scratch_bpe model.vocabulary_size=300 model.hidden_size=32 model.num_layers=1 model.num_heads=2
-    warm_start.enabled=false
-""")
 
 
 @pytest.fixture(autouse=True)
@@ -76,7 +59,7 @@ def test_a_single_turn_environment_is_learnt(tmp_path: Path) -> None:
 
 
 def test_a_tool_environment_is_learnt(tmp_path: Path) -> None:
-    start = pretrained(_model_of_ten_words(tmp_path / "model"))
+    start = pretrained(model_of_ten_words(tmp_path / "model"))
     more = (kind("words"), "prompt.tool_format=words", "task.metric=looked")
     ran = run_train(tmp_path / "run", *RUN, *start, *more, "trainer.learning_rate=0.005")
     first, last = ran.rows[1], ran.rows[-1]
@@ -93,28 +76,6 @@ def test_a_tool_environment_is_learnt(tmp_path: Path) -> None:
         said = list(before.prompt_ids) + list(before.completion_ids)
         assert list(after.prompt_ids[: len(said)]) == said
         assert after.prompt.split()[-1] in ("1", "no")
-
-
-class _Demonstrator:
-    """Half of the time the model looks before it answers."""
-
-    stop_words = ()
-
-    def demonstration(self, index: int, worked_share: float) -> tuple[str, ...]:
-        return ("ask", "<call> peek ask </call>", "1", "yes") if index % 2 else ("ask", "no")
-
-
-def _model_of_ten_words(folder: Path) -> Path:
-    tokenizer = build_tokenizer(WORDS)
-    size = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2}
-    ids = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
-    config = LlamaConfig(vocab_size=len(WORDS), max_position_embeddings=64, **size, **ids)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        policy = HubPolicy(model=LlamaForCausalLM(config).eval(), tokenizer=tokenizer)
-    show(policy, _Demonstrator(), load_config(["warm_start.num_steps=40", "warm_start.final_phase_steps=0"]), 4096)
-    policy.save(folder)
-    return folder
 
 
 def test_a_rubric_that_fails_too_often_ends_the_run(tmp_path: Path) -> None:

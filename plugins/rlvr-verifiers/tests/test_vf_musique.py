@@ -6,21 +6,16 @@ import asyncio
 import json
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from musique_scripts import KINDS, PLUGIN, REWARDS, SETS, answers, scripts
 from rlvr.core.env import Env
 from rlvr.errors import ConfigError
 from rlvr.types import Example, Message, Score, StopReason
-from rlvr_verifiers.env import Scorer, VerifiersEnv, to_response
+from rlvr_verifiers.legacy import Scorer, VerifiersEnv, to_response
 from scripted import Codec, call, episode
-
-PLUGIN = Path(__file__).parents[1]
-DATA = PLUGIN / "tests" / "musique"
-SETS = {"train_sets": f"{DATA}/train.jsonl", "eval_sets": f"{DATA}/dev.jsonl"}
-REWARDS = ("musique", "musique_spec", "musique_later")
 
 
 @pytest.fixture(autouse=True)
@@ -32,41 +27,6 @@ def load(**arguments: Any) -> Any:
     import vf_musique
 
     return vf_musique.load_environment(**(SETS | {"retriever": "bm25"} | arguments))
-
-
-def answers(example: Example, num_cited: int = 2, answer: str | None = None) -> str:
-    support = list(example.metadata["support"])
-    final = example.answer if answer is None else answer
-    return call(("complete", {"reasoning": "so", "final_answer": final, "cited_doc_ids": support[:num_cited]}))
-
-
-def scripts(example: Example) -> dict[str, Sequence[Any]]:
-    """Episodes of all kinds: what the model says in each turn."""
-    search = call(("retrieve_documents", {"query": example.messages[-1].content, "top_n": 2}))
-    first = next(iter(example.metadata["support"]))
-    return {
-        "right": (search, answers(example)),
-        "wrong, cites one": (search, answers(example, 1, "river Thames of Vena")),
-        "reads everything": (*[call(("get_document", {"doc_id": str(i)})) for i in range(8)], answers(example, 0)),
-        "two calls at once": (call(("get_document", {"doc_id": first}), ("list_documents", {})), answers(example)),
-        "answers in words": (search, "It is the Vena."),
-        "says nothing": ("",),
-        "malformed, unknown, wrong type, no document": (
-            "calls rubbish",
-            call(("look_up", {"query": "x"})),
-            call(("retrieve_documents", {"query": []})),
-            call(("get_document", {"doc_id": "99"})),
-            answers(example),
-        ),
-        "refused completion": (call(("complete", {"reasoning": "so"})), answers(example)),
-        "cut off": (search, ("calls [", StopReason.LENGTH)),
-        "never ends": (search,) * 10,
-        "completes in the last turn": (*((search,) * 9), answers(example)),
-    }
-
-
-_ANY = Example(id="", messages=(Message(role="user", content=""),), answer="", metadata={"support": {"0": "0"}})
-KINDS = tuple(scripts(_ANY))
 
 
 class Client:
@@ -155,7 +115,7 @@ def test_our_training_in_its_environment_agrees_too(kind: str) -> None:
 
 
 def test_every_shape_of_a_message_is_read() -> None:
-    import vf_musique
+    import vf_musique_environment
     from openai.types.chat import ChatCompletionMessage
     from verifiers.types import AssistantMessage, ToolCall
 
@@ -171,7 +131,7 @@ def test_every_shape_of_a_message_is_read() -> None:
         empty | {"content": [], "tool_calls": [ToolCall(id="a", **function)]},
         ChatCompletionMessage.model_validate(empty | {"tool_calls": [of_openai]}),
     ):
-        message = vf_musique.said([shape])
+        message = vf_musique_environment.said([shape])
         assert message.content == ""
         (one,) = message.tool_calls
         assert (one.id, one.name, one.arguments, one.problem) == ("a", "retrieve_documents", arguments, None)

@@ -65,9 +65,9 @@ def as_written(value: Any) -> str:
     return cut(text, 200)
 
 
-def invalid(error: ValidationError, chosen: Mapping[str, str]) -> str:
-    """All errors, one sentence each; `chosen` is the choice of each section."""
-    found = list(dict.fromkeys(_sentences(error.errors(), Config, "", chosen)))
+def invalid(error: ValidationError, chosen: Mapping[str, str], of: type[Any] = Config, prefix: str = "") -> str:
+    """All errors of a class, one sentence each; `chosen` is the choice of each section, `prefix` begins the keys."""
+    found = list(dict.fromkeys(_sentences(error.errors(), of, prefix, chosen)))
     return found[0] if len(found) == 1 else f"{len(found)} settings are wrong. " + " ".join(found)
 
 

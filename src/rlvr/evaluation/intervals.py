@@ -24,6 +24,13 @@ class Interval:
     low: float
     high: float
 
+    def is_below(self, other: Interval) -> bool:
+        """Whether it lies wholly below the other one; two that touch do not."""
+        return self.high < other.low
+
+    def __str__(self) -> str:
+        return f"{self.value:.3f} ({self.low:.3f} to {self.high:.3f})"
+
 
 def wilson(num_correct: int, num_examples: int) -> Interval:
     """Wilson's score interval of a proportion (JASA 1927); correct near 0 and 1, unlike the normal one."""

@@ -10,6 +10,7 @@ from omegaconf import OmegaConf
 
 from rlvr import registry
 from rlvr.errors import ConfigError
+from rlvr.tracking.files import PRUNED
 from rlvr.tracking.jsonl import few, metrics_row
 
 
@@ -37,6 +38,10 @@ class History:
         for name in key.split("."):
             value = value.get(name) if isinstance(value, Mapping) else None
         return value
+
+    @property
+    def is_pruned(self) -> bool:
+        return (self.folder / PRUNED).is_file()
 
     @property
     def penalties(self) -> frozenset[str]:

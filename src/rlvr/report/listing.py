@@ -13,10 +13,10 @@ from typing import Any, Literal
 import yaml
 
 from rlvr.report.history import is_run
-from rlvr.tracking.files import ERROR
+from rlvr.tracking.files import ERROR, PRUNED
 from rlvr.tracking.jsonl import metrics_row
 
-State = Literal["running", "done", "failed", "stopped"]
+State = Literal["running", "done", "failed", "pruned", "stopped"]
 MAX_DEPTH = 4
 """Folders of folders that are searched: a sweep is one below the others."""
 LOCK = ".lock"
@@ -28,7 +28,7 @@ class ListedRun:
     """`ListedRun(name="rpn-20261126-062519", state="done", step=50, max_steps=50, score=0.91, low=0.87, ...)`
 
     `score` is the last held-out value of `evaluation.headline`, with its 95 % interval; NaN without one. `error` says
-    why it failed.
+    why it failed, `pruned` why it was.
     """
 
     folder: Path
@@ -41,6 +41,7 @@ class ListedRun:
     high: float
     updated: datetime
     error: str
+    pruned: str
     settings: Mapping[str, Any]
 
     def setting(self, key: str) -> Any:
@@ -76,13 +77,13 @@ def _listed(folder: Path, name: Path) -> ListedRun:
     settings = _settings(folder / "config.yaml")
     headline = f"eval/{_get(settings, 'task', 'name')}/{_get(settings, 'evaluation', 'headline')}"
     step, row = _last(folder / "metrics.jsonl", headline)
-    max_steps, error = _get(settings, "trainer", "max_steps"), _text(folder / ERROR)
+    max_steps, error, pruned = _get(settings, "trainer", "max_steps"), _text(folder / ERROR), _text(folder / PRUNED)
     ended = (folder / "final").is_dir() and (max_steps is None or step >= max_steps)
     files = [path for path in (folder / "metrics.jsonl", folder / "config.yaml") if path.exists()]
     return ListedRun(
         folder=folder,
         name=str(name) if name.parts else folder.resolve().name,
-        state="running" if _is_locked(folder) else "failed" if error else "done" if ended else "stopped",
+        state=_state(folder, error=error, ended=ended, pruned=pruned),
         step=step,
         max_steps=max_steps if isinstance(max_steps, int) else None,
         score=row.get(headline, math.nan),
@@ -90,8 +91,15 @@ def _listed(folder: Path, name: Path) -> ListedRun:
         high=row.get(f"{headline}_high", math.nan),
         updated=datetime.fromtimestamp(max((path.stat().st_mtime for path in files), default=0.0)),
         error=error,
+        pruned=pruned,
         settings=settings,
     )
+
+
+def _state(folder: Path, *, error: str, ended: bool, pruned: str) -> State:
+    if is_locked(folder):
+        return "running"
+    return "failed" if error else "done" if ended else "pruned" if pruned else "stopped"
 
 
 def _settings(file: Path) -> Mapping[str, Any]:
@@ -128,7 +136,7 @@ def _text(file: Path) -> str:
     return ""
 
 
-def _is_locked(folder: Path) -> bool:
+def is_locked(folder: Path) -> bool:
     """Whether a process of this machine writes the folder."""
     with suppress(OSError), (folder / LOCK).open("rb") as file:
         try:
@@ -153,6 +161,7 @@ def as_json(run: ListedRun) -> str:
             **{name: value if math.isfinite(value) else None for name, value in numbers.items()},
             "updated": run.updated.isoformat(timespec="seconds"),
             "error": run.error or None,
+            "pruned": run.pruned or None,
             "settings": run.settings,
         },
         ensure_ascii=False,

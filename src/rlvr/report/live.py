@@ -20,6 +20,7 @@ from rlvr.http_server import address, is_loopback, run
 from rlvr.report.page import Limits, Page, pack, render
 from rlvr.report.run import run_page
 from rlvr.report.sweep import runs_of
+from rlvr.tracking.files import PRUNED
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -54,7 +55,8 @@ class Live:
         files = []
         for folder in self._folders:
             for one in runs_of(folder):
-                parts = [one / "metrics.jsonl", one / "config.yaml", one / "rollouts", *one.glob("checks/*")]
+                parts = [one / name for name in ("metrics.jsonl", "config.yaml", "rollouts", PRUNED)]
+                parts += one.glob("checks/*")
                 files += [
                     (str(path), (found := path.stat()).st_mtime_ns, found.st_size) for path in parts if path.exists()
                 ]

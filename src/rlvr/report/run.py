@@ -107,7 +107,8 @@ def _facts(histories: Sequence[History]) -> list[tuple[str, str]]:
         facts += [(name, str(value)) for name, value in known.items() if value is not None]
         of = f" of {max_steps}" if isinstance(max_steps, int) else ""
         unfinished = isinstance(max_steps, int) and history.step < max_steps
-        facts.append(("step", f"{history.step}{of}{', not finished' if unfinished else ''}"))
+        ended = ", pruned" if history.is_pruned else ", not finished"
+        facts.append(("step", f"{history.step}{of}{ended if unfinished else ''}"))
         facts += _scores(history, f"eval/{task}/{history.setting('evaluation.headline')}")
     return facts
 

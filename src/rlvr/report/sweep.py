@@ -35,7 +35,8 @@ def sweep_table(histories: Sequence[History]) -> list[list[str]]:
 
 
 def _row(said: str, histories: Sequence[History]) -> list[str]:
-    """Runs of one seed are one measurement, repeated: only the first counts in mean and interval."""
+    """Runs of one seed are one measurement, repeated: only the first counts in mean and interval. Pruned runs count
+    as far as they came."""
     scores = [last_score(history) for history in histories]
     of_seed: dict[Any, float] = {}
     for history, score in zip(histories, scores, strict=True):
@@ -46,7 +47,12 @@ def _row(said: str, histories: Sequence[History]) -> list[str]:
         else f"{len(scores)} with {len(of_seed)} different seed{'s' * (len(of_seed) > 1)}"
     )
     share = str(histories[0].setting("evaluation.headline")).endswith("accuracy")
-    return [said, runs, mean_score([*of_seed.values()], is_share=share), ", ".join(map(_text, scores))]
+    each = ", ".join(map(_score_text, histories, scores))
+    return [said, runs, mean_score([*of_seed.values()], is_share=share), each]
+
+
+def _score_text(history: History, score: float) -> str:
+    return f"{_text(score)} (pruned at step {history.step})" if history.is_pruned else _text(score)
 
 
 def _follows_from_choice(key: str, keys: Sequence[str], settings: Sequence[Mapping[str, Any]]) -> bool:

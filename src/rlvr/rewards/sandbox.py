@@ -271,6 +271,11 @@ def _kill_strays(runners: set[int]) -> set[int]:
     return strays
 
 
+def end_with_parent(number: int) -> None:
+    """This process gets the signal `number` when its parent ends. Linux only."""
+    _prctl(_PR_SET_PDEATHSIG, number)
+
+
 def _prctl(option: int, value: int) -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
@@ -279,7 +284,7 @@ def _prctl(option: int, value: int) -> None:
 def _run(link: socket.socket, max_memory_mb: int) -> None:
     """The runner: one call after another, until it is killed."""
     os.setsid()
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_parent(signal.SIGKILL)
     for kind, value in ((resource.RLIMIT_AS, max_memory_mb << 20), (resource.RLIMIT_CORE, 0)):
         with contextlib.suppress(ValueError, OSError):  # macOS refuses or ignores limits of the address space
             resource.setrlimit(kind, (value, value))  # also the hard limit, so that no call can raise it

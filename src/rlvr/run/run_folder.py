@@ -53,7 +53,7 @@ def open_run_folder(config: Config, *, runs: Path = Path("runs"), now: datetime 
         check_place(config.run_dir, resume=config.resume)
         with writing(root):
             root.mkdir(parents=True, exist_ok=True)
-    with _lock(root):
+    with lock(root):
         folder = RunFolder(root=root)
         if config.resume:
             _check_resumes(folder, config)
@@ -88,7 +88,7 @@ def _point_latest(runs: Path, root: Path) -> None:
     temporary.unlink(missing_ok=True)
 
 
-def _lock(root: Path) -> IO[bytes]:
+def lock(root: Path) -> IO[bytes]:
     """Lock the folder. The system releases the lock when the process ends."""
     path = root / LOCK
     with writing(path):

@@ -11,6 +11,8 @@ from rlvr.errors import UserError
 
 ERROR = "error.txt"
 """In a run folder: the sentence with which the run failed."""
+PRUNED = "pruned.txt"
+"""In a run folder: why the run was pruned, in a sentence."""
 
 _REMEDIES = {
     errno.ENOSPC: "the disk is full; free some space",

@@ -56,6 +56,14 @@ def names(out: str) -> list[str]:
     return [line.split()[0] for line in out.partition("\n\n")[0].splitlines()[1:]]
 
 
+def test_a_pruned_run_has_not_failed(folder: Path, rlvr: Rlvr) -> None:
+    (folder / "b" / "pruned.txt").write_text("it lies below a\n")
+    (found,) = rlvr("runs", folder, "--filter", "state=pruned", "--json").lines
+    assert (found["name"], found["error"], found["pruned"]) == ("b", None, "it lies below a")
+    (folder / "b" / "error.txt").write_text("later it broke\n")  # going on by hand
+    assert rlvr("runs", folder, "--filter", "name=b", "--json").lines[0]["state"] == "failed"
+
+
 def test_runs_have_a_state_a_step_and_a_score(folder: Path, rlvr: Rlvr) -> None:
     ran = rlvr("runs", folder)
     assert (ran.code, ran.err) == (0, "")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from rlvr.errors import UserError
-from rlvr.evaluation.collect import collect
+from rlvr.evaluation.collect import MAX_PLAN_BYTES, collect
 from rlvr.tracking.graded import EvaluationRecord
 from rlvr.tracking.jsonl import to_json
 from tests.unit.evaluation.records import greedy
@@ -79,3 +79,14 @@ def test_a_plan_cannot_name_files_outside_its_folder(tmp_path: Path) -> None:
     write(tmp_path / "bench" / "a.jsonl", greedy([1]))
     plan(tmp_path / "bench", cell("../secret.jsonl", "a", "rpn"), cell(str(tmp_path / "secret.jsonl"), "a", "rpn"))
     assert [record.model for record in collect([tmp_path / "bench"]).records] == ["a"]
+
+
+@pytest.mark.parametrize("too_long", [False, True])
+def test_a_plan_is_read_up_to_its_limit(tmp_path: Path, too_long: bool) -> None:
+    write(tmp_path / "a.jsonl", greedy([1]))
+    plan(tmp_path, {"file": "a.jsonl", "model": "named", "task": "t", "own_task": "rpn"})
+    text = (tmp_path / "benchmark.json").read_text()
+    (tmp_path / "benchmark.json").write_text(" " * (MAX_PLAN_BYTES - len(text) + too_long) + text)
+    found = collect([tmp_path])
+    assert [record.model == "named" for record in found.records] == [not too_long]
+    assert len(found.notes) == too_long

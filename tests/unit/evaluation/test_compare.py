@@ -87,6 +87,14 @@ def test_the_sentence_names_the_better_one_first_whichever_it_is() -> None:
     assert said(-0.032, 0.01, sampled=sampled).endswith("; sampled +5.0 points (+1.0 to +7.0).")
 
 
+@pytest.mark.parametrize(
+    ("p_value", "text"),
+    [(0.00099, "< 0.001"), (0.001, "= 0.001"), (0.0994, "= 0.099"), (0.1, "= 0.10"), (1.0, "= 1.00")],
+)
+def test_a_p_value_is_written_with_the_digits_that_matter(p_value: float, text: str) -> None:
+    assert f"McNemar p {text}, on 500" in said(0.032, p_value)
+
+
 def test_pitfall_38_no_winner_is_named_where_chance_explains_it() -> None:
     assert said(0.012, 0.4, split="train") == (
         "b against a on rpn (train): no difference in accuracy that chance would not explain, +1.2 points "

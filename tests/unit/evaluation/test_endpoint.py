@@ -1,4 +1,5 @@
 import asyncio
+import json
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,7 +18,7 @@ from rlvr.evaluation.summary import EvaluationResult
 from rlvr.run.tasks import TaskOpener
 from rlvr.tasks.base import Task
 from rlvr.types import Example, Message, SamplingParams, Score, StopReason
-from tests.system.openai_server import Misbehave, Model, error, never, serve
+from tests.system.openai_server import Fault, Misbehave, Model, error, never, serve
 from tests.unit.evaluation.test_evaluate import make_task as make_rpn
 
 pytestmark = pytest.mark.openai
@@ -60,6 +61,15 @@ def test_pitfall_03_the_end_that_endpoints_leave_out_is_put_back() -> None:
     assert {record.turns[0].completion.split()[-1] for record in result.records} == {"<eoe>"}
     assert all(request["stop"] == ["<eoe>"] and request["temperature"] == 0.0 for request in requests)
     assert [(record.num_prompt_tokens, record.num_completion_tokens) for record in result.records] == [(10, 5)] * 4
+
+
+def test_an_endpoint_that_counts_no_tokens_is_said_to_have_read_none() -> None:
+    choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "1"}}
+    said = {"id": "1", "object": "chat.completion", "created": 0, "model": "policy", "choices": [choice]}
+    result, _ = run(
+        make_rpn(), lambda messages: {}, fault=lambda number, body: Fault(status=200, body=json.dumps(said).encode())
+    )
+    assert [(record.num_prompt_tokens, record.num_completion_tokens) for record in result.records] == [(0, 0)] * 3
 
 
 def test_pitfall_36_samples_are_drawn_with_seeds_of_their_own() -> None:

@@ -125,3 +125,13 @@ def test_the_file_behind_a_link_is_written(tmp_path: Path) -> None:
         file.finish(records("a"))
     assert link.is_symlink()
     assert kept(tmp_path / "real" / "G.jsonl") == ["a"]
+
+
+def test_a_partial_file_that_someone_has_deleted_costs_no_record(tmp_path: Path) -> None:
+    path = tmp_path / "F.jsonl"
+    a, b = records("ab")
+    with RecordFile(path, {"s"}) as file:
+        file.add(a)
+        file.partial.unlink()
+        file.finish([a, b])
+    assert kept(path) == ["a", "b"]

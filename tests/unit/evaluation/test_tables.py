@@ -1,8 +1,11 @@
 import json
+import math
 from dataclasses import replace
 
+import pytest
+
 from rlvr.evaluation.analysis import analyze
-from rlvr.evaluation.tables import WIDTH, plain, report, score_rows, summary_rows, table
+from rlvr.evaluation.tables import WIDTH, number, plain, report, score_rows, summary_rows, table
 from rlvr.tracking.graded import EvaluationRecord, GradedTurn
 from tests.unit.evaluation.records import greedy, record
 
@@ -34,6 +37,14 @@ def test_many_models_with_long_names_fit_100_columns() -> None:
     assert short.count("50.0% (21.5 to 78.5)") == 5
 
 
+def test_a_benchmark_has_a_column_for_each_score_and_none_for_parts_of_the_reward() -> None:
+    cells = analyze([replace(one, parts={"correct": 1.0, "format": 0.5}) for one in sampled("a")]).cells
+    head, [row] = summary_rows(cells)
+    assert len(head) == len(set(head)) == len(row)
+    assert {"accuracy", "sampled accuracy", "pass@2", "maj@2"} <= set(head)
+    assert not [name for name in head if "part" in name]
+
+
 def test_model_output_stays_text_in_terminal_and_markup() -> None:
     said = "\x1b[2J\x1b]0;owned\x07[red]bold[/red] <script>alert(1)</script>\n# head | cell"
     evil = record("e0", False, model="m|<b>", turns=(GradedTurn(completion=said),), prompt="[link=x]\x9b31m")
@@ -57,3 +68,22 @@ def test_plain_data_is_json_and_can_leave_the_clock_out() -> None:
     assert "seconds" not in json.dumps(plain(analysis, clock=False))
     assert json.loads(text)[2]["only_second"] == ["e0"]
     assert lines[2]["sentence"] == analysis.comparisons[0].sentence
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("tokens", None, "-"),
+        ("tokens", math.inf, "-"),
+        ("tokens", math.nan, "-"),
+        ("tokens", 3.0, "3"),
+        ("tokens", 999.994, "999.99"),
+        ("tokens", 1000.4, "1,000"),
+        ("tokens", -1000.4, "-1,000"),
+        ("cut_share", 0.125, "12.5%"),
+        ("valid_steps", 1.0, "100.0%"),
+        ("valid_steps_share", math.nan, "-"),
+    ],
+)
+def test_a_number_is_written_by_its_kind_and_size(name: str, value: float | None, text: str) -> None:
+    assert number(name, value) == text

@@ -72,6 +72,15 @@ def test_a_sweep_is_one_page_with_a_table_over_its_seeds(tmp_path: Path) -> None
     assert found["sweep"][1:] == [["all runs", "3", interval, "0.500, 0.700, 0.600"]]
 
 
+def test_a_pruned_run_says_so(tmp_path: Path) -> None:
+    for name, step, score in (("trial-0", 3, 0.8), ("trial-1", 2, 0.2)):
+        save_run(tmp_path / name, metrics={step: {"eval/rpn/accuracy": score}})
+    (tmp_path / "trial-1" / "pruned.txt").write_text("it lies below trial-0\n")
+    found = chunk_of(write_run_report([tmp_path]).path.read_text(), "main")
+    assert [value for name, value in found["facts"] if name == "step"] == ["3 of 3", "2 of 3, pruned"]
+    assert found["sweep"][1][-1] == "0.800, 0.200 (pruned at step 2)"
+
+
 def test_runs_of_one_seed_count_once_in_the_interval() -> None:
     rows = [{"eval/rpn/accuracy": score} for score in (0.5, 0.5, 0.7)]
     settings = {"task": {"name": "rpn"}, "evaluation": {"headline": "accuracy"}}

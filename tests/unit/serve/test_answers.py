@@ -196,6 +196,15 @@ def test_pitfall_06_a_stream_equals_the_whole_answer(qwen, stops):
         assert [part["finish_reason"] for part in parts][-1] == expected["finish_reason"]
 
 
+@pytest.mark.parametrize("asked", [{}, {"logprobs": 0}, {"return_token_ids": True}])
+def test_a_stream_has_an_entry_without_text_only_for_who_counts_tokens(qwen, asked):
+    """Text is held back while it may become a stop word or the rest of a character is missing."""
+    body = {"prompt": [IDS, [50, 51]], "seed": 5, "n": 3, "max_tokens": 40, "stop": ["7 ", "\u00e9"], "stream": True}
+    events = ask(qwen, COMPLETIONS, **body, **asked).events
+    silent = [c for event in events for c in event["choices"] if not c["text"] and c["finish_reason"] is None]
+    assert bool(silent) == bool(asked)
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_tool_calls_are_parsed_and_tools_are_in_the_prompt(chain, stream):
     body = {"messages": HELLO, "tools": [LOOK], "stream": stream, "return_token_ids": True, "max_tokens": 20}

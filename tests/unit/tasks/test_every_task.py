@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from rlvr.registry import ours
 from rlvr.tasks.base import Task
 from tests.unit.tasks.data_tasks import FIXTURES, graded, make, opened, solved
 
@@ -18,6 +19,34 @@ TASKS: dict[str, dict[str, Any]] = {
     "generator": {"name": "generator", "source": "tests.unit.tasks.yielding:worked"},
     "reasoning_gym": {"name": "reasoning_gym", "dataset": "chain_sum"},
 }
+
+
+SEARCHED = {"has_tools", "has_documents", "rereads"}
+FACTS: dict[str, set[str]] = {  # what is true of each, of what the rest of the library asks tasks
+    "finqa": {"shows_calls"},
+    "generator": {"shows_calls"},
+    "gsm8k": {"shows_calls"},
+    "hotpotqa": SEARCHED,
+    "hub": {"shows_calls"},
+    "jsonl": {"shows_calls"},
+    "k_hop": {"is_generated", "has_tools", "made_of_words"},
+    "keep_one": {"is_generated", "has_tools", "rereads", "made_of_words"},
+    "meta": {"is_generated", "made_of_words"},
+    "mix": {"writes_prompts", "scores_itself", "shows_calls"},
+    "musique": SEARCHED | {"has_decompositions"},
+    "reasoning_gym": {"is_generated", "brings_verifier", "shows_calls"},
+    "rpn": {"is_generated", "writes_prompts", "shows_calls", "made_of_words"},
+    "two_hop": {"is_generated", "has_tools", "made_of_words"},
+    "wiki2": SEARCHED,
+}
+ASKED = sorted(set[str]().union(*FACTS.values()))
+
+
+@pytest.mark.parametrize("name", FACTS)
+def test_every_task_says_what_it_is(name: str) -> None:
+    assert ours("task").keys() == FACTS.keys()
+    kind = ours("task")[name]
+    assert {fact for fact in ASKED if getattr(kind, fact) is True} == FACTS[name]
 
 
 @pytest.fixture(params=TASKS)

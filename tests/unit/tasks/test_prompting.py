@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ from rlvr.data.problems import Problem, fingerprint
 from rlvr.errors import ConfigError
 from rlvr.tasks.prompting import Prompter, resolve_markers
 from rlvr.tasks.prompts import MarkerSettings, MathReasoning
+from rlvr.types import Message
 from tests.unit.tasks.data_tasks import MARKERS
 
 SET = MARKERS.sets["working_out"]
@@ -19,6 +21,13 @@ SHOTS = [Problem(id=q, key=b"", question=q, answer="", demonstration=a) for q, a
 
 def prompter(**changes: Any) -> Prompter:
     return Prompter(MathReasoning(**changes), SET)
+
+
+def test_a_shot_that_brings_its_prompt_is_asked_with_the_last_message_of_it() -> None:
+    own = (Message(role="system", content="Be brief."), Message(role="user", content="a?"))
+    shots = [replace(SHOTS[0], messages=own), SHOTS[1]]
+    messages = prompter(system="s", user="<{question}>").messages("c?", shots)
+    assert " | ".join(f"{message.role}: {message.content}" for message in messages) == SHOWN
 
 
 FILLED = "system: Use <start_working_out>. | user: Q: Why? End with </SOLUTION>"

@@ -33,6 +33,7 @@ def test_what_was_saved_comes_back(tmp_path: Path) -> None:
         "bytes": torch.get_rng_state(),
         "transposed": shared.T,
         "shared": shared,
+        "the same memory": shared,
         "scalar": torch.tensor(7),
         "empty": torch.zeros(0),
     }

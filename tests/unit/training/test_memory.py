@@ -1,6 +1,7 @@
 """The memory plan against memory that is really taken."""
 
 import gc
+import math
 import weakref
 from dataclasses import replace
 from functools import partial
@@ -15,9 +16,10 @@ from rlvr.core.engine import LocalEngine
 from rlvr.core.packing import microbatches
 from rlvr.errors import ConfigError
 from rlvr.models.recompute import recompute_in_backward
+from rlvr.training import memory
 from rlvr.training.memory import Activations, Demand, keys_values_bytes, measure_activations, plan_memory, weight_bytes
 from rlvr.types import SamplingParams
-from tests.unit.core.tiny import tiny_batch, tiny_policy, tiny_trainer, update
+from tests.unit.core.tiny import VOCABULARY, tiny_batch, tiny_policy, tiny_trainer, update
 from tests.unit.engines.tiny import generate
 from tests.unit.models.checkpoints import adapted, save_model
 
@@ -137,6 +139,21 @@ def test_activations_and_logits_are_what_an_update_takes(changes, overrides, rec
     assert 0.8 * meter.peak < parts["activations"] + parts["logits"] < 1.5 * meter.peak
 
 
+def test_three_small_passes_tell_the_three_parts_apart(monkeypatch):
+    exact = Activations(fixed=7, per_token=5, per_pair=3)
+    taken = lambda policy, layout, lines, length: 7 + lines * (5 * length + 3 * length**2)  # noqa: E731
+    monkeypatch.setattr(memory, "_kept_bytes", taken)
+    assert measure_activations(tiny_policy(), "shared") == exact
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0.0 kB"), (999_900, "999.9 kB"), (10**6, "1.0 MB"), (999_900_000, "999.9 MB"), (10**9, "1.0 GB")],
+)
+def test_sizes_are_in_the_largest_unit_that_fits(count, text):
+    assert memory.size_text(count) == text
+
+
 def test_keys_and_values_are_what_the_engine_holds():
     policy = tiny_policy(max_position_embeddings=256)
     engine = LocalEngine(policy.model, max_batch_size=8, max_context_tokens=256)
@@ -162,6 +179,25 @@ def test_on_a_cpu_auto_is_a_number_and_nothing_is_compared():
     policy = tiny_policy()
     assert plan_memory(policy, demand(), setting="auto").microbatch_tokens == 2048
     assert plan_memory(policy, demand(activations=BY_TOKEN), setting=77).microbatch_tokens == 77
+
+
+def test_a_plan_without_anything_else_by_hand():
+    policy = tiny_policy()
+    own, trained = weight_bytes(policy), held(policy.parameters())
+    asked = demand(activations=Activations(fixed=7, per_token=5, per_pair=3), num_rows=2, num_shards=3)
+    assert plan_memory(policy, asked, setting=1000).parts == {
+        "weights": math.ceil(own / 3),
+        "gradients": math.ceil(trained / 3),
+        "optimizer": math.ceil(2 * trained / 3) + 4 * len(list(policy.parameters())),
+        "reference": 0,
+        "teachers": 0,
+        "sampler": 0,
+        "activations": 7 + 200 * 5 + 200 * 100 * 3,  # both rows
+        "logits": memory.LOGITS_COPIES * 4 * 200 * len(VOCABULARY),
+        "keys and values": 0,
+    }
+    of_others = plan_memory(policy, replace(asked, num_references=2, teacher_bytes=10), setting=1000).parts
+    assert (of_others["reference"], of_others["teachers"]) == (2 * math.ceil(own / 3), 4)
 
 
 @pytest.mark.parametrize(("width", "tokens"), [(64, 2048), (512, 512)])
@@ -195,6 +231,28 @@ def test_completions_that_do_not_fit_are_sampled_in_parts():
     assert "engine.max_batch_size=64: the keys and values of that many completions do not fit" in plan.lines[1]
     roomy = plan_memory(policy, asked, setting="auto", available=free + 10_000_000)
     assert (roomy.max_batch_size, roomy.samples_fewer, len(roomy.lines)) == (64, False, 1)
+
+
+def test_what_takes_all_memory_to_the_byte_fits():
+    policy = tiny_policy()
+
+    def plan(available: int, *, setting="auto", **changes):
+        return plan_memory(policy, demand(keys_values_per_row=10_000, **changes), setting=setting, available=available)
+
+    def taken(tokens: int, **changes) -> int:
+        return sum(plan_memory(policy, demand(keys_values_per_row=10_000, **changes), setting=tokens).parts.values())
+
+    for count in (64, 16, 1):
+        room = taken(100, max_batch_size=count)
+        assert plan(room).max_batch_size == count
+    with pytest.raises(ConfigError):
+        plan(room - 1)
+    assert plan(taken(100, max_batch_size=16) - 1).max_batch_size == 8
+    by_token = {"activations": BY_TOKEN, "max_batch_size": 1}
+    room = taken(400, **by_token)
+    assert plan(room, **by_token).microbatch_tokens == 400
+    assert plan(room - 1, **by_token).microbatch_tokens == 200
+    assert [len(plan(room, setting=setting, **by_token).lines) for setting in (400, 401)] == [1, 2]
 
 
 def test_a_run_that_cannot_fit_is_one_sentence():

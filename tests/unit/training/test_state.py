@@ -88,11 +88,11 @@ def test_saves_come_on_schedule_and_when_asked_for(
     assert steps(tmp_path) == expected
 
 
-@pytest.mark.parametrize(("best", "expected"), [("true", [1, 3]), ("false", [3])])
+@pytest.mark.parametrize(("best", "expected"), [("true", [3, 5]), ("false", [5])])
 def test_the_newest_are_kept_and_the_best(best: str, expected: list[int], tmp_path: Path) -> None:
     settings = ["trainer.checkpoint_every=1", "trainer.keep_last=1", f"trainer.keep_best={best}"]
     made = schedule(tmp_path, tiny_trainer(tiny_policy()), *settings)
-    save(made, {0: 0.2, 1: 0.6, 2: 0.6, 3: None})
+    save(made, {0: 0.2, 1: 0.6, 2: 0.6, 3: 0.9, 4: 0.9, 5: None})
     assert steps(tmp_path) == expected
 
 

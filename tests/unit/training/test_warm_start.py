@@ -3,12 +3,14 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rlvr.errors import UserError
 from rlvr.models.policy import HubPolicy
 from rlvr.models.settings import ScratchModel
 from rlvr.training.settings import WarmStartSettings
-from rlvr.training.warm_start import _backward, _encode, warm_start
+from rlvr.training.warm_start import _backward, _encode, _microbatches, warm_start
 from tests.unit.core.tiny import tiny_policy
 
 TURNS = ("<boe> 1 2", "3 + =", "4 5", "6 <eoe>", "7", "8 <eoe>")
@@ -134,6 +136,19 @@ def test_pitfall_09_gradients_ignore_microbatches_and_padding(loss_on: str) -> N
     for limit in (2048, 30, 20, 1):
         loss_of(policy, pairs, loss_on, limit)
         torch.testing.assert_close(gradient(policy), expected, atol=1e-6, rtol=1e-4)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=9), st.integers(1, 24))
+def test_microbatches_are_as_full_as_they_may_be(lengths: list[int], max_tokens: int) -> None:
+    rows = [([number], [0] * (length - 1)) for number, length in enumerate(lengths)]
+    parts = _microbatches(rows, max_tokens)
+    assert sorted(row for part in parts for row in part) == rows
+    sizes = [(len(part), max(len(own) + len(rest) for own, rest in part)) for part in parts]
+    assert all(count * longest <= max_tokens or count == 1 for count, longest in sizes)
+    assert all((count + 1) * longest > max_tokens for count, longest in sizes[:-1]), "the next row did not fit"
+    if len(rows) * max(lengths) <= max_tokens:
+        assert parts == [rows]
 
 
 def test_a_tokenizer_without_an_end_token_is_a_sentence() -> None:

@@ -1,119 +1,89 @@
-"""The verifiers library: its version, its environments, and two problems that we work around.
-
-An environment's constructor replaces our SIGINT and SIGTERM handlers, and therefore only works in the main thread:
-environments are created while `signal.signal` is disabled. A rubric logs exceptions of its functions and scores 0.0, so
-that a broken function looks like a wrong answer: rubrics are wrapped to record them.
-"""
+"""The verifiers library: which edition is installed, and whether an environment belongs to it."""
 
 from __future__ import annotations
 
-import functools
 import importlib
 import importlib.metadata
-import inspect
-import logging
-import os
-import signal
-from collections.abc import Callable, Mapping, Sequence
+import importlib.util
+import re
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
-from unittest import mock
 
-from rlvr.data.readers import quiet
 from rlvr.errors import ConfigError, UserError
 from rlvr.printable import ascii_text
-from rlvr_verifiers.env import FAILURES, TOOL_ERRORS
+from rlvr_verifiers.edition import Environment
 
-VERSION = "0.3.1"
-INSTALL = "pip install -e . -e plugins/rlvr-verifiers -c constraints.txt"
+EDITIONS = {"0.3.1": "legacy", "0.4": "v1"}
+"""The module that plays the environments of a version."""
+
+INSTALL = {
+    "0.3.1": "pip install -e . -e plugins/rlvr-verifiers -c constraints.txt",
+    "0.4": "pip install -e . -e plugins/rlvr-verifiers -c plugins/rlvr-verifiers/constraints-0.4.txt",
+}
+MARKS = {"0.3.1": re.compile(r"^(async )?def load_environment\b", re.M), "0.4": re.compile(r"\bTaskset\[")}
+"""What the source of an environment of this version has."""
 
 
-def library() -> Any:
-    """The module `verifiers.legacy`, silent unless VF_LOG_LEVEL is set. UserError if missing or in another version."""
+def installed() -> str:
+    """The installed edition, `0.3.1` or `0.4`. UserError if it is missing or another version."""
     try:
         found = importlib.metadata.version("verifiers")
     except importlib.metadata.PackageNotFoundError:
         found = "no version"
-    if found != VERSION:
-        raise UserError(f"task=verifiers needs verifiers {VERSION}, but {found} is installed: {INSTALL}.")
-    module = importlib.import_module("verifiers.legacy")
-    if "VF_LOG_LEVEL" not in os.environ:  # rlvr counts and reports failures
-        logging.getLogger("verifiers").setLevel(logging.CRITICAL)
-    return module
+    for version in EDITIONS:
+        if found == version or found.startswith(f"{version}."):
+            return version
+    raise UserError(
+        f"task=verifiers needs verifiers 0.3.1 or 0.4, but {found} is installed: {INSTALL['0.3.1']} (0.3.1), or "
+        f"{INSTALL['0.4']} (0.4)."
+    )
 
 
-def make_environment(env_id: str, env_args: Mapping[str, Any]) -> Any:
-    """The environment of `env_id`'s `load_environment`, with data sets and recorded rubrics. Works in any thread.
+def open_environment(env_id: str, env_args: Mapping[str, Any], max_rows: int | None = None) -> Environment:
+    """The environment of this name with its data; of one without end `max_rows` rows. Works in any thread.
 
-    ConfigError if it is missing, rejects the arguments, or gives no scores.
+    ConfigError if it is missing, belongs to the other edition, rejects the arguments, or gives no scores.
     """
-    vf = library()
+    version = installed()
+    edition = importlib.import_module(f"rlvr_verifiers.{EDITIONS[version]}")
     arguments = {key: list(value) if isinstance(value, tuple) else value for key, value in env_args.items()}
     try:
-        with quiet(), mock.patch.object(signal, "signal", lambda number, handler: signal.getsignal(number)):
-            env = vf.load_environment(env_id, **arguments)
-            env.build_dataset()
-            env.build_eval_dataset()
+        return edition.open_environment(env_id, arguments, max_rows)
+    except UserError:
+        raise
     except Exception as error:  # the environment's own code
-        cause, module = error.__cause__ or error, env_id.replace("-", "_").split("/")[-1]
+        cause, module = error.__cause__ or error, module_of(env_id)
         if isinstance(cause, UserError):
             raise cause from error
-        if isinstance(cause, ModuleNotFoundError) and cause.name == module:
+        if other := _belongs_to_other(module, version):
             raise ConfigError(
-                f"task.env_id={env_id}: there is no such environment (module {module}); install it, e.g. with "
-                f"vf-install {env_id} -p FOLDER."
+                f"task.env_id={env_id}: it is made for verifiers {other}, but {version} is installed: {INSTALL[other]} "
+                "in an environment of its own."
+            ) from error
+        if isinstance(cause, ModuleNotFoundError) and cause.name == module:
+            how = f"vf-install {env_id} -p FOLDER" if version == "0.3.1" else "pip install"
+            raise ConfigError(
+                f"task.env_id={env_id}: there is no such environment (module {module}); install it, e.g. with {how}."
             ) from error
         said = f"{type(cause).__name__}: {ascii_text(str(cause)[:300])}"
         raise ConfigError(
             f"task.env_args={arguments}: {env_id} cannot be made with them ({said}); change them."
         ) from error
-    if not env.score_rollouts:
-        raise ConfigError(f"task.env_id={env_id}: gives no scores (score_rollouts=False), so there is no reward.")
-    _watch(vf.Rubric)
-    for part in (env, *getattr(env, "envs", ())):
-        if hasattr(part, "error_formatter"):
-            part.error_formatter = functools.partial(_noted, part.error_formatter)
-    return env
 
 
-def _noted(formatted: Callable[[Exception], str], error: Exception) -> str:
-    """The text the model gets for a tool's exception, which the episode counts."""
-    TOOL_ERRORS.get([]).append(text := formatted(error))
-    return text
+def module_of(env_id: str) -> str:
+    """`owner/my-env@1.0` -> `my_env`"""
+    return env_id.rsplit("/", 1)[-1].split("@", 1)[0].replace("-", "_")
 
 
-def _watch(rubric: Any) -> None:
-    """Record exceptions of rubric functions in the states of their episodes."""
-    if hasattr(rubric, FAILURES):
-        return
-    setattr(rubric, FAILURES, True)
-    score_one, score_all = rubric._call_individual_reward_func, rubric._call_group_reward_func
-
-    async def watched_one(self: Any, func: Callable[..., Any], state: Any) -> float:
-        return await score_one(self, _recording(func, [state], float), state)
-
-    async def watched_all(self: Any, func: Callable[..., Any], states: Sequence[Any]) -> Sequence[float]:
-        def one_each(values: Any) -> list[float]:
-            numbers = [float(value) for value in values]
-            if len(numbers) != len(states):
-                raise ValueError(f"returned {len(numbers)} numbers for {len(states)} episodes")
-            return numbers
-
-        return await score_all(self, _recording(func, states, one_each), states)
-
-    rubric._call_individual_reward_func, rubric._call_group_reward_func = watched_one, watched_all
-
-
-def _recording(func: Callable[..., Any], states: Sequence[Any], check: Callable[[Any], Any]) -> Callable[..., Any]:
-    """`func` with the same signature, because the library passes arguments by name."""
-
-    @functools.wraps(func)
-    async def recorded(*args: Any, **kwargs: Any) -> Any:
-        try:
-            value = func(*args, **kwargs)
-            return check(await value if inspect.isawaitable(value) else value)
-        except Exception as error:
-            for state in states:
-                state.setdefault(FAILURES, []).append((getattr(func, "__name__", repr(func)), error))
-            raise
-
-    return recorded
+def _belongs_to_other(module: str, version: str) -> str | None:
+    """The other version, if the module's sources are made for it and not for the installed one."""
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None:
+        return None
+    origin = Path(spec.origin)
+    files = origin.parent.rglob("*.py") if origin.name == "__init__.py" else [origin]
+    text = "\n".join(file.read_text(errors="replace") for file in files)
+    fitting = {edition for edition, mark in MARKS.items() if mark.search(text)}
+    return None if version in fitting or not fitting else fitting.pop()

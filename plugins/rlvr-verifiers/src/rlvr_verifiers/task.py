@@ -7,7 +7,6 @@ hash. The metric is a number of the rubric: an episode is right at `task.metric_
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -19,9 +18,9 @@ from rlvr.tasks.base import CountTokens, Task, TaskContext, own_question, text_o
 from rlvr.tasks.dataset import Part, by_hash, leave_out_long, make_data
 from rlvr.tasks.generator import Scalar
 from rlvr.tasks.settings import HeldOutShare, LimitSettings
-from rlvr.types import Example, GradedAnswer, Message, Score, ToolSchema, TurnText
-from rlvr_verifiers.env import Scorer, VerifiersEnv, to_messages, tool_schema
-from rlvr_verifiers.library import make_environment
+from rlvr.types import Example, GradedAnswer, Score, TurnText
+from rlvr_verifiers.edition import Row
+from rlvr_verifiers.library import open_environment
 
 ROUNDING = 1e-9
 """Tolerance: 0.7 + 0.2 + 0.1 is slightly less than 1.0."""
@@ -60,15 +59,15 @@ class VerifiersTask(Task):
 
     def __init__(self, settings: Verifiers, seed: int, *, name: str) -> None:
         self.name, self._settings = name, settings
-        self._env = make_environment(settings.env_id, settings.env_args)
-        self._rows: dict[str, Any] = {"train": self._env.dataset, "eval": self._env.eval_dataset}
+        env = open_environment(settings.env_id, settings.env_args, settings.max_train_examples)
+        self._env, self._rows = env, {"train": env.train, "eval": env.held_out}
         where = f"the verifiers environment {settings.env_id}"
         train, held_out = (None if rows is None else self._part(split, rows) for split, rows in self._rows.items())
         if held_out is None:
             assert train is not None, "the library refuses an environment without data"
             train, held_out = by_hash(train, settings.eval_share, where)
         data = make_data((train, held_out), where=where, seed=seed, max_train=settings.max_train_examples)
-        self._source, self.notes = data.source, data.notes
+        self._source, self.notes = data.source, (*data.notes, *env.notes)
         self._findings: dict[Any, list[float | str]] = {}  # by example and completions
 
     def train_example(self, index: int) -> Example:
@@ -79,13 +78,12 @@ class VerifiersTask(Task):
 
     def env(self, example: Example) -> Env:
         """A separately scored rollout; its result is kept for `grade`."""
-        remember = functools.partial(self._remember, example)
-        return VerifiersEnv(example, self._row(example), self._env, scorer=Scorer(self._env, 1), scored=remember)
+        (env,) = self._env.envs(example, self._row(example), 1, functools.partial(self._remember, example))
+        return env
 
     def envs(self, example: Example, count: int) -> Sequence[Env]:
         """Rollouts that are scored together if the rubric has group rewards."""
-        scorer, row = Scorer(self._env, count), self._row(example)
-        return [VerifiersEnv(example, row, self._env, scorer=scorer) for _ in range(count)]
+        return self._env.envs(example, self._row(example), count)
 
     async def grade(self, example: Example, turns: Sequence[TurnText]) -> GradedAnswer:
         """Whether the number `task.metric` reached `task.metric_threshold`. Without a known answer nothing is right."""
@@ -112,61 +110,52 @@ class VerifiersTask(Task):
     def example(self, text: str) -> Example:
         """A user's question after the environment's system prompt, with metadata `has_answer` False."""
         question, name = own_question(self.name, text)
-        system, prompt = self._env.system_prompt, [{"role": "user", "content": question}]
-        prompt = [*([{"role": "system", "content": system}] if system else []), *prompt]
-        row = {"prompt": prompt, "answer": "", "example_id": 0}
+        row = self._env.own(question)
         metadata = {"task": self.name, "row": row, "has_answer": False}
-        return Example(id=name, messages=to_messages(prompt), answer="", metadata=metadata)
+        return Example(id=name, messages=row.messages, answer="", metadata=metadata)
 
     def limit_prompts(self, count_tokens: CountTokens, max_tokens: int) -> None:
         limit = min(max_tokens, self._settings.max_prompt_tokens or max_tokens)
 
         def fits(problem: Problem) -> bool:
             example = self._example(problem)
-            return count_tokens(example.messages, self._tools(self._row(example))) <= limit
+            return count_tokens(example.messages, self._env.tools(self._row(example))) <= limit
 
         self.notes += leave_out_long(self.name, self._source, fits, fits, limit)
 
     # --------------------------------------------------------------------------------------------------- the data
 
-    def _part(self, split: str, rows: Any) -> Part:
+    def _part(self, split: str, rows: Sequence[Row]) -> Part:
         """The problems of a data set, keyed by their question, or by everything if all ask the same."""
-        found = list(rows.select_columns([name for name in ("prompt", "answer", "info") if name in rows.column_names]))
-        asked = [
-            text_of([message for message in _messages(row["prompt"]) if message.role != "system"]) for row in found
-        ]
+        asked = [text_of([message for message in row.messages if message.role != "system"]) for row in rows]
         keys = [fingerprint(question) for question in asked]
         if len({*keys}) <= 1:
-            keys = [
-                fingerprint(question, str(row.get("answer")), json.dumps(row.get("info"), default=str))
-                for question, row in zip(asked, found, strict=True)
-            ]
+            keys = [fingerprint(question, row.identity) for question, row in zip(asked, rows, strict=True)]
         return Part(
             problems=tuple(
                 Problem(
                     id=f"{self.name}/{split}/{index}",
                     key=key,
                     question=question,
-                    answer="" if row.get("answer") is None else str(row["answer"]),
+                    answer=row.answer,
                     metadata={"split": split, "index": index},
                 )
-                for index, (key, question, row) in enumerate(zip(keys, asked, found, strict=True))
+                for index, (key, question, row) in enumerate(zip(keys, asked, rows, strict=True))
             )
         )
 
     def _example(self, problem: Problem) -> Example:
+        row = self._at(problem.metadata)
         metadata = {**problem.metadata, "task": self.name}
-        row = self._rows[problem.metadata["split"]][problem.metadata["index"]]
-        return Example(id=problem.id, messages=_messages(row["prompt"]), answer=problem.answer, metadata=metadata)
+        return Example(id=problem.id, messages=row.messages, answer=problem.answer, metadata=metadata)
 
-    def _row(self, example: Example) -> Mapping[str, Any]:
-        about = example.metadata
-        return about["row"] if "row" in about else self._rows[about["split"]][about["index"]]
+    def _row(self, example: Example) -> Row:
+        return example.metadata["row"] if "row" in example.metadata else self._at(example.metadata)
 
-    def _tools(self, row: Mapping[str, Any]) -> tuple[ToolSchema, ...]:
-        info = row.get("info")
-        info = json.loads(info) if isinstance(info, str) and info else info
-        return tuple(tool_schema(tool) for tool in (info or {}).get("tool_defs") or self._env.tool_defs or ())
+    def _at(self, place: Mapping[str, Any]) -> Row:
+        rows = self._rows[place["split"]]
+        assert rows is not None
+        return rows[place["index"]]
 
     def _remember(self, example: Example, turns: Sequence[TurnText], score: Score) -> None:
         """ConfigError if the rubric lacks the metric."""
@@ -182,7 +171,3 @@ class VerifiersTask(Task):
 
 def _key(example: Example, turns: Sequence[TurnText]) -> tuple[str, tuple[str, ...]]:
     return example.id, tuple(turn.completion for turn in turns)
-
-
-def _messages(prompt: Any) -> tuple[Message, ...]:
-    return to_messages([{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt)

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 HELP = "list runs: state, step, score"
 DESCRIPTION = """List the runs in a folder and in the sweeps below it: task, algorithm, step, last held-out score with
-its 95 % interval, and state: running, done, failed (why is below the table), stopped. A run that was killed is stopped.
+its 95 % interval, and state: running, done, failed (why is below the table), pruned (by a search), stopped. A run that
+was killed is stopped.
 KEY is a column, or a setting such as trainer.learning_rate."""
 EXAMPLE = """examples:
   rlvr runs                                     those in runs/

@@ -17,10 +17,12 @@ from rlvr.errors import ConfigError
 from rlvr.lines import resuming
 from rlvr.progress import is_terminal, progress, wrapped
 from rlvr.scale.launch import check_launch, errors_once, is_local_main_process, launcher, num_processes
+from rlvr.tracking.files import PRUNED
 
 if TYPE_CHECKING:
     from rlvr.commands.train.body import TrainResult
     from rlvr.config import Config
+    from rlvr.search.pruning import Pruner
 
 HELP = "train a model"
 DESCRIPTION = """Train a model from a configuration. The default configuration is `rpn`, arithmetic on this machine."""
@@ -30,6 +32,7 @@ EXAMPLE = """examples:
   rlvr train algorithm=dapo trainer.max_steps=60        another algorithm, another value
   rlvr train --cfg job                                  print the resolved configuration and stop
   rlvr train --multirun seed=1..10 run_dir=runs/seeds   ten runs, one after another
+  rlvr train --multirun sweep.trials=20 'trainer.learning_rate=tag(log,interval(1e-4,1e-2))'
   rlvr train run_dir=runs/x resume=true                 resume from the last checkpoint
   rlvr train --config-dir runs/x --config-name config   repeat a run
 """
@@ -50,7 +53,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="print every key (of a section, of one choice such as algorithm=ppo) with type, default, bounds, meaning",
     )
     parser.add_argument("--cfg", choices=["job"], help="print the resolved configuration and stop")
-    parser.add_argument("-m", "--multirun", action="store_true", help="run every combination of a=1,2 b=x,y")
+    parser.add_argument(
+        "-m", "--multirun", action="store_true", help="run every combination of a=1,2 b=x,y; with sweep.trials=N search"
+    )
+    parser.add_argument(
+        "--prune-against",
+        metavar="FOLDER",
+        help="end the run once its held-out interval lies below that of the median run in FOLDER at the same step",
+    )
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="group=choice or section.key=value")
 
 
@@ -61,7 +71,6 @@ def more_help() -> str:
 
 
 def run(args: argparse.Namespace) -> int:
-    from rlvr.config.checks import check_place, check_resumes
     from rlvr.config.compose import DEFAULT_CONFIG, to_yaml
 
     if args.help_config is not None:
@@ -76,18 +85,15 @@ def run(args: argparse.Namespace) -> int:
         with errors_once():
             if num_processes() > 1:
                 raise ConfigError("--multirun: does not work under torchrun; start one run per launch.")
+            if args.prune_against:
+                raise ConfigError(
+                    "--prune-against: is for a single run; with --multirun a search prunes, sweep.trials=20."
+                )
         return run_sweep(args)
     with errors_once():
         config = _config(args.overrides, args.config_name, args.config_dir)
-        if not args.cfg:  # fail fast, before importing torch
-            check_resumes(config)
-            if num_processes() == 1:  # of several, another one may have made it a moment ago
-                check_place(config.run_dir, resume=config.resume)
-            check_launch(config.trainer.strategy, config.trainer.world_size)
-            for bundle in config.bundles.values():
-                bundle.task.check_found("task")
-                for name, part in bundle.reward.parts.items():
-                    part.check_found(f"reward.parts.{name}")
+        if not args.cfg:
+            _check_before_torch(config, args.prune_against)
     if args.cfg:
         if is_local_main_process():
             sys.stdout.write(to_yaml(config))
@@ -98,15 +104,45 @@ def run(args: argparse.Namespace) -> int:
     from rlvr.cli.signals import stop_on_signals
 
     with stop_on_signals(quiet=num_processes() > 1) as stop:
-        result = train(config, stop.stopped)
+        pruner = _pruner(config, args.prune_against) if args.prune_against else None
+        result = train(config, stop.stopped if pruner is None else lambda: stop.stopped() or pruner())
+        pruned = (result.folder / PRUNED).read_text("utf-8").strip() if pruner and pruner.pruned else ""
         if result.is_first:
-            text = results(result, config.task.label, config.evaluation.headline)
+            text = results(result, config.task.label, config.evaluation.headline, pruned)
             sys.stdout.write(wrapped(text, get_terminal_size().columns) if is_terminal(sys.stdout) else text)
-    return 0 if result.finished else stop.exit_code or 143  # another rank got the signal: torchrun sends SIGTERM
+    if result.finished or pruned:
+        return 0
+    return stop.exit_code or 143  # another rank got the signal: torchrun sends SIGTERM
 
 
-def results(result: TrainResult, task: str, headline: str) -> str:
-    """The results of a run in a few lines; `headline` is `accuracy`, or a reward part."""
+def _check_before_torch(config: Config, prune_against: str | None) -> None:
+    """Fail fast: ConfigError for what can be known before torch is imported."""
+    from rlvr.config.checks import check_place, check_resumes
+
+    check_resumes(config)
+    if num_processes() == 1:  # of several, another one may have made it a moment ago
+        check_place(config.run_dir, resume=config.resume)
+    check_launch(config.trainer.strategy, config.trainer.world_size)
+    for bundle in config.bundles.values():
+        bundle.task.check_found("task")
+        for name, part in bundle.reward.parts.items():
+            part.check_found(f"reward.parts.{name}")
+    if prune_against:
+        from rlvr.search.pruning import check_pruning
+
+        check_pruning(config, prune_against)
+
+
+def _pruner(config: Config, folder: str) -> Pruner:
+    from rlvr.search.pruning import Pruner
+
+    name = f"eval/{config.task.label}/{config.evaluation.headline}"
+    steps = config.trainer.max_steps
+    return Pruner(folder=Path(str(config.run_dir)), beside=Path(folder), name=name, max_steps=steps)
+
+
+def results(result: TrainResult, task: str, headline: str, pruned: str = "") -> str:
+    """The results of a run in a few lines; `headline` is `accuracy`, or a reward part. `pruned`: why the run was."""
     lines = []
     name = f"eval/{task}/{headline}"
     if name in result.metrics:
@@ -125,7 +161,8 @@ def results(result: TrainResult, task: str, headline: str) -> str:
         lines += [f"model: {result.folder / 'final'}", f"curve: {result.folder / 'metrics.jsonl'}"]
         lines.append(f"try it: rlvr eval {quote(str(result.folder))}")
     else:
-        lines.append(f"stopped; go on with: {launcher()} train {resuming(result.folder)}")
+        ended = f"pruned: {pruned}" if pruned else "stopped"
+        lines.append(f"{ended}; go on with: {launcher()} train {resuming(result.folder)}")
     return "".join(line + "\n" for line in lines)
 
 
@@ -134,8 +171,11 @@ def _config(overrides: Sequence[str], name: str | None, folder: str | None) -> C
     from rlvr.config.compose import DEFAULT_CONFIG, load_config
     from rlvr.config.config import CHOICES
     from rlvr.config.overrides import parse_overrides
+    from rlvr.search.settings import is_setting
     from rlvr.settings import dumped
 
+    for line in filter(is_setting, overrides):
+        raise ConfigError(f"{line}: belongs to a sweep that searches; add --multirun.")
     if name is not None:
         return load_config(overrides, config_name=name, config_dir=folder)
     values = {override.key_or_group: override.value() for override in parse_overrides(overrides)}

@@ -36,7 +36,7 @@ from rlvr.scale.launch import errors_once, open_world
 from rlvr.settings import dumped
 from rlvr.tasks.base import Functions
 from rlvr.tracking.console import Console
-from rlvr.tracking.files import ERROR
+from rlvr.tracking.files import ERROR, PRUNED
 from rlvr.tracking.jsonl import read_metrics
 from rlvr.tracking.trackers.fanout import Trackers
 
@@ -117,7 +117,8 @@ def _train(setup: Setup, policy: HubPolicy, trackers: Trackers, stopped: Stopped
         write_start(folder.root, run.start_step, config, setup.tasks)
     trackers.begin(run.start_step + 1 if run.start_step else 0)
     if world.is_first:
-        (folder.root / ERROR).unlink(missing_ok=True)  # of an earlier start
+        for name in (ERROR, PRUNED):  # of an earlier start
+            (folder.root / name).unlink(missing_ok=True)
         failing.append(folder.root)
     if run.start_step < run.max_steps and world.is_first:
         shutil.rmtree(folder.final, ignore_errors=True)  # of an earlier end of this run

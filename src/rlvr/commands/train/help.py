@@ -14,8 +14,11 @@ from rlvr.conditions import condition
 from rlvr.config.config import ANY_NAME, CHOICES, SECTIONS, Config, inner, keys, matches
 from rlvr.config.messages import as_written, spellings
 from rlvr.errors import ConfigError, nearest
+from rlvr.search.settings import SECTION as SWEEP
+from rlvr.search.settings import SweepSettings
 from rlvr.settings import Component, Settings, label_of, plain
 
+SHOWN = (*SECTIONS, SWEEP)
 CONF = Path(__file__).parents[2] / "conf"
 REWARD_PARTS = "reward.parts"
 NAMED = {group: (group, group) for group in CHOICES} | {
@@ -33,14 +36,14 @@ def help_lines(key: str, config_dir: str | None = None) -> str:
     imports.look_in(config_dir)
     place, equals, choice = key.partition("=")
     if not key:
-        return "\n\n".join([_lines(_top()), *(_section_help(name) for name in SECTIONS)])
+        return "\n\n".join([_lines(_top()), *(_section_help(name) for name in SHOWN)])
     if equals:
         if place not in NAMED:
             raise ConfigError(f"--help-config {key}: there are choices of {', '.join(NAMED)}.")
         (group, prefix), name = NAMED[place], choice.strip("[]")
         component = registry.find(group, name)
         return f"{key}: {_doc(component)}\n\n{_lines(_rows(component, prefix.format(label=label_of(name))))}"
-    if key in SECTIONS:
+    if key in SHOWN:
         return _section_help(key)
     rows = [*_top(), *_all_rows()]
     found = [row for row in rows if row[0].startswith(f"{key}.") or matches(row[0], key)]
@@ -55,6 +58,8 @@ Line = tuple[str, str, str, str]
 
 
 def _base(section: str) -> type[Settings]:
+    if section == SWEEP:
+        return SweepSettings
     base = inner(Config.model_fields[section].annotation)[0]
     assert base is not None
     return base
@@ -106,7 +111,7 @@ def _rows(settings: type[Settings], prefix: str) -> list[Line]:
 
 
 def _all_rows() -> Iterator[Line]:
-    for section in SECTIONS:
+    for section in SHOWN:
         yield from _rows(_base(section), section)
         yield from (row for _, row in _of_choices(section, registry.every))
 
@@ -178,7 +183,7 @@ def page() -> str:
     parts = [introduction, "## Configurations\n"]
     parts += [f"- `{file.stem}`: {_comment(file)}" for file in sorted(CONF.glob("*.yaml"))]
     parts += ["", "## Top level\n", *_table(_top())]
-    for section in SECTIONS:
+    for section in SHOWN:
         base = _base(section)
         parts += [f"\n## `{section}`\n", f"{_doc(base)}\n"]
         parts += [f"- `{section}={name}`: {doc}" for name, doc in _choices(section, registry.ours)]

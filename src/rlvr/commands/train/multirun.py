@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from shlex import quote
@@ -16,11 +17,13 @@ from rlvr.config import Config
 from rlvr.config.checks import check_place
 from rlvr.config.compose import load_config, to_yaml
 from rlvr.config.overrides import parse_overrides
-from rlvr.errors import ConfigError, UserError
+from rlvr.errors import ConfigError, UserError, install
 from rlvr.lines import inclusive_range
 from rlvr.progress import progress
 from rlvr.report.history import read_history
 from rlvr.report.sweep import sweep_table
+from rlvr.search.settings import is_setting, read_settings
+from rlvr.search.values import swept_values
 
 MAX_FOLDER_LENGTH = 100
 
@@ -47,12 +50,12 @@ def expand(overrides: Sequence[str]) -> list[Job]:
             continue
         key = override.get_key_element()
         try:
-            given = [] if key == "run_dir" else list(override.sweep_string_iterator())
+            values = [] if key == "run_dir" else swept_values(override)
         except HydraException:  # glob(...) and interval(...)
-            given = []
-        if not given and "range" not in line:
-            raise ConfigError(f"{line}: cannot be swept; list the values of a setting, e.g. seed=1,2.")
-        values = [one if one[:1] in ("'", '"') else one.replace("\\:", ":") for one in given]  # my_algo:Reinforce
+            values = []
+        if not values and "range" not in line:
+            also = ", or search it: sweep.trials=20" if "interval" in line else ""
+            raise ConfigError(f"{line}: cannot be swept; list the values of a setting, e.g. seed=1,2{also}.")
         axes.append([f"{key}={value}" for value in values])
         swept_keys.append(len(axes) - 1)
     return [Job(swept=tuple(point[i] for i in swept_keys), overrides=tuple(point)) for point in product(*axes)]
@@ -66,6 +69,8 @@ def folder_names(jobs: Sequence[Job]) -> list[str]:
 
 
 def run_sweep(args: argparse.Namespace) -> int:
+    if any(map(is_setting, args.overrides)):
+        return _run_search(args)
     jobs = expand(args.overrides)
     if not jobs:
         raise ConfigError("--multirun: a range is empty; write the smaller value first, e.g. seed=1..10.")
@@ -78,6 +83,17 @@ def run_sweep(args: argparse.Namespace) -> int:
         sys.stdout.write("---\n".join(to_yaml(config) for config in configs))
         return 0
     return _run_all(jobs, configs)
+
+
+def _run_search(args: argparse.Namespace) -> int:
+    lines = [line for line in args.overrides if is_setting(line)]
+    settings = read_settings(lines)
+    if find_spec("optuna") is None:
+        raise UserError(f"{lines[0]}: a search needs Optuna, which is not installed: {install('optuna')}.")
+    from rlvr.commands.train.search import run_search
+
+    args.overrides = [line for line in args.overrides if line not in lines]
+    return run_search(args, settings)
 
 
 def _placed(config: Config, folder: Path) -> Config:

@@ -52,7 +52,7 @@ class Slots:
             self.buffers[plane] = new = self._make(plane, old)
             new[: old.shape[0], :, : old.shape[2]] = old
 
-    def clear(self, *, reuse: bool = True) -> None:
+    def clear(self, *, reuse: bool) -> None:
         """Set the buffers aside for the next batch, or free them without `reuse`.
 
         The next buffers get the shape they would have in a new process: the shape decides how a matrix product is split

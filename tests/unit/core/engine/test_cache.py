@@ -132,3 +132,17 @@ def test_the_dtype_of_keys_and_values_is_one_setting(monkeypatch):
     assert_exact(model, *play(engine, [prompt(9)], max_tokens=3), atol=0.1)
     buffers = engine._rows.runner._cache.rows.buffers
     assert {buffer.dtype for buffer in buffers.values()} == {torch.bfloat16}
+
+
+def test_buffers_of_another_batch_are_never_taken_for_those_of_the_last():
+    """Recorded steps hold the addresses of buffers: each change counts up, also that to none."""
+    slots, seen = Slots(4, fixed=True), [0]
+    for reuse in (False, True, False):
+        for num_slots, num_tokens in ((1, 4), (3, 40)):
+            slots.reserve(num_slots, num_tokens)
+            slots.buffer((0, 0), states(num_slots, 1, 0.0))
+            seen.append(slots.generation)
+        slots.clear(reuse=reuse)
+        seen.append(slots.generation)
+    assert seen == sorted(seen)
+    assert len({*seen}) == len(seen) - 3, "with reuse, the same buffers stay"

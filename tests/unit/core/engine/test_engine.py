@@ -61,6 +61,28 @@ def test_pitfall_01_sessions_that_end_together_stay_apart(num_sampled):
     assert_exact(model, *play(make_engine(model), prompts, max_tokens=num_sampled))
 
 
+def test_pitfall_01_a_session_that_moves_as_it_starts_keeps_all_keys():
+    """Its slot changes before the first step that counts the columns in use."""
+    model = tiny_model()
+    engine = make_engine(model)
+
+    async def turn(prompts, limits):
+        settings = [sampling(session, max_tokens=limit) for session, limit in enumerate(limits)]
+        calls = [
+            engine.generate(*one, session=session) for session, one in enumerate(zip(prompts, settings, strict=True))
+        ]
+        return await asyncio.gather(*calls)
+
+    async def run():
+        prompts = [prompt(20, seed=seed) for seed in range(3)]
+        first = await turn(prompts, (2, 2, 2))
+        prompts = [[*ids, *done.token_ids, 7] for ids, done in zip(prompts, first, strict=True)]
+        return prompts, await turn(prompts, (4, 1, 4))  # the last one takes the slot of the second
+
+    prompts, second = asyncio.run(run())
+    assert_exact(model, [(ids, sampling()) for ids in prompts], second)
+
+
 def count_tokens(model) -> list[int]:
     """Tokens of every forward from now on."""
     seen = []

@@ -135,3 +135,20 @@ def test_pitfall_28_execution_knows_no_tolerance() -> None:
     for result, gold in ((93.5, 0.935), (0.93501, 0.935), (-0.935, 0.935), ("yes", 1.0), (0.0, "no")):
         assert not finqa.is_correct_result(False, result, gold)
     assert not finqa.is_correct_result(False, math.nan, math.nan)
+
+
+@pytest.mark.parametrize(
+    ("terms", "factors", "decided"), [(200, 1, True), (201, 1, False), (200, 200, True), (200, 201, False)]
+)
+def test_formulas_are_expanded_up_to_a_size(terms, factors, decided, monkeypatch) -> None:
+    """Two orders of one product; it has as many leaves as terms and factors together."""
+    monkeypatch.setattr(formulas.Formulas, "_simplify_alike", lambda *numbers: True)
+    known = formulas.Formulas()
+
+    def chain(operation: str, count: int) -> int:
+        if count == 1:
+            return known.symbol(0)
+        return known.combined(operation, chain(operation, count // 2), chain(operation, count - count // 2))
+
+    parts = chain("add", terms), chain("multiply", factors)
+    assert known.are_equal(*(known.combined("multiply", *order) for order in (parts, parts[::-1]))) == decided

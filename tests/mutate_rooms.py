@@ -1,0 +1,160 @@
+"""How much of each room the unit tests hold: a random sample of changed operators and constants, by room.
+
+    python -m tests.mutate_rooms --rooms core rewards --sample 60 --seed 1 --results results.jsonl
+    python -m tests.mutate_rooms --show results.jsonl        # the table again, after survivors were judged
+
+A change is tried on the tests that mirror its module, then on those that name it, then on the rest of its room's and
+on those of the settings' defaults (`-m "not slow"`). Changes that make no difference are listed in
+`tests/equivalent_changes.txt`, with the reason; each other survivor is a missing test. Prints a table of the rooms, and
+the survivors.
+"""
+
+import argparse
+import ast
+import gc
+import importlib
+import json
+import random
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tests.mutate import LIBRARIES, mutants, survives
+
+ROOMS = ("core", "rewards", "tasks", "evaluation", "training", "serve", "run", "commands", "checks")
+SOURCE, TESTS, EQUIVALENT = Path("src/rlvr"), Path("tests/unit"), Path("tests/equivalent_changes.txt")
+LONGEST_S = 1800  # of a room's tests
+DEFAULTS = "tests/unit/config/test_docs.py"  # every setting's default is on a page
+FAST = ("-m", "not slow and not pitfalls and not long")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """A changed place of a module."""
+
+    file: Path
+    number: int  # in the order of `mutants`
+
+    @property
+    def module(self) -> str:
+        return ".".join(self.file.with_suffix("").parts[1:]).removesuffix(".__init__")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """Of a sample of a room's changes."""
+
+    room: str
+    seed: int
+    possible: int
+    tried: int
+    survivors: list[str]
+
+
+def changes(room: str) -> list[Change]:
+    """All changes of a room's modules."""
+    return [
+        Change(file=file, number=number)
+        for file in sorted((SOURCE / room).rglob("*.py"))
+        for number, _ in enumerate(mutants(ast.parse(file.read_text())))
+    ]
+
+
+def tests_of(room: str, file: Path) -> list[list[str]]:
+    """Test files in the order in which they are tried: those that mirror a module, that name it, the others of the
+    room."""
+    package = ".".join(file.parts[1:-1])
+    dotted = package if room == "commands" or file.stem == "__init__" else f"{package}.{file.stem}"
+    mirror = sorted((TESTS / room).rglob(f"test_{file.parent.name if room == 'commands' else file.stem}.py"))
+    named = [one for one in sorted(TESTS.rglob("test_*.py")) if one not in mirror and dotted in one.read_text()]
+    rest = [one for one in sorted((TESTS / room).rglob("test_*.py")) if one not in {*mirror, *named}]
+    return [[str(one) for one in group] for group in (mirror, named, [*rest, DEFAULTS]) if group]
+
+
+def tried(room: str, change: Change, deadline_s: int) -> str | None:
+    """The change in words, without the line, which moves; None if a test fails with it."""
+    tree = ast.parse(change.file.read_text())
+    for number, (words, _) in enumerate(mutants(tree)):
+        if number == change.number:
+            if all(survives(change.module, tree, [*FAST, *one], deadline_s) for one in tests_of(room, change.file)):
+                return f"{change.module}: {' '.join(words.split())}"
+            return None
+    raise AssertionError(change)
+
+
+def own_time(room: str) -> float:
+    """Seconds that the room's tests take without a change."""
+    tests = sorted(str(one) for one in (TESTS / room).rglob("test_*.py"))
+    started = time.monotonic()
+    if not survives(f"rlvr.{room}", ast.parse((SOURCE / room / "__init__.py").read_text()), [*FAST, *tests], LONGEST_S):
+        sys.exit(f"{TESTS / room}: fails without any change")
+    return time.monotonic() - started
+
+
+def sampled(room: str, sample: int, seed: int) -> Result:
+    """Try a sample of the room's changes."""
+    deadline_s = 30 + round(3 * own_time(room))
+    possible = changes(room)
+    chosen = random.Random(f"{seed} {room}").sample(possible, min(sample, len(possible)))
+    found = []
+    for change in chosen:
+        started = time.monotonic()
+        survivor = tried(room, change, deadline_s)
+        told = survivor or f"{change.module}: caught"
+        print(f"{told}  ({time.monotonic() - started:.1f} s)", file=sys.stderr, flush=True)
+        if survivor is not None:
+            found.append(survivor)
+    return Result(room=room, seed=seed, possible=len(possible), tried=len(chosen), survivors=found)
+
+
+def row(result: Result, equivalent: set[str]) -> str:
+    """A row of the table; the share leaves out changes that make no difference."""
+    same = sum(one in equivalent for one in result.survivors)
+    missed = len(result.survivors) - same
+    caught = result.tried - same - missed
+    share = 100 * caught / max(1, result.tried - same)
+    return f"| {result.room} | {result.possible:,} | {result.tried} | {caught} | {same} | {missed} | {share:.0f} % |"
+
+
+def show(results: Path) -> None:
+    """The table of a file of results, and the survivors that make a difference."""
+    equivalent = {line for line in EQUIVALENT.read_text().splitlines() if not line.startswith(("#", " "))}
+    found = [Result(**json.loads(line)) for line in results.read_text().splitlines()]
+    print("| room | possible changes | tried | caught | make no difference | missed | caught of those that do |")
+    print("|---|---|---|---|---|---|---|")
+    print(*(row(result, equivalent) for result in found), sep="\n")
+    total = Result(
+        room="all",
+        seed=0,
+        possible=sum(one.possible for one in found),
+        tried=sum(one.tried for one in found),
+        survivors=[survivor for one in found for survivor in one.survivors],
+    )
+    print(row(total, equivalent), end="\n\n")
+    print(*(f"    {survivor}" for survivor in total.survivors if survivor not in equivalent), sep="\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rooms", nargs="+", choices=ROOMS, default=ROOMS)
+    parser.add_argument("--sample", type=int, default=60, help="changes a room (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--results", type=Path, default=Path("results.jsonl"), help="gets a line for each room")
+    parser.add_argument("--show", type=Path, metavar="RESULTS", help="only the table of these results")
+    arguments = parser.parse_args()
+    if arguments.show:
+        show(arguments.show)
+        return
+    for library in LIBRARIES:
+        importlib.import_module(library)
+    gc.freeze()
+    for room in arguments.rooms:
+        result = sampled(room, arguments.sample, arguments.seed)
+        with arguments.results.open("a") as lines:
+            print(json.dumps(asdict(result)), file=lines)
+    show(arguments.results)
+
+
+if __name__ == "__main__":
+    main()
