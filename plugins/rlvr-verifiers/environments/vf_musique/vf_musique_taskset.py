@@ -15,10 +15,10 @@ import functools
 import inspect
 import json
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import verifiers.v1 as vf
-from pydantic import Field
+from pydantic import Field, model_validator
 from verifiers.v1.dialects.chat import message_to_wire
 
 from rlvr.core.env import TurnText
@@ -83,6 +83,13 @@ class MusiqueConfig(vf.TasksetConfig):
     top_n: int | None = None
     train_sets: str | None = None
     eval_sets: str | None = None
+    task: MusiqueTaskConfig = MusiqueTaskConfig()
+
+    @model_validator(mode="after")
+    def _tell_the_tasks(self) -> Self:
+        """The library asks for the tools of a configuration alone."""
+        self.task = self.task.model_copy(update={"lines": self.lines, "seed": self.seed})
+        return self
 
     @property
     def lines(self) -> list[str]:
@@ -181,7 +188,6 @@ class MusiqueTask(vf.Task[MusiqueData, MusiqueState, MusiqueTaskConfig]):
 class MusiqueTaskset(vf.Taskset[MusiqueTask, MusiqueConfig]):
     def load(self) -> Iterable[MusiqueTask]:
         lines, seed, num = self.config.lines, self.config.seed, self.config.num_examples
-        config = MusiqueTaskConfig(**self.config.task.model_dump() | {"lines": lines, "seed": seed})
         for example in opened(tuple(lines), seed).drawn(self.config.split, None if num < 0 else num):
             *system, question = example.messages
             data = MusiqueData(
@@ -190,7 +196,7 @@ class MusiqueTaskset(vf.Taskset[MusiqueTask, MusiqueConfig]):
                 system_prompt="\n\n".join(message.content for message in system) or None,
                 answer=example.answer,
             )
-            yield MusiqueTask(data, config)
+            yield MusiqueTask(data, self.config.task)
 
 
 def turns_of(trace: vf.Trace) -> list[tuple[Message, TurnText]]:

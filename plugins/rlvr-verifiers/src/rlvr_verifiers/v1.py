@@ -15,7 +15,6 @@ import verifiers.v1 as vf
 from pydantic import ValidationError
 from verifiers.v1.configs.agent import agent_config_fields
 from verifiers.v1.runtimes import SubprocessConfig
-from verifiers.v1.task import Task
 from verifiers.v1.utils.loaders import default_harness_id, load_environment, resolve_env_config
 
 from rlvr.core.env import Env
@@ -25,10 +24,8 @@ from rlvr.rewards.base import checked
 from rlvr.types import Example, Message, Score, ToolSchema, TurnText
 from rlvr_verifiers.edition import Row
 from rlvr_verifiers.env import EpisodeError, LibraryEnv, Requests, Scored, counted, to_messages
-from rlvr_verifiers.v1_agent import AGENT, first_messages, play, refusal, to_response
+from rlvr_verifiers.v1_agent import AGENT, AnyTask, first_messages, play, refusal, to_response
 from rlvr_verifiers.v1_tools import LocalToolset, localized
-
-AnyTask = Task[Any, Any, Any]
 
 
 class V1Environment:

@@ -15,7 +15,7 @@ import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from pydantic_core import from_json
 from verifiers.v1.agent import Agents, _EpisodeAgent
@@ -41,7 +41,7 @@ from rlvr.types import Message
 from rlvr_verifiers.env import Requests
 from rlvr_verifiers.v1_tools import TRACE, Tools, open_tools
 
-AnyTask = Task[Any, Any, Any]
+AnyTask: TypeAlias = Task[Any, Any, Any]
 
 POLICY = "policy"
 ROUTE = "/v1/chat/completions"
