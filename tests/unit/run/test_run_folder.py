@@ -59,6 +59,7 @@ def test_leftovers_of_a_killed_run_are_no_obstacle(base: Config, tmp_path: Path)
     (tmp_path / ".lock").write_text("123\n")
     (tmp_path / ".config.yaml.tmp-123").write_text("half")
     opened(with_values(base, run_dir=str(tmp_path)))
+    assert not (tmp_path / ".config.yaml.tmp-123").exists()
 
 
 def test_the_default_name_holds_the_time_and_latest_points_to_it(base: Config, tmp_path: Path) -> None:
