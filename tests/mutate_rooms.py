@@ -73,14 +73,23 @@ def tests_of(room: str, file: Path) -> list[list[str]]:
 
 
 def tried(room: str, change: Change, deadline_s: int) -> str | None:
-    """The change in words, without the line, which moves; None if a test fails with it."""
+    """The change in words, with its function instead of the line, which moves; None if a test fails with it."""
     tree = ast.parse(change.file.read_text())
-    for number, (words, _) in enumerate(mutants(tree)):
+    for number, (words, line) in enumerate(mutants(tree)):
         if number == change.number:
             if all(survives(change.module, tree, [*FAST, *one], deadline_s) for one in tests_of(room, change.file)):
-                return f"{change.module}: {' '.join(words.split())}"
+                return f"{change.module}{function_at(tree, line)}: {' '.join(words.split())}"
             return None
     raise AssertionError(change)
+
+
+def function_at(tree: ast.AST, line: int) -> str:
+    """`.Class.function` around a line; empty outside of any."""
+    kinds = ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef
+    around = [
+        node for node in ast.walk(tree) if isinstance(node, kinds) and node.lineno <= line <= (node.end_lineno or 0)
+    ]
+    return "".join(f".{node.name}" for node in sorted(around, key=lambda node: node.lineno))
 
 
 def own_time(room: str) -> float:

@@ -57,7 +57,7 @@ def open_run_folder(config: Config, *, runs: Path = Path("runs"), now: datetime 
         folder = RunFolder(root=root)
         if config.resume:
             _check_resumes(folder, config)
-            clean_leftovers(root)
+        clean_leftovers(root)
         text = to_run_yaml(config)
         if not config.resume or folder.config.read_text(encoding="utf-8") != text:
             write_atomically(folder.config, text.encode())

@@ -1,13 +1,15 @@
 """Which of nine facts does the question need? The policy chooses before it reads.
 
-    r2 d0 e9 e1 r3 d1 e7 e4 r3 d2 e2 e5 ... <q> which r3 e7     what a search returned: d1 says that e7 r3 e4
+    r2 e9 d0 e1 r3 e7 d1 e4 r3 e2 d2 e5 ... <q> which r3 e7     what a search returned: d1 says that e7 r3 e4
     <call> keep e7 d1 </call>
-    r3 d1 e7 e4 <q> what r3 e7                                  a fresh context with what was kept
+    r3 e7 d1 e4 <q> what r3 e7                                  a fresh context with what was kept
     <ans> e4 </ans> <eoe>
 
-A model that has learnt to read few facts answers wrongly among many. Every example draws its own facts, about different
-entities; a third of the others share the question's relation. A hash of the fact that is asked for decides whether it
-is held out, independent of the seed: no example of RL asks for it. Demonstrations ask for any of the facts they show.
+A fact's id follows its subject: a call that names the subject finds the id as a copying head does, with any seed within
+210 steps of the warm start; with the id before the subject three seeds of five did within 300. A model that has learnt
+to read few facts answers wrongly among many. Every example draws its own facts, about different entities; a third of
+the others share the question's relation. A hash of the fact that is asked for decides whether it is held out,
+independent of the seed: no example of RL asks for it. Demonstrations ask for any of the facts they show.
 """
 
 from __future__ import annotations
@@ -257,7 +259,7 @@ class KeepOneTask(WordsTask):
         return self._messages(facts, WHAT, asked)
 
     def _text(self, facts: Mapping[str, Fact]) -> str:
-        return " ".join(f"{relation} {name} {subject} {found}" for name, (subject, relation, found) in facts.items())
+        return " ".join(f"{relation} {subject} {name} {found}" for name, (subject, relation, found) in facts.items())
 
     def _question(self, ask: str, fact: Fact) -> str:
         return f"{ASK} {ask} {fact[1]} {fact[0]}"

@@ -151,8 +151,8 @@ def clean_leftovers(folder: Path) -> None:
             found = re.fullmatch(r"\.(.+)\.(tmp|old)-\d+", path.name)
             if found and found[2] == "old" and not (folder / found[1]).exists():
                 path.rename(folder / found[1])
-            elif found and path.is_dir():
-                shutil.rmtree(path)
+            elif found:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def list_checkpoints(folder: Path) -> dict[int, Path]:

@@ -57,7 +57,7 @@ class Opened:
 
     def probability(self, example: Example, *kept: str) -> float:
         """Of the gold, by a pass over this prompt alone."""
-        facts = [f"{r} {name} {s} {o}" for name, (s, r, o) in example.metadata["facts"].items() if name in kept]
+        facts = [f"{r} {s} {name} {o}" for name, (s, r, o) in example.metadata["facts"].items() if name in kept]
         subject, relation, _ = example.metadata["asked"]
         text = " ".join([*facts, f"<q> what {relation} {subject} <ans>"])
         tokenizer: Any = self.policy.tokenizer

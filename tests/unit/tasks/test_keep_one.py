@@ -65,7 +65,7 @@ def test_an_example_shows_facts_about_different_subjects_and_asks_for_one() -> N
     assert example.answer == asked[2]
     words, first = example.messages[0].content.split(), next(iter(facts.values()))
     assert words[-4:] == ["<q>", "which", asked[1], asked[0]]
-    assert words[:4] == [first[1], next(iter(facts)), first[0], first[2]]
+    assert words[:4] == [first[1], first[0], next(iter(facts)), first[2]]
     assert len(words) == 9 * 4 + 4
     drawn = [TASK.train_example(index) for index in range(200)]
     same = [fact[1] == one.metadata["asked"][1] for one in drawn for fact in others(one)]
@@ -85,7 +85,7 @@ def test_what_is_kept_is_all_that_a_fresh_context_shows() -> None:
     name, (subject, relation, found) = right(example), example.metadata["asked"]
     (reply, last), score = played(example, call(subject, name), answer(found))
     assert reply.restarts
-    assert reply.messages[0].content == f"{relation} {name} {subject} {found} <q> what {relation} {subject}"
+    assert reply.messages[0].content == f"{relation} {subject} {name} {found} <q> what {relation} {subject}"
     assert last.done
     assert score.parts["correct"] == 1.0
     assert [(step.kind, step.id, step.ok) for step in score.trace] == [
@@ -160,7 +160,7 @@ def test_the_fact_that_is_asked_for_is_at_any_place_and_alone_about_its_subject(
     assert max(places.values()) < 60
     assert all(len({subject for subject, *_ in one.metadata["facts"].values()}) == 9 for one in examples)
     for one in make_task("task.filter=gold").eval_examples(50):
-        relation, name, subject, found, *question = one.messages[-1].content.split()
+        relation, subject, name, found, *question = one.messages[-1].content.split()
         assert one.metadata["facts"][name] == (subject, relation, found) == one.metadata["asked"]
         assert question == ["<q>", "what", relation, subject]
 
@@ -196,7 +196,7 @@ def test_demonstrations_read_few_facts_and_keep_the_right_one_or_the_first() -> 
         words = shown[0].split()
         size = sum(word.startswith("d") for word in words)
         assert size in (1, 2, 3, 9)
-        facts = {words[at + 1]: (words[at], words[at + 2], words[at + 3]) for at in range(0, 4 * size, 4)}
+        facts = {words[at + 2]: (words[at], words[at + 1], words[at + 3]) for at in range(0, 4 * size, 4)}
         for prompt, said in zip(shown[::2], shown[1::2], strict=True):
             asked, told = tuple(prompt.split()[-2:]), said.split()
             if told[0] == "<call>":
