@@ -40,6 +40,14 @@ VERL: Mapping[str, Callable[[Attempt], Any]] = {
 }
 """Arguments of verl's `compute_score`, for a function that takes `solution_str`."""
 
+
+def _log_nothing(*_: Any, **__: Any) -> None:
+    """A call of TRL's logs, which rlvr does not keep."""
+
+
+TRL: Mapping[str, Any] = {"trainer_state": None, "log_extra": _log_nothing, "log_metric": _log_nothing}
+"""What TRL passes besides the lists, one of each per call."""
+
 ANY = "**"
 """Among a function's names: it takes any column."""
 
@@ -92,11 +100,13 @@ class Custom(Part):
     def _graded_as_by_trl(self, attempt: Attempt) -> Any:
         """The value of a batch of one: every argument is a list."""
         assert self._function is not None
-        columns, names = _columns(attempt), self._names - {ANY}
+        columns, names = _columns(attempt), self._names - {ANY} - TRL.keys()
         if missing := names - columns.keys():
             raise KeyError(f"the data has no column {sorted(missing)[0]!r}, which the function takes")
         taken = columns if ANY in self._names else {name: columns[name] for name in names}
-        found = self._function(**{name: [value] for name, value in taken.items()}, **self.settings)
+        once = {name: value for name, value in TRL.items() if ANY in self._names or name in self._names}
+        lists = {name: [value] for name, value in taken.items() if name not in TRL}
+        found = self._function(**lists, **(once | self.settings))
         return found[0] if isinstance(found, list | tuple) and len(found) == 1 else found
 
 
@@ -130,8 +140,13 @@ def accepted_names(function: Callable[..., Any], settings: Mapping[str, Any], wh
     takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
     if "completions" in parameters:
         plain = (one for one in parameters.values() if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY))
-        needed = {one.name for one in plain if one.default is one.empty} | {"completions"}
-        return frozenset(needed - settings.keys()) | ({ANY} if takes_any else set())
+        needed = {one.name for one in plain if one.default is one.empty or one.name in TRL} | {"completions"}
+        needed -= settings.keys()
+        if "completion_ids" in needed:
+            raise ConfigError(
+                f"{what}: takes completion_ids, and rewards get texts, not token ids: give the parameter a default."
+            )
+        return frozenset(needed) | ({ANY} if takes_any else set())
     offered = VERL if "solution_str" in parameters else OFFERED
     names = frozenset(offered if takes_any else parameters.keys() & offered.keys())
     if not names:

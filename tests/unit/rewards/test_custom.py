@@ -72,6 +72,12 @@ def test_functions_written_for_trl_get_lists_of_one(pool: Sandbox) -> None:
         assert asyncio.run(PartRunner("mine", bound(f"{MODULE}:trl_chat")).grade(made)) == Grade(value=value)
 
 
+def test_functions_get_what_trl_always_passes(pool: Sandbox) -> None:
+    for name in ("trl_logs", "trl_reads_logs"):
+        assert grade(pool, f"{MODULE}:{name}", "abc") == Grade(value=3.0)
+    assert grade(pool, f"{MODULE}:trl_logs", "abc", trainer_state=4) == Grade(value=4.0)
+
+
 def test_functions_written_for_verl_get_its_arguments(pool: Sandbox) -> None:
     for metadata, value in (({"data_source": "mine"}, 2.0), ({"extra_info": {"split": "train"}}, 1.0), ({}, 1.0)):
         made = replace(attempt("a"), example=replace(attempt("a").example, metadata=metadata), sandbox=pool)
@@ -100,6 +106,7 @@ def test_a_module_of_the_current_folder_is_found(tmp_path: Path, monkeypatch: py
         ("short", {"bonus": 1}, r"cannot be called \(got an unexpected keyword argument 'bonus'\)"),
         ("full", {"bonsu": 1}, r"cannot be called \(got an unexpected keyword argument 'bonsu'\)"),
         ("full", {"answer": 1}, "cannot be called .*multiple values for keyword argument 'answer'"),
+        ("trl_ids", {}, "takes completion_ids, and rewards get texts, not token ids: give the parameter a default"),
         ("waits", {}, "it is a class, or asynchronous"),
     ],
 )

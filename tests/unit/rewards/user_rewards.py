@@ -71,6 +71,23 @@ def trl_chat(prompts, completions, answer, **kwargs):
     return [float(completion[0]["content"] == gold) for completion, gold in zip(completions, answer, strict=True)]
 
 
+def trl_logs(completions, trainer_state, log_extra=None, **kwargs):
+    """TRL's form with its state and its logs."""
+    log_extra("length", [len(completion) for completion in completions])
+    kwargs["log_metric"]("mean_length", 3.0)
+    assert "completion_ids" not in kwargs
+    return [float(trainer_state or len(completion)) for completion in completions]
+
+
+def trl_reads_logs(completions, log_metric, completion_ids=None):
+    log_metric("mean_length", 3.0)
+    return [float(len(completion)) for completion in completions if completion_ids is None]
+
+
+def trl_ids(completions, completion_ids, **kwargs):
+    return [float(len(ids)) for ids in completion_ids]
+
+
 def trl_missing(completions, solution):
     return [1.0]
 
