@@ -84,12 +84,14 @@ class Row:
         if field in self.fields:
             return self.fields[field]
         found: Any = self.fields
-        for name in field.split("."):
+        names = field.split(".")
+        for depth, name in enumerate(names):
             if isinstance(found, str) and found.startswith("{"):
                 with suppress(ValueError, RecursionError):
                     found = json.loads(found)
             if not isinstance(found, Mapping) or name not in found:
-                raise self._missing(field, setting)
+                inside = found if isinstance(found, Mapping) else None
+                raise self._missing(field, setting, ".".join(names[:depth]), inside)
             found = found[name]
         return found
 
@@ -113,10 +115,14 @@ class Row:
         """The error for a wrong field: `said` starts with "must"."""
         return DataError(f"{self.place}: field {ascii_text(field)!r} {said}, but is {with_kind(value)}.")
 
-    def _missing(self, field: str, setting: str = "") -> DataError:
-        there = cut(ascii_text(", ".join(map(repr, self.fields)) or "no field at all"), 200)
+    def _missing(
+        self, field: str, setting: str = "", parent: str = "", inside: Mapping[str, Any] | None = None
+    ) -> DataError:
+        """`inside`: the fields of the field `parent`, where the missing one was looked for; None: the row's."""
+        where = f"in {ascii_text(parent)!r} " if parent and inside else ""
+        there = cut(ascii_text(", ".join(map(repr, inside or self.fields)) or "no field at all"), 200)
         remedy = f" (name the right one: {setting}=...)" if setting and self.fields else ""
-        return DataError(f"{self.place}: field {field!r} is missing; there are {there}{remedy}.")
+        return DataError(f"{self.place}: field {field!r} is missing; {where}there are {there}{remedy}.")
 
 
 _adapter = cache(TypeAdapter)

@@ -52,6 +52,16 @@ def test_a_tiny_file_holds_out_at_least_one_question(tmp_path: Path) -> None:
         of_rows(tmp_path, sums(1))
 
 
+def test_a_missing_field_of_a_field_is_told_its_neighbors(tmp_path: Path) -> None:
+    rows = [row | {"meta": {"sol": {"final": 1, "steps": 2}}} for row in sums(4)]
+    for field, there in (
+        ("meta.sol.fnal", "in 'meta.sol' there are 'final', 'steps' "),
+        ("mta.sol", "there are 'ques"),
+    ):
+        with pytest.raises(DataError, match=rf"field '{field}' is missing; {there}.*task\.answer_field"):
+            of_rows(tmp_path, rows, answer_field=field)
+
+
 def test_given_ids_are_used_and_must_differ(tmp_path: Path) -> None:
     rows = [row | {"key": f"k{n}"} for n, row in enumerate(sums(20))]
     made = of_rows(tmp_path, rows, id_field="key")
