@@ -177,7 +177,7 @@ def _compose(source: Source, parsed: Sequence[Override], explicit: UserKeys) -> 
     lines = [added(override, source) for override in parsed]
     composed, chosen, found = _followed(source, source.name, lines, explicit.chosen | source.choices(own=True).keys())
     if source.folder is not None and "task" in explicit.chosen:
-        _check_pinned(chosen, explicit.chosen | found.keys(), source)
+        _check_pinned(chosen, explicit.chosen, found, source)
     notes = _leave_out_replaced(composed, chosen, explicit, source)
     return _resolved(composed, found), notes
 
@@ -188,11 +188,12 @@ def _followed(
     """As `_hydra`, and what `TaskSettings.recognize` finds. Reward and prompt follow that, or a task in a user's file
     to the files of its name, if not `given`."""
     composed, chosen = _hydra(source, name, lines)
-    more = []
+    more, given = [], {*given}
     for group in FOLLOWS_TASK if "task" in chosen else ():
         task, new = chosen["task"], "" if group in chosen else "+"
         if task not in registry.names("task") and task in source.options(group) and group not in given:
             more.append(f"{new}{group}={task}")
+            given.add(group)
         elif new:
             more.append(f"+{group}={getattr(registry.find('task', str(composed.task.name)), group)}")
     task = _plain_values(composed.task, resolve=False) if "task" in chosen else {}
@@ -204,11 +205,13 @@ def _followed(
     return *(_hydra(source, name, [*lines, *more]) if more else (composed, chosen)), found
 
 
-def _check_pinned(chosen: Mapping[str, str], given: Collection[str], source: Source) -> None:
+def _check_pinned(
+    chosen: Mapping[str, str], given: Collection[str], found: Mapping[str, str | None], source: Source
+) -> None:
     """ConfigError for a reward or prompt that a file pins for another task."""
     task = chosen["task"]
-    for group in FOLLOWS_TASK:
-        follows = getattr(registry.find("task", task), group) if task in registry.names("task") else None
+    for group in FOLLOWS_TASK if task in registry.names("task") else ():
+        follows = found.get(group, getattr(registry.find("task", task), group))
         if group not in given and isinstance(follows, str) and chosen.get(group) != follows:
             raise ConfigError(
                 f"task={task}: goes with {group}={follows}, and {source.name}.yaml chooses "

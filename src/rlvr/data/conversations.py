@@ -65,7 +65,8 @@ def read_prompt(row: Row, field: str) -> tuple[Message, ...]:
     """The messages of a prompt that data brings. DataError if there are none, or the last one is the assistant's."""
     messages = tuple(_messages(row.read(list[_Message], field)))
     if not messages or messages[-1].role == "assistant":
-        raise row.wrong(field, row.get(field), "must be messages that the assistant is to answer")
+        said = "must be messages that the assistant is to answer (an answer belongs in a column of its own, `answer`)"
+        raise row.wrong(field, row.get(field), said)
     return messages
 
 

@@ -64,10 +64,7 @@ class ColumnSettings(MetricSettings, RowSettings):
         found: dict[str, str | None] = {"question_field": layout.question, "answer_field": layout.answer}
         if layout.has_whole_prompts:
             found["prompt"] = "given"
-        if layout.answer is None:
-            found["metric"] = "reward"
-        elif layout.has_whole_prompts or layout.answer != "answer" or layout.question != "question":
-            found |= {"reward": layout.kind, "metric": layout.kind}
+        found |= {"metric": "reward"} if layout.answer is None else {"reward": layout.kind, "metric": layout.kind}
         return {key: value for key, value in found.items() if key not in given}
 
     @classmethod
@@ -82,7 +79,11 @@ class ColumnSettings(MetricSettings, RowSettings):
         reading = [name for name, part in run.reward.parts.items() if part.reads_answer]
         if reading or registry.find("metric", str(self.metric)).reads_gold:
             what = f"reward.parts.{reading[0]}" if reading else f"task.metric={self.metric}"
-            there = {name for row in self._first_rows(self.model_dump()) for name in row.fields}
+            rows = self._first_rows(self.model_dump())
+            for row in rows:
+                if self.question_field in row and isinstance(row.get(self.question_field), list):
+                    read_prompt(row, self.question_field)  # the answer may be its last message
+            there = {name for row in rows for name in row.fields}
             raise ConfigError(
                 f"task.answer_field=null: {ascii_text(self.origin)} has no column known to hold answers, and {what} "
                 f"compares with one; name the column (there are {ascii_text(', '.join(sorted(there)))}), or choose a "
@@ -255,6 +256,9 @@ def answers(row: Row, field: str, metric: str) -> tuple[tuple[str, ...], str]:
             "use task.metric=text."
         )
     if metric == "numeric" and golds and parse_answer(golds[0]) is None:
-        said = "must be a number, yes or no for task.metric=numeric (others: math, text, exact)"
+        said = (
+            "must be a number, yes or no for task.metric=numeric (others: math, text, exact, each with its reward=, "
+            "e.g. task.metric=text reward=text)"
+        )
         raise row.wrong(field, golds[0], said)
     return golds, working

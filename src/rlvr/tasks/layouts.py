@@ -4,6 +4,7 @@
     TRL         prompt (text or messages), with or without solution, answer, ground_truth
     OpenRLHF    input, label
     prime-rl    prompt, verification_info.ground_truth (JSON in a text); or question, answer
+    chats       messages, or conversations, each with role and content; tools
     others      problem, answer; Problem, Answer; query, target; instruction, final_answer
 
 A column called `prompt`, and messages in any column, are whole prompts: they say themselves what is asked for.
@@ -17,7 +18,7 @@ from typing import Any
 from rlvr.data.rows import Row
 from rlvr.rewards.numbers import parse_answer
 
-QUESTIONS = ("question", "prompt", "problem", "input", "query", "instruction")
+QUESTIONS = ("question", "prompt", "problem", "input", "query", "instruction", "messages", "conversations")
 ANSWERS = (
     "answer",
     "reward_model.ground_truth",
@@ -76,10 +77,11 @@ def _first(rows: Sequence[Row], known: Sequence[str]) -> str | None:
 
 def _kind(golds: Sequence[Any]) -> str:
     texts = [gold_of(str(one))[0] for one in golds if one not in (None, "") and not isinstance(one, list)]
-    if texts and all(parse_answer(text) is not None for text in texts):
-        return "numeric"
-    is_math = [bool(_MATH.search(text)) or parse_answer(text) is not None for text in texts]
-    return "math" if texts and sum(is_math) * 2 > len(texts) else "text"
+    others = [text for text in texts if parse_answer(text) is None]
+    expressions = [text for text in others if _MATH.search(text)]
+    if 2 * (len(others) - len(expressions)) >= len(texts):
+        return "text"
+    return "math" if expressions else "numeric"  # also with a word or two among numbers: their rows are named
 
 
 def gold_of(text: str) -> tuple[str, str]:

@@ -60,7 +60,19 @@ LAYOUTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"instruction": "Who is {n}?", "target": "king number {n}"},
         {"question": "instruction", "answer": "target", "kind": "text"},
     ),
+    "chats": (
+        {"messages": BOXED, "tools": [], "answer": "{right}"},
+        {"question": "messages", "answer": "answer", "prompt": "given"},
+    ),
     "ours": ({"question": "{n} + 3 ?", "answer": "{right}"}, {"question": "question", "answer": "answer"}),
+    "our names, texts": (
+        {"question": "Who is {n}?", "answer": "king number {n}"},
+        {"question": "question", "answer": "answer", "kind": "text"},
+    ),
+    "our names, math": (
+        {"question": "{n} + x ?", "answer": "{n} + \\frac{{x}}{{2}}"},
+        {"question": "question", "answer": "answer", "kind": "math"},
+    ),
 }
 
 
@@ -92,6 +104,52 @@ def test_what_the_user_says_comes_first(tmp_path: Path) -> None:
     task: Any = config.task
     assert (task.question_field, task.answer_field, task.metric) == ("prompt", "extra_info.answer", "math")
     assert (config.prompt.name, [part.name for part in config.reward.parts.values()]) == ("boxed", ["text"])
+
+
+def test_the_reward_follows_the_answers_under_a_metric_of_the_user(tmp_path: Path) -> None:
+    path = file(tmp_path, {"question": "Who is {n}?", "answer": "king number {n}"})
+    config = load_config(["task=jsonl", f"task.path={path}", "task.metric=exact", *HF], config_name="gsm8k")
+    task: Any = config.task
+    assert (task.metric, [part.name for part in config.reward.parts.values()]) == ("exact", ["text"])
+    with pytest.raises(
+        DataError, match=r"text, exact, each with its reward=, e\.g\. task\.metric=text reward=text\), but"
+    ):
+        opened_by("task=jsonl", f"task.path={path}", "task.metric=numeric", "reward=numeric")
+
+
+def test_a_reward_that_a_configuration_file_chooses_stays(tmp_path: Path) -> None:
+    path = file(tmp_path, {"question": "Who is {n}?", "answer": "king number {n}"})
+    (tmp_path / "mine.yaml").write_text(
+        f"defaults: [gsm8k, override task: jsonl, override reward: math, _self_]\n"
+        f"task: {{path: {path}, metric: exact}}\n"
+    )
+    config = load_config(HF, config_name="mine", config_dir=tmp_path)
+    task: Any = config.task
+    assert (task.metric, [part.name for part in config.reward.parts.values()]) == ("exact", ["math"])
+
+
+@pytest.mark.parametrize("names", [("question", "answer"), ("problem", "answer")])
+def test_files_of_a_users_task_and_pinned_choices_come_before_the_layout(
+    tmp_path: Path, names: tuple[str, str]
+) -> None:
+    path = file(tmp_path, {names[0]: "{n} + 3 ?", names[1]: "{right}"})
+    for folder, text in (
+        ("task/sums", f"defaults: [jsonl]\npath: {path}\n"),
+        ("reward/sums", "parts:\n  right: {type: math, weight: 3.0}\n"),
+        ("mine", "defaults: [gsm8k, override task: sums]\n"),
+        ("pinned", "defaults: [gsm8k, override task: sums, override reward: sums]\n"),
+    ):
+        (tmp_path / folder).parent.mkdir(exist_ok=True)
+        (tmp_path / f"{folder}.yaml").write_text(text)
+    for name in ("mine", "pinned"):
+        assert [*load_config(HF, config_name=name, config_dir=tmp_path).reward.parts] == ["right"], name
+    assert [*load_config(["task=sums", *HF], config_name="gsm8k", config_dir=tmp_path).reward.parts] == ["right"]
+    other = ["task=jsonl", f"task.path={path}", *HF]
+    assert [*load_config(other, config_name="mine", config_dir=tmp_path).reward.parts] == ["correct"]
+    with pytest.raises(
+        ConfigError, match=r"task=jsonl: goes with reward=numeric, and .*pinned\.yaml chooses reward=sums"
+    ):
+        load_config(other, config_name="pinned", config_dir=tmp_path)
 
 
 def task_of(folder: Path, row: dict[str, Any], *more: str) -> Any:
@@ -144,6 +202,14 @@ def test_a_prompt_must_ask_for_something(tmp_path: Path) -> None:
             task_of(tmp_path, {"prompt": prompt, "answer": "{n}"})
     with pytest.raises(DataError, match=r"field 'prompt\.0\.role' must be 'system', 'user', 'assistant' or 'tool'"):
         task_of(tmp_path, {"prompt": [{"role": "robot", "content": "Hi"}], "answer": "{n}"})
+
+
+def test_an_answer_at_the_end_of_the_messages_belongs_in_a_column(tmp_path: Path) -> None:
+    said = [{"role": "user", "content": "{n}?"}, {"role": "assistant", "content": "{n}"}]
+    with pytest.raises(
+        DataError, match=r"field 'messages' must be messages .*belongs in a column of its own, `answer`"
+    ):
+        task_of(tmp_path, {"messages": said})
 
 
 OWN = ["reward=custom", "reward.parts.custom.function=tests.unit.rewards.user_rewards:short"]
@@ -205,6 +271,9 @@ def test_the_gold_of_a_worked_solution(text: str, gold: str, working: str) -> No
         (["1", "2.5", "1,000"], "numeric"),
         (["yes", "no"], "numeric"),
         (["x^2", "3", "(1, 2)"], "math"),
+        (["1", "2", "x^2"], "math"),
+        (["x^2", "3", "because"], "math"),
+        (["1", "2", "because"], "numeric"),  # a stray: the run names its row
         (["Paris", "the year 1984", "Berlin"], "text"),
         ([["Paris", "paris"]], "text"),
         ([None, "4"], "numeric"),
