@@ -71,7 +71,7 @@ def trl_chat(prompts, completions, answer, **kwargs):
     return [float(completion[0]["content"] == gold) for completion, gold in zip(completions, answer, strict=True)]
 
 
-def trl_logs(completions, trainer_state, log_extra=None, **kwargs):
+def trl_logs(completions, trainer_state, log_extra=print, **kwargs):
     """TRL's form with its state and its logs."""
     log_extra("length", [len(completion) for completion in completions])
     kwargs["log_metric"]("mean_length", 3.0)
