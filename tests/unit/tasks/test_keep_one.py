@@ -144,6 +144,16 @@ def test_easy_examples_come_first() -> None:
     assert {len(example.metadata["facts"]) for example in task.eval_examples(5)} == {9}
 
 
+def test_few_facts_have_any_ids_in_any_order() -> None:
+    task = make_task("task.easy_examples=300")
+    easy = [[*task.train_example(index).metadata["facts"]] for index in range(300)]
+    shown = [[word for word in TASK.demonstration(index, 1.0)[0].split() if word[0] == "d"] for index in range(300)]
+    for ids in (easy, shown):
+        assert {name for some in ids if len(some) <= 3 for name in some} == {f"d{number}" for number in range(9)}
+        assert any(some != sorted(some) for some in ids)
+    assert any(right(task.train_example(index)) == "d8" for index in range(300))
+
+
 def test_pitfall_38_held_out_facts_are_never_asked_for() -> None:
     task = make_task(*SMALL, "task.held_out_share=0.5")
     every = {(f"e{s}", f"r{r}", f"e{o}") for s in range(6) for r in range(2) for o in range(6)}
