@@ -110,6 +110,13 @@ def test_many_documents_are_read_in_several_contexts_of_this_example() -> None:
     assert read(2, "q").prompts != read(2, "another").prompts
 
 
+def test_what_was_cited_does_not_stand_for_what_was_retrieved() -> None:
+    for of, retrieved, cited in (("retrieved", "", "3"), ("cited", "3", "")):
+        late = Evidence(of=of).grade(attempt(retrieved=retrieved, cited=cited)).late  # type: ignore[arg-type]
+        assert late is not None
+        assert late.prompts == ()
+
+
 def test_the_part_reads_what_was_cited_or_retrieved() -> None:
     for of, ids in (("cited", "3"), ("retrieved", "12")):
         late = Evidence(of=of).grade(attempt(retrieved="12", cited="3")).late  # type: ignore[arg-type]

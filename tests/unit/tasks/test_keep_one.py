@@ -185,6 +185,15 @@ def test_a_trace_says_which_kept_fact_was_asked_for() -> None:
     ]
 
 
+def test_a_fact_with_the_same_answer_about_another_subject_is_not_the_right_one() -> None:
+    examples = [TASK.train_example(index) for index in range(50)]
+    alike = [(one, fact) for one in examples for fact in others(one) if fact[2] == one.answer]
+    example, fact = alike[0]
+    name = next(name for name, other in example.metadata["facts"].items() if other == fact)
+    _, score = played(example, call("e0", name), answer(example.answer))
+    assert [step.ok for step in score.trace if step.kind == "document"] == [False]
+
+
 @pytest.mark.parametrize("share", [0.0, 0.9])
 def test_so_many_demonstrations_keep_among_many(share: float) -> None:
     task = make_task(f"task.keep_share={share}")
@@ -220,6 +229,12 @@ def test_demonstrations_read_few_facts_and_keep_the_right_one_or_the_first() -> 
     for size in (3, 9):
         share = kept[size, True] / (kept[size, True] + kept[size, False])
         assert share == pytest.approx(0.25 + 0.75 / size, abs=0.1)
+
+
+def test_demonstrations_ask_in_any_order() -> None:
+    firsts = [TASK.demonstration(index, 1.0)[1].split()[0] for index in range(300)]
+    assert {"<call>", "<ans>"} <= set(firsts)
+    assert any(word in TASK._entities for word in firsts)  # an answer without marks
 
 
 def test_pitfall_06_a_demonstrated_call_has_the_tokens_of_an_episode() -> None:
