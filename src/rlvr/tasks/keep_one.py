@@ -7,7 +7,7 @@
 
 A fact's id follows its subject: a call that names the subject finds the id as a copying head does, with any seed within
 210 steps of the warm start; with the id before the subject three seeds of five did within 300. A model that has learnt
-to read few facts answers wrongly among many. Every example draws its own facts, about different entities; a third of
+to read few facts answers wrongly among many. Every example draws its own facts, about different subjects; 4 in 9 of
 the others share the question's relation. A hash of the fact that is asked for decides whether it is held out,
 independent of the seed: no example of RL asks for it. Demonstrations ask for any of the facts they show.
 """
