@@ -135,10 +135,11 @@ def _of_evaluations(name: str, before: Record, after: Record) -> list[Difference
     starts = [one.evaluations[0] for one in (before, after) if one.evaluations[0].step < one.updates[0]["step"]]
     if len(starts) < 2 and any(before.history.setting(key) != after.history.setting(key) for key in READING):
         return []
+    values = [one.value for one in ends]
     if len(starts) == 2 and starts[0].value != starts[1].value:
-        rises = (end.value - start.value for start, end in zip(starts, ends, strict=True))
-        return [_difference(f"rise of {name}", *rises, math.hypot(*(one.error for one in (*starts, *ends))))]
-    return [_difference(name, *(one.value for one in ends), math.hypot(*(one.error for one in ends)))]
+        name, values = f"rise of {name}", [end.value - start.value for start, end in zip(starts, ends, strict=True)]
+        ends += starts
+    return [_difference(name, values[0], values[1], math.hypot(*(one.error for one in ends)))]
 
 
 def _of_rewards(before: Sequence[float], after: Sequence[float]) -> Difference:
