@@ -226,6 +226,19 @@ def test_an_error_is_a_failed_check_once(bench: Any, monkeypatch: pytest.MonkeyP
     assert third.status == "ok"
 
 
+def test_where_no_prompt_fits_what_follows_from_it_is_skipped(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = bench.Case(architecture="llama", config={"max_position_embeddings": 30})
+    found = only(bench, monkeypatch, case, "prompts_fit", "reward_is_fast", "weights_finite", "three_turns")
+    assert {name: check.status for name, check in found.items()} == {
+        "prompts_fit": "fail",
+        "reward_is_fast": "skipped",
+        "weights_finite": "ok",
+        "three_turns": "skipped",
+    }
+    assert "the prompts of all" in found["prompts_fit"].says
+    assert found["reward_is_fast"].says == "as prompts_fit, it cannot be checked"
+
+
 def test_a_changed_history_does_not_matter_for_one_turn(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     (planted,) = (one for one in bench.faults() if one.name == PLANTED["keeps_reasoning"])
     case = replace(planted.change(bench.Case(architecture="llama")), with_tools=False)
