@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from rlvr.checks import numbers, template
+from rlvr.checks import numbers, template, training
 from rlvr.checks.patient import Patient
 from rlvr.commands.doctor import body
 from rlvr.core.engine import LocalEngine
@@ -162,6 +162,13 @@ def test_a_check_finds_a_fault_of_ours(name: str, bench: Any, monkeypatch: pytes
     assert only(bench, monkeypatch, case, name)[name].status == "ok"
     monkeypatch.setattr(where, attribute, fault)
     assert bench.examine(case)[0].status == "fail"
+
+
+def test_an_update_that_moves_nothing_shows_nothing(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same logprobs before and after it, and in the engine: whether weights reach it was not seen."""
+    monkeypatch.setattr(training, "difference", lambda batch, first, second: (0.0, {}))
+    found = only(bench, monkeypatch, bench.Case(architecture="llama"), "weights_reach_engine")
+    assert found["weights_reach_engine"].status == "fail"
 
 
 OF_MODELS: dict[str, Callable[[Any], None]] = {

@@ -19,7 +19,7 @@ pytest.importorskip("optuna")
 from rlvr.search import manager
 from rlvr.search.settings import SweepSettings
 from rlvr.search.space import read_space
-from rlvr.search.trials import Trial, propose, read_trials
+from rlvr.search.trials import Trial, _frozen, propose, read_trials
 from tests.unit.cli.conftest import Rlvr
 
 SCRIPT = textwrap.dedent(
@@ -286,6 +286,13 @@ def test_good_points_draw_the_proposals() -> None:
         return sum(1 - (trial.score or 0.0) for number, trial in found.items() if number >= 20) / 20
 
     assert distance("tpe") < 0.5 * distance("random")
+
+
+@pytest.mark.parametrize(("state", "value"), [("done", 0.3), ("pruned", 0.3), ("failed", None), ("running", None)])
+def test_a_pruned_trial_counts_with_its_last_score(state: Any, value: float | None) -> None:
+    space = read_space(["a.b=interval(0,1)"])
+    trial = Trial(number=0, state=state, params={"a.b": 0.5}, overrides=(), folder="", command="", score=0.3)
+    assert _frozen(space, trial).value == value
 
 
 def test_what_is_written_is_read_back(rlvr: Rlvr) -> None:
