@@ -146,7 +146,9 @@ def test_samples_are_of_the_newest_step_up_to_the_exported_one(tmp_path: Path) -
         write_rollouts(rollouts_path(tmp_path / "rollouts", step), [episode(reward=step / 10), episode(sample=1)])
 
     def of(step: int) -> list[tuple[int, float | None]]:
-        source = Source(root=tmp_path, config=load_config([], config_name="rpn"), weights=tmp_path, step=step, is_final=False)
+        source = Source(
+            root=tmp_path, config=load_config([], config_name="rpn"), weights=tmp_path, step=step, is_final=False
+        )
         return [(sample.step, sample.reward) for sample in _samples(source)]
 
     assert (of(0), of(1), of(2), of(3)) == ([], [(1, 0.1)], [(2, 0.2)], [(2, 0.2)])

@@ -114,6 +114,21 @@ def test_finished_trials_are_not_run_again_and_more_can_be_asked_for(rlvr: Rlvr)
     assert (again.code, calls()) == (0, ["trial-0", "trial-1", "trial-2"])
 
 
+def test_a_torn_last_line_is_that_trial_again(rlvr: Rlvr) -> None:
+    rlvr(*SEARCH, "sweep.trials=3")
+    file, before = Path("out/trials.jsonl"), trials()
+    file.write_bytes(file.read_bytes()[:-20])
+    again = rlvr(*SEARCH, "sweep.trials=3")
+    assert (again.code, trials(), calls()[3:]) == (0, before, ["trial-2"])
+    assert "trials.jsonl: its last line is torn and is left out; its trial goes on in its folder" in again.err
+
+    whole = file.read_bytes()
+    file.write_bytes(whole.removesuffix(b"\n"))  # only the line's end is lost
+    assert (rlvr(*SEARCH, "sweep.trials=3").code, len(calls())) == (0, 4)
+    file.write_bytes(whole[:20] + whole[30:])
+    assert "trials.jsonl is damaged" in rlvr(*SEARCH, "sweep.trials=3").error
+
+
 def test_a_failed_trial_and_a_pruned_one_do_not_end_the_search(acts: Any, rlvr: Rlvr) -> None:
     acts(**{"trial-0": "fail", "trial-2": "prune"})
     ran = rlvr(*SEARCH, "sweep.trials=4")
