@@ -140,10 +140,11 @@ class Completion:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Turn:
-    """`prompt_ids` is everything the model saw before `completion`, earlier turns included."""
+    """`prompt_ids` is everything the model saw before `completion`, earlier turns included, unless it `restarts`."""
 
     prompt_ids: tuple[int, ...]
     completion: Completion
+    restarts: bool = False  # the environment replaced the conversation before this turn
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -130,6 +130,7 @@ async def _take_turns(
             f"the prompt of example {example.id!r} has {len(prompt_ids)} tokens, which leaves no room for a completion "
             f"in the context of {room} tokens; use a shorter prompt or a model with a longer context"
         )
+    restarts = False
     while len(prompt_ids) < room:
         params = sampling(len(turns))
         if params.max_tokens > (left := room - len(prompt_ids)):
@@ -139,7 +140,7 @@ async def _take_turns(
         else:
             begun = prefix.begun if len(turns) == len(prefix.said) else None
             completion = await _complete(model.engine, prompt_ids, params, session, begun)
-        turns.append(Turn(prompt_ids=prompt_ids, completion=completion))
+        turns.append(Turn(prompt_ids=prompt_ids, completion=completion, restarts=restarts))
         said.append(chat.parse(completion.token_ids, completion.stop_reason, env.tools))
         if completion.stop_reason != StopReason.STOP:
             return turns, said, completion.stop_reason  # an unfinished message cannot be answered
@@ -148,7 +149,8 @@ async def _take_turns(
             return turns, said, StopReason.STOP
         if len(turns) == env.max_turns:
             return turns, said, StopReason.MAX_TURNS
-        if reply.restarts:
+        restarts = reply.restarts
+        if restarts:
             conversation = list(reply.messages)
             prompt_ids = chat.encode_prompt(conversation, env.tools)
         else:
@@ -184,7 +186,7 @@ def turn_texts(chat: ChatCodec, turns: Sequence[Turn], said: Sequence[Message]) 
     known: tuple[int, ...] = ()
     for turn, message in zip(turns, said, strict=True):
         ids, stop_reason = turn.completion.token_ids, turn.completion.stop_reason
-        extends = turn.prompt_ids[: len(known)] == known
+        extends = not turn.restarts and turn.prompt_ids[: len(known)] == known
         completion = chat.decode(ids)
         text = TurnText(
             prompt=chat.decode(turn.prompt_ids[len(known) :] if extends else turn.prompt_ids),

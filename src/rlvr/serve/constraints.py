@@ -45,7 +45,10 @@ class Constraints:
         problem = llguidance.LLMatcher.validate_grammar(grammar, self._tokenizer)
         if problem:
             raise invalid(field, f"it cannot be followed: {problem.splitlines()[0][:200]}.")
-        return Constraint(llguidance.LLMatcher(self._tokenizer, grammar, log_level=0), self._stop_ids, self._size)
+        made = Constraint(llguidance.LLMatcher(self._tokenizer, grammar, log_level=0), self._stop_ids, self._size)
+        if made.copy().gives_up_after([]):
+            raise invalid(field, "it cannot be followed: no text fits it.")
+        return made
 
     @cached_property
     def _tokenizer(self) -> llguidance.LLTokenizer:
@@ -68,6 +71,7 @@ class Constraint:
     def __init__(self, matcher: llguidance.LLMatcher, stop_ids: frozenset[int], vocabulary_size: int) -> None:
         self._matcher, self._stop_ids, self._size = matcher, stop_ids, vocabulary_size
         self._num_read = 0
+        self.gave_up = False  # no text fits, e.g. in a schema that refers to itself without an end
 
     def copy(self) -> "Constraint":
         return Constraint(self._matcher.deep_copy(), self._stop_ids, self._size)
@@ -75,11 +79,16 @@ class Constraint:
     def __call__(self, ids: Sequence[int]) -> Tensor:
         if len(ids) < self._num_read:  # the completion began again
             self._matcher.reset()
-            self._num_read = 0
+            self._num_read, self.gave_up = 0, False
         self._matcher.consume_tokens(list(ids[self._num_read :]))
         self._num_read = len(ids)
         bits = torch.frombuffer(bytearray(self._matcher.compute_bitmask()), dtype=torch.uint8)
         mask = (bits[:, None] >> torch.arange(8, dtype=torch.uint8) & 1).flatten()[: self._size].bool()
-        if not mask.any():  # it gave up, e.g. on too deep a nesting
+        self.gave_up = self._matcher.is_error() or not mask.any()
+        if self.gave_up:
             mask[sorted(self._stop_ids)] = True
         return mask
+
+    def gives_up_after(self, ids: Sequence[int]) -> bool:
+        self(ids)
+        return self.gave_up

@@ -12,7 +12,7 @@ from rlvr.core.policy import Policy
 from rlvr.serve.constraints import Constraint, Constraints
 from rlvr.serve.prompt_logprobs import Likely
 from rlvr.serve.schemas import ApiError
-from rlvr.types import Message, SamplingParams, StopReason
+from rlvr.types import Completion, Message, SamplingParams, StopReason
 
 UNFINISHED = "\ufffd"
 MAX_WAITING = 16
@@ -124,6 +124,13 @@ class Choice:
     def at_text(self) -> bool:
         return self.transcript is not None and self.transcript.stopped
 
+    def take(self, completion: Completion) -> None:
+        self.token_ids, self.logprobs = list(completion.token_ids), list(completion.behavior_logprobs)
+        self.stop_reason = completion.stop_reason
+        if self.constraint is not None and self.constraint.gave_up:  # cut off, as by max_tokens
+            self.stop_reason = StopReason.LENGTH
+            del self.token_ids[-1:], self.logprobs[-1:]
+
     def text(self, chat: Chat) -> str:
         """The whole text of a finished choice, without the stop token or stop text."""
         if self.transcript is not None:
@@ -227,8 +234,7 @@ class Pool:
                 raise
             choice.stop_reason = StopReason.STOP
         else:
-            choice.token_ids, choice.logprobs = list(completion.token_ids), list(completion.behavior_logprobs)
-            choice.stop_reason = completion.stop_reason
+            choice.take(completion)
         if choice.transcript is not None:
             choice.transcript.finish()
 

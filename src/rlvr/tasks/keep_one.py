@@ -5,11 +5,11 @@
     r3 e7 d1 e4 <q> what r3 e7                                  a fresh context with what was kept
     <ans> e4 </ans> <eoe>
 
-A fact's id follows its subject: a call that names the subject finds the id as a copying head does, with any seed within
-210 steps of the warm start; with the id before the subject three seeds of five did within 300. A model that has learnt
-to read few facts answers wrongly among many. Every example draws its own facts, about different entities; a third of
-the others share the question's relation. A hash of the fact that is asked for decides whether it is held out,
-independent of the seed: no example of RL asks for it. Demonstrations ask for any of the facts they show.
+A fact's id follows its subject: a call that names the subject finds the id as a copying head does. The warm start
+learns that with each of five seeds; with the id before the subject with three. A model that has learnt to read few
+facts answers wrongly among many. Every example draws its own facts, about different subjects; 4 in 9 of the others
+share the question's relation. A hash of the fact that is asked for decides whether it is held out, independent of the
+seed: no example of RL asks for it. Demonstrations ask for any of the facts they show.
 """
 
 from __future__ import annotations

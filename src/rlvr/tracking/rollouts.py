@@ -160,8 +160,11 @@ def _turn_record(turn: Turn, text: TurnText, following: Turn | None, decode: Dec
 def reply_ids(turn: Turn, following: Turn) -> tuple[int, ...]:
     """New tokens in the prompt of the following turn, including the template's special tokens.
 
-    These follow prompt + completion or, if the template rewrote history, the common prefix.
+    These follow prompt + completion or, if the template rewrote history, the common prefix; of a turn that restarts all
+    are new, even those that the earlier prompt begins with.
     """
+    if following.restarts:
+        return following.prompt_ids
     known, prompt = turn.prompt_ids + turn.completion.token_ids, following.prompt_ids
     if prompt[: len(known)] == known:
         return prompt[len(known) :]

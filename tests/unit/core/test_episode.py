@@ -180,6 +180,7 @@ def test_pitfall_07_what_was_said_before_a_restart_is_forgotten() -> None:
     episode = run(engine, env, codec)
     assert engine.prompts == [(10, 11), (14, 15), (14, 15, 13, STOP, 13, 7)]
     assert codec.told == [["ef", "d$"]]  # neither "ab" nor what was said to it
+    assert [turn.restarts for turn in episode.turns] == [False, True, False]
     assert len(list(episode_rows(episode))) == 2
     # a verifier reads each turn as it came
     assert [(turn.prompt, turn.completion) for turn in env.scored] == [("ab", "c$"), ("ef", "d$"), ("d>", "c$")]

@@ -69,6 +69,11 @@ def test_a_document_that_misleads_does_not_take_away_from_others() -> None:
     assert contributions(found) == pytest.approx(0.2)
 
 
+def test_contexts_that_disagree_are_averaged_before_what_is_negative_is_cut() -> None:
+    noise = Contributions(pairs=(((0, 1), (1, 0)), ((0, 1), (2, 1))), num_documents=2)
+    assert noise.each([0.6, 0.2, 0.0]) == pytest.approx([0.0, 0.1])  # cut one by one they would pay 0.2 each
+
+
 def test_nothing_scores_0_and_everything_less_than_the_right_ones() -> None:
     assert value([]) == 0
     assert value(["2"]) == pytest.approx(0.8)
@@ -103,6 +108,13 @@ def test_many_documents_are_read_in_several_contexts_of_this_example() -> None:
         assert isinstance(value, Contributions)
         assert [len(contexts) for contexts in value.pairs] == [num] * 9
     assert read(2, "q").prompts != read(2, "another").prompts
+
+
+def test_what_was_cited_does_not_stand_for_what_was_retrieved() -> None:
+    for of, retrieved, cited in (("retrieved", "", "3"), ("cited", "3", "")):
+        late = Evidence(of=of).grade(attempt(retrieved=retrieved, cited=cited)).late  # type: ignore[arg-type]
+        assert late is not None
+        assert late.prompts == ()
 
 
 def test_the_part_reads_what_was_cited_or_retrieved() -> None:

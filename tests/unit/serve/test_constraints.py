@@ -129,6 +129,10 @@ def test_a_call_that_is_cut_off_is_text(long_qwen: Any) -> None:
             {"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "banana"}}}},
             "response_format.json_schema.schema: it cannot be followed",
         ),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": {"$ref": "#"}}}},
+            "response_format.json_schema.schema: it cannot be followed: no text fits it",
+        ),
         ({"response_format": {"type": "xml"}}, "response_format.type"),
         ({"response_format": {"type": "json_object"}, "ignore_eos": True}, "ignore_eos: the end of JSON is an end"),
         ({"tool_choice": "required"}, "tool_choice: a tool must be called, and there are no tools"),
@@ -149,6 +153,14 @@ def test_what_cannot_be_followed_is_refused(long_qwen: Any, fields: dict[str, An
     answer = ask(long_qwen, **fields)
     assert answer.status == 400, answer.body
     assert message in answer.message
+
+
+def test_an_answer_without_an_end_is_one_that_was_cut_off(long_qwen: Any) -> None:
+    endless = {"type": "array", "items": {"$ref": "#"}, "minItems": 1}
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": endless}}
+    (choice,) = choices(ask(long_qwen, response_format=form, logprobs=True))
+    assert (choice["message"]["content"], choice["finish_reason"]) == ("[", "length")
+    assert len(choice["logprobs"]["content"]) == 1
 
 
 def test_a_model_of_words_cannot_write_json() -> None:

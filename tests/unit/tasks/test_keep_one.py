@@ -144,6 +144,16 @@ def test_easy_examples_come_first() -> None:
     assert {len(example.metadata["facts"]) for example in task.eval_examples(5)} == {9}
 
 
+def test_few_facts_have_any_ids_in_any_order() -> None:
+    task = make_task("task.easy_examples=300")
+    easy = [[*task.train_example(index).metadata["facts"]] for index in range(300)]
+    shown = [[word for word in TASK.demonstration(index, 1.0)[0].split() if word[0] == "d"] for index in range(300)]
+    for ids in (easy, shown):
+        assert {name for some in ids if len(some) <= 3 for name in some} == {f"d{number}" for number in range(9)}
+        assert any(some != sorted(some) for some in ids)
+    assert any(right(task.train_example(index)) == "d8" for index in range(300))
+
+
 def test_pitfall_38_held_out_facts_are_never_asked_for() -> None:
     task = make_task(*SMALL, "task.held_out_share=0.5")
     every = {(f"e{s}", f"r{r}", f"e{o}") for s in range(6) for r in range(2) for o in range(6)}
@@ -173,6 +183,15 @@ def test_a_trace_says_which_kept_fact_was_asked_for() -> None:
         (wrong, False),
         (right(example), True),
     ]
+
+
+def test_a_fact_with_the_same_answer_about_another_subject_is_not_the_right_one() -> None:
+    examples = [TASK.train_example(index) for index in range(50)]
+    alike = [(one, fact) for one in examples for fact in others(one) if fact[2] == one.answer]
+    example, fact = alike[0]
+    name = next(name for name, other in example.metadata["facts"].items() if other == fact)
+    _, score = played(example, call("e0", name), answer(example.answer))
+    assert [step.ok for step in score.trace if step.kind == "document"] == [False]
 
 
 @pytest.mark.parametrize("share", [0.0, 0.9])
@@ -210,6 +229,12 @@ def test_demonstrations_read_few_facts_and_keep_the_right_one_or_the_first() -> 
     for size in (3, 9):
         share = kept[size, True] / (kept[size, True] + kept[size, False])
         assert share == pytest.approx(0.25 + 0.75 / size, abs=0.1)
+
+
+def test_demonstrations_ask_in_any_order() -> None:
+    firsts = [TASK.demonstration(index, 1.0)[1].split()[0] for index in range(300)]
+    assert {"<call>", "<ans>"} <= set(firsts)
+    assert any(word in TASK._entities for word in firsts)  # an answer without marks
 
 
 def test_pitfall_06_a_demonstrated_call_has_the_tokens_of_an_episode() -> None:

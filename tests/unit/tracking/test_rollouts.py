@@ -230,3 +230,8 @@ def test_a_file_without_token_versions_is_read(tmp_path: Path) -> None:
 
 def test_a_next_prompt_cut_short_has_no_reply() -> None:
     assert reply_ids(turn((1, 7), 5, 9), turn((1, 7, 5), 4)) == ()
+
+
+def test_a_turn_that_restarts_is_shown_whole_also_if_it_begins_as_the_prompt_before() -> None:
+    assert reply_ids(turn((1, 7), 5, 9), replace(turn((1, 8), 4), restarts=True)) == (1, 8)
+    assert reply_ids(turn((1, 7), 5, 9), turn((1, 8), 4)) == (8,)  # a template that rewrote history
