@@ -87,7 +87,7 @@ def bugs(num: int) -> None:
     print(_line(*5 * ["---"]))
     for name, (kind, what) in {"sound": ("nothing", "nothing"), **BUGS}.items():
         audit = rlvr.audit(getattr(audit_bugs, name), data=rows, seconds=0, num_examples=num, prompt="boxed")
-        named = kind in audit.flagged or not (audit.flagged or name in BUGS)
+        named = kind in [*audit.flagged, *(row.kind for row in audit.noted)] or not (audit.flagged or name in BUGS)
         found += named and name in BUGS
         others = ", ".join(one for one in audit.flagged if one != kind) or "none"
         print(_line(f"`{name}`", what, kind, "yes" if named else "**no**", others), flush=True)
@@ -101,14 +101,15 @@ def ours(num: int) -> None:
     print(_line(*6 * ["---"]))
     for task in TASKS:
         audit = rlvr.audit(task, seconds=0, num_examples=num)
-        for row in (*audit.refused, *audit.alarms):
+        shown = (*audit.refused, *audit.alarms, *audit.noted)
+        for row in shown:
             one = next(one for one in audit.findings if (one.verifier, one.kind) == (row.verifier, row.kind))
             said = f"gold {one.gold[:40]!r}, text {one.text[-60:]!r}: {one.score:g} of {one.full:g}"
             where = DOCUMENTED.get((task, row.verifier, row.kind), "**nowhere**")
             print(
                 _line(task, row.verifier, row.kind, f"{row.num_failed} of {row.num_examples}", said, where), flush=True
             )
-        if not audit.flagged:
+        if not shown:
             print(_line(task, "both", "nothing", f"{num}", "", ""), flush=True)
 
 

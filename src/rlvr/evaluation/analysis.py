@@ -140,7 +140,8 @@ def _group(records: Iterable[EvaluationRecord]) -> tuple[list[list[EvaluationRec
 
 
 def _with_all_samples(records: list[EvaluationRecord]) -> list[EvaluationRecord]:
-    """The greedy records and the first k samples of each example with at least k; k keeps the most samples.
+    """The greedy records and the first k samples of each example with at least k; k keeps the most samples, and is
+    the larger one at a tie.
 
     An evaluation interrupted while growing from 4 to 8 samples has 4 of most examples and 8 of a few.
     """

@@ -43,7 +43,7 @@ class Search:
     interrupted: set[int] = field(default_factory=set, init=False)  # trials ended by a signal that is not ours
 
     def __post_init__(self) -> None:
-        self.trials = read_trials(self.folder)
+        self.trials = read_trials(self.folder, self.say)
         for number, trial in self.trials.items():
             if trial.state == "failed" and not scores(Path(trial.folder), self.name):  # its start was refused
                 self.trials[number] = replace(trial, state="running", reason="")

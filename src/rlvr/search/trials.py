@@ -10,7 +10,7 @@ trial's number: the next point depends on the trials so far, and not on when the
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -64,14 +64,16 @@ def write_trials(folder: Path, trials: Mapping[int, Trial]) -> None:
     write_atomically(folder / TRIALS, b"".join(to_line(trials[number]) for number in sorted(trials)))
 
 
-def read_trials(folder: Path) -> dict[int, Trial]:
-    """The trials of a search by number; UserError for a damaged file."""
-    file = folder / TRIALS
-    try:
-        lines = file.read_bytes().splitlines() if file.is_file() else []
-        found = [from_line(_TRIAL, line) for line in lines]
-    except ValueError as error:
-        raise UserError(f"{file} is damaged ({error}): start the search in another run_dir.") from None
+def read_trials(folder: Path, say: Callable[[str], None] = lambda text: None) -> dict[int, Trial]:
+    """The trials of a search by number; UserError for a damaged file. A torn last line is left out, and said so."""
+    file, found = folder / TRIALS, list[Trial]()
+    for line in file.read_bytes().splitlines(keepends=True) if file.is_file() else ():
+        try:
+            found.append(from_line(_TRIAL, line))
+        except ValueError as error:
+            if line.endswith(b"\n"):
+                raise UserError(f"{file} is damaged ({error}): start the search in another run_dir.") from None
+            say(f"{file}: its last line is torn and is left out; its trial goes on in its folder")
     # the folder may have been moved
     return {one.number: replace(one, folder=str(folder / Path(one.folder).name)) for one in found}
 

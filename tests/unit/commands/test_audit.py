@@ -8,6 +8,7 @@ from difflib import SequenceMatcher
 
 import pytest
 
+from rlvr.commands.audit import report
 from rlvr.commands.audit.body import _with_format
 from rlvr.commands.audit.exploits import EXPLOITS, REMEDIES, exploit_probes
 from rlvr.commands.audit.judge import Audit, Judge, Verdict
@@ -51,6 +52,7 @@ NUMBERS = (
     made("3.5"),
 )
 WORDS = tuple(made(gold, others=("Bergen", "the red house")) for gold in ("Oslo", "The White House", "Ada and Bob"))
+JSON = tuple(made(case.gold, case.question, wrap='{"answer": "{}"}') for case in NUMBERS)
 BOXED = tuple(made(case.gold, case.question, wrap="\\boxed{{}}") for case in NUMBERS)
 
 
@@ -92,6 +94,11 @@ def raising(text: str, gold: str) -> float:
         return float(float(text) == float(gold))
     except ValueError:
         return 1.0
+
+
+def read_json(text: str) -> str | None:
+    found = re.fullmatch(r'\s*\{"answer": "(.*)"\}\s*', text, re.DOTALL)
+    return found and found[1].strip()
 
 
 def slow(text: str) -> float:
@@ -147,7 +154,7 @@ BROKEN: dict[str, tuple[Grade, tuple[Case, ...]]] = {
     "exception": (raising, NUMBERS),
     "very long": (lambda text, gold: 1.0 if len(text) > 10_000 else number(text, gold), NUMBERS),
     "hang": (lambda text, gold: 1.0 if "**" in text else number(text, gold), NUMBERS),
-    "empty gold": (lambda text, gold: float(text.strip() == gold or number(text, gold)), NUMBERS),
+    "form": (lambda text, gold: 0.8 * ("\\boxed{" in text) + 0.2 * boxed(text, gold), BOXED),
     "unreadable gold": (lambda text, gold: 1.0 if parse_answer(gold) is None else number(text, gold), NUMBERS),
     "same text twice": (lambda text, gold: number(text, gold) * random.random(), NUMBERS),
 }
@@ -171,8 +178,43 @@ def test_a_sound_verifier_is_not_flagged(grade: Grade, cases: tuple[Case, ...]) 
 
 def test_every_kind_is_tried_or_has_no_bug_of_its_own() -> None:
     kinds = {*REWRITES, *EDITS, *EXPLOITS}
-    assert kinds - {*BROKEN} == {"operands swapped"}
-    assert {*REMEDIES} <= {*BROKEN, "adversary"}
+    assert kinds - {*BROKEN} == {"operands swapped", "empty gold"}
+    assert {*REMEDIES} <= {*BROKEN, "empty gold", "adversary"}
+
+
+@pytest.mark.parametrize(
+    "grade",
+    [
+        lambda text, gold: float(text.strip() == gold),
+        lambda text, gold: float(read_json(text) == gold.strip()),
+    ],
+    ids=["exact text", "JSON"],
+)
+def test_an_empty_gold_that_no_row_has_is_told_and_no_alarm(grade: Grade) -> None:
+    found = audited(grade, JSON if grade("", "") == 0 else WORDS)
+    assert [row.kind for row in found.noted] == ["empty gold"]
+    assert not found.alarms
+    assert {check.status for check in found.checks() if check.name == "empty gold"} == {"notice"}
+    assert "empty gold" not in found.flagged
+    assert "the reward pays" not in "".join(report(found, shown=0))
+
+
+def test_a_form_that_pays_more_than_half_is_told_with_both_figures() -> None:
+    found = audited(*BROKEN["form"])
+    assert [row.kind for row in found.alarms] == ["form"]
+    figures = "- f: the reward pays 'form': a wrong answer in the right format earns 0.8, a right one 1: lower what "
+    assert [line for line in report(found, shown=0) if line.startswith(figures)]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [(0.5, 1.0, 0.0), (1.5, 2.0, 1.5), (0.1, 1.0, -1.0), (-1.0, 0.0, -1.0), (-0.4, -0.3, -1.0)],
+    ids=["half", "everything earns that", "no form is punished", "wrong is punished", "all is punished"],
+)
+def test_a_form_that_pays_no_more_than_half_is_no_alarm(values: tuple[float, float, float]) -> None:
+    wrong, right, nothing = values
+    found = audited(lambda text, gold: (right if boxed(text, gold) else wrong) if "boxed" in text else nothing, BOXED)
+    assert "form" not in found.flagged
 
 
 def test_a_score_that_remembers_the_right_answer_contradicts_itself() -> None:

@@ -129,10 +129,49 @@ def test_rewards_are_compared_by_their_rise() -> None:
     assert more.low > 0.1
 
 
+def test_answers_that_are_only_read_again_are_no_progress() -> None:
+    """With room for a whole completion the same weights are right more often: what is learned since then counts."""
+    cut, read, better = (0.0, 0.0, 0.02), (0.2, 0.17, 0.23), (0.5, 0.45, 0.55)
+    unchanged = record(accuracy=(cut, cut), settings={"rollout": {"max_completion_tokens": 1}})
+    same, learned = (record(accuracy=(read, end)) for end in (read, better))
+    held_out, _ = differences(unchanged, same)
+    assert (held_out.name, held_out.remedy) == ("rise of held-out accuracy", 0.0)
+    assert held_out.low < 0 < held_out.high
+    held_out, _ = differences(unchanged, learned)
+    assert held_out.value == pytest.approx(0.3)
+    assert held_out.low > 0.2
+
+
+def test_of_a_later_start_nothing_is_known_about_what_is_read_again() -> None:
+    """Only step 0 is evaluated before an update: a run that goes on from step 20 has no level to compare with."""
+    unchanged = record(accuracy=(ACCURACY, ACCURACY), settings={"rollout": {"max_completion_tokens": 1}})
+    remedy, as_long = record(accuracy=(ACCURACY, (0.6, 0.55, 0.65))), record()
+    for one in (unchanged, remedy, as_long):
+        del one.history.rows[0]
+    assert [one.name for one in differences(unchanged, remedy)] == ["rise of the reward"]
+    assert [one.name for one in differences(as_long, remedy)] == ["held-out accuracy", "rise of the reward"]
+
+
+@pytest.mark.parametrize(
+    ("intervals", "moved"),
+    [
+        ([(0.1, 0.3), (-0.1, 0.2)], True),
+        ([(-0.1, 0.3), (-0.1, 0.2)], False),
+        ([(0.1, 0.3), (-0.3, -0.1)], False),
+    ],
+    ids=["better", "chance", "better and worse"],
+)
+def test_a_curve_moves_if_something_is_better_and_nothing_worse(
+    intervals: list[tuple[float, float]], moved: bool
+) -> None:
+    gaps = [Difference(name="", unchanged=0.0, remedy=0.0, low=low, high=high) for low, high in intervals]
+    assert Trial(cause="", overrides=[], start=0, steps=1, folder="", differences=gaps).moved == moved
+
+
 def test_what_was_tried_is_told() -> None:
     gap = Difference(name="held-out accuracy", unchanged=0.2, remedy=0.5, low=0.2, high=0.4)
     about = {"cause": "truncated", "overrides": ["a=1", "b=2"], "start": 20, "steps": 10, "folder": "runs/x.try"}
-    lines = list(told_trial(Trial(**about, differences=[gap], moved=True)))
+    lines = list(told_trial(Trial(**about, differences=[gap])))
     assert lines == [
         "tried a=1 b=2 for 10 steps from step 20, beside the unchanged run: the curve moves",
         "   held-out accuracy 0.200 -> 0.500, +0.300 (95 % interval +0.200 to +0.400)",

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from rlvr.checks import numbers, template
+from rlvr.checks import numbers, template, training
 from rlvr.checks.patient import Patient
 from rlvr.commands.doctor import body
 from rlvr.core.engine import LocalEngine
@@ -164,6 +164,13 @@ def test_a_check_finds_a_fault_of_ours(name: str, bench: Any, monkeypatch: pytes
     assert bench.examine(case)[0].status == "fail"
 
 
+def test_an_update_that_moves_nothing_shows_nothing(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same logprobs before and after it, and in the engine: whether weights reach it was not seen."""
+    monkeypatch.setattr(training, "difference", lambda batch, first, second: (0.0, {}))
+    found = only(bench, monkeypatch, bench.Case(architecture="llama"), "weights_reach_engine")
+    assert found["weights_reach_engine"].status == "fail"
+
+
 OF_MODELS: dict[str, Callable[[Any], None]] = {
     "dtypes": lambda policy: policy.model.to(torch.bfloat16),
     "update_follows_reward": lambda policy: (
@@ -224,6 +231,19 @@ def test_an_error_is_a_failed_check_once(bench: Any, monkeypatch: pytest.MonkeyP
     assert (first.status, first.says) == ("fail", "RuntimeError: two lines")
     assert (second.status, second.says) == ("skipped", "as broken, it cannot be checked")
     assert third.status == "ok"
+
+
+def test_where_no_prompt_fits_what_follows_from_it_is_skipped(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = bench.Case(architecture="llama", config={"max_position_embeddings": 30})
+    found = only(bench, monkeypatch, case, "prompts_fit", "reward_is_fast", "weights_finite", "three_turns")
+    assert {name: check.status for name, check in found.items()} == {
+        "prompts_fit": "fail",
+        "reward_is_fast": "skipped",
+        "weights_finite": "ok",
+        "three_turns": "skipped",
+    }
+    assert "the prompts of all" in found["prompts_fit"].says
+    assert found["reward_is_fast"].says == "as prompts_fit, it cannot be checked"
 
 
 def test_a_changed_history_does_not_matter_for_one_turn(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,13 +2,17 @@
 
 import re
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from rlvr.commands.export.body import Source, _samples
 from rlvr.commands.export.model_card import Card, Sample, scores, write_card
 from rlvr.config.compose import load_config
+from rlvr.tracking.rollouts import rollouts_path, write_rollouts
+from tests.unit.report.runs import episode
 
 METRICS = {
     "eval/rpn/accuracy": 0.5,
@@ -135,3 +139,16 @@ def test_supervised_training_is_told() -> None:
     assert "warm_start" not in plain_card(card(config=load_config(words[:2])))
     after = plain_card(card(config=load_config(words), step=60, base_model="some/base"))
     assert "trained on `rpn` on demonstrations and then by reinforcement learning" in after
+
+
+def test_samples_are_of_the_newest_step_up_to_the_exported_one(tmp_path: Path) -> None:
+    for step in (1, 2, 4):
+        write_rollouts(rollouts_path(tmp_path / "rollouts", step), [episode(reward=step / 10), episode(sample=1)])
+
+    def of(step: int) -> list[tuple[int, float | None]]:
+        source = Source(
+            root=tmp_path, config=load_config([], config_name="rpn"), weights=tmp_path, step=step, is_final=False
+        )
+        return [(sample.step, sample.reward) for sample in _samples(source)]
+
+    assert (of(0), of(1), of(2), of(3)) == ([], [(1, 0.1)], [(2, 0.2)], [(2, 0.2)])

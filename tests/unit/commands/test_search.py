@@ -19,7 +19,7 @@ pytest.importorskip("optuna")
 from rlvr.search import manager
 from rlvr.search.settings import SweepSettings
 from rlvr.search.space import read_space
-from rlvr.search.trials import Trial, propose, read_trials
+from rlvr.search.trials import Trial, _frozen, propose, read_trials
 from tests.unit.cli.conftest import Rlvr
 
 SCRIPT = textwrap.dedent(
@@ -112,6 +112,21 @@ def test_finished_trials_are_not_run_again_and_more_can_be_asked_for(rlvr: Rlvr)
     rlvr(*SEARCH, "sweep.trials=2")
     again = rlvr(*SEARCH, "sweep.trials=3", "sweep.jobs=2", "resume=true")
     assert (again.code, calls()) == (0, ["trial-0", "trial-1", "trial-2"])
+
+
+def test_a_torn_last_line_is_that_trial_again(rlvr: Rlvr) -> None:
+    rlvr(*SEARCH, "sweep.trials=3")
+    file, before = Path("out/trials.jsonl"), trials()
+    file.write_bytes(file.read_bytes()[:-20])
+    again = rlvr(*SEARCH, "sweep.trials=3")
+    assert (again.code, trials(), calls()[3:]) == (0, before, ["trial-2"])
+    assert "trials.jsonl: its last line is torn and is left out; its trial goes on in its folder" in again.err
+
+    whole = file.read_bytes()
+    file.write_bytes(whole.removesuffix(b"\n"))  # only the line's end is lost
+    assert (rlvr(*SEARCH, "sweep.trials=3").code, len(calls())) == (0, 4)
+    file.write_bytes(whole[:20] + whole[30:])
+    assert "trials.jsonl is damaged" in rlvr(*SEARCH, "sweep.trials=3").error
 
 
 def test_a_failed_trial_and_a_pruned_one_do_not_end_the_search(acts: Any, rlvr: Rlvr) -> None:
@@ -286,6 +301,13 @@ def test_good_points_draw_the_proposals() -> None:
         return sum(1 - (trial.score or 0.0) for number, trial in found.items() if number >= 20) / 20
 
     assert distance("tpe") < 0.5 * distance("random")
+
+
+@pytest.mark.parametrize(("state", "value"), [("done", 0.3), ("pruned", 0.3), ("failed", None), ("running", None)])
+def test_a_pruned_trial_counts_with_its_last_score(state: Any, value: float | None) -> None:
+    space = read_space(["a.b=interval(0,1)"])
+    trial = Trial(number=0, state=state, params={"a.b": 0.5}, overrides=(), folder="", command="", score=0.3)
+    assert _frozen(space, trial).value == value
 
 
 def test_what_is_written_is_read_back(rlvr: Rlvr) -> None:

@@ -64,6 +64,14 @@ def test_pitfall_38_a_record_that_is_there_twice_counts_once() -> None:
     assert found.notes == ("3 records are there twice (1 with another grade): the first one counts.",)
 
 
+def test_at_a_tie_more_samples_of_fewer_examples_count() -> None:
+    """Two samples of both examples, or four of one: four records either way."""
+    counts = {"e0": 4, "e1": 2}
+    records = [record(example, True, sample=s) for example, num in counts.items() for s in range(num + 1)]
+    (cell,) = analyze(records).cells
+    assert (cell.num_examples, cell.samples_per_example) == (2, 4)
+
+
 def test_a_growing_evaluation_counts_the_usual_samples() -> None:
     few = [record(f"e{n}", n == 0, sample=s) for n in range(10) for s in (1, 2)]
     more = [record("e1", True, sample=s) for s in (4, 3)]  # the first example that has all four

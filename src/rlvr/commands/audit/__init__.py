@@ -30,6 +30,7 @@ GROUPS = {
     "format": "refused by the format alone",
     "edit": "wrong answers paid",
     "exploit": "exploits paid",
+    "gold": "paid by a row without an answer (such rows are left out when the data load)",
     "stability": "contradicts itself",
     "adversary": "found by the adversary",
 }
@@ -109,9 +110,19 @@ def report(found: Audit, shown: int) -> Iterator[str]:
                     yield from _finding(finding)
     for row in (*found.refused, *found.alarms):
         what = "refuses" if row.group == "rewrite" else "pays"
-        yield f"- {found.target}: the {row.verifier} {what} {row.kind!r}: {row.remedy}."
+        yield f"- {found.target}: the {row.verifier} {what} {row.kind!r}: {_figures(found, row)}{row.remedy}."
     if not (found.refused or found.alarms):
         yield f"{found.target}: nothing wrong was paid, and nothing right refused."
+
+
+def _figures(found: Audit, row: Row) -> str:
+    """What a wrong and a right answer earn, of a format that pays too much."""
+    from rlvr.commands.audit.exploits import FORM
+
+    for one in found.findings:
+        if row.kind == one.kind == FORM:
+            return f"a wrong answer in the right format earns {one.score:g}, a right one {one.full:g}: "
+    return ""
 
 
 def _row(row: Row) -> str:

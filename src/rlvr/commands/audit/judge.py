@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass
 from statistics import median
 
-from rlvr.commands.audit.exploits import OTHERWISE, REMEDIES, SLOW, exploit_probes
+from rlvr.commands.audit.exploits import FORM, OTHERWISE, REMEDIES, SLOW, exploit_probes
 from rlvr.commands.audit.rewrites import BY_RULE, Case, Group, Probe, edit_probes, rewrite_probes
 from rlvr.evaluation.intervals import Interval, wilson
 from rlvr.tracking.checks import Check
@@ -120,6 +120,11 @@ class Audit:
         return [row for row in self.rows if row.group == "rewrite" and row.num_failed]
 
     @property
+    def noted(self) -> list[Row]:
+        """What is paid for golds that no row has: rows without an answer are left out when the data load."""
+        return [row for row in self.rows if row.group == "gold" and row.num_failed]
+
+    @property
     def flagged(self) -> list[str]:
         return list(dict.fromkeys(row.kind for row in (*self.refused, *self.alarms)))
 
@@ -130,7 +135,7 @@ class Audit:
             texts = [one for one in self.findings if (one.verifier, one.kind) == (row.verifier, row.kind)]
             yield Check(
                 name=row.kind,
-                status="fail" if row in self.alarms else "notice" if row in self.refused else "ok",
+                status="fail" if row in self.alarms else "notice" if row in (*self.refused, *self.noted) else "ok",
                 says=f"{row.verifier}: {row.num_failed} of {row.num_examples} {wrong} ({row.share.low:.0%} to "
                 f"{row.share.high:.0%}), {row.num_errors} errors",
                 evidence={"texts": [vars(one) for one in texts[:MOST_TEXTS]]} if texts else {},
@@ -210,12 +215,27 @@ class Judge:
             values += [one.value for one in (full, *others) if not one.failed]
             tells = not full.failed and seen and full.value > min(seen)
             found.append(Scale(low=min(seen), full=full.value) if tells else None)
+            if tells:
+                lowest = min(others, key=lambda one: math.inf if one.failed else one.value)
+                await self._judge_form(case, case.others[others.index(lowest)], lowest, full)
         good = [scale for scale in found if scale is not None]
         if good:
             usual = Scale(low=median(one.low for one in good), full=median(one.full for one in good))
         else:  # full marks are its best ones
             usual = Scale(low=min(values, default=0.0), full=max(values, default=0.0))
         return [scale or usual for scale in found]
+
+    async def _judge_form(self, case: Case, other: str, wrong: Verdict, full: Verdict) -> None:
+        """Fails if this wrong answer earns more than half of a right one, beyond what any text earns."""
+        nothing, is_paid = Verdict(value=0.0), wrong.value > PAID * full.value and wrong.value > 0
+        if is_paid:
+            nothing = await self._verifier(case.example, "")
+        floor = 0.0 if nothing.failed else max(0.0, nothing.value)
+        is_paid = is_paid and wrong.value - floor > PAID * (full.value - floor)
+        self._counts["exploit", FORM].append("failed" if is_paid else "right")
+        if is_paid:
+            probe = Probe(kind=FORM, group="exploit", text=case.wrap(other))
+            self.findings.append(self.finding(case, probe, wrong, full.value))
 
     async def _outcome(self, case: Case, scale: Scale, probes: Sequence[Probe]) -> str:
         outcome = "right"

@@ -19,7 +19,7 @@ from rlvr.rewards.text import normalize
 from rlvr.types import Example
 
 GoldKind = Literal["number", "text", "expression", "program"]
-Group = Literal["rewrite", "format", "edit", "exploit", "stability", "adversary"]
+Group = Literal["rewrite", "format", "edit", "exploit", "gold", "stability", "adversary"]
 MOST_DENOMINATOR = 100
 LINE = "Let me think about it, step by step.\n"
 _DIGIT = re.compile(r"[0-9]")

@@ -18,6 +18,7 @@ from rlvr.tracking.files import write_atomically, writing
 from rlvr.training.checkpoint import list_checkpoints
 
 CERTAIN = 1.96  # standard errors: a 95 % interval
+READING = ("rollout.max_completion_tokens", "prompt.tool_format")  # an evaluation's level changes with them at once
 
 
 def tried(source: str, found: Diagnosis, steps: int) -> Trial:
@@ -42,15 +43,13 @@ def tried(source: str, found: Diagnosis, steps: int) -> Trial:
         with progress(f"training {steps} steps, {name}"), _latest_kept():
             rlvr.train(config_name="config", config_dir=arm, run_dir=str(arm), resume=True)
         arms.append(read_record(arm, with_weights=False))
-    found_out = differences(*arms)
     return Trial(
         cause=cause.name,
         overrides=list(cause.overrides),
         start=start,
         steps=steps,
         folder=str(folder),
-        differences=found_out,
-        moved=any(one.low > 0 for one in found_out) and not any(one.high < 0 for one in found_out),
+        differences=differences(*arms),
     )
 
 
@@ -122,14 +121,25 @@ def differences(before: Record, after: Record) -> list[Difference]:
     """Of the held-out metric, if it was evaluated, and of the reward's rise."""
     found = [_of_rewards(_rewards(before), _rewards(after))]
     if before.evaluations and after.evaluations:
-        found.insert(0, _of_evaluations(f"held-out {before.headline.replace('_', ' ')}", before, after))
+        found[:0] = _of_evaluations(f"held-out {before.headline.replace('_', ' ')}", before, after)
     return found
 
 
-def _of_evaluations(name: str, before: Record, after: Record) -> Difference:
-    """Both are of the same held-out examples, which makes the interval too wide."""
-    first, last = before.evaluations[-1], after.evaluations[-1]
-    return _difference(name, first.value, last.value, math.hypot(first.error, last.error))
+def _of_evaluations(name: str, before: Record, after: Record) -> list[Difference]:
+    """Both are of the same held-out examples, which makes the interval too wide.
+
+    A remedy may change at once what is read of the same weights, as more room for completions does: then the rises
+    since the start are compared; none, if the start was not evaluated.
+    """
+    ends = [one.evaluations[-1] for one in (before, after)]
+    starts = [one.evaluations[0] for one in (before, after) if one.evaluations[0].step < one.updates[0]["step"]]
+    if len(starts) < 2 and any(before.history.setting(key) != after.history.setting(key) for key in READING):
+        return []
+    values = [one.value for one in ends]
+    if len(starts) == 2 and starts[0].value != starts[1].value:
+        name, values = f"rise of {name}", [end.value - start.value for start, end in zip(starts, ends, strict=True)]
+        ends += starts
+    return [_difference(name, values[0], values[1], math.hypot(*(one.error for one in ends)))]
 
 
 def _of_rewards(before: Sequence[float], after: Sequence[float]) -> Difference:

@@ -84,7 +84,8 @@ def opened(config: Config, functions: Functions | None = None) -> Iterator[Patie
 
 
 def examined(patient: Patient, on_progress: OnProgress = lambda i, n: None) -> Iterator[Check]:
-    """The checks; one that raises has failed. The same error again is said once."""
+    """The checks; one that raises has failed. The same error again is said once; so is what follows
+    where no prompt fits, for then no example is left."""
     known: dict[str, str] = {}
     of_template = () if patient.policy.tokenizer.chat_template else template.CHECKS
     for number, check in enumerate(CHECKS):
@@ -95,8 +96,9 @@ def examined(patient: Patient, on_progress: OnProgress = lambda i, n: None) -> I
                 found = skip(NO_TEMPLATE) if check in of_template else check(patient)
         except Exception as error:  # what users bring may fail anywhere
             line = f"{type(error).__name__}: {' '.join(str(error).split())}"[:500]
-            if line in known:
-                found = skip(f"as {known[line]}, it cannot be checked")
+            no_prompt = rewards.prompts_fit.__name__
+            if line in known or no_prompt in known.values():
+                found = skip(f"as {known.get(line, no_prompt)}, it cannot be checked")
             else:
                 known[line] = name
                 found = Check(

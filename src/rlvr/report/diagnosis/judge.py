@@ -69,8 +69,7 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """A remedy tried beside the unchanged run. It moved the curve if a difference is above 0 by more than chance, and
-    none below."""
+    """A remedy tried beside the unchanged run."""
 
     cause: str
     overrides: Sequence[str]
@@ -78,7 +77,11 @@ class Trial:
     steps: int
     folder: str  # with `unchanged` and `remedy`
     differences: Sequence[Difference]
-    moved: bool
+    moved: bool = field(init=False)  # a difference is above 0 by more than chance, and none below
+
+    def __post_init__(self) -> None:
+        is_worse = any(one.high < 0 for one in self.differences)
+        object.__setattr__(self, "moved", any(one.low > 0 for one in self.differences) and not is_worse)
 
 
 @dataclass(frozen=True, kw_only=True)
