@@ -47,6 +47,11 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return only.get(config.option.markexpr) or None
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than the cores: two tests in five wait for another process, a timeout or a connection."""
+    return (os.cpu_count() or 1) + 1
+
+
 CACHE = tempfile.TemporaryDirectory(prefix="rlvr-cache-")
 os.environ["XDG_CACHE_HOME"] = CACHE.name  # of what tests share; not the user's
 
