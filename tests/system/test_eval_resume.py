@@ -102,7 +102,7 @@ def test_what_is_done_is_kept_at_the_first_signal(first_run: Path, tmp_path: Pat
     command.send(signal.SIGTERM)
     assert command.wait() == 143
     assert f"what is done is kept in {output}.partial" in command.err
-    # the signal may come between the opening of a file, or of a context, and its `with`; users do not see these warnings
+    # the signal may come between the opening of a file or context and its `with`; users do not see these warnings
     harmless = "ResourceWarning: unclosed file|RuntimeWarning: coroutine 'nullcontext"
     said = re.sub(rf"Exception ignored in: <.*?\n({harmless})[^\n]*\n", "", command.err, flags=re.DOTALL)
     assert "Traceback" not in said
