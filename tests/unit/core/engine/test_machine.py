@@ -366,4 +366,4 @@ def test_any_order_of_calls(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.long
 def test_many_orders_of_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    play(monkeypatch, num_examples=1000, num_calls=50)
+    play(monkeypatch, num_examples=120, num_calls=40)
