@@ -8,8 +8,8 @@ import asyncio
 import json
 import logging
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import verifiers as vf
 from datasets import Dataset
@@ -22,23 +22,11 @@ from verifiers.types import (
     Usage,
 )
 
+if TYPE_CHECKING:
+    from environments import Question
+
 PROMPT_TOKENS, COMPLETION_TOKENS = [7] * 300, [7] * 40
 BOX = re.compile(r"\\boxed\{([^}]*)\}")
-
-
-class Question(Protocol):
-    """A question and the model's completions."""
-
-    @property
-    def text(self) -> str: ...
-    @property
-    def answer(self) -> str: ...
-    @property
-    def turns(self) -> tuple[str, ...]: ...
-    @property
-    def documents(self) -> Mapping[str, str]: ...
-    @property
-    def calls(self) -> list[tuple[str, dict[str, Any]]]: ...
 
 
 class InstantClient(Client):

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 import verifiers.v1 as vf
 
@@ -19,24 +19,12 @@ from rlvr.types import Example, Message, StopReason, ToolCall, TurnText
 from rlvr_verifiers.edition import Environment, Row
 from rlvr_verifiers.v1 import open_environment
 
+if TYPE_CHECKING:
+    from environments import Question
+
 BOX = re.compile(r"\\boxed\{([^}]*)\}")
 GIVEN: dict[str, Any] = {}
 """What `rows` is given: the taskset is made by the library, from a name."""
-
-
-class Question(Protocol):
-    """A question and the model's completions."""
-
-    @property
-    def text(self) -> str: ...
-    @property
-    def answer(self) -> str: ...
-    @property
-    def turns(self) -> tuple[str, ...]: ...
-    @property
-    def documents(self) -> Mapping[str, str]: ...
-    @property
-    def calls(self) -> list[tuple[str, dict[str, Any]]]: ...
 
 
 class Data(vf.TaskData):
@@ -122,7 +110,7 @@ async def episode(env: Any, question: Question) -> None:
             content="I need to find the architect first.",
             tool_calls=(ToolCall(id=f"call_{turn}", name=name, arguments=arguments),),
         )
-        for turn, (name, arguments) in enumerate(question.calls if env.tools else ())
+        for turn, (name, arguments) in enumerate(question.calls if env.tools else [])
     ] + [Message(role="assistant", content=question.turns[-1])]
     for message in said:
         await env.step(message)

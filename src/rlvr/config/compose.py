@@ -185,8 +185,7 @@ def _compose(source: Source, parsed: Sequence[Override], explicit: UserKeys) -> 
 def _followed(
     source: Source, name: str | None, lines: Sequence[str], given: Collection[str]
 ) -> tuple[DictConfig, dict[str, str], Mapping[str, str | None]]:
-    """As `_hydra`, and what `TaskSettings.recognize` finds. Reward and prompt follow that, or a task in a user's file
-    to the files of its name, if not `given`."""
+    """As `_hydra`, and what `recognize` finds. Reward and prompt follow that, or a user's file, if not `given`."""
     composed, chosen = _hydra(source, name, lines)
     more, given = [], {*given}
     for group in FOLLOWS_TASK if "task" in chosen else ():
@@ -205,9 +204,7 @@ def _followed(
     return *(_hydra(source, name, [*lines, *more]) if more else (composed, chosen)), found
 
 
-def _check_pinned(
-    chosen: Mapping[str, str], given: Collection[str], found: Mapping[str, str | None], source: Source
-) -> None:
+def _check_pinned(chosen: Mapping[str, str], given: Collection[str], found: Mapping[str, Any], source: Source) -> None:
     """ConfigError for a reward or prompt that a file pins for another task."""
     task = chosen["task"]
     for group in FOLLOWS_TASK if task in registry.names("task") else ():
