@@ -567,6 +567,7 @@ REWARDS: list[tuple[str, tuple[str, ...], Callable[..., Any]]] = [
     ("raises on what is no number", ("empty_scores_less", "reward_survives"), rewards.raises),
     ("pays for repeating the question", ("echo_scores_less",), rewards.echoes),
     ("draws random numbers", ("reward_repeats",), rewards.draws),
+    ("doubles in every other second", ("reward_is_timeless",), rewards.looks_at_the_clock),
     ("is constant", ("empty_scores_less", "wrong_scores_less"), rewards.constant),
     ("pays any number", ("wrong_scores_less",), rewards.pays_any_number),
     ("returns NaN for long completions", ("reward_survives",), rewards.returns_nan),

@@ -125,7 +125,7 @@ FIFTH: list[tuple[str, str, tuple[str, ...], Change]] = [
     (
         "template",
         "wants a system message",
-        ("load", "whole_messages", "roles_kept"),
+        ("prompt_renders", "load", "whole_messages", "roles_kept"),
         renders(
             HEAD, "{% if messages[0].role != 'system' %}{{ raise_exception('no system message') }}{% endif %}" + HEAD
         ),
