@@ -266,6 +266,8 @@ def test_what_is_refused_before_anything_starts(words: list[str], reason: str, r
 
 def test_a_small_space_and_a_search_without_multirun(rlvr: Rlvr) -> None:
     assert "the space has 2 points" in rlvr("train", "-m", "algorithm=grpo,rloo", "sweep.trials=2").error
+    wrong = rlvr("train", "-m", "algorithm=grpo,nope", "sweep.trials=3").error  # before the number of points
+    assert "algorithm=nope: there is no such algorithm; there are cispo, dapo, " in wrong
     assert "add --multirun" in rlvr("train", "sweep.trials=2").error
     assert "sweep.trials=20" in rlvr(*SEARCH).error
     assert "is for a single run" in rlvr(*SEARCH, "--prune-against", "out").error

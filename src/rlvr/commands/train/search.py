@@ -31,12 +31,12 @@ OF_THE_SEARCH = ("run_dir", "resume")  # a search goes on by itself
 def run_search(args: argparse.Namespace, settings: SweepSettings) -> int:
     """Exit status 0 if a trial has finished; 1 if none has, or one was ended by a signal from elsewhere."""
     space = read_space([line for line in args.overrides if line.partition("=")[0] not in OF_THE_SEARCH])
+    config = _checked(space, args)
     if space.size <= settings.trials:
         raise ConfigError(
             f"sweep.trials={settings.trials}: the space has {space.size:.0f} points; without sweep.* the sweep runs "
             "each of them once."
         )
-    config = _checked(space, args)
     check_measured(config, with_interval=settings.prune)
     if args.cfg:
         first = propose(space, {}, 0, settings)
