@@ -142,6 +142,15 @@ def test_what_is_not_there_is_said(folder: Path, words: list[str], code: int, sa
     assert said in ran.err
 
 
+def test_a_value_that_no_run_has_is_told_the_others(folder: Path, rlvr: Rlvr) -> None:
+    ran = rlvr("runs", folder, "--filter", "state=dun")
+    assert ran.code == 2
+    assert "state=dun: there is no such state; there are running, done, failed, pruned, stopped." in ran.error
+    ran = rlvr("runs", folder, "--filter", "task=rnp")
+    assert (ran.code, ran.out) == (0, "")
+    assert ran.err == f"no runs in {folder} for which this holds; there are task=rpn, task=two_hop\n"
+
+
 @pytest.mark.parametrize(
     "command",
     [
