@@ -249,8 +249,8 @@ def _text_prompt(prompt: str | list[int], served: Served, field: str, begins: bo
     """The tokens; with `begins` an empty text is the beginning of a document, as in OpenAI's API."""
     if not isinstance(prompt, str):
         return _checked(field, _known(field, prompt, served), served)
-    if begins and not prompt and (end := served.policy.tokenizer.eos_token_id) is not None:
-        return served.chat.encode_text(prompt) or (end,)
+    if begins and not prompt:
+        return _checked(field, served.chat.document_start, served)
     return _encoded(field, len(prompt), served, partial(served.chat.encode_text, prompt))
 
 
