@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from rlvr.core.executor import Background, Executor
 from rlvr.core.loop import TrainingRun
 from rlvr.errors import UserError
 from rlvr.run.assemble import assemble
-from rlvr.run.policies import Setup, random_policy, warmed
+from rlvr.run.policies import Setup, random_policy, scratch_policy, warmed
 from rlvr.run.run_folder import RunFolder
 from rlvr.run.tasks import open_tasks
 from rlvr.tracking.console import Console
@@ -118,3 +119,21 @@ def test_demonstrations_are_looked_at_where_a_run_reads_them(prepared: Prepared,
     task.remarks_on_demonstrations = lambda: ["a remark"]  # type: ignore[method-assign]
     found = list(setup.tasks.check_training(setup.config.model_copy(update={"warm_start": warm})))
     assert found == (["a remark"] if enabled and source == "demonstrations" else [])
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_model_made_from_scratch_is_saved_after_its_warm_start(prepared: Prepared, stopped: bool) -> None:
+    setup, _ = prepared(*SHORT, "warm_start.final_phase_steps=0")
+    policy = scratch_policy(setup, lambda: stopped)
+    assert (policy is None) == stopped == (not setup.folder.warm_start.is_dir())
+    if policy is not None:
+        again = scratch_policy(setup, lambda: True)  # a resumed run
+        assert again is not None
+        for one, other in zip(policy.parameters(), again.parameters(), strict=True):
+            assert one.equal(other)
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_a_debug_run_prints_its_episodes(assembled: Assembled, debug: bool) -> None:
+    recorder: Any = assembled(f"debug={str(debug).lower()}")[0].recorder
+    assert (recorder.printer is not None) == debug

@@ -109,6 +109,9 @@ def test_the_first_one_to_fail_says_why(monkeypatch: pytest.MonkeyPatch) -> None
     for _ in range(2):
         with pytest.raises(KeyError):
             failed(KeyError("x"))
+    for error in (RuntimeError("another"), ValueError("Connection reset by peer")):  # not torch's of a lost process
+        with pytest.raises(type(error), match=str(error)):
+            failed(error)
     store = torch.distributed.HashStore()
     monkeypatch.setattr("torch.distributed.distributed_c10d._get_default_store", lambda: store)
     with pytest.raises(KeyError):
@@ -130,6 +133,12 @@ def stops(world: World, asked: list[list[bool]]) -> tuple[list[bool], list[str]]
 def test_pitfall_37_all_stop_when_one_was_asked_to(ranks: Ranks) -> None:
     found = ranks(2, "ddp", stops, [[False, False], [False, True]])
     assert found == [([False, True], ["stopping after this step"])] * 2
+
+
+def test_a_process_alone_asks_itself() -> None:
+    notes = list[str]()
+    assert any_stopped(lambda: True, ALONE, notes.append)()
+    assert notes == []
 
 
 @pytest.mark.parametrize(
