@@ -202,8 +202,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=8, help="measured steps of a run")
     parser.add_argument("--seconds", type=float, default=10.0, help="as for rlvr plan")
+    parser.add_argument("--cases", nargs="+", choices=CASES, help="only these of configurations and long")
     parser.add_argument("--parts", nargs="+", default=["configurations", "processes", "staleness"])
     arguments = parser.parse_args()
+    cases = arguments.cases or list(CASES)
     head = "| | generation | scoring, update | sync, other | step | ratio |\n|---|---|---|---|---|---|"
     with ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -213,12 +215,12 @@ def main() -> None:
                 patches.enter_context(patch.object(time, "perf_counter", time.process_time))
                 # its default start is bound to the other clock
                 patches.enter_context(patch.object(loop, "Clock", lambda: Clock(start=time.process_time())))
-                blocks.append([head, *compare(root, [one for one in CASES if one not in LONG_CASES], arguments)])
+                blocks.append([head, *compare(root, [one for one in cases if one not in LONG_CASES], arguments)])
         if "long" in arguments.parts:
             with ExitStack() as patches:
                 patches.enter_context(patch.object(time, "perf_counter", time.process_time))
                 patches.enter_context(patch.object(loop, "Clock", lambda: Clock(start=time.process_time())))
-                blocks.append([head, *compare(root, list(LONG_CASES), arguments)])
+                blocks.append([head, *compare(root, [one for one in cases if one in LONG_CASES], arguments)])
         if "processes" in arguments.parts:
             blocks.append([head, *compare(root, TWO, arguments, processes=2)])
         if "staleness" in arguments.parts:

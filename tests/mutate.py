@@ -95,7 +95,10 @@ def survives(module: str, tree: ast.Module, tests: Sequence[str], deadline_s: in
     child = os.fork()
     if child == 0:
         run(module, tree, tests, deadline_s)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) in (0, 5)  # 5: the options leave no test
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if code == 4:
+        raise ValueError(f"pytest does not know {' '.join(tests)}")
+    return code in (0, 5)  # 5: the options leave no test
 
 
 def run(name: str, tree: ast.Module, tests: Sequence[str], deadline_s: int) -> NoReturn:

@@ -3,8 +3,9 @@
     python -m tests.mutate_rooms --rooms core rewards --sample 60 --seed 1 --results results.jsonl
     python -m tests.mutate_rooms --show results.jsonl        # the table again, after survivors were judged
 
-A change is tried on the tests that mirror its module, then on those that name it, then on the rest of its room's and
-on those of the settings' defaults (`-m "not slow"`). Changes that make no difference are listed in
+A change in a function is tried on the tests that run its line, among those that mirror its module, name it, or are of
+its room (without slow ones, but for `checks`); one that import makes, of a constant or a default, on those that run any
+line of the module, and those of the settings' defaults. Changes that make no difference are listed in
 `tests/equivalent_changes.txt`, with the reason; each other survivor is a missing test. Prints a table of the rooms, and
 the survivors.
 """
@@ -14,19 +15,24 @@ import ast
 import gc
 import importlib
 import json
+import os
 import random
 import sys
+import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tests.mutate import LIBRARIES, mutants, survives
 
-ROOMS = ("core", "rewards", "tasks", "evaluation", "training", "serve", "run", "commands", "checks")
+ROOMS = ("core", "rewards", "tasks", "evaluation", "training", "serve", "run", "commands", "checks", "search")
 SOURCE, TESTS, EQUIVALENT = Path("src/rlvr"), Path("tests/unit"), Path("tests/equivalent_changes.txt")
 LONGEST_S = 1800  # of a room's tests
 DEFAULTS = "tests/unit/config/test_docs.py"  # every setting's default is on a page
-FAST = ("-m", "not slow and not pitfalls and not long")
+Ran = dict[str, dict[str, list[str]]]  # by file and line the tests that run it
+FAST, UNIT = ("-m", "not slow and not pitfalls and not long"), ("-m", "not pitfalls and not long")
+SLOW_ROOMS = ("checks",)  # all of whose tests make models
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +58,10 @@ class Result:
     survivors: list[str]
 
 
+def marks(room: str) -> tuple[str, ...]:
+    return UNIT if room in SLOW_ROOMS else FAST
+
+
 def changes(room: str) -> list[Change]:
     """All changes of a room's modules."""
     return [
@@ -61,26 +71,50 @@ def changes(room: str) -> list[Change]:
     ]
 
 
-def tests_of(room: str, file: Path) -> list[list[str]]:
-    """Test files in the order in which they are tried: those that mirror a module, that name it, the others of the
-    room."""
+def tests_of(room: str, file: Path) -> list[str]:
+    """Test files of a module, in the order in which they are tried: those that mirror it, that name it, the others of
+    the room."""
     package = ".".join(file.parts[1:-1])
     dotted = package if room == "commands" or file.stem == "__init__" else f"{package}.{file.stem}"
     mirror = sorted((TESTS / room).rglob(f"test_{file.parent.name if room == 'commands' else file.stem}.py"))
     named = [one for one in sorted(TESTS.rglob("test_*.py")) if one not in mirror and dotted in one.read_text()]
     rest = [one for one in sorted((TESTS / room).rglob("test_*.py")) if one not in {*mirror, *named}]
-    return [[str(one) for one in group] for group in (mirror, named, [*rest, DEFAULTS]) if group]
+    return [str(one) for one in (*mirror, *named, *rest, DEFAULTS)]
 
 
-def tried(room: str, change: Change, deadline_s: int) -> str | None:
+def tried(room: str, change: Change, ran: Ran, deadline_s: int) -> str | None:
     """The change in words, with its function instead of the line, which moves; None if a test fails with it."""
     tree = ast.parse(change.file.read_text())
+    statement = statements(tree)
     for number, (words, line) in enumerate(mutants(tree)):
         if number == change.number:
-            if all(survives(change.module, tree, [*FAST, *one], deadline_s) for one in tests_of(room, change.file)):
+            tests = tests_that_run(ran.get(str(change.file), {}), statement.get(line))
+            if line not in statement:
+                tests = [*tests, DEFAULTS] if tests else tests_of(room, change.file)
+            if not tests or survives(change.module, tree, [*marks(room), *tests], deadline_s):
                 return f"{change.module}{function_at(tree, line)}: {' '.join(words.split())}"
             return None
     raise AssertionError(change)
+
+
+def tests_that_run(ran: dict[str, list[str]], lines: range | None) -> list[str]:
+    """The tests that run one of these lines; None: any line of the file, as of a change that import makes."""
+    found = ran.values() if lines is None else [ran.get(str(one), []) for one in lines]
+    return sorted({test for tests in found for test in tests})
+
+
+def statements(tree: ast.Module) -> dict[int, range]:
+    """For each line inside of a function those of its statement, without the statements inside of that."""
+    found = dict[int, range]()
+    functions = ast.FunctionDef, ast.AsyncFunctionDef
+    bodies = [body for node in ast.walk(tree) if isinstance(node, functions) for body in node.body]
+    inside = [one for body in bodies for one in ast.walk(body) if isinstance(one, ast.stmt)]
+    for node in sorted(inside, key=lambda one: one.lineno):  # the innermost last
+        own = range(node.lineno, (node.end_lineno or node.lineno) + 1)
+        if body := getattr(node, "body", None):
+            own = range(node.lineno, max(node.lineno + 1, body[0].lineno))
+        found |= dict.fromkeys(own, own)
+    return found
 
 
 def function_at(tree: ast.AST, line: int) -> str:
@@ -92,24 +126,27 @@ def function_at(tree: ast.AST, line: int) -> str:
     return "".join(f".{node.name}" for node in sorted(around, key=lambda node: node.lineno))
 
 
-def own_time(room: str) -> float:
-    """Seconds that the room's tests take without a change."""
-    tests = sorted(str(one) for one in (TESTS / room).rglob("test_*.py"))
-    started = time.monotonic()
-    if not survives(f"rlvr.{room}", ast.parse((SOURCE / room / "__init__.py").read_text()), [*FAST, *tests], LONGEST_S):
-        sys.exit(f"{TESTS / room}: fails without any change")
-    return time.monotonic() - started
+def lines_run(room: str, tests: Sequence[str]) -> Ran:
+    """Which of the tests run which lines, without a change."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["LINES_RUN"] = str(Path(folder, "lines.json"))
+        module, tree = f"rlvr.{room}", ast.parse((SOURCE / room / "__init__.py").read_text())
+        if not survives(module, tree, [*marks(room), "-p", "tests.lines_run", *tests], LONGEST_S):
+            sys.exit(f"{TESTS / room}: fails without any change")
+        return json.loads(Path(os.environ["LINES_RUN"]).read_text())
 
 
 def sampled(room: str, sample: int, seed: int) -> Result:
     """Try a sample of the room's changes."""
-    deadline_s = 30 + round(3 * own_time(room))
     possible = changes(room)
     chosen = random.Random(f"{seed} {room}").sample(possible, min(sample, len(possible)))
+    started = time.monotonic()
+    ran = lines_run(room, sorted({test for change in chosen for test in tests_of(room, change.file)}))
+    deadline_s = 30 + round(time.monotonic() - started)
     found = []
     for change in chosen:
         started = time.monotonic()
-        survivor = tried(room, change, deadline_s)
+        survivor = tried(room, change, ran, deadline_s)
         told = survivor or f"{change.module}: caught"
         print(f"{told}  ({time.monotonic() - started:.1f} s)", file=sys.stderr, flush=True)
         if survivor is not None:

@@ -143,15 +143,16 @@ def uninterrupted(words: tuple[str, ...], place: Path) -> tuple[Path, int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--points", type=int, default=300, help="over all recipes")
+    parser.add_argument("--points", type=int, default=300, help="over these recipes")
+    parser.add_argument("--recipes", nargs="+", choices=RECIPES, default=list(RECIPES))
     arguments = parser.parse_args()
     print("| recipe | file operations | killed at | different |\n|---|---|---|---|")
     with tempfile.TemporaryDirectory() as root:
-        for number, (name, overrides) in enumerate(RECIPES.items()):
-            words = tuple(once(*overrides))
+        for number, name in enumerate(arguments.recipes):
+            words = tuple(once(*RECIPES[name]))
             whole, count = uninterrupted(words, Path(root, str(number)))
             wrong = list[int]()
-            points = spread(count, -(-arguments.points // len(RECIPES)))
+            points = spread(count, -(-arguments.points // len(arguments.recipes)))
             for last in points:
                 place = Path(root, f"{number}-{last}")
                 place.mkdir()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rlvr.commands.plan.fits import UNKNOWN_NOISE, exponential, larger, line, noise
+from rlvr.commands.plan.fits import UNKNOWN_NOISE, exponential, larger, line, noise, share
 
 
 def test_a_line_is_found() -> None:
@@ -47,3 +47,10 @@ def test_the_noise_is_that_of_steps_of_one_size() -> None:
     assert noise([(small, 1.0), (small, 1.0), (large, 9.0)]) == 0.0
     apart = [(small, 2.718281828), (small, 1.0), (large, 27.18281828), (large, 10.0), ((1, 1, 1), 5.0)]
     assert noise(apart) == pytest.approx(0.5**0.5)
+
+
+def test_a_share_of_few_rows_is_never_none_or_all() -> None:
+    """Unless each row has it by its nature, as with a KL term."""
+    assert share(0, 16, 8) == 8 / 32
+    assert share(16, 16, 8) == 24 / 32
+    assert share(16, 16, 0) == 1.0

@@ -97,6 +97,31 @@ def test_a_bug_is_shown_and_ends_the_others(ranks: Ranks) -> None:
     assert found[1][0] == "SystemExit"
 
 
+def test_the_first_one_to_fail_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a counter in the launcher's store; without a store each does."""
+
+    def failed(error: Exception) -> None:
+        with fail_together(World(size=2)):
+            raise error
+
+    monkeypatch.setattr(module, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(module.atexit, "register", lambda *arguments: None)
+    for _ in range(2):
+        with pytest.raises(KeyError):
+            failed(KeyError("x"))
+    for error in (RuntimeError("another"), ValueError("Connection reset by peer")):  # not torch's of a lost process
+        with pytest.raises(type(error), match=str(error)):
+            failed(error)
+    store = torch.distributed.HashStore()
+    monkeypatch.setattr("torch.distributed.distributed_c10d._get_default_store", lambda: store)
+    with pytest.raises(KeyError):
+        failed(KeyError("x"))
+    for error, code in ((KeyError("x"), 1), (ConfigError("x"), 2)):
+        with pytest.raises(SystemExit) as ended:
+            failed(error)
+        assert ended.value.code == code
+
+
 def stops(world: World, asked: list[list[bool]]) -> tuple[list[bool], list[str]]:
     """`asked[rank]`: whether each rank was signaled, check after check."""
     notes: list[str] = []
@@ -108,6 +133,12 @@ def stops(world: World, asked: list[list[bool]]) -> tuple[list[bool], list[str]]
 def test_pitfall_37_all_stop_when_one_was_asked_to(ranks: Ranks) -> None:
     found = ranks(2, "ddp", stops, [[False, False], [False, True]])
     assert found == [([False, True], ["stopping after this step"])] * 2
+
+
+def test_a_process_alone_asks_itself() -> None:
+    notes = list[str]()
+    assert any_stopped(lambda: True, ALONE, notes.append)()
+    assert notes == []
 
 
 @pytest.mark.parametrize(

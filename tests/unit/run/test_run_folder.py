@@ -172,6 +172,23 @@ def test_max_steps_may_change_where_no_schedule_depends_on_it(base: Config) -> N
         assert list(changed_settings(old, with_values(old, {"trainer.max_steps": more}))) == refused
 
 
+def test_a_final_model_is_kept_though_no_step_was_made(base: Config, tmp_path: Path) -> None:
+    opened(with_values(base, run_dir=str(tmp_path)))
+    (tmp_path / "final").mkdir()
+    with pytest.raises(ConfigError, match=r"^seed=3 differs from 0 in "):
+        opened(with_values(base, run_dir=str(tmp_path), resume=True, seed=3))
+
+
+def test_a_run_is_not_cut_below_what_it_has_made(base: Config, tmp_path: Path) -> None:
+    constant = with_values(base, {"trainer.schedule": "constant"})
+    with finished(constant, tmp_path) as config:
+        (tmp_path / "checkpoints" / "step_000003").mkdir(parents=True)
+        (tmp_path / "checkpoints" / "step_000003" / "state.json").touch()
+        opened(with_values(config, {"trainer.max_steps": 3}))
+        with pytest.raises(ConfigError, match=r"^trainer\.max_steps=2: the run in .* has made 3 steps already"):
+            opened(with_values(config, {"trainer.max_steps": 2}))
+
+
 @pytest.mark.parametrize("text", ["", "a: [", "seed: 1", "\x00", "- 1"])
 def test_a_damaged_configuration_is_a_sentence(base: Config, tmp_path: Path, text: str) -> None:
     with finished(base, tmp_path) as config:

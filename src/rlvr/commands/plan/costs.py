@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from rlvr.commands.plan.fits import Size, exponential, larger, line, noise, robust_line
+from rlvr.commands.plan.fits import Size, exponential, larger, line, noise, robust_line, share
 from rlvr.commands.plan.simulate import STAGES, Costs
 from rlvr.commands.plan.warm import tuned_seconds, warm_seconds
 from rlvr.config import Config
@@ -278,16 +278,15 @@ class Bench:
         episodes = [episode for group in last.groups for episode in group.episodes]
         steps = [(a, b) for one in episodes for a, b in pairwise(one.turns)]
         replies = [len(b.prompt_ids) - len(a.prompt_ids) - len(a.completion.token_ids) for a, b in steps]
-        trained, of = last.num_trained, last.num_rows
-        if self.setup.config.algorithm.compares_groups:  # a group more that trains, and one that does not
-            trained, of = trained + rollout.group_size, of + 2 * rollout.group_size
+        objective = self.run.objective
+        of_rewards = objective.algorithm.compares_groups and not (objective.coefs or objective.reads_more)
         return {
             "episodes": tuple(turns),
             "lengths": lengths,
             "noise": noise([(one.size, sum(one.stages[name] for name in STAGES)) for one in self.samples]),
             "prompt_tokens": fmean(len(one.turns[0].prompt_ids) for one in episodes),
             "reply_tokens": fmean(replies) if replies else 0.0,
-            "trained_share": trained / of,
+            "trained_share": share(last.num_trained, last.num_rows, of_rewards * rollout.group_size),
         }
 
     def _lengths(self, sample: Sample, notes: list[str]) -> tuple[list[tuple[int, ...]], tuple[float, float]]:

@@ -57,3 +57,8 @@ def exponential(rate: float, longest: int) -> list[tuple[int, ...]]:
     """Completions of 1 to `longest` tokens that end with this probability after each token, at 64 quantiles."""
     quantiles = [(k + 0.5) / 64 for k in range(64)]
     return [(longest if rate == 0 else max(1, min(longest, round(-math.log(q) / rate))),) for q in quantiles]
+
+
+def share(found: int, of: int, group: int) -> float:
+    """As found among these rows, and in a group more that has it and one that has not; a group of 0: exactly."""
+    return (found + group) / (of + 2 * group)
