@@ -93,6 +93,7 @@ def test_a_finished_run_without_checkpoints_cannot_go_on(assembled: Assembled, t
         assembled()
 
 
+FEW = ("evaluation.num_examples=1", "rollout.max_completion_tokens=4")
 SHORT = ("warm_start.num_steps=2", "warm_start.batch_size=2", "warm_start.cache=false", "warm_start.warmup_steps=0")
 
 
@@ -137,3 +138,9 @@ def test_a_model_made_from_scratch_is_saved_after_its_warm_start(prepared: Prepa
 def test_a_debug_run_prints_its_episodes(assembled: Assembled, debug: bool) -> None:
     recorder: Any = assembled(f"debug={str(debug).lower()}")[0].recorder
     assert (recorder.printer is not None) == debug
+
+
+def test_a_mix_is_evaluated_by_part_and_together(assembled: Assembled) -> None:
+    run, _ = assembled(*FEW, "task=mix", "task.parts={rpn: 1, two_hop: 1}")
+    found = run.evaluate()
+    assert {name.split("/")[1] for name in found if name.startswith("eval/")} == {"mix", "rpn", "two_hop"}

@@ -20,10 +20,11 @@ WORDS = ("algorithm=grpo,rloo",)
 class Brief:
     """A process that ends when it is asked for the third time."""
 
-    live, most = 0, 0
+    live, most, code = 0, 0, 0
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        self.polls: Iterator[int | None] = iter((None, None, 0))
+        assert options["start_new_session"], "Ctrl-C would reach it"
+        self.polls: Iterator[int | None] = iter((None, None, self.code))
         Brief.live += 1
         Brief.most = max(Brief.most, Brief.live)
 
@@ -65,6 +66,23 @@ def test_trials_that_were_left_run_as_many_at_a_time_as_asked(
     write_trials(tmp_path, {number: trial(number) for number in range(3)})
     search(tmp_path, 3, [], jobs=jobs).run(lambda: False)
     assert (Brief.live, Brief.most) == (0, jobs)
+
+
+@pytest.mark.parametrize("code", [-15, 143])
+def test_a_trial_that_something_else_ended_is_no_failure(
+    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its status is the signal's, or what a shell makes of that."""
+    monkeypatch.setattr(manager.subprocess, "Popen", Brief)
+    monkeypatch.setattr(manager, "POLL_S", 0.0)
+    monkeypatch.setattr(Brief, "code", code)
+    write_trials(tmp_path, {0: trial(0)})
+    notes = list[str]()
+    found = search(tmp_path, 1, notes)
+    found.run(lambda: False)
+    assert found.interrupted == {0}
+    assert notes[-1] == "trial 0: ended by SIGTERM, not by this command"
+    assert found.trials[0].state == "running"
 
 
 @pytest.mark.parametrize(("state", "reason"), [("failed", "its loss is not finite"), ("done", "")])
