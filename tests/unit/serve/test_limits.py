@@ -227,6 +227,12 @@ def test_a_bad_request_gets_the_reason(qwen, path, body, message):
     assert bad(answer).startswith(message), answer.message
 
 
+@pytest.mark.parametrize("most", [{"prompt": [335]}, {"n": 32}, {"temperature": 1e-3}, {"stop_token_ids": [335]}])
+def test_what_is_just_within_a_limit_is_answered(qwen, most):
+    answer = asyncio.run(Client(qwen).post(COMPLETIONS, SHORT | {"max_tokens": 1} | most))
+    assert (answer.status, len(answer.json["choices"])) == (200, most.get("n", 1))
+
+
 def test_unknown_models_paths_and_methods_are_refused(qwen):
     def get(path):
         return asyncio.run(Client(qwen).get(path))
