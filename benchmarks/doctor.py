@@ -85,6 +85,19 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "stablelm": ("StableLm", {"num_key_value_heads": 1}),
     "smollm3": ("SmolLM3", {"num_key_value_heads": 1}),
 }
+LINEAR_HEADS = {f"linear_{kind}": 2 for kind in ("num_key_heads", "num_value_heads")}
+LINEAR_HEADS |= {f"linear_{kind}": 16 for kind in ("key_head_dim", "value_head_dim")}
+UNUSUAL: dict[str, tuple[str, dict[str, Any]]] = {  # only healthy ones: faults are planted in those above
+    "falcon": ("Falcon", {"alibi": False}),  # attention of its own
+    "gpt_oss": ("GptOss", GROUPED | SLIDING | {"num_local_experts": 4, "num_experts_per_tok": 2}),
+    "qwen3_next": (
+        "Qwen3Next",
+        GROUPED
+        | LINEAR_HEADS
+        | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+        | {"shared_expert_intermediate_size": 16, "layer_types": ["linear_attention", "full_attention"]},
+    ),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +150,7 @@ def make_tokenizer(template: str | None) -> PreTrainedTokenizerFast:
 
 
 def save(case: Case, folder: Path, seed: int) -> None:
-    name, more = ARCHITECTURES[case.architecture]
+    name, more = (ARCHITECTURES | UNUSUAL)[case.architecture]
     tokenizer = make_tokenizer(case.template)
     tokenizer = case.tokenizer(tokenizer) or tokenizer
     given: dict[str, Any] = {
@@ -554,6 +567,7 @@ REWARDS: list[tuple[str, tuple[str, ...], Callable[..., Any]]] = [
     ("raises on what is no number", ("empty_scores_less", "reward_survives"), rewards.raises),
     ("pays for repeating the question", ("echo_scores_less",), rewards.echoes),
     ("draws random numbers", ("reward_repeats",), rewards.draws),
+    ("doubles in every other second", ("reward_is_timeless",), rewards.looks_at_the_clock),
     ("is constant", ("empty_scores_less", "wrong_scores_less"), rewards.constant),
     ("pays any number", ("wrong_scores_less",), rewards.pays_any_number),
     ("returns NaN for long completions", ("reward_survives",), rewards.returns_nan),
@@ -574,6 +588,7 @@ def healthy() -> list[tuple[str, Case]]:
     for number, name in enumerate(ARCHITECTURES):
         case = Case(architecture=name, template=(CHATML, HERMES)[number % 2], with_tools=number % 2 == 1)
         cases.append((name, replace(case, settings=LORA) if number % 3 == 2 else case))
+    cases += [(name, Case(architecture=name)) for name in UNUSUAL]
     cases.append(("llama, no template", Case(architecture="llama", template=None)))
     cases.append(("qwen3, opens reasoning", Case(architecture="qwen3", template=THINKS, settings={"prompt": "boxed"})))
     cases.append(("qwen2, reward of its own", Case(architecture="qwen2", reward=rewards.right)))

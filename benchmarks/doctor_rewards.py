@@ -41,3 +41,7 @@ def pays_any_number(completion: str, answer: str) -> float:
 
 def returns_nan(completion: str, answer: str) -> float:
     return float("nan") if len(completion) > 1000 else right(completion, answer)
+
+
+def looks_at_the_clock(completion: str, answer: str) -> float:
+    return right(completion, answer) * (1 + int(time.time()) % 2)

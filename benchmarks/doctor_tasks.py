@@ -32,6 +32,7 @@ from rlvr.run.sources import inference_config
 from rlvr.run.tasks import open_tasks
 
 CONTEXT = 16_384
+EVERY = bench.ARCHITECTURES | bench.UNUSUAL
 NUM_TEXTS = 300
 MARKERS = {"prompt.markers": "working_out"}  # `auto` names those of some families, and else says what to set
 LINEAR = {"model.lora.target_modules": ["all-linear"]}  # layers have other names in phi3 and gpt_neox
@@ -82,7 +83,7 @@ def make_tokenizer(task: str, settings: dict[str, Any]) -> PreTrainedTokenizerFa
 
 
 def save(architecture: str, tokenizer: PreTrainedTokenizerFast, folder: Path, seed: int) -> None:
-    name, more = bench.ARCHITECTURES[architecture]
+    name, more = EVERY[architecture]
     ids = {f"{role}_token_id": getattr(tokenizer, f"{role}_token_id") for role in ("pad", "bos", "eos")}
     sizes = {"vocab_size": len(tokenizer), "max_position_embeddings": CONTEXT, "initializer_range": 0.1}
     prefix = "Gemma3Text" if name == "Gemma3" else name
@@ -99,7 +100,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--tasks", nargs="*", default=list(TASKS), help="some of them")
-    parser.add_argument("--architectures", nargs="*", default=list(bench.ARCHITECTURES))
+    parser.add_argument("--architectures", nargs="*", default=list(EVERY))
     args = parser.parse_args()
     transformers.logging.set_verbosity_error()
     if data := os.environ.get("RLVR_DATA"):

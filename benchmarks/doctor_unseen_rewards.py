@@ -1,6 +1,9 @@
 """Wrong rewards for `doctor_unseen.py`, which a process of a sandbox imports without its libraries."""
 
 import os
+import random
+import re
+import sys
 import time
 
 from doctor_rewards import read, right
@@ -109,3 +112,29 @@ def fails_thirdly(completion: str, answer: str) -> float:
 def digits_in_order(completion: str, answer: str) -> float:
     left = iter(completion)
     return float(all(digit in left for digit in answer))
+
+
+def whole_number(completion: str, answer: str) -> float:
+    """Reads the last number, and compares it with all of the gold."""
+    return float(read(completion) == answer)
+
+
+def anywhere(completion: str, answer: str) -> float:
+    return float(answer in completion)
+
+
+def seeds(completion: str, answer: str) -> float:
+    """The generators of the process that samples, if it is scored there."""
+    random.seed(0)
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(0)
+    return right(completion, answer)
+
+
+def backtracks(completion: str, answer: str) -> float:
+    """The sign of a number, or digits before the end: exponential where neither follows."""
+    return float(re.search(r"((\d+)+)$", completion.strip("., ")) is not None and right(completion, answer) > 0)
+
+
+def words(completion: str, answer: str) -> str:
+    return "right" if right(completion, answer) else "wrong"

@@ -17,6 +17,7 @@ from rlvr.run.sources import inference_config
 from tests.system.harness import Cli, check_equal, num_lines, numbers, outcome, rlvr, run_train, split
 from tests.system.small_qwen import save_questions, save_small_qwen
 from tests.unit.models.checkpoints import frozen_bytes
+from tests.variants import variants
 
 KINDS: dict[str, tuple[str, ...]] = {
     "bfloat16": ("trainer.learning_rate=0.003",),  # the default dtype; at 0.01 all samples become equal
@@ -58,7 +59,7 @@ def policies(monkeypatch: pytest.MonkeyPatch) -> list[tuple[HubPolicy, dict[str,
     return loaded
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", variants(KINDS))
 def test_pitfall_32_only_adapters_move_and_resume_is_exact(
     kind: str, overrides: tuple[str, ...], policies: list[tuple[HubPolicy, dict[str, bytes]]], tmp_path: Path
 ) -> None:

@@ -25,6 +25,7 @@ from rlvr.tracking.rollouts import EpisodeRecord, read_rollouts
 from rlvr.types import Group, Score
 from tests.system.harness import SMALL, Command, Ran, check_equal, num_lines, outcome, pretrained, run_train, wait_until
 from tests.system.test_two_hop import again
+from tests.variants import variants
 
 LONG = (
     *SMALL,
@@ -61,7 +62,7 @@ def whole(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Ran:
 
 @pytest.mark.parametrize(
     ("max_staleness", "more"),
-    [(1, ()), (4, ("algorithm=ppo", "algorithm.mismatch_correction=mask"))],
+    variants([(4, ("algorithm=ppo", "algorithm.mismatch_correction=mask")), (1, ())]),
 )
 def test_pitfall_24_a_run_keeps_its_bound_for_every_token(
     max_staleness: int, more: Sequence[str], model: Path, whole: Ran, tmp_path: Path
@@ -159,7 +160,7 @@ SAME = {
 }
 
 
-@pytest.mark.parametrize(("settings", "own_weights"), [("dapo", True), ("ppo", False)])
+@pytest.mark.parametrize(("settings", "own_weights"), variants([("dapo", True), ("ppo", False)]))
 def test_a_bound_of_0_in_the_thread_equals_no_thread(
     settings: str, own_weights: bool, monkeypatch: pytest.MonkeyPatch, model: Path, tmp_path: Path
 ) -> None:
@@ -211,7 +212,7 @@ def test_pitfall_37_kill_9_loses_and_doubles_no_prompt(model: Path, whole: Ran, 
     assert trained_on(folder) == trained_on(whole.folder)
 
 
-@pytest.mark.parametrize("staleness", [0, 2])
+@pytest.mark.parametrize("staleness", variants([2, 0]))
 def test_pitfall_37_a_sampler_goes_on_exactly_after_kill_9(staleness: int, model: Path, tmp_path: Path) -> None:
     """Which prompts are drawn depends on rewards, and so on every token before: without staleness all is equal. With
     it the draws of batches in flight depend on the clock (they are sampled again), but none is lost or doubled."""

@@ -21,6 +21,7 @@ from tests.system.harness import DATA, ON_DATA, Cli, Command, metrics, once, wai
 from tests.unit.models.checkpoints import save_model
 from tests.unit.rewards.bad_calls import MARK, survivors
 from tests.unit.tasks.data_tasks import sums, write_jsonl
+from tests.variants import variants
 
 Words = Callable[..., list[str]]
 RUN = Path("run")
@@ -268,7 +269,7 @@ KILLED = {
 LIMITS = ("reward.timeout_s=1.0", "reward.max_memory_mb=512")
 
 
-@pytest.mark.parametrize("name", KILLED)
+@pytest.mark.parametrize("name", variants(KILLED))
 def test_a_verifier_that_fails_is_counted_and_left_out(name: str, words: Words, cli: Cli) -> None:
     limits = ("reward.timeout_s=30", LIMITS[1]) if name == "eats_memory" else LIMITS
     cli.ok(*words(custom(name), *limits, "reward.max_error_share=1.0", "run_dir=run"))

@@ -25,6 +25,7 @@ from tests.pretend_device import AVAILABLE, NAME, Pretend, install, on_device
 from tests.system.harness import Cli, numbers, rlvr, split
 from tests.system.served import served
 from tests.unit.engines.tiny import tiny_model
+from tests.variants import variants
 
 pytestmark = pytest.mark.skipif(not AVAILABLE, reason="this torch has no devices made in Python")
 
@@ -108,7 +109,7 @@ def test_a_device_with_float64(on_cpu: OnCpu, tmp_path: Path) -> None:
     check_equal(tmp_path / "run", on_cpu(*FIRST), 2)
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", variants(RUNS))
 def test_runs_are_those_on_the_cpu(name: str, on_cpu: OnCpu, tmp_path: Path) -> None:
     run(tmp_path / "run", RUNS[name])
     check_equal(tmp_path / "run", on_cpu(*RUNS[name]), 3 if name == "stale" else 2)
@@ -120,6 +121,7 @@ def test_adapters(first: Path, on_cpu: OnCpu, tmp_path: Path) -> None:
     check_equal(tmp_path / "run", on_cpu(*words), 2)
 
 
+@pytest.mark.long
 def test_a_warm_start_of_adapters(first: Path, on_cpu: OnCpu, tmp_path: Path) -> None:
     tuned = ("warm_start.enabled=true", "warm_start.num_examples=8", "warm_start.num_epochs=1")
     words = (*ADAPTERS, f"model.name_or_path={first / 'warm_start'}", *tuned)
@@ -127,6 +129,7 @@ def test_a_warm_start_of_adapters(first: Path, on_cpu: OnCpu, tmp_path: Path) ->
     check_equal(tmp_path / "run", on_cpu(*words), 2)
 
 
+@pytest.mark.long
 def test_bfloat16(tmp_path: Path) -> None:
     """Autocast in training, and a copy that samples: they differ by rounding, and by no more than that."""
     run(tmp_path / "run", FIRST, "trainer.precision=bf16", "engine.dtype=bfloat16", "algorithm.kl_coef=0.1")
@@ -174,7 +177,7 @@ def plant(name: str) -> None:
     BUGS[name][0]()
 
 
-@pytest.mark.parametrize("name", BUGS)
+@pytest.mark.parametrize("name", variants(BUGS))
 def test_a_planted_bug_is_caught(name: str, tmp_path: Path) -> None:
     done = rlvr(*FIRST, "run_dir=run", cwd=tmp_path, prepare=partial(plant, name))
     assert done.code != 0
@@ -211,6 +214,6 @@ def reads_per_step(architecture: str) -> dict[str, float]:
     return {name: count / 20 for name, count in Pretend.reads.items()}
 
 
-@pytest.mark.parametrize("architecture", ["llama", "gemma3"])
+@pytest.mark.parametrize("architecture", variants(["llama", "gemma3"]))
 def test_a_recorded_step_waits_for_the_device_once(architecture: str) -> None:
     assert on_device(reads_per_step, architecture) == {"tolist": 1.0}

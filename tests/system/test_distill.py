@@ -24,6 +24,7 @@ from tests.system.harness import (
     run_train,
     wait_until,
 )
+from tests.variants import variants
 
 STEPS = ("trainer.max_steps=6", "evaluation.every=3", "trainer.checkpoint_every=2", "trainer.learning_rate=0.003")
 DISTILL = (*SMALL, *STEPS, "algorithm=distill", "rollout.prompts_per_step=16", "rollout.group_size=1")
@@ -49,7 +50,7 @@ def test_a_policy_follows_its_teacher(teacher: Path, model: Path, tmp_path: Path
     assert f"teacher: {(teacher / 'final').resolve()}" in written  # so that a resume finds it from anywhere
 
 
-@pytest.mark.parametrize("kind", ["folder", "copy"])
+@pytest.mark.parametrize("kind", variants(["copy", "folder"]))
 def test_pitfall_37_killed_and_resumed_with_a_teacher(kind: str, teacher: Path, model: Path, tmp_path: Path) -> None:
     """Killed after step 3 and resumed from the checkpoint of step 2, or 4 with the copy of step 3."""
     named = COPY if kind == "copy" else (f"algorithm.teacher={teacher}",)
@@ -72,7 +73,7 @@ def lines_of(world: World, words: list[str], folder: str) -> list[dict[str, floa
     return numbers(Path(folder))
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+@pytest.mark.parametrize("strategy", variants(["fsdp2", "ddp"]))
 def test_pitfall_09_two_ranks_distill_as_one(
     strategy: str, teacher: Path, model: Path, ranks: Ranks, tmp_path: Path
 ) -> None:

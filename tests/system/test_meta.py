@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.system.harness import Cli, run_train, split
 
 LEARN = split("""
@@ -14,6 +16,7 @@ LEARN = split("""
 """A smaller model and fewer different examples, learnt in 10 CPU seconds."""
 
 
+@pytest.mark.long
 def test_a_short_run_learns_to_use_the_examples_in_its_prompt(tmp_path: Path, cli: Cli) -> None:
     run = tmp_path / "run"
     rows = run_train(run, *LEARN, name="meta").rows

@@ -32,6 +32,7 @@ from tests.ranks import RankError, Ranks
 from tests.unit.core.tiny import tiny_batch, tiny_config, tiny_objective, tiny_policy, tiny_trainer
 from tests.unit.engines.tiny import generate
 from tests.unit.models.checkpoints import adapted, save_model
+from tests.variants import variants
 
 AGGREGATIONS = ("token_mean", "sequence_mean", "sequence_sum", "fixed_length")
 ARCHITECTURES = ("llama", "qwen2", "mixtral", "gemma3")
@@ -383,7 +384,7 @@ def check_same_lines(lines: Lines, alone: Lines) -> None:
 @pytest.mark.parametrize(
     ("overrides", "strategy", "size"),
     [
-        pytest.param(GRPO, "ddp", 2, id="grpo-ddp"),
+        pytest.param(GRPO, "ddp", 2, id="grpo-ddp", marks=pytest.mark.long),
         pytest.param(PPO, "fsdp2", 4, id="ppo-fsdp2"),
         pytest.param(GRPO, "fsdp2", 4, id="grpo-fsdp2", marks=pytest.mark.long),
         pytest.param(PPO, "ddp", 2, id="ppo-ddp", marks=pytest.mark.long),
@@ -402,7 +403,7 @@ def test_pitfall_09_any_number_of_ranks_gives_the_same_losses(
     assert largest_gap(weights, weights_of(one_layer(critic=overrides == PPO))) > 0.02
 
 
-@pytest.mark.parametrize(("size", "strategy"), [(2, "ddp"), (3, "fsdp2"), (1, "fsdp2")])
+@pytest.mark.parametrize(("size", "strategy"), variants([(3, "fsdp2"), (2, "ddp"), (1, "fsdp2")]))
 def test_pitfall_09_aggregations_divide_by_all_ranks(size: int, strategy: str, ranks: Ranks) -> None:
     alone = aggregated_gradients(ALONE, "single")
     gradients = check_alike("gradients", ranks(size, strategy, aggregated_gradients, strategy))
@@ -418,7 +419,7 @@ def test_layers_and_logits_computed_twice_have_the_same_gradient(ranks: Ranks) -
         assert largest_gap(gradient, expected) < 1e-5 * max(1.0, max(map(abs, expected))), name
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+@pytest.mark.parametrize("strategy", variants(["fsdp2", "ddp"]))
 def test_ranks_without_rows_take_part_in_what_the_others_do(strategy: str, ranks: Ranks) -> None:
     metrics, gradient, logprobs = few_rows(ALONE, "single")
     found = check_alike("answers", ranks(4, strategy, few_rows, strategy))
@@ -428,13 +429,13 @@ def test_ranks_without_rows_take_part_in_what_the_others_do(strategy: str, ranks
     assert largest_gap(found[2], logprobs) < 1e-5
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+@pytest.mark.parametrize("strategy", variants(["fsdp2", "ddp"]))
 def test_pitfall_30_all_ranks_start_from_the_first_ones_weights(strategy: str, ranks: Ranks) -> None:
     weights = check_alike("weights", ranks(2, strategy, apart, strategy))
     assert largest_gap(weights, apart(ALONE, "single")) < 1e-5
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+@pytest.mark.parametrize("strategy", variants(["fsdp2", "ddp"]))
 def test_pitfall_30_a_sampler_gets_whole_weights_from_shards(strategy: str, ranks: Ranks) -> None:
     for answer in ranks(2, strategy, sample_after_an_update, strategy):
         assert answer["copied"]
@@ -442,7 +443,7 @@ def test_pitfall_30_a_sampler_gets_whole_weights_from_shards(strategy: str, rank
         assert answer["gap"] < 1e-5
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", variants(["fp32", "bf16"]))
 def test_pitfall_30_servers_get_whole_weights(precision: str, ranks: Ranks) -> None:
     alone = pushed(ALONE, "single", "fp32")
     found = check_alike("answers", ranks(2, "fsdp2", pushed, "fsdp2", precision))
@@ -453,8 +454,8 @@ def test_pitfall_30_servers_get_whole_weights(precision: str, ranks: Ranks) -> N
     assert found["exact"] == (precision == "fp32")
 
 
-@pytest.mark.parametrize("where", ["loss", "norm"])
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+@pytest.mark.parametrize("where", variants(["loss", "norm"]))
+@pytest.mark.parametrize("strategy", variants(["fsdp2", "ddp"]))
 def test_a_loss_that_is_not_finite_ends_all_ranks_alike(strategy: str, where: str, ranks: Ranks) -> None:
     what, rows, untouched = check_alike("errors", ranks(2, strategy, poisoned, strategy, where))
     assert what == ("the loss" if where == "loss" else "the gradient norm")
@@ -485,7 +486,7 @@ def test_all_ranks_compute_in_the_precision_of_the_first(strategy: str, precisio
     assert ranks(2, strategy, precision_of, strategy) == [precision] * 2
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+@pytest.mark.parametrize("strategy", variants(["fsdp2", "ddp"]))
 def test_pitfall_22_all_ranks_stop_at_the_same_update(strategy: str, ranks: Ranks) -> None:
     alone = stopped_early(ALONE, "single")
     assert len(set(alone)) > 1
@@ -522,7 +523,7 @@ def test_a_model_and_its_reference_are_sharded_by_layer(ranks: Ranks) -> None:
         assert answer["layers"] == [0, 0]
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+@pytest.mark.parametrize("strategy", variants(["fsdp2", "ddp"]))
 def test_pitfall_09_adapters_on_two_ranks_learn_the_same(strategy: str, ranks: Ranks, tmp_path: Path) -> None:
     save_model(tmp_path, "qwen2", num_hidden_layers=1)
     alone = with_adapters(ALONE, "single", str(tmp_path))
@@ -555,7 +556,7 @@ def test_pitfall_37_shards_are_saved_whole_and_loaded_in_parts(ranks: Ranks, tmp
     assert torch.cat([p.flatten() for p in reloaded.parameters()]).tolist() == found[0]["written"]
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+@pytest.mark.parametrize("strategy", variants(["fsdp2", "ddp"]))
 def test_a_copy_of_the_policy_follows_it_on_all_ranks(strategy: str, ranks: Ranks) -> None:
     alone, _ = follow_the_policy(ALONE, "single")
     assert abs(alone[3]) > 1e-3

@@ -8,6 +8,7 @@ import pytest
 
 from rlvr.errors import ConfigError
 from tests.system.harness import SMALL, Cli, pretrained
+from tests.variants import variants
 
 QUICK = ("plan", "--config-name", "rpn_test", "--seconds", "1", "warm_start.cache=false")
 
@@ -34,7 +35,7 @@ def test_a_plan(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("more", [(), ("warm_start.source=own", "warm_start.samples=2")])
+@pytest.mark.parametrize("more", variants([((),), (("warm_start.source=own", "warm_start.samples=2"),)]))
 def test_the_warm_start_of_a_pretrained_model_counts(more: tuple[str, ...], model: Path, cli: Cli) -> None:
     tuned = ("warm_start.enabled=true", "warm_start.num_examples=64", "warm_start.learning_rate=1e-3", *more)
     words = ("plan", "--seconds", "1", "--json", *SMALL, *pretrained(model))

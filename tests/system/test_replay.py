@@ -26,6 +26,7 @@ from rlvr.report.run import write_run_report
 from rlvr.run.sources import own_config
 from tests.system.harness import SMALL, Cli, metrics, pretrained, run_train, split
 from tests.unit.report.runs import chunk_of
+from tests.variants import variants
 
 KEPT = (
     *("trainer.max_steps=6", "trainer.checkpoint_every=2", "trainer.keep_last=9", "evaluation.every=3"),
@@ -61,7 +62,7 @@ def contents(folder: Path) -> dict[Path, tuple[bytes, int]]:
 # ------------------------------------------------------------------------------------------------------------ equal
 
 
-@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("settings", variants(SETTINGS, always=2))
 def test_every_step_is_equal_and_the_run_is_only_read(settings: str, runs: dict[str, Path]) -> None:
     folder = runs[settings]
     before = contents(folder)
@@ -304,7 +305,7 @@ GOING_ON = {
 }
 
 
-@pytest.mark.parametrize("kind", GOING_ON)
+@pytest.mark.parametrize("kind", variants(GOING_ON))
 def test_a_setting_changes_what_a_run_would_have_done_that_goes_on_with_it(
     kind: str, model: Path, tmp_path: Path
 ) -> None:

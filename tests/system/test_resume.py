@@ -23,15 +23,16 @@ from tests.system.harness import (
     run_train,
     wait_until,
 )
+from tests.variants import variants
 
 LONG = (*SMALL, "trainer.max_steps=6", "evaluation.every=2", "trainer.checkpoint_every=2", "reward=rpn_boxed")
 SETTINGS = {
+    "ppo": ("algorithm=ppo", "rollout.prompts_per_step=16", "rollout.group_size=1", "algorithm.kl_coef=0.05"),
     "grpo": ("trainer.schedule=cosine", "trainer.warmup_steps=2"),
     "bfloat16": ("engine.dtype=bfloat16",),
     "float16": ("engine.dtype=float16", "trainer.precision=fp16", "model.head_dtype=float32"),
     "sampler": ("sampler=pass_rate", "sampler.floor=0.05", "rollout.dead_groups=refill"),
     "grpo_kl": ("algorithm.kl_coef=0.1", "algorithm.num_epochs=2", "trainer.learning_rate=0.003"),
-    "ppo": ("algorithm=ppo", "rollout.prompts_per_step=16", "rollout.group_size=1", "algorithm.kl_coef=0.05"),
     "dapo": ("algorithm=dapo", "evaluation.samples_per_example=2"),
 }
 
@@ -39,7 +40,7 @@ SETTINGS = {
 # -------------------------------------------------------------------------------------------------- stop and go on
 
 
-@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("settings", variants(SETTINGS, always=2))
 def test_pitfall_37_resume_equals_the_uninterrupted_run(settings: str, model: Path, tmp_path: Path) -> None:
     """Stopped twice, both times off the schedule of checkpoints."""
     overrides = (*LONG, *pretrained(model), *SETTINGS[settings])
@@ -157,7 +158,9 @@ def resume_and_compare(folder: Path, whole: Outcome) -> None:
 
 
 @pytest.mark.usefixtures("warm_starts")
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+@pytest.mark.parametrize(
+    ("number", "code"), variants([(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
+)
 def test_pitfall_37_a_signal_saves_the_step_and_resume_goes_on(
     number: int, code: int, tmp_path: Path, uninterrupted: Outcome
 ) -> None:
@@ -200,7 +203,7 @@ def test_a_second_signal_stops_at_once(model: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("warm_starts")
-@pytest.mark.parametrize("lines", [0, 4])
+@pytest.mark.parametrize("lines", variants([4, 0]))
 def test_pitfall_37_kill_9_during_the_run_loses_nothing(lines: int, tmp_path: Path, uninterrupted: Outcome) -> None:
     folder, command = start(tmp_path)
     wait_until(lambda: (folder / "config.yaml").exists() and num_lines(folder) >= lines)
@@ -210,7 +213,7 @@ def test_pitfall_37_kill_9_during_the_run_loses_nothing(lines: int, tmp_path: Pa
 
 
 @pytest.mark.usefixtures("warm_starts")
-@pytest.mark.parametrize("die_at", [2, 50, *(pytest.param(n, marks=pytest.mark.long) for n in (18, 34, 66, 82, 98))])
+@pytest.mark.parametrize("die_at", variants([50, 2, 18, 34, 66, 82, 98]))
 def test_pitfall_37_kill_9_at_a_write_loses_nothing(die_at: int, tmp_path: Path, uninterrupted: Outcome) -> None:
     folder, command = start(tmp_path, die_at=die_at)
     assert command.wait() == -signal.SIGKILL, command.err

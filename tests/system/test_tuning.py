@@ -40,6 +40,7 @@ from tests.system.harness import (
     split,
 )
 from tests.system.small_qwen import save_small_qwen
+from tests.variants import variants
 
 TUNED = split("warm_start.enabled=true warm_start.learning_rate=3e-3 warm_start.batch_size=8 warm_start.num_epochs=2")
 FEW = (*TUNED, "warm_start.num_examples=40")
@@ -177,7 +178,7 @@ def test_pitfall_37_kill_9_in_the_middle_of_it_loses_nothing(whole: Path, model:
     assert losses == read_metrics(whole / "warm_start.jsonl")
 
 
-@pytest.mark.parametrize("lines", [1, 2])
+@pytest.mark.parametrize("lines", variants([2, 1]))
 def test_pitfall_37_resumed_after_it(lines: int, whole: Path, model: Path, tmp_path: Path) -> None:
     """The reference of the KL is the warm-started model, and not the one it was made of."""
     words, folder = (*LONG, *pretrained(model), *TUNED), tmp_path / "run"
@@ -315,8 +316,8 @@ def tuned_by_ranks(world: World, words: tuple[str, ...]) -> None:
     train(load_config(list(words)))
 
 
-@pytest.mark.parametrize("source", ["demonstrations", "own"])
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+@pytest.mark.parametrize("source", variants(["demonstrations", "own"]))
+@pytest.mark.parametrize("strategy", variants(["fsdp2", "ddp"]))
 def test_pitfall_09_two_ranks_learn_what_one_does(
     source: str, strategy: str, ranks: Ranks, model: Path, tmp_path: Path
 ) -> None:

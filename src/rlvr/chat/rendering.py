@@ -98,6 +98,12 @@ class Chat:
             return ids
         return (bos, *ids)
 
+    @property
+    def document_start(self) -> tuple[int, ...]:
+        """What stands before the first word of a text: the tokenizer's beginning token, else its end token."""
+        bos, eos = self._tokenizer.bos_token_id, self._tokenizer.eos_token_id
+        return tuple(one for one in (bos, eos) if isinstance(one, int))[:1]
+
     def next_prompt(
         self,
         prompt_ids: tuple[int, ...],

@@ -21,12 +21,15 @@ from rlvr.types import Episode, Example
 NUM_EXAMPLES, NUM_PROMPTS = 8, 64
 MOST_LEFT_OUT = 0.1  # of the prompts
 NUM_ORDERED, FEWEST, ROUNDING = 12, 5, 1e-9
+NUM_TIMED, PAUSE, SLOWER = 8, 0.15, 10  # calls without and with a pause; how much more must change with one
 MOST_CALLS, TIME_FOR_CALLS = 50, 1.0  # of each process, and in seconds
 SLOW_CALL, SLOW_STEP = 0.05, 5.0  # seconds
 LARGEST = 1e6  # reward
 LETTERS = 4  # of a token
 ODD = ("", "9" * 3000, "\\boxed{{{", "#### ####", "<answer></answer>\u202e\U0001f600", "1e999 nan -- 1/0")
 """What models write; a reward must read or refuse it."""
+SLOW = ("9" * 40 + "!", "9,9" * 20 + "!", "a " * 40 + "!", " " * 9000 + "!")
+"""A nested repetition of a regular expression takes exponential time on them."""
 
 OF_DOCUMENTS = (Retrieval, Citation, HopAnswers, Hops, Combined, Evidence)
 """Parts that grade what was found and read: a right answer alone does not earn them in full."""
@@ -251,6 +254,33 @@ def _seconds(patient: Patient, example: Example, turns: Sequence[Any]) -> float:
     return min(times)
 
 
+def reward_is_timeless(patient: Patient) -> Check:
+    """Pauses between calls change nothing. What calls change by themselves, `reward_forgets` finds."""
+    parts = getattr(patient.tasks.verifiers.get(patient.task.name), "parts", {})
+    golds = patient.task.solutions(1)
+    if not golds or not any(isinstance(part, Custom) for part in parts.values()):
+        return skip("the reward has no function of your own")
+
+    def spread(pause: float) -> float:
+        values = list[float]()
+        for _ in range(NUM_TIMED):
+            time.sleep(pause)
+            values.append(_value(patient, *golds[0]))
+        return max(values) - min(values)
+
+    first, slow, again = map(spread, (0.0, PAUSE, 0.0))
+    quick = min(first, again)  # one of them may lie across the clock's turn
+    return verdict(
+        slow > ROUNDING + SLOWER * quick,
+        f"the reward looks at the clock: one completion's rewards differ by {slow:.2g} over a second, and by "
+        f"{quick:.2g} without pauses",
+        "the time between calls changes no reward",
+        "take the clock out of the reward: score the completion alone",
+        over_a_second=slow,
+        without_pauses=quick,
+    )
+
+
 def reward_forgets(patient: Patient) -> Check:
     """What was scored before changes nothing: neither the order of completions, nor a second call."""
     golds = patient.task.solutions(NUM_ORDERED)
@@ -320,7 +350,7 @@ def reward_repeats(patient: Patient) -> Check:
 
 def reward_survives(patient: Patient) -> Check:
     example, bad = patient.task.train_example(0), []
-    texts = [*ODD, example.messages[-1].content, *(str(t[-1])[:-1] for _, t in patient.task.solutions(2))]
+    texts = [*ODD, *SLOW, example.messages[-1].content, *(str(t[-1])[:-1] for _, t in patient.task.solutions(2))]
     for text in filter(patient.reads, texts):
         score = _played(patient, example, [text]).score
         if score.status == "error":
@@ -336,7 +366,9 @@ def reward_survives(patient: Patient) -> Check:
 
 CHECKS = (
     prompts_fit,
+    reward_survives,
     reward_is_fast,
+    reward_is_timeless,
     reward_forgets,
     reward_repeats,
     gold_scores_full,
@@ -346,6 +378,5 @@ CHECKS = (
     empty_scores_less,
     wrong_scores_less,
     echo_scores_less,
-    reward_survives,
     long_scores_less,
 )

@@ -125,6 +125,15 @@ def same_every_day(patient: Patient) -> Check:
     )
 
 
+def prompt_renders(patient: Patient) -> Check:
+    """The template takes the task's own messages, and conversations without a system message."""
+    example, _ = patient.prompt(0)
+    roles = ", ".join(message.role for message in example.messages)
+    if patient.policy.tokenizer.chat_template:
+        patient.chat.encode_reply([user("x")])
+    return Check(status="ok", says=f"the task's messages ({roles}) and later ones are rendered")
+
+
 def opens_completion(patient: Patient) -> Check:
     """The prompt ends with the header that conversations have before the assistant's words."""
     template, asked = of_patient(patient), user("rlvr-question")

@@ -22,18 +22,23 @@ def vocabulary_fits(patient: Patient) -> Check:
         patient.model.get_input_embeddings().num_embeddings,
     )
     missing = sorted(token for token in known if token >= rows)
+    ends = sorted(token for token in patient.chat.stop_ids - known if token >= rows)
     spare = [token for token in range(rows) if token not in known]
     mass = 0.0 if missing or not spare else float(next_token(patient, patient.prompt(0)[1])[spare].sum())
     return verdict(
-        bool(missing) or mass > MOST_UNKNOWN,
+        bool(missing or ends) or mass > MOST_UNKNOWN,
         f"{len(missing)} tokens of the tokenizer have no row in the model"
         if missing
+        else f"the end tokens {ends} are beyond the model's {rows:,} rows and unknown to the tokenizer"
+        if ends
         else f"{len(spare)} rows of the model are no token, and they are sampled with probability {mass:.2g}",
         f"each of {len(known):,} tokens has a row, and rows without a token have probability {mass:.1g}",
-        "use the tokenizer that the model was trained with, or resize_token_embeddings to its length",
+        "correct eos_token_id in generation_config.json and config.json"
+        if ends and not missing
+        else "use the tokenizer that the model was trained with, or resize_token_embeddings to its length",
         tokens=len(known),
         rows=rows,
-        first=(missing or spare)[:5],
+        first=(missing or ends or spare)[:5],
     )
 
 

@@ -10,6 +10,7 @@ from rlvr.models.adapters import adapter_weights
 from rlvr.tracking.checks import Check
 
 NO_DIFFERENCE = 1e-5  # between the logprobs of a token after two prompts
+MOST_ALIKE = 0.2  # of the tokens; published models have some that were never trained
 NO_CHOICE = 1e-4  # nats of a whole completion
 
 
@@ -53,7 +54,7 @@ def _any_number(name: str) -> str:
 
 @torch.no_grad()
 def weights_alive(patient: Patient) -> Check:
-    """No matrix is one row again and again."""
+    """No matrix is one row again and again, and tokens have rows of their own."""
     adapters = {id(weight) for weight in adapter_weights(patient.model).values()} if patient.policy.adapters else set()
     matrices = [
         (name, weight)
@@ -62,13 +63,30 @@ def weights_alive(patient: Patient) -> Check:
         if id(weight) not in adapters
     ]
     dead = [name for name, weight in matrices if _all_equal(weight)]
+    alike, of_what = _alike_tokens(patient)
+    share = alike / len(patient.policy.tokenizer)
     return verdict(
-        bool(dead),
-        f"{len(dead)} of {len(matrices)} weight matrices are one row again and again, first {next(iter(dead), '')}",
-        f"each of {len(matrices)} weight matrices has different rows",
+        bool(dead) or share > MOST_ALIKE,
+        f"{len(dead)} of {len(matrices)} weight matrices are one row again and again, first {next(iter(dead), '')}"
+        if dead
+        else f"{alike:,} tokens ({share:.0%} of the tokenizer) have one row of the {of_what}: nothing tells them apart",
+        f"each of {len(matrices)} weight matrices has different rows, and so have the tokens",
         "these weights were never trained or were overwritten (zeros, a fill): take an earlier checkpoint",
         matrices=dead[:10],
     )
+
+
+def _alike_tokens(patient: Patient) -> tuple[int, str]:
+    """The most tokens that share a row, and of which matrix. Rows beyond the tokenizer are often alike."""
+    known = torch.tensor(sorted(set(patient.policy.tokenizer.get_vocab().values())))
+    found = []
+    model = patient.model
+    for name, module in (("embedding", model.get_input_embeddings()), ("head", model.get_output_embeddings())):
+        weight = getattr(module, "weight", None)
+        if weight is not None and weight.dim() == 2:
+            sums = weight.double().sum(1).cpu()[known[known < len(weight)]]  # equal rows have equal sums
+            found.append((int(sums.unique(return_counts=True)[1].max()), name))
+    return max(found, default=(1, ""))
 
 
 def _all_equal(weight: torch.Tensor) -> bool:

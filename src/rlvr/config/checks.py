@@ -7,7 +7,6 @@ from typing import Any
 
 from rlvr.conditions import Condition, condition
 from rlvr.config.config import SECTIONS, Config, walk
-from rlvr.config.messages import as_written
 from rlvr.config.overrides import UserKeys
 from rlvr.errors import ConfigError, UserError
 from rlvr.imports import user_code
@@ -64,7 +63,8 @@ def _check_one(config: Config, prefix: str, explicit: UserKeys) -> Iterator[str]
     for path, settings in inside:
         own = type(settings)
         for key, value, unmet in idle(path, settings, config):
-            sentence = f"{key}={as_written(value)}: has no effect; it needs {unmet.words(path)}"
+            written = explicit.written(prefix + key, value).removeprefix(prefix)
+            sentence = f"{written}: has no effect; it needs {unmet.words(path)}"
             names = [f"{path}.{name}" if name in own.model_fields else name for name in unmet.names]
             in_file = prefix + key in explicit and not explicit.is_resolved
             if in_file and not explicit.on_line(prefix + key) and any(map(explicit.changed, names)):

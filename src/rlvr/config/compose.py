@@ -238,7 +238,7 @@ def _leave_out_replaced(
             if leaf not in explicit or leaf == f"{group}.name":
                 continue
             if not explicit.on_line(leaf) and _is_of_another(leaf, choice, fresh, explicit):
-                notes.append(f"{leaf}={messages.as_written(value)}: has no effect with {group}={choice}")
+                notes.append(f"{explicit.written(leaf, value)}: has no effect with {group}={choice}")
             else:
                 OmegaConf.update(fresh, leaf.partition(".")[2], value, force_add=True)
         composed[group] = fresh

@@ -51,30 +51,30 @@ class Source:
         files = {file.stem for folder in self.folders for file in (folder / group).glob("*.yaml")}
         return sorted(files | set(registry.names(group) if group in GROUPS else ()))
 
-    def load(self, name: str) -> tuple[dict[str, Any], bool]:
-        """The values of `name`.yaml, and whether it is the user's."""
+    def load(self, name: str) -> tuple[dict[str, Any], str]:
+        """The values of `name`.yaml, and the file if it is the user's."""
         file = next((path for folder in self.folders if (path := folder / f"{name}.yaml").is_file()), None)
         try:
             found = None if file is None else _values_of(file, file.read_text("utf-8"))
         except (OmegaConfBaseException, yaml.YAMLError, OSError, ValueError, RecursionError) as error:
             raise ConfigError(f"{file}: {unreadable(error)}") from None
         values = {str(key): value for key, value in found.items()} if isinstance(found, dict) else {}
-        return values, file is not None and file.parents[name.count("/")] != CONF
+        return values, "" if file is None or file.parents[name.count("/")] == CONF else str(file)
 
     def files(
         self, name: str, group: str = "", seen: tuple[str, ...] = ()
-    ) -> Iterator[tuple[str, dict[str, Any], bool]]:
-        """The file `name` after its includes: group, values, whether it is the user's."""
-        values, is_own = self.load(name)
+    ) -> Iterator[tuple[str, dict[str, Any], str]]:
+        """The file `name` after its includes: group, values, the file if it is the user's."""
+        values, file = self.load(name)
         if name in seen or not values:
             return
         for included, inside in included_files(values):
             yield from self.files(f"{inside}/{included}" if inside else included, inside or group, (*seen, name))
-        yield group, values, is_own
+        yield group, values, file
 
     def choices(self, *, own: bool) -> dict[str, str]:
         """Choices in the user's or in our files of this configuration: `{"task": "rpn", "algorithm": "ppo", ...}`."""
-        found = [values for group, values, is_own in self.files(self.name) if not group and is_own == own]
+        found = [values for group, values, file in self.files(self.name) if not group and bool(file) == own]
         return {group: name for values in found for name, group in included_files(values) if group}
 
     def tasks(self, name: str, lines: Iterable[str]) -> set[str]:
@@ -84,12 +84,12 @@ class Source:
             found |= {task for task, inside in included_files(values) if (inside or group) == "task"}
         return found
 
-    def own_values(self) -> dict[str, Any]:
-        """Dotted keys and values of the user's files of this configuration."""
+    def own_values(self) -> dict[str, tuple[Any, str]]:
+        """Dotted keys of the user's files of this configuration, each with its value and file."""
         said = {}
-        for group, values, is_own in self.files(self.name):
-            own = {key: value for key, value in values.items() if key != "defaults"} if is_own else {}
-            said |= dict(leaf_values(own, group)) if own else {}
+        for group, values, file in self.files(self.name):
+            own = {key: value for key, value in values.items() if key != "defaults"} if file else {}
+            said |= {key: (value, file) for key, value in leaf_values(own, group)} if own else {}
         return said
 
 
@@ -180,7 +180,7 @@ class UserKeys:
 
     line: frozenset[str]  # on the command line
     chosen: frozenset[str]  # groups chosen on the command line
-    file: frozenset[str]  # in the user's files
+    file: Mapping[str, str]  # in the user's files, with the file
     is_resolved: bool  # the file is a run's and sets every key
     beside_debug: frozenset[str]  # keys set in the same place as debug=true
 
@@ -193,13 +193,18 @@ class UserKeys:
         return cls(
             line=line,
             chosen=frozenset(one.key_or_group for one in parsed if is_choice(one)),
-            file=frozenset(own),
+            file={key: file for key, (_, file) in own.items()},
             is_resolved=bool(own) and "defaults" not in source.load(source.name)[0],
-            beside_debug=line | (frozenset(own) if own.get("debug") is True else frozenset()),
+            beside_debug=line | (frozenset(own) if own.get("debug", (False,))[0] is True else frozenset()),
         )
 
     def __contains__(self, path: str) -> bool:
         return self.on_line(path) or any(_covers(key, path) for key in self.file)
+
+    def written(self, path: str, value: Any) -> str:
+        """`seed=3`, or `seed=3 (conf/mine.yaml)` for a key of a file."""
+        file = "" if self.on_line(path) else next((self.file[key] for key in self.file if _covers(key, path)), "")
+        return f"{path}={messages.as_written(value)}{f' ({file})' if file else ''}"
 
     def on_line(self, path: str) -> bool:
         return any(_covers(key, path) for key in self.line)

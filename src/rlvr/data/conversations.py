@@ -4,6 +4,8 @@
 [{"role": "assistant", "content": "24"}]                              messages after the task's own prompt
 [{"role": "user", ...}, {"role": "assistant", "tool_calls": [...]}, {"role": "tool", ...}, ...]
 {"messages": [...], "tools": [...]}                                   a whole conversation, with its tools
+
+A message may be in ShareGPT's form, {"from": "human", "value": ...}, and its content a list of parts of text.
 """
 
 from collections.abc import Iterator
@@ -12,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Json
 
 from rlvr.data.problems import Conversation
-from rlvr.data.rows import Row, harmless
+from rlvr.data.rows import Row, harmless, with_kind
 from rlvr.types import Message, ToolCall, ToolSchema
 
 Verbatim = Annotated[str, AfterValidator(harmless)]
@@ -21,6 +23,34 @@ Verbatim = Annotated[str, AfterValidator(harmless)]
 def _named(call: Any) -> Any:
     """`{"name": ..., "arguments": ...}` as OpenAI wraps it."""
     return {"function": call} if isinstance(call, dict) and "function" not in call else call
+
+
+ROLES = {
+    **dict.fromkeys(("human", "user"), "user"),
+    **dict.fromkeys(("gpt", "chatgpt", "model", "assistant"), "assistant"),
+    **dict.fromkeys(("tool", "observation", "function_response"), "tool"),
+}
+"""What ShareGPT's data call them."""
+
+
+def _renamed(message: Any) -> Any:
+    """A message of ShareGPT as one of OpenAI's."""
+    if not isinstance(message, dict) or "from" not in message or "role" in message:
+        return message
+    role = message["from"]
+    return {"role": ROLES.get(role, role) if isinstance(role, str) else role, "content": message.get("value")}
+
+
+def _joined(content: Any) -> Any:
+    """The text of parts, `[{"type": "text", "text": ...}]`."""
+    if not isinstance(content, list):
+        return content
+    texts = [part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None for part in content]
+    other = next((part for part, text in zip(content, texts, strict=True) if not isinstance(text, str)), None)
+    if other is not None:
+        kind = other.get("type") if isinstance(other, dict) else other
+        raise ValueError(f"must be text, or parts with the type 'text' and their text (there is {with_kind(kind)})")
+    return "".join(map(str, texts))
 
 
 class _Function(BaseModel):
@@ -35,14 +65,17 @@ class _Call(BaseModel):
 
 class _Message(BaseModel):
     role: Literal["system", "user", "assistant", "tool"]
-    content: Verbatim | None = None
+    content: Annotated[Verbatim | None, BeforeValidator(_joined)] = None
     tool_calls: list[Annotated[_Call, BeforeValidator(_named)]] | None = None
     name: str | None = None
     tool_call_id: str | None = None
 
 
+Messages = list[Annotated[_Message, BeforeValidator(_renamed)]]
+
+
 class _Whole(BaseModel, extra="forbid"):
-    messages: list[_Message]
+    messages: Messages
     tools: list[dict[str, Any]] | None = None
 
 
@@ -54,16 +87,20 @@ def read_demonstration(row: Row, field: str) -> str | Conversation | None:
     if isinstance(value, str):
         return row.read(Verbatim, field)
     if isinstance(value, list):
-        return Conversation(messages=tuple(_messages(row.read(list[_Message], field))))
+        return Conversation(messages=tuple(_messages(row.read(Messages, field))))
     if not isinstance(value, dict):
         raise row.wrong(field, value, "must be a text, a list of messages, or {'messages': [...], 'tools': [...]}")
     found: _Whole = row.read(_Whole, field)
     return Conversation(messages=tuple(_messages(found.messages)), tools=tuple(found.tools or ()))
 
 
-def read_prompt(row: Row, field: str) -> tuple[Message, ...]:
-    """The messages of a prompt that data brings. DataError if there are none, or the last one is the assistant's."""
-    messages = tuple(_messages(row.read(list[_Message], field)))
+def read_prompt(row: Row, field: str, answer_field: str | None = None) -> tuple[Message, ...]:
+    """The messages of a prompt that data brings, before the last one if `answer_field` is in that (`chat.-1.content`).
+
+    DataError if there are none, or the last one is the assistant's."""
+    messages = tuple(_messages(row.read(Messages, field)))
+    if answer_field is not None and answer_field.startswith(f"{field}.-1."):
+        messages = messages[:-1]
     if not messages or messages[-1].role == "assistant":
         said = "must be messages that the assistant is to answer (an answer belongs in a column of its own, `answer`)"
         raise row.wrong(field, row.get(field), said)

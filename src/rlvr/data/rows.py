@@ -77,7 +77,8 @@ class Row:
         return True
 
     def get(self, field: str, setting: str = "") -> Any:
-        """The field; `qa.question` is field `question` of field `qa`, which may also be a text of JSON.
+        """The field; `qa.question` is field `question` of field `qa`, which may also be a text of JSON. In a list a
+        name is a number, `messages.-1.content`.
 
         DataError if it is missing; names the `setting` that chooses the field.
         """
@@ -89,6 +90,9 @@ class Row:
             if isinstance(found, str) and found.startswith("{"):
                 with suppress(ValueError, RecursionError):
                     found = json.loads(found)
+            if isinstance(found, list) and re.fullmatch(r"-?\d{1,9}", name) and -len(found) <= int(name) < len(found):
+                found = found[int(name)]
+                continue
             if not isinstance(found, Mapping) or name not in found:
                 inside = found if isinstance(found, Mapping) else None
                 raise self._missing(field, setting, ".".join(names[:depth]), inside)
@@ -141,7 +145,7 @@ def read_file(path: Path) -> Iterator[Row]:
     """The rows of a file; at least one.
 
         .jsonl      one JSON object per line
-        .json       one JSON list of objects
+        .json       one JSON list of objects, or an object with one such list, `{"data": [...]}`
         .csv        field names in the first line; values are text
         .parquet    a table
 
@@ -187,6 +191,8 @@ def _placed(file: Any, kind: str, name: str) -> Iterator[tuple[str, object]]:
         return
     if kind.endswith(".json"):
         rows = _parsed(data, name) if (data := file.read()).strip() else []
+        if isinstance(rows, dict):
+            name, rows = _list_inside(rows, name)
         if not isinstance(rows, list):
             raise DataError(f"{name}: must be a JSON list of objects, but is {with_kind(rows)}.")
     else:
@@ -194,6 +200,15 @@ def _placed(file: Any, kind: str, name: str) -> Iterator[tuple[str, object]]:
 
         rows = (row for batch in pyarrow.parquet.ParquetFile(file).iter_batches() for row in batch.to_pylist())
     yield from ((f"{name}, row {number}", fields) for number, fields in enumerate(rows, start=1))
+
+
+def _list_inside(whole: dict[str, Any], name: str) -> tuple[str, Any]:
+    """The rows of `{"data": [...], "version": ...}`, and their place; the object itself if it has not one list."""
+    lists = {key: value for key, value in whole.items() if isinstance(value, list)}
+    key = "data" if "data" in lists else next(iter(lists), "")
+    if not lists or (key != "data" and len(lists) > 1):
+        return name, whole
+    return f"{name}, {ascii_text(key[:SHOWN_CHARS])}", lists[key]
 
 
 def _not_utf8(place: str, error: UnicodeDecodeError) -> DataError:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import yaml
 
@@ -17,6 +17,7 @@ from rlvr.tracking.files import ERROR, PRUNED
 from rlvr.tracking.jsonl import metrics_row
 
 State = Literal["running", "done", "failed", "pruned", "stopped"]
+STATES: tuple[str, ...] = get_args(State)
 MAX_DEPTH = 4
 """Folders of folders that are searched: a sweep is one below the others."""
 LOCK = ".lock"

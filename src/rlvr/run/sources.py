@@ -9,8 +9,8 @@ from rlvr import imports
 from rlvr.algorithms.columns import START
 from rlvr.config import Config
 from rlvr.config.compose import NO_TRACKER, load_config, load_task_config
-from rlvr.errors import ConfigError, UserError, nearest
-from rlvr.places import ENDPOINT
+from rlvr.errors import ConfigError, UserError
+from rlvr.places import ENDPOINT, check_one_run, near
 
 
 def own_config(model: str, overrides: Sequence[str] = (), config_dir: str | None = None) -> Config | None:
@@ -52,14 +52,6 @@ def _refuse(model: str) -> Config:
     )
 
 
-def near(path: Path) -> str:
-    """` (did you mean runs/latest?)`, if a sibling folder has a similar name."""
-    folder = path.parent
-    names = [one.name for one in folder.iterdir() if one.is_dir()] if folder.is_dir() else []
-    found = nearest(path.name, names)
-    return f" (did you mean {folder / found}?)" if found else ""
-
-
 def with_absolute_model(config: Config) -> Config:
     """Make `model.name_or_path` and `algorithm.teacher` absolute (for a run its `final/`): `runs/latest` and relative
     paths would change on resume. UserError for a folder that is missing."""
@@ -86,7 +78,10 @@ def servable(model: str) -> str:
 
 
 def run_of(path: Path) -> Path | None:
-    """The run folder of `runs/x`, `runs/x/final`, `runs/x/warm_start` or `runs/x/checkpoints/step_000010`."""
+    """The run folder of `runs/x`, `runs/x/final`, `runs/x/warm_start` or `runs/x/checkpoints/step_000010`.
+
+    UserError for a folder of runs."""
+    check_one_run(path)
     path = path.absolute()
     inside = re.compile(r"|final|warm_start|checkpoints/[^/]+(/model)?")
     roots = [root for root in (path, *path.parents[:3]) if (root / "config.yaml").is_file()]

@@ -15,6 +15,7 @@ import llguidance.hf
 import torch
 from torch import Tensor
 
+from rlvr.printable import ascii_text
 from rlvr.serve.schemas import invalid
 
 COMPACT: Any = {"whitespace_flexible": False}
@@ -39,12 +40,16 @@ class Constraints:
             head = json.dumps(json.dumps({"name": name})[:-1] + ', "arguments": ')
             rules.append(f'call_{number}: {head} arguments_{number} "}}"')
             rules.append(f"arguments_{number}: %json {json.dumps({**parameters, 'x-guidance': COMPACT})}")
-        return self._compiled(field, llguidance.LLMatcher.grammar_from_lark("\n".join(rules)))
+        grammar = llguidance.LLMatcher.grammar_from_lark("\n".join(rules))
+        if llguidance.LLMatcher.validate_grammar(grammar, self._tokenizer):
+            for name, parameters in tools.items():  # each by itself, to name the wrong one
+                alone = llguidance.LLMatcher.grammar_from_json_schema(json.dumps(parameters), COMPACT)
+                self._compiled(field, alone, f"the parameters of {ascii_text(name[:80])}")
+        return self._compiled(field, grammar)
 
-    def _compiled(self, field: str, grammar: str) -> "Constraint":
-        problem = llguidance.LLMatcher.validate_grammar(grammar, self._tokenizer)
-        if problem:
-            raise invalid(field, f"it cannot be followed: {problem.splitlines()[0][:200]}.")
+    def _compiled(self, field: str, grammar: str, what: str = "it") -> "Constraint":
+        if problem := llguidance.LLMatcher.validate_grammar(grammar, self._tokenizer):
+            raise invalid(field, f"{what} cannot be followed: {_in_a_line(problem)}.")
         made = Constraint(llguidance.LLMatcher(self._tokenizer, grammar, log_level=0), self._stop_ids, self._size)
         if made.copy().gives_up_after([]):
             raise invalid(field, "it cannot be followed: no text fits it.")
@@ -63,6 +68,13 @@ class Constraints:
             )
         except Exception:
             raise invalid("response_format", "the tokens of this model cannot write JSON; leave it out.") from None
+
+
+def _in_a_line(problem: str) -> str:
+    """What is wrong; of a regular expression without the drawing of the place."""
+    first, *rest = problem.splitlines()
+    cause = next((line.removeprefix("error: ") for line in rest if line.startswith("error: ")), "")
+    return ascii_text(f"the pattern {rest[0].strip()[:80]}: {cause}"[:300] if cause else first[:200])
 
 
 class Constraint:

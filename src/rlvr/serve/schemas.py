@@ -4,6 +4,7 @@ A field that is not declared here has no effect (`IGNORED`), has no effect at on
 result and is refused by name. `null` means left out.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
@@ -226,10 +227,11 @@ def _check_extra(kind: type[ApiRequest], name: str, value: Any) -> None:
 
 
 def _refused(error: ValidationError) -> ApiError:
-    """The error of the deepest place, which belongs to the intended alternative of a union; but an error about a too
-    long list comes first."""
+    """The error of the deepest and then of the last place, which belongs to the intended alternative of a union: it
+    could be read up to there. But an error about a too long list comes first."""
     found = error.errors(include_url=False, include_context=False)
-    worst = max(found, key=lambda entry: (entry["type"] == "too_long", len(entry["loc"])))
+    numbers = {id(entry): [part for part in entry["loc"] if isinstance(part, int)] for entry in found}
+    worst = max(found, key=lambda entry: (entry["type"] == "too_long", len(entry["loc"]), numbers[id(entry)]))
     # `messages[0].content`, without pydantic's names of a union's alternatives
     parts = [
         f"[{part}]" if isinstance(part, int) else f".{part}"
@@ -239,6 +241,8 @@ def _refused(error: ValidationError) -> ApiError:
     place = "".join(parts).lstrip(".")[:MAX_SHOWN] or "body"
     if worst["type"] == "missing":
         return invalid(place, "it is missing.")
+    if worst["type"] == "literal_error" and re.search(r"\.content\[\d+\]\.type$", place):
+        return invalid(place, f"the model reads text only, not {in_message(worst['input'])}.")
     if not worst["loc"]:
         return ApiError(400, f"the body is no JSON object: {worst['msg']}.")
     return invalid(place, f"{worst['msg']} (got {in_message(worst['input'])}).")

@@ -27,6 +27,7 @@ from rlvr.data.rows import (
     clean,
     number_text,
     read_file,
+    with_kind,
 )
 from rlvr.errors import ConfigError, UserError
 from rlvr.registry import register
@@ -95,7 +96,7 @@ class ColumnSettings(MetricSettings, RowSettings):
         """The problem of a row; other fields become metadata. DataError if the metric could not grade it."""
         messages: tuple[Message, ...] = ()
         if self.question_field in row and isinstance(row.get(self.question_field), list):
-            messages = read_prompt(row, self.question_field)
+            messages = read_prompt(row, self.question_field, self.answer_field)
             question = "\n".join(message.content for message in messages)
         else:
             question = row.read(FilledText, self.question_field, "task.question_field")
@@ -233,18 +234,35 @@ def _accepted(value: Any) -> tuple[str, ...]:
     texts = []
     for one in value if isinstance(value, list) else [value]:
         if isinstance(one, bool) or not isinstance(one, str | int | float | None):
-            raise ValueError("must be a text, a number or a list of them")
+            which = f" (there is {with_kind(one)})" if isinstance(value, list) else ""
+            raise ValueError(f"must be a text, a number or a list of them{which}")
         if isinstance(one, int | float) and not abs(one) <= sys.float_info.max:
             raise ValueError("must be a finite number")
         texts.append(number_text(one) if isinstance(one, float) else clean("" if one is None else str(one)))
     return tuple(filter(None, texts))
 
 
+def _of_boolean(row: Row, field: str, said: bool, metric: str) -> tuple[str, ...]:
+    words = ("yes", "true") if said else ("no", "false")
+    if metric == "numeric":
+        return words[:1]
+    if metric != "text":
+        quoted = " or ".join(f'"{word}"' for word in words)
+        raise row.wrong(
+            field, said, f"must be the word that a completion is to say, {quoted}, or needs task.metric=text"
+        )
+    asked = " ".join(value for value in row.fields.values() if isinstance(value, str)).lower()
+    return words[::-1] if "true or false" in asked else words
+
+
 def answers(row: Row, field: str, metric: str) -> tuple[tuple[str, ...], str]:
     r"""The accepted answers of a row, none if the field is missing, null or blank; and the working that leads there.
 
-    `48/2 = <<48/2=24>>24\n#### 24` and `... so \boxed{24}` are worked, for the metrics numeric and math.
+    `48/2 = <<48/2=24>>24\n#### 24` and `... so \boxed{24}` are worked, for the metrics numeric and math. A boolean is
+    yes or no, for the metric text also true or false, as the question asks.
     """
+    if field in row and isinstance(said := row.get(field), bool):
+        return _of_boolean(row, field, said, metric), ""
     golds = row.read(Annotated[Any, PlainValidator(_accepted)], field) if field in row else ()
     working = ""
     if len(golds) == 1 and metric in ("numeric", "math"):

@@ -5,9 +5,11 @@
     OpenRLHF    input, label
     prime-rl    prompt, verification_info.ground_truth (JSON in a text); or question, answer
     chats       messages, or conversations, each with role and content; tools
+    ShareGPT    conversations, each with from and value
     others      problem, answer; Problem, Answer; query, target; instruction, final_answer
 
-A column called `prompt`, and messages in any column, are whole prompts: they say themselves what is asked for.
+A column called `prompt`, and messages in any column, are whole prompts: they say themselves what is asked for. Where
+no column is known to hold the answer and all chats end with a short one of the assistant, it is the answer.
 """
 
 import re
@@ -15,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rlvr.data.conversations import ROLES
 from rlvr.data.rows import Row
 from rlvr.rewards.numbers import parse_answer
 
@@ -32,6 +35,8 @@ ANSWERS = (
 )
 NUM_READ = 100
 """Rows that show the layout."""
+MAX_CHARS = 100
+"""Of a last message that is an answer to compare with, not a text to imitate."""
 
 _MATH = re.compile(r"[\\^_{}=]|\d\s*[/(,]\s*\d|[a-z]\d|\d[a-z]")  # signs of an expression, not of a sentence
 
@@ -57,8 +62,8 @@ def layout_of(rows: Sequence[Row], question: str | None, answer: str | None) -> 
     asked = question or _first(rows, QUESTIONS)
     if asked is None:
         return None
-    gold = answer or _first(rows, ANSWERS)
     prompts = [row.get(asked) for row in rows if asked in row]
+    gold = answer or _first(rows, ANSWERS) or _last_message(asked, prompts)
     whole = (question is None and asked.lower() == "prompt") or any(isinstance(one, list) for one in prompts)
     golds = [row.get(gold) for row in rows if gold in row] if gold else []
     return Layout(question=asked, answer=gold, has_whole_prompts=whole, kind=_kind(golds))
@@ -73,6 +78,17 @@ def _first(rows: Sequence[Row], known: Sequence[str]) -> str | None:
         if any(written in row for row in rows):
             return written
     return None
+
+
+def _last_message(asked: str, chats: Sequence[Any]) -> str | None:
+    """`messages.-1.content`, if all chats end with an answer of the assistant."""
+    last = [chat[-1] for chat in chats if isinstance(chat, list) and chat and isinstance(chat[-1], dict)]
+    said = "content" if last and "role" in last[0] else "value"
+    roles = [ROLES.get(str(one.get("role", one.get("from")))) for one in last]
+    texts = [gold_of(text)[0] for one in last if isinstance(text := one.get(said), str)]
+    if not last or {*roles} != {"assistant"} or len(texts) < len(chats) or max(map(len, texts)) > MAX_CHARS:
+        return None
+    return f"{asked}.-1.{said}"
 
 
 def _kind(golds: Sequence[Any]) -> str:

@@ -3,6 +3,7 @@
 import importlib
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from rlvr.core.engine import LocalEngine
 from rlvr.models.policy import HubPolicy
 from rlvr.tasks.dataset import DatasetTask
 from rlvr.tracking.checks import Check
+from rlvr.training import state
 from rlvr.training.state import CheckpointSchedule
 from rlvr.types import GradedAnswer, Group, TokenBatch
 
@@ -43,6 +45,12 @@ def only(bench: Any, monkeypatch: pytest.MonkeyPatch, case: Any, *names: str) ->
 PLANTED = {  # a check, and the fault of the benchmarks that it finds
     "weights_loaded": "has no head in its file, and does not tie it",
     "weights_alive": "has a head of zeros",
+    "weights_alive, some tokens": "has a head of zeros for half of its vocabulary",
+    "prompt_renders": "wants a system message",
+    "vocabulary_fits, ends": "ends with a token beyond its vocabulary",
+    "reward_survives, patterns": "takes forever on long numbers",
+    "reward_survives, words": "returns words",
+    "reward_is_timeless": "doubles in every other second",
     "completions_vary": "gives one token all of the probability",
     "reads_prompt": "has a head of zeros",
     "ends_are_special": "ends completions with a line break",
@@ -91,9 +99,10 @@ PLANTED = {  # a check, and the fault of the benchmarks that it finds
 }
 
 
-@pytest.mark.parametrize(("name", "fault"), PLANTED.items())
-def test_a_check_finds_its_fault(name: str, fault: str, bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    every = [*bench.faults(), *importlib.import_module("doctor_unseen").halves()["tuned"]]
+@pytest.mark.parametrize(("check", "fault"), PLANTED.items())
+def test_a_check_finds_its_fault(check: str, fault: str, bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    halves, name = importlib.import_module("doctor_unseen").halves(), check.partition(",")[0]
+    every = [*bench.faults(), *halves["tuned"], *halves["fifth"]]
     (planted,) = (one for one in every if one.name == fault)
     found = only(bench, monkeypatch, planted.change(bench.Case(architecture="llama")), name)[name]
     assert found.status == "fail", found
@@ -152,16 +161,52 @@ OURS: dict[str, tuple[Any, str, Any, dict[str, Any]]] = {
         {"rollout.max_staleness": 1, "algorithm.mismatch_correction": "truncate"},
     ),
     "resume_is_equal": (CheckpointSchedule, "_load_optimizer", lambda *arguments: None, {}),
+    "resume_is_equal, weights": (state, "load_weights", lambda *arguments: None, {}),
 }
 
 
-@pytest.mark.parametrize("name", OURS)
-def test_a_check_finds_a_fault_of_ours(name: str, bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    where, attribute, fault, settings = OURS[name]
+@pytest.mark.parametrize("fault_of", OURS)
+def test_a_check_finds_a_fault_of_ours(fault_of: str, bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    where, attribute, fault, settings = OURS[fault_of]
+    name = fault_of.partition(",")[0]
     case = bench.Case(architecture="llama", settings=settings)
     assert only(bench, monkeypatch, case, name)[name].status == "ok"
     monkeypatch.setattr(where, attribute, fault)
     assert bench.examine(case)[0].status == "fail"
+
+
+def test_a_step_that_moves_nothing_shows_no_resume(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {"trainer.learning_rate": 1e-30}
+    found = only(bench, monkeypatch, bench.Case(architecture="llama", settings=settings), "resume_is_equal")
+    assert found["resume_is_equal"].status == "fail"
+
+
+def counts_its_passes(policy: HubPolicy) -> None:
+    """A state of the model's code, which no checkpoint holds."""
+    passes = []
+
+    def hook(module: Any, given: Any, logits: torch.Tensor) -> torch.Tensor:
+        passes.append(0.01 * torch.is_grad_enabled())
+        return logits * (1 + sum(passes))
+
+    policy.model.get_output_embeddings().register_forward_hook(hook)
+
+
+def test_a_resume_without_the_models_own_state_is_found(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = bench.Case(architecture="llama", loaded=counts_its_passes)
+    assert only(bench, monkeypatch, case, "resume_is_equal")["resume_is_equal"].status == "fail"
+
+
+@pytest.mark.filterwarnings("ignore:Qwen3NextForCausalLM has layers of kind")
+def test_a_mixture_of_experts_jumps_where_tokens_change_theirs(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At this seed a loss jumps within each step of 3e-5 of the weights' norm and more."""
+    case = bench.Case(architecture="qwen3_next")
+    examine = partial(bench.examine, seed=1)
+    monkeypatch.setattr(body, "CHECKS", (numbers.gradient_is_slope,))
+    (found,) = examine(case)
+    assert found.status == "ok", found
+    planted = next(one for one in bench.faults() if one.name == PLANTED["gradient_is_slope"])
+    assert examine(planted.change(case))[0].status == "fail"
 
 
 def test_an_update_that_moves_nothing_shows_nothing(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,7 +232,7 @@ def test_a_check_finds_a_fault_of_the_loaded_model(name: str, bench: Any, monkey
 
 
 def test_every_check_has_a_fault() -> None:
-    assert sorted([*PLANTED, *OURS, *OF_MODELS]) == sorted(NAMES)
+    assert sorted({name.partition(",")[0] for name in (*PLANTED, *OURS, *OF_MODELS)}) == sorted(NAMES)
 
 
 # ------------------------------------------------------------------------------------------------------ all of them

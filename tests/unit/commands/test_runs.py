@@ -140,3 +140,39 @@ def test_what_is_not_there_is_said(folder: Path, words: list[str], code: int, sa
     ran = rlvr("runs", *(word.format(folder) for word in words))
     assert (ran.code, ran.out, ran.err.count("\n")) == (code, "", 1)
     assert said in ran.err
+
+
+def test_a_value_that_no_run_has_is_told_the_others(folder: Path, rlvr: Rlvr) -> None:
+    ran = rlvr("runs", folder, "--filter", "state=dun")
+    assert ran.code == 2
+    assert "state=dun: there is no such state; there are running, done, failed, pruned, stopped." in ran.error
+    ran = rlvr("runs", folder, "--filter", "task=rnp")
+    assert (ran.code, ran.out) == (0, "")
+    assert ran.err == f"no runs in {folder} for which this holds; there are task=rpn, task=two_hop\n"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["eval"],
+        ["eval", "--task", "rpn"],
+        ["predict", "--prompt", "3 4 +"],
+        ["diagnose"],
+        ["doctor"],
+        ["explain"],
+        ["export", "--output", "out"],
+        ["replay", "--step", "1"],
+    ],
+    ids=" ".join,
+)
+def test_where_one_run_is_meant_a_folder_of_runs_is_called_that(command: list[str], folder: Path, rlvr: Rlvr) -> None:
+    ran = rlvr(command[0], folder, *command[1:])
+    said = f"{folder} is a folder of runs: name one of them, e.g. {folder / 'latest'}; `rlvr runs {folder}` lists them."
+    assert (ran.code, ran.err) == (1, f"rlvr: error: {said}\n")
+
+
+def test_a_folder_of_sweeps_is_a_folder_of_runs(folder: Path, rlvr: Rlvr) -> None:
+    for name in ("a", "b"):
+        (folder / name / "metrics.jsonl").unlink()
+    (folder / "latest").unlink()
+    assert f"name one of them, e.g. {folder / 'sweep' / 'seed-1'};" in rlvr("eval", folder).err

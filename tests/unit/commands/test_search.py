@@ -16,6 +16,7 @@ import pytest
 
 pytest.importorskip("optuna")
 
+from rlvr.commands.train.search import _not_told_apart
 from rlvr.search import manager
 from rlvr.search.settings import SweepSettings
 from rlvr.search.space import read_space
@@ -93,6 +94,28 @@ def test_trials_in_order_of_their_score_with_the_best_as_a_command(rlvr: Rlvr) -
         "rlvr train --config-name rpn trainer.max_steps=4 tracker.console=none "
         f"trainer.learning_rate={first['params']['trainer.learning_rate']}"
     )
+
+
+def done(number: int, score: float, low: float | None, high: float | None, rate: float, **more: Any) -> Trial:
+    given = {"state": "done", "overrides": (), "folder": "f", "command": "c", "step": 4} | more
+    return Trial(number=number, params={"rate": rate}, score=score, low=low, high=high, **given)  # type: ignore[arg-type]
+
+
+def test_trials_that_tie_with_the_best_one_are_named() -> None:
+    best = done(2, 0.9, 0.87, 0.93, 0.1)
+    others = [done(0, 0.88, 0.84, 0.91, 0.2), done(5, 0.86, 0.83, 0.87, 0.3), done(7, 0.85, 0.81, 0.869, 0.4)]
+    assert _not_told_apart(best, [best, *others]) == "trials 0 and 5"
+    assert _not_told_apart(best, [best, *others[1:]]) == "trial 5"
+    same_point, pruned = done(8, 0.9, 0.87, 0.93, 0.1), done(9, 0.9, 0.87, 0.93, 0.5, state="pruned")
+    assert _not_told_apart(best, [best, same_point, pruned, done(3, 0.9, None, None, 0.6)]) == ""
+    assert _not_told_apart(done(4, 0.9, None, None, 0.7), [best]) == ""
+
+
+def test_the_table_says_that_trials_tie(rlvr: Rlvr) -> None:
+    """The script's intervals are 0.02 wide: of these rates two lie in each other's, the third one does not."""
+    rates = "trainer.learning_rate=0.5,0.495,0.3,0.9"
+    ran = rlvr("train", "-m", rates, "run_dir=out", "sweep.trials=3", "sweep.sampler=random", "sweep.seed=3")
+    assert "not told apart from it: trial " in ran.out
 
 
 def test_a_point_depends_on_the_seed_and_on_what_is_stored_of_the_trials_before(rlvr: Rlvr) -> None:
@@ -266,6 +289,8 @@ def test_what_is_refused_before_anything_starts(words: list[str], reason: str, r
 
 def test_a_small_space_and_a_search_without_multirun(rlvr: Rlvr) -> None:
     assert "the space has 2 points" in rlvr("train", "-m", "algorithm=grpo,rloo", "sweep.trials=2").error
+    wrong = rlvr("train", "-m", "algorithm=grpo,nope", "sweep.trials=3").error  # before the number of points
+    assert "algorithm=nope: there is no such algorithm; there are cispo, dapo, " in wrong
     assert "add --multirun" in rlvr("train", "sweep.trials=2").error
     assert "sweep.trials=20" in rlvr(*SEARCH).error
     assert "is for a single run" in rlvr(*SEARCH, "--prune-against", "out").error

@@ -288,7 +288,7 @@ def test_values_of_a_replaced_choice_are_a_note(said: str, line: str, note: str,
     (tmp_path / "mine.yaml").write_text(f"defaults:\n  - rpn_small\n  - _self_\n{said}\n")
     lines = [line, "reward.parts.custom.function=my:f"] if line == "reward=custom" else [line]
     config = load_config(lines, config_name="mine", config_dir=str(tmp_path))
-    assert f"{note}: has no effect with {line}" in config.notes
+    assert f"{note} ({tmp_path / 'mine.yaml'}): has no effect with {line}" in config.notes
 
 
 def test_the_learning_rate_fits_what_is_trained() -> None:

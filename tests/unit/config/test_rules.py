@@ -190,18 +190,25 @@ def mine(folder: Path, text: str, *overrides: str) -> tuple[str, ...]:
 
 def test_an_idle_value_of_a_file_is_an_error(tmp_path: Path) -> None:
     assert mine(tmp_path, MINE) == ()
-    kl = "algorithm.kl_estimator=k1: has no effect; it needs algorithm.kl_coef > 0"
-    assert mine(tmp_path, MINE, "algorithm.kl_coef=0") == (kl,)
-    with pytest.raises(ConfigError, match=re.escape(f"{kl}.")):
+    kl = "algorithm.kl_estimator=k1{}: has no effect; it needs algorithm.kl_coef > 0"
+    kl, of_file = kl.format(""), kl.format(f" ({tmp_path / 'mine.yaml'})")
+    assert mine(tmp_path, MINE, "algorithm.kl_coef=0") == (of_file,)
+    with pytest.raises(ConfigError, match=re.escape(f"{of_file}.")):
         mine(tmp_path, MINE.replace("0.1", "0"))
     with pytest.raises(ConfigError, match=re.escape(f"{kl}.")):
         mine(tmp_path, MINE, "algorithm.kl_coef=0", "algorithm.kl_estimator=k1")  # says it again
     tools = "defaults: [two_hop, _self_]\nprompt: {tool_format: words}\n"
     assert mine(tmp_path, tools) == ()
     (note,) = mine(tmp_path, tools, "task=rpn")  # a choice changes a condition as well
-    assert note == "prompt.tool_format=words: has no effect; it needs a task with tools"
+    assert note == f"prompt.tool_format=words ({tmp_path / 'mine.yaml'}): has no effect; it needs a task with tools"
     (note,) = mine(tmp_path, "defaults: [rpn, _self_]\nwarm_start: {num_steps: 500}\n", "warm_start.enabled=false")
-    assert note.startswith("warm_start.num_steps=500: has no effect")
+    assert note.startswith(f"warm_start.num_steps=500 ({tmp_path / 'mine.yaml'}): has no effect")
+
+
+def test_a_note_names_the_file_that_says_the_value(tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text("warm_start: {num_steps: 500}\n")
+    (note,) = mine(tmp_path, "defaults: [rpn, base, _self_]\nseed: 3\n", "warm_start.enabled=false")
+    assert note.startswith(f"warm_start.num_steps=500 ({tmp_path / 'base.yaml'}): has no effect")
 
 
 def test_values_of_our_own_files_are_never_idle() -> None:

@@ -30,6 +30,8 @@ def fields(path: Path) -> list[Any]:
         ("x.jsonl.gz", ZIPPED),
         ("x.json", json.dumps(ROWS).encode()),
         ("x.json.gz", gzip.compress(json.dumps(ROWS).encode(), mtime=0)),
+        ("x.json", json.dumps({"version": 1, "data": ROWS, "authors": ["me"]}).encode()),
+        ("x.json", json.dumps({"version": 1, "questions": ROWS}).encode()),
         ("x.jsonl", b"\xef\xbb\xbf" + LINES.replace(b"\n", b"\r\n\r\n")),  # from Windows, with empty lines
         ("x.jsonl", LINES.strip()),  # no newline at the end
         ("x.csv", b"\xef\xbb\xbfquestion,answer\r\na?,1\r\n\r\nb?,2\r\n"),
@@ -51,7 +53,10 @@ def test_every_kind_of_file_gives_its_rows_in_order(tmp_path: Path, name: str, d
         ("x.jsonl", b"[" * 100_000 + b"\n", "line 1: this is not JSON"),
         ("x.jsonl", b"", "is empty"),
         ("x.json", b"", "is empty"),
-        ("x.json", b'{"data": []}', "must be a JSON list of objects, but is an object with the fields 'data'"),
+        ("x.json", b'{"data": []}', "is empty"),
+        ("x.json", b'{"a": [], "b": []}', "must be a JSON list of objects, but is an object with the fields 'a', 'b'"),
+        ("x.json", b'{"data": {}}', "must be a JSON list of objects, but is an object with the fields 'data'"),
+        ("x.json", b'{"data": [{"a": 1}, 7]}', "x.json, data, row 2: a row must be a JSON object, but is the number 7"),
         ("x.json", b'[{"a": 1}, 7]', "row 2: a row must be a JSON object, but is the number 7"),
         ("x.jsonl.gz", ZIPPED[:-4] + b"\0\0\0\0", "line 2: the file is damaged from here on"),
         ("x.jsonl.gz", b"no gzip at all", "x.jsonl.gz: the file is damaged"),

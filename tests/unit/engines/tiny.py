@@ -29,6 +29,7 @@ COMMON = {
 SLIDING = {"use_sliding_window": True, "sliding_window": 5}
 GEMMA = {"head_dim": 16, "sliding_window": 5}
 EXPERTS = {"num_local_experts": 4}
+FALCON = {key: value for key, value in COMMON.items() if key != "num_key_value_heads"} | {"alibi": False}
 EAGER = {"attn_implementation": "eager"}
 MIXED = ["sliding_attention", "sliding_attention", "full_attention"]
 ARCHITECTURES = ("llama", "qwen2", "qwen2_sliding", "qwen3", "gemma3", "mistral", "mixtral", "gpt2")
@@ -53,6 +54,9 @@ MODELS: dict[str, tuple[type[PretrainedConfig], type[PreTrainedModel], dict[str,
     ),
     # caps scores
     "gemma2": (hf.Gemma2Config, hf.Gemma2ForCausalLM, COMMON | GEMMA | EAGER | {"attn_logit_softcapping": 0.5}),
+    # have attention of their own, which asks for the name of the kind
+    "falcon": (hf.FalconConfig, hf.FalconForCausalLM, FALCON),
+    "falcon_alibi": (hf.FalconConfig, hf.FalconForCausalLM, FALCON | {"alibi": True}),
     # has attention sinks
     "gpt_oss": (hf.GptOssConfig, hf.GptOssForCausalLM, COMMON | GEMMA | EAGER | EXPERTS),
 }

@@ -304,6 +304,16 @@ def test_echo_without_completion_or_logprobs(qwen):
     assert len(usage["choices"][0]["logprobs"]["tokens"]) == len(IDS)
 
 
+def test_echo_of_nothing_begins_a_document(qwen):
+    end = qwen.policy.tokenizer.eos_token_id
+    body = {"echo": True, "logprobs": 0, "max_tokens": 3, "temperature": 0, "return_token_ids": True}
+    nothing, begun = (one(ask(qwen, COMPLETIONS, prompt=prompt, **body)) for prompt in ("", [end]))
+    assert nothing["prompt_token_ids"] == [end]
+    assert nothing["token_ids"] == begun["token_ids"]
+    assert nothing["logprobs"]["token_logprobs"] == begun["logprobs"]["token_logprobs"]
+    assert nothing["text"] == begun["text"].removeprefix(qwen.chat.decode([end]))
+
+
 def test_long_prompts_are_read_in_parts(qwen, monkeypatch):
     whole = ask(qwen, COMPLETIONS, prompt=[IDS, IDS[::-1] * 3, IDS * 2], echo=True, logprobs=1, max_tokens=0).json
     monkeypatch.setattr("rlvr.serve.prompt_logprobs.MAX_TOKENS", 8)

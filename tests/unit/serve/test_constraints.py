@@ -145,7 +145,11 @@ def test_a_call_that_is_cut_off_is_text(long_qwen: Any) -> None:
                 "tools": [tool("x", {"type": "object", "properties": {"y": {"pattern": "("}}})],
                 "tool_choice": "required",
             },
-            "tools: it cannot be followed",
+            "tools: the parameters of x cannot be followed: the pattern (: unclosed group.",
+        ),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": {"pattern": "(?=a)b"}}}},
+            "it cannot be followed: the pattern (?=a)b: look-around, including look-ahead",
         ),
     ],
 )

@@ -114,10 +114,10 @@ def test_any_of_several_accepted_texts_is_right(tmp_path: Path) -> None:
     ("answer", "said"),
     [
         ("eighteen", "must be a number, yes or no for task.metric=numeric"),
-        (True, "must be a text, a number or a list of them, but is the boolean True"),
+        (["18", True], "must be a text, a number or a list of them (there is the boolean True), but is a list of 2"),
         ({"text": ["18"]}, "must be a text, a number or a list of them, but is an object"),
         (["18", "19"], "has 2 accepted answers, which task.metric=numeric cannot grade"),
-        ([["18"]], "must be a text, a number or a list of them, but is a list of 1"),
+        ([["18"]], "must be a text, a number or a list of them (there is a list of 1), but is a list of 1"),
         (10**400, "must be a finite number, but is the number 1000"),
     ],
 )
@@ -125,6 +125,14 @@ def test_an_answer_the_metric_cannot_grade_fails_at_load(tmp_path: Path, answer:
     with pytest.raises(DataError) as error:
         of_rows(tmp_path, [*sums(9), {"question": "Q?", "answer": answer}])
     assert f"{tmp_path / 'x.jsonl'}, line 10: field 'answer' {said}" in str(error.value)
+
+
+def test_a_boolean_needs_a_metric_that_knows_yes_and_no(tmp_path: Path) -> None:
+    said = (
+        """must be the word that a completion is to say, "no" or "false", or needs task.metric=text, but is the bool"""
+    )
+    with pytest.raises(DataError, match=said):
+        of_rows(tmp_path, answering(False), metric="exact", reward="text")
 
 
 @pytest.mark.parametrize("field", ["id", "question", "answer"])

@@ -118,7 +118,7 @@ NO_FIELDS = "must be (question, answer), (question, answer, demonstration) or a 
         (("q", None), "field 'answer' must be an answer, but is null"),
         ((" ", "a"), "field 'question' must be a text that is not blank"),
         ({"question": "q", "answer": "a", "metadata": 5}, "field 'metadata' must be a valid dictionary, but is"),
-        (("q", True), "field 'answer' must be a text, a number or a list of them, but is the boolean True"),
+        (("q", [True]), "field 'answer' must be a text, a number or a list of them (there is the boolean True), but"),
     ],
     ids=str,
 )

@@ -64,6 +64,22 @@ LAYOUTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"messages": BOXED, "tools": [], "answer": "{right}"},
         {"question": "messages", "answer": "answer", "prompt": "given"},
     ),
+    "chats that end with the answer": (
+        {"messages": [*BOXED, {"role": "assistant", "content": "{n} + 3 = \\boxed{{{right}}}"}]},
+        {"question": "messages", "answer": "messages.-1.content", "prompt": "given"},
+    ),
+    "sharegpt": (
+        {"conversations": [{"from": "human", "value": "{n} + 3 ?"}, {"from": "gpt", "value": "{right}"}]},
+        {"question": "conversations", "answer": "conversations.-1.value", "prompt": "given"},
+    ),
+    "sharegpt with a column for the answer": (
+        {"conversations": [{"from": "human", "value": "{n} + 3 ?"}], "target": "{right}"},
+        {"question": "conversations", "answer": "target", "prompt": "given"},
+    ),
+    "yes and no": (
+        {"question": "Is {n} odd?", "answer": True},
+        {"question": "question", "answer": "answer", "kind": "text"},
+    ),
     "ours": ({"question": "{n} + 3 ?", "answer": "{right}"}, {"question": "question", "answer": "answer"}),
     "our names, texts": (
         {"question": "Who is {n}?", "answer": "king number {n}"},
@@ -204,8 +220,8 @@ def test_a_prompt_must_ask_for_something(tmp_path: Path) -> None:
         task_of(tmp_path, {"prompt": [{"role": "robot", "content": "Hi"}], "answer": "{n}"})
 
 
-def test_an_answer_at_the_end_of_the_messages_belongs_in_a_column(tmp_path: Path) -> None:
-    said = [{"role": "user", "content": "{n}?"}, {"role": "assistant", "content": "{n}"}]
+def test_a_long_text_at_the_end_of_the_messages_is_no_answer(tmp_path: Path) -> None:
+    said = [{"role": "user", "content": "{n}?"}, {"role": "assistant", "content": "{n} " + "word " * 30}]
     with pytest.raises(
         DataError, match=r"field 'messages' must be messages .*belongs in a column of its own, `answer`"
     ):
@@ -289,3 +305,44 @@ def test_the_kind_of_the_golds(golds: list[Any], kind: str) -> None:
 def test_unknown_columns_have_no_layout() -> None:
     assert layout_of([Row("row 1", {"frage": "?", "antwort": "4"})], None, None) is None
     assert layout_of([], None, None) is None
+
+
+def test_chats_of_sharegpt_are_messages(tmp_path: Path) -> None:
+    turns = [("system", "Be brief."), ("human", "Hi"), ("gpt", "Hello"), ("user", "{n} + 3 ?"), ("gpt", "{right}")]
+    made = task_of(tmp_path, {"conversations": [{"from": role, "value": text} for role, text in turns]})
+    example = made.train_example(0)
+    assert [message.role for message in example.messages] == ["system", "user", "assistant", "user"]
+    assert example.messages[-1].content == f"{int(example.answer) - 3} + 3 ?"
+    assert graded(made, example, example.answer).correct
+    assert made.notes[-1] == "prompts in 'conversations', answers in 'conversations.-1.value' (task.metric=numeric)"
+
+
+def test_the_text_of_parts_is_joined_and_other_parts_are_refused(tmp_path: Path) -> None:
+    parts = [{"type": "text", "text": "{n} + "}, {"type": "text", "text": "3 ?"}]
+    row = {"messages": [{"role": "user", "content": parts}], "answer": "{right}"}
+    example = task_of(tmp_path, row).train_example(0)
+    assert example.messages[0].content == f"{int(example.answer) - 3} + 3 ?"
+    parts.append({"type": "image_url", "text": "x"})
+    said = r"line 1: field 'messages\.0\.content' must be text, or parts .* \(there is the text 'image_url'\), but is"
+    with pytest.raises(DataError, match=said):
+        task_of(tmp_path, row)
+
+
+@pytest.mark.parametrize(
+    ("question", "metric", "gold", "right", "wrong"),
+    [
+        ("Is {n} odd?", "text", "yes", ("Yes.", "true"), ("no", "False")),
+        ("True or false: {n} is odd", "text", "true", ("True", "yes"), ("False", "no")),
+        ("Is {n} odd?", "numeric", "yes", ("yes",), ("no",)),
+    ],
+)
+def test_a_boolean_is_the_word_that_is_asked_for(
+    tmp_path: Path, question: str, metric: str, gold: str, right: tuple[str, ...], wrong: tuple[str, ...]
+) -> None:
+    said = ["prompt=short_answer", f"task.metric={metric}", f"reward={metric}"]
+    made = task_of(tmp_path, {"question": question, "answer": True}, *said)
+    example = made.train_example(0)
+    assert example.answer == gold
+    assert [graded(made, example, text).correct for text in (*right, *wrong)] == [True] * len(right) + [False] * len(
+        wrong
+    )

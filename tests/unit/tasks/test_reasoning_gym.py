@@ -7,6 +7,7 @@ import pytest
 from rlvr.errors import ConfigError, UserError
 from rlvr.tasks.dataset import DatasetTask
 from tests.unit.tasks.data_tasks import graded, ids, make, opened, solved, turn
+from tests.variants import variants
 
 
 def gym(dataset: str = "chain_sum", seed: int = 0, prompt: dict[str, Any] | None = None, **changes: Any) -> DatasetTask:
@@ -42,7 +43,7 @@ def test_pitfall_38_held_out_problems_are_never_trained_on() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dataset", ["chain_sum", "acre", "rearc", "countdown"])
+@pytest.mark.parametrize("dataset", variants(["chain_sum", "acre", "rearc", "countdown"], always=2))
 def test_every_gold_earns_full_marks_from_the_library(dataset: str) -> None:
     async def run() -> None:
         for example in [made.train_example(0), *made.eval_examples(1)]:

@@ -303,7 +303,7 @@ def run_children(code: str, folder: Path) -> list[int]:
     return [int(number) for number in printed(CHILDREN + code, folder).split()]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_pitfall_37_a_kill_between_writes_leaves_a_checkpoint(tmp_path: Path) -> None:
     moments, leftovers, newest = run_children(KILLED_EVERYWHERE, tmp_path)
     assert moments > 30

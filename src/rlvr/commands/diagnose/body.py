@@ -4,9 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from rlvr.errors import UserError
+from rlvr.places import check_one_run, near
 from rlvr.report.diagnosis import Diagnosis, diagnosed
 from rlvr.report.history import is_run
-from rlvr.run.sources import near
 
 
 def diagnose(source: str, try_steps: int | None = None) -> Diagnosis:
@@ -15,6 +15,7 @@ def diagnose(source: str, try_steps: int | None = None) -> Diagnosis:
     root = Path(source)
     if not root.is_dir():
         raise UserError(f"there is no folder {source}{near(root)}: name a run folder.")
+    check_one_run(root)
     if not is_run(root) or not (root / "metrics.jsonl").is_file():
         raise UserError(f"{source} is no run folder to diagnose: it has no metrics.jsonl.")
     found = diagnosed(root)

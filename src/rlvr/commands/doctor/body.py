@@ -26,6 +26,7 @@ from rlvr.tracking.checks import Check
 
 CHECKS: tuple[Callable[[Patient], Check], ...] = (
     weights.weights_loaded,
+    template.prompt_renders,
     *tokens.CHECKS,
     *template.CHECKS,
     template.ids_are_kept,

@@ -17,8 +17,9 @@ from rlvr.errors import ConfigError, UserError
 from rlvr.models import export as files
 from rlvr.models.export import Dtype
 from rlvr.models.loading import base_of
+from rlvr.places import near
 from rlvr.run.run_folder import RunFolder, read_config
-from rlvr.run.sources import near, run_of, weights_of
+from rlvr.run.sources import run_of, weights_of
 from rlvr.settings import dumped
 from rlvr.tasks.prompting import DOCUMENTS, Prompter, resolve_markers
 from rlvr.tracking.files import writing

@@ -22,6 +22,7 @@ from rlvr.core.policy import Frozen
 from rlvr.core.rollout import SampledGroups
 from rlvr.core.trainer import Trainer
 from rlvr.errors import UserError
+from rlvr.places import check_one_run
 from rlvr.run.assemble import assemble
 from rlvr.run.policies import Setup, Stopped, pretrained_policy, scratch_policy, set_threads
 from rlvr.run.ranks import quiet
@@ -117,6 +118,7 @@ class Repeated:
 
 def find_step(source: Path, step: int) -> Recorded:
     """UserError if the folder lacks the step, or weights before it."""
+    check_one_run(source)
     folder = RunFolder(root=source)
     for path in (folder.config, folder.metrics):
         if not path.is_file():

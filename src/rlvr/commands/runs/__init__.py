@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlvr.errors import ConfigError, UserError
+from rlvr.errors import ConfigError, UserError, suggestion
 
 if TYPE_CHECKING:
     from rlvr.report.listing import ListedRun
@@ -26,6 +26,7 @@ EXAMPLE = """examples:
   rlvr runs --show trainer.learning_rate --sort trainer.learning_rate
   rlvr runs sweeps/ --json | jq 'select(.score > 0.9) | .folder'
 """
+MOST_VALUES = 20
 COLUMNS = ("name", "state", "task", "algorithm", "step", "score", "updated")
 
 
@@ -38,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from rlvr.report.listing import as_json, list_runs
+    from rlvr.report.listing import STATES, as_json, list_runs
 
     folder = Path(args.folder)
     if not folder.is_dir():
@@ -49,6 +50,10 @@ def run(args: argparse.Namespace) -> int:
         if found and all(one.value(key) is None for one in found):
             known = ", ".join(COLUMNS)
             raise ConfigError(f"{key}: no run has it; there are {known}, and settings such as trainer.max_steps.")
+    for key, value in wanted:
+        if key == "state" and value not in STATES:
+            raise ConfigError(f"--filter state={value}: there is no such state; {suggestion(value, list(STATES))}")
+    everything = found
     found = [one for one in found if all(_says(one.value(key)) == value for key, value in wanted)]
     found.sort(key=lambda one: _rank(one.value(args.sort)))
     if args.json:
@@ -59,8 +64,17 @@ def run(args: argparse.Namespace) -> int:
         if errors:
             print("", *errors, sep="\n")
     else:
-        print(f"no runs in {folder}" + (" for which this holds" if wanted else ""), file=sys.stderr)
+        print(f"no runs in {folder}" + _there(everything, wanted), file=sys.stderr)
     return 0
+
+
+def _there(runs: Sequence[ListedRun], wanted: Sequence[tuple[str, str]]) -> str:
+    """` for which this holds; there are task=rpn, task=gsm8k`"""
+    if not wanted:
+        return ""
+    values = [f"{key}={one}" for key, _ in wanted for one in sorted({_says(run.value(key)) for run in runs})]
+    more = ", ..." if len(values) > MOST_VALUES else ""
+    return " for which this holds" + (f"; there are {', '.join(values[:MOST_VALUES])}{more}" if values else "")
 
 
 def _condition(text: str) -> tuple[str, str]:

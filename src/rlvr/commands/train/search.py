@@ -31,12 +31,12 @@ OF_THE_SEARCH = ("run_dir", "resume")  # a search goes on by itself
 def run_search(args: argparse.Namespace, settings: SweepSettings) -> int:
     """Exit status 0 if a trial has finished; 1 if none has, or one was ended by a signal from elsewhere."""
     space = read_space([line for line in args.overrides if line.partition("=")[0] not in OF_THE_SEARCH])
+    config = _checked(space, args)
     if space.size <= settings.trials:
         raise ConfigError(
             f"sweep.trials={settings.trials}: the space has {space.size:.0f} points; without sweep.* the sweep runs "
             "each of them once."
         )
-    config = _checked(space, args)
     check_measured(config, with_interval=settings.prune)
     if args.cfg:
         first = propose(space, {}, 0, settings)
@@ -160,10 +160,25 @@ def _row(trial: Trial) -> tuple[str, ...]:
     return str(trial.number), interval(trial), str(trial.step), f"{state}{note}", " ".join(trial.overrides)
 
 
+def _not_told_apart(best: Trial, trials: Sequence[Trial]) -> str:
+    """`trials 3, 5 and 9`: other points with an interval that reaches into that of the best one."""
+    done = [one for one in trials if one.state == "done" and one.params != best.params]
+    alike = [one.number for one in done if None not in (one.high, best.low) and one.high >= best.low]  # type: ignore
+    if not alike:
+        return ""
+    *first, last = map(str, alike)
+    return f"trials {', '.join(first)} and {last}" if first else f"trial {last}"
+
+
 def _after(search: Search, trials: Sequence[Trial]) -> Iterator[str]:
     best = trials[0] if trials and trials[0].state == "done" else None
     if best is not None:
         yield f"\nbest: trial {best.number}, {interval(best)}; train it again with\n  {best.command}"
+        if alike := _not_told_apart(best, trials):
+            yield (
+                f"not told apart from it: {alike}, whose 95 % intervals reach into its own; more held-out examples "
+                "(evaluation.num_examples), or several seeds of each, would tell"
+            )
     left = search.settings.trials - sum(trial.state != "running" for trial in trials)
     if search.hopeless:
         yield f"\ngave up: {HOPELESS} trials failed and none came through, the last one with: {search.hopeless}"

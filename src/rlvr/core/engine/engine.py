@@ -4,7 +4,7 @@ import asyncio
 import logging
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import Tensor
@@ -58,6 +58,8 @@ class LocalEngine:
         self._packed = PackedLinears(model)
         with self._serving(), engine_attention(model):
             self._make_runner, reason = choose_runner(model)
+        # a plain forward keeps its own attention: some models compute another one than they are switched to (Falcon)
+        self._attention = engine_attention if reason is None else nullcontext
         self._rows, self._scheduler = self._make_rows()
         if reason is not None:
             warnings.warn(
@@ -143,7 +145,7 @@ class LocalEngine:
     async def _drive(self) -> None:
         """Step until no request remains."""
         try:
-            with engine_attention(self._model):
+            with self._attention(self._model):
                 while self._scheduler.has_work:
                     await self._settle()
                     if self._scheduler.has_work:

@@ -44,6 +44,15 @@ def test_pitfall_01_logprobs_equal_a_plain_forward(name):
         assert alone.token_ids == completion.token_ids, "a request does not depend on the batch it sits in"
 
 
+@pytest.mark.parametrize("name", ["falcon", "falcon_alibi"])
+def test_pitfall_01_a_model_with_attention_of_its_own_keeps_it(name):
+    """It takes no keys and values of the engine, and misreads the masks of an attention that it does not know."""
+    model, requests = tiny_model(name), crowd(num_prompts=2, group_size=2)
+    with pytest.warns(UserWarning, match="slowly"):
+        engine = make_engine(model)
+    assert_exact(model, requests, generate(engine, requests))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_sessions_reuse_what_is_cached_and_stay_exact(name):
