@@ -93,7 +93,7 @@ def test_a_finished_run_without_checkpoints_cannot_go_on(assembled: Assembled, t
         assembled()
 
 
-FEW = ("evaluation.num_examples=1", "rollout.max_completion_tokens=2")
+FEW = ("evaluation.num_examples=1", "rollout.max_completion_tokens=4")
 SHORT = ("warm_start.num_steps=2", "warm_start.batch_size=2", "warm_start.cache=false", "warm_start.warmup_steps=0")
 
 

@@ -5,18 +5,16 @@ from typing import Any
 
 import pytest
 
-from rlvr.config.compose import load_config
 from rlvr.run.evaluate_sets import origin_of
 from rlvr.tracking.graded import Origin
 from rlvr.types import Example, Message
-
-pytestmark = pytest.mark.slow
+from tests.unit.core.tiny import tiny_config
 
 
 def origin(
     *changes: str, question: str = "3 4 +", weights: str = "f", name: str = "rpn", split: str = "test"
 ) -> Origin:
-    config = load_config(list(changes), config_name="rpn_test")
+    config = tiny_config(*changes, name="rpn_test")
     example = Example(id="e", messages=(Message(role="user", content=question),), answer="7", metadata={})
     inference: Any = SimpleNamespace(config=config, loaded=SimpleNamespace(source="runs/a", fingerprint=weights))
     task: Any = SimpleNamespace(name=name, eval_examples=lambda num: [example])

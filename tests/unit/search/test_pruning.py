@@ -82,9 +82,11 @@ def test_a_run_is_compared_at_its_own_step_alone(tmp_path: Path) -> None:
     assert scores(own, NAME) == {2: interval(*LOW)}
     asked = pruner(own)
     assert not asked()  # the others were as low then
+    assert not asked.pruned
     shutil.rmtree(own)
     make(own, {2: LOW, 4: LOW})
     assert asked()
+    assert asked.pruned  # the trainer's record of it
     said = (own / "pruned.txt").read_text()
     assert said == (
         "held-out accuracy 0.200 (0.100 to 0.300) at step 4 lies below 0.800 (0.700 to 0.900) of trial-1, the median "

@@ -185,4 +185,7 @@ def test_a_completion_that_begins_again_is_followed_again(long_qwen: Any) -> Non
     assert first[ids[0]]
     assert constraint(ids[:1])[ids[1]]
     assert constraint([]).equal(first)
+    second = constraint(ids[:1])
+    assert constraint(ids[:2]).any()
+    assert constraint(ids[:1]).equal(second)  # with a token at once
     assert constraint(ids).nonzero()[:, 0].tolist() == sorted(long_qwen.chat.stop_ids)

@@ -49,6 +49,7 @@ def test_without_the_key_only_health_answers(qwen, header, message):
     for answer in answers:
         assert (answer.status, answer.headers["www-authenticate"]) == (401, "Bearer")
         assert message in answer.message
+        assert answer.json["error"]["type"] == "authentication_error"
         assert "s3cret" not in answer.message
 
 
@@ -232,6 +233,35 @@ def test_a_bad_request_gets_the_reason(qwen, path, body, message):
     assert bad(answer).startswith(message), answer.message
 
 
+SWITCHES = ("include_stop_str_in_output", "use_beam_search", "return_tokens_as_token_ids", "continue_final_message")
+
+
+@pytest.mark.parametrize(
+    ("name", "harmless", "other"),
+    [
+        *((name, False, True) for name in SWITCHES),
+        *((name, True, False) for name in ("add_generation_prompt", "add_special_tokens")),
+        *((name, 0, 1) for name in ("presence_penalty", "frequency_penalty", "min_tokens")),
+        *((name, 1, 0) for name in ("repetition_penalty", "length_penalty")),
+        *((name, {}, {"a": 1}) for name in ("logit_bias", "chat_template_kwargs")),
+        ("suffix", "", "x"),
+        ("modalities", ["text"], ["audio"]),
+    ],
+)
+def test_a_field_that_is_not_supported_may_have_its_harmless_value(qwen, name, harmless, other):
+    def answer(value):
+        return asyncio.run(Client(qwen).post(COMPLETIONS, SHORT | {"max_tokens": 1, name: value}))
+
+    assert answer(harmless).status == 200
+    assert bad(answer(other)).startswith(f"{name}: this server does not support it")
+
+
+@pytest.mark.parametrize("most", [{"prompt": [335]}, {"n": 32}, {"temperature": 1e-3}, {"stop_token_ids": [335]}])
+def test_what_is_just_within_a_limit_is_answered(qwen, most):
+    answer = asyncio.run(Client(qwen).post(COMPLETIONS, SHORT | {"max_tokens": 1} | most))
+    assert (answer.status, len(answer.json["choices"])) == (200, most.get("n", 1))
+
+
 def test_unknown_models_paths_and_methods_are_refused(qwen):
     def get(path):
         return asyncio.run(Client(qwen).get(path))
@@ -241,6 +271,7 @@ def test_unknown_models_paths_and_methods_are_refused(qwen):
 
     assert bad(post("olso"), 404) == "model: 'olso' is not served here; did you mean also?"
     assert bad(post("gpt-99"), 404) == "model: 'gpt-99' is not served here; there is m, also."
+    assert post("gpt-99").json["error"]["type"] == "not_found_error"
     assert bad(get("/v1/models/gpt-99"), 404) == "'gpt-99' is not served here; there is m, also."
     assert bad(get("/v1/chat"), 404) == "there is no GET '/v1/chat' here; docs/serve.md says what there is."
     assert bad(get(CHAT), 405)
