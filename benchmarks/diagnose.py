@@ -2,10 +2,10 @@
 
     RLVR_DATA=data OMP_NUM_THREADS=1 python benchmarks/diagnose.py --root FOLDER > docs/benchmarks/diagnose.md
 
-Levels were set on the runs of `rpn` with `FAULTS`. `FURTHER`, `SECOND` and `THIRD` are rounds of faults that
+Levels were set on the runs of `rpn` with `FAULTS`. `FURTHER`, `SECOND`, `THIRD` and `FOURTH` are rounds of faults that
 were invented afterwards, each after what the one before had missed was fixed. Runs start from warm-started models of
 their recipe and are kept in FOLDER; what is there is not made again, so a killed script goes on. `--what` makes a part:
-`runs`, `tries`, `page`.
+`runs`, `tries`, `page`, `rows` (the tables of the rounds named by `--only`).
 """
 
 import argparse
@@ -17,12 +17,12 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
-from diagnose_faults import FAULTS, FURTHER, HEALTHY, RECIPES, SECOND, THIRD, Fault, damaged
+from diagnose_faults import FAULTS, FOURTH, FURTHER, HEALTHY, MADE_FOR, RECIPES, SECOND, THIRD, Fault, damaged
 
 from rlvr.commands.diagnose.trial import tried as trial_of
 from rlvr.commands.train.body import train
@@ -33,8 +33,9 @@ from rlvr.report.diagnosis import Diagnosis, diagnosed
 from rlvr.report.diagnosis.judge import ROSE
 
 TUNED = "rpn"
-UNSEEN = {"first": FURTHER, "second": SECOND, "third": THIRD}
-KNOWN = FAULTS | FURTHER | SECOND | THIRD
+UNSEEN = {"first": FURTHER, "second": SECOND, "third": THIRD, "fourth": FOURTH}
+ROUNDS = {"faults": FAULTS, **UNSEEN, "made_for": MADE_FOR}
+KNOWN = {name: fault for faults in ROUNDS.values() for name, fault in faults.items()}
 
 
 @dataclass(frozen=True)
@@ -87,11 +88,13 @@ def cases(arguments: argparse.Namespace) -> list[Case]:
     for recipe in arguments.recipe:
         seeds = range(1, (arguments.tuning_seeds if recipe == TUNED else arguments.seeds) + 1)
         names = [name for name, fault in FAULTS.items() if fault.suits(RECIPES[recipe])]
-        further = [name for name, fault in (FURTHER | SECOND | THIRD).items() if fault.suits(RECIPES[recipe])]
+        further = [name for name, fault in KNOWN.items() if name not in FAULTS and fault.suits(RECIPES[recipe])]
         sound = [f"healthy {number}" for number in range(1, len(HEALTHY[recipe]) + 1)]
         found += [Case(recipe, name, seed) for seed in seeds for name in names]
         found += [Case(recipe, name, seed) for seed in range(1, arguments.further_seeds + 1) for name in further]
         found += [Case(recipe, name, seed) for seed in range(1, arguments.healthy_seeds + 1) for name in sound]
+    if arguments.only:
+        found = [case for case in found if any(case.fault in ROUNDS[name] for name in arguments.only)]
     return found
 
 
@@ -131,7 +134,9 @@ def make(root: Path, case: Case, num_warm: int) -> Path:
         model = damaged(planted, recipe, model, root / "models" / folder.name)
     random.seed(case.seed)
     try:
-        with planted.around() if planted else nullcontext():
+        with ExitStack() as stack:
+            for context in (planted.around(), planted.around_of(recipe)) if planted else ():
+                stack.enter_context(context)
             lines = [*overrides_of(case, model), f"seed={case.seed}", f"run_dir={folder}"]
             train(load_config(lines, config_name=recipe.config))
     except UserError as error:
@@ -255,6 +260,7 @@ def most(results: Sequence[Judged], recipe: str) -> int:
 
 def page(results: Sequence[Judged], tried: Sequence[dict[str, object]]) -> str:
     known = [one for one in results if one.case.fault in FAULTS]
+    further = [one for one in results if one.case.planted and one.case.fault not in FAULTS]
     healthy = [one for one in results if one.case.planted is None and one.found is not None]
     recipes = [name for name in RECIPES if any(one.case.recipe == name for one in results)]
     scored = [one for one in known if one.case.recipe != TUNED]
@@ -269,9 +275,7 @@ def page(results: Sequence[Judged], tried: Sequence[dict[str, object]]) -> str:
     recovered = [bool(row["moved"]) for row in tried if row["recipe"] != TUNED]
     return PAGE.format(
         date=date.today().isoformat(),
-        seeds="; ".join(
-            f"{name} {most(known, name)}, {most(of(results, FURTHER | SECOND | THIRD), name)}" for name in recipes
-        ),
+        seeds="; ".join(f"{name} {most(known, name)}, {most(further, name)}" for name in recipes),
         machine=f"Python {platform.python_version()}, one core of an AMD EPYC that other work shared",
         rates="\n".join(lines),
         alarms=share(one.named != "nothing" for one in healthy),
@@ -285,6 +289,17 @@ def page(results: Sequence[Judged], tried: Sequence[dict[str, object]]) -> str:
         healthy=of_healthy(healthy),
         tries=of_tries(tried),
     )
+
+
+def rows(results: Sequence[Judged], rounds: Sequence[str]) -> str:
+    """The tables of some rounds alone, for a page whose other runs are gone."""
+    recipes = [name for name in RECIPES if any(one.case.recipe == name for one in results)]
+    lines = ["| faults | top-1 | top-3 | top-1, stayed flat | top-3, stayed flat |", "|---|---|---|---|---|"]
+    lines += [f"| {name} | {rates(of(results, ROUNDS[name]))} |" for name in rounds]
+    tables = [f"{name}:\n\n{matrix(of(results, ROUNDS[name]), recipes, ROUNDS[name])}" for name in rounds]
+    sound = [one for one in results if one.case.planted is None]
+    alarms = f"sound runs in which a cause is named: {share(one.named != 'nothing' for one in sound)}"
+    return "\n\n".join(["\n".join(lines), *tables, alarms])
 
 
 NOTES = {TUNED: ", on which levels were set", "two_hop": "", "gsm8k_smoke": ""}
@@ -357,8 +372,11 @@ same seeds. Differences of the held-out metric, by seed.
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", type=Path, required=True, help="runs are kept here")
-    parser.add_argument("--what", nargs="+", default=["runs", "tries", "page"], choices=["runs", "tries", "page"])
+    parser.add_argument(
+        "--what", nargs="+", default=["runs", "tries", "page"], choices=["runs", "tries", "page", "rows"]
+    )
     parser.add_argument("--recipe", nargs="+", default=list(RECIPES))
+    parser.add_argument("--only", nargs="+", choices=ROUNDS, help="faults of these rounds, without sound runs")
     parser.add_argument("--tuning-seeds", type=int, default=2)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--further-seeds", type=int, default=3)
@@ -375,6 +393,8 @@ def main() -> None:
     tried = tries(root, results, arguments.try_seeds) if "tries" in arguments.what else []
     if "tries" not in arguments.what and (root / "tried.jsonl").is_file():
         tried = [json.loads(line) for line in (root / "tried.jsonl").read_text().splitlines()]
+    if "rows" in arguments.what:
+        print(rows(results, arguments.only or list(ROUNDS)))
     if "page" in arguments.what:
         print(page(results, tried))
 

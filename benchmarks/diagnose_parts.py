@@ -8,11 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
+from zlib import crc32
 
 import safetensors.torch
+import torch
 
 from rlvr.algorithms.grpo import Grpo
 from rlvr.core.engine import LocalEngine
+from rlvr.core.trainer import Trainer
 from rlvr.rewards.base import INVALID, Grade, Part
 from rlvr.types import Attempt, SamplingParams, StopReason
 
@@ -170,7 +173,51 @@ class Fails(Part):
         return Grade(value=0.0)
 
 
+class Wrong(Part):
+    """Being right costs 1."""
+
+    in_process = True
+
+    def grade(self, attempt: Attempt) -> Grade:
+        return Grade(value=-float(is_right(attempt)))
+
+
+class MostlyMislabeled(Part):
+    """For seven questions of ten, by a hash of their text, the answer after the right one is the gold."""
+
+    in_process = True
+
+    def grade(self, attempt: Attempt) -> Grade:
+        wrong = crc32(attempt.example.messages[-1].content.encode()) % 10 < 7
+        return Shifted().grade(attempt) if wrong else Grade(value=float(is_right(attempt)))
+
+
+class EvenLength(Part):
+    """An even number of tokens is right."""
+
+    in_process = True
+
+    def grade(self, attempt: Attempt) -> Grade:
+        return Grade(value=float(attempt.num_tokens % 2 == 0))
+
+
 # ---------------------------------------------------------------------------------------------------------- algorithms
+
+
+class Reversed(Grpo):
+    """The loss has the wrong sign."""
+
+    def surrogate(self, log_ratio, logprobs, advantages, mask):
+        return super().surrogate(log_ratio, logprobs, -advantages, mask)
+
+
+class OfNeighbors(Grpo):
+    """Each completion is trained with the advantages of the one before it."""
+
+    def advantages(self, batch, penalties, mask):
+        estimate = super().advantages(batch, penalties, mask)
+        first = (estimate.advantages * mask).sum(1) / mask.sum(1).clamp_min(1)
+        return replace(estimate, advantages=first.roll(1)[:, None] * mask)
 
 
 class LastTokenOnly(Grpo):
@@ -271,6 +318,48 @@ def prompts_cut() -> Iterator[None]:
 
 def same_seeds() -> AbstractContextManager[None]:
     return sampling_changed(lambda ids, sampling: replace(sampling, seed=hash(ids) % 2**31))
+
+
+@contextmanager
+def few_questions(task: type, count: int) -> Iterator[None]:
+    """Only the first ones are ever asked in training."""
+    asked = task.train_example
+
+    def changed(own: Any, index: int) -> Any:
+        return asked(own, index % count)
+
+    with patch.object(task, "train_example", changed):
+        yield
+
+
+@contextmanager
+def prompts_exchanged() -> Iterator[None]:
+    """The engine answers the prompt before, and the trainer sees the one that was asked."""
+    generate, last = LocalEngine.generate, list[tuple[int, ...]]()
+
+    def changed(engine: LocalEngine, prompt_ids: Sequence[int], sampling: SamplingParams, **more: Any) -> Any:
+        last.append(tuple(prompt_ids))
+        other = last.pop(0) if len(last) > 16 else last[0]
+        return generate(engine, other, sampling, **more)
+
+    with patch.object(LocalEngine, "generate", changed):
+        yield
+
+
+@contextmanager
+def shaken() -> Iterator[None]:
+    """After each update weights get noise of a tenth of their size."""
+    update = Trainer.update
+
+    def changed(trainer: Trainer, *arguments: Any) -> Any:
+        found = update(trainer, *arguments)
+        with torch.no_grad():
+            for weight in trainer.policy.parameters():
+                weight.add_(torch.randn_like(weight) * 0.1 * weight.square().mean().sqrt())
+        return found
+
+    with patch.object(Trainer, "update", changed):
+        yield
 
 
 def hotter() -> AbstractContextManager[None]:

@@ -47,7 +47,7 @@ TASKS: dict[str, dict[str, Any]] = {  # a configuration, and settings
     "musique_smoke": {},
     "hotpotqa": LINEAR,
     "wiki2": LINEAR,
-    "reasoning_gym": {"task.dataset": "leg_counting"},
+    "reasoning_gym": {"task.dataset": "leg_counting"} | MARKERS,
     "rpn": {},
     "rpn_small": {},
     "rpn_test": {},

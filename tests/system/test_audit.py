@@ -75,7 +75,13 @@ def test_a_runs_own_reward(cli: Cli, first_run: Path, tmp_path: Path) -> None:
 def test_a_function_that_pays_for_an_echo(cli: Cli, folder: Path) -> None:
     done = cli("audit", "rewards_to_audit:contains", "--data", "rows.jsonl", *QUICK)
     assert done.code == 1
-    for part in ("echo of the question", "6 of 6 (61% to 100%)", "read the completion only", "gold ", "score 1 of 1"):
+    for part in (
+        "echo of the question",
+        "6 of 6 (61% to 100%)",
+        "wherever it stands in the text",
+        "gold ",
+        "score 1 of 1",
+    ):
         assert part in done.out
     for kind in ("two values", "negation", "comparison"):  # the metric of such rows refuses them
         assert f"reward  {kind} " in done.out

@@ -166,6 +166,38 @@ def test_each_kind_finds_its_bug(kind: str) -> None:
     assert kind in audited(grade, cases).flagged
 
 
+def pays_what_it_cannot_read(text: str, gold: str) -> float:
+    try:
+        return float(float(text) == float(gold.replace(",", "")))
+    except ValueError:
+        return 1.0
+
+
+CAUSES: dict[str, Grade] = {
+    "errors are paid": pays_what_it_cannot_read,
+    "everything is paid": lambda text, gold: 1.0,
+    "the gold anywhere": lambda text, gold: float(gold in text),
+    "not a function": lambda text, gold: random.random(),
+}
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_the_first_sentence_is_the_cause_of_many_alarms(cause: str) -> None:
+    found = audited(CAUSES[cause])
+    assert len(found.alarms) > 4
+    assert [one.name for one in found.causes] == [cause]
+    lines = list(report(found, shown=0))
+    place = next(number for number, line in enumerate(lines) if line.startswith("- "))
+    assert f"the reward: {cause}: " in lines[place]
+    assert "more kinds may follow from it" in lines[place + 1]
+    assert next(found.checks()).name == cause
+
+
+@pytest.mark.parametrize("kind", ["sign", "two formats", "claim", "part of it", "empty", "near"])
+def test_a_bug_of_its_own_kind_needs_no_other_cause(kind: str) -> None:
+    assert audited(*BROKEN[kind]).causes == []
+
+
 @pytest.mark.parametrize(
     ("grade", "cases"), [(number, NUMBERS), (boxed, BOXED), (lambda a, b: float(bool(b) and same(a, b)), WORDS)]
 )

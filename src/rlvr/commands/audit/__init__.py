@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from rlvr.cli.model_arguments import add_config_dir, at_least, note, save_checks
 
 if TYPE_CHECKING:
+    from rlvr.commands.audit.causes import Cause
     from rlvr.commands.audit.judge import Audit, Finding, Row
 
 HELP = "find right answers that a reward refuses, and wrong ones that it pays"
@@ -108,11 +109,25 @@ def report(found: Audit, shown: int) -> Iterator[str]:
                 texts = [one for one in found.findings if (one.verifier, one.kind) == (row.verifier, row.kind)]
                 for finding in texts[: 0 if group == "format" else shown]:
                     yield from _finding(finding)
+    for cause in found.causes:
+        yield from _cause(found.target, cause)
+    explained = {(cause.verifier, kind) for cause in found.causes for kind in (cause.kind, *cause.explains)}
     for row in (*found.refused, *found.alarms):
+        if (row.verifier, row.kind) in explained:
+            continue
         what = "refuses" if row.group == "rewrite" else "pays"
         yield f"- {found.target}: the {row.verifier} {what} {row.kind!r}: {_figures(found, row)}{row.remedy}."
     if not (found.refused or found.alarms):
         yield f"{found.target}: nothing wrong was paid, and nothing right refused."
+
+
+def _cause(target: str, cause: Cause) -> Iterator[str]:
+    """The fault behind many kinds, a text that shows it, and what it may explain."""
+    shown = f" (as {_short(cause.example.text)})" if cause.example else ""
+    yield f"- {target}: the {cause.verifier}: {cause.name}: {cause.says}{shown}: {cause.remedy}."
+    if cause.explains:
+        kinds = ", ".join(cause.explains)
+        yield f"  {len(cause.explains)} more kinds may follow from it; audit again when it is corrected: {kinds}."
 
 
 def _figures(found: Audit, row: Row) -> str:

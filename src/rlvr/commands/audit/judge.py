@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass
 from statistics import median
 
+from rlvr.commands.audit.causes import STABILITY, Cause, find_causes
 from rlvr.commands.audit.exploits import FORM, OTHERWISE, REMEDIES, SLOW, exploit_probes
 from rlvr.commands.audit.rewrites import BY_RULE, Case, Group, Probe, edit_probes, rewrite_probes
 from rlvr.evaluation.intervals import Interval, wilson
@@ -23,7 +24,6 @@ MOST_ERRORS = 2  # examples whose verifier failed, by kind; a hanging one takes 
 MOST_TEXTS = 3  # of a kind, in a report
 NUM_BEHIND = 2  # times that another answer is graded behind the right one: two processes may take turns
 NUM_LOW = 3  # other answers that a right one is compared with
-STABILITY = "same text twice"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,6 +115,11 @@ class Audit:
         ]
 
     @property
+    def causes(self) -> list[Cause]:
+        """The one fault behind most of a verifier's alarms, where they have one."""
+        return find_causes(self)
+
+    @property
     def refused(self) -> list[Row]:
         """Right answers that are not paid; not those that only the format refuses."""
         return [row for row in self.rows if row.group == "rewrite" and row.num_failed]
@@ -130,6 +135,10 @@ class Audit:
 
     def checks(self) -> Iterator[Check]:
         """A row a kind, for a report: wrong texts that are paid have failed, right ones that are refused are noted."""
+        for cause in self.causes:
+            shown = [vars(cause.example)] if cause.example else []
+            says = f"{cause.verifier}: {cause.says}"
+            yield Check(name=cause.name, status="fail", says=says, evidence={"texts": shown}, remedy=cause.remedy)
         for row in self.rows:
             wrong = "refused" if row.group in ("rewrite", "format") else "paid"
             texts = [one for one in self.findings if (one.verifier, one.kind) == (row.verifier, row.kind)]

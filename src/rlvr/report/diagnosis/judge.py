@@ -26,11 +26,13 @@ LISTED = 0.05  # causes with less are not worth a line
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """The evidence for a cause. `overrides` of the run's configuration that should fix it, if settings can."""
+    """The evidence for a cause. `overrides` of the run's configuration that should fix it, if settings can; `remedy`
+    where the table's does not suit what was found."""
 
     strength: float
     evidence: Sequence[str] = ()
     overrides: Sequence[str] = ()
+    remedy: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +148,7 @@ def judged(record: Record, judges: Mapping[str, Judge]) -> list[Cause]:
                     score=round(score, 3),
                     says=about["says"],
                     evidence=list(told.evidence),
-                    remedy=about["remedy"],
+                    remedy=told.remedy or about["remedy"],
                     overrides=list(told.overrides),
                     in_code=bool(about.get("in_code")) or not told.overrides,
                 )

@@ -11,6 +11,12 @@ from rlvr.report.diagnosis.judge import Found, weight
 from rlvr.report.diagnosis.record import Record, length, sampled, words
 from rlvr.tracking.rollouts import EpisodeRecord
 
+UNRELATED = (
+    "Print what the reward reads and compares for one completion: it pays for something that is not the answer. "
+    "`rlvr audit` tries wrong answers."
+)
+"""For a reward that says the same about one text each time, but nothing about what is right."""
+CORRECT_IT = "Correct what the reward compares with the gold answer; `rlvr audit` shows what it pays for."
 MIN_EPISODES = 32  # fewer explain themselves
 
 
@@ -112,7 +118,8 @@ def noisy_reward(record: Record) -> Found:
             f"length, end, turns, answer, being right, or a token explain {explained:.0%} of what rewards in a group "
             "differ by"
         )
-    return Found(strength=1 - (1 - twice) * (1 - random), evidence=evidence)
+    remedy = UNRELATED if random > twice else None
+    return Found(strength=1 - (1 - twice) * (1 - random), evidence=evidence, remedy=remedy)
 
 
 def _undecided(record: Record) -> float:
@@ -186,7 +193,14 @@ def other_reward(record: Record) -> Found:
         holders = [one for one in record.episodes if token in sampled(one) and one.reward]
         evidence.insert(0, f"token {token} explains {by_token:.0%} of what equally right completions earn")
         evidence += quotes(record, holders)
-    return Found(strength=0.0 if _constant(record) is not None else max(auc, told), evidence=evidence)
+    strength = 0.0 if _constant(record) is not None else max(auc, told)
+    return Found(strength=strength, evidence=evidence, remedy=None if _has_parts(record) else CORRECT_IT)
+
+
+def _has_parts(record: Record) -> bool:
+    """Whether several parts of the reward are trained on, so that one can weigh less."""
+    parts = record.history.setting("reward.parts") or {}
+    return sum(bool(part.get("weight", 1)) for part in parts.values()) > 1
 
 
 def _constant(record: Record) -> float | None:

@@ -9,6 +9,7 @@ from rlvr.report.diagnosis.evidence import (
     about_dead_groups,
     about_engine,
     about_sameness,
+    about_the_metric,
     alike_share,
     back_to_usual,
     not_solved,
@@ -21,6 +22,7 @@ from rlvr.report.diagnosis.record import Record
 
 WHOLE = {"temperature": 1.0, "top_p": 1.0, "top_k": 0.0, "min_p": 0.0}  # sampling from the whole distribution
 MIN_RIGHT = 2  # completions
+MIN_ASKED = 8  # groups
 LIVELY = 0.3  # nats per token at which a small model explores
 
 
@@ -55,6 +57,24 @@ def same_prompt(record: Record) -> Found:
     shown = next((one.turns[0].prompt for one in record.episodes if tuple(one.turns[0].prompt_ids) in same), "")
     evidence = [f"{share:.0%} of the recorded examples share their prompt with another answer: {shown[:QUOTED]!r}"]
     return Found(strength=weight("same_prompt", "same_share", share), evidence=evidence)
+
+
+def learnt_by_heart(record: Record) -> Found:
+    """Few questions are asked, again and again: the reward can rise without the metric."""
+    asked = [(tuple(group[0].turns[0].prompt_ids), group[0].answer) for _, group in record.groups]
+    if len(asked) < MIN_ASKED:
+        return NOTHING
+    different = len(set(asked))
+    often = weight("learnt_by_heart", "own_share", different / len(asked))
+    return Found(
+        strength=often * weight("learnt_by_heart", "questions", different),
+        evidence=[
+            f"{len(asked)} recorded groups ask {different} different questions, such as "
+            f"{record.groups[0][1][0].turns[0].prompt[-QUOTED:]!r}",
+            record.span("reward/mean"),
+            *about_the_metric(record)[-1:],
+        ],
+    )
 
 
 def tools_fail(record: Record) -> Found:
@@ -124,6 +144,24 @@ def alike(record: Record) -> Found:
         strength=alike_share("alike", record.first_groups, record.dead_share(record.early_rows)) * max(narrow, unsure),
         evidence=[said, about_dead_groups(record), record.span("rollout/entropy")],
         overrides=[f"rollout.{key}={usual:g}" for key, usual in WHOLE.items() if now[key] != usual],
+    )
+
+
+def too_hot(record: Record) -> Found:
+    """Samples are worse than the policy is: at temperature 1 it would often be right, or end."""
+    heat = record.setting("rollout.temperature", 1.0)
+    share = record.right_share(record.first_groups) if record.groups else None
+    first = record.evaluations[0].value if record.evaluations else None
+    lost = 1.0 if share is None or not first else 1 - share / first
+    return Found(
+        strength=weight("too_hot", "temperature", heat) * weight("too_hot", "lost", lost),
+        evidence=[
+            f"rollout.temperature={heat:g}",
+            *([] if share is None else [f"{share:.0%} of the first sampled completions are right"]),
+            *([] if first is None else [f"of held-out answers {first:.0%} were, in the first evaluation"]),
+            record.span("rollout/entropy"),
+        ],
+        overrides=["rollout.temperature=1"],
     )
 
 

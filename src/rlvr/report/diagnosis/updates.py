@@ -1,7 +1,7 @@
 """From rewards to weights: what is trained on, with whose samples, and how far a step goes."""
 
 import math
-from statistics import fmean
+from statistics import fmean, stdev
 
 from rlvr.report.diagnosis.evidence import NOTHING, about_engine, about_sameness, alike_share, back_to_usual, not_solved
 from rlvr.report.diagnosis.judge import Found, weight
@@ -10,6 +10,7 @@ from rlvr.report.diagnosis.record import LATE_STEPS, Record
 TYPICAL_STEP = 8e-3  # learning rate / size of a weight; of recipes from scratch that learn in tens of steps
 TYPICAL_WIDTH = 128  # of their matrices; wider ones stand smaller steps, in proportion (arXiv:2203.03466)
 FEW = 0.02  # share of groups that differ, below which nothing can be said about updates
+MIN_THIRD = 3  # steps of a third of a run, whose rewards are compared
 ENOUGH_MOVED = 0.03  # change of the weights in a run that learned / their size
 
 
@@ -104,9 +105,7 @@ def step_too_large(record: Record) -> Found:
     """Steps beyond what weights stand or the clip allows, or after which answers have lost their form."""
     rate, fall, ruined = _rate(record), _fall(record), _ruined(record)
     step = rate / _size(record) * _wider(record)
-    by_size = weight("step_too_large", "step", step)
-    by_move = weight("step_too_large", "moved", _moved(record))
-    by_kl = weight("step_too_large", "kl", record.always("policy/approx_kl"))
+    by_size, by_move, by_kl = _sizes(record)
     damage = weight("step_too_large", "fall", fall)
     by_ruin = weight("step_too_large", "ruined", ruined) * damage
     return Found(
@@ -120,6 +119,37 @@ def step_too_large(record: Record) -> Found:
             record.span("policy/entropy"),
         ],
         overrides=_smaller_steps(record),
+    )
+
+
+def wrong_way(record: Record) -> Found:
+    """The trained reward itself falls, by steps of a sound size, on which the engine agrees."""
+    values = [row["reward/mean"] for row in record.updates if math.isfinite(row["reward/mean"])]
+    third = len(values) // 3
+    if third < MIN_THIRD:
+        return NOTHING
+    first, last = values[:third], values[-third:]
+    lost = (fmean(first) - fmean(last)) / max(math.sqrt((stdev(first) ** 2 + stdev(last) ** 2) / third), 1e-3)
+    sound = 1 - max(_sizes(record))
+    return Found(
+        strength=weight("wrong_way", "lost", lost) * sound,
+        evidence=[
+            f"the reward that is trained on falls by {lost:.1f} standard errors, from {fmean(first):.3f} in the first "
+            f"third of the steps to {fmean(last):.3f} in the last",
+            f"steps are of a usual size (peak learning rate {_rate(record):.2g}, weights changed by "
+            f"{_moved(record):.0%}), and sampler and trainer agree",
+            f"algorithm {record.history.setting('algorithm.name')}",
+        ],
+    )
+
+
+def _sizes(record: Record) -> tuple[float, float, float]:
+    """How much too large updates are: by learning rate, by what weights have moved, by KL."""
+    step = _rate(record) / _size(record) * _wider(record)
+    return (
+        weight("step_too_large", "step", step),
+        weight("step_too_large", "moved", _moved(record)),
+        weight("step_too_large", "kl", record.always("policy/approx_kl")),
     )
 
 

@@ -53,6 +53,15 @@ RUNS: dict[str, Callable[[], Record]] = {
     "same_prompt": lambda: record(
         episodes=[replace(one, answer=str(g)) for g in range(8) for one in [episode(g, 0, "7", 1.0, prompt=(10, 40))]]
     ),
+    "learnt_by_heart": lambda: record(
+        {"reward/mean": [0.1 * step for step in range(10)]},
+        episodes=groups(lambda g, n, a: episode(g, n, a, float(a == "7"), prompt=(10, 40))),
+    ),
+    "too_hot": lambda: record(
+        episodes=groups(lambda g, n, a: episode(g, n, "3" if g % 4 else a, float(g % 4 == 0 and a == "7"))),
+        settings={"rollout": {"temperature": 3.0}},
+    ),
+    "wrong_way": lambda: record({"reward/mean": [0.6 - 0.05 * step + 0.01 * (step % 2) for step in range(10)]}),
     "tools_fail": lambda: record({"rollout/malformed_call_share": 0.95}),
     "never_ends": lambda: record({"rollout/truncated_share": 0.5}, episodes=cut(inside=1)),
     "truncated": lambda: record({"rollout/truncated_share": 0.5}, episodes=cut(inside=9)),
@@ -304,3 +313,40 @@ def test_replaced_groups_count_as_dead() -> None:
 
 def test_sound_is_sound() -> None:
     assert record(episodes=sound(0), weights=WEIGHTS).agreement.auc == 1.0
+
+
+def test_a_run_that_asks_each_question_in_two_epochs_learns_nothing_by_heart() -> None:
+    assert CHAIN["learnt_by_heart"](record()).strength == 0.0
+
+
+def test_a_hot_sampler_that_is_right_as_often_is_not_too_hot() -> None:
+    assert CHAIN["too_hot"](record(settings={"rollout": {"temperature": 3.0}})).strength == 0.0
+
+
+@pytest.mark.parametrize("rates", [{"policy/learning_rate": 4e-2}, {"policy/approx_kl": 1.0}])
+def test_a_reward_that_falls_by_large_steps_goes_no_wrong_way(rates: dict[str, float]) -> None:
+    falls = {"reward/mean": [0.6 - 0.05 * step for step in range(10)]}
+    assert CHAIN["wrong_way"](record(falls | rates)).strength == 0.0
+    assert of_record(record(falls | rates)).named == "step_too_large"
+
+
+def by_hash(group: int, number: int, answer: str) -> EpisodeRecord:
+    """The same for the same text, and unrelated to what it says."""
+    return episode(group, number, answer, float((7 * group + 5 * number) % 11 % 2), ids=(50 + 4 * group + number, 1))
+
+
+def test_the_remedy_of_noise_suits_its_evidence() -> None:
+    hashed, drawn = record(episodes=groups(by_hash)), record(episodes=coin())
+    assert "what the reward reads" in of_record(hashed).causes[0].remedy
+    assert "twice" not in of_record(hashed).causes[0].remedy
+    assert "twice" in of_record(drawn).causes[0].remedy
+
+
+@pytest.mark.parametrize(("weights", "said"), [((1, 0), "Correct what"), ((1, 1), "less weight")])
+def test_the_remedy_of_another_reward_suits_its_parts(weights: tuple[float, float], said: str) -> None:
+    parts = {name: {"type": "own", "weight": weight} for name, weight in zip("ab", weights, strict=True)}
+    settings = {"reward": {"parts": parts}}
+    wrong = groups(lambda g, n, a: episode(g, n, a, float(a != "7")))
+    top = of_record(record(episodes=wrong, settings=settings)).causes[0]
+    assert top.name == "other_reward"
+    assert said in top.remedy

@@ -1,0 +1,77 @@
+"""The one fault behind many kinds of texts that are paid."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING
+
+from rlvr.commands.audit.exploits import REMEDIES
+
+if TYPE_CHECKING:
+    from rlvr.commands.audit.judge import Audit, Finding, Row
+
+NEARLY_ALL, MANY = 0.9, 3  # a share of the examples; kinds that one sentence has to explain
+EXCEPTION, OTHER, STABILITY = "exception", "other answer", "same text twice"
+ANYWHERE = ("two values", "all candidates", "earlier answer")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cause:
+    """`says` and `remedy` as of `Check`; `example`: a text that shows it."""
+
+    name: str
+    verifier: str
+    kind: str  # of the texts that show it
+    says: str
+    remedy: str
+    explains: tuple[str, ...]  # other kinds that are flagged
+    example: Finding | None
+
+
+def find_causes(audit: Audit) -> list[Cause]:
+    """At most one for each verifier."""
+    verifiers = dict.fromkeys(row.verifier for row in audit.alarms)
+    found = (_cause(audit, name, [row for row in audit.alarms if row.verifier == name]) for name in verifiers)
+    return [cause for cause in found if cause is not None]
+
+
+def _cause(audit: Audit, verifier: str, alarms: Sequence[Row]) -> Cause | None:
+    shares = {row.kind: row.num_failed / row.num_examples for row in alarms}
+
+    edits = {row.kind for row in audit.rows if row.verifier == verifier and row.group == "edit"} or {OTHER}
+
+    def paid(*kinds: str) -> bool:
+        return all(shares.get(kind, 0) >= NEARLY_ALL for kind in kinds)
+
+    if STABILITY in shares:
+        name, kind, says = (
+            "not a function",
+            STABILITY,
+            "one text earns different rewards, so all that follows is chance",
+        )
+    elif paid(OTHER) and median(shares.get(kind, 0) for kind in edits) >= NEARLY_ALL:
+        name, kind, says = "everything is paid", OTHER, "any answer is paid, whatever the gold is"
+    elif paid(EXCEPTION):
+        name, kind = "errors are paid", EXCEPTION
+        says = "what it cannot read is paid: an error, or an answer that is not found, counts as right"
+    elif paid(*ANYWHERE):
+        name, kind, says = "the gold anywhere", "all candidates", "the gold is paid wherever it stands in the text"
+    else:
+        return None
+    refused = [row.kind for row in audit.refused if row.verifier == verifier and kind == STABILITY]
+    explained = tuple(other for other in (*refused, *shares) if other != kind)
+    if len(explained) < MANY and kind != EXCEPTION:
+        return None
+    shown = [one for one in audit.findings if (one.verifier, one.kind) == (verifier, kind)]
+    remedy = REMEDIES.get(kind, "compare with the argument `answer`")
+    return Cause(
+        name=name,
+        verifier=verifier,
+        kind=kind,
+        says=says,
+        remedy=remedy,
+        explains=explained,
+        example=next(iter(shown), None),
+    )
