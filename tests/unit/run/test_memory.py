@@ -17,11 +17,11 @@ LONGEST = 7
 """Tokens of the longest prompt."""
 
 
-def plan(*overrides: str, name: str = "rpn", world: World = ALONE, **more: int) -> MemoryPlan:
+def plan(*overrides: str, name: str = "rpn", world: World = ALONE, longest: int = LONGEST, **more: int) -> MemoryPlan:
     """Of a policy of two layers with a context of 256."""
     policy = tiny_policy(max_position_embeddings=256)
     chat: Any = SimpleNamespace(encode_prompt=lambda length: [0] * length)
-    task: Any = SimpleNamespace(train_example=lambda index: SimpleNamespace(messages=1 + index % LONGEST))
+    task: Any = SimpleNamespace(train_example=lambda index: SimpleNamespace(messages=min(1 + index, longest)))
     config = tiny_config("rollout.max_completion_tokens=20", *overrides, name=name)
     return plan_run(config, policy, chat, task, layout="shared", world=world, **more)
 
@@ -34,6 +34,7 @@ def asked_about(found: MemoryPlan) -> str:
 def test_the_longest_row_fits_the_context():
     assert asked_about(plan()) == "27"
     assert asked_about(plan("task.max_turns=3", name="two_hop")) == "67"
+    assert asked_about(plan(longest=0)) == "20"  # the environment begins
     assert asked_about(plan(longest_row=60)) == "60"  # of a demonstration
     assert asked_about(plan(longest_row=20)) == "27"
     assert asked_about(plan("rollout.max_completion_tokens=300", "model.max_context_tokens=400")) == "256"

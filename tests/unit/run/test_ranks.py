@@ -170,6 +170,12 @@ def folder_of(world: World, root: str, seen: list[bool]) -> str:
         os.chdir(here)
 
 
+def test_a_process_alone_has_its_folder(tmp_path: Path) -> None:
+    assert shared_folder(tmp_path, ALONE) == tmp_path
+    with pytest.raises(UserError, match="process 0 does not see this folder"):
+        shared_folder(tmp_path / "none", ALONE)
+
+
 def test_the_first_rank_chooses_the_folder_and_all_must_see_it(ranks: Ranks, tmp_path: Path) -> None:
     (tmp_path / "runs" / "x").mkdir(parents=True)
     assert ranks(2, "ddp", folder_of, str(tmp_path), [True, True]) == ["runs/x", "runs/x"]

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -135,6 +136,16 @@ def test_default_lengths_of_completions_and_chats(qwen):
 
 
 HELLO = [{"role": "user", "content": "What is 3 plus 4?"}]
+
+
+def test_a_question_alone_has_the_form_that_a_model_of_words_has_learned(qwen):
+    words = replace(qwen, form=lambda text: (Message(role="user", content=f"{text} ="),))
+    user, system = {"role": "user", "content": "3 + 4"}, {"role": "system", "content": "Be brief."}
+    for history, found in (([user], "3 + 4 ="), ([system, user], "3 + 4"), ([user, user], "3 + 4")):
+        choice = one(ask(words, CHAT, messages=history, return_token_ids=True, max_tokens=1))
+        wanted = [Message(role=one["role"], content=one["content"]) for one in history[:-1]]
+        wanted.append(Message(role="user", content=found))
+        assert choice["prompt_token_ids"] == list(qwen.chat.encode_prompt(wanted))
 
 
 def test_a_chat_is_rendered_by_the_chat_layer(qwen):

@@ -3,6 +3,7 @@
 import asyncio
 import sys
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -172,7 +173,10 @@ def calling(arguments="{}"):
 
 
 IMAGE = {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]}
-ODD = tool(parameters={"properties": {"a": 3}})
+NESTED: Any = {}
+for _ in range(40):
+    NESTED = {"anyOf": [NESTED]}
+ODD = [{"properties": {"a": schema}} for schema in (3, {"anyOf": 3}, {"type": 3}, {"type": [3]}, NESTED)]
 LONG_JSON = '{"a": "' + "x" * 9000 + '"}'
 REFUSED = {
     COMPLETIONS: [
@@ -212,7 +216,10 @@ REFUSED = {
         (IMAGE, "messages[0].content[0].type: the model reads text only, not 'image_url'."),
         ({"messages": [calling(arguments="[")]}, "messages[0].tool_calls[0].function.arguments: they are not JSON: "),
         (CHATS | {"tools": [tool(name="")]}, "tools[0].function.name: String"),
-        (CHATS | {"tools": [ODD]}, "tools[0].function.parameters.properties.a: it must be a JSON schema"),
+        *(
+            (CHATS | {"tools": [tool(parameters=odd)]}, "tools[0].function.parameters.properties.a: it must be a JSON")
+            for odd in ODD
+        ),
     ],
 }
 
@@ -256,7 +263,17 @@ def test_a_field_that_is_not_supported_may_have_its_harmless_value(qwen, name, h
     assert bad(answer(other)).startswith(f"{name}: this server does not support it")
 
 
-@pytest.mark.parametrize("most", [{"prompt": [335]}, {"n": 32}, {"temperature": 1e-3}, {"stop_token_ids": [335]}])
+@pytest.mark.parametrize(
+    "most",
+    [
+        {"prompt": [335]},
+        {"n": 32},
+        {"n": 2, "best_of": 2},
+        {"best_of": 1},
+        {"temperature": 1e-3},
+        {"stop_token_ids": [335]},
+    ],
+)
 def test_what_is_just_within_a_limit_is_answered(qwen, most):
     answer = asyncio.run(Client(qwen).post(COMPLETIONS, SHORT | {"max_tokens": 1} | most))
     assert (answer.status, len(answer.json["choices"])) == (200, most.get("n", 1))
