@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import date
 
 import audit_bugs
@@ -89,7 +89,7 @@ def bugs(num: int) -> None:
         audit = rlvr.audit(getattr(audit_bugs, name), data=rows, seconds=0, num_examples=num, prompt="boxed")
         named = kind in [*audit.flagged, *(row.kind for row in audit.noted)] or not (audit.flagged or name in BUGS)
         found += named and name in BUGS
-        others = ", ".join(one for one in audit.flagged if one != kind) or "none"
+        others = listed([one for one in audit.flagged if one != kind]) or "none"
         print(_line(f"`{name}`", what, kind, "yes" if named else "**no**", others), flush=True)
     print(f"\n{found} of {len(BUGS)} are found and named.\n")
 
@@ -111,6 +111,12 @@ def ours(num: int) -> None:
             )
         if not shown:
             print(_line(task, "both", "nothing", f"{num}", "", ""), flush=True)
+
+
+def listed(kinds: Sequence[str], most: int = 7) -> str:
+    """`commas, unit and 3 more`"""
+    more = f" and {len(kinds) - most} more" if len(kinds) > most else ""
+    return ", ".join(kinds[:most]) + more
 
 
 def _line(*cells: str) -> str:

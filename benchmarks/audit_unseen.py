@@ -115,7 +115,7 @@ def main() -> None:
 def tried(name: str, answers: str, kinds: tuple[str, ...], rows: list[dict[str, str]], num: int) -> bool:
     flagged, said = judged(name, rows, num)
     named = [kind for kind in flagged if kind in kinds]
-    others = ", ".join(kind for kind in flagged if kind not in kinds)
+    others = audit.listed([kind for kind in flagged if kind not in kinds])
     print(
         f"| `{name}` | {answers} | {', '.join(named) or said} | {'yes' if named else '**no**'} | {others} |", flush=True
     )

@@ -297,7 +297,7 @@ def rows(results: Sequence[Judged], rounds: Sequence[str]) -> str:
     lines = ["| faults | top-1 | top-3 | top-1, stayed flat | top-3, stayed flat |", "|---|---|---|---|---|"]
     lines += [f"| {name} | {rates(of(results, ROUNDS[name]))} |" for name in rounds]
     tables = [f"{name}:\n\n{matrix(of(results, ROUNDS[name]), recipes, ROUNDS[name])}" for name in rounds]
-    sound = [one for one in results if one.case.planted is None]
+    sound = [one for one in results if one.case.planted is None and one.found is not None]
     alarms = f"sound runs in which a cause is named: {share(one.named != 'nothing' for one in sound)}"
     return "\n\n".join(["\n".join(lines), *tables, alarms])
 

@@ -9,7 +9,7 @@ model searches, reads a document and answers (three turns, two tool calls). The 
 rlvr does more work per episode: `run_episode` and the metric render prompts with the chat template, encode them, decode
 completions, parse calls from text and validate their arguments, with a byte-level BPE tokenizer. In-process verifiers
 gets prepared messages with tool calls, and no token ids. Two APIs are measured: `run_group`, and `rollout` with
-`rubric.score_group`.
+`rubric.score_group`. Prints a section of docs/benchmarks/environments.md, whole, for the edition that is installed.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ from rlvr.rewards.numeric import Numeric, NumericMetric
 from rlvr.rewards.parts import PartsVerifier
 from rlvr.types import Attempt, Completion, Example, GradedAnswer, Message, SamplingParams, StopReason, TurnText
 
+COMMAND = "OMP_WAIT_POLICY=PASSIVE OMP_NUM_THREADS=1 python benchmarks/environments.py"
 SINGLE, TOOLS = "one turn", "three turns, two calls of tools"
 NUM_QUESTIONS, GROUP_SIZE = 400, 8
 MAX_TURNS = 5
@@ -309,12 +310,18 @@ def our_rows() -> list[Row]:
     ]
 
 
+def edition() -> str | None:
+    """The version of the installed verifiers."""
+    try:
+        return metadata.version("verifiers")
+    except metadata.PackageNotFoundError:
+        return None
+
+
 def their_rows() -> list[Row]:
     """The rows of the installed verifiers, if there is one."""
-    try:
-        version = metadata.version("verifiers")
-    except metadata.PackageNotFoundError:
-        print("verifiers is not installed: only rlvr is measured\n")
+    version = edition()
+    if version is None:
         return []
     here = Path(__file__).parent
     sys.path[:] = [folder for folder in sys.path if Path(folder).resolve() != here]  # not our script `verifiers`
@@ -328,6 +335,11 @@ def their_rows() -> list[Row]:
         Row(f"verifiers {version}, {way}", TOOLS if with_tools else SINGLE, play)
         for with_tools, way, play in side.rows(QUESTIONS, find, SYSTEM, GROUP_SIZE, MAX_TURNS)
     ]
+
+
+def load() -> str:
+    """`0.8, 1.4, 4.5`, over 1, 5 and 15 minutes."""
+    return ", ".join(f"{value:.1f}" for value in os.getloadavg())
 
 
 def profile(row: Row, num_groups: int) -> None:
@@ -351,11 +363,17 @@ def main() -> None:
             profile(row, arguments.num_groups)
         return
     rows = ours + their_rows()
-    load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
-    print(f"{os.cpu_count()} CPUs, {platform.machine()}, Python {platform.python_version()}, load averages {load}\n")
+    before = load()
     for _ in range(arguments.repeats + 1):
         for row in rows:
             row.measure(arguments.num_groups)
+    print(f"## {f'Beside verifiers {edition()}' if edition() else 'Alone'}\n\n    {COMMAND} {' '.join(sys.argv[1:])}\n")
+    print(
+        f"{os.cpu_count()} CPUs, {platform.machine()}, Python {platform.python_version()}, one process and one thread."
+    )
+    print(f"Load averages {before} at the start, {load()} at the end.")
+    print(f"Medians of {arguments.repeats} rounds, in which all rows take turns;")
+    print(f"{arguments.num_groups * GROUP_SIZE:,} episodes each, in groups of {GROUP_SIZE}.\n")
     print("| episodes | played by | episodes/s | best | per CPU second | goal |\n|---|---|---|---|---|---|")
     for kind, goal in ((SINGLE, "3,000"), (TOOLS, "800")):
         for row in rows:

@@ -83,8 +83,8 @@ def _alike_tokens(patient: Patient) -> tuple[int, str]:
     model = patient.model
     for name, module in (("embedding", model.get_input_embeddings()), ("head", model.get_output_embeddings())):
         weight = getattr(module, "weight", None)
-        if weight is not None and weight.dim() == 2:
-            sums = weight.double().sum(1).cpu()[known[known < len(weight)]]  # equal rows have equal sums
+        if weight is not None and weight.dim() == 2 and weight.is_floating_point():
+            sums = weight.sum(1, dtype=torch.float64).cpu()[known[known < len(weight)]]  # equal rows have equal sums
             found.append((int(sums.unique(return_counts=True)[1].max()), name))
     return max(found, default=(1, ""))
 
