@@ -119,7 +119,7 @@ def test_every_tool_can_be_the_one(long_qwen: Any) -> None:
 def test_a_call_that_is_cut_off_is_text(long_qwen: Any) -> None:
     (choice,) = choices(ask(long_qwen, tools=TOOLS[:1], tool_choice="required", max_tokens=3))
     assert choice["finish_reason"] == "length"
-    assert choice["message"]["content"] == "?", choice
+    assert choice["message"]["content"].startswith("{")
     assert "tool_calls" not in choice["message"]
 
 
