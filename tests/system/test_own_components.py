@@ -142,8 +142,11 @@ def test_runs_that_are_resumed_equal_the_uninterrupted_ones(installed: Path, too
             resume,
             ["eval", f"{module}-run", "--num-examples", "2", "--json"],
         ]
-    done = run(installed, tmp_path, *lines)
-    well(done)
+    *done, listed = run(installed, tmp_path, *lines, ["runs", ".", "--json"])
+    well([*done, listed])
+    found = [json.loads(line) for line in listed.out.splitlines()]
+    assert [row["name"] for row in found if row["score"] is None] == []
+    assert len(found) == 2 * len(MORE)
     for place, (module, measured) in enumerate(MEASURED.items()):
         folder = tmp_path / f"{module}-run"
         assert any(measured in row for row in metrics(folder)), module

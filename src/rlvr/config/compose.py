@@ -44,7 +44,7 @@ from rlvr.config.overrides import (
 )
 from rlvr.errors import ConfigError, suggestion
 from rlvr.rewards.settings import RewardSettings
-from rlvr.settings import Settings, dumped, leaf_values, plain, validated
+from rlvr.settings import Settings, dumped, label_of, leaf_values, plain, validated
 from rlvr.tasks.settings import TaskBundle
 
 DEFAULT_CONFIG = "rpn"
@@ -309,8 +309,8 @@ def _chosen(values: Mapping[str, Any]) -> dict[str, str]:
 def read_values(values: dict[str, Any]) -> Config:
     """The configuration of resolved values, as returned by `dumped`; checks each section by itself."""
     chosen = _chosen(values)
-    if isinstance(name := values.get("name"), str) and ":" in name:  # ${task.name} of the user's own task
-        values["name"] = name.rpartition(":")[2].lower()
+    if isinstance(name := values.get("name"), str):  # ${task.name}, maybe of the user's own task
+        values["name"] = label_of(name)
     try:
         config: Config = validated(Config, values)
     except ValidationError as error:

@@ -10,6 +10,7 @@ from omegaconf import OmegaConf
 
 from rlvr import registry
 from rlvr.errors import ConfigError
+from rlvr.settings import label_of
 from rlvr.tracking.files import PRUNED
 from rlvr.tracking.jsonl import few, metrics_row
 
@@ -34,10 +35,7 @@ class History:
 
     def setting(self, key: str) -> Any:
         """`setting("trainer.max_steps")`, None if unknown."""
-        value: Any = self.settings
-        for name in key.split("."):
-            value = value.get(name) if isinstance(value, Mapping) else None
-        return value
+        return setting_of(self.settings, key)
 
     @property
     def is_pruned(self) -> bool:
@@ -51,6 +49,20 @@ class History:
             parts = [item for bundle in bundles for item in bundle["reward"].get("parts", {}).items()]
             return frozenset(name for name, part in parts if registry.find("reward", part["type"]).is_penalty)
         return frozenset()
+
+
+def setting_of(settings: Mapping[str, Any], key: str) -> Any:
+    """`setting_of(settings, "trainer.max_steps")`, None if unknown."""
+    value: Any = settings
+    for name in key.split("."):
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
+
+
+def headline_of(settings: Mapping[str, Any]) -> str:
+    """The metric by which a run of these settings is judged: `eval/rpn/accuracy`."""
+    task, metric = (setting_of(settings, key) for key in ("task.name", "evaluation.headline"))
+    return f"eval/{label_of(str(task))}/{metric or 'accuracy'}"
 
 
 def is_run(folder: Path) -> bool:

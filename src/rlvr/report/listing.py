@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 
 import yaml
 
-from rlvr.report.history import is_run
+from rlvr.report.history import headline_of, is_run, setting_of
 from rlvr.tracking.files import ERROR, PRUNED
 from rlvr.tracking.jsonl import metrics_row
 
@@ -47,9 +47,7 @@ class ListedRun:
 
     def setting(self, key: str) -> Any:
         """`setting("trainer.max_steps")`; `task`, `model` and the other choices are their names. None if unknown."""
-        value: Any = self.settings
-        for name in key.split("."):
-            value = value.get(name) if isinstance(value, Mapping) else None
+        value = setting_of(self.settings, key)
         return value.get("name") if isinstance(value, Mapping) else value
 
     def value(self, key: str) -> Any:
@@ -76,9 +74,9 @@ def _run_folders(folder: Path, depth: int) -> Iterator[Path]:
 
 def _listed(folder: Path, name: Path) -> ListedRun:
     settings = _settings(folder / "config.yaml")
-    headline = f"eval/{_get(settings, 'task', 'name')}/{_get(settings, 'evaluation', 'headline')}"
+    headline = headline_of(settings)
     step, row = _last(folder / "metrics.jsonl", headline)
-    max_steps, error, pruned = _get(settings, "trainer", "max_steps"), _text(folder / ERROR), _text(folder / PRUNED)
+    max_steps, error, pruned = setting_of(settings, "trainer.max_steps"), _text(folder / ERROR), _text(folder / PRUNED)
     ended = (folder / "final").is_dir() and (max_steps is None or step >= max_steps)
     files = [path for path in (folder / "metrics.jsonl", folder / "config.yaml") if path.exists()]
     return ListedRun(
@@ -109,11 +107,6 @@ def _settings(file: Path) -> Mapping[str, Any]:
     except (OSError, yaml.YAMLError, ValueError):
         return {}
     return found if isinstance(found, Mapping) else {}
-
-
-def _get(settings: Mapping[str, Any], section: str, key: str) -> Any:
-    found = settings.get(section)
-    return found.get(key) if isinstance(found, Mapping) else None
 
 
 def _last(file: Path, headline: str) -> tuple[int, Mapping[str, float]]:

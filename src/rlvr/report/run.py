@@ -10,7 +10,7 @@ from rlvr.errors import UserError
 from rlvr.report import diagnosis
 from rlvr.report.curves import meanings, sections, series
 from rlvr.report.health import health
-from rlvr.report.history import History, read_history
+from rlvr.report.history import History, headline_of, read_history
 from rlvr.report.page import Limits, Page, Report, pack, write_report
 from rlvr.report.rollouts import PackedRollouts, pack_rollouts, rollout_files, token_texts
 from rlvr.report.sweep import runs_of, sweep_table
@@ -109,7 +109,7 @@ def _facts(histories: Sequence[History]) -> list[tuple[str, str]]:
         unfinished = isinstance(max_steps, int) and history.step < max_steps
         ended = ", pruned" if history.is_pruned else ", not finished"
         facts.append(("step", f"{history.step}{of}{ended if unfinished else ''}"))
-        facts += _scores(history, f"eval/{task}/{history.setting('evaluation.headline')}")
+        facts += _scores(history, headline_of(history.settings))
     return facts
 
 

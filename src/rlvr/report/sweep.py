@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from rlvr.report.history import History, is_run
+from rlvr.report.history import History, headline_of, is_run
 
 NOT_COMPARED = ("seed", "name", "run_dir", "resume", "debug")
 """Settings that do not distinguish experiments, besides `tracker`."""
@@ -68,7 +68,7 @@ def _follows_from_choice(key: str, keys: Sequence[str], settings: Sequence[Mappi
 
 def last_score(history: History) -> float:
     """The last held-out headline score of a run; NaN without one."""
-    name = f"eval/{history.setting('task.name')}/{history.setting('evaluation.headline')}"
+    name = headline_of(history.settings)
     return next((row[name] for row in reversed(history.rows) if math.isfinite(row.get(name, math.nan))), math.nan)
 
 

@@ -33,7 +33,7 @@ def make(
     (folder / "config.yaml").write_text(CONFIG.format(name=folder.name, task=task, rate=rate))
     rows: list[dict[str, Any]] = [{"step": step, "reward/mean": 0.5} for step in range(steps + 1)]
     for step, score in scores.items():
-        name = f"eval/{task}/accuracy"
+        name = f"eval/{task.rpartition(':')[2].lower()}/accuracy"
         rows[step] |= {name: score, f"{name}_low": score - 0.1, f"{name}_high": score + 0.1}
     text = "".join(json.dumps(row) + "\n" for row in rows)
     (folder / "metrics.jsonl").write_text(text + '{"step": 99, "eval')  # the last line is not finished
@@ -74,6 +74,13 @@ def test_runs_have_a_state_a_step_and_a_score(folder: Path, rlvr: Rlvr) -> None:
         "sweep/seed-1": "failed rpn grpo 7/10 0.400 [0.300, 0.500]",
     }
     assert ran.out.endswith("\n\nsweep/seed-1: reward: it broke\n")
+
+
+def test_a_run_of_the_users_own_task_has_its_score(folder: Path, rlvr: Rlvr) -> None:
+    """Its name is `my_shop:Shop`, its metrics are those of `shop`."""
+    make(folder / "own", 10, {0: 0.1, 10: 0.5}, task="my_shop:Shop")
+    (found,) = rlvr("runs", folder, "--filter", "task=my_shop:Shop", "--json").lines
+    assert (found["score"], found["low"], found["high"]) == (0.5, 0.4, 0.6)
 
 
 def test_a_run_that_is_written_to_is_running(folder: Path, rlvr: Rlvr) -> None:

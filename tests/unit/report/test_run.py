@@ -72,6 +72,18 @@ def test_a_sweep_is_one_page_with_a_table_over_its_seeds(tmp_path: Path) -> None
     assert found["sweep"][1:] == [["all runs", "3", interval, "0.500, 0.700, 0.600"]]
 
 
+def test_runs_of_the_users_own_task_have_their_scores(tmp_path: Path) -> None:
+    """Its name is `my_shop:Shop`, its metrics are those of `shop`."""
+    for seed, score in enumerate((0.5, 0.7)):
+        run = save_run(tmp_path / f"seed-{seed}", metrics={3: {"eval/shop/accuracy": score}}, seed=seed)
+        config = run / "config.yaml"
+        config.write_text(config.read_text().replace("  name: rpn\n", "  name: my_shop:Shop\n"))
+    found = chunk_of(write_run_report([tmp_path]).path.read_text(), "main")
+    assert found["sweep"][1][-1] == "0.500, 0.700"
+    scores = [value for name, value in found["facts"] if name == "held-out accuracy"]
+    assert scores == ["0.500 \u2192 0.500", "0.700 \u2192 0.700"]
+
+
 def test_a_pruned_run_says_so(tmp_path: Path) -> None:
     for name, step, score in (("trial-0", 3, 0.8), ("trial-1", 2, 0.2)):
         save_run(tmp_path / name, metrics={step: {"eval/rpn/accuracy": score}})

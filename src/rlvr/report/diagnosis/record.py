@@ -15,7 +15,7 @@ from statistics import fmean
 from rlvr import registry
 from rlvr.errors import ConfigError, UserError
 from rlvr.report.diagnosis.weights import Weights, read_weights
-from rlvr.report.history import History, read_history
+from rlvr.report.history import History, headline_of, read_history
 from rlvr.tracking.rollouts import EpisodeRecord, read_rollouts
 
 Metrics = dict[str, float]
@@ -111,7 +111,7 @@ class Record:
     @cached_property
     def evaluations(self) -> list[Evaluation]:
         """Of the run's own task (of a mix: the first one's), by its headline metric."""
-        own = f"eval/{self.history.setting('task.name')}/{self.headline}"
+        own = headline_of(self.history.settings)
         names = {
             name
             for row in self.history.rows

@@ -45,8 +45,9 @@ def test_the_first_steps_have_enough_episodes() -> None:
     assert len(record({"rollout/episodes": 8.0}).early_rows) == 8
 
 
-def test_evaluations_are_those_of_the_runs_own_task() -> None:
-    made = record(settings={"task": {"name": "made"}})
+@pytest.mark.parametrize("name", ["made", "my_task:Made"])
+def test_evaluations_are_those_of_the_runs_own_task(name: str) -> None:
+    made = record(settings={"task": {"name": name}})
     for row in made.history.rows:
         row["eval/another/accuracy"] = 0.9
     assert [(one.step, one.value) for one in made.evaluations] == [(0, 0.4), (10, 0.4)]
