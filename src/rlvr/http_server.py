@@ -41,10 +41,11 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def check_installed(what: str) -> None:
-    """ConfigError if the libraries of the extra are missing; `what` needs them."""
-    if any(importlib.util.find_spec(name) is None for name in ("starlette", "uvicorn", "llguidance")):
-        raise ConfigError(f"{what} needs starlette, uvicorn and llguidance; install them with: {install('serve')}")
+def check_installed(what: str, *more: str) -> None:
+    """ConfigError if a library of the extra is missing that `what` needs: a server's, and `more`."""
+    *first, last = ("starlette", "uvicorn", *more)
+    if any(importlib.util.find_spec(name) is None for name in (*first, last)):
+        raise ConfigError(f"{what} needs {', '.join(first)} and {last}; install them with: {install('serve')}")
 
 
 class Work(Protocol):

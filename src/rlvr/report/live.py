@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlvr.http_server import address, is_loopback, run
+from rlvr.http_server import address, at, is_loopback, run
 from rlvr.report.page import Limits, Page, pack, render
 from rlvr.report.run import run_page
 from rlvr.report.sweep import runs_of
@@ -57,9 +57,10 @@ class Live:
             for one in runs_of(folder):
                 parts = [one / name for name in ("metrics.jsonl", "config.yaml", "rollouts", PRUNED)]
                 parts += one.glob("checks/*")
-                files += [
-                    (str(path), (found := path.stat()).st_mtime_ns, found.st_size) for path in parts if path.exists()
-                ]
+                for path in parts:
+                    with suppress(OSError):  # there is no such file, maybe since a moment ago
+                        found = path.stat()
+                        files.append((str(path), found.st_mtime_ns, found.st_size))
         return tuple(files)
 
     async def page(self) -> Page:
@@ -109,7 +110,7 @@ def make_app(live: Live, host: str) -> Starlette:
         headers = {"cache-control": "no-cache"}
         return StreamingResponse(live.changes(), media_type="text/event-stream", headers=headers)
 
-    names = ["127.0.0.1", "localhost", "[::1]"] if is_loopback(host) else ["*"]
+    names = ["127.0.0.1", "localhost", "[::1]", at(host)] if is_loopback(host) else ["*"]
     return Starlette(
         routes=[Route("/", page), Route("/data", data), Route("/events", events)],
         middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=names)],

@@ -1,5 +1,6 @@
 """`rlvr report` refuses options that would do nothing; tests/system/test_report_live.py serves a page."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -23,3 +24,24 @@ def test_what_would_do_nothing_is_refused(tmp_path: Path, words: list[str], code
     ran = rlvr("report", *(word.format(tmp_path / "run") for word in words))
     assert (ran.code, ran.out, ran.err.count("\n")) == (code, "", 1)
     assert said in ran.err
+
+
+def test_only_what_serves_the_page_must_be_installed(
+    tmp_path: Path, rlvr: Rlvr, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not what `rlvr serve` constrains completions with."""
+    words = (
+        "report",
+        "--live",
+        save_run(tmp_path / "run"),
+        "--host",
+        "192.0.2.1",
+        "--port",
+        "0",
+    )  # not of this machine
+    monkeypatch.setitem(sys.modules, "llguidance", None)
+    assert "--host 192.0.2.1 --port 0 cannot be used" in rlvr(*words).err
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    ran = rlvr(*words)
+    assert ran.code == 2
+    assert "rlvr report --live needs starlette and uvicorn; install them with: " in ran.err

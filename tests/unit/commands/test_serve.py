@@ -1,6 +1,7 @@
 """`rlvr serve` refuses options that would do nothing; tests/system/test_serve.py and test_vllm.py serve."""
 
 import socket
+import sys
 
 import pytest
 
@@ -28,6 +29,13 @@ def test_an_option_without_effect_is_refused(words: str, told: str, rlvr: Rlvr) 
     assert ran.code == 2
     assert told in ran.err
     assert (ran.out, ran.err.count("\n")) == ("", 1)
+
+
+def test_what_constrains_completions_must_be_installed(monkeypatch: pytest.MonkeyPatch, rlvr: Rlvr) -> None:
+    monkeypatch.setitem(sys.modules, "llguidance", None)
+    ran = rlvr("serve", "no/such/model")
+    assert (ran.code, ran.err.count("\n")) == (2, 1)
+    assert "rlvr serve needs starlette, uvicorn and llguidance; install them with: " in ran.err
 
 
 @pytest.mark.parametrize("engine", ["local", "vllm"])

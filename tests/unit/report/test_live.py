@@ -4,11 +4,14 @@ import asyncio
 import base64
 import gzip
 import json
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rlvr.http_server import at
 from rlvr.report import live as module
 from rlvr.report.live import Live, make_app
 from rlvr.report.page import Limits
@@ -113,3 +116,30 @@ def test_on_this_machine_it_answers_to_no_other_name(run: Path) -> None:
     names = ("localhost:8010", "127.0.0.1", "evil.example:8010")
     assert asyncio.run(ask("127.0.0.1", *names)) == [200, 200, 400]
     assert asyncio.run(ask("0.0.0.0", *names)) == [200, 200, 200]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "::1", "localhost"])
+def test_it_answers_to_the_address_that_it_prints(host: str, run: Path) -> None:
+    app = make_app(Live([run], Limits()), host)
+    assert asyncio.run(get(app, "/data", f"{at(host)}:8010"))[0] == 200
+
+
+def test_a_run_may_be_deleted_while_its_files_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At any of the looks: the stream of events goes on."""
+    real, live, is_deleted = Path.stat, Live([tmp_path], Limits()), list[bool]()
+    for last in range(20):
+        save_run(tmp_path / "run", tokenizer=False, rollouts={})
+        looks = iter(range(20))
+
+        def stat(path: Path, *words: Any, last: int = last, looks: Iterator[int] = looks, **more: Any) -> Any:
+            found = real(path, *words, **more)
+            if next(looks, None) == last:
+                shutil.rmtree(tmp_path / "run")
+            return found
+
+        monkeypatch.setattr(Path, "stat", stat)
+        live.stamp()
+        monkeypatch.setattr(Path, "stat", real)
+        is_deleted.append(not (tmp_path / "run").exists())
+    assert is_deleted[:4] == [True] * 4
+    assert not is_deleted[-1]  # after as many looks as there are

@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     if args.engine == "vllm":
         _serve_vllm(args, key or os.environ.get("VLLM_API_KEY") or None)
         return 0
-    check_installed("rlvr serve")
+    check_installed("rlvr serve", "llguidance")
     from rlvr.chat.formats import FORMATS
 
     if args.tool_format not in (None, "auto", *FORMATS):
