@@ -1,6 +1,6 @@
 """Reads the metrics and settings of a run folder; damaged parts are reported and skipped."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +11,11 @@ from omegaconf import OmegaConf
 from rlvr import registry
 from rlvr.errors import ConfigError
 from rlvr.settings import label_of
-from rlvr.tracking.files import PRUNED
+from rlvr.tracking.files import ERROR, PRUNED
 from rlvr.tracking.jsonl import few, metrics_row
+
+MAX_DEPTH = 4
+"""Folders of folders that are searched: a sweep is one below the others."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +45,11 @@ class History:
         return (self.folder / PRUNED).is_file()
 
     @property
+    def error(self) -> str:
+        """Why the run failed; empty if it did not."""
+        return text_of(self.folder / ERROR)
+
+    @property
     def penalties(self) -> frozenset[str]:
         """Reward parts that are normally 0; none are known for a run of another version."""
         with suppress(ConfigError, AttributeError, KeyError, TypeError):
@@ -67,6 +75,24 @@ def headline_of(settings: Mapping[str, Any]) -> str:
 
 def is_run(folder: Path) -> bool:
     return folder.is_dir() and any((folder / name).exists() for name in ("config.yaml", "metrics.jsonl", "rollouts"))
+
+
+def run_folders(folder: Path, depth: int = MAX_DEPTH) -> Iterator[Path]:
+    """The folder if it is a run, else the runs inside and in the folders below; links are not followed."""
+    if is_run(folder):
+        yield folder
+    elif depth:
+        with suppress(OSError):
+            for path in folder.iterdir():
+                if path.is_dir() and not path.is_symlink():
+                    yield from run_folders(path, depth - 1)
+
+
+def text_of(file: Path) -> str:
+    """What the file says; empty if there is none."""
+    with suppress(OSError):
+        return file.read_text("utf-8", errors="replace").strip()
+    return ""
 
 
 def read_history(folder: Path) -> History:

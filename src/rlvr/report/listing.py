@@ -3,7 +3,7 @@
 import fcntl
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,14 +12,12 @@ from typing import Any, Literal, get_args
 
 import yaml
 
-from rlvr.report.history import headline_of, is_run, setting_of
+from rlvr.report.history import headline_of, run_folders, setting_of, text_of
 from rlvr.tracking.files import ERROR, PRUNED
 from rlvr.tracking.jsonl import metrics_row
 
 State = Literal["running", "done", "failed", "pruned", "stopped"]
 STATES: tuple[str, ...] = get_args(State)
-MAX_DEPTH = 4
-"""Folders of folders that are searched: a sweep is one below the others."""
 LOCK = ".lock"
 """Held by the process that writes the folder."""
 
@@ -59,24 +57,15 @@ class ListedRun:
 
 def list_runs(folder: Path) -> list[ListedRun]:
     """The runs in a folder and in the folders below, by name; links are not followed. Damaged ones are listed, too."""
-    return [_listed(path, path.relative_to(folder)) for path in sorted(_run_folders(folder, MAX_DEPTH))]
-
-
-def _run_folders(folder: Path, depth: int) -> Iterator[Path]:
-    if is_run(folder):
-        yield folder
-    elif depth:
-        with suppress(OSError):
-            for path in folder.iterdir():
-                if path.is_dir() and not path.is_symlink():
-                    yield from _run_folders(path, depth - 1)
+    return [_listed(path, path.relative_to(folder)) for path in sorted(run_folders(folder))]
 
 
 def _listed(folder: Path, name: Path) -> ListedRun:
     settings = _settings(folder / "config.yaml")
     headline = headline_of(settings)
     step, row = _last(folder / "metrics.jsonl", headline)
-    max_steps, error, pruned = setting_of(settings, "trainer.max_steps"), _text(folder / ERROR), _text(folder / PRUNED)
+    max_steps = setting_of(settings, "trainer.max_steps")
+    error, pruned = text_of(folder / ERROR), text_of(folder / PRUNED)
     ended = (folder / "final").is_dir() and (max_steps is None or step >= max_steps)
     files = [path for path in (folder / "metrics.jsonl", folder / "config.yaml") if path.exists()]
     return ListedRun(
@@ -122,12 +111,6 @@ def _last(file: Path, headline: str) -> tuple[int, Mapping[str, float]]:
             if math.isfinite(row.get(headline, math.nan)):
                 return step, row
     return step, {}
-
-
-def _text(file: Path) -> str:
-    with suppress(OSError):
-        return file.read_text("utf-8", errors="replace").strip()
-    return ""
 
 
 def is_locked(folder: Path) -> bool:

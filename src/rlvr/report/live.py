@@ -20,7 +20,7 @@ from rlvr.http_server import address, at, is_loopback, run
 from rlvr.report.page import Limits, Page, pack, render
 from rlvr.report.run import run_page
 from rlvr.report.sweep import runs_of
-from rlvr.tracking.files import PRUNED
+from rlvr.tracking.files import ERROR, PRUNED
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -55,7 +55,7 @@ class Live:
         files = []
         for folder in self._folders:
             for one in runs_of(folder):
-                parts = [one / name for name in ("metrics.jsonl", "config.yaml", "rollouts", PRUNED)]
+                parts = [one / name for name in ("metrics.jsonl", "config.yaml", "rollouts", ERROR, PRUNED)]
                 parts += one.glob("checks/*")
                 for path in parts:
                     with suppress(OSError):  # there is no such file, maybe since a moment ago

@@ -19,7 +19,8 @@ from rlvr.tracking.checks import KINDS, read_checks
 
 def write_run_report(folders: Sequence[Path], output: Path | None = None, limits: Limits | None = None) -> Report:
     """Write the report of runs, finished or not; by default `report.html` in the first folder. A folder of runs, such
-    as a sweep's, stands for all of them. UserError for a folder without a run, or if the page cannot be written."""
+    as a sweep's, stands for all of them, also in the sweeps below. UserError for a folder without a run, or if the page
+    cannot be written."""
     found = {folder: runs_of(folder) for folder in folders}
     for folder, inside in found.items():
         if not inside:
@@ -48,6 +49,7 @@ def run_page(folders: Sequence[Path], limits: Limits, *, is_sweep: bool = False)
     rows = [history.rows for history in histories]
     names = [history.name for history in histories]  # with their parents if two are equal
     labels = [one.name if names.count(one.name) == 1 else str(one.folder) for one in histories]
+    notes += [f"{label} failed: {one.error}" for label, one in zip(labels, histories, strict=True) if one.error]
     main = {
         "kind": "run",
         "title": " and ".join(labels) if len(labels) < 4 else f"{labels[0]} and {len(labels) - 1} more",
@@ -107,8 +109,8 @@ def _facts(histories: Sequence[History]) -> list[tuple[str, str]]:
         facts += [(name, str(value)) for name, value in known.items() if value is not None]
         of = f" of {max_steps}" if isinstance(max_steps, int) else ""
         unfinished = isinstance(max_steps, int) and history.step < max_steps
-        ended = ", pruned" if history.is_pruned else ", not finished"
-        facts.append(("step", f"{history.step}{of}{ended if unfinished else ''}"))
+        ended = "failed" if history.error else "pruned" if history.is_pruned else "not finished"
+        facts.append(("step", f"{history.step}{of}{f', {ended}' if unfinished or history.error else ''}"))
         facts += _scores(history, headline_of(history.settings))
     return facts
 

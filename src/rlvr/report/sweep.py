@@ -7,18 +7,21 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from rlvr.report.history import History, headline_of, is_run
+from rlvr.report.history import MAX_DEPTH, History, headline_of, run_folders
 
 NOT_COMPARED = ("seed", "name", "run_dir", "resume", "debug")
 """Settings that do not distinguish experiments, besides `tracker`."""
 
 
-def runs_of(folder: Path) -> list[Path]:
-    """The folder if it is a run, else the runs directly inside, `seed-2` before `seed-10`."""
-    if is_run(folder):
-        return [folder]
-    inside = [path for path in folder.iterdir() if is_run(path) and not path.is_symlink()] if folder.is_dir() else []
-    return sorted(inside, key=lambda path: [part.zfill(12) for part in re.findall(r"\d+|\D+", path.name)])
+def runs_of(folder: Path, *, depth: int = MAX_DEPTH) -> list[Path]:
+    """The folder if it is a run, else the runs inside and in the sweeps below, `seed-2` before `seed-10`; with
+    `depth=1` only those directly inside."""
+
+    def place(run: Path) -> list[list[str]]:
+        names = run.relative_to(folder).parts
+        return [[part.zfill(12) for part in re.findall(r"\d+|\D+", name)] for name in names]
+
+    return sorted(run_folders(folder, depth), key=place)
 
 
 def sweep_table(histories: Sequence[History]) -> list[list[str]]:
@@ -52,7 +55,8 @@ def _row(said: str, histories: Sequence[History]) -> list[str]:
 
 
 def _score_text(history: History, score: float) -> str:
-    return f"{_text(score)} (pruned at step {history.step})" if history.is_pruned else _text(score)
+    ended = "failed" if history.error else "pruned" if history.is_pruned else ""
+    return f"{_text(score)} ({ended} at step {history.step})" if ended else _text(score)
 
 
 def _follows_from_choice(key: str, keys: Sequence[str], settings: Sequence[Mapping[str, Any]]) -> bool:

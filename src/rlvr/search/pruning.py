@@ -87,7 +87,7 @@ class Pruner:
         if not self._judged < step < self.max_steps:
             return False
         self._judged = step
-        others = {run.name: self._scores_of(run) for run in runs_of(self.beside) if self._counts(run)}
+        others = {run.name: self._scores_of(run) for run in runs_of(self.beside, depth=1) if self._counts(run)}
         at_step = {name: found[step] for name, found in others.items() if step in found}
         median = median_above(own[step], at_step)
         if median is None:

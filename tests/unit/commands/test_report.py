@@ -26,6 +26,14 @@ def test_what_would_do_nothing_is_refused(tmp_path: Path, words: list[str], code
     assert said in ran.err
 
 
+def test_a_folder_of_sweeps_is_one_page(tmp_path: Path, rlvr: Rlvr) -> None:
+    for name in ("one/seed-1", "one/seed-2", "two/seed-1"):
+        save_run(tmp_path / name)
+    assert rlvr("report", tmp_path, "--json").lines[0]["episodes"] == 9
+    save_run(tmp_path / "own")
+    assert rlvr("report", tmp_path, "--json").lines[0]["episodes"] == 12
+
+
 def test_only_what_serves_the_page_must_be_installed(
     tmp_path: Path, rlvr: Rlvr, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -83,6 +83,12 @@ def test_a_run_of_the_users_own_task_has_its_score(folder: Path, rlvr: Rlvr) -> 
     assert (found["score"], found["low"], found["high"]) == (0.5, 0.4, 0.6)
 
 
+def test_runs_are_found_four_folders_deep(tmp_path: Path, rlvr: Rlvr) -> None:
+    make(tmp_path / "1" / "2" / "3" / "4", 1, {})
+    make(tmp_path / "a" / "b" / "c" / "d" / "e", 1, {})
+    assert names(rlvr("runs", tmp_path).out) == ["1/2/3/4"]
+
+
 def test_a_run_that_is_written_to_is_running(folder: Path, rlvr: Rlvr) -> None:
     with (folder / "b" / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -76,6 +76,36 @@ def test_a_folder_of_runs_gets_new_ones(tmp_path: Path) -> None:
     assert asyncio.run(names()) == [["a"], ["a", "b"]]
 
 
+def test_the_sweeps_of_a_folder_are_followed(tmp_path: Path) -> None:
+    async def read() -> list[dict[str, Any]]:
+        live, found = Live([tmp_path], Limits()), []
+        for name in ("run", "sweep/seed-2", "sweep/seed-10"):
+            save_run(tmp_path / name, metrics={3: {"eval/rpn/accuracy": 0.5}})
+            found.append((await live.page()).main)
+        return found
+
+    pages = asyncio.run(read())
+    assert [[run["name"] for run in page["runs"]] for page in pages] == [
+        ["run"],
+        ["run", "seed-2"],
+        ["run", "seed-2", "seed-10"],
+    ]
+    assert [page["sweep"][1][-1] for page in pages] == ["0.500", "0.500, 0.500", "0.500, 0.500, 0.500"]
+
+
+@pytest.mark.parametrize(("file", "state"), [("error.txt", "failed"), ("pruned.txt", "pruned")])
+def test_the_end_of_a_run_is_a_change(file: str, state: str, run: Path) -> None:
+    async def read() -> list[list[tuple[str, str]]]:
+        live = Live([run], Limits())
+        before = (await live.page()).main["facts"]
+        (run / file).write_text("reward: it broke\n")
+        return [before, (await live.page()).main["facts"]]
+
+    (run / "metrics.jsonl").write_text('{"step": 2, "reward/mean": 0.5}\n')
+    steps = [dict(facts)["step"] for facts in asyncio.run(read())]
+    assert steps == ["2 of 3, not finished", f"2 of 3, {state}"]
+
+
 def test_the_page_is_read_once_for_all_who_ask(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reads: list[int] = []
     real = module.run_page

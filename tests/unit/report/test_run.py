@@ -93,6 +93,16 @@ def test_a_pruned_run_says_so(tmp_path: Path) -> None:
     assert found["sweep"][1][-1] == "0.800, 0.200 (pruned at step 2)"
 
 
+def test_a_failed_run_says_so_and_why(tmp_path: Path) -> None:
+    for name, step, score in (("seed-0", 3, 0.8), ("seed-1", 2, 0.2)):
+        save_run(tmp_path / name, metrics={step: {"eval/rpn/accuracy": score}})
+    (tmp_path / "seed-1" / "error.txt").write_text("reward: it broke\n")
+    found = chunk_of(write_run_report([tmp_path]).path.read_text(), "main")
+    assert [value for name, value in found["facts"] if name == "step"] == ["3 of 3", "2 of 3, failed"]
+    assert found["sweep"][1][-1] == "0.800, 0.200 (failed at step 2)"
+    assert found["notes"] == ["seed-1 failed: reward: it broke"]
+
+
 def test_runs_of_one_seed_count_once_in_the_interval() -> None:
     rows = [{"eval/rpn/accuracy": score} for score in (0.5, 0.5, 0.7)]
     settings = {"task": {"name": "rpn"}, "evaluation": {"headline": "accuracy"}}

@@ -19,7 +19,7 @@ and benchmarks: scores with intervals, differences, and each example with two mo
 EXAMPLE = """examples:
   rlvr report runs/latest                            writes runs/latest/report.html
   rlvr report runs/a runs/b --output both.html       curves of both in the same charts
-  rlvr report runs/sweep                             all runs of a sweep, with a table of their scores
+  rlvr report runs/sweep                             all runs of a sweep, with a table of their scores; also runs/
   rlvr report runs/latest --max-episodes 2000        embed a sample of the rollouts
   rlvr report before.jsonl after.jsonl               records of `rlvr eval --output`: scores, models side by side
   rlvr report --live runs/latest                     serve the page, which follows the run; also a folder of runs
@@ -105,8 +105,13 @@ def _write(sources: list[Path], args: argparse.Namespace) -> Report:
         raise UserError(f"there is no {absent}: name a run folder, or records of evaluations.")
     output = Path(args.output) if args.output else None
     limits = Limits(max_episodes=args.max_episodes, max_mb=args.max_mb)
-    if any(runs_of(source) for source in sources):
+    if any(runs_of(source, depth=1) for source in sources):
         return write_run_report(sources, output, limits)
     from rlvr.commands.report.scores import write_evaluation_report
 
-    return write_evaluation_report(sources, output, limits)
+    try:
+        return write_evaluation_report(sources, output, limits)
+    except UserError:  # there are no records
+        if not all(runs_of(source) for source in sources):
+            raise
+    return write_run_report(sources, output, limits)
