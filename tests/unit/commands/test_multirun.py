@@ -1,6 +1,7 @@
 """`rlvr train --multirun`: expansion, folders, the table, exit statuses."""
 
 import signal
+from dataclasses import replace
 
 import pytest
 
@@ -57,6 +58,16 @@ def test_runs_go_one_after_another_into_their_own_folders(training: FakeTraining
     lines = ran.out.splitlines()
     assert (ran.code, len(lines)) == (0, 4)
     assert [word for word in ("seed=2", "0.750", "done") if word not in lines[2]] == []
+
+
+def test_the_table_has_the_metric_that_runs_are_judged_by(training: FakeTraining, rlvr: Rlvr) -> None:
+    training.result = replace(training.result, metrics={"eval/rpn/accuracy": 0.5, "eval/rpn/sampled_accuracy": 0.25})
+    words, judged = ("train", "-m", "evaluation.samples_per_example=2"), "evaluation.headline=sampled_accuracy"
+    head, one, _ = rlvr(*words, "seed=1,2", judged, "run_dir=out").out.splitlines()
+    assert head.startswith("run     sampled accuracy  folder")
+    assert one.startswith("seed=1  0.250             out/seed-1")
+    head, one, two = rlvr(*words, f"{judged},accuracy", "run_dir=both").out.splitlines()
+    assert [line.split()[1] for line in (head, one, two)] == ["score", "0.250", "0.500"]
 
 
 def test_one_failed_run_fails_the_sweep_but_not_the_others(training: FakeTraining, rlvr: Rlvr) -> None:

@@ -96,6 +96,13 @@ def test_trials_in_order_of_their_score_with_the_best_as_a_command(rlvr: Rlvr) -
     )
 
 
+def test_the_table_has_the_metric_that_trials_are_judged_by(rlvr: Rlvr) -> None:
+    """The script does not measure this one."""
+    judged = ("evaluation.headline=sampled_accuracy", "evaluation.samples_per_example=2")
+    ran = rlvr(*SEARCH, "sweep.trials=1", *judged)
+    assert ran.out.startswith("trial  sampled accuracy  step  ")
+
+
 def done(number: int, score: float, low: float | None, high: float | None, rate: float, **more: Any) -> Trial:
     given = {"state": "done", "overrides": (), "folder": "f", "command": "c", "step": 4} | more
     return Trial(number=number, params={"rate": rate}, score=score, low=low, high=high, **given)  # type: ignore[arg-type]

@@ -133,19 +133,22 @@ def _run_all(jobs: Sequence[Job], configs: Sequence[Config]) -> int:
     with stop_on_signals() as stop:
         for number, (job, config) in enumerate(zip(jobs, configs, strict=True), start=1):
             print(f"rlvr: run {number} of {len(jobs)}: {' '.join(job.swept)}", file=sys.stderr, flush=True)
-            accuracy = "-"
+            score = "-"
             try:
                 result = train(config, stop.stopped)
                 status = ("done before" if config.resume else "done") if result.finished else "stopped"
-                if (found := result.metrics.get(f"eval/{config.task.label}/accuracy")) is not None:
-                    accuracy = f"{found:.3f}"
+                name = f"eval/{config.task.label}/{config.evaluation.headline}"
+                if (found := result.metrics.get(name)) is not None:
+                    score = f"{found:.3f}"
             except (UserError, OSError) as error:
                 status = f"failed: {sentence(error)}"
                 print(f"rlvr: error: {sentence(error)}", file=sys.stderr, flush=True)
-            outcomes.append((" ".join(job.swept) or "-", accuracy, str(config.run_dir), status))
+            outcomes.append((" ".join(job.swept) or "-", score, str(config.run_dir), status))
             if stop.stopped():
                 break
-    print(_table(outcomes, num_jobs=len(jobs)))
+    headlines = {config.evaluation.headline.replace("_", " ") for config in configs}
+    metric = headlines.pop() if len(headlines) == 1 else "score"
+    print(_table([("run", metric, "folder", "status"), *outcomes], num_left=len(jobs) - len(outcomes)))
     folders = [Path(folder) for *_, folder, status in outcomes if not status.startswith("failed")]
     rows = sweep_table([read_history(folder) for folder in folders])[1:] if folders else []
     if means := [f"{said}: {num} runs, {score}" for said, num, score, _ in rows if "(" in score]:
@@ -153,10 +156,9 @@ def _run_all(jobs: Sequence[Job], configs: Sequence[Config]) -> int:
     return stop.exit_code or int(any(not status.startswith("done") for *_, status in outcomes))
 
 
-def _table(outcomes: Sequence[tuple[str, ...]], *, num_jobs: int) -> str:
-    rows = [("run", "accuracy", "folder", "status"), *outcomes]
+def _table(rows: Sequence[tuple[str, ...]], *, num_left: int) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-    if left := num_jobs - len(outcomes):
-        lines.append(f"{left} more runs were not started; go on with the same run_dir and resume=true")
+    if num_left:
+        lines.append(f"{num_left} more runs were not started; go on with the same run_dir and resume=true")
     return "\n".join(lines)

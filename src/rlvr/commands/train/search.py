@@ -142,7 +142,8 @@ def _worded(error: ConfigError, space: Space) -> ConfigError:
 def summary(search: Search) -> str:
     """The trials in order of their score, the best one's command, and how to go on."""
     trials = sorted(search.trials.values(), key=_rank)
-    rows = [("trial", "accuracy", "step", "state", "settings"), *map(_row, trials)]
+    metric = search.name.rpartition("/")[2].replace("_", " ")
+    rows = [("trial", metric, "step", "state", "settings"), *map(_row, trials)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
     return "\n".join([*lines, *_after(search, trials)])
