@@ -45,15 +45,19 @@ def test_the_page_follows_the_run_and_leaves_a_reader_alone(server: tuple[Path, 
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.goto(address + "#curves")
         page.wait_for_selector("#panel-curves svg")
-        details = page.locator("#panel-curves details").first
-        details.locator("summary").click()
-        was_open = details.evaluate("one => one.open")
+        sections = page.locator("#panel-curves details")
+        sections.last.locator("summary").click()
+        are_open = "all => all.map(one => one.open)"
+        assert sections.evaluate_all(are_open) == [True, False]
+        assert "0.123" not in page.inner_text("#panel-curves")
         log(runs / "a", 77, 0.123)
         page.locator("#live", has_text="as of").wait_for()
-        assert "0.123" in page.inner_text("#panel-curves") or not was_open
-        assert details.evaluate("one => one.open") == was_open
-        save_run(runs / "c")
+        assert "0.123" in page.inner_text("#panel-curves")
+        assert sections.evaluate_all(are_open) == [True, False]
+        save_run(runs / "sweep" / "c")
         page.locator("#header", has_text="3 runs").wait_for()
+        (runs / "sweep" / "c" / "error.txt").write_text("it broke\n")
+        page.locator("#header .note", has_text="c failed: it broke").wait_for()
         assert page.locator("#header").bounding_box()["height"] < 200  # pyright: ignore[reportOptionalSubscript]
         page.click("#tab-rollouts")
         log(runs / "b", 78, 0.5)
