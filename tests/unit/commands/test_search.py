@@ -261,6 +261,16 @@ def test_trials_share_the_cores(rlvr: Rlvr, monkeypatch: pytest.MonkeyPatch) -> 
     assert found == [["trainer.num_threads=2"], ["trainer.num_threads=5"], []]
 
 
+def test_trackers_group_the_trials_unless_the_user_has_set_a_group(rlvr: Rlvr) -> None:
+    words = (*SEARCH[:-1], "sweep.trials=1", "tracker.report_to=[tensorboard]")
+    rlvr(*words, "run_dir=out")
+    rlvr(*words, "run_dir=mine", "tracker.group=ours")
+    rlvr(*SEARCH[:-1], "sweep.trials=1", "run_dir=alone")
+    given = [Path(folder, "calls.txt").read_text() for folder in ("out", "mine", "alone")]
+    found = [[word for word in one.split() if "tracker.group" in word] for one in given]
+    assert found == [["tracker.group=out"], ["tracker.group=ours"], []]
+
+
 def test_a_point_that_comes_again_is_not_trained_again(rlvr: Rlvr) -> None:
     words = ("train", "-m", "trainer.learning_rate=0.1,0.2", "rollout.group_size=2,4,8", "run_dir=out")
     ran = rlvr(*words, "sweep.trials=5", "sweep.sampler=random")
