@@ -1,4 +1,6 @@
-"""Texts of others (data, models, servers, files) in our messages: nothing of theirs may control a terminal."""
+"""Texts in our messages: nothing of others (data, models, servers, files) may control a terminal; tables."""
+
+from collections.abc import Sequence
 
 
 def printable(text: str, keep: str = "\n\t") -> str:
@@ -20,3 +22,9 @@ def one_line(text: str, limit: int = 300) -> str:
 def cut(text: str, limit: int) -> str:
     """The text, or its first `limit` characters and three dots."""
     return text if len(text) <= limit else f"{text[:limit]}..."
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """The rows as lines, their cells in columns with two spaces between."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)

@@ -1,6 +1,6 @@
 """Texts of others in our messages: nothing of theirs may control a terminal."""
 
-from rlvr.printable import ascii_text, cut, one_line, printable
+from rlvr.printable import ascii_text, cut, one_line, printable, table
 
 
 def test_control_characters_are_escaped_and_lines_stay() -> None:
@@ -20,3 +20,7 @@ def test_one_line_is_short_and_has_no_full_stop() -> None:
 def test_a_long_text_is_cut() -> None:
     assert cut("abc", 3) == "abc"
     assert cut("abcd", 3) == "abc..."
+
+
+def test_the_columns_of_a_table_are_aligned_and_no_line_ends_in_spaces() -> None:
+    assert table([("run", "score"), ("seed=10", "-"), ("", "0.5")]) == "run      score\nseed=10  -\n         0.5"

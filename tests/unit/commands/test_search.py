@@ -261,6 +261,7 @@ def test_trials_share_the_cores(rlvr: Rlvr, monkeypatch: pytest.MonkeyPatch) -> 
     assert found == [["trainer.num_threads=2"], ["trainer.num_threads=5"], []]
 
 
+@pytest.mark.trackers
 def test_trackers_group_the_trials_unless_the_user_has_set_a_group(rlvr: Rlvr) -> None:
     words = (*SEARCH[:-1], "sweep.trials=1", "tracker.report_to=[tensorboard]")
     rlvr(*words, "run_dir=out")

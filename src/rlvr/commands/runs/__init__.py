@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlvr.errors import ConfigError, UserError, suggestion
+from rlvr.printable import table
 
 if TYPE_CHECKING:
     from rlvr.report.listing import ListedRun
@@ -59,7 +60,8 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         sys.stdout.writelines(as_json(one) + "\n" for one in found)
     elif found:
-        print(_table([*COLUMNS, *args.show], found))
+        columns = [*COLUMNS, *args.show]
+        print(table([columns, *([_cell(one, column) for column in columns] for one in found)]))
         errors = [f"{one.name}: {one.error}" for one in found if one.error]
         if errors:
             print("", *errors, sep="\n")
@@ -97,12 +99,6 @@ def _rank(value: Any) -> tuple[int, float, str]:
         return 0, 0.0, ""
     is_number = isinstance(value, int | float)
     return (1, float(value), "") if is_number else (2, 0.0, str(value))
-
-
-def _table(columns: Sequence[str], runs: Sequence[ListedRun]) -> str:
-    rows = [columns, *([_cell(one, column) for column in columns] for one in runs)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
 
 def _cell(run: ListedRun, column: str) -> str:

@@ -19,6 +19,7 @@ from rlvr.config.compose import load_config, to_yaml
 from rlvr.config.overrides import parse_overrides
 from rlvr.errors import ConfigError, UserError, install
 from rlvr.lines import inclusive_range
+from rlvr.printable import table
 from rlvr.progress import progress
 from rlvr.report.history import read_history
 from rlvr.report.sweep import sweep_table
@@ -148,17 +149,11 @@ def _run_all(jobs: Sequence[Job], configs: Sequence[Config]) -> int:
                 break
     headlines = {config.evaluation.headline.replace("_", " ") for config in configs}
     metric = headlines.pop() if len(headlines) == 1 else "score"
-    print(_table([("run", metric, "folder", "status"), *outcomes], num_left=len(jobs) - len(outcomes)))
+    print(table([("run", metric, "folder", "status"), *outcomes]))
+    if left := len(jobs) - len(outcomes):
+        print(f"{left} more runs were not started; go on with the same run_dir and resume=true")
     folders = [Path(folder) for *_, folder, status in outcomes if not status.startswith("failed")]
     rows = sweep_table([read_history(folder) for folder in folders])[1:] if folders else []
     if means := [f"{said}: {num} runs, {score}" for said, num, score, _ in rows if "(" in score]:
         print("\n".join(["", *means, f"all of them on one page: rlvr report {quote(str(folders[0].parent))}"]))
     return stop.exit_code or int(any(not status.startswith("done") for *_, status in outcomes))
-
-
-def _table(rows: Sequence[tuple[str, ...]], *, num_left: int) -> str:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-    if num_left:
-        lines.append(f"{num_left} more runs were not started; go on with the same run_dir and resume=true")
-    return "\n".join(lines)

@@ -17,6 +17,7 @@ from rlvr.config.compose import load_config, to_yaml
 from rlvr.config.overrides import parse_overrides
 from rlvr.errors import ConfigError
 from rlvr.lines import override_lines
+from rlvr.printable import table
 from rlvr.run.run_folder import lock
 from rlvr.search.manager import HOPELESS, Search, interval
 from rlvr.search.pruning import check_measured
@@ -144,9 +145,7 @@ def summary(search: Search) -> str:
     trials = sorted(search.trials.values(), key=_rank)
     metric = search.name.rpartition("/")[2].replace("_", " ")
     rows = [("trial", metric, "step", "state", "settings"), *map(_row, trials)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-    return "\n".join([*lines, *_after(search, trials)])
+    return "\n".join([table(rows), *_after(search, trials)])
 
 
 def _rank(trial: Trial) -> tuple[int, float, int]:
