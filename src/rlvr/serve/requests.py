@@ -10,7 +10,6 @@ from rlvr.errors import UserError, nearest
 from rlvr.seeding import derive_seed
 from rlvr.serve.answers import Answer, ChatAnswer, TextAnswer
 from rlvr.serve.constraints import Constraint
-from rlvr.serve.prompt_logprobs import prompt_logprobs
 from rlvr.serve.sampling import Choice, Served
 from rlvr.serve.schemas import (
     ApiError,
@@ -117,18 +116,10 @@ def text_choices(request: CompletionRequest, served: Served) -> tuple[Answer, li
         raise invalid("max_tokens", "it must be at least 1; 0 goes with echo: true.")
     choices = _choices(request, prompts, served, max_tokens, request.logprobs)
     if request.echo:
-        _echo(choices, given, prompts, served)
+        texts = [one if isinstance(one, str) else served.chat.decode(one) for one in given]
+        for choice in choices:
+            choice.echo = texts[choice.prompt_index]
     return answer, choices
-
-
-def _echo(choices: list[Choice], given: Sequence[str | list[int]], prompts: Sequence[Ids], served: Served) -> None:
-    """Make the prompts a part of the answers, with their logprobs if those were asked for."""
-    texts = [one if isinstance(one, str) else served.chat.decode(one) for one in given]
-    wanted = choices[0].num_alternatives
-    seen = None if wanted is None else prompt_logprobs(served.policy, prompts, wanted)
-    for choice in choices:
-        choice.echo = texts[choice.prompt_index]
-        choice.prompt_seen = None if seen is None else seen[choice.prompt_index]
 
 
 def chat_choices(request: ChatRequest, served: Served) -> tuple[Answer, list[Choice]]:
