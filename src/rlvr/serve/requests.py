@@ -134,6 +134,8 @@ def chat_choices(request: ChatRequest, served: Served) -> tuple[Answer, list[Cho
         raise invalid("max_tokens", "it must be at least 1.")
     tools = () if request.tool_choice == "none" else to_tools(request.tools or ())
     called = _called(request.tool_choice, tools)
+    if called and request.response_format is not None and request.response_format.type != "text":
+        raise invalid("response_format", "a tool must be called, so there is no text; leave it or tool_choice out.")
     messages = to_messages(request.messages)
     if served.form is not None and [message.role for message in messages] == ["user"]:
         messages = served.form(messages[0].content)
