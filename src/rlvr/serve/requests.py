@@ -139,13 +139,18 @@ def chat_choices(request: ChatRequest, served: Served) -> tuple[Answer, list[Cho
     messages = to_messages(request.messages)
     if served.form is not None and [message.role for message in messages] == ["user"]:
         messages = served.form(messages[0].content)
+    variables = request.chat_template_kwargs or {}
+    try:
+        chat = served.chat.with_variables(variables)
+    except UserError as error:
+        raise invalid("chat_template_kwargs", str(error)) from None
     calls = [call for message in messages for call in message.tool_calls]
-    texts = [*(one.content for one in messages), *(str(one.arguments) for one in calls), *map(str, tools)]
+    texts = [*(one.content for one in messages), *(str(one.arguments) for one in calls), *map(str, (*tools, variables))]
     num_chars = sum(map(len, texts))  # approximates the rendered template
-    prompt = _encoded("messages", num_chars, served, partial(served.chat.encode_prompt, messages, tools))
+    prompt = _encoded("messages", num_chars, served, partial(chat.encode_prompt, messages, tools))
     with_ids = bool(request.return_token_ids)
     answer = ChatAnswer(
-        chat=served.chat,
+        chat=chat,
         model=served.names[0],
         with_ids=with_ids,
         tools=tools,

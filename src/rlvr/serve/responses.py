@@ -74,6 +74,7 @@ class ResponsesRequest(ApiRequest):
     tool_choice: Literal["auto", "none", "required"] | FlatChoice | None = None
     parallel_tool_calls: bool | None = None
     metadata: dict[str, Any] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
 
     def repeated(self) -> Json:
         """What an answer says of its request."""
