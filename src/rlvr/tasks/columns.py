@@ -37,7 +37,7 @@ from rlvr.settings import Text, setting
 from rlvr.tasks.base import TaskContext
 from rlvr.tasks.dataset import NO_GOLD, Data
 from rlvr.tasks.gsm8k import CALCULATION
-from rlvr.tasks.layouts import NUM_READ, gold_of, layout_of
+from rlvr.tasks.layouts import NUM_READ, gold_of, input_of, layout_of
 from rlvr.tasks.settings import HeldOutShare, MetricSettings, RowSettings, SplitSettings
 from rlvr.types import Message
 
@@ -100,6 +100,7 @@ class ColumnSettings(MetricSettings, RowSettings):
             question = "\n".join(message.content for message in messages)
         else:
             question = row.read(FilledText, self.question_field, "task.question_field")
+            question = "\n\n".join(filter(None, [question, input_of(row, self.question_field, self.answer_field)]))
         golds, working = ((), "") if self.answer_field is None else answers(row, self.answer_field, self.metric)
         if not golds and self.answer_field is not None:
             return NO_GOLD

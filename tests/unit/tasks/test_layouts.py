@@ -8,8 +8,10 @@ import pytest
 from datasets import Dataset, DatasetDict
 
 from rlvr.config.compose import load_config
+from rlvr.data.problems import Problem
 from rlvr.data.rows import DataError, Row
 from rlvr.errors import ConfigError
+from rlvr.tasks.columns import Jsonl
 from rlvr.tasks.layouts import gold_of, layout_of
 from rlvr.tasks.settings import TaskBundle
 from rlvr.types import Message
@@ -59,6 +61,18 @@ LAYOUTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "words": (
         {"instruction": "Who is {n}?", "target": "king number {n}"},
         {"question": "instruction", "answer": "target", "kind": "text"},
+    ),
+    "alpaca": (
+        {"instruction": "Add them.", "input": "{n} and 3", "target": "{right}"},
+        {"question": "instruction", "answer": "target"},
+    ),
+    "search-r1": (
+        VERL | {"reward_model": {"ground_truth": {"target": ["king {n}", "the {n}th"]}, "style": "rule"}},
+        {"question": "prompt", "answer": "reward_model.ground_truth.target", "prompt": "given", "kind": "text"},
+    ),
+    "golds in an object": (
+        {"query": "Who is {n}?", "ground_truth": {"target": ["king {n}"]}},
+        {"question": "query", "answer": "ground_truth.target", "kind": "text"},
     ),
     "chats": (
         {"messages": BOXED, "tools": [], "answer": "{right}"},
@@ -305,6 +319,33 @@ def test_the_kind_of_the_golds(golds: list[Any], kind: str) -> None:
 def test_unknown_columns_have_no_layout() -> None:
     assert layout_of([Row("row 1", {"frage": "?", "antwort": "4"})], None, None) is None
     assert layout_of([], None, None) is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "asked"),
+    [
+        ({"instruction": "Add them.", "input": "2 and 3"}, "Add them.\n\n2 and 3"),
+        ({"Instruction": "Add them.", "Input": "2 and 3"}, "Add them.\n\n2 and 3"),
+        ({"instruction": "Name a day.", "input": " "}, "Name a day."),
+        ({"instruction": "Name a day.", "input": None}, "Name a day."),
+        ({"instruction": "Name a day."}, "Name a day."),
+        ({"query": "Name a day.", "input": "Not asked."}, "Name a day."),
+    ],
+)
+def test_an_instruction_has_its_input_below(fields: dict[str, Any], asked: str) -> None:
+    row = Row("row 1", fields | {"target": "5"})
+    layout = layout_of([row], None, None)
+    assert layout is not None
+    problem = Jsonl(path="x.jsonl", question_field=layout.question, answer_field=layout.answer).parse(row)
+    assert isinstance(problem, Problem)
+    assert problem.question == asked
+
+
+def test_an_input_that_is_the_answer_is_not_told() -> None:
+    task = Jsonl(path="x.jsonl", question_field="instruction", answer_field="input", metric="text")
+    problem = task.parse(Row("row 1", {"instruction": "Name a day.", "input": "Monday"}))
+    assert isinstance(problem, Problem)
+    assert (problem.question, problem.answer) == ("Name a day.", "Monday")
 
 
 def test_chats_of_sharegpt_are_messages(tmp_path: Path) -> None:
