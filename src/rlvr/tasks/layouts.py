@@ -24,11 +24,13 @@ from rlvr.data.rows import Cell, Row
 from rlvr.rewards.numbers import parse_answer
 
 QUESTIONS = ("question", "prompt", "problem", "query", "instruction", "input", "messages", "conversations")
+TARGET = ".target"
+"""The golds in Search-R1's ground truth, whose reward functions get all of it."""
 ANSWERS = (
     "answer",
-    "reward_model.ground_truth.target",
+    f"reward_model.ground_truth{TARGET}",
     "reward_model.ground_truth",
-    "ground_truth.target",
+    f"ground_truth{TARGET}",
     "ground_truth",
     "final_answer",
     "expected_answer",

@@ -348,6 +348,26 @@ def test_an_input_that_is_the_answer_is_not_told() -> None:
     assert (problem.question, problem.answer) == ("Name a day.", "Monday")
 
 
+@pytest.mark.parametrize(
+    ("answer", "field", "given"),
+    [
+        (["a", "b"], "answer", ["a", "b"]),
+        (["a"], "answer", ["a"]),
+        ({"ground_truth": {"target": ["a"]}}, "answer.ground_truth.target", {"target": ["a"]}),
+        ({"target": ["a"]}, "answer.target", ["a"]),
+        ({"target": ["a"], "other": ["b"]}, "answer.other", ["b"]),
+        (4, "answer", 4),
+        ("2 + 2 = 4\n#### 4", "answer", "2 + 2 = 4\n#### 4"),
+        ("a", "answer", None),
+    ],
+)
+def test_an_answer_that_is_read_is_also_kept_as_given(answer: Any, field: str, given: Any) -> None:
+    task = Jsonl(path="x.jsonl", answer_field=field, metric="math" if "####" in str(answer) else "text")
+    problem = task.parse(Row("row 1", {"question": "?", "answer": answer}))
+    assert isinstance(problem, Problem)
+    assert problem.metadata.get("gold_as_given") == given
+
+
 def test_chats_of_sharegpt_are_messages(tmp_path: Path) -> None:
     turns = [("system", "Be brief."), ("human", "Hi"), ("gpt", "Hello"), ("user", "{n} + 3 ?"), ("gpt", "{right}")]
     made = task_of(tmp_path, {"conversations": [{"from": role, "value": text} for role, text in turns]})
