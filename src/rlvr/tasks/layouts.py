@@ -21,6 +21,7 @@ from typing import Any
 
 from rlvr.data.conversations import ROLES
 from rlvr.data.rows import Cell, Row
+from rlvr.rewards.extract import last_box
 from rlvr.rewards.numbers import parse_answer
 
 QUESTIONS = ("question", "prompt", "problem", "query", "instruction", "input", "messages", "conversations")
@@ -120,12 +121,5 @@ def gold_of(text: str) -> tuple[str, str]:
     working, mark, gold = text.rpartition("####")
     if mark:
         return gold.strip(), working.strip()
-    start = text.rfind("\\boxed{")
-    if start < 0:
-        return text, ""
-    depth = 0
-    for place in range(start + len("\\boxed"), len(text)):
-        depth += (text[place] == "{") - (text[place] == "}")
-        if depth == 0:
-            return text[start + len("\\boxed{") : place].strip(), text.strip()
-    return text, ""
+    boxed = last_box(text)
+    return (text, "") if boxed is None else (boxed, text.strip())

@@ -8,10 +8,9 @@ import pytest
 from datasets import Dataset, DatasetDict
 
 from rlvr.config.compose import load_config
-from rlvr.data.problems import Problem
 from rlvr.data.rows import DataError, Row
 from rlvr.errors import ConfigError
-from rlvr.tasks.columns import Jsonl
+from rlvr.rewards.extract import AnswerFormat
 from rlvr.tasks.layouts import gold_of, layout_of
 from rlvr.tasks.settings import TaskBundle
 from rlvr.types import Message
@@ -289,10 +288,22 @@ def test_folders_of_save_to_disk(tmp_path: Path) -> None:
         ("a #### b #### 7", "7", "a #### b"),
         ("So \\boxed{1} or \\boxed{\\frac{1}{2}}.", "\\frac{1}{2}", "So \\boxed{1} or \\boxed{\\frac{1}{2}}."),
         ("\\boxed{3", "\\boxed{3", ""),
+        ("So \\boxed{ }", "", "So \\boxed{ }"),
+        ("\\boxed{5} in a \\boxedsize{6}", "5", "\\boxed{5} in a \\boxedsize{6}"),
     ],
 )
 def test_the_gold_of_a_worked_solution(text: str, gold: str, working: str) -> None:
     assert gold_of(text) == (gold, working)
+
+
+@pytest.mark.parametrize(
+    "inside", ["{5}", " {5}", "{\\frac{1}{2}}", "{\\left\\{ 1, 2 \\right.}", "{ \\} }", "{5}}", "{\\\\{}}"]
+)
+def test_a_box_is_read_alike_in_golds_and_answers(inside: str) -> None:
+    text = f"So \\boxed{inside}."
+    answer = AnswerFormat(answer_in="boxed").extract(text)
+    assert answer is not None
+    assert gold_of(text) == (answer, text)
 
 
 @pytest.mark.parametrize(
@@ -322,50 +333,14 @@ def test_unknown_columns_have_no_layout() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "asked"),
-    [
-        ({"instruction": "Add them.", "input": "2 and 3"}, "Add them.\n\n2 and 3"),
-        ({"Instruction": "Add them.", "Input": "2 and 3"}, "Add them.\n\n2 and 3"),
-        ({"instruction": "Name a day.", "input": " "}, "Name a day."),
-        ({"instruction": "Name a day.", "input": None}, "Name a day."),
-        ({"instruction": "Name a day."}, "Name a day."),
-        ({"query": "Name a day.", "input": "Not asked."}, "Name a day."),
-    ],
+    "other", [{"role": "assistant", "content": None}, {"role": "assistant"}, {"role": "user", "content": "5"}, None]
 )
-def test_an_instruction_has_its_input_below(fields: dict[str, Any], asked: str) -> None:
-    row = Row("row 1", fields | {"target": "5"})
-    layout = layout_of([row], None, None)
+def test_one_chat_without_an_answer_at_its_end_means_none(other: dict[str, Any] | None) -> None:
+    asked, said = {"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}
+    chats = [[asked, said], [] if other is None else [asked, other]]
+    layout = layout_of([Row(f"row {n}", {"messages": chat}) for n, chat in enumerate(chats)], None, None)
     assert layout is not None
-    problem = Jsonl(path="x.jsonl", question_field=layout.question, answer_field=layout.answer).parse(row)
-    assert isinstance(problem, Problem)
-    assert problem.question == asked
-
-
-def test_an_input_that_is_the_answer_is_not_told() -> None:
-    task = Jsonl(path="x.jsonl", question_field="instruction", answer_field="input", metric="text")
-    problem = task.parse(Row("row 1", {"instruction": "Name a day.", "input": "Monday"}))
-    assert isinstance(problem, Problem)
-    assert (problem.question, problem.answer) == ("Name a day.", "Monday")
-
-
-@pytest.mark.parametrize(
-    ("answer", "field", "given"),
-    [
-        (["a", "b"], "answer", ["a", "b"]),
-        (["a"], "answer", ["a"]),
-        ({"ground_truth": {"target": ["a"]}}, "answer.ground_truth.target", {"target": ["a"]}),
-        ({"target": ["a"]}, "answer.target", ["a"]),
-        ({"target": ["a"], "other": ["b"]}, "answer.other", ["b"]),
-        (4, "answer", 4),
-        ("2 + 2 = 4\n#### 4", "answer", "2 + 2 = 4\n#### 4"),
-        ("a", "answer", None),
-    ],
-)
-def test_an_answer_that_is_read_is_also_kept_as_given(answer: Any, field: str, given: Any) -> None:
-    task = Jsonl(path="x.jsonl", answer_field=field, metric="math" if "####" in str(answer) else "text")
-    problem = task.parse(Row("row 1", {"question": "?", "answer": answer}))
-    assert isinstance(problem, Problem)
-    assert problem.metadata.get("gold_as_given") == given
+    assert layout.answer is None
 
 
 def test_chats_of_sharegpt_are_messages(tmp_path: Path) -> None:
