@@ -11,6 +11,7 @@ from rlvr.config.compose import load_config
 from rlvr.data.rows import DataError, Row
 from rlvr.errors import ConfigError
 from rlvr.rewards.extract import AnswerFormat
+from rlvr.tasks.columns import Hub
 from rlvr.tasks.layouts import gold_of, layout_of
 from rlvr.tasks.settings import TaskBundle
 from rlvr.types import Message
@@ -272,6 +273,8 @@ def test_folders_of_save_to_disk(tmp_path: Path) -> None:
         assert num_train + num_held_out == 6, words
         assert made.train_example(0).metadata["extra_info"]["split"] == "train"
     assert (num_train, num_held_out) == (4, 2)
+    found = Hub.recognize({"path": str(tmp_path / "two"), "train_split": "train+test"})
+    assert found["answer_field"] == "reward_model.ground_truth"
     for words in (["task=jsonl"], ["task=hub", "task.train_split=trian"]):
         with pytest.raises(ConfigError, match=r"two has the splits train, test: name one of them, with task=hub"):
             opened_by(*words, f"task.path={tmp_path / 'two'}")
