@@ -1,4 +1,4 @@
-"""Which warnings a command prints: ours and those of modules in the user's folders, not of installed packages."""
+"""Which warnings a command prints: rlvr's own and those of modules in the user's folders, not of installed packages."""
 
 import os
 import sys

@@ -43,17 +43,17 @@ FIRST = (*split("train --config-name rpn_test algorithm=grpo rollout.group_size=
 
 RUNS = {
     "critic": (*split("train --config-name rpn_ppo algorithm.kl_coef=0.1 model.num_layers=2"), *SHORT, *FEW, *WARM),
+    "stale": (
+        *split("train --config-name two_hop rollout.group_size=2 rollout.max_staleness=1"),
+        *(word.replace("max_steps=1", "max_steps=2") for word in (*FEW, *WARM)),
+    ),
     "epochs": (
         *split("train --config-name rpn_test algorithm.num_epochs=4 algorithm.num_minibatches=2"),
         *(*SHORT, *FEW, *WARM, "trainer.microbatch_tokens=64"),
     ),
     "tools": (*split("train --config-name two_hop rollout.group_size=2 algorithm.kl_coef=0.1"), *FEW, *WARM),
-    "stale": (
-        *split("train --config-name two_hop rollout.group_size=2 rollout.max_staleness=1"),
-        *(word.replace("max_steps=1", "max_steps=2") for word in (*FEW, *WARM)),
-    ),
 }
-"""PPO with a critic and a reference, epochs of minibatches, turns whose keys and values are kept, older samples."""
+"""PPO with a critic and a reference, turns whose keys and values are kept with older samples, epochs, tools in step."""
 
 ADAPTERS = (
     *split("train --config-name rpn_test model=hf model.lora.enabled=true model.gradient_checkpointing=true"),
@@ -109,7 +109,7 @@ def test_a_device_with_float64(on_cpu: OnCpu, tmp_path: Path) -> None:
     check_equal(tmp_path / "run", on_cpu(*FIRST), 2)
 
 
-@pytest.mark.parametrize("name", variants(RUNS))
+@pytest.mark.parametrize("name", variants(RUNS, always=2))
 def test_runs_are_those_on_the_cpu(name: str, on_cpu: OnCpu, tmp_path: Path) -> None:
     run(tmp_path / "run", RUNS[name])
     check_equal(tmp_path / "run", on_cpu(*RUNS[name]), 3 if name == "stale" else 2)
@@ -141,6 +141,11 @@ def test_an_evaluation_is_that_on_the_cpu(first: Path, cli: Cli, tmp_path: Path)
     done = rlvr(*words, cwd=tmp_path, prepare=WITHOUT_FLOAT64)
     assert done.code == 0, done.err[-3000:]
     assert done.out == cli.ok(*words).out
+
+
+def test_doctor_finds_no_fault(first: Path, tmp_path: Path) -> None:
+    done = rlvr("doctor", str(first), cwd=tmp_path, prepare=WITHOUT_FLOAT64)
+    assert done.code == 0, done.out[-3000:] + done.err[-3000:]
 
 
 def test_a_server_answers_as_on_the_cpu(first: Path) -> None:

@@ -45,7 +45,7 @@ def test_a_failed_check_is_exit_status_1_with_a_remedy(cli: Cli, words: list[str
     assert "do:    render message.content" in done.out
 
 
-@pytest.mark.parametrize("name", variants(["first_run", "two_hop_run", "adapted"]))
+@pytest.mark.parametrize("name", variants(["first_run", "two_hop_run", "adapted"], always=2))
 def test_a_runs_own_model(name: str, cli: Cli, request: pytest.FixtureRequest) -> None:
     """Tokenizers of words without a template, and adapters."""
     found = request.getfixturevalue(name)

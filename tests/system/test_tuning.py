@@ -288,6 +288,16 @@ def test_bad_input_is_one_sentence(
     assert not (tmp_path / "run" / "warm_start").exists()
 
 
+def test_a_run_that_fails_in_it_is_listed_as_failed_until_it_goes_on(small: Path, tmp_path: Path, cli: Cli) -> None:
+    words = on_sums(small, tmp_path, "The answer is 2.")
+    refuses(cli, 1, on_sums(small, tmp_path, "The answer is 2.", "warm_start.learning_rate=1e30"), "not finite at step")
+    listed = json.loads(cli.ok("runs", tmp_path, "--json").out)
+    assert listed["state"] == "failed"
+    assert "not finite at step" in listed["error"]
+    cli.ok(*words, "resume=true")
+    assert json.loads(cli.ok("runs", tmp_path, "--json").out)["error"] is None
+
+
 def test_a_quantized_model_learns_with_adapters(small: Path, tmp_path: Path) -> None:
     """And a resumed run has the warm-started adapter as its reference."""
     lora = split("model.lora.enabled=true model.lora.r=4 model.load_in_4bit=true algorithm.kl_coef=0.1")

@@ -11,11 +11,14 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from rlvr.cli.versions import INTERNALS
+
 ROOT = Path(__file__).parents[2]
 FILES = (ROOT / "pyproject.toml", *sorted(ROOT.glob("plugins/*/pyproject.toml")))
 READ = [tomllib.loads(file.read_text(encoding="utf-8"))["project"] for file in FILES]
 PROJECTS: dict[str, dict[str, Any]] = {project["name"]: project for project in READ}
-PACKAGES: list[dict[str, Any]] = tomllib.loads((ROOT / "uv.lock").read_text(encoding="utf-8"))["package"]
+LOCK = tomllib.loads((ROOT / "uv.lock").read_text(encoding="utf-8"))
+PACKAGES: list[dict[str, Any]] = LOCK["package"]
 ASKED = [
     (name, extra, text)
     for name, project in PROJECTS.items()
@@ -65,6 +68,16 @@ def test_the_lock_was_made_from_these_requirements(name: str) -> None:
     assert asked == locked, "pyproject.toml has changed: bash .ci/lock"
 
 
+def test_the_lock_is_for_the_same_pythons() -> None:
+    assert {project["requires-python"] for project in PROJECTS.values()} == {LOCK["requires-python"]}
+
+
+@pytest.mark.parametrize("library", INTERNALS)
+def test_libraries_whose_internals_are_used_end_where_none_was_tested(library: str) -> None:
+    (bounds,) = (Requirement(text).specifier for _, _, text in ASKED if Requirement(text).name == library)
+    assert [clause.operator for clause in bounds if clause.operator == "<"], bounds
+
+
 def test_the_constraints_are_those_of_the_lock() -> None:
     locked: dict[str, list[str]] = {}
     for package in PACKAGES:
@@ -93,6 +106,8 @@ def test_the_environment_of_vllm_is_locked() -> None:
 def test_the_environment_of_verifiers_0_4_differs_where_the_library_asks_for_it() -> None:
     locked = pins(ROOT / OF_VERIFIERS)
     assert Version("0.4") <= Version(*locked["verifiers"]) < Version("0.5")
+    needed = [Requirement(text).name for _, extra, text in ASKED if extra in ("", "serve")]
+    assert {canonicalize_name(name) for name in needed} - PROJECTS.keys() <= locked.keys()
     others = {name for name, versions in locked.items() if not {*versions} <= {*CONSTRAINTS.get(name, versions)}}
     assert others == {"verifiers", "openai", "mcp", "renderers"}, "constraints.txt has changed: bash .ci/lock"
 

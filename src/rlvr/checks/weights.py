@@ -84,7 +84,8 @@ def _alike_tokens(patient: Patient) -> tuple[int, str]:
     for name, module in (("embedding", model.get_input_embeddings()), ("head", model.get_output_embeddings())):
         weight = getattr(module, "weight", None)
         if weight is not None and weight.dim() == 2 and weight.is_floating_point():
-            sums = weight.sum(1, dtype=torch.float64).cpu()[known[known < len(weight)]]  # equal rows have equal sums
+            sums = weight.cpu().sum(1, dtype=torch.float64)  # equal rows have equal sums; MPS has no float64
+            sums = sums[known[known < len(weight)]]
             found.append((int(sums.unique(return_counts=True)[1].max()), name))
     return max(found, default=(1, ""))
 

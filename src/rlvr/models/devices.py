@@ -33,7 +33,7 @@ def choose_device(wanted: str) -> torch.device:
     if not count:
         raise ConfigError(
             f"trainer.device={wanted}: torch {torch.__version__} sees no such device here; set trainer.device=cpu, or "
-            "install the torch that was built for it."
+            "see that its driver works and torch is the build for it."
         )
     if found is None or number >= count:
         raise ConfigError(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rlvr.cli import versions
-from rlvr.cli.versions import DAY_S, note_untested_versions, untested_versions
+from rlvr.cli.versions import note_untested_versions, untested_versions
 from rlvr.errors import UserError
 from rlvr.places import cache_folder
 
@@ -52,6 +52,7 @@ def test_tested_versions_need_no_note(installed: dict[str, str], capsys: pytest.
         ("torch", "2.14.0+cu130", True),
         ("torch", "2.8.0", False),
         ("hydra-core", "1.4.0.dev1", True),
+        ("hydra-core", "1.3.1", True),
         ("hydra-core", "main", True),
         ("numpy", "9.9", False),
     ],
@@ -74,9 +75,11 @@ def test_the_note_is_printed_once_a_day_and_again_for_another_version(
     assert told.endswith(line)
     note_untested_versions()
     assert capsys.readouterr().err == ""
-    yesterday = time.time() - DAY_S - 1
     (stamp,) = (tmp_path / "cache" / "rlvr" / "untested").iterdir()
-    os.utime(stamp, (yesterday, yesterday))
+    os.utime(stamp, (today := time.time() - 23 * 3600, today))
+    note_untested_versions()
+    assert capsys.readouterr().err == ""
+    os.utime(stamp, (yesterday := time.time() - 24 * 3600 - 1, yesterday))
     note_untested_versions()
     assert capsys.readouterr().err == told
     installed["peft"] = "0.23.0"

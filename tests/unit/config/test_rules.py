@@ -58,6 +58,7 @@ LORA model.load_in_4bit=true model.load_in_8bit=true -> model.load_in_4bit=true:
 HF model.load_in_8bit=true -> model.load_in_8bit=true: quantized weights cannot be trained; set model.lora.enabled=true
 HF model.dtype=bfloat16 -> set model.lora.enabled=true, or model.dtype=float32
 HF model.attn_implementation=flash_attention_2 trainer.device=cpu -> flash_attention_2: needs a GPU; choose
+HF model.attn_implementation=flash_attention_2 trainer.device=mps -> flash_attention_2: needs a GPU; choose
 trainer.precision=fp16 trainer.strategy=fsdp2 -> trainer.precision=fp16: is not possible with trainer.strategy=fsdp2;
 LORA model.load_in_4bit=true trainer.strategy=fsdp2 -> model.load_in_4bit=true: packed weights cannot
 # engines

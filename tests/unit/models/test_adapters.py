@@ -278,6 +278,7 @@ def test_training_goes_on_from_an_adapter_or_merged_with_it(folder: Path, tmp_pa
     ("changes", "sentence"),
     [
         ({"r": 8}, "model.lora.r: .* has another one; set it to 4"),
+        ({"alpha": 16}, "model.lora.alpha: .* has another one; set it to 8"),
         ({"target_modules": ("q_proj",)}, r"target_modules: .* set it to \[down_proj,q_proj,v_proj\]"),
     ],
 )

@@ -23,7 +23,7 @@ from rlvr.models.devices import bf16_pays, choose_device, choose_products, devic
 from rlvr.models.loading import load_policy
 from rlvr.training.memory import available_memory
 from rlvr.training.state import random_state, set_random_state
-from tests.pretend_device import AVAILABLE, on_device
+from tests.pretend_device import AVAILABLE, NAME, on_device
 from tests.unit.engines.tiny import assert_exact, generate, prompt, sampling, tiny_model
 from tests.unit.models.checkpoints import lora, save_model, settings
 
@@ -97,6 +97,17 @@ def test_a_device_that_is_not_named_anywhere_is_used_as_any_other():
         "bf16": True,
         "drawing": "pretend:0",
     }
+
+
+def a_layer_that_stays() -> str:
+    layers = torch.nn.Sequential(torch.nn.Linear(2, 2).to(NAME), torch.nn.Linear(2, 2))
+    with pytest.raises(RuntimeError) as caught:
+        layers(torch.ones(1, 2, device=NAME))
+    return str(caught.value)
+
+
+def test_a_layer_that_stays_on_the_cpu_fails_on_the_pretend_device():
+    assert on_device(a_layer_that_stays) == "Linear computes on the CPU: weight, bias"
 
 
 def test_a_device_that_says_less_is_planned_and_computes_as_a_cpu():

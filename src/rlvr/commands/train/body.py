@@ -81,6 +81,8 @@ def train(config: Config, stopped: Stopped = lambda: False, functions: Functions
         reporting = config.tracker if world.is_first else config.tracker.model_copy(update={"report_to": ()})
         trackers = Trackers(reporting, folder.root, console.note, experiment=config.name, config=data)
         stack.enter_context(trackers)
+        if world.is_first and not folder.metrics.exists():
+            failing.add(folder.root)
         setup = Setup(config=config, tasks=tasks, folder=folder, console=console, world=world, stopped=stopped)
         console.note(f"run folder: {folder.root}")
         all_stop = any_stopped(stopped, world, console.note)
@@ -100,10 +102,11 @@ def train(config: Config, stopped: Stopped = lambda: False, functions: Functions
         )
 
 
-def _train(setup: Setup, policy: HubPolicy, trackers: Trackers, stopped: Stopped, failing: list[Path]) -> int:
+def _train(setup: Setup, policy: HubPolicy, trackers: Trackers, stopped: Stopped, failing: set[Path]) -> int:
     """Run the loop, then write `final/` and the report; returns the number of steps made.
 
-    From its first step on the run's folder is among the `failing` ones: a start that is refused changes nothing in it.
+    From here on the run's folder is among the `failing` ones; before, if it has no metrics: a refusal to go on changes
+    nothing in it.
     """
     config, folder, console, world = setup.config, setup.folder, setup.console, setup.world
     for note in setup.tasks.notes:
@@ -119,7 +122,7 @@ def _train(setup: Setup, policy: HubPolicy, trackers: Trackers, stopped: Stopped
     if world.is_first:
         for name in (ERROR, PRUNED):  # of an earlier start
             (folder.root / name).unlink(missing_ok=True)
-        failing.append(folder.root)
+        failing.add(folder.root)
     if run.start_step < run.max_steps and world.is_first:
         shutil.rmtree(folder.final, ignore_errors=True)  # of an earlier end of this run
     console.stage("training", run.max_steps, done=run.start_step)
@@ -145,9 +148,9 @@ def _open_folder(config: Config, world: World) -> Iterator[RunFolder]:
 
 
 @contextmanager
-def _noting_failure() -> Iterator[list[Path]]:
-    """Keep the sentence with which a run fails for `rlvr runs`, in the folder that the block adds to the list."""
-    folders: list[Path] = []
+def _noting_failure() -> Iterator[set[Path]]:
+    """Keep the sentence with which a run fails for `rlvr runs`, in the folder that the block adds to the set."""
+    folders: set[Path] = set()
     try:
         yield folders
     except Exception as error:
