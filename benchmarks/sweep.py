@@ -35,7 +35,7 @@ SPACE = (
     "rollout.group_size=4,8,16",
 )
 RUN = (
-    *("warm_start.num_steps=300", "trainer.max_steps=20", "evaluation.every=4"),
+    *("warm_start.num_steps=300", "trainer.max_steps=60", "evaluation.every=6"),
     *("tracker.rollouts_every=null", "trainer.checkpoint_every=null"),
 )
 NAME = "eval/rpn/accuracy"

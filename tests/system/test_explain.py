@@ -213,5 +213,5 @@ def test_a_run_opened_in_python(run: Path) -> None:
 def test_weights_that_were_not_kept_are_named(run: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="keeps no weights of step 3: there are 0, 8"):
         rlvr.open(run, step=3)
-    with pytest.raises(UserError, match="is no run folder"):
+    with pytest.raises(UserError, match="is a folder of runs: name one of them"):
         rlvr.open(tmp_path)

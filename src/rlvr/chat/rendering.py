@@ -10,7 +10,10 @@ which are never decoded and re-encoded.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from rlvr.chat.coding import Coder
@@ -62,6 +65,25 @@ class Chat:
         words = {_word_id(tokenizer, word) for word in stop_words}
         turn_ends, self._closing = self._turn_ends(self._template) if self._template else (set(), frozenset())
         self.stop_ids: frozenset[int] = frozenset(words | end_ids(tokenizer, model) | turn_ends)
+
+    def with_variables(self, variables: Mapping[str, Any]) -> Chat:
+        """It with the template's own variables set; one that the template does not read changes nothing.
+
+        UserError names one that is no variable but what a prompt is made of: `messages`, an end token, or `documents`
+        that the template would drop.
+        """
+        ours = {"messages", *signature(self._tokenizer.apply_chat_template).parameters}
+        ours |= self._tokenizer.special_tokens_map.keys()
+        if self._template and re.search(r"\bdocuments\b", self._template.source):
+            ours.remove("documents")
+        if refused := [name for name in variables if name in ours]:
+            raise UserError(f"{refused[0]} is not for the chat template alone; leave it out.")
+        if self._template is None or not variables:
+            return self
+        chat = copy(self)
+        chat._template = self._template.with_variables(variables)
+        chat._history, chat._prompts = History(chat._template), {}
+        return chat
 
     def note(self, messages: Sequence[Message]) -> str | None:
         """A note for the user if the prompt's rendering is unusual."""

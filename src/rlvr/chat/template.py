@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 PLACE = "rlvr-completion-goes-here"  # the dummy content while the template is probed
 
 QUESTION = Message(role="user", content="x")
+ANSWERED = Message(role="tool", content=PLACE, name="probe", call_id="call_0")
 PROBE: ToolSchema = {
     "type": "function",
     "function": {
@@ -63,6 +65,7 @@ class Template:
         self._tokenizer = tokenizer
         self._spelled = _special_words(tokenizer)
         self.source = str(tokenizer.chat_template)
+        self.variables: Mapping[str, Any] = {}
         self.marks = marks_of(self.source)
         self.can = Abilities()
         self.format = FORMATS["hermes"]
@@ -75,6 +78,13 @@ class Template:
         self.native = native is self.format  # the template renders calls itself; otherwise they are text
         self._describes = self.can.tools and (self.native or tool_format == "auto")
         self._probe_replies()
+
+    def with_variables(self, variables: Mapping[str, Any]) -> Template:
+        """It with variables of its own set, as `enable_thinking`."""
+        made = copy(self)
+        made.variables = variables
+        made.can = replace(self.can, opened=made._opens([QUESTION]) and made._opens_behind_tools())
+        return made
 
     def tried(self, messages: Sequence[Message], *, header: bool = False, tools: Tools = ()) -> str | None:
         try:
@@ -89,6 +99,9 @@ class Template:
         without, with_header = self.tried(messages) or "", self.tried(messages, header=True) or ""
         header = with_header[_shared(without, with_header) :]
         return header.rfind(self.marks.open.strip()) > header.rfind(self.marks.close)
+
+    def _opens_behind_tools(self) -> bool:
+        return not self.can.tool_role or self._opens([QUESTION, call_of("x"), ANSWERED])
 
     def _probe_prompts(self) -> None:
         said = [replace(QUESTION, content=PLACE)]
@@ -130,14 +143,14 @@ class Template:
             said = said.removesuffix(max(ends, key=len)).strip()
 
     def _probe_replies(self) -> None:
-        answer = Message(role="tool", content=PLACE, name="probe", call_id="call_0")
-        called, uncalled = [QUESTION, call_of("x"), answer], [QUESTION, Message(role="assistant", content="x"), answer]
+        called = [QUESTION, call_of("x"), ANSWERED]
+        uncalled = [QUESTION, Message(role="assistant", content="x"), ANSWERED]
         behind_a_call = self._shows(PLACE, called)
         alone = self._shows(PLACE, uncalled)
         alone = alone and (self.native or self.tried(uncalled) != self.tried(uncalled, header=True))
         self.can.tool_role = alone or (behind_a_call and self.native)
         self.can.needs_call = self.can.tool_role and not alone
-        self.can.opened = self.can.opened and (not self.can.tool_role or self._opens(called))
+        self.can.opened = self.can.opened and self._opens_behind_tools()
         thought = f"{self.marks.open}{PLACE}{self.marks.close}"
         self.can.fields = True
         said = (Message(role="assistant", content=f"{thought}x"), replace(call_of("x"), content=thought))
@@ -157,7 +170,7 @@ class Template:
         schemas: Any = shown or None
         try:
             text: Any = self._tokenizer.apply_chat_template(
-                entries, tools=schemas, add_generation_prompt=header, tokenize=False
+                entries, tools=schemas, add_generation_prompt=header, tokenize=False, **self.variables
             )
         except Exception as error:  # raised by the template itself, through jinja2
             roles = ", ".join(message.role for message in messages)

@@ -35,7 +35,7 @@ OFFERED: Mapping[str, Callable[[Attempt], Any]] = {
 VERL: Mapping[str, Callable[[Attempt], Any]] = {
     "data_source": lambda attempt: attempt.example.metadata.get("data_source", ""),
     "solution_str": lambda attempt: attempt.text,
-    "ground_truth": lambda attempt: attempt.example.answer,
+    "ground_truth": lambda attempt: attempt.example.metadata.get("gold_as_given", attempt.example.answer),
     "extra_info": lambda attempt: attempt.example.metadata.get("extra_info"),
 }
 """Arguments of verl's `compute_score`, for a function that takes `solution_str`."""
@@ -47,6 +47,9 @@ def _log_nothing(*_: Any, **__: Any) -> None:
 
 TRL: Mapping[str, Any] = {"trainer_state": None, "log_extra": _log_nothing, "log_metric": _log_nothing}
 """What TRL passes besides the lists, one of each per call."""
+
+OURS = frozenset({"task", "has_answer", "has_messages", "gold_as_given"})
+"""Metadata that is no column of the data."""
 
 ANY = "**"
 """Among a function's names: it takes any column."""
@@ -117,12 +120,18 @@ def _columns(attempt: Attempt) -> dict[str, Any]:
     if about.get("has_messages"):
         prompt = [_dumped(message) for message in attempt.example.messages]
         said = [{"role": "assistant", "content": said}]
-    others = {name: value for name, value in about.items() if name not in ("task", "has_answer", "has_messages")}
+    others = {name: value for name, value in about.items() if name not in OURS}
     return {"answer": attempt.example.answer} | others | {"prompts": prompt, "completions": said}
 
 
 def _dumped(message: Message) -> dict[str, Any]:
-    return {"role": message.role, "content": message.content}
+    """In OpenAI's form, without the fields that are not filled."""
+    calls = [
+        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": dict(call.arguments)}}
+        for call in message.tool_calls
+    ]
+    more = {"name": message.name, "tool_calls": calls, "tool_call_id": message.call_id}
+    return {"role": message.role, "content": message.content} | {name: value for name, value in more.items() if value}
 
 
 def accepted_names(function: Callable[..., Any], settings: Mapping[str, Any], what: str) -> frozenset[str]:

@@ -197,9 +197,19 @@ def _in_box(text: str) -> str | None:
     boxes = list(_BOX.finditer(text))
     if len(boxes) != 1 or boxes[0][0] != "\\boxed":
         return None
-    inside, depth = text[boxes[0].end() :].lstrip(), 0
+    return _in_braces(text[boxes[0].end() :]) or None
+
+
+def last_box(text: str) -> str | None:
+    r"""What is in the last `\boxed{}` of a text, also of several; None if there is none, or it does not close."""
+    ends = [box.end() for box in _BOX.finditer(text) if box[0] == "\\boxed"]
+    return _in_braces(text[ends[-1] :]) if ends else None
+
+
+def _in_braces(text: str) -> str | None:
+    inside, depth = text.lstrip(), 0
     for brace in _BRACE.finditer(inside) if inside.startswith("{") else ():
         depth += (brace[0] == "{") - (brace[0] == "}")
         if depth == 0:
-            return inside[1 : brace.start()].strip() or None
+            return inside[1 : brace.start()].strip()
     return None

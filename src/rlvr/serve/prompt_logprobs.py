@@ -1,6 +1,6 @@
 """Logprobs of the tokens of prompts, for `echo` with `logprobs`: how evaluators score multiple-choice tasks."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 
@@ -11,30 +11,38 @@ MAX_TOKENS = 4096
 
 Likely = tuple[tuple[int, ...], tuple[float, ...]]
 """Ids and logprobs of the likeliest tokens at a position, likeliest first."""
+Seen = tuple[list[float], list[Likely]]
+"""Of a prompt the logprobs of its tokens but the first, at temperature 1, and the likeliest ones there."""
+
+
+def prompt_logprobs(policy: Policy, prompts: Sequence[tuple[int, ...]], count: int) -> Iterator[dict[int, Seen]]:
+    """What is seen of prompts, by number, with the `count` likeliest tokens: one pass of the model at a time.
+
+    Prompts of like lengths share a pass: the padded tokens of several are at most `MAX_TOKENS`.
+    """
+    part: list[int] = []
+    for number in sorted(range(len(prompts)), key=lambda number: len(prompts[number])):
+        if part and (len(part) + 1) * len(prompts[number]) > MAX_TOKENS:
+            yield _pass(policy, prompts, part, count)
+            part = []
+        part.append(number)
+    yield _pass(policy, prompts, part, count)
 
 
 @torch.inference_mode()
-def prompt_logprobs(
-    policy: Policy, prompts: Sequence[tuple[int, ...]], count: int
-) -> list[tuple[list[float], list[Likely]]]:
-    """For each prompt the logprobs of its tokens but the first, at temperature 1, and the `count` likeliest ones
-    there."""
-    found: dict[int, tuple[list[float], list[Likely]]] = {}
-    longest = max(map(len, prompts))
-    order = sorted(range(len(prompts)), key=lambda number: len(prompts[number]))
-    rows = max(1, MAX_TOKENS // longest)
-    for part in (order[first : first + rows] for first in range(0, len(order), rows)):
-        ids = torch.zeros(len(part), max(len(prompts[number]) for number in part), dtype=torch.long)
-        for row, number in enumerate(part):
-            ids[row, : len(prompts[number])] = torch.tensor(prompts[number])
-        hidden = policy.hidden(ids.to(policy.model.device))
-        for row, number in enumerate(part):
-            size = len(prompts[number]) - 1
-            found[number] = _read(policy, hidden[row, :size], ids[row, 1 : size + 1], count)
-    return [found[number] for number in range(len(prompts))]
+def _pass(policy: Policy, prompts: Sequence[tuple[int, ...]], part: Sequence[int], count: int) -> dict[int, Seen]:
+    ids = torch.zeros(len(part), max(len(prompts[number]) for number in part), dtype=torch.long)
+    for row, number in enumerate(part):
+        ids[row, : len(prompts[number])] = torch.tensor(prompts[number])
+    hidden = policy.hidden(ids.to(policy.model.device))
+    found = {}
+    for row, number in enumerate(part):
+        size = len(prompts[number]) - 1
+        found[number] = _read(policy, hidden[row, :size], ids[row, 1 : size + 1], count)
+    return found
 
 
-def _read(policy: Policy, hidden: torch.Tensor, targets: torch.Tensor, count: int) -> tuple[list[float], list[Likely]]:
+def _read(policy: Policy, hidden: torch.Tensor, targets: torch.Tensor, count: int) -> Seen:
     """Logprobs of targets [N] after hidden [N, D], and the likeliest tokens there."""
     values, likely = list[float](), list[Likely]()
     vocabulary = int(policy.model.config.get_text_config().vocab_size)

@@ -10,7 +10,6 @@ from rlvr.errors import UserError, nearest
 from rlvr.seeding import derive_seed
 from rlvr.serve.answers import Answer, ChatAnswer, TextAnswer
 from rlvr.serve.constraints import Constraint
-from rlvr.serve.prompt_logprobs import prompt_logprobs
 from rlvr.serve.sampling import Choice, Served
 from rlvr.serve.schemas import (
     ApiError,
@@ -117,18 +116,10 @@ def text_choices(request: CompletionRequest, served: Served) -> tuple[Answer, li
         raise invalid("max_tokens", "it must be at least 1; 0 goes with echo: true.")
     choices = _choices(request, prompts, served, max_tokens, request.logprobs)
     if request.echo:
-        _echo(choices, given, prompts, served)
+        texts = [one if isinstance(one, str) else served.chat.decode(one) for one in given]
+        for choice in choices:
+            choice.echo = texts[choice.prompt_index]
     return answer, choices
-
-
-def _echo(choices: list[Choice], given: Sequence[str | list[int]], prompts: Sequence[Ids], served: Served) -> None:
-    """Make the prompts a part of the answers, with their logprobs if those were asked for."""
-    texts = [one if isinstance(one, str) else served.chat.decode(one) for one in given]
-    wanted = choices[0].num_alternatives
-    seen = None if wanted is None else prompt_logprobs(served.policy, prompts, wanted)
-    for choice in choices:
-        choice.echo = texts[choice.prompt_index]
-        choice.prompt_seen = None if seen is None else seen[choice.prompt_index]
 
 
 def chat_choices(request: ChatRequest, served: Served) -> tuple[Answer, list[Choice]]:
@@ -143,16 +134,23 @@ def chat_choices(request: ChatRequest, served: Served) -> tuple[Answer, list[Cho
         raise invalid("max_tokens", "it must be at least 1.")
     tools = () if request.tool_choice == "none" else to_tools(request.tools or ())
     called = _called(request.tool_choice, tools)
+    if called and request.response_format is not None and request.response_format.type != "text":
+        raise invalid("response_format", "a tool must be called, so there is no text; leave it or tool_choice out.")
     messages = to_messages(request.messages)
     if served.form is not None and [message.role for message in messages] == ["user"]:
         messages = served.form(messages[0].content)
+    variables = request.chat_template_kwargs or {}
+    try:
+        chat = served.chat.with_variables(variables)
+    except UserError as error:
+        raise invalid("chat_template_kwargs", str(error)) from None
     calls = [call for message in messages for call in message.tool_calls]
-    texts = [*(one.content for one in messages), *(str(one.arguments) for one in calls), *map(str, tools)]
+    texts = [*(one.content for one in messages), *(str(one.arguments) for one in calls), *map(str, (*tools, variables))]
     num_chars = sum(map(len, texts))  # approximates the rendered template
-    prompt = _encoded("messages", num_chars, served, partial(served.chat.encode_prompt, messages, tools))
+    prompt = _encoded("messages", num_chars, served, partial(chat.encode_prompt, messages, tools))
     with_ids = bool(request.return_token_ids)
     answer = ChatAnswer(
-        chat=served.chat,
+        chat=chat,
         model=served.names[0],
         with_ids=with_ids,
         tools=tools,

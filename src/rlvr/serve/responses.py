@@ -8,7 +8,7 @@ max_output_tokens                                       -> max_completion_tokens
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -73,6 +73,18 @@ class ResponsesRequest(ApiRequest):
     tools: Annotated[list[FlatTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     tool_choice: Literal["auto", "none", "required"] | FlatChoice | None = None
     parallel_tool_calls: bool | None = None
+    metadata: dict[str, Any] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    def repeated(self) -> Json:
+        """What an answer says of its request."""
+        choice = self.tool_choice or "auto"
+        return {
+            "instructions": self.instructions,
+            "metadata": self.metadata or {},
+            "tool_choice": choice if isinstance(choice, str) else choice.model_dump(),
+            "tools": [tool.model_dump() | {"strict": False} for tool in self.tools or ()],
+        }
 
 
 def response_choices(request: ResponsesRequest, served: Served) -> tuple["ResponseAnswer", list[Choice]]:
@@ -83,8 +95,8 @@ def response_choices(request: ResponsesRequest, served: Served) -> tuple["Respon
         raise invalid("n", "this route gives one answer; leave it out, or use /v1/chat/completions.")
     chat = parsed(ChatRequest, _as_chat(request))
     answer, choices = chat_choices(chat, served)
-    fields = {name: getattr(answer, name) for name in ("chat", "model", "with_ids", "tools", "must_call", "many_calls")}
-    return ResponseAnswer(**fields), choices
+    shared = {field.name: getattr(answer, field.name) for field in fields(answer)}
+    return ResponseAnswer(**shared, repeated=request.repeated()), choices
 
 
 def _as_chat(request: ResponsesRequest) -> Json:
@@ -129,6 +141,8 @@ def _message(item: Item, place: str) -> Json:
 
 @dataclass(frozen=True, kw_only=True)
 class ResponseAnswer(ChatAnswer):
+    repeated: Json
+
     def whole(self, choices: Sequence[Choice]) -> Json:
         (choice,) = choices
         entry = super().whole(choices)["choices"][0]
@@ -142,14 +156,11 @@ class ResponseAnswer(ChatAnswer):
             "status": "incomplete" if cut else "completed",
             "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
             "error": None,
-            "instructions": None,
-            "metadata": {},
             "output": list(self._output(entry["message"])),
             "parallel_tool_calls": self.many_calls,
             "temperature": choice.sampling.temperature,
-            "tool_choice": "required" if self.must_call else "auto",
-            "tools": [{"type": "function", **tool["function"], "strict": False} for tool in self.tools],
             "top_p": choice.sampling.top_p,
+            **self.repeated,
             "usage": {
                 "input_tokens": counts["prompt_tokens"],
                 "input_tokens_details": {"cached_tokens": 0},

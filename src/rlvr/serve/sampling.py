@@ -10,7 +10,7 @@ from rlvr.core.engine import LocalEngine
 from rlvr.core.engine.base import Alternatives
 from rlvr.core.policy import Policy
 from rlvr.serve.constraints import Constraint, Constraints
-from rlvr.serve.prompt_logprobs import Likely
+from rlvr.serve.prompt_logprobs import Seen, prompt_logprobs
 from rlvr.serve.schemas import ApiError
 from rlvr.types import Completion, Message, SamplingParams, StopReason
 
@@ -110,7 +110,7 @@ class Choice:
     stream: bool = False  # the client streams
     constraint: Constraint | None = None
     echo: str | None = None  # the prompt's text, if it is a part of the answer
-    prompt_seen: tuple[list[float], list[Likely]] | None = None  # see prompt_logprobs
+    prompt_seen: Seen | None = None  # with `echo` and `num_alternatives`
 
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -146,6 +146,7 @@ class Pool:
         self._served = served
         self.active = 0
         self.draining = False
+        self._closed = False
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -173,11 +174,14 @@ class Pool:
             async with asyncio.timeout(timeout_s):
                 await self._idle.wait()
         except TimeoutError:
+            self._closed = True
             self._served.engine.close()
             await self._idle.wait()
 
     async def sample(self, choices: Sequence[Choice]) -> AsyncGenerator[None]:
-        """Sample until all choices are finished; yields on progress. Close it to abort them."""
+        """Read the prompts to echo, then sample until all choices are finished; yields on progress. Close it to abort
+        them."""
+        await self._see_prompts([choice for choice in choices if choice.echo is not None])
         news, over = asyncio.Event(), False
         tasks = [asyncio.ensure_future(self._one(choice, news)) for choice in choices]
         for task in tasks:
@@ -195,6 +199,20 @@ class Pool:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _see_prompts(self, choices: Sequence[Choice]) -> None:
+        """One pass after the other, each a step of the event loop as those of the engine."""
+        if not choices or choices[0].num_alternatives is None:
+            return
+        prompts = {choice.prompt_index: choice.prompt_ids for choice in choices}
+        seen = dict[int, Seen]()
+        for found in prompt_logprobs(self._served.policy, list(prompts.values()), choices[0].num_alternatives):
+            seen |= found
+            await asyncio.sleep(0)
+            if self._closed:
+                raise _shutting_down()
+        for choice in choices:
+            choice.prompt_seen = seen[choice.prompt_index]
 
     async def _one(self, choice: Choice, news: asyncio.Event) -> None:
         if choice.num_alternatives:

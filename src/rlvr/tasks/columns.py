@@ -37,7 +37,7 @@ from rlvr.settings import Text, setting
 from rlvr.tasks.base import TaskContext
 from rlvr.tasks.dataset import NO_GOLD, Data
 from rlvr.tasks.gsm8k import CALCULATION
-from rlvr.tasks.layouts import NUM_READ, gold_of, layout_of
+from rlvr.tasks.layouts import NUM_READ, TARGET, gold_of, input_of, layout_of
 from rlvr.tasks.settings import HeldOutShare, MetricSettings, RowSettings, SplitSettings
 from rlvr.types import Message
 
@@ -100,6 +100,7 @@ class ColumnSettings(MetricSettings, RowSettings):
             question = "\n".join(message.content for message in messages)
         else:
             question = row.read(FilledText, self.question_field, "task.question_field")
+            question = "\n\n".join(filter(None, [question, input_of(row, self.question_field, self.answer_field)]))
         golds, working = ((), "") if self.answer_field is None else answers(row, self.answer_field, self.metric)
         if not golds and self.answer_field is not None:
             return NO_GOLD
@@ -112,8 +113,16 @@ class ColumnSettings(MetricSettings, RowSettings):
             tools=read_tools(row) if messages else (),
             answer=golds[0] if golds else "",
             solution=working,
-            metadata=self._others(row) | _about(golds, messages),
+            metadata=self._others(row) | self._as_given(row, golds) | _about(golds, messages),
         )
+
+    def _as_given(self, row: Row, golds: Sequence[str]) -> dict[str, Any]:
+        """The answer as verl's functions get it, if it is not the text that was read."""
+        if not golds or self.answer_field is None:
+            return {}
+        of_search_r1 = self.answer_field.endswith(f"ground_truth{TARGET}")
+        given = row.get(self.answer_field.removesuffix(TARGET) if of_search_r1 else self.answer_field)
+        return {} if given == golds[0] else {"gold_as_given": given}
 
     def load(self, context: TaskContext, **order: Any) -> Data:
         """As its base; notes columns that were recognized, or named by the user."""

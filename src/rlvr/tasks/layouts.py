@@ -3,10 +3,12 @@
     verl        prompt (messages), reward_model.ground_truth, data_source, extra_info
     TRL         prompt (text or messages), with or without solution, answer, ground_truth
     OpenRLHF    input, label
+    Alpaca      instruction, and below it the input if there is one; target
+    Search-R1   as verl, but the ground truth is {"target": ["accepted", "answers"]}
     prime-rl    prompt, verification_info.ground_truth (JSON in a text); or question, answer
     chats       messages, or conversations, each with role and content; tools
     ShareGPT    conversations, each with from and value
-    others      problem, answer; Problem, Answer; query, target; instruction, final_answer
+    others      problem, answer; Problem, Answer; query, final_answer
 
 A column called `prompt`, and messages in any column, are whole prompts: they say themselves what is asked for. Where
 no column is known to hold the answer and all chats end with a short one of the assistant, it is the answer.
@@ -18,13 +20,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlvr.data.conversations import ROLES
-from rlvr.data.rows import Row
+from rlvr.data.rows import Cell, Row
+from rlvr.rewards.extract import last_box
 from rlvr.rewards.numbers import parse_answer
 
-QUESTIONS = ("question", "prompt", "problem", "input", "query", "instruction", "messages", "conversations")
+QUESTIONS = ("question", "prompt", "problem", "query", "instruction", "input", "messages", "conversations")
+TARGET = ".target"
+"""The golds in Search-R1's ground truth, whose reward functions get all of it."""
 ANSWERS = (
     "answer",
+    f"reward_model.ground_truth{TARGET}",
     "reward_model.ground_truth",
+    f"ground_truth{TARGET}",
     "ground_truth",
     "final_answer",
     "expected_answer",
@@ -33,6 +40,7 @@ ANSWERS = (
     "label",
     "solution",
 )
+INSTRUCTION, INPUT = "instruction", "input"
 NUM_READ = 100
 """Rows that show the layout."""
 MAX_CHARS = 100
@@ -67,6 +75,14 @@ def layout_of(rows: Sequence[Row], question: str | None, answer: str | None) -> 
     whole = (question is None and asked.lower() == "prompt") or any(isinstance(one, list) for one in prompts)
     golds = [row.get(gold) for row in rows if gold in row] if gold else []
     return Layout(question=asked, answer=gold, has_whole_prompts=whole, kind=_kind(golds))
+
+
+def input_of(row: Row, question: str, answer: str | None) -> str:
+    """Alpaca's `input`, what an `instruction` is about; blank if there is none, or it is the answer."""
+    name = next((name for name in row.fields if name.lower() == INPUT and name != answer), None)
+    if question.lower() != INSTRUCTION or name is None or row.get(name) is None:
+        return ""
+    return row.read(Cell, name)
 
 
 def _first(rows: Sequence[Row], known: Sequence[str]) -> str | None:
@@ -105,12 +121,5 @@ def gold_of(text: str) -> tuple[str, str]:
     working, mark, gold = text.rpartition("####")
     if mark:
         return gold.strip(), working.strip()
-    start = text.rfind("\\boxed{")
-    if start < 0:
-        return text, ""
-    depth = 0
-    for place in range(start + len("\\boxed"), len(text)):
-        depth += (text[place] == "{") - (text[place] == "}")
-        if depth == 0:
-            return text[start + len("\\boxed{") : place].strip(), text.strip()
-    return text, ""
+    boxed = last_box(text)
+    return (text, "") if boxed is None else (boxed, text.strip())

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from rlvr.chat.rendering import Chat
+from rlvr.errors import UserError
 from rlvr.types import Message, StopReason, ToolCall
 from tests.unit.chat.tokenizers import (
     CHATML,
@@ -127,6 +128,27 @@ def test_reasoning_opened_by_the_header_begins_the_completion() -> None:
     assert said.content == f"so {call}</think>"
     history = prompt(chat, user("Who?"), Message(role="assistant", content="Hm.\n</think>\n\nAnn."), user("Sure?"))
     assert f"{START}assistant\n<think>\nHm.\n</think>\n\nAnn.{END}" in history
+
+
+def test_a_templates_own_variables_are_set() -> None:
+    chat = Chat(byte_tokenizer(template=OPENS + "{% if shut %}x</think>{% endif %}{{ documents or '' }}"))
+    plain, shut = chat.encode_prompt([user("Who?")]), chat.with_variables({"shut": True, "other": [1]})
+    assert chat.decode(shut.encode_prompt([user("Who?")])) == chat.decode(plain) + "x</think>"
+    assert chat.encode_prompt([user("Who?")]) == chat.with_variables({"shut": False}).encode_prompt([user("Who?")])
+    pages = {"documents": [{"title": "Ann", "text": "a page"}]}
+    assert "a page" in chat.decode(chat.with_variables(pages).encode_prompt([user("Who?")]))
+    call = '<tool_call>{"name": "search", "arguments": {"query": "Ann"}}</tool_call>'
+    found = [len(one.parse(ended(one, call), StopReason.STOP, [SEARCH]).tool_calls) for one in (chat, shut)]
+    assert found == [0, 1]  # with `shut` the header has closed the reasoning
+
+
+@pytest.mark.parametrize(
+    "name", ["messages", "tools", "add_generation_prompt", "tokenize", "chat_template", "eos_token", "documents"]
+)
+def test_what_a_prompt_is_made_of_is_no_variable(name: str) -> None:
+    for template in (HERMES, None):
+        with pytest.raises(UserError, match=f"^{name} "):
+            Chat(byte_tokenizer(template=template)).with_variables({"harmless": 1, name: "x"})
 
 
 ENDS_CALLS = HERMES.replace("<|im_end|>", "{{ '<|call|>' if m.tool_calls else '<|im_end|>' }}")

@@ -117,3 +117,15 @@ def test_texts_lose_control_characters_and_surrogates() -> None:
     row = Row("p", {"question": " a\x00b\x1b[1m\r\nc\td\ud800\u2028e\x85 "})
     assert row.read(FilledText, "question") == "ab[1m\nc\td\ufffd\u2028e"
     row.read(FilledText, "question").encode()
+
+
+@pytest.mark.parametrize(
+    ("place", "found"), [("0", "a"), ("1", "b"), ("-1", "b"), ("-2", "a"), ("2", None), ("-3", None)]
+)
+def test_a_number_reaches_into_a_list(place: str, found: str | None) -> None:
+    row = Row("row 1", {"said": [{"text": "a"}, {"text": "b"}]})
+    if found is not None:
+        assert row.get(f"said.{place}.text") == found
+        return
+    with pytest.raises(DataError, match="is missing"):
+        row.get(f"said.{place}.text")

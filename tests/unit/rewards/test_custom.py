@@ -84,6 +84,55 @@ def test_functions_written_for_verl_get_its_arguments(pool: Sandbox) -> None:
         assert asyncio.run(PartRunner("mine", bound(f"{MODULE}:compute_score")).grade(made)) == Grade(value=value)
 
 
+@pytest.mark.parametrize("given", [["b", "a"], {"target": ["a", "b"]}, 4, None])
+def test_verls_functions_get_the_ground_truth_as_it_came(given: Any) -> None:
+    def compute_score(solution_str: str, ground_truth: Any) -> float:
+        return float(ground_truth == ("a" if given is None else given))
+
+    metadata = {} if given is None else {"gold_as_given": given}
+    made = replace(attempt("a"), example=replace(attempt("a").example, metadata=metadata))
+    assert bound(compute_score).grade(made) == 1.0
+
+
+def test_trls_functions_get_the_whole_conversation() -> None:
+    call = ToolCall(id="c7", name="look", arguments={"at": "sky"})
+    messages = (
+        Message(role="user", content="What is it?", name="ann"),
+        Message(role="assistant", content="", tool_calls=(call,)),
+        Message(role="tool", content="blue", name="look", call_id="c7"),
+    )
+    wanted = [
+        {"role": "user", "content": "What is it?", "name": "ann"},
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"id": "c7", "type": "function", "function": {"name": "look", "arguments": {"at": "sky"}}}],
+        },
+        {"role": "tool", "content": "blue", "name": "look", "tool_call_id": "c7"},
+    ]
+
+    def reward(prompts: Any, completions: Any, **columns: Any) -> list[float]:
+        return [float(prompts == [wanted] and completions == [[{"role": "assistant", "content": "a"}]])]
+
+    about = {"has_messages": True, "gold_as_given": ["a"]}
+    made = replace(attempt("a"), example=replace(attempt("a").example, messages=messages, metadata=about))
+    assert bound(reward).grade(made) == 1.0
+
+
+def test_a_batch_of_one_has_one_value() -> None:
+    def two(completions: Any) -> list[float]:
+        return [1.0, 2.0]
+
+    assert bound(two).grade(attempt("a")) == [1.0, 2.0]  # an error, as no list is a reward
+
+
+def test_a_setting_may_be_what_trl_takes_from_a_column() -> None:
+    def reward(completions: Any, scale: float) -> list[float]:
+        return [scale for _ in completions]
+
+    assert bound(reward, scale=0.5).grade(attempt("a")) == 0.5
+
+
 def test_a_module_of_the_current_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_own_rewards.py").write_text("def half(completion):\n    return 0.5\n")
     monkeypatch.chdir(tmp_path)

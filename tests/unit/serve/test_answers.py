@@ -1,12 +1,14 @@
 """Answers of the endpoint against completions of the engine."""
 
 import asyncio
+import copy
 import json
 from dataclasses import replace
 
 import pytest
 import torch
 
+from rlvr.chat.rendering import Chat
 from rlvr.commands.serve.local import ServeSettings, open_served
 from rlvr.serve.sampling import Served
 from rlvr.types import Message, SamplingParams
@@ -341,6 +343,22 @@ def test_harmless_fields_change_nothing(qwen):
     more |= {"response_format": {"type": "text"}, "parallel_tool_calls": False, "verbosity": "low"}
     plain, same = one(ask(qwen, CHAT, **body)), one(ask(qwen, CHAT, **body, **more))
     assert plain == same
+
+
+@pytest.mark.parametrize(("path", "given"), [(CHAT, {"messages": HELLO}), ("/v1/responses", {"input": "Hello"})])
+def test_a_chat_template_gets_its_variables(qwen, path, given):
+    tokenizer = copy.deepcopy(qwen.policy.tokenizer)
+    tokenizer.chat_template += "{% if add_generation_prompt and enable_thinking is false %}plus is{% endif %}"
+    thinking = replace(qwen, chat=Chat(tokenizer, model=qwen.policy.model))
+
+    def size(served, **variables):
+        answer = ask(served, path, **given, max_tokens=1, chat_template_kwargs=variables)
+        assert answer.status == 200, answer.body
+        return answer.json["usage"].get("prompt_tokens") or answer.json["usage"]["input_tokens"]
+
+    more = len(qwen.chat.encode_text("plus is"))
+    assert size(thinking, enable_thinking=False) == size(thinking, enable_thinking=True) + more
+    assert size(qwen, enable_thinking=False, thinking=False) == size(qwen)
 
 
 def test_without_parallel_calls_only_the_first_counts(tmp_path):

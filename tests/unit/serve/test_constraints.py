@@ -137,6 +137,11 @@ def test_a_call_that_is_cut_off_is_text(long_qwen: Any) -> None:
         ),
         ({"response_format": {"type": "xml"}}, "response_format.type"),
         ({"response_format": {"type": "json_object"}, "ignore_eos": True}, "ignore_eos: the end of JSON is an end"),
+        *(
+            ({"tools": TOOLS, "tool_choice": choice, "response_format": form}, "response_format: a tool must be called")
+            for choice in ("required", {"type": "function", "function": {"name": "go"}})
+            for form in ({"type": "json_object"}, {"type": "json_schema", "json_schema": {"schema": SCHEMA}})
+        ),
         ({"tool_choice": "required"}, "tool_choice: a tool must be called, and there are no tools"),
         (
             {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "fly"}}},

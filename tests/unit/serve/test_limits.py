@@ -206,7 +206,11 @@ REFUSED = {
         ({"messages": [calling(arguments=LONG_JSON)]}, "messages: 9"),
         ({"messages": []}, "messages: List should have at least 1 item"),
         (CHATS | {"max_tokens": 0}, "max_tokens: it must be at least 1."),
-        (CHATS | {"chat_template_kwargs": {"enable_thinking": False}}, "chat_template_kwargs: this server does not"),
+        *(
+            (CHATS | {"chat_template_kwargs": {"enable_thinking": False, name: "x"}}, f"chat_template_kwargs: {name} ")
+            for name in ("messages", "add_generation_prompt", "chat_template")
+        ),
+        (CHATS | {"chat_template_kwargs": {"a": "x" * 9000}}, "messages: 9"),
         (CHATS | {"top_logprobs": 2}, "top_logprobs: it goes with logprobs: true."),
         (CHATS | {"max_tokens": 1, "max_completion_tokens": 2}, "max_tokens: max_completion_tokens has another value"),
         ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role: Input should be 'system', "),

@@ -2,11 +2,13 @@
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.unit.serve.chain import CALL
+from rlvr.commands.serve.local import ServeSettings, open_served
+from tests.unit.serve.chain import CALL, save_chain
 from tests.unit.serve.client import Client
 
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
@@ -80,6 +82,31 @@ def test_formats_and_forced_calls(long_qwen: Any) -> None:
     assert (call["name"], json.loads(call["arguments"])["a"] in (1, 2)) == ("go", True)
 
 
+NAMED = {"type": "function", "name": "look"}
+
+
+@pytest.mark.parametrize("choice", [None, "auto", "none", "required", NAMED])
+def test_an_answer_repeats_what_was_asked(long_qwen: Any, choice: Any) -> None:
+    asked = {"instructions": "Be brief.", "metadata": {"case": "7"}, "parallel_tool_calls": False}
+    tools = [{"type": "function", **LOOK}]
+    answer = ask(long_qwen, RESPONSES, input="Hello", tools=tools, tool_choice=choice, max_output_tokens=3, **asked)
+    assert answer.status == 200, answer.body
+    assert {name: answer.json[name] for name in asked} == asked
+    assert answer.json["tool_choice"] == (choice or "auto")
+    assert answer.json["tools"] == [tools[0] | {"strict": False}]
+    plain = ask(long_qwen, RESPONSES, input="Hello", max_output_tokens=3).json
+    assert (plain["instructions"], plain["metadata"], plain["tools"], plain["tool_choice"]) == (None, {}, [], "auto")
+
+
+def test_without_parallel_calls_only_the_first_counts(tmp_path: Path) -> None:
+    body = {"input": "Hello", "tools": [{"type": "function", **LOOK}], "max_output_tokens": 40}
+    with open_served(str(save_chain(tmp_path, f"{CALL}\n{CALL}")), ServeSettings()) as (twice, _):
+        both = ask(twice, RESPONSES, **body).json["output"]
+        one = ask(twice, RESPONSES, **body, parallel_tool_calls=False).json["output"]
+    assert [item["type"] for item in both] == ["function_call"] * 2
+    assert [item["type"] for item in one] == ["function_call"]
+
+
 @pytest.mark.parametrize(
     ("body", "message"),
     [
@@ -92,6 +119,11 @@ def test_formats_and_forced_calls(long_qwen: Any) -> None:
         ({"input": [{"content": "x"}]}, "input[0].role: it is missing."),
         ({"input": [{"type": "function_call", "call_id": "c", "name": "f"}]}, "input[0].arguments: it is missing."),
         ({"input": [{"type": "function_call_output", "output": "x"}]}, "input[0].call_id: it is missing."),
+        (
+            {"input": "x", "tools": [NAMED], "tool_choice": "required", "text": {"format": {"type": "json_object"}}},
+            "response_format: a tool must be called",
+        ),
+        ({"input": "x", "metadata": "seven"}, "metadata: Input should be an object"),
         ({"input": "x", "max_output_tokens": 0}, "max_output_tokens: Input should be greater than or equal to 1"),
         (
             {"input": "x", "max_output_tokens": 3, "max_tokens": 4},

@@ -5,8 +5,11 @@ import pyarrow.parquet
 import pytest
 
 from rlvr.data import readers
-from rlvr.data.rows import DataError, read_file, with_kind
+from rlvr.data.problems import Problem
+from rlvr.data.rows import DataError, Row, read_file, with_kind
 from rlvr.errors import ConfigError
+from rlvr.tasks.columns import Jsonl
+from rlvr.tasks.layouts import layout_of
 from tests.unit.tasks.data_tasks import graded, held_out_ids, ids, make, scored, solved, sums, write_jsonl
 
 
@@ -199,3 +202,58 @@ def test_a_folder_of_files_of_any_kind_is_read(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match=r"has no data file; data files end in \.jsonl"):
         make(jsonl(tmp_path / "empty"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "asked"),
+    [
+        ({"instruction": "Add them.", "input": "2 and 3"}, "Add them.\n\n2 and 3"),
+        ({"Instruction": "Add them.", "Input": "2 and 3"}, "Add them.\n\n2 and 3"),
+        ({"instruction": "Name a day.", "input": " "}, "Name a day."),
+        ({"instruction": "Name a day.", "input": None}, "Name a day."),
+        ({"instruction": "Name a day."}, "Name a day."),
+        ({"query": "Name a day.", "input": "Not asked."}, "Name a day."),
+    ],
+)
+def test_an_instruction_has_its_input_below(fields: dict[str, Any], asked: str) -> None:
+    row = Row("row 1", fields | {"target": "5"})
+    layout = layout_of([row], None, None)
+    assert layout is not None
+    problem = Jsonl(path="x.jsonl", question_field=layout.question, answer_field=layout.answer).parse(row)
+    assert isinstance(problem, Problem)
+    assert problem.question == asked
+
+
+def test_an_input_that_is_the_answer_is_not_told() -> None:
+    task = Jsonl(path="x.jsonl", question_field="instruction", answer_field="input", metric="text")
+    problem = task.parse(Row("row 1", {"instruction": "Name a day.", "input": "Monday"}))
+    assert isinstance(problem, Problem)
+    assert (problem.question, problem.answer) == ("Name a day.", "Monday")
+
+
+@pytest.mark.parametrize(
+    ("answer", "field", "given"),
+    [
+        (["a", "b"], "answer", ["a", "b"]),
+        (["a"], "answer", ["a"]),
+        ({"ground_truth": {"target": ["a"]}}, "answer.ground_truth.target", {"target": ["a"]}),
+        ({"target": ["a"]}, "answer.target", ["a"]),
+        ({"target": ["a"], "other": ["b"]}, "answer.other", ["b"]),
+        (4, "answer", 4),
+        ("2 + 2 = 4\n#### 4", "answer", "2 + 2 = 4\n#### 4"),
+        ("a", "answer", None),
+    ],
+)
+def test_an_answer_that_is_read_is_also_kept_as_given(answer: Any, field: str, given: Any) -> None:
+    task = Jsonl(path="x.jsonl", answer_field=field, metric="math" if "####" in str(answer) else "text")
+    problem = task.parse(Row("row 1", {"question": "?", "answer": answer}))
+    assert isinstance(problem, Problem)
+    assert problem.metadata.get("gold_as_given") == given
+
+
+@pytest.mark.parametrize("tools", ["", None])
+def test_a_blank_column_of_tools_means_none(tools: str | None) -> None:
+    row = Row("row 1", {"prompt": [{"role": "user", "content": "?"}], "answer": "4", "tools": tools})
+    problem = Jsonl(path="x.jsonl", question_field="prompt").parse(row)
+    assert isinstance(problem, Problem)
+    assert problem.tools == ()

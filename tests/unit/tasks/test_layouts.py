@@ -10,6 +10,8 @@ from datasets import Dataset, DatasetDict
 from rlvr.config.compose import load_config
 from rlvr.data.rows import DataError, Row
 from rlvr.errors import ConfigError
+from rlvr.rewards.extract import AnswerFormat
+from rlvr.tasks.columns import Hub
 from rlvr.tasks.layouts import gold_of, layout_of
 from rlvr.tasks.settings import TaskBundle
 from rlvr.types import Message
@@ -59,6 +61,18 @@ LAYOUTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "words": (
         {"instruction": "Who is {n}?", "target": "king number {n}"},
         {"question": "instruction", "answer": "target", "kind": "text"},
+    ),
+    "alpaca": (
+        {"instruction": "Add them.", "input": "{n} and 3", "target": "{right}"},
+        {"question": "instruction", "answer": "target"},
+    ),
+    "search-r1": (
+        VERL | {"reward_model": {"ground_truth": {"target": ["king {n}", "the {n}th"]}, "style": "rule"}},
+        {"question": "prompt", "answer": "reward_model.ground_truth.target", "prompt": "given", "kind": "text"},
+    ),
+    "golds in an object": (
+        {"query": "Who is {n}?", "ground_truth": {"target": ["king {n}"]}},
+        {"question": "query", "answer": "ground_truth.target", "kind": "text"},
     ),
     "chats": (
         {"messages": BOXED, "tools": [], "answer": "{right}"},
@@ -259,6 +273,8 @@ def test_folders_of_save_to_disk(tmp_path: Path) -> None:
         assert num_train + num_held_out == 6, words
         assert made.train_example(0).metadata["extra_info"]["split"] == "train"
     assert (num_train, num_held_out) == (4, 2)
+    found = Hub.recognize({"path": str(tmp_path / "two"), "train_split": "train+test"})
+    assert found["answer_field"] == "reward_model.ground_truth"
     for words in (["task=jsonl"], ["task=hub", "task.train_split=trian"]):
         with pytest.raises(ConfigError, match=r"two has the splits train, test: name one of them, with task=hub"):
             opened_by(*words, f"task.path={tmp_path / 'two'}")
@@ -275,10 +291,22 @@ def test_folders_of_save_to_disk(tmp_path: Path) -> None:
         ("a #### b #### 7", "7", "a #### b"),
         ("So \\boxed{1} or \\boxed{\\frac{1}{2}}.", "\\frac{1}{2}", "So \\boxed{1} or \\boxed{\\frac{1}{2}}."),
         ("\\boxed{3", "\\boxed{3", ""),
+        ("So \\boxed{ }", "", "So \\boxed{ }"),
+        ("\\boxed{5} in a \\boxedsize{6}", "5", "\\boxed{5} in a \\boxedsize{6}"),
     ],
 )
 def test_the_gold_of_a_worked_solution(text: str, gold: str, working: str) -> None:
     assert gold_of(text) == (gold, working)
+
+
+@pytest.mark.parametrize(
+    "inside", ["{5}", " {5}", "{\\frac{1}{2}}", "{\\left\\{ 1, 2 \\right.}", "{ \\} }", "{5}}", "{\\\\{}}"]
+)
+def test_a_box_is_read_alike_in_golds_and_answers(inside: str) -> None:
+    text = f"So \\boxed{inside}."
+    answer = AnswerFormat(answer_in="boxed").extract(text)
+    assert answer is not None
+    assert gold_of(text) == (answer, text)
 
 
 @pytest.mark.parametrize(
@@ -305,6 +333,17 @@ def test_the_kind_of_the_golds(golds: list[Any], kind: str) -> None:
 def test_unknown_columns_have_no_layout() -> None:
     assert layout_of([Row("row 1", {"frage": "?", "antwort": "4"})], None, None) is None
     assert layout_of([], None, None) is None
+
+
+@pytest.mark.parametrize(
+    "other", [{"role": "assistant", "content": None}, {"role": "assistant"}, {"role": "user", "content": "5"}, None]
+)
+def test_one_chat_without_an_answer_at_its_end_means_none(other: dict[str, Any] | None) -> None:
+    asked, said = {"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}
+    chats = [[asked, said], [] if other is None else [asked, other]]
+    layout = layout_of([Row(f"row {n}", {"messages": chat}) for n, chat in enumerate(chats)], None, None)
+    assert layout is not None
+    assert layout.answer is None
 
 
 def test_chats_of_sharegpt_are_messages(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import pytest
 
 from rlvr.data.rows import DataError
 from rlvr.errors import ConfigError
+from rlvr.tasks.columns import Hub as HubTask
 from tests.system.harness import Command
 from tests.unit.tasks.data_tasks import make
 
@@ -74,6 +75,11 @@ def test_unknown_splits_and_subsets_name_the_known_ones(repository: Path) -> Non
     ):
         with pytest.raises(ConfigError, match=said):
             gsm8k(repository, **changes)
+
+
+def test_columns_are_recognized_in_the_subset(repository: Path) -> None:
+    wanted = {"question_field": "question", "answer_field": "answer", "reward": "numeric", "metric": "numeric"}
+    assert HubTask.recognize({"path": str(repository), "subset": "main"}) == wanted
 
 
 LOAD = """
