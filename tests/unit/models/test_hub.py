@@ -9,6 +9,7 @@ from pathlib import Path
 
 import huggingface_hub
 import pytest
+import transformers.utils.hub
 
 from rlvr.errors import UserError
 from rlvr.models import hub
@@ -70,6 +71,8 @@ def online(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[pytest.M
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_TELEMETRY", True)
+    # transformers keeps the client of the address that was known first: the real one, and 46 s of trying again
+    monkeypatch.setattr(transformers.utils.hub, "_hf_api", None, raising=False)
     huggingface_hub.close_session()
     yield monkeypatch
     huggingface_hub.close_session()
