@@ -34,6 +34,7 @@ def test_a_run_far_below_those_beside_it_is_pruned_and_can_go_on(model: Path, tm
     assert metrics(run)[-1]["reward/mean"] == metrics(whole.folder)[-1]["reward/mean"]
 
 
+@pytest.mark.long
 def test_a_search_trains_its_points_at_a_time(model: Path, here: Path, cli: Cli) -> None:
     pytest.importorskip("optuna")
     words = once(*SEARCH, *SMALL, *pretrained(model), "run_dir=search")
