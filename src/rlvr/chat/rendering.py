@@ -72,13 +72,15 @@ class Chat:
         UserError names one that is no variable but what a prompt is made of: `messages`, an end token, or `documents`
         that the template would drop.
         """
+        if not variables:
+            return self
         ours = {"messages", *signature(self._tokenizer.apply_chat_template).parameters}
         ours |= self._tokenizer.special_tokens_map.keys()
         if self._template and re.search(r"\bdocuments\b", self._template.source):
             ours.remove("documents")
         if refused := [name for name in variables if name in ours]:
             raise UserError(f"{refused[0]} is not for the chat template alone; leave it out.")
-        if self._template is None or not variables:
+        if self._template is None:
             return self
         chat = copy(self)
         chat._template = self._template.with_variables(variables)

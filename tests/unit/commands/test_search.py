@@ -16,7 +16,7 @@ import pytest
 
 pytest.importorskip("optuna")
 
-from rlvr.commands.train.search import _not_told_apart
+from rlvr.commands.train.search import _tied
 from rlvr.search import manager
 from rlvr.search.settings import SweepSettings
 from rlvr.search.space import read_space
@@ -111,18 +111,18 @@ def done(number: int, score: float, low: float | None, high: float | None, rate:
 def test_trials_that_tie_with_the_best_one_are_named() -> None:
     best = done(2, 0.9, 0.87, 0.93, 0.1)
     others = [done(0, 0.88, 0.84, 0.91, 0.2), done(5, 0.86, 0.83, 0.87, 0.3), done(7, 0.85, 0.81, 0.869, 0.4)]
-    assert _not_told_apart(best, [best, *others]) == "trials 0 and 5"
-    assert _not_told_apart(best, [best, *others[1:]]) == "trial 5"
+    assert _tied(best, [best, *others]) == "trials 0 and 5"
+    assert _tied(best, [best, *others[1:]]) == "trial 5"
     same_point, pruned = done(8, 0.9, 0.87, 0.93, 0.1), done(9, 0.9, 0.87, 0.93, 0.5, state="pruned")
-    assert _not_told_apart(best, [best, same_point, pruned, done(3, 0.9, None, None, 0.6)]) == ""
-    assert _not_told_apart(done(4, 0.9, None, None, 0.7), [best]) == ""
+    assert _tied(best, [best, same_point, pruned, done(3, 0.9, None, None, 0.6)]) == ""
+    assert _tied(done(4, 0.9, None, None, 0.7), [best]) == ""
 
 
 def test_the_table_says_that_trials_tie(rlvr: Rlvr) -> None:
     """The script's intervals are 0.02 wide: of these rates two lie in each other's, the third one does not."""
     rates = "trainer.learning_rate=0.5,0.495,0.3,0.9"
     ran = rlvr("train", "-m", rates, "run_dir=out", "sweep.trials=3", "sweep.sampler=random", "sweep.seed=3")
-    assert "not told apart from it: trial " in ran.out
+    assert "tied with it: trial " in ran.out
 
 
 def test_a_point_depends_on_the_seed_and_on_what_is_stored_of_the_trials_before(rlvr: Rlvr) -> None:

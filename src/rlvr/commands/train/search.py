@@ -160,7 +160,7 @@ def _row(trial: Trial) -> tuple[str, ...]:
     return str(trial.number), interval(trial), str(trial.step), f"{state}{note}", " ".join(trial.overrides)
 
 
-def _not_told_apart(best: Trial, trials: Sequence[Trial]) -> str:
+def _tied(best: Trial, trials: Sequence[Trial]) -> str:
     """`trials 3, 5 and 9`: other points with an interval that reaches into that of the best one."""
     done = [one for one in trials if one.state == "done" and one.params != best.params]
     alike = [one.number for one in done if None not in (one.high, best.low) and one.high >= best.low]  # type: ignore
@@ -174,9 +174,9 @@ def _after(search: Search, trials: Sequence[Trial]) -> Iterator[str]:
     best = trials[0] if trials and trials[0].state == "done" else None
     if best is not None:
         yield f"\nbest: trial {best.number}, {interval(best)}; train it again with\n  {best.command}"
-        if alike := _not_told_apart(best, trials):
+        if alike := _tied(best, trials):
             yield (
-                f"not told apart from it: {alike}, whose 95 % intervals reach into its own; more held-out examples "
+                f"tied with it: {alike}, whose 95 % intervals overlap its own; more held-out examples "
                 "(evaluation.num_examples), or several seeds of each, would tell"
             )
     left = search.settings.trials - sum(trial.state != "running" for trial in trials)
