@@ -15,6 +15,7 @@ import os
 import resource
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from importlib.machinery import SourceFileLoader
@@ -92,10 +93,11 @@ def put(node: ast.AST, name: str, index: int, child: ast.AST) -> None:
 
 def survives(module: str, tree: ast.Module, tests: Sequence[str], deadline_s: int = DEADLINE_S) -> bool:
     """Whether the tests pass with this tree in the place of the module."""
-    child = os.fork()
-    if child == 0:
-        run(module, tree, tests, deadline_s)
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    with tempfile.TemporaryDirectory() as folder:  # in the common one, processes remove each other's links
+        child = os.fork()
+        if child == 0:
+            run(module, tree, [f"--basetemp={folder}/tests", *tests], deadline_s)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if code == 4:
         raise ValueError(f"pytest does not know {' '.join(tests)}")
     return code in (0, 5)  # 5: the options leave no test

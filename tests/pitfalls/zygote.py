@@ -60,18 +60,21 @@ def main() -> None:
                 importlib.import_module(file.removesuffix(".py").replace("/", "."))
         gc.collect()
         gc.freeze()  # the children's collections leave these objects alone
-        with tempfile.TemporaryFile("w+") as output:
+        with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryDirectory() as folder:
             child = os.fork()
             if child == 0:
-                run(task["tests"], task["bug"], output.fileno())
+                run(task["tests"], task["bug"], output.fileno(), folder)
             _, status = os.waitpid(child, 0)
             output.seek(0)
             answer = {"code": os.waitstatus_to_exitcode(status), "output": output.read()[-4000:]}
             print(json.dumps(answer), flush=True)
 
 
-def run(tests: Sequence[str], bug: int | None, output: int) -> NoReturn:
-    """Plant the bug and run the tests; the process ends with pytest's status, or by a signal at the deadline."""
+def run(tests: Sequence[str], bug: int | None, output: int, folder: str) -> NoReturn:
+    """Plant the bug and run the tests; the process ends with pytest's status, or by a signal at the deadline.
+
+    A folder of its own, since processes that end at once remove each other's links in the common one.
+    """
     code = 3  # pytest's for an internal error
     try:
         os.dup2(output, 1)
@@ -84,7 +87,8 @@ def run(tests: Sequence[str], bug: int | None, output: int) -> NoReturn:
 
             PLANTED[bug].plant()
         early = "ignore::pytest.PytestAssertRewriteWarning"  # what was loaded before pytest is not rewritten by it
-        code = int(pytest.main(["-q", "-x", "-n", "0", "-p", "no:cacheprovider", "--timeout=0", "-W", early, *tests]))
+        alone = ["-q", "-x", "-n", "0", "-p", "no:cacheprovider", "--timeout=0", f"--basetemp={folder}/tests"]
+        code = int(pytest.main([*alone, "-W", early, *tests]))
     except BaseException:
         traceback.print_exc()
     finally:
