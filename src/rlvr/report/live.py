@@ -66,7 +66,7 @@ class Live:
     async def page(self) -> Page:
         """The page as the files are now; several readers share one."""
         async with self._lock:
-            stamp = self.stamp()
+            stamp = await asyncio.to_thread(self.stamp)
             if self._page is None or self._page[0] != stamp:
                 self._page = stamp, await asyncio.to_thread(self._read)
             return self._page[1]
@@ -78,13 +78,13 @@ class Live:
 
     async def changes(self) -> AsyncIterator[str]:
         """Server-sent events: `data: changed` after each change."""
-        before, silent = self.stamp(), 0.0
+        before, silent = await asyncio.to_thread(self.stamp), 0.0
         yield ": the page is live\n\n"
         while not self._over.is_set():
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._over.wait(), EVERY_S)
             silent += EVERY_S
-            now = self.stamp()
+            now = await asyncio.to_thread(self.stamp)
             if now != before or silent >= ALIVE_S:
                 yield "data: changed\n\n" if now != before else ": \n\n"
                 before, silent = now, 0.0

@@ -4,9 +4,10 @@
     def compute_score(data_source, solution_str, ground_truth, extra_info)          verl; also returns {"score": ...}
     def reward(completions, **columns) -> list[float | None]                        TRL; called for one completion
 
-It returns one finite number, or None for an unreadable completion.
+It returns one finite number, or None for an unreadable completion. An `async def` is awaited, alone in its process.
 """
 
+import asyncio
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Self
@@ -93,23 +94,29 @@ class Custom(Part):
         return not self._names <= OFFERED.keys() - {"metadata"}
 
     def grade(self, attempt: Attempt) -> Any:
-        assert self._function is not None, "the part is not bound to its function"
         if "completions" in self._names:
             return self._graded_as_by_trl(attempt)
         offered = VERL if "solution_str" in self._names else OFFERED
-        found = self._function(**{name: offered[name](attempt) for name in self._names}, **self.settings)
+        found = self._called(**{name: offered[name](attempt) for name in self._names}, **self.settings)
         return found["score"] if isinstance(found, Mapping) and "score" in found else found
+
+    def _called(self, **arguments: Any) -> Any:
+        assert self._function is not None, "the part is not bound to its function"
+        found = self._function(**arguments)
+        return asyncio.run(found) if inspect.iscoroutine(found) else found
 
     def _graded_as_by_trl(self, attempt: Attempt) -> Any:
         """The value of a batch of one: every argument is a list."""
-        assert self._function is not None
         columns, names = _columns(attempt), self._names - {ANY} - TRL.keys()
         if missing := names - columns.keys():
-            raise KeyError(f"the data has no column {sorted(missing)[0]!r}, which the function takes")
+            there = ", ".join(sorted(columns.keys() - {"prompts", "completions"}))
+            raise KeyError(
+                f"the data has no column {sorted(missing)[0]!r}, which the function takes (there are {there})"
+            )
         taken = columns if ANY in self._names else {name: columns[name] for name in names}
         once = {name: value for name, value in TRL.items() if ANY in self._names or name in self._names}
         lists = {name: [value] for name, value in taken.items() if name not in TRL}
-        found = self._function(**lists, **(once | self.settings))
+        found = self._called(**lists, **(once | self.settings))
         return found[0] if isinstance(found, list | tuple) and len(found) == 1 else found
 
 
@@ -121,7 +128,8 @@ def _columns(attempt: Attempt) -> dict[str, Any]:
         prompt = [_dumped(message) for message in attempt.example.messages]
         said = [{"role": "assistant", "content": said}]
     others = {name: value for name, value in about.items() if name not in OURS}
-    return {"answer": attempt.example.answer} | others | {"prompts": prompt, "completions": said}
+    answer = about.get("gold_as_given", attempt.example.answer)  # all accepted ones, where the column has several
+    return {"answer": answer} | others | {"prompts": prompt, "completions": said}
 
 
 def _dumped(message: Message) -> dict[str, Any]:
@@ -140,8 +148,8 @@ def accepted_names(function: Callable[..., Any], settings: Mapping[str, Any], wh
     ConfigError if it needs more, or does not accept a setting.
     """
     try:
-        if inspect.iscoroutinefunction(function) or inspect.isclass(function):
-            raise TypeError("it is a class, or asynchronous")
+        if inspect.isclass(function):
+            raise TypeError("it is a class")
         signature = inspect.signature(function)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{what}: is no ordinary Python function ({error}); wrap it in one.") from error

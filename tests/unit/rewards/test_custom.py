@@ -65,7 +65,19 @@ def test_functions_written_for_trl_get_lists_of_one(pool: Sandbox) -> None:
     assert grade(pool, f"{MODULE}:trl_columns", "abc", extra=2) == Grade(value=26.0)
     found = grade(pool, f"{MODULE}:trl_missing", "a")
     assert found.status == "error"
-    assert "the data has no column 'solution', which the function takes" in found.message
+    assert "the data has no column 'solution', which the function takes: there are answer, level" in found.message
+
+
+def test_an_asynchronous_function_is_awaited(pool: Sandbox) -> None:
+    assert grade(pool, f"{MODULE}:waits", "abc") == Grade(value=3.0)
+    assert grade(pool, f"{MODULE}:trl_waits", "abcd") == Grade(value=4.0)
+
+
+def test_trls_functions_get_all_accepted_answers(pool: Sandbox) -> None:
+    several = replace(attempt("b").example, metadata={"gold_as_given": ["a", "b"], "aliases": ("b",)})
+    made = replace(attempt("b"), example=several, sandbox=pool)
+    found = asyncio.run(PartRunner("mine", bound(f"{MODULE}:trl_any_answer")).grade(made))
+    assert found == Grade(value=1.0)
     about = replace(attempt("a").example, metadata={"has_messages": True})
     for text, value in (("a", 1.0), ("b", 0.0)):
         made = replace(attempt(text), example=about, sandbox=pool)
@@ -156,7 +168,7 @@ def test_a_module_of_the_current_folder_is_found(tmp_path: Path, monkeypatch: py
         ("full", {"bonsu": 1}, r"cannot be called \(got an unexpected keyword argument 'bonsu'\)"),
         ("full", {"answer": 1}, "cannot be called .*multiple values for keyword argument 'answer'"),
         ("trl_ids", {}, "takes completion_ids, and rewards get texts, not token ids: give the parameter a default"),
-        ("waits", {}, "it is a class, or asynchronous"),
+        ("Judge", {}, "it is a class"),
     ],
 )
 def test_a_function_that_cannot_be_called_is_refused(

@@ -1,5 +1,6 @@
 """Functions as users write them, good and bad."""
 
+import asyncio
 from typing import Any
 
 NOT_A_FUNCTION = 3
@@ -52,7 +53,22 @@ def hangs(completion: str) -> float:
 
 
 async def waits(completion: str) -> float:
-    return 0.0
+    await asyncio.sleep(0)
+    return float(len(completion))
+
+
+def trl_any_answer(completions, answer, **kwargs):
+    return [float(text in accepted) for text, accepted in zip(completions, answer, strict=True)]
+
+
+async def trl_waits(completions, **kwargs):
+    await asyncio.sleep(0)
+    return [float(len(completion)) for completion in completions]
+
+
+class Judge:
+    def __init__(self, completion: str) -> None:
+        self.completion = completion
 
 
 def trl_length(completions, **kwargs):
