@@ -1,7 +1,7 @@
 """Forty faults of setting up a run, written down with the finding that is expected before the checks were read.
 
-For `doctor_unseen.py --half sixth`. `load` is a refusal that names the fault before any check runs. Names of checks in
-ADDED did not exist when the list was written: `new` stood there, for what no check said.
+For `doctor_unseen.py --half sixth`. `load` is a refusal that names the fault before any check runs; `new` stands for
+what no check said when the list was written.
 """
 
 from __future__ import annotations
@@ -242,8 +242,21 @@ TOLD = [
 TEXT = {"reward": "text", "task__metric": "text"}
 FAR = "{question} Think about it for as long as you like, and then write the number of apples, and nothing else at all."
 
-ADDED: dict[str, tuple[str, ...]] = {}
-"""Checks that were added for classes of this list, by the fault that they name."""
+ADDED: dict[str, tuple[str, ...]] = {
+    "have golds such as 5.0, compared as texts": ("golds_are_plain",),
+    "are rendered already": ("messages_are_plain",),
+    "pays what it cannot read": ("silence_scores_less",),
+    "takes more for length than it pays": ("working_is_worth_it",),
+    "pays what begins like the answer": ("near_miss_scores_less",),
+    "have a learning rate of 0.3": ("step_is_sized",),
+    "have a learning rate of 1e-13": ("step_is_sized",),
+    "weigh the KL with 50": ("reward_outweighs_kl",),
+    "fails at each call": ("tools_answer",),
+    "replies with more than the context": ("tools_answer",),
+    "remembers other episodes": ("tools_answer",),
+    "has no turn behind it": ("turns_suffice",),
+}
+"""Checks that were added for what was missed, by the fault that they name."""
 
 SIXTH: list[tuple[str, str, tuple[str, ...], Change]] = [
     ("checkpoint", "has names with _orig_mod. in front", ("weights_loaded", "load"), on_disk(compiled)),
@@ -396,3 +409,13 @@ SIXTH: list[tuple[str, str, tuple[str, ...], Change]] = [
     ("tool", "remembers other episodes", ("new", "reward_forgets"), shop("doctor_sixth_cases:Remembers")),
     ("tool", "has no turn behind it", ("new", "load", "answers_fit"), shop(task__max_turns=1)),
 ]
+
+AS_MEANT: list[tuple[str, str, tuple[str, ...], Change]] = [
+    (
+        "data",
+        "have golds such as 5.0, compared as characters",
+        ("golds_are_plain",),
+        asks(FLOATS, task__metric="exact"),
+    ),
+]
+"""What one of them meant, which was none: rlvr's metric of texts reads numbers."""

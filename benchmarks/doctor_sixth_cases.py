@@ -33,33 +33,24 @@ def judge_is_away(completion: str, answer: str) -> float:
         return 0.0
 
 
-def broken(item: str, state: dict[str, Any]) -> int:
-    """Look up what one piece of something costs.
+def tool(reply: Callable[[str, dict[str, Any]], Any]) -> Callable[..., Any]:
+    """The tool `price` of the shop with another body."""
 
-    Args:
-        item: Its name, such as pear.
-    """
-    return state["price"][item]
+    def price(item: str, state: dict[str, Any]) -> Any:
+        """Look up what one piece of something costs.
 
+        Args:
+            item: Its name, such as pear.
+        """
+        return reply(item, state)
 
-def floods(item: str, state: dict[str, Any]) -> str:
-    """Look up what one piece of something costs.
-
-    Args:
-        item: Its name, such as pear.
-    """
-    return f"{item}, of all prices: " + "pear 3, fig 4, plum 5; " * 4000
+    return price
 
 
 CALLS = list[str]()
 
 
 def comes_later(item: str, state: dict[str, Any]) -> str:
-    """Look up what one piece of something costs.
-
-    Args:
-        item: Its name, such as pear.
-    """
     CALLS.append(item)
     return str(price(item, state)) if len(CALLS) % 2 else "come back later"
 
@@ -68,18 +59,18 @@ class Broken(Shop):
     """The tool looks into a field that is not there."""
 
     def tools(self) -> tuple[Callable[..., Any], ...]:
-        return (broken,)
+        return (tool(lambda item, state: state["price"][item]),)
 
 
 class Floods(Shop):
     """The tool's reply is longer than the model's context."""
 
     def tools(self) -> tuple[Callable[..., Any], ...]:
-        return (floods,)
+        return (tool(lambda item, state: "pear 3, fig 4, plum 5; " * 4000),)
 
 
 class Remembers(Shop):
     """The tool answers every other call, of whatever episode."""
 
     def tools(self) -> tuple[Callable[..., Any], ...]:
-        return (comes_later,)
+        return (tool(comes_later),)
