@@ -112,7 +112,7 @@ def adapter_of_another_class(model: Any, folder: Path) -> None:
     for name in ("model.safetensors", "config.json", "generation_config.json"):
         (folder / name).unlink()
     adapted = get_peft_model(model, LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM"))
-    adapted.save_pretrained(folder)
+    adapted.save_pretrained(str(folder))
     path = folder / "adapter_model.safetensors"
     weights = {
         k.replace("base_model.model.model.", "base_model.model.language_model.model."): v + 0.1
