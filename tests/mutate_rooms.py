@@ -17,9 +17,11 @@ import importlib
 import json
 import os
 import random
+import re
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -33,6 +35,7 @@ DEFAULTS = "tests/unit/config/test_docs.py"  # every setting's default is on a p
 Ran = dict[str, dict[str, list[str]]]  # by file and line the tests that run it
 FAST, UNIT = ("-m", "not slow and not pitfalls and not long"), ("-m", "not pitfalls and not long")
 SLOW_ROOMS = ("checks",)  # all of whose tests make models
+ELSEWHERE = {"checks": TESTS / "commands/test_doctor.py"}  # tests of all modules of a room, by what is planted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,24 +80,43 @@ def tests_of(room: str, file: Path) -> list[str]:
     package = ".".join(file.parts[1:-1])
     dotted = package if room == "commands" or file.stem == "__init__" else f"{package}.{file.stem}"
     mirror = sorted((TESTS / room).rglob(f"test_{file.parent.name if room == 'commands' else file.stem}.py"))
-    named = [one for one in sorted(TESTS.rglob("test_*.py")) if one not in mirror and dotted in one.read_text()]
+    mirror += [ELSEWHERE[room]] if room in ELSEWHERE else []
+    named = [one for one in sorted(TESTS.rglob("test_*.py")) if one not in mirror and names(one, dotted)]
     rest = [one for one in sorted((TESTS / room).rglob("test_*.py")) if one not in {*mirror, *named}]
     return [str(one) for one in (*mirror, *named, *rest, DEFAULTS)]
 
 
+def names(test: Path, module: str) -> bool:
+    """Whether a test has the name of a module, in one piece or as `from package import module`."""
+    package, _, last = module.rpartition(".")
+    text = test.read_text()
+    return module in text or re.search(rf"from {re.escape(package)} import .*\b{last}\b", text) is not None
+
+
 def tried(room: str, change: Change, ran: Ran, deadline_s: int) -> str | None:
-    """The change in words, with its function instead of the line, which moves; None if a test fails with it."""
+    """The change in words; None if a test fails with it."""
     tree = ast.parse(change.file.read_text())
     statement = statements(tree)
-    for number, (words, line) in enumerate(mutants(tree)):
+    for number, (_, line) in enumerate(mutants(tree)):
         if number == change.number:
             tests = tests_that_run(ran.get(str(change.file), {}), statement.get(line))
             if line not in statement:
                 tests = [*tests, DEFAULTS] if tests else tests_of(room, change.file)
             if not tests or survives(change.module, tree, [*marks(room), *tests], deadline_s):
-                return f"{change.module}{function_at(tree, line)}: {' '.join(words.split())}"
+                return in_words(change.module, tree)[change.number]
             return None
     raise AssertionError(change)
+
+
+def in_words(module: str, tree: ast.Module) -> list[str]:
+    """All changes of a module, with the function instead of the line, which moves, and `(2 of 3)` where it has several
+    alike."""
+    told = [f"{module}{function_at(tree, line)}: {' '.join(words.split())}" for words, line in mutants(tree)]
+    total, seen = Counter(told), Counter[str]()
+    for number, one in enumerate(told):
+        seen[one] += 1
+        told[number] = one if total[one] == 1 else f"{one} ({seen[one]} of {total[one]})"
+    return told
 
 
 def tests_that_run(ran: dict[str, list[str]], lines: range | None) -> list[str]:
