@@ -12,8 +12,6 @@ the survivors.
 
 import argparse
 import ast
-import gc
-import importlib
 import json
 import os
 import random
@@ -26,7 +24,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tests.mutate import LIBRARIES, mutants, survives
+from tests.mutate import load, mutants, survives
 
 ROOMS = ("core", "rewards", "tasks", "evaluation", "training", "serve", "run", "commands", "checks", "search")
 SOURCE, TESTS, EQUIVALENT = Path("src/rlvr"), Path("tests/unit"), Path("tests/equivalent_changes.txt")
@@ -34,7 +32,7 @@ LONGEST_S = 1800  # of a room's tests
 DEFAULTS = "tests/unit/config/test_docs.py"  # every setting's default is on a page
 Ran = dict[str, dict[str, list[str]]]  # by file and line the tests that run it
 FAST, UNIT = ("-m", "not slow and not pitfalls and not long"), ("-m", "not pitfalls and not long")
-SLOW_ROOMS = ("checks",)  # all of whose tests make models
+SLOW_ROOMS = ("rewards", "evaluation", "training", "checks")  # whose slow tests hold what no other one does
 ELSEWHERE = {"checks": TESTS / "commands/test_doctor.py"}  # tests of all modules of a room, by what is planted
 
 
@@ -79,11 +77,15 @@ def tests_of(room: str, file: Path) -> list[str]:
     the room."""
     package = ".".join(file.parts[1:-1])
     dotted = package if room == "commands" or file.stem == "__init__" else f"{package}.{file.stem}"
-    mirror = sorted((TESTS / room).rglob(f"test_{file.parent.name if room == 'commands' else file.stem}.py"))
-    mirror += [ELSEWHERE[room]] if room in ELSEWHERE else []
-    named = [one for one in sorted(TESTS.rglob("test_*.py")) if one not in mirror and names(one, dotted)]
-    rest = [one for one in sorted((TESTS / room).rglob("test_*.py")) if one not in {*mirror, *named}]
-    return [str(one) for one in (*mirror, *named, *rest, DEFAULTS)]
+    mirror = mirrors(room, file)
+    named = [str(one) for one in sorted(TESTS.rglob("test_*.py")) if names(one, dotted)]
+    rest = [str(one) for one in sorted((TESTS / room).rglob("test_*.py"))]
+    return list(dict.fromkeys((*mirror, *named, *rest, DEFAULTS)))
+
+
+def mirrors(room: str, file: Path) -> list[str]:
+    found = sorted((TESTS / room).rglob(f"test_{file.parent.name if room == 'commands' else file.stem}.py"))
+    return [str(one) for one in (*found, *((ELSEWHERE[room],) if room in ELSEWHERE else ()))]
 
 
 def names(test: Path, module: str) -> bool:
@@ -102,6 +104,8 @@ def tried(room: str, change: Change, ran: Ran, deadline_s: int) -> str | None:
             tests = tests_that_run(ran.get(str(change.file), {}), statement.get(line))
             if line not in statement:
                 tests = [*tests, DEFAULTS] if tests else tests_of(room, change.file)
+            elif not tests:  # perhaps in another process
+                tests = mirrors(room, change.file)
             if not tests or survives(change.module, tree, [*marks(room), *tests], deadline_s):
                 return in_words(change.module, tree)[change.number]
             return None
@@ -214,9 +218,7 @@ def main() -> None:
     if arguments.show:
         show(arguments.show)
         return
-    for library in LIBRARIES:
-        importlib.import_module(library)
-    gc.freeze()
+    load()
     for room in arguments.rooms:
         result = sampled(room, arguments.sample, arguments.seed)
         with arguments.results.open("a") as lines:
