@@ -5,7 +5,8 @@
 
 A change in a function is tried on the tests that run its line, among those that mirror its module, name it, or are of
 its room (without slow ones, but for `checks`); one that import makes, of a constant or a default, on those that run any
-line of the module, and those of the settings' defaults. Changes that make no difference are listed in
+line of the module, and those of the settings' defaults. What survives in a command's folder is tried on the system test
+of that name, too. Changes that make no difference are listed in
 `tests/equivalent_changes.txt`, with the reason; each other survivor is a missing test. Prints a table of the rooms, and
 the survivors.
 """
@@ -28,6 +29,7 @@ from tests.mutate import load, mutants, survives
 
 ROOMS = ("core", "rewards", "tasks", "evaluation", "training", "serve", "run", "commands", "checks", "search")
 SOURCE, TESTS, EQUIVALENT = Path("src/rlvr"), Path("tests/unit"), Path("tests/equivalent_changes.txt")
+SYSTEM = Path("tests/system")
 LONGEST_S = 1800  # of a room's tests
 DEFAULTS = "tests/unit/config/test_docs.py"  # every setting's default is on a page
 Ran = dict[str, dict[str, list[str]]]  # by file and line the tests that run it
@@ -98,7 +100,7 @@ def names(test: Path, module: str) -> bool:
 def tried(room: str, change: Change, ran: Ran, deadline_s: int) -> str | None:
     """The change in words; None if a test fails with it."""
     tree = ast.parse(change.file.read_text())
-    statement = statements(tree)
+    told, statement = in_words(change.module, tree)[change.number], statements(tree)
     for number, (_, line) in enumerate(mutants(tree)):
         if number == change.number:
             tests = tests_that_run(ran.get(str(change.file), {}), statement.get(line))
@@ -106,9 +108,11 @@ def tried(room: str, change: Change, ran: Ran, deadline_s: int) -> str | None:
                 tests = [*tests, DEFAULTS] if tests else tests_of(room, change.file)
             elif not tests:  # perhaps in another process
                 tests = mirrors(room, change.file)
-            if not tests or survives(change.module, tree, [*marks(room), *tests], deadline_s):
-                return in_words(change.module, tree)[change.number]
-            return None
+            asked = [([*marks(room), *tests], deadline_s)] if tests else []
+            system = SYSTEM / f"test_{change.file.parts[3]}.py"
+            if room == "commands" and system.is_file():  # the product's contract is tested there
+                asked.append(([*UNIT, str(system)], LONGEST_S))
+            return told if all(survives(change.module, tree, *one) for one in asked) else None
     raise AssertionError(change)
 
 
