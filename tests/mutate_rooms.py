@@ -35,7 +35,8 @@ DEFAULTS = "tests/unit/config/test_docs.py"  # every setting's default is on a p
 Ran = dict[str, dict[str, list[str]]]  # by file and line the tests that run it
 FAST, UNIT = ("-m", "not slow and not pitfalls and not long"), ("-m", "not pitfalls and not long")
 SLOW_ROOMS = ("rewards", "evaluation", "training", "checks")  # whose slow tests hold what no other one does
-ELSEWHERE = {"checks": TESTS / "commands/test_doctor.py"}  # tests of all modules of a room, by what is planted
+ELSEWHERE = {"checks": TESTS / "commands/test_doctor.py", "commands": TESTS / "cli/test_defaults.py"}
+"""Tests of all modules of a room."""
 
 
 @dataclass(frozen=True, kw_only=True)
