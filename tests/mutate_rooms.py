@@ -4,9 +4,9 @@
     python -m tests.mutate_rooms --show results.jsonl        # the table again, after survivors were judged
 
 A change in a function is tried on the tests that run its line, among those that mirror its module, name it, or are of
-its room (without slow ones, but for `checks`); one that import makes, of a constant or a default, on those that run any
-line of the module, and those of the settings' defaults. What survives in a command's folder is tried on the system test
-of that name, too. Changes that make no difference are listed in
+its room; one that import makes, of a constant or a default, on those that run any line of the module, and those of the
+settings' defaults. What survives is tried on the room's slow tests, too (but for some rooms, of which they are asked at
+once), and in a command's folder on the system test of that name. Changes that make no difference are listed in
 `tests/equivalent_changes.txt`, with the reason; each other survivor is a missing test. Prints a table of the rooms, and
 the survivors.
 """
@@ -34,6 +34,7 @@ LONGEST_S = 1800  # of a room's tests
 DEFAULTS = "tests/unit/config/test_docs.py"  # every setting's default is on a page
 Ran = dict[str, dict[str, list[str]]]  # by file and line the tests that run it
 FAST, UNIT = ("-m", "not slow and not pitfalls and not long"), ("-m", "not pitfalls and not long")
+SLOW = ("-m", "slow and not pitfalls and not long")
 SLOW_ROOMS = ("rewards", "evaluation", "training", "checks")  # whose slow tests hold what no other one does
 ELSEWHERE = {"checks": TESTS / "commands/test_doctor.py", "commands": TESTS / "cli/test_defaults.py"}
 """Tests of all modules of a room."""
@@ -110,6 +111,8 @@ def tried(room: str, change: Change, ran: Ran, deadline_s: int) -> str | None:
             elif not tests:  # perhaps in another process
                 tests = mirrors(room, change.file)
             asked = [([*marks(room), *tests], deadline_s)] if tests else []
+            if room not in SLOW_ROOMS:
+                asked.append(([*SLOW, str(TESTS / room)], LONGEST_S))
             system = SYSTEM / f"test_{change.file.parts[3]}.py"
             if room == "commands" and system.is_file():  # the product's contract is tested there
                 asked.append(([*UNIT, str(system)], LONGEST_S))
