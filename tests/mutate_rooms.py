@@ -5,8 +5,8 @@
 
 A change in a function is tried on the tests that run its line, among those that mirror its module, name it, or are of
 its room; one that import makes, of a constant or a default, on those that run any line of the module, and those of the
-settings' defaults. What survives is tried on the room's slow tests, too (but for some rooms, of which they are asked at
-once), and in a command's folder on the system test of that name. Changes that make no difference are listed in
+settings' defaults. What survives is tried on slow tests that mirror the module or name it, too (those of `checks` are
+asked at once), and in a command's folder on the system test of that name. Changes that make no difference are listed in
 `tests/equivalent_changes.txt`, with the reason; each other survivor is a missing test. Prints a table of the rooms, and
 the survivors.
 """
@@ -35,7 +35,7 @@ DEFAULTS = "tests/unit/config/test_docs.py"  # every setting's default is on a p
 Ran = dict[str, dict[str, list[str]]]  # by file and line the tests that run it
 FAST, UNIT = ("-m", "not slow and not pitfalls and not long"), ("-m", "not pitfalls and not long")
 SLOW = ("-m", "slow and not pitfalls and not long")
-SLOW_ROOMS = ("rewards", "evaluation", "training", "checks")  # whose slow tests hold what no other one does
+SLOW_ROOMS = ("checks",)  # all of whose tests make models
 ELSEWHERE = {"checks": TESTS / "commands/test_doctor.py", "commands": TESTS / "cli/test_defaults.py"}
 """Tests of all modules of a room."""
 
@@ -77,14 +77,17 @@ def changes(room: str) -> list[Change]:
 
 
 def tests_of(room: str, file: Path) -> list[str]:
-    """Test files of a module, in the order in which they are tried: those that mirror it, that name it, the others of
-    the room."""
+    """Test files of a module: those close to it, and the others of the room."""
+    rest = [str(one) for one in sorted((TESTS / room).rglob("test_*.py"))]
+    return list(dict.fromkeys((*close_tests(room, file), *rest, DEFAULTS)))
+
+
+def close_tests(room: str, file: Path) -> list[str]:
+    """Those that mirror a module, and those that name it."""
     package = ".".join(file.parts[1:-1])
     dotted = package if room == "commands" or file.stem == "__init__" else f"{package}.{file.stem}"
-    mirror = mirrors(room, file)
     named = [str(one) for one in sorted(TESTS.rglob("test_*.py")) if names(one, dotted)]
-    rest = [str(one) for one in sorted((TESTS / room).rglob("test_*.py"))]
-    return list(dict.fromkeys((*mirror, *named, *rest, DEFAULTS)))
+    return list(dict.fromkeys((*mirrors(room, file), *named)))
 
 
 def mirrors(room: str, file: Path) -> list[str]:
@@ -112,7 +115,7 @@ def tried(room: str, change: Change, ran: Ran, deadline_s: int) -> str | None:
                 tests = mirrors(room, change.file)
             asked = [([*marks(room), *tests], deadline_s)] if tests else []
             if room not in SLOW_ROOMS:
-                asked.append(([*SLOW, str(TESTS / room)], LONGEST_S))
+                asked.append(([*SLOW, *close_tests(room, change.file)], LONGEST_S))
             system = SYSTEM / f"test_{change.file.parts[3]}.py"
             if room == "commands" and system.is_file():  # the product's contract is tested there
                 asked.append(([*UNIT, str(system)], LONGEST_S))
