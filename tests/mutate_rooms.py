@@ -4,35 +4,40 @@
     python -m tests.mutate_rooms --show results.jsonl        # the table again, after survivors were judged
 
 A change in a function is tried on the tests that run its line, among those that mirror its module, name it, or are of
-its room (without slow ones, but for `checks`); one that import makes, of a constant or a default, on those that run any
-line of the module, and those of the settings' defaults. Changes that make no difference are listed in
+its room; one that import makes, of a constant or a default, on those that run any line of the module, and those of the
+settings' defaults. What survives is tried on the room's slow tests, too (but for some rooms, of which they are asked at
+once), and in a command's folder on the system test of that name. Changes that make no difference are listed in
 `tests/equivalent_changes.txt`, with the reason; each other survivor is a missing test. Prints a table of the rooms, and
 the survivors.
 """
 
 import argparse
 import ast
-import gc
-import importlib
 import json
 import os
 import random
+import re
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tests.mutate import LIBRARIES, mutants, survives
+from tests.mutate import load, mutants, survives
 
 ROOMS = ("core", "rewards", "tasks", "evaluation", "training", "serve", "run", "commands", "checks", "search")
 SOURCE, TESTS, EQUIVALENT = Path("src/rlvr"), Path("tests/unit"), Path("tests/equivalent_changes.txt")
+SYSTEM = Path("tests/system")
 LONGEST_S = 1800  # of a room's tests
 DEFAULTS = "tests/unit/config/test_docs.py"  # every setting's default is on a page
 Ran = dict[str, dict[str, list[str]]]  # by file and line the tests that run it
 FAST, UNIT = ("-m", "not slow and not pitfalls and not long"), ("-m", "not pitfalls and not long")
-SLOW_ROOMS = ("checks",)  # all of whose tests make models
+SLOW = ("-m", "slow and not pitfalls and not long")
+SLOW_ROOMS = ("rewards", "evaluation", "training", "checks")  # whose slow tests hold what no other one does
+ELSEWHERE = {"checks": TESTS / "commands/test_doctor.py", "commands": TESTS / "cli/test_defaults.py"}
+"""Tests of all modules of a room."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,25 +81,54 @@ def tests_of(room: str, file: Path) -> list[str]:
     the room."""
     package = ".".join(file.parts[1:-1])
     dotted = package if room == "commands" or file.stem == "__init__" else f"{package}.{file.stem}"
-    mirror = sorted((TESTS / room).rglob(f"test_{file.parent.name if room == 'commands' else file.stem}.py"))
-    named = [one for one in sorted(TESTS.rglob("test_*.py")) if one not in mirror and dotted in one.read_text()]
-    rest = [one for one in sorted((TESTS / room).rglob("test_*.py")) if one not in {*mirror, *named}]
-    return [str(one) for one in (*mirror, *named, *rest, DEFAULTS)]
+    mirror = mirrors(room, file)
+    named = [str(one) for one in sorted(TESTS.rglob("test_*.py")) if names(one, dotted)]
+    rest = [str(one) for one in sorted((TESTS / room).rglob("test_*.py"))]
+    return list(dict.fromkeys((*mirror, *named, *rest, DEFAULTS)))
+
+
+def mirrors(room: str, file: Path) -> list[str]:
+    found = sorted((TESTS / room).rglob(f"test_{file.parent.name if room == 'commands' else file.stem}.py"))
+    return [str(one) for one in (*found, *((ELSEWHERE[room],) if room in ELSEWHERE else ()))]
+
+
+def names(test: Path, module: str) -> bool:
+    """Whether a test has the name of a module, in one piece or as `from package import module`."""
+    package, _, last = module.rpartition(".")
+    text = test.read_text()
+    return module in text or re.search(rf"from {re.escape(package)} import .*\b{last}\b", text) is not None
 
 
 def tried(room: str, change: Change, ran: Ran, deadline_s: int) -> str | None:
-    """The change in words, with its function instead of the line, which moves; None if a test fails with it."""
+    """The change in words; None if a test fails with it."""
     tree = ast.parse(change.file.read_text())
-    statement = statements(tree)
-    for number, (words, line) in enumerate(mutants(tree)):
+    told, statement = in_words(change.module, tree)[change.number], statements(tree)
+    for number, (_, line) in enumerate(mutants(tree)):
         if number == change.number:
             tests = tests_that_run(ran.get(str(change.file), {}), statement.get(line))
             if line not in statement:
                 tests = [*tests, DEFAULTS] if tests else tests_of(room, change.file)
-            if not tests or survives(change.module, tree, [*marks(room), *tests], deadline_s):
-                return f"{change.module}{function_at(tree, line)}: {' '.join(words.split())}"
-            return None
+            elif not tests:  # perhaps in another process
+                tests = mirrors(room, change.file)
+            asked = [([*marks(room), *tests], deadline_s)] if tests else []
+            if room not in SLOW_ROOMS:
+                asked.append(([*SLOW, str(TESTS / room)], LONGEST_S))
+            system = SYSTEM / f"test_{change.file.parts[3]}.py"
+            if room == "commands" and system.is_file():  # the product's contract is tested there
+                asked.append(([*UNIT, str(system)], LONGEST_S))
+            return told if all(survives(change.module, tree, *one) for one in asked) else None
     raise AssertionError(change)
+
+
+def in_words(module: str, tree: ast.Module) -> list[str]:
+    """All changes of a module, with the function instead of the line, which moves, and `(2 of 3)` where it has several
+    alike."""
+    told = [f"{module}{function_at(tree, line)}: {' '.join(words.split())}" for words, line in mutants(tree)]
+    total, seen = Counter(told), Counter[str]()
+    for number, one in enumerate(told):
+        seen[one] += 1
+        told[number] = one if total[one] == 1 else f"{one} ({seen[one]} of {total[one]})"
+    return told
 
 
 def tests_that_run(ran: dict[str, list[str]], lines: range | None) -> list[str]:
@@ -192,9 +226,7 @@ def main() -> None:
     if arguments.show:
         show(arguments.show)
         return
-    for library in LIBRARIES:
-        importlib.import_module(library)
-    gc.freeze()
+    load()
     for room in arguments.rooms:
         result = sampled(room, arguments.sample, arguments.seed)
         with arguments.results.open("a") as lines:

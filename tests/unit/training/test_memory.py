@@ -168,6 +168,8 @@ def test_a_gpu_keeps_one_set_of_keys_and_recorded_logits():
     on_cpu = keys_values_bytes(policy, 20)
     assert keys_values_bytes(policy, 20, recomputed=True) == 2 * on_cpu
     assert on_cpu == 2 * 4 * (2 * 2 * 16 * 32)  # twice, float32: keys and values, layers, width, columns
+    assert [keys_values_bytes(policy, tokens) // on_cpu for tokens in (17, 32, 33)] == [1, 1, 2]
+    assert keys_values_bytes(policy, 16) == keys_values_bytes(policy, 1) == on_cpu // 2
     policy.model.to("meta")
     assert keys_values_bytes(policy, 20) == on_cpu // 2 + 2 * 4 * 17
 
