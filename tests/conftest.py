@@ -2,6 +2,8 @@
 
 import gc
 import importlib.util
+import io
+import logging
 import os
 import shutil
 import signal
@@ -74,6 +76,15 @@ def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPath
 def own_path(monkeypatch: pytest.MonkeyPatch) -> None:
     """Folders that a test has modules of its own imported from are no other test's."""
     monkeypatch.setattr(sys, "path", [*sys.path])
+
+
+@pytest.fixture
+def logged() -> Iterator[io.StringIO]:
+    """What is logged. pytest's own plugin is off: for each test it adds handlers to some 60 loggers, six times."""
+    handler = logging.StreamHandler(io.StringIO())
+    logging.getLogger().addHandler(handler)
+    yield handler.stream
+    logging.getLogger().removeHandler(handler)
 
 
 @pytest.fixture(scope="session")
