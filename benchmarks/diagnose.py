@@ -107,8 +107,8 @@ def warm(root: Path, name: str, seed: int) -> Path:
     if not (folder / "final").is_dir():
         shutil.rmtree(folder, ignore_errors=True)
         recipe = RECIPES[name]
-        overrides = [*recipe.overrides, f"seed={seed}", "trainer.max_steps=0", f"run_dir={folder}"]
-        train(load_config([*overrides, "tracker.console=none"], config_name=recipe.config))
+        lines = last([*recipe.overrides, f"seed={seed}", "trainer.max_steps=0", f"run_dir={folder}"])
+        train(load_config([*lines, "tracker.console=none"], config_name=recipe.config))
     return folder / "warm_start"
 
 
@@ -117,9 +117,12 @@ def overrides_of(case: Case, model: Path) -> list[str]:
     start = ("model=hf", f"model.name_or_path={model}", f"trainer.learning_rate={recipe.learning_rate:g}")
     planted = case.planted
     changed = case.variant.split() if planted is None else planted.overrides(recipe)
-    lines = [*recipe.overrides, *start, *changed, "tracker.console=none"]
-    last = dict(line.split("=", 1) for line in lines)  # the last one counts
-    return [f"{key}={value}" for key, value in last.items()]
+    return last([*recipe.overrides, *start, *changed, "tracker.console=none"])
+
+
+def last(lines: Sequence[str]) -> list[str]:
+    """Overrides, each key once: the last one counts."""
+    return [f"{key}={value}" for key, value in dict(line.split("=", 1) for line in lines).items()]
 
 
 def make(root: Path, case: Case, num_warm: int) -> Path:

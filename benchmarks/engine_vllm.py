@@ -1,4 +1,4 @@
-"""The local engine against vLLM's CPU build and transformers' `generate`: the same model, turn about, a process each.
+"""The local engine against vLLM's CPU build and two ways of transformers: the same model, turn about, a process each.
 
     OMP_WAIT_POLICY=PASSIVE python benchmarks/engine_vllm.py --vllm-python vllm_venv/bin/python [--rounds 3]
 
@@ -29,8 +29,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-PROMPT, NEW = 96, 64
-SIDES = {"rlvr": "rlvr", "plain": "rlvr, plain", "generate": "transformers generate", "vllm": "vLLM"}
+PROMPT, NEW, PAGE = 96, 64, 32
+SIDES = {
+    "rlvr": "rlvr",
+    "plain": "rlvr, plain",
+    "generate": "transformers generate",
+    "continuous": "transformers continuous batching",
+    "vllm": "vLLM",
+}
 Sampler = Callable[[list[list[int]], int, int], None]
 """Samples `group` completions of `new` tokens for each prompt: `(prompts, group, new)`."""
 
@@ -137,6 +143,26 @@ def generate(folder: Path, rows: int) -> Sampler:
     return sample
 
 
+def continuous(folder: Path, rows: int) -> Sampler:
+    from transformers import AutoModelForCausalLM, ContinuousBatchingConfig, GenerationConfig
+
+    model = cast(Any, AutoModelForCausalLM.from_pretrained(folder, dtype="auto", attn_implementation="sdpa"))
+    blocks = rows * (-(-(PROMPT + NEW) // PAGE) + 1)  # it takes half of the machine's memory if not told how many
+    settings = ContinuousBatchingConfig(
+        page_size=PAGE, num_blocks=blocks, max_batch_tokens=rows * PROMPT, return_logprobs=True
+    )
+
+    def sample(prompts: list[list[int]], group: int, new: int) -> None:
+        asked = [prompt for prompt in prompts for _ in range(group)]
+        config = GenerationConfig(max_new_tokens=new, do_sample=True, top_k=0, eos_token_id=-1, pad_token_id=0)
+        outputs = model.generate_batch(
+            asked, generation_config=config, continuous_batching_config=settings, persistent_manager=True
+        )
+        assert [len(one.generated_tokens) for one in outputs.values()] == [new] * len(asked)
+
+    return sample
+
+
 def vllm(folder: Path, rows: int) -> Sampler:
     os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1"}
     os.environ |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_LOGGING_LEVEL": "ERROR"}
@@ -164,7 +190,8 @@ def serve(side: str, folder: Path, rows: int, threads: int) -> None:
     """Answer a request a line: `{"prompts": .., "group": .., "new": ..}` with seconds, CPU seconds, peak bytes."""
     answers, sys.stdout = sys.stdout, sys.stderr  # libraries print
     start = time.perf_counter()
-    sample: Sampler = {"rlvr": ours, "plain": plain, "generate": generate, "vllm": vllm}[side](folder, rows)
+    makers = {"rlvr": ours, "plain": plain, "generate": generate, "continuous": continuous, "vllm": vllm}
+    sample: Sampler = makers[side](folder, rows)
     import torch
 
     torch.set_num_threads(threads)
@@ -266,22 +293,23 @@ def main() -> None:
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--rows", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--threads", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--threads", type=int, help="only cases with so many")
     args = parser.parse_args()
     if args.side:
         serve(args.side, args.folder, args.rows, args.threads)
         return
-    pythons = {name: sys.executable for name in ("rlvr", "plain", "generate")}
+    pythons = {name: sys.executable for name in ("rlvr", "plain", "generate", "continuous")}
     if args.vllm_python:
         pythons["vllm"] = args.vllm_python
     print("| model | threads | prompts x group | engine | tok/s | time / rlvr's | step ms | first token s "
           "| CPU s per 1,000 tokens | peak GB | start s |")  # fmt: skip
     print("|" + "---|" * 11)
     with tempfile.TemporaryDirectory() as root:
-        for kind in dict.fromkeys(case.model for case in CASES if args.model in (None, case.model)):
+        cases = [case for case in CASES if args.model in (None, case.model) and args.threads in (None, case.threads)]
+        for kind in dict.fromkeys(case.model for case in cases):
             folder = Path(root) / kind
             make_model(kind, folder)
-            for case in CASES:
+            for case in cases:
                 if case.model == kind:
                     measure(case, folder, pythons, args.rounds)
     loads = " ".join(f"{load:.1f}" for load in os.getloadavg())

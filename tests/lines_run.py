@@ -6,6 +6,7 @@ The file has for each source file and line the test functions, as pytest names t
 one test runs belong to every test that uses it; lines of import and of other processes to none.
 """
 
+import importlib.util
 import json
 import os
 import sys
@@ -18,7 +19,10 @@ from typing import Any
 
 import pytest
 
-PACKAGE = str(Path("src/rlvr").resolve())
+SPEC = importlib.util.find_spec("rlvr")  # which may be a copy
+assert SPEC is not None
+assert SPEC.origin is not None
+PACKAGE = str(Path(SPEC.origin).parent)
 FIXTURE = "fixture "
 
 
@@ -72,7 +76,7 @@ class Lines:
         found = defaultdict[str, dict[int, list[str]]](dict)
         for (file, line), owners in self.run.items():
             tests = {test for owner in owners for test in users.get(owner, [owner])}
-            found[str(Path(file).relative_to(Path.cwd()))][line] = sorted(tests)
+            found[str(Path("src/rlvr", Path(file).relative_to(PACKAGE)))][line] = sorted(tests)
         Path(os.environ["LINES_RUN"]).write_text(json.dumps(found))
 
 

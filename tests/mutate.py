@@ -4,21 +4,23 @@
     python -m tests.mutate rlvr.core.batch tests/unit/core tests/unit/core/test_trainer.py
 
 The tests are `tests/unit/core/test_packing.py` unless others are named. A survivor is a missing test or a change
-that makes no difference. Each change runs in a fork of this process, which has loaded the libraries.
+that makes no difference. Each change runs in a fork of this process, which has loaded the libraries, on a copy of the
+package that has it.
 """
 
 import ast
+import compileall
 import copy
 import gc
 import importlib
 import os
 import resource
+import shutil
 import signal
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import NoReturn
 
@@ -94,16 +96,27 @@ def put(node: ast.AST, name: str, index: int, child: ast.AST) -> None:
 def survives(module: str, tree: ast.Module, tests: Sequence[str], deadline_s: int = DEADLINE_S) -> bool:
     """Whether the tests pass with this tree in the place of the module."""
     with tempfile.TemporaryDirectory() as folder:  # in the common one, processes remove each other's links
+        source = package_with(Path(folder), module, tree)
         child = os.fork()
         if child == 0:
-            run(module, tree, [f"--basetemp={folder}/tests", *tests], deadline_s)
+            run(source, [f"--basetemp={folder}/tests", *tests], deadline_s)
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if code == 4:
         raise ValueError(f"pytest does not know {' '.join(tests)}")
     return code in (0, 5)  # 5: the options leave no test
 
 
-def run(name: str, tree: ast.Module, tests: Sequence[str], deadline_s: int) -> NoReturn:
+def package_with(folder: Path, module: str, tree: ast.Module) -> str:
+    """A copy of the package with this tree in the place of the module: processes that tests start read it, too."""
+    source = shutil.copytree("src", folder / "src")
+    (folder / "plugins").symlink_to(Path("plugins").resolve())
+    path = source.joinpath(*module.split("."))
+    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    file.write_text(ast.unparse(ast.fix_missing_locations(tree)), encoding="utf-8")
+    return str(source)
+
+
+def run(source: str, tests: Sequence[str], deadline_s: int) -> NoReturn:
     """In the child: the process ends with pytest's status, or by a signal at the deadline."""
     code = 1  # of a module that cannot even be imported
     with suppress(BaseException):
@@ -111,16 +124,23 @@ def run(name: str, tree: ast.Module, tests: Sequence[str], deadline_s: int) -> N
         resource.setrlimit(resource.RLIMIT_DATA, (MAX_BYTES, MAX_BYTES))
         for stream in (1, 2):
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
-        # whoever imports the module gets the tree, its own package first, whose `__init__` may import from it
         for loaded in [one for one in sys.modules if one.split(".")[0] in ("rlvr", "tests")]:
             del sys.modules[loaded]
-        compiled, own = compile(ast.fix_missing_locations(tree), name, "exec"), SourceFileLoader.get_code
-        SourceFileLoader.get_code = lambda self, fullname: compiled if fullname == name else own(self, fullname)
+        sys.path.insert(0, source)
+        os.environ["PYTHONPATH"] = os.pathsep.join([source, os.environ.get("PYTHONPATH", "")])
         import pytest
 
         early = "ignore::pytest.PytestAssertRewriteWarning"
         code = int(pytest.main(["-q", "-x", "-n", "0", "-p", "no:cacheprovider", "--timeout=0", "-W", early, *tests]))
     os._exit(code)
+
+
+def load() -> None:
+    """What every change needs: the libraries, and the package's byte code, which copies of it share."""
+    for library in LIBRARIES:
+        importlib.import_module(library)
+    compileall.compile_dir("src", quiet=1)
+    gc.freeze()
 
 
 def main() -> int:
@@ -130,9 +150,7 @@ def main() -> int:
     tests = tests or [str(Path("tests/unit", *package.split("."), f"test_{name}.py"))]
     source = Path("src", *module.split(".")).with_suffix(".py").read_text()
     tree = ast.parse(source)
-    for library in LIBRARIES:
-        importlib.import_module(library)
-    gc.freeze()
+    load()
     if not survives(module, tree, tests):
         sys.exit(f"{' '.join(tests)}: fails without any change")
     total = survivors = 0

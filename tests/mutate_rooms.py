@@ -4,35 +4,40 @@
     python -m tests.mutate_rooms --show results.jsonl        # the table again, after survivors were judged
 
 A change in a function is tried on the tests that run its line, among those that mirror its module, name it, or are of
-its room (without slow ones, but for `checks`); one that import makes, of a constant or a default, on those that run any
-line of the module, and those of the settings' defaults. Changes that make no difference are listed in
-`tests/equivalent_changes.txt`, with the reason; each other survivor is a missing test. Prints a table of the rooms, and
-the survivors.
+its room; one that import makes, of a constant or a default, on those that run any line of the module, and those of the
+settings' defaults. What survives is tried on the room's slow tests that mirror or name the module, too (those of
+`checks` are asked at once), and in a command's folder on the system test of that name. Changes that make no difference
+are listed in `tests/equivalent_changes.txt`, with the reason, and not tried; each other survivor is a missing test.
+Prints a table of the rooms, and the survivors.
 """
 
 import argparse
 import ast
-import gc
-import importlib
 import json
 import os
 import random
+import re
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tests.mutate import LIBRARIES, mutants, survives
+from tests.mutate import load, mutants, survives
 
 ROOMS = ("core", "rewards", "tasks", "evaluation", "training", "serve", "run", "commands", "checks", "search")
 SOURCE, TESTS, EQUIVALENT = Path("src/rlvr"), Path("tests/unit"), Path("tests/equivalent_changes.txt")
+SYSTEM = Path("tests/system")
 LONGEST_S = 1800  # of a room's tests
 DEFAULTS = "tests/unit/config/test_docs.py"  # every setting's default is on a page
 Ran = dict[str, dict[str, list[str]]]  # by file and line the tests that run it
 FAST, UNIT = ("-m", "not slow and not pitfalls and not long"), ("-m", "not pitfalls and not long")
+SLOW = ("-m", "slow and not pitfalls and not long")
 SLOW_ROOMS = ("checks",)  # all of whose tests make models
+ELSEWHERE = {"checks": TESTS / "commands/test_doctor.py", "commands": TESTS / "cli/test_defaults.py"}
+"""Tests of all modules of a room."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,29 +77,64 @@ def changes(room: str) -> list[Change]:
 
 
 def tests_of(room: str, file: Path) -> list[str]:
-    """Test files of a module, in the order in which they are tried: those that mirror it, that name it, the others of
-    the room."""
+    """Test files of a module: those close to it, and the others of the room."""
+    rest = [str(one) for one in sorted((TESTS / room).rglob("test_*.py"))]
+    return list(dict.fromkeys((*close_tests(room, file), *rest, DEFAULTS)))
+
+
+def close_tests(room: str, file: Path) -> list[str]:
+    """Those that mirror a module, and those that name it."""
     package = ".".join(file.parts[1:-1])
     dotted = package if room == "commands" or file.stem == "__init__" else f"{package}.{file.stem}"
-    mirror = sorted((TESTS / room).rglob(f"test_{file.parent.name if room == 'commands' else file.stem}.py"))
-    named = [one for one in sorted(TESTS.rglob("test_*.py")) if one not in mirror and dotted in one.read_text()]
-    rest = [one for one in sorted((TESTS / room).rglob("test_*.py")) if one not in {*mirror, *named}]
-    return [str(one) for one in (*mirror, *named, *rest, DEFAULTS)]
+    named = [str(one) for one in sorted(TESTS.rglob("test_*.py")) if names(one, dotted)]
+    return list(dict.fromkeys((*mirrors(room, file), *named)))
+
+
+def mirrors(room: str, file: Path) -> list[str]:
+    found = sorted((TESTS / room).rglob(f"test_{file.parent.name if room == 'commands' else file.stem}.py"))
+    return [str(one) for one in (*found, *((ELSEWHERE[room],) if room in ELSEWHERE else ()))]
+
+
+def names(test: Path, module: str) -> bool:
+    """Whether a test has the name of a module, in one piece or as `from package import module`."""
+    package, _, last = module.rpartition(".")
+    text = test.read_text()
+    return module in text or re.search(rf"from {re.escape(package)} import .*\b{last}\b", text) is not None
 
 
 def tried(room: str, change: Change, ran: Ran, deadline_s: int) -> str | None:
-    """The change in words, with its function instead of the line, which moves; None if a test fails with it."""
+    """The change in words; None if a test fails with it."""
     tree = ast.parse(change.file.read_text())
-    statement = statements(tree)
-    for number, (words, line) in enumerate(mutants(tree)):
+    told, statement = in_words(change.module, tree)[change.number], statements(tree)
+    if told in equivalent():
+        return told
+    for number, (_, line) in enumerate(mutants(tree)):
         if number == change.number:
             tests = tests_that_run(ran.get(str(change.file), {}), statement.get(line))
             if line not in statement:
                 tests = [*tests, DEFAULTS] if tests else tests_of(room, change.file)
-            if not tests or survives(change.module, tree, [*marks(room), *tests], deadline_s):
-                return f"{change.module}{function_at(tree, line)}: {' '.join(words.split())}"
-            return None
+            elif not tests:  # perhaps in another process
+                tests = mirrors(room, change.file)
+            asked = [([*marks(room), *tests], deadline_s)] if tests else []
+            if room not in SLOW_ROOMS:
+                close = [one for one in close_tests(room, change.file) if Path(one).is_relative_to(TESTS / room)]
+                asked += [([*SLOW, *close], LONGEST_S)] if close else []
+            system = SYSTEM / f"test_{change.file.parts[3]}.py"
+            if room == "commands" and system.is_file():  # the product's contract is tested there
+                asked.append(([*UNIT, str(system)], LONGEST_S))
+            return told if all(survives(change.module, tree, *one) for one in asked) else None
     raise AssertionError(change)
+
+
+def in_words(module: str, tree: ast.Module) -> list[str]:
+    """All changes of a module, with the function instead of the line, which moves, and `(2 of 3)` where it has several
+    alike."""
+    told = [f"{module}{function_at(tree, line)}: {' '.join(words.split())}" for words, line in mutants(tree)]
+    total, seen = Counter(told), Counter[str]()
+    for number, one in enumerate(told):
+        seen[one] += 1
+        told[number] = one if total[one] == 1 else f"{one} ({seen[one]} of {total[one]})"
+    return told
 
 
 def tests_that_run(ran: dict[str, list[str]], lines: range | None) -> list[str]:
@@ -154,9 +194,14 @@ def sampled(room: str, sample: int, seed: int) -> Result:
     return Result(room=room, seed=seed, possible=len(possible), tried=len(chosen), survivors=found)
 
 
-def row(result: Result, equivalent: set[str]) -> str:
+def equivalent() -> set[str]:
+    """The changes that make no difference."""
+    return {line for line in EQUIVALENT.read_text().splitlines() if not line.startswith(("#", " "))}
+
+
+def row(result: Result) -> str:
     """A row of the table; the share leaves out changes that make no difference."""
-    same = sum(one in equivalent for one in result.survivors)
+    same = sum(one in equivalent() for one in result.survivors)
     missed = len(result.survivors) - same
     caught = result.tried - same - missed
     share = 100 * caught / max(1, result.tried - same)
@@ -165,11 +210,10 @@ def row(result: Result, equivalent: set[str]) -> str:
 
 def show(results: Path) -> None:
     """The table of a file of results, and the survivors that make a difference."""
-    equivalent = {line for line in EQUIVALENT.read_text().splitlines() if not line.startswith(("#", " "))}
     found = [Result(**json.loads(line)) for line in results.read_text().splitlines()]
     print("| room | possible changes | tried | caught | make no difference | missed | caught of those that do |")
     print("|---|---|---|---|---|---|---|")
-    print(*(row(result, equivalent) for result in found), sep="\n")
+    print(*map(row, found), sep="\n")
     total = Result(
         room="all",
         seed=0,
@@ -177,8 +221,8 @@ def show(results: Path) -> None:
         tried=sum(one.tried for one in found),
         survivors=[survivor for one in found for survivor in one.survivors],
     )
-    print(row(total, equivalent), end="\n\n")
-    print(*(f"    {survivor}" for survivor in total.survivors if survivor not in equivalent), sep="\n")
+    print(row(total), end="\n\n")
+    print(*(f"    {survivor}" for survivor in total.survivors if survivor not in equivalent()), sep="\n")
 
 
 def main() -> None:
@@ -192,9 +236,7 @@ def main() -> None:
     if arguments.show:
         show(arguments.show)
         return
-    for library in LIBRARIES:
-        importlib.import_module(library)
-    gc.freeze()
+    load()
     for room in arguments.rooms:
         result = sampled(room, arguments.sample, arguments.seed)
         with arguments.results.open("a") as lines:

@@ -19,9 +19,10 @@ from rlvr.scale.launch import open_world
 
 PATIENCE_S = 120.0
 PRELOADED = [
-    *("tests.no_waiting", "tests.warm"),
+    "tests.no_waiting",
     *("rlvr.commands.train.body", "rlvr.cli.main", "rlvr.commands.train", "peft", "scipy.stats", "pytest"),
     *(f"transformers.models.{name}.modeling_{name}" for name in ("llama", "qwen2", "qwen3", "mixtral", "gemma3")),
+    "tests.warm",
 ]
 
 Job = Callable[..., Any]

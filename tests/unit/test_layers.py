@@ -17,7 +17,7 @@ PACKAGE = Path(rlvr.__file__).parent
 
 LAYERS = (
     ("errors", "seeding"),
-    ("http_server", "imports", "lines", "places", "printable", "progress", "quiet", "threads"),
+    ("http_server", "imports", "lines", "places", "printable", "progress", "quiet", "threads", "yaml_text"),
     ("run_view",),
     ("conditions", "registry"),
     ("settings",),

@@ -101,6 +101,8 @@ def test_the_environment_of_vllm_is_locked() -> None:
     for line in (ROOT / ".ci" / "vllm.in").read_text(encoding="utf-8").splitlines():
         requirement = Requirement(line)
         assert requirement.specifier.contains(*locked[requirement.name]), line
+    assert {"transformers", "safetensors", "starlette"} <= locked.keys(), "only what was asked for is pinned"
+    assert all(len(versions) == 1 for versions in locked.values())
 
 
 def test_the_environment_of_verifiers_0_4_differs_where_the_library_asks_for_it() -> None:

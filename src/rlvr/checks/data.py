@@ -97,7 +97,7 @@ def _before(question: str, answer: str) -> Iterator[str]:
     """Up to 12 letters before each place of the answer."""
     for found in re.finditer(rf"(?<!\w){re.escape(answer)}(?!\w)", question):
         start = found.start()
-        yield from ({question[max(0, start - size) : start] for size in (1, 2, 4, 8, 12)} if start else ("",))
+        yield from (question[max(0, start - size) : start] for size in (12, 8, 4, 2, 1))
 
 
 def _reads(question: str, before: str) -> str:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,7 @@ def made_from(step: int, config: Config, tasks: Tasks) -> Start:
     return Start(step=step, settings=dict(_settings(config)), libraries=libraries(), data=data)
 
 
+@cache  # what this process runs stays as it is
 def libraries() -> dict[str, str]:
     """Versions of what is installed, and a hash of our own code: an editable installation changes without one."""
     found = {"rlvr": rlvr.__version__, "python": platform.python_version()}

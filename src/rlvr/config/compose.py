@@ -37,7 +37,6 @@ from rlvr.config.overrides import (
     drop_other_warm_start,
     explained,
     included_files,
-    literal,
     overlaid,
     parse_overrides,
     renewed,
@@ -46,6 +45,7 @@ from rlvr.errors import ConfigError, suggestion
 from rlvr.rewards.settings import RewardSettings
 from rlvr.settings import Settings, dumped, label_of, leaf_values, plain, validated
 from rlvr.tasks.settings import TaskBundle
+from rlvr.yaml_text import literal, text_of, values_in
 
 DEFAULT_CONFIG = "rpn"
 DATA_CONFIG = "gsm8k"  # the base of a task without its own configuration
@@ -95,7 +95,7 @@ def load_task_config(
 
 def to_yaml(config: Config) -> str:
     """The resolved configuration; can be read back with `--config-dir` and `--config-name`."""
-    return OmegaConf.to_yaml(OmegaConf.create(literal(dumped(config))))
+    return text_of(dumped(config))
 
 
 def to_run_yaml(config: Config) -> str:
@@ -105,7 +105,7 @@ def to_run_yaml(config: Config) -> str:
 
 def read_yaml(text: str) -> Config:
     """Read the output of `to_run_yaml` without repeating the checks across sections."""
-    return read_values(renewed(_plain_values(OmegaConf.create(text))))
+    return read_values(renewed(_plain_values(OmegaConf.create(values_in(text)))))
 
 
 def _plain_values(composed: Any, *, resolve: bool = True) -> dict[str, Any]:
@@ -274,10 +274,21 @@ def _resolved(composed: DictConfig, found: Mapping[str, str | None]) -> dict[str
     defaults = _defaults(Config) | {group: _defaults(settings) for group, settings in chosen.items()}
     for missing in sorted(key for key, value in leaf_values(values) if value == "???"):
         raise ConfigError(f"{missing}: has no default; say {missing}=...")
+    whole, sections = overlaid(defaults, values), _with_interpolations(values)
+    escaped = overlaid(literal({key: value for key, value in defaults.items() if key in sections}), values)
     try:
-        return _plain_values(OmegaConf.create(overlaid(literal(defaults), values)))
+        return whole | _plain_values(OmegaConf.create({key: escaped[key] for key in escaped if key in sections}))
     except OmegaConfBaseException as error:
         raise ConfigError(f"{error.full_key}: {' '.join(str(error.msg or error).split())}.") from None
+
+
+def _with_interpolations(values: Mapping[str, Any]) -> Collection[str]:
+    """The keys whose values have a `${...}` or are named in one. OmegaConf makes a node of each value that it is given,
+    which was a third of a composition: it is not given the others."""
+    texts = {key: text for key, value in values.items() if "${" in (text := str(value))}
+    if any(re.search(r"\$\{[^}]*\$\{", text) for text in texts.values()):  # a name put together from other values
+        return Config.model_fields
+    return {*texts, *re.findall(r"\w+", " ".join(texts.values()))}
 
 
 def _defaults(settings: type[Settings]) -> dict[str, Any]:

@@ -23,11 +23,11 @@ from rlvr.errors import ConfigError, suggestion, unreadable
 from rlvr.lines import inclusive_range, with_letters_quoted
 from rlvr.printable import cut
 from rlvr.settings import leaf_values
+from rlvr.yaml_text import values_in
 
 GROUPS = tuple(group for group in CHOICES if group != "reward")  # groups whose choices are components
 FOLLOWS_TASK = ("reward", "prompt")
 CONF = Path(__file__).parents[1] / "conf"
-MOST_VALUES = 100_000  # in a file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ class Source:
         """The values of `name`.yaml, and the file if it is the user's."""
         file = next((path for folder in self.folders if (path := folder / f"{name}.yaml").is_file()), None)
         try:
-            found = None if file is None else _values_of(file, file.read_text("utf-8"))
+            found = None if file is None else values_in(file.read_text("utf-8"))
         except (OmegaConfBaseException, yaml.YAMLError, OSError, ValueError, RecursionError) as error:
             raise ConfigError(f"{file}: {unreadable(error)}") from None
         values = {str(key): value for key, value in found.items()} if isinstance(found, dict) else {}
@@ -91,24 +91,6 @@ class Source:
             own = {key: value for key, value in values.items() if key != "defaults"} if file else {}
             said |= {key: (value, file) for key, value in leaf_values(own, group)} if own else {}
         return said
-
-
-@lru_cache(maxsize=64)
-def _values_of(file: Path, text: str) -> Any:
-    """What the file holds, parsed once: the values of a run's file take 30 ms, and are asked for five times."""
-    if _size(yaml.compose(text), {}) > MOST_VALUES:
-        raise ValueError(f"its aliases (*name) stand for more than {MOST_VALUES:,} values; write fewer")
-    return OmegaConf.to_container(OmegaConf.load(file), resolve=False)
-
-
-def _size(node: yaml.Node | None, known: dict[Any, int]) -> int:
-    """Number of values below a node, with those behind aliases: OmegaConf copies each."""
-    if node not in known:
-        known[node] = MOST_VALUES + 1  # seen again below itself
-        children = node.value if isinstance(node, yaml.CollectionNode) else ()
-        pairs = (one if isinstance(one, tuple) else (one,) for one in children)
-        known[node] = 1 + sum(_size(child, known) for pair in pairs for child in pair)
-    return known[node]
 
 
 def included_files(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -149,15 +131,6 @@ def renewed(values: dict[str, Any]) -> dict[str, Any]:
     if isinstance(warm, dict) and warm.get("enabled") is True and "source" not in warm and {*_WARM_0_2} <= warm.keys():
         values["warm_start"] = {**warm, "enabled": "auto"}
     return values
-
-
-def literal(value: Any) -> Any:
-    """Escape `${` in texts: a resolved configuration has no interpolations."""
-    if isinstance(value, dict):
-        return {key: literal(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [literal(item) for item in value]
-    return re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if isinstance(value, str) else value
 
 
 def is_choice(override: Override) -> bool:

@@ -263,7 +263,7 @@ class Trainer:
         place, weights = (local, microbatch.columns), weights[present]
         predicted = predicted.map(lambda x: scatter(x, place, weights.shape))
         terms = self.objective.loss(batch.take(present), weights, predicted)
-        (terms.loss if scale == 1 else terms.loss * scale).backward()
+        (terms.loss * scale).backward()
         sums.add_terms(terms, rows=present)
 
     def apply(self, batch: TokenBatch, rows: Sequence[int]) -> float:

@@ -4,15 +4,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
-
-from omegaconf import OmegaConf
+from typing import Any
 
 from rlvr import registry
 from rlvr.errors import ConfigError
 from rlvr.settings import label_of
 from rlvr.tracking.files import ERROR, PRUNED
 from rlvr.tracking.jsonl import few, metrics_row
+from rlvr.yaml_text import values_in
 
 MAX_DEPTH = 4
 """Folders of folders that are searched: a sweep is one below the others."""
@@ -102,7 +101,7 @@ def read_history(folder: Path) -> History:
     text = config.read_text(encoding="utf-8", errors="replace") if config.is_file() else ""
     settings: dict[str, Any] = {}
     try:
-        settings |= cast(Any, OmegaConf.to_container(OmegaConf.create(text)))
+        settings |= values_in(text)
     except Exception as error:  # from YAML, from OmegaConf, or because the text is no mapping
         notes.append(f"{config} is damaged ({str(error).partition(chr(10))[0]}): it is shown, but not used.")
     rows: dict[float, dict[str, float]] = {}

@@ -30,6 +30,31 @@ def test_the_help_tells_the_default(name: str) -> None:
             assert float(told[1].replace(",", "")) == action.default, dest
 
 
+LEAST = {
+    "analyze": {"examples": 0},
+    "audit": {"num_examples": 2, "seconds": 0, "shown": 0},
+    "diagnose": {"steps": 2},
+    "eval": {"num_examples": 1, "samples_per_example": 0, "verbose": 1},
+    "explain": {"step": 1, "episodes": 1, "every": 1},
+    "export": {"samples": 0},
+    "plan": {"gpus": 1, "servers": 0, "mean_tokens": 1, "seconds": 1},
+    "predict": {"num_examples": 1, "num_samples": 1, "batch_size": 1},
+    "replay": {"step": 1},
+    "report": {"max_episodes": 1, "max_mb": 1},
+    "retrieve": {"top_n": 1},
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_numbers_from_the_least_that_makes_sense_are_taken(name: str) -> None:
+    found = {dest: action.type for dest, action in arguments(name).items()}
+    for dest, least in LEAST.get(name, {}).items():
+        parse: Any = found[dest]
+        assert parse(str(least)) == least
+        with pytest.raises(argparse.ArgumentTypeError, match=f"is not a whole number of {least} or more"):
+            parse(str(least - 1))
+
+
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_a_function_has_the_defaults_of_its_command(function: str) -> None:
     found, shared = arguments(FUNCTIONS[function]), dict[str, tuple[Any, Any]]()

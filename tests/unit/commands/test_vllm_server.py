@@ -4,7 +4,9 @@ import asyncio
 import json
 import re
 import sys
+import threading
 from collections.abc import Sequence
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from rlvr.commands.serve.vllm import (
     Build,
     VllmSettings,
     Weights,
+    _is_healthy,
     _tail,
     check_arguments,
     check_head_size,
@@ -224,6 +227,28 @@ def test_every_route_that_changes_weights_needs_the_key(monkeypatch: Any) -> Non
     assert status("/health") == 200
     assert status("/v1/realtime", kind="websocket") == "websocket.close"
     assert status("/v1/realtime", headers=right, kind="websocket") == 200
+
+
+class Fine(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        pass
+
+
+def test_a_server_of_this_machine_is_asked_without_a_proxy(monkeypatch: Any) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    with HTTPServer(("127.0.0.1", 0), Fine) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_port}/health"
+        assert _is_healthy(url)
+        thread.join()
+    assert not _is_healthy(url)
 
 
 def test_the_last_lines_of_a_log_and_its_first_error(tmp_path: Path) -> None:

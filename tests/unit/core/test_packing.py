@@ -199,12 +199,12 @@ def test_long_lines_have_the_same_logprobs_and_fit_the_budget() -> None:
     assert torch.allclose(out, expected, atol=1e-5)
 
 
-def test_the_self_test_refuses_sharing_without_a_mask(monkeypatch, caplog) -> None:
+def test_the_self_test_refuses_sharing_without_a_mask(monkeypatch, logged) -> None:
     policy = tiny_policy()
     inner = policy.model.base_model.forward
     monkeypatch.setattr(policy.model.base_model, "forward", lambda input_ids, **_: inner(input_ids, use_cache=False))
     assert choose_layout(policy) == "rows"
-    assert "slower layout" in caplog.text
+    assert "slower layout" in logged.getvalue()
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from rlvr.errors import UserError
 from rlvr.evaluation.collect import MAX_PLAN_BYTES, collect
-from rlvr.tracking.graded import EvaluationRecord
+from rlvr.tracking.graded import EvaluationRecord, GradedTurn
 from rlvr.tracking.jsonl import to_json
 from tests.unit.evaluation.records import greedy
 
@@ -28,6 +28,13 @@ def test_all_records_under_a_folder_are_found_and_nothing_else(tmp_path: Path) -
     assert [record.model for record in found.records] == ["a", "a", "c", "c", "c", "b"]
     partial = tmp_path / "c.jsonl.partial"
     assert found.notes == (f"{partial} is of an unfinished evaluation: short episodes are over-represented.",)
+
+
+def test_token_ids_are_read_unless_they_are_not_wanted(tmp_path: Path) -> None:
+    turn = GradedTurn(completion="7", token_ids=(7, 2), logprobs=(-0.5, -0.25))
+    path = write(tmp_path / "a.jsonl", greedy([1], turns=(turn,)))
+    assert [record.turns for record in collect([path]).records] == [(turn,)]
+    assert [record.turns for record in collect([path], tokens=False).records] == [(GradedTurn(completion="7"),)]
 
 
 def test_pitfall_38_damaged_lines_are_named_and_the_rest_used(tmp_path: Path) -> None:

@@ -230,6 +230,20 @@ def test_pitfall_26_a_metric_may_not_fail_too_often() -> None:
         run(task)
 
 
+@pytest.mark.parametrize(
+    ("failure", "remedy"),
+    [
+        ("timed out after 1 s", "raise reward.timeout_s or reward.max_memory_mb"),
+        ("needed more than 512 MB of memory", "raise reward.timeout_s or reward.max_memory_mb"),
+        ("ValueError: no number", "correct it"),
+    ],
+)
+def test_pitfall_26_the_remedy_is_that_of_the_failure(failure: str, remedy: str) -> None:
+    graded = [record(f"e{n}", True, failure=failure if n < 3 else None) for n in range(10)]
+    with pytest.raises(UserError, match=rf"failed on 3 of 10 completions \(first: {failure}\); {remedy}, or choose"):
+        check_failures("rpn", graded)
+
+
 class CallingCodec(WordCodec):
     """Every completion calls a tool."""
 

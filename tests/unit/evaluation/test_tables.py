@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from rlvr.evaluation.analysis import analyze
-from rlvr.evaluation.tables import WIDTH, number, plain, report, score_rows, summary_rows, table
+from rlvr.evaluation.tables import WIDTH, number, plain, report, score_name, score_rows, summary_rows, table
 from rlvr.tracking.graded import EvaluationRecord, GradedTurn
 from tests.unit.evaluation.records import greedy, record
 
@@ -35,6 +35,7 @@ def test_many_models_with_long_names_fit_100_columns() -> None:
     short = table(head, rows, markdown=False)
     assert max(map(len, short.splitlines())) <= WIDTH
     assert short.count("50.0% (21.5 to 78.5)") == 5
+    assert short.count("31.0%") == 5  # without the interval
 
 
 def test_a_benchmark_has_a_column_for_each_score_and_none_for_parts_of_the_reward() -> None:
@@ -43,6 +44,28 @@ def test_a_benchmark_has_a_column_for_each_score_and_none_for_parts_of_the_rewar
     assert len(head) == len(set(head)) == len(row)
     assert {"accuracy", "sampled accuracy", "pass@2", "maj@2"} <= set(head)
     assert not [name for name in head if "part" in name]
+
+
+def test_an_example_says_what_became_of_its_answer() -> None:
+    text = report(analyze([record("e0", True), record("e1", False, answer=None), record("e2", False)]))
+    for grade in ("right", "no answer", "wrong"):
+        assert f"said ({grade}, 2 tokens, stop)" in text
+
+
+def test_kinds_come_by_number_and_before_words() -> None:
+    tags = ("bridge", "10_hops", "2_hops", "1_hops")
+    lines = report(analyze([record(f"e{n}", True, tags=(tag,)) for n, tag in enumerate(tags)])).splitlines()
+    shown = ("1 hop ", "2 hops ", "10 hops ", "bridge ")
+    places = [next(place for place, line in enumerate(lines) if line.strip().startswith(kind)) for kind in shown]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("accuracy", "accuracy"), ("accuracy_1_operators", "accuracy, 1 operator"), ("pass_at_4", "pass@4")],
+)
+def test_a_score_is_named_in_words(name: str, text: str) -> None:
+    assert score_name(name) == text
 
 
 def test_model_output_stays_text_in_terminal_and_markup() -> None:

@@ -65,7 +65,7 @@ def test_functions_written_for_trl_get_lists_of_one(pool: Sandbox) -> None:
     assert grade(pool, f"{MODULE}:trl_columns", "abc", extra=2) == Grade(value=26.0)
     found = grade(pool, f"{MODULE}:trl_missing", "a")
     assert found.status == "error"
-    assert "the data has no column 'solution', which the function takes: there are answer, level" in found.message
+    assert "the data has no column 'solution', which the function takes (there are answer, level)" in found.message
 
 
 def test_an_asynchronous_function_is_awaited(pool: Sandbox) -> None:

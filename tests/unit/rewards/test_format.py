@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from rlvr.rewards.base import Grade
 from rlvr.rewards.format import FormatApproximate, FormatExact, LengthPenalty, RepetitionPenalty
@@ -61,6 +62,12 @@ def test_length_costs_nothing_then_linearly_more_then_one(num_tokens: int, value
     assert found.value == pytest.approx(value)
     assert found.status == "scored"
     assert math.copysign(1, found.value) == (1 if value == 0 else -1)  # 0.0, not -0.0
+
+
+@pytest.mark.parametrize("free_tokens", [200, 201])
+def test_a_length_that_costs_all_lies_above_the_one_that_costs_nothing(free_tokens: int) -> None:
+    with pytest.raises(ValidationError, match=f"is not above free_tokens={free_tokens}; raise it"):
+        LengthPenalty(free_tokens=free_tokens, max_tokens=200)
 
 
 @pytest.mark.parametrize(

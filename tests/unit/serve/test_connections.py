@@ -65,9 +65,9 @@ def test_a_head_without_end_is_refused():
     assert b"400 Bad Request" in heard or heard == b"CLOSED"
 
 
-def test_a_body_that_is_no_http_gets_no_second_answer(caplog):
+def test_a_body_that_is_no_http_gets_no_second_answer(logged):
     head = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
     heard = asyncio.run(talk(head, b"no chunk\r\n", pause_s=HEAD_S / 10))
     assert heard.count(b"HTTP/1.1") == 1
     assert heard.endswith(b"CLOSED")
-    assert "Fatal error" not in caplog.text
+    assert "Fatal error" not in logged.getvalue()

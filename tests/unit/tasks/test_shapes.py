@@ -19,3 +19,6 @@ def test_ranks_number_every_valid_shape_once(num_operators: int) -> None:
     every = sorted("".join(symbols) for symbols in product("no", repeat=2 * num_operators + 1))
     ranked = [unrank_shape(num_operators, rank) for rank in range(count_shapes(num_operators))]
     assert ranked == [shape for shape in every if is_valid(shape)]
+    for rank in (-1, len(ranked)):
+        with pytest.raises(ValueError, match=f"rank {rank} is not in 0..{len(ranked) - 1}"):
+            unrank_shape(num_operators, rank)

@@ -1,4 +1,4 @@
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from rlvr.errors import UserError
 from rlvr.models.policy import HubPolicy
 from rlvr.models.settings import ScratchModel
+from rlvr.training import warm_start as module
 from rlvr.training.settings import WarmStartSettings
 from rlvr.training.warm_start import _backward, _encode, _microbatches, warm_start
 from tests.unit.core.tiny import tiny_policy
@@ -41,7 +42,14 @@ class WithoutEnd(Copies):
         return prompt, completion.removesuffix(" <eoe>")
 
 
-def run(policy: HubPolicy, task: Any, *, stop_at: int | None = None, **changes: Any) -> bool:
+def run(
+    policy: HubPolicy,
+    task: Any,
+    *,
+    stop_at: int | None = None,
+    progress: Callable[[int, float], None] = lambda step, loss: None,
+    **changes: Any,
+) -> bool:
     settings = WarmStartSettings(num_steps=8, warmup_steps=2, final_phase_steps=3, batch_size=4, **changes)
     settings = settings.fitted(ScratchModel())
     polls = iter(range(1000))
@@ -50,7 +58,7 @@ def run(policy: HubPolicy, task: Any, *, stop_at: int | None = None, **changes: 
         task,
         settings,
         microbatch_tokens=2048,
-        progress=lambda step, loss: None,
+        progress=progress,
         stopped=lambda: stop_at is not None and next(polls) >= stop_at,
     )
 
@@ -163,6 +171,25 @@ def test_demonstrations_are_fresh_and_shares_follow_the_phase() -> None:
     assert run(tiny_policy(), task, worked_share=0.9, final_worked_share=0.2)
     assert [index for index, _ in task.asked] == list(range(32))
     assert [share for _, share in task.asked] == [0.9] * 20 + [0.2] * 12
+
+
+def test_the_loss_is_told_now_and_then_and_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PROGRESS_EVERY", 3)
+    told = list[tuple[int, float]]()
+    run(tiny_policy(), Copies(), progress=lambda step, loss: told.append((step, loss)))
+    assert [step for step, _ in told] == [3, 6, 8]
+    assert all(loss > 0 for _, loss in told)
+
+
+def test_a_loss_that_is_not_finite_is_a_sentence() -> None:
+    with pytest.raises(UserError, match=r"is not finite at step 8; lower warm_start\.learning_rate"):
+        run(tiny_policy(), Copies(), learning_rate=1e30)
+
+
+@pytest.mark.parametrize(("chosen", "kinds"), [("adamw", ["AdamW"]), ("muon", ["Muon", "AdamW"])])
+def test_the_optimizer_is_the_one_chosen(chosen: Any, kinds: list[str]) -> None:
+    found = module._optimizers(tiny_policy(), WarmStartSettings(optimizer=chosen))
+    assert [type(one).__name__ for one in found] == kinds
 
 
 def test_a_stop_ends_it() -> None:

@@ -13,6 +13,7 @@ from rlvr.config.compose import load_config, to_run_yaml
 from rlvr.errors import UserError
 from rlvr.progress import progress
 from rlvr.report.diagnosis import Diagnosis, Difference, Record, Trial, read_record
+from rlvr.report.history import read_history
 from rlvr.run.sources import own_config, with_absolute_model
 from rlvr.tracking.files import write_atomically, writing
 from rlvr.training.checkpoint import list_checkpoints
@@ -35,14 +36,14 @@ def tried(source: str, found: Diagnosis, steps: int) -> Trial:
             f"nothing to try: {cause.remedy}"
         )
     root = Path(source)
-    start = _start(root, read_record(root, with_weights=False))
+    start = _start(root, read_record(read_history(root), with_weights=False))
     folder, arms = _beside(root), list[Record]()
     for name, overrides in (("unchanged", ()), ("remedy", cause.overrides)):
         arm = folder / name
         _prepare(root, arm, start, _config(source, overrides, start + steps, steps))
         with progress(f"training {steps} steps, {name}"), _latest_kept():
             rlvr.train(config_name="config", config_dir=arm, run_dir=str(arm), resume=True)
-        arms.append(read_record(arm, with_weights=False))
+        arms.append(read_record(read_history(arm), with_weights=False))
     return Trial(
         cause=cause.name,
         overrides=list(cause.overrides),

@@ -20,7 +20,8 @@ from rlvr.report.diagnosis.judge import (
     rise_of_reward,
     verdict_of,
 )
-from rlvr.report.diagnosis.record import Evaluation, Record, read_record
+from rlvr.report.diagnosis.record import Evaluation, Record, read_record, updates_of
+from rlvr.report.history import History, read_history
 from rlvr.tracking.checks import Check
 
 __all__ = [
@@ -43,16 +44,13 @@ MIN_STEPS = 5  # fewer say nothing about a curve
 def diagnosed(folder: Path, *, with_weights: bool = True) -> Diagnosis:
     """The diagnosis of a run folder, which is only read. UserError: it has fewer than `MIN_STEPS` steps."""
     notes: list[str] = []
-    return of_record(read_record(folder, with_weights=with_weights, on_note=notes.append), notes)
+    history = read_history(folder)
+    _check_length(history)  # before its rollouts and weights are read
+    return of_record(read_record(history, with_weights=with_weights, on_note=notes.append), notes)
 
 
 def of_record(record: Record, notes: list[str] | None = None) -> Diagnosis:
-    if len(record.updates) < MIN_STEPS:
-        made = len(record.updates)
-        raise UserError(
-            f"{record.history.folder} has made {made} of the {MIN_STEPS} steps or more that a curve needs: go on, "
-            "and ask again."
-        )
+    _check_length(record.history)
     metric, reward = rise_of_metric(record), rise_of_reward(record)
     learned, causes = reward if metric is None else metric, judged(record, CHAIN)
     named, verdict = verdict_of(causes, learned, reward)
@@ -67,6 +65,14 @@ def of_record(record: Record, notes: list[str] | None = None) -> Diagnosis:
         causes=causes,
         notes=notes or [],
     )
+
+
+def _check_length(history: History) -> None:
+    if (made := len(updates_of(history))) < MIN_STEPS:
+        raise UserError(
+            f"{history.folder} has made {made} of the {MIN_STEPS} steps or more that a curve needs: go on, "
+            "and ask again."
+        )
 
 
 def checks(found: Diagnosis) -> list[Check]:

@@ -15,7 +15,7 @@ from statistics import fmean
 from rlvr import registry
 from rlvr.errors import ConfigError, UserError
 from rlvr.report.diagnosis.weights import Weights, read_weights
-from rlvr.report.history import History, headline_of, read_history
+from rlvr.report.history import History, headline_of
 from rlvr.tracking.rollouts import EpisodeRecord, read_rollouts
 
 Metrics = dict[str, float]
@@ -45,7 +45,7 @@ class Record:
 
     def __init__(self, history: History, rollouts: dict[int, list[EpisodeRecord]], weights: Weights | None) -> None:
         self.history, self.rollouts, self.weights = history, rollouts, weights
-        self.updates = [row for row in history.rows if "reward/mean" in row]
+        self.updates = updates_of(history)
 
     # ---------------------------------------------------------------------------------------------------- settings
 
@@ -264,11 +264,16 @@ def mean_of(rows: Sequence[Metrics], name: str) -> float | None:
     return fmean(values) if values else None
 
 
+def updates_of(history: History) -> list[Metrics]:
+    """The rows of steps that trained."""
+    return [row for row in history.rows if "reward/mean" in row]
+
+
 def read_record(
-    folder: Path, *, with_weights: bool = True, on_note: Callable[[str], None] = lambda text: None
+    history: History, *, with_weights: bool = True, on_note: Callable[[str], None] = lambda text: None
 ) -> Record:
-    """Read a run folder as far as possible: damaged files are notes."""
-    history = read_history(folder)
+    """Read the rest of a run folder as far as possible: damaged files are notes."""
+    folder = history.folder
     for text in history.notes:
         on_note(text)
     files = sorted((folder / "rollouts").glob("step_*.jsonl.gz"))

@@ -109,6 +109,10 @@ def noisy_reward(record: Record) -> Found:
     varied = weight("noisy_reward", "varied", found.paid_apart / found.alike if found.alike else None)
     random = 0.8 * varied * weight("noisy_reward", "explained", explained) * _undecided(record)
     evidence = [f"{found.same_apart} of {found.same} pairs of one and the same completion were paid differently"]
+    if not found.same:
+        evidence = [
+            f"{found.paid_apart} of {found.alike} pairs that are both right or both wrong were paid differently"
+        ]
     for one, other in record.pairs():
         if sampled(one) == sampled(other) and one.reward != other.reward:
             evidence += quotes(record, [one, other])

@@ -392,3 +392,20 @@ def test_a_row_keeps_its_top_p_when_others_join_without_one():
     without = [(prompt(5), sampling(1, max_tokens=14))]
     (other,) = generate(LocalEngine(tiny_model(), max_batch_size=2, max_context_tokens=64), without)
     assert other.token_ids != expected.token_ids, "top_p changes what is sampled here"
+
+
+def test_the_next_batch_takes_the_buffers_of_the_last():
+    """New memory costs page faults."""
+    engine, held = make_engine(tiny_model()), []
+    for seed in range(2):
+        generate(engine, [(prompt(5), sampling(seed, max_tokens=4))])
+        held.append([*engine._rows.runner._cache.rows.buffers.values()])
+    assert held[0]
+    assert [id(buffer) for buffer in held[0]] == [id(buffer) for buffer in held[1]]
+
+
+def test_rows_have_room_for_what_they_sample_and_not_for_their_prompts_again():
+    engine = make_engine(tiny_model())
+    generate(engine, [(prompt(40), sampling(seed, max_tokens=12)) for seed in range(2)])
+    cache = engine._rows.runner._cache
+    assert (cache.prefixes.capacity, cache.rows.capacity) == (48, 16)

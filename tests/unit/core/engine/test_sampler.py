@@ -125,3 +125,12 @@ def test_logits_that_are_not_finite_are_noticed():
     logits = torch.tensor([[0.0, 1.0], [float("nan"), 0.0]])
     totals = sample(logits, torch.zeros(2, dtype=torch.int64), rows([0, 1]), truncates=False).totals
     assert totals.isfinite().tolist() == [True, False]
+
+
+def test_pitfall_36_draws_are_those_of_splitmix64():
+    """Its first outputs for the seed 0, https://prng.di.unimi.it/splitmix64.c: a seed gives the same tokens forever."""
+    outputs = [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
+    drawn = uniform(torch.zeros(3, dtype=torch.int64), torch.arange(3))
+    assert drawn.tolist() == [(output >> 12) / 2**52 for output in outputs]
+    (stream,) = streams([0]).tolist()
+    assert stream % 2**64 == 0x5692161D100B05E5  # of 1

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -116,6 +117,14 @@ def test_a_cause_is_named_where_it_explains_the_curve(name: str) -> None:
     assert [cause.name for cause in found.causes if cause.score >= NAMED] == [name]
     assert found.top.evidence
     assert found.top.in_code == (not found.top.overrides)
+
+
+def test_noise_is_seen_in_completions_that_differ() -> None:
+    draw = random.Random(0)
+    found = of_record(record(episodes=groups(lambda g, n, a: episode(g, n, a, float(draw.random() < 0.5)))))
+    assert found.top is not None
+    assert found.top.name == "noisy_reward"
+    assert re.match(r"\d+ of \d\d pairs that are both right or both wrong were paid differently", found.top.evidence[0])
 
 
 def test_a_flat_run_in_which_nothing_is_wrong_is_not_explained() -> None:

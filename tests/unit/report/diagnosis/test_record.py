@@ -8,7 +8,7 @@ from safetensors.numpy import save_file
 
 from rlvr.report.diagnosis.record import MAX_FILES, contains, read_record
 from rlvr.report.diagnosis.weights import Weights, read_weights
-from rlvr.report.history import History
+from rlvr.report.history import History, read_history
 from rlvr.tracking.jsonl import MetricsFile
 from rlvr.tracking.rollouts import rollouts_path, write_rollouts
 from tests.unit.report.diagnosis.made import STEP, episode, record, sound
@@ -24,7 +24,7 @@ def folder_with(root: Path, steps: int) -> Path:
 
 
 def test_some_rollout_files_are_read_the_ends_always(tmp_path: Path) -> None:
-    found = read_record(folder_with(tmp_path, 20))
+    found = read_record(read_history(folder_with(tmp_path, 20)))
     assert len(found.rollouts) == MAX_FILES
     assert {1, 20} <= set(found.rollouts)
     assert found.weights is None
@@ -34,7 +34,7 @@ def test_damage_is_a_note(tmp_path: Path) -> None:
     folder_with(tmp_path, 5)
     rollouts_path(tmp_path / "rollouts", 3).write_bytes(b"no gzip")
     notes: list[str] = []
-    found = read_record(tmp_path, on_note=notes.append)
+    found = read_record(read_history(tmp_path), on_note=notes.append)
     assert sorted(found.rollouts) == [1, 2, 4, 5]
     assert len(notes) == 1
     assert "damaged" in notes[0]
