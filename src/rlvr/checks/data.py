@@ -182,7 +182,7 @@ def golds_are_plain(patient: Patient) -> Check:
     ]
     return verdict(
         2 * len(refused) > len(found),
-        f"golds are written as {refused[:1]}, and metric or reward refuse the number without its point",
+        f"golds are written as {next(iter(refused), '')!r}, and metric or reward refuse the number without its point",
         f"{len(found)} golds that are written as 5.0 are read as 5",
         "set task.metric=numeric and reward=numeric, or write the golds as whole numbers: models do",
         golds=refused[:5],

@@ -28,10 +28,11 @@ def weights_loaded(patient: Patient) -> Check:
     found += [f"{len(names['mismatched_keys'])} have another shape there"] if names["mismatched_keys"] else []
     found += [f"{len(odd)} of its files have no place in it"] if odd else []
     found += ["the head is not the embedding, though config.json ties them"] if untied else []
+    total = sum(1 for _ in patient.model.named_parameters(remove_duplicate=False))  # a tied head may be missing, too
     first = next(iter([*names["missing_keys"], *names["mismatched_keys"], *odd]), "")
     return verdict(
         bool(found),
-        f"weight tensors: {', '.join(found)}" + (f"; first {first}" if first else ""),
+        f"of {total} weight tensors {', '.join(found)}" + (f"; first {first}" if first else ""),
         f"the model's files hold each of {len(own)} weight tensors"
         + (f", and {len(names['unexpected_keys'])} more" if names["unexpected_keys"] else ""),
         "the files were written for another config.json (num_hidden_layers, tie_word_embeddings, architectures), under "
