@@ -5,10 +5,10 @@
 
 A change in a function is tried on the tests that run its line, among those that mirror its module, name it, or are of
 its room; one that import makes, of a constant or a default, on those that run any line of the module, and those of the
-settings' defaults. What survives is tried on the room's slow tests, too (but for some rooms, of which they are asked at
-once), and in a command's folder on the system test of that name. Changes that make no difference are listed in
-`tests/equivalent_changes.txt`, with the reason; each other survivor is a missing test. Prints a table of the rooms, and
-the survivors.
+settings' defaults. What survives is tried on the room's slow tests that mirror or name the module, too (those of
+`checks` are asked at once), and in a command's folder on the system test of that name. Changes that make no difference
+are listed in `tests/equivalent_changes.txt`, with the reason, and not tried; each other survivor is a missing test.
+Prints a table of the rooms, and the survivors.
 """
 
 import argparse
@@ -35,7 +35,7 @@ DEFAULTS = "tests/unit/config/test_docs.py"  # every setting's default is on a p
 Ran = dict[str, dict[str, list[str]]]  # by file and line the tests that run it
 FAST, UNIT = ("-m", "not slow and not pitfalls and not long"), ("-m", "not pitfalls and not long")
 SLOW = ("-m", "slow and not pitfalls and not long")
-SLOW_ROOMS = ("rewards", "evaluation", "training", "checks")  # whose slow tests hold what no other one does
+SLOW_ROOMS = ("checks",)  # all of whose tests make models
 ELSEWHERE = {"checks": TESTS / "commands/test_doctor.py", "commands": TESTS / "cli/test_defaults.py"}
 """Tests of all modules of a room."""
 
@@ -77,14 +77,17 @@ def changes(room: str) -> list[Change]:
 
 
 def tests_of(room: str, file: Path) -> list[str]:
-    """Test files of a module, in the order in which they are tried: those that mirror it, that name it, the others of
-    the room."""
+    """Test files of a module: those close to it, and the others of the room."""
+    rest = [str(one) for one in sorted((TESTS / room).rglob("test_*.py"))]
+    return list(dict.fromkeys((*close_tests(room, file), *rest, DEFAULTS)))
+
+
+def close_tests(room: str, file: Path) -> list[str]:
+    """Those that mirror a module, and those that name it."""
     package = ".".join(file.parts[1:-1])
     dotted = package if room == "commands" or file.stem == "__init__" else f"{package}.{file.stem}"
-    mirror = mirrors(room, file)
     named = [str(one) for one in sorted(TESTS.rglob("test_*.py")) if names(one, dotted)]
-    rest = [str(one) for one in sorted((TESTS / room).rglob("test_*.py"))]
-    return list(dict.fromkeys((*mirror, *named, *rest, DEFAULTS)))
+    return list(dict.fromkeys((*mirrors(room, file), *named)))
 
 
 def mirrors(room: str, file: Path) -> list[str]:
@@ -103,6 +106,8 @@ def tried(room: str, change: Change, ran: Ran, deadline_s: int) -> str | None:
     """The change in words; None if a test fails with it."""
     tree = ast.parse(change.file.read_text())
     told, statement = in_words(change.module, tree)[change.number], statements(tree)
+    if told in equivalent():
+        return told
     for number, (_, line) in enumerate(mutants(tree)):
         if number == change.number:
             tests = tests_that_run(ran.get(str(change.file), {}), statement.get(line))
@@ -112,7 +117,8 @@ def tried(room: str, change: Change, ran: Ran, deadline_s: int) -> str | None:
                 tests = mirrors(room, change.file)
             asked = [([*marks(room), *tests], deadline_s)] if tests else []
             if room not in SLOW_ROOMS:
-                asked.append(([*SLOW, str(TESTS / room)], LONGEST_S))
+                close = [one for one in close_tests(room, change.file) if Path(one).is_relative_to(TESTS / room)]
+                asked += [([*SLOW, *close], LONGEST_S)] if close else []
             system = SYSTEM / f"test_{change.file.parts[3]}.py"
             if room == "commands" and system.is_file():  # the product's contract is tested there
                 asked.append(([*UNIT, str(system)], LONGEST_S))
@@ -188,9 +194,14 @@ def sampled(room: str, sample: int, seed: int) -> Result:
     return Result(room=room, seed=seed, possible=len(possible), tried=len(chosen), survivors=found)
 
 
-def row(result: Result, equivalent: set[str]) -> str:
+def equivalent() -> set[str]:
+    """The changes that make no difference."""
+    return {line for line in EQUIVALENT.read_text().splitlines() if not line.startswith(("#", " "))}
+
+
+def row(result: Result) -> str:
     """A row of the table; the share leaves out changes that make no difference."""
-    same = sum(one in equivalent for one in result.survivors)
+    same = sum(one in equivalent() for one in result.survivors)
     missed = len(result.survivors) - same
     caught = result.tried - same - missed
     share = 100 * caught / max(1, result.tried - same)
@@ -199,11 +210,10 @@ def row(result: Result, equivalent: set[str]) -> str:
 
 def show(results: Path) -> None:
     """The table of a file of results, and the survivors that make a difference."""
-    equivalent = {line for line in EQUIVALENT.read_text().splitlines() if not line.startswith(("#", " "))}
     found = [Result(**json.loads(line)) for line in results.read_text().splitlines()]
     print("| room | possible changes | tried | caught | make no difference | missed | caught of those that do |")
     print("|---|---|---|---|---|---|---|")
-    print(*(row(result, equivalent) for result in found), sep="\n")
+    print(*map(row, found), sep="\n")
     total = Result(
         room="all",
         seed=0,
@@ -211,8 +221,8 @@ def show(results: Path) -> None:
         tried=sum(one.tried for one in found),
         survivors=[survivor for one in found for survivor in one.survivors],
     )
-    print(row(total, equivalent), end="\n\n")
-    print(*(f"    {survivor}" for survivor in total.survivors if survivor not in equivalent), sep="\n")
+    print(row(total), end="\n\n")
+    print(*(f"    {survivor}" for survivor in total.survivors if survivor not in equivalent()), sep="\n")
 
 
 def main() -> None:

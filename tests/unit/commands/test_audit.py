@@ -1,15 +1,17 @@
 """`rlvr audit`: each kind of probe against a sound verifier and one with the bug it is for."""
 
 import asyncio
+import json
 import random
 import re
 from collections.abc import Callable
 from difflib import SequenceMatcher
+from pathlib import Path
 
 import pytest
 
 from rlvr.commands.audit import report
-from rlvr.commands.audit.body import _with_format
+from rlvr.commands.audit.body import _margins, _metric, _pays_everything, _with_format
 from rlvr.commands.audit.exploits import EXPLOITS, REMEDIES, exploit_probes
 from rlvr.commands.audit.judge import Audit, Judge, Verdict
 from rlvr.commands.audit.rewrites import (
@@ -359,3 +361,35 @@ def test_a_strict_format_is_no_error() -> None:
 def test_a_probe_says_what_it_is() -> None:
     assert Probe(kind="unit", group="rewrite", text="18 dollars").is_right
     assert not Probe(kind="sign", group="edit", text="-18").is_right
+
+
+def test_margins_of_formats_by_hand() -> None:
+    """What fails earns nothing; a gold that fails says nothing about its format."""
+    nan = float("nan")
+    values = {"7": 1.0, "5": 0.25, "": 0.0, "<7>": 0.5, "<5>": nan, "[7]": nan, "[5]": 1.0}
+
+    async def verifier(example: Example, text: str) -> Verdict:
+        return Verdict(value=values[text])
+
+    formats = {form: lambda case, form=form: form.format for form in ("{}", "<{}>", "[{}]")}
+    margins, paid = asyncio.run(_margins(verifier, [made("7", others=("5",))], formats))
+    assert margins == {"{}": 0.75, "<{}>": 0.5, "[{}]": 0.0}
+    assert paid == [1.0, 0.0, 0.5, 0.0]
+
+
+@pytest.mark.parametrize(("values", "all_of_it"), [([1.0, 1.0], True), ([0.0, 0.0], False), ([1.0, 0.0, 1.0], False)])
+def test_a_verifier_may_pay_everything(values: list[float], all_of_it: bool) -> None:
+    assert _pays_everything(values) == all_of_it
+
+
+@pytest.mark.parametrize(
+    ("answers", "metric"),
+    [(["7", "#### 8", "Oslo"], "numeric"), (["7", "Oslo"], "text"), (["Oslo", "Bergen", "7"], "text")],
+)
+def test_a_function_is_compared_with_the_metric_of_most_answers(
+    answers: list[str], metric: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps({"question": "?", "answer": answer}) + "\n" for answer in answers))
+    assert _metric(str(path)) == metric
+    assert _metric(str(tmp_path / "absent.jsonl")) == "numeric"

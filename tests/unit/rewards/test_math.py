@@ -105,6 +105,10 @@ def test_pitfall_28_an_unreadable_gold_is_an_error(pool: Sandbox, gold: str) -> 
         assert grade == INVALID or failed(grade, "of example 'e1' is no expression")  # invalid: there is no answer
 
 
+def test_an_answer_of_a_thousand_letters_is_read_and_no_longer_one(pool: Sandbox) -> None:
+    assert grades(pool, ("18", f"18.{'0' * 997}"), ("18", f"18.{'0' * 998}")) == [RIGHT, INVALID]
+
+
 def test_the_answer_is_read_where_the_format_says(pool: Sandbox) -> None:
     text = "So 7 or \\boxed{\\frac{1}{2}}, I think."
     pairs = (("1/2", text), ("7", text), ("1/2", "1/2"))

@@ -9,6 +9,7 @@ import pytest
 import torch
 from pydantic import PrivateAttr
 
+from rlvr import registry
 from rlvr.rewards.base import Grade, Part, RewardError, run_verifier
 from rlvr.rewards.format import FormatApproximate, FormatExact
 from rlvr.rewards.numeric import NumberCheck, Numeric
@@ -181,3 +182,9 @@ def test_a_part_that_overflows_in_the_update_is_named(value: float, weight: floa
 
 def test_large_rewards_that_do_not_overflow_are_taken() -> None:
     assert verify({"large": Gives(1e6, 1e6), "none": Gives(1e300, 0.0)}).value == 1e12
+
+
+def test_only_what_may_hang_is_graded_in_another_process() -> None:
+    """A number or a format is graded in microseconds, a call of another process takes a hundred times as long."""
+    elsewhere = {name for name, part in registry.ours("reward").items() if not part.in_process}
+    assert elsewhere == {"custom", "math", "reasoning_gym"}

@@ -199,7 +199,10 @@ def test_a_folder_of_files_of_any_kind_is_read(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"has test\.json\.jsonl, .* be trained on: name it as task\.eval_path"):
         make(jsonl(tmp_path))
     assert make(jsonl(tmp_path, eval_path=str(held_out))).sizes == (38, 7)
-    (tmp_path / "empty").mkdir()
+    for name in ("alone", "empty"):
+        (tmp_path / name).mkdir()
+    write_jsonl(tmp_path / "alone" / "test.jsonl", sums(20))  # the only file, whatever its name is
+    assert sum(make(jsonl(tmp_path / "alone")).sizes) == 20
     with pytest.raises(ConfigError, match=r"has no data file; data files end in \.jsonl"):
         make(jsonl(tmp_path / "empty"))
 

@@ -6,6 +6,7 @@ import weakref
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,7 +18,15 @@ from rlvr.core.packing import microbatches
 from rlvr.errors import ConfigError
 from rlvr.models.recompute import recompute_in_backward
 from rlvr.training import memory
-from rlvr.training.memory import Activations, Demand, keys_values_bytes, measure_activations, plan_memory, weight_bytes
+from rlvr.training.memory import (
+    Activations,
+    Demand,
+    available_memory,
+    keys_values_bytes,
+    measure_activations,
+    plan_memory,
+    weight_bytes,
+)
 from rlvr.types import SamplingParams
 from tests.unit.core.tiny import VOCABULARY, tiny_batch, tiny_policy, tiny_trainer, update
 from tests.unit.engines.tiny import generate
@@ -255,6 +264,14 @@ def test_what_takes_all_memory_to_the_byte_fits():
     assert plan(room, **by_token).microbatch_tokens == 400
     assert plan(room - 1, **by_token).microbatch_tokens == 200
     assert [len(plan(room, setting=setting, **by_token).lines) for setting in (400, 401)] == [1, 2]
+
+
+def test_a_gpu_gives_what_is_free_and_what_this_process_holds(monkeypatch):
+    given = SimpleNamespace(mem_get_info=lambda device: (1000, 9000), memory_reserved=lambda device: 500)
+    monkeypatch.setattr(torch, "get_device_module", lambda device: given)
+    assert available_memory(torch.device("cuda")) == 1350  # nine tenths: the rest is lost to fragmentation
+    monkeypatch.undo()
+    assert available_memory(torch.device("cpu")) is None
 
 
 def test_a_run_that_cannot_fit_is_one_sentence():

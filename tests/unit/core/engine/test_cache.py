@@ -88,6 +88,18 @@ def test_the_example_of_grouping_spreads_and_collects():
     assert torch.equal(grouping.collect(spread, 2), rows)
 
 
+@pytest.mark.parametrize("sinks", [None, torch.tensor([-1.0, 0.0, 0.5, 2.0])])
+def test_attention_without_prefixes_by_hand(sinks):
+    """Of four heads over two heads of keys; a sink takes a share of the probability and gives no value."""
+    grouping = Grouping(prefixes=Slots(1), num_prefixes=0, num_columns=0, starts=torch.zeros(2, dtype=torch.int64))
+    query, keys, values = torch.randn(2, 4, 1, 8), torch.randn(2, 2, 5, 8), torch.randn(2, 2, 5, 8)
+    found = grouping.attend(0, query, keys, values, torch.zeros(1), s_aux=sinks)
+    powers = ((query * keys.repeat_interleave(2, dim=1)).sum(-1) / 8**0.5).exp()
+    shares = powers / (powers.sum(-1) + (0 if sinks is None else sinks.exp()))[..., None]
+    expected = (shares[..., None] * values.repeat_interleave(2, dim=1)).sum(2)
+    torch.testing.assert_close(found[:, 0], expected)
+
+
 class Forgetful(CachedRunner):
     """Nobody sees a prompt's first token."""
 

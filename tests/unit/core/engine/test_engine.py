@@ -402,3 +402,10 @@ def test_the_next_batch_takes_the_buffers_of_the_last():
         held.append([*engine._rows.runner._cache.rows.buffers.values()])
     assert held[0]
     assert [id(buffer) for buffer in held[0]] == [id(buffer) for buffer in held[1]]
+
+
+def test_rows_have_room_for_what_they_sample_and_not_for_their_prompts_again():
+    engine = make_engine(tiny_model())
+    generate(engine, [(prompt(40), sampling(seed, max_tokens=12)) for seed in range(2)])
+    cache = engine._rows.runner._cache
+    assert (cache.prefixes.capacity, cache.rows.capacity) == (48, 16)
