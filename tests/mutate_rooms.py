@@ -5,10 +5,10 @@
 
 A change in a function is tried on the tests that run its line, among those that mirror its module, name it, or are of
 its room; one that import makes, of a constant or a default, on those that run any line of the module, and those of the
-settings' defaults. What survives is tried on slow tests that mirror or name the module, too (those of `checks` are asked
-at once), and in a command's folder on the system test of that name. Changes that make no difference
-are listed in `tests/equivalent_changes.txt`, with the reason, and not tried; each other survivor is a missing test.
-Prints a table of the rooms, and the survivors.
+settings' defaults. What survives is tried on slow tests that mirror or name the module, too (those of `checks` are
+asked at once), and in a command's folder on the system test of that name. Changes that make no difference are listed in
+`tests/equivalent_changes.txt`, with the reason, and not tried; each other survivor is a missing test. Prints a table of
+the rooms, and the survivors.
 """
 
 import argparse
