@@ -5,10 +5,10 @@
 
 A change in a function is tried on the tests that run its line, among those that mirror its module, name it, or are of
 its room; one that import makes, of a constant or a default, on those that run any line of the module, and those of the
-settings' defaults. What survives is tried on the room's slow tests that mirror or name the module, too (those of
-`checks` are asked at once), and in a command's folder on the system test of that name. Changes that make no difference
-are listed in `tests/equivalent_changes.txt`, with the reason, and not tried; each other survivor is a missing test.
-Prints a table of the rooms, and the survivors.
+settings' defaults. What survives is tried on slow tests that mirror or name the module, too (those of `checks` are
+asked at once), and in a command's folder on the system test of that name. Changes that make no difference are listed in
+`tests/equivalent_changes.txt`, with the reason, and not tried; each other survivor is a missing test. Prints a table of
+the rooms, and the survivors.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from tests.mutate import load, mutants, survives
 
 ROOMS = ("core", "rewards", "tasks", "evaluation", "training", "serve", "run", "commands", "checks", "search")
 SOURCE, TESTS, EQUIVALENT = Path("src/rlvr"), Path("tests/unit"), Path("tests/equivalent_changes.txt")
-SYSTEM = Path("tests/system")
+SYSTEM, COMMANDS = Path("tests/system"), "tests/unit/commands/"  # which name modules of every room
 LONGEST_S = 1800  # of a room's tests
 DEFAULTS = "tests/unit/config/test_docs.py"  # every setting's default is on a page
 Ran = dict[str, dict[str, list[str]]]  # by file and line the tests that run it
@@ -117,7 +117,7 @@ def tried(room: str, change: Change, ran: Ran, deadline_s: int) -> str | None:
                 tests = mirrors(room, change.file)
             asked = [([*marks(room), *tests], deadline_s)] if tests else []
             if room not in SLOW_ROOMS:
-                close = [one for one in close_tests(room, change.file) if Path(one).is_relative_to(TESTS / room)]
+                close = [one for one in close_tests(room, change.file) if room == "commands" or COMMANDS not in one]
                 asked += [([*SLOW, *close], LONGEST_S)] if close else []
             system = SYSTEM / f"test_{change.file.parts[3]}.py"
             if room == "commands" and system.is_file():  # the product's contract is tested there

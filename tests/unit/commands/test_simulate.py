@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlvr.commands.plan.simulate import STAGES, Cluster, Costs, StepTimes, Workload, simulate
+from rlvr.commands.plan.simulate import STAGES, Cluster, Costs, StepTimes, Workload, _Engine, _Episode, simulate
 
 FOUR = Workload(prompts=4, group_size=1, episodes=((5,),))
 """Four completions of five tokens: the first comes with the prompt, four from steps of the engine."""
@@ -64,6 +64,19 @@ def test_new_weights_reach_completions_in_flight() -> None:
     again = run(work, replace(STEP, update=1.0, prompt_token=0.1), num_steps=2, slots=2, servers=1)
     assert alone.step == pytest.approx(6.0)  # both end after 10 seconds, then two updates
     assert again.step > alone.step + 1.0
+
+
+def test_a_look_in_between_changes_no_end() -> None:
+    """Forty steps, of which each has one token more behind it than the one before."""
+    cluster = Cluster(costs=Costs(step=1.0, context=0.5), slots=4)
+    engine = _Engine(cluster, FOUR, 0)
+    engine.add(_Episode(step=0, group=0, turns=(41,), tokens=10.0))
+    engine.admit()
+    end = sum(1.0 + 0.5 * (10 + k) for k in range(40))
+    for now in (0.0, 100.0, 100.5, 600.0):
+        assert engine.settle(now) == []
+        assert engine.next_event() == pytest.approx(end)
+    assert len(engine.settle(engine.next_event())) == 1
 
 
 def test_gpus_share_prompts_and_rows() -> None:

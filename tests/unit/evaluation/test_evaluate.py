@@ -327,9 +327,12 @@ def test_pitfall_38_several_ranks_give_the_numbers_of_one(size: int, samples: in
 
 
 def test_no_more_episodes_than_allowed_run_at_the_same_time() -> None:
-    _, policy = play(make_task(), num_examples=20, session=Session(max_running=3))
+    seen = list[tuple[int, int]]()
+    session = Session(max_running=3, on_progress=lambda *told: seen.append(told))
+    _, policy = play(make_task(), num_examples=10, samples=1, session=session)
     assert len(policy.requests) == 20
     assert policy.most_waiting <= 3
+    assert seen == [(done, 20) for done in range(1, 21)]
 
 
 def test_pitfall_38_a_greedy_request_has_nothing_left_of_chance() -> None:

@@ -135,3 +135,9 @@ def test_a_partial_file_that_someone_has_deleted_costs_no_record(tmp_path: Path)
         file.partial.unlink()
         file.finish([a, b])
     assert kept(path) == ["a", "b"]
+
+
+def test_the_folders_of_a_file_are_made(tmp_path: Path) -> None:
+    path = tmp_path / "of" / "a" / "model" / "rpn.jsonl"
+    with RecordFile(path, {"s"}):
+        assert path.parent.is_dir()

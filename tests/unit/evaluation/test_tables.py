@@ -46,8 +46,17 @@ def test_a_benchmark_has_a_column_for_each_score_and_none_for_parts_of_the_rewar
     assert not [name for name in head if "part" in name]
 
 
+def test_a_whole_score_is_not_folded_beside_long_names() -> None:
+    long = [replace(one, model="m" * 60, task="t" * 60, retriever="r" * 60, correct=True) for one in sampled("a")]
+    short = table(*summary_rows(analyze(long).cells, full=False), markdown=False)
+    assert short.count("100.0% (67.6 to 100.0)") == 2  # 22 letters, the longest that a score has
+    assert max(map(len, short.splitlines())) <= WIDTH
+
+
 def test_an_example_says_what_became_of_its_answer() -> None:
     text = report(analyze([record("e0", True), record("e1", False, answer=None), record("e2", False)]))
+    lines = text.splitlines()
+    assert [line for line in lines if line.startswith(("Best", "Worst"))] == ["Best of a", "Worst of a"]
     for grade in ("right", "no answer", "wrong"):
         assert f"said ({grade}, 2 tokens, stop)" in text
 

@@ -49,6 +49,18 @@ def test_every_task_says_what_it_is(name: str) -> None:
     assert {fact for fact in ASKED if getattr(kind, fact) is True} == FACTS[name]
 
 
+@pytest.mark.parametrize(
+    ("name", "values", "needs"),
+    [
+        *((name, {}, False) for name in ("rpn", "two_hop", "k_hop", "keep_one", "meta")),
+        *(("jsonl", {"path": "x.jsonl", "metric": metric}, metric == "math") for metric in ("numeric", "text", "math")),
+        ("reasoning_gym", {"dataset": "chain_sum"}, True),
+    ],
+)
+def test_only_what_may_hang_is_graded_in_another_process(name: str, values: dict[str, Any], needs: bool) -> None:
+    assert ours("task")[name](**values).metric_uses_sandbox == needs
+
+
 @pytest.fixture(params=TASKS)
 def task(request: pytest.FixtureRequest) -> Iterator[Task]:
     with opened(TASKS[request.param], name="mine") as made:

@@ -38,6 +38,13 @@ def test_a_share_of_warm_up_is_of_the_steps() -> None:
     assert WarmStartSettings(num_steps=30, warmup_steps=0.2).fitted(SCRATCH).warmup_steps == 6
 
 
+@pytest.mark.parametrize("kind", [TrainingSettings, WarmStartSettings])
+@pytest.mark.parametrize("steps", [1.5, 1.01, -0.1, -1])
+def test_more_than_all_steps_are_no_share_of_them(kind: Any, steps: float) -> None:
+    with pytest.raises(ValidationError, match="warmup_steps"):
+        kind(warmup_steps=steps)
+
+
 @pytest.mark.parametrize(("steps", "fits"), [(29, True), (30, True), (31, False)])
 def test_a_warm_up_ends_with_the_run_at_the_latest(steps: int, fits: bool) -> None:
     for kind, name in ((TrainingSettings, "max_steps"), (WarmStartSettings, "num_steps")):

@@ -30,9 +30,7 @@ def normalize_answer(text: str) -> str:
 
 def bag_f1(prediction: Sequence[str], gold: Sequence[str]) -> float:
     """F1 of two bags of normalized words, as in SQuAD and MuSiQue: if one is empty, 1 if both are, else 0."""
-    if not prediction or not gold:
-        return float(not prediction and not gold)
-    return overlap(prediction, gold).f1
+    return 1.0 if not prediction and not gold else overlap(prediction, gold).f1
 
 
 def overlap(prediction: Sequence[str], gold: Sequence[str]) -> Overlap:

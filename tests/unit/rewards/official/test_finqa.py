@@ -152,3 +152,8 @@ def test_formulas_are_expanded_up_to_a_size(terms, factors, decided, monkeypatch
 
     parts = chain("add", terms), chain("multiply", factors)
     assert known.are_equal(*(known.combined("multiply", *order) for order in (parts, parts[::-1]))) == decided
+
+
+def test_a_power_of_what_is_no_real_number_is_taken_as_python_takes_it() -> None:
+    """Two steps of this program are complex numbers, and its answer is none."""
+    assert finqa.execute(finqa.tokens("exp(-4, 0.5), exp(#0, 2), greater(1, 0)"), TABLE) == (False, "yes")
