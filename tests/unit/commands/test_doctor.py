@@ -261,6 +261,13 @@ def test_a_check_finds_a_fault_of_the_loaded_model(name: str, bench: Any, monkey
     assert bench.examine(replace(case, loaded=OF_MODELS[name]))[0].status == "fail"
 
 
+def test_where_right_answers_earn_nothing_no_others_are_compared(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    planted = next(one for one in bench.faults() if one.name == PLANTED["gold_scores_full"])
+    names = ("gold_scores_full", "empty_scores_less", "wrong_scores_less", "near_miss_scores_less")
+    found = only(bench, monkeypatch, planted.change(bench.Case(architecture="llama")), *names)
+    assert [found[name].status for name in names] == ["fail", "skipped", "skipped", "skipped"]
+
+
 def test_every_check_has_a_fault() -> None:
     assert sorted({name.partition(",")[0] for name in (*PLANTED, *OURS, *OF_MODELS)}) == sorted(NAMES)
 
