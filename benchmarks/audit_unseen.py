@@ -3,8 +3,9 @@
     python benchmarks/audit_unseen.py
 
 Thirty wrong and ten right ones, on which it was fixed; then twelve and five that were invented later, and on which
-nothing was changed. A bug is found and rightly named if the audit flags one of the kinds that name it; a right verifier
-is accused if any wrong text is said to be paid, or if no format of right answers is found.
+nothing was changed; then those of a trial as a new user, each with rows of its own (`audit_trial.py`). A bug is found
+and rightly named if the audit flags one of the kinds that name it; a right verifier is accused if any wrong text is
+said to be paid, or if no format of right answers is found.
 """
 
 from __future__ import annotations
@@ -12,10 +13,13 @@ from __future__ import annotations
 import argparse
 import random
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 import audit
+import audit_trial
 import audit_unseen_verifiers as verifiers
+from audit_trial import Rows
 
 import rlvr
 
@@ -96,13 +100,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--num-examples", type=int, default=40)
     parser.add_argument("--only", default="", help="those with this text in their name")
-    parser.add_argument("--parts", nargs="+", default=["tuned", "later"])
+    parser.add_argument("--parts", nargs="+", default=["tuned", "later", "trial"])
     args = parser.parse_args()
     rows = {NUMBERS: list(audit.questions()), TEXTS: list(names())}
     parts = {"tuned": (WRONG, RIGHT), "later": (LATER, RIGHT_LATER)}
     for part, (wrong, right) in parts.items():
         if part in args.parts:
-            print(f"\n{part}\n\n| verifier | answers | named by | found | other kinds flagged |\n|---|---|---|---|---|")
+            header(part)
             chosen = [bug for bug in wrong if args.only in bug[0]]
             found = sum(tried(*bug, rows[bug[1]], args.num_examples) for bug in chosen)
             names_of = [f"right_{name}" for name in right if args.only in f"right_{name}"]
@@ -110,10 +114,28 @@ def main() -> None:
             print(
                 f"\n{part}: {found} of {len(chosen)} found and rightly named, {accused} of {2 * len(names_of)} accused"
             )
+    if "trial" in args.parts:
+        trial(args.num_examples, args.only)
 
 
-def tried(name: str, answers: str, kinds: tuple[str, ...], rows: list[dict[str, str]], num: int) -> bool:
-    flagged, said = judged(name, rows, num)
+def header(part: str) -> None:
+    print(f"\n{part}\n\n| verifier | answers | named by | found | other kinds flagged |\n|---|---|---|---|---|")
+
+
+def trial(num: int, only: str) -> None:
+    header("trial")
+    chosen = {name: case for name, case in audit_trial.TRIAL.items() if only in name}
+    wrong = {name: case for name, case in chosen.items() if case[1]}
+    found = sum(tried(name, "its own", kinds, rows, num, audit_trial) for name, (rows, kinds) in wrong.items())
+    right = {name: case for name, case in chosen.items() if not case[1]}
+    accused = sum(not sound(name, rows, "its own", num, audit_trial) for name, (rows, _) in right.items())
+    print(f"\ntrial: {found} of {len(wrong)} found and rightly named, {accused} of {len(right)} accused")
+
+
+def tried(
+    name: str, answers: str, kinds: tuple[str, ...], rows: Rows, num: int, functions: ModuleType = verifiers
+) -> bool:
+    flagged, said = judged(name, rows, num, functions)
     named = [kind for kind in flagged if kind in kinds]
     others = audit.listed([kind for kind in flagged if kind not in kinds])
     print(
@@ -122,20 +144,22 @@ def tried(name: str, answers: str, kinds: tuple[str, ...], rows: list[dict[str, 
     return bool(named)
 
 
-def sound(name: str, rows: list[dict[str, str]], answers: str, num: int) -> bool:
+def sound(name: str, rows: Rows, answers: str, num: int, functions: ModuleType = verifiers) -> bool:
     """Whether nothing wrong is said about a right verifier; one that asks for a template gets it."""
-    alarms, said = judged(name, rows, num, alarms=True)
-    if said and name in TEMPLATES:
-        alarms, more = judged(name, rows, num, alarms=True, answer_template=TEMPLATES[name])
+    alarms, said = judged(name, rows, num, functions, alarms=True)
+    if said and name in (templates := audit_trial.TEMPLATES if functions is audit_trial else TEMPLATES):
+        alarms, more = judged(name, rows, num, functions, alarms=True, answer_template=templates[name])
         said = "asks for a template; with it: " + (more or "nothing")
     print(f"| `{name}` | {answers} | {said or 'nothing'} | | {', '.join(alarms)} |", flush=True)
     return not alarms
 
 
-def judged(name: str, rows: list[dict[str, str]], num: int, alarms: bool = False, **more: Any) -> tuple[list[str], str]:
+def judged(
+    name: str, rows: Rows, num: int, functions: ModuleType, alarms: bool = False, **more: Any
+) -> tuple[list[str], str]:
     """The kinds that are flagged (or those of alarms alone), and why there are none."""
     try:
-        found: Any = rlvr.audit(getattr(verifiers, name), data=rows, seconds=0, num_examples=num, **more)
+        found: Any = rlvr.audit(getattr(functions, name), data=rows, seconds=0, num_examples=num, **more)
     except rlvr.errors.UserError as error:
         return [], f"refused: {str(error)[:160]}"
     return [row.kind for row in found.alarms] if alarms else list(found.flagged), ""

@@ -36,6 +36,7 @@ from rlvr.commands.doctor import body
 from rlvr.tracking.checks import Check
 
 EXAMPLES = Path(__file__).parents[1] / "examples" / "own"
+sys.path.insert(0, str(EXAMPLES))
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|bos|>"]
 PAD, START, END, BOS = range(4)
 ROWS = [{"question": f"What is {a} plus {b}?", "answer": str(a + b)} for a in range(1, 12) for b in range(20, 31)]
@@ -186,7 +187,7 @@ def examine(case: Case, seed: int = 0) -> list[Check]:
         **case.settings,
     }
     if case.with_tools:
-        arguments = {"task": "my_shop:Shop", "task.num_questions": 80}
+        arguments: dict[str, Any] = {"task": "my_shop:Shop", "task.num_questions": 80}
     else:
         arguments = {"data": case.rows}
         if case.reward is None:
@@ -195,7 +196,7 @@ def examine(case: Case, seed: int = 0) -> list[Check]:
         more["reward"] = case.reward
     with patch.object(body, "load_policy", load):
         try:
-            return rlvr.doctor(folder, **arguments, **more)
+            return rlvr.doctor(folder, **arguments | more)
         except rlvr.errors.UserError as error:
             return [Check(name="load", status="fail", says=str(error))]
 
@@ -640,12 +641,11 @@ def survey(faults: list[Fault], *, each: int, seed: int, verbose: bool, tally: T
 
 
 def arguments(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """The common ones; also makes this folder importable for the processes that score."""
+    """The common ones; also makes these folders importable for the processes that score."""
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--each", type=int, default=2, help="architectures for each fault")
     parser.add_argument("--faults", default="", help="only those with this text in their name")
     parser.add_argument("--verbose", action="store_true", help="show what each check found")
-    sys.path.insert(0, str(EXAMPLES))
     os.environ["PYTHONPATH"] = os.pathsep.join(
         [str(EXAMPLES), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
     )

@@ -4,7 +4,8 @@ python benchmarks/doctor_unseen.py                  the table of both halves
 python benchmarks/doctor_unseen.py --half tuned     those that the checks were tuned on
 
 The list was written first; a draw by seed then kept half of it apart, which was run when the checks were done. What
-it missed was fixed, too; then `late` ones were invented and run once, and `fifth` ones without a look at the checks.
+it missed was fixed, too; then `late` ones were invented and run once, and `fifth` and `sixth` ones without a look at
+the checks.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from doctor import (
     survey,
 )
 from doctor_fifth import FIFTH
+from doctor_sixth import ADDED, AS_MEANT, SIXTH
 from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Regex, decoders, normalizers
 
@@ -614,8 +616,10 @@ def faults() -> list[Fault]:
 def halves() -> dict[str, list[Fault]]:
     """Each kind in two, drawn by seed; and the late ones."""
     found: dict[str, list[Fault]] = {"tuned": [], "kept": []}
-    for group, listed in (("late", LATE), ("fifth", FIFTH)):
-        found[group] = [Fault(name, kind, expected, change) for kind, name, expected, change in listed]
+    for group, listed in (("late", LATE), ("fifth", FIFTH), ("sixth", SIXTH), ("meant", AS_MEANT)):
+        found[group] = [
+            Fault(name, kind, (*expected, *ADDED.get(name, ())), change) for kind, name, expected, change in listed
+        ]
     every = faults()
     for kind in dict.fromkeys(fault.kind for fault in every):
         ours = [fault for fault in every if fault.kind == kind]
@@ -627,7 +631,7 @@ def halves() -> dict[str, list[Fault]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--half", choices=["tuned", "kept", "late", "fifth"], help="one of them")
+    parser.add_argument("--half", choices=["tuned", "kept", "late", "fifth", "sixth", "meant"], help="one of them")
     args = arguments(parser)
     for half, chosen in halves().items():
         if args.half in (None, half):

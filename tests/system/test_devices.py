@@ -109,7 +109,7 @@ def test_a_device_with_float64(on_cpu: OnCpu, tmp_path: Path) -> None:
     check_equal(tmp_path / "run", on_cpu(*FIRST), 2)
 
 
-@pytest.mark.parametrize("name", variants(RUNS, always=2))
+@pytest.mark.parametrize("name", variants(RUNS))
 def test_runs_are_those_on_the_cpu(name: str, on_cpu: OnCpu, tmp_path: Path) -> None:
     run(tmp_path / "run", RUNS[name])
     check_equal(tmp_path / "run", on_cpu(*RUNS[name]), 3 if name == "stale" else 2)
@@ -143,6 +143,7 @@ def test_an_evaluation_is_that_on_the_cpu(first: Path, cli: Cli, tmp_path: Path)
     assert done.out == cli.ok(*words).out
 
 
+@pytest.mark.long
 def test_doctor_finds_no_fault(first: Path, tmp_path: Path) -> None:
     done = rlvr("doctor", str(first), cwd=tmp_path, prepare=WITHOUT_FLOAT64)
     assert done.code == 0, done.out[-3000:] + done.err[-3000:]

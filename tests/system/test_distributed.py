@@ -185,6 +185,7 @@ def test_pitfall_37_saved_by_two_processes_gone_on_by_one(ranks: Ranks, alone: P
     assert not (folder / "checkpoints/step_000008/shards").exists()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("warm_starts")
 def test_pitfall_37_a_killed_process_ends_the_job(alone: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"

@@ -19,6 +19,7 @@ from rlvr.errors import ConfigError
 from rlvr.types import Completion, Episode, Example, Group, Score, StopReason, Turn
 from tests.system.harness import SMALL, Cli, pretrained, run_train
 from tests.unit.algorithms.cases import batch_of
+from tests.variants import variants
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "examples" / "algorithms"
@@ -30,16 +31,25 @@ def found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(FOLDER))
 
 
+def command_of(file: Path) -> list[str]:
+    """The overrides in its docstring."""
+    lines = (ast.get_docstring(ast.parse(file.read_text())) or "").splitlines()
+    return shlex.split(next(line.strip() for line in lines if line.strip().startswith("rlvr train ")))[2:]
+
+
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_an_example_trains_and_is_called_healthy(file: Path, model: Path, tmp_path: Path, cli: Cli) -> None:
+def test_an_example_is_short_and_its_command_fits(file: Path) -> None:
     tree = ast.parse(file.read_text())
-    lines = (ast.get_docstring(tree) or "").splitlines()
-    command = next(line.strip() for line in lines if line.strip().startswith("rlvr train "))
     classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     assert len(classes) == 1
     assert sum(len(node.body) for node in functions) <= 18
-    words = (*SMALL, *pretrained(model), *shlex.split(command)[2:], "trainer.learning_rate=3e-3")
+    assert load_config(command_of(file)).algorithm.name == f"{file.stem}:{classes[0].name}"
+
+
+@pytest.mark.parametrize("file", variants(FILES, always=2), ids=lambda file: file.stem)
+def test_an_example_trains_and_is_called_healthy(file: Path, model: Path, tmp_path: Path, cli: Cli) -> None:
+    words = (*SMALL, *pretrained(model), *command_of(file), "trainer.learning_rate=3e-3")
     rows = run_train(tmp_path / "run", *words).rows
     assert [row["step"] for row in rows] == [0, 1, 2]
     assert rows[1]["policy/grad_norm"] > 0

@@ -8,6 +8,7 @@ from types import ModuleType
 import pytest
 
 from tests.system.harness import SMALL, pretrained, run_train, split
+from tests.variants import variants
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -33,15 +34,18 @@ def replay(oracle: ModuleType) -> ModuleType:
 
 @pytest.mark.parametrize(
     "settings",
-    [
-        "algorithm=grpo",
-        "algorithm=grpo algorithm.aggregation=sequence_mean rollout.temperature=0.7 trainer.max_grad_norm=0.1",
-        "algorithm=grpo algorithm.std_normalization=none algorithm.num_epochs=2 algorithm.num_minibatches=2",
-        "algorithm=ppo",
-        "algorithm=ppo algorithm.gamma=0.9 algorithm.gae_lambda=0.8 algorithm.whiten_advantages=false",
-        "algorithm=ppo algorithm.num_epochs=3 algorithm.value_coef=2 algorithm.value_clip=0.01",
-        "algorithm=ppo algorithm.num_epochs=4 algorithm.target_kl=1e-5 algorithm.aggregation=sequence_sum",
-    ],
+    variants(
+        [
+            "algorithm=grpo algorithm.aggregation=sequence_mean rollout.temperature=0.7 trainer.max_grad_norm=0.1",
+            "algorithm=ppo algorithm.gamma=0.9 algorithm.gae_lambda=0.8 algorithm.whiten_advantages=false",
+            "algorithm=ppo algorithm.num_epochs=4 algorithm.target_kl=1e-5 algorithm.aggregation=sequence_sum",
+            "algorithm=grpo",
+            "algorithm=grpo algorithm.std_normalization=none algorithm.num_epochs=2 algorithm.num_minibatches=2",
+            "algorithm=ppo",
+            "algorithm=ppo algorithm.num_epochs=3 algorithm.value_coef=2 algorithm.value_clip=0.01",
+        ],
+        always=3,
+    ),
 )
 def test_pitfall_17_five_updates_agree_with_the_oracle(
     settings: str, replay: ModuleType, model: Path, tmp_path: Path

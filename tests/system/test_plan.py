@@ -51,7 +51,7 @@ def test_a_table_for_other_machines(cli: Cli) -> None:
     assert "as fast as the local engine" in done.err
 
 
-@pytest.mark.parametrize(("load", "busy"), [(0.9, False), (1.9, False), (2.1, True), (7.0, True)])
+@pytest.mark.parametrize(("load", "busy"), [(1.9, False), (2.1, True)])
 def test_a_busy_machine_is_said(load: float, busy: bool, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
     monkeypatch.setattr(os, "cpu_count", lambda: 2)

@@ -352,7 +352,10 @@ def test_changes_show_in_the_metrics(change: str, runs: dict[str, Path], cli: Cl
     found = json.loads(cli.ok("replay", runs["grpo"], "--step", "4", "--what-if", change, "--json").out)["what_if"]
     assert found["changes"] == [change]
     assert WHAT_IFS[change](found["recorded"], found["changed"])
-    assert "probability_change/rewarded" in cli.ok("replay", runs["grpo"], "--step", "4", "--what-if", change).out
+
+
+def test_changes_are_shown_beside_what_was_recorded(runs: dict[str, Path], cli: Cli) -> None:
+    assert "probability_change/rewarded" in cli.ok("replay", runs["grpo"], "--step", "4", "--what-if", "drop=[1,2]").out
 
 
 # -------------------------------------------------------------------------------------------------------- influence

@@ -28,8 +28,8 @@ from tests.variants import variants
 LONG = (*SMALL, "trainer.max_steps=6", "evaluation.every=2", "trainer.checkpoint_every=2", "reward=rpn_boxed")
 SETTINGS = {
     "ppo": ("algorithm=ppo", "rollout.prompts_per_step=16", "rollout.group_size=1", "algorithm.kl_coef=0.05"),
-    "grpo": ("trainer.schedule=cosine", "trainer.warmup_steps=2"),
     "sampler": ("sampler=pass_rate", "sampler.floor=0.05", "rollout.dead_groups=refill"),
+    "grpo": ("trainer.schedule=cosine", "trainer.warmup_steps=2"),
     "bfloat16": ("engine.dtype=bfloat16",),
     "float16": ("engine.dtype=float16", "trainer.precision=fp16", "model.head_dtype=float32"),
     "grpo_kl": ("algorithm.kl_coef=0.1", "algorithm.num_epochs=2", "trainer.learning_rate=0.003"),
@@ -40,7 +40,7 @@ SETTINGS = {
 # -------------------------------------------------------------------------------------------------- stop and go on
 
 
-@pytest.mark.parametrize("settings", variants(SETTINGS, always=3))
+@pytest.mark.parametrize("settings", variants(SETTINGS, always=2))
 def test_pitfall_37_resume_equals_the_uninterrupted_run(settings: str, model: Path, tmp_path: Path) -> None:
     """Stopped twice, both times off the schedule of checkpoints."""
     overrides = (*LONG, *pretrained(model), *SETTINGS[settings])
@@ -159,7 +159,7 @@ def resume_and_compare(folder: Path, whole: Outcome) -> None:
 
 @pytest.mark.usefixtures("warm_starts")
 @pytest.mark.parametrize(
-    ("number", "code"), variants([(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)], always=2)
+    ("number", "code"), variants([(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
 )
 def test_pitfall_37_a_signal_saves_the_step_and_resume_goes_on(
     number: int, code: int, tmp_path: Path, uninterrupted: Outcome

@@ -160,7 +160,7 @@ def test_a_warm_start_is_computed_once(tmp_path: Path, monkeypatch: pytest.Monke
     made: list[str] = []
 
     def run(name: str, *words: str) -> Ran:
-        return run_train(tmp_path / name, *SMALL, *SCRATCH, "warm_start.num_steps=40", "trainer.max_steps=1", *words)
+        return run_train(tmp_path / name, *SMALL, *SCRATCH, "warm_start.num_steps=16", "trainer.max_steps=1", *words)
 
     def counted(*args: Any, **how: Any) -> bool:
         made.append("warm start")

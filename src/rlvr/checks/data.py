@@ -1,16 +1,20 @@
 """Checks of the data: are there questions with different answers, which a completion can hold?"""
 
+import asyncio
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from rlvr.checks.patient import Patient, skip, verdict
+from rlvr.checks.rewards import played
 from rlvr.checks.speech import completions_of
 from rlvr.tasks.base import text_of
 from rlvr.tracking.checks import Check
-from rlvr.types import Example
+from rlvr.types import Example, Message
 
-NUM_EXAMPLES, NUM_SOLVED, FEWEST = 200, 64, 20
+NUM_EXAMPLES, NUM_SOLVED, NUM_GRADED, FEWEST = 200, 64, 8, 20
+FLOAT = re.compile(r"(-?\d+)\.0+")
 MOST_LEFT_OUT, MOST_TOO_LONG = 0.1, 0.05
 MOST_ALIKE = 0.9  # of the answers
 LEFT_OUT = re.compile(r"([\d,]+) (?:of [\d,]+ )?training (?:rows|examples) ([^:]*): left out")
@@ -123,7 +127,8 @@ def answers_fit(patient: Patient) -> Check:
         f"{len(long or longer)} of {len(golds)} right completions have more than {limit} tokens "
         f"(rollout.max_completion_tokens), the longest {max(long or longer, default=0)}: they are cut",
         f"{len(golds)} right completions have at most {max(lengths)} tokens, and {limit} are allowed",
-        f"set rollout.max_completion_tokens to more than {max(long or lengths)}",
+        f"set rollout.max_completion_tokens to {max(lengths)} or more"
+        + (f"; the answers alone need {max(needed)}" if max(needed) < max(lengths) else ""),
         limit=limit,
         longest=max(lengths),
         longest_answer=max(needed),
@@ -136,4 +141,52 @@ def _answer_alone(patient: Patient, example: Example) -> int | None:
     return max(map(len, completions_of(patient, example, [said]))) if isinstance(said, str) else None
 
 
-CHECKS = (rows_are_used, task_informs, answers_fit)
+def messages_are_plain(patient: Patient) -> Check:
+    """The data's texts hold none of the tokens that the template puts around them: it would be rendered twice."""
+    template = patient.chat._template
+    if template is None or patient.task.vocabulary is not None:
+        return skip("there is no template that could be in the messages, too")
+    tokenizer: Any = patient.policy.tokenizer
+    special = set(tokenizer.all_special_ids) | set(tokenizer.added_tokens_decoder)
+    marks = {*patient.coder.encode(template.marks.open), *patient.coder.encode(template.marks.close)}
+    frame = special & set(patient.coder.encode(template.render([Message(role="user", content="x")]))) - marks
+    texts = [text_of(example.messages) for example in _examples(patient)]
+    bad = [(text, inside) for text in texts if (inside := frame & set(patient.coder.encode(text)))]
+    names = sorted(patient.chat.decode([token]) for token in set().union(*(inside for _, inside in bad)))
+    return verdict(
+        len(bad) > MOST_LEFT_OUT * len(texts),
+        f"{len(bad)} of {len(texts)} prompts hold tokens of the chat template ({', '.join(names)}): they are rendered "
+        "already, and would be a second time",
+        f"{len(texts)} prompts hold no token of the chat template",
+        "give the data's messages, or their plain texts: rlvr renders them by the model's own template",
+        prompts=[text[:200] for text, _ in bad[:2]],
+    )
+
+
+def golds_are_plain(patient: Patient) -> Check:
+    """A table's 5.0 is 5: the metric must take it so."""
+    found = dict[str, tuple[Example, str]]()
+    for index in range(NUM_EXAMPLES):
+        example = patient.task.train_example(index)
+        whole = FLOAT.fullmatch(str(example.answer))
+        said = patient.task.answered(whole[1]) if whole else None
+        if isinstance(said, str) and len(found) < NUM_GRADED:
+            found[example.id] = example, said
+    if not found:
+        return skip("no gold is a whole number that is written with a point")
+    refused = [
+        str(example.answer)
+        for example, said in found.values()
+        if not asyncio.run(patient.task.grade(example, (episode := played(patient, example, [said])).texts)).correct
+        or episode.score.value <= 0
+    ]
+    return verdict(
+        2 * len(refused) > len(found),
+        f"golds are written as {next(iter(refused), '')!r}, and metric or reward refuse the number without its point",
+        f"{len(found)} golds that are written as 5.0 are read as 5",
+        "set task.metric=numeric and reward=numeric, or write the golds as whole numbers: models do",
+        golds=refused[:5],
+    )
+
+
+CHECKS = (rows_are_used, messages_are_plain, task_informs, golds_are_plain, answers_fit)

@@ -218,19 +218,21 @@ class Patient:
         env = self.task.env(example)
         return example, self.chat.encode_prompt(asyncio.run(env.start()), env.tools)
 
-    def params(self, index: int, temperature: float, max_tokens: int) -> SamplingParams:
+    def params(self, index: int, temperature: float, max_tokens: int, **cut: Any) -> SamplingParams:
+        """`cut`: top_p, top_k, min_p."""
+        seed = self.config.seed + index
         return SamplingParams(
-            max_tokens=max_tokens, stop_ids=self.chat.stop_ids, seed=self.config.seed + index, temperature=temperature
+            max_tokens=max_tokens, stop_ids=self.chat.stop_ids, seed=seed, temperature=temperature, **cut
         )
 
-    def sample(self, temperature: float = 1.0) -> tuple[Group, ...]:
+    def sample(self, temperature: float = 1.0, **cut: Any) -> tuple[Group, ...]:
         """Completions of different lengths for two prompts, on fewer slots than completions; the first is rewarded."""
         prompts = [self.prompt(index) for index in range(GROUPS)]
 
         async def sampled() -> list[Completion]:
             self.engine.load_weights(0)  # weights may have changed since the last call
             asked = [
-                self.engine.generate(ids, self.params(4 * n + k, temperature, length))
+                self.engine.generate(ids, self.params(4 * n + k, temperature, length, **cut))
                 for n, (_, ids) in enumerate(prompts)
                 for k, length in enumerate(LENGTHS)
             ]

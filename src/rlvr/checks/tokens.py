@@ -5,7 +5,10 @@ from typing import Any
 
 import torch
 
+from rlvr.chat.reasoning import THINK
+from rlvr.chat.rendering import end_ids
 from rlvr.checks.patient import Patient, around, next_token, skip, verdict
+from rlvr.checks.speech import end_of_turn
 from rlvr.checks.texts import answered, asked, awkward
 from rlvr.core.engine import LocalEngine
 from rlvr.tracking.checks import Check
@@ -77,6 +80,8 @@ def ends_are_special(patient: Patient) -> Check:
     for token in stops - special - words - bad.keys():
         if patient.task.vocabulary is None:
             bad[token] = {"in": "the words of the tokenizer: it is no special token"}
+    for token in own_ends_of_thoughts(patient) - bad.keys():
+        bad[token] = {"in": "the end of reasoning: the answer follows it"}
     names = {text: bad[token]["in"] for text, token in inside.items() if token in bad}
     return verdict(
         bool(bad),
@@ -86,6 +91,15 @@ def ends_are_special(patient: Patient) -> Check:
         "set eos_token of the tokenizer and eos_token_id of generation_config.json to special tokens",
         tokens=names,
     )
+
+
+def own_ends_of_thoughts(patient: Patient) -> set[int]:
+    """End tokens of tokenizer and configs that open or close reasoning; the end of a turn may do both (GPT-OSS)."""
+    template = patient.chat._template
+    marks = (THINK,) if template is None else (THINK, template.marks)
+    ids = [patient.coder.encode(mark.strip()) for one in marks for mark in (one.open, one.close) if patient.reads(mark)]
+    turn = set() if template is None else set(end_of_turn(patient.chat, Message(role="assistant", content="x"), "x"))
+    return {one[0] for one in ids if len(one) == 1} & end_ids(patient.policy.tokenizer, patient.model) - turn
 
 
 def stop_tokens_stop(patient: Patient) -> Check:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from rlvr.algorithms.losses import kl_estimate, mismatch_log_weight
 from rlvr.checks.patient import Patient, difference, logprobs, skip, verdict
 from rlvr.core.batch import to_batch
+from rlvr.errors import UserError
 from rlvr.models.devices import half_dtype
 from rlvr.models.loading import load_policy
 from rlvr.models.settings import PretrainedModel
@@ -46,7 +47,18 @@ def dtypes(patient: Patient) -> Check:
 def mismatch(patient: Patient) -> Check:
     """Sampler against trainer in the run's own precision and engine."""
     run = patient.as_run
-    batch = to_batch(run.sample(run.config.rollout.temperature))
+    try:
+        sampled = run.sample(run.config.rollout.temperature)
+    except UserError as error:
+        settings = f"engine.dtype={getattr(run.config.engine, 'dtype', '')}, trainer.precision="
+        settings += str(run.config.trainer.precision)
+        return verdict(
+            True,
+            f"in the run's own precision ({settings}) it cannot be sampled: {error}",
+            "",
+            "in float32 it can (see engine_is_trainer): set engine.dtype=float32 or bfloat16; float16 ends at 65,504",
+        )
+    batch = to_batch(sampled)
     old = logprobs(run.trainer(), batch)
     log_weight, _ = mismatch_log_weight(old, batch.behavior_logprobs)
     kl = float(kl_estimate(-log_weight, "k3")[batch.loss_mask].mean())

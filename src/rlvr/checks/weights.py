@@ -28,10 +28,11 @@ def weights_loaded(patient: Patient) -> Check:
     found += [f"{len(names['mismatched_keys'])} have another shape there"] if names["mismatched_keys"] else []
     found += [f"{len(odd)} of its files have no place in it"] if odd else []
     found += ["the head is not the embedding, though config.json ties them"] if untied else []
+    total = sum(1 for _ in patient.model.named_parameters(remove_duplicate=False))  # a tied head may be missing, too
     first = next(iter([*names["missing_keys"], *names["mismatched_keys"], *odd]), "")
     return verdict(
         bool(found),
-        f"of {len(own)} weight tensors {', '.join(found)}" + (f"; first {first}" if first else ""),
+        f"of {total} weight tensors {', '.join(found)}" + (f"; first {first}" if first else ""),
         f"the model's files hold each of {len(own)} weight tensors"
         + (f", and {len(names['unexpected_keys'])} more" if names["unexpected_keys"] else ""),
         "the files were written for another config.json (num_hidden_layers, tie_word_embeddings, architectures), under "
@@ -112,14 +113,24 @@ def reads_prompt(patient: Patient) -> Check:
 
 def completions_vary(patient: Patient) -> Check:
     """A group of equal completions has equal rewards, and no gradient."""
-    episodes = [episode for group in patient.groups for episode in group.episodes]
-    sums = [-sum(turn.completion.behavior_logprobs) for episode in episodes for turn in episode.turns]
+    rollout = patient.config.rollout
+    cut = {"top_p": rollout.top_p, "top_k": rollout.top_k, "min_p": rollout.min_p}
+    groups = patient.sample(rollout.temperature, **cut)
+    sums = [
+        -sum(turn.completion.sampling_logprobs)
+        for group in groups
+        for episode in group.episodes
+        for turn in episode.turns
+    ]
     return verdict(
         max(sums) < NO_CHOICE,
         f"{len(sums)} sampled completions have probability 1: a group's are all the same, and nothing is learnt",
         f"sampled completions differ: the least likely has {max(sums):.3g} nats",
-        "raise rollout.temperature, or take an earlier checkpoint: this one has collapsed to one answer",
-        temperature=patient.config.rollout.temperature,
+        "sample from more tokens: rollout.top_k=0, rollout.top_p=1, rollout.min_p=0"
+        if cut != {"top_p": 1, "top_k": 0, "min_p": 0}
+        else "raise rollout.temperature, or take an earlier checkpoint: this one has collapsed to one answer",
+        temperature=rollout.temperature,
+        **cut,
     )
 
 

@@ -88,7 +88,9 @@ def program() -> NoReturn:
 
 
 def _run(argv: list[str]) -> int:
-    modules, name = command_modules(), argv[0] if argv else ""
+    name = argv[0] if argv else ""
+    ours = _own_modules()
+    modules = ours if name in ours else command_modules()  # packages take 6 ms to look through
     parser, commands = _parsers({name: modules[name]} if name in modules else modules)
     if name and not name.startswith("-") and name not in commands:
         parser.error(f"there is no command {name}; {suggestion(name, list(commands)).rstrip('.')}")
@@ -147,9 +149,12 @@ def command_modules() -> dict[str, str]:
     Such a module has HELP, DESCRIPTION, EXAMPLE, `add_arguments(parser)`, `run(args) -> exit status`, and may have
     `more_help() -> str`.
     """
+    return {point.name: point.value for point in entry_points(group="rlvr.commands")} | _own_modules()
+
+
+def _own_modules() -> dict[str, str]:
     (folder,) = importlib.import_module("rlvr.commands").__path__
-    ours = {found.name: f"rlvr.commands.{found.name}" for found in pkgutil.iter_modules([folder])}
-    return {point.name: point.value for point in entry_points(group="rlvr.commands")} | ours
+    return {found.name: f"rlvr.commands.{found.name}" for found in pkgutil.iter_modules([folder])}
 
 
 def _parsers(modules: Mapping[str, str]) -> tuple[Parser, dict[str, Parser]]:

@@ -21,6 +21,7 @@ from rlvr.models.settings import PretrainedModel
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 CPU = torch.device("cpu")
+LFS = b"version https://git-lfs"
 
 
 class NoSuchAttentionError(ConfigError):
@@ -167,6 +168,8 @@ def from_pretrained(kind: Any, settings: PretrainedModel, located: Located, **op
     except Exception as error:  # safetensors has its own exceptions for damaged files
         if not located.offline and from_hub(error):
             raise sentence(name, error) from error
+        if pointer := _lfs_pointer(Path(name)):
+            raise UserError(f"{pointer} is a Git LFS pointer, no weights: run `git lfs pull` in its folder.") from error
         reason = str(error).strip().partition("\n")[0]
         if "does not support an attention implementation" in reason or "not support Flash Attention" in reason:
             raise NoSuchAttentionError(
@@ -174,6 +177,15 @@ def from_pretrained(kind: Any, settings: PretrainedModel, located: Located, **op
                 "attention; set model.attn_implementation=eager."
             ) from error
         raise UserError(f"the model {name!r} cannot be loaded ({reason}): name a model folder or a Hub id") from error
+
+
+def _lfs_pointer(folder: Path) -> Path | None:
+    """A file that git checked out without its content."""
+    for file in sorted(folder.glob("*.*")) if folder.is_dir() else []:
+        with file.open("rb") as opened:
+            if opened.read(len(LFS)) == LFS:
+                return file
+    return None
 
 
 def _saved_bits(config: Any, settings: PretrainedModel) -> int | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 from bisect import bisect
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from itertools import accumulate
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -124,6 +125,12 @@ def prompt_tokens(num_operators: int) -> int:
     return 2 * num_operators + 3
 
 
+@lru_cache(maxsize=64)
+def _eval_examples(kind: type[RpnTask], settings: str) -> dict[int, list[Example]]:
+    """Those that were drawn in this process, by their number: they depend on nothing else."""
+    return {}
+
+
 class RpnTask(Task):
     stop_words = Rpn.stop_words
 
@@ -139,7 +146,7 @@ class RpnTask(Task):
         self._operands = tuple(str(value) for value in range(low, high + 1))
         self._sizes = range(settings.complexity_range[0], settings.complexity_range[1] + 1)
         self._cumulative = tuple(accumulate(settings.weights("complexity_weights")))
-        self._eval_examples: dict[int, list[Example]] = {}
+        self._eval_examples = _eval_examples(type(self), settings.model_dump_json())
         for size in self._sizes:
             self._drawn(random.Random(size), size)
         if not self.eval_examples(1):
@@ -183,7 +190,7 @@ class RpnTask(Task):
 
     def eval_examples(self, num: int) -> list[Example]:
         """The number of operators is drawn with eval_complexity_weights; sizes without further held-out expressions are
-        dropped, and the others fill in. Drawn once: with few held-out expressions that takes many tries."""
+        dropped, and the others fill in. Drawn once a process: with few held-out expressions that takes many tries."""
         if num not in self._eval_examples:
             rng = random.Random(derive_seed(EVAL_SEED, "rpn", "eval"))
             weights = dict(zip(self._sizes, self.settings.weights("eval_complexity_weights"), strict=True))

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from rlvr.types import Predictions, TokenBatch
 from tests.unit.algorithms.cases import NAMES, OWN_NAME, algorithm, batch_of, loss_of, ragged_batch
+from tests.variants import variants
 
 pytestmark = pytest.mark.slow
 
@@ -117,7 +118,7 @@ def test_pitfall_18_a_bandit_is_learned(name: str, reward_of: str, probability: 
     assert play(name, reward_of, seed=0, num_steps=60, learning_rate=2.0) == pytest.approx(probability, abs=0.01)
 
 
-@pytest.mark.parametrize("name", [*NAMES, OWN_NAME])
+@pytest.mark.parametrize("name", variants([*NAMES, OWN_NAME], always=3))
 def test_pitfall_18_a_random_reward_teaches_nothing(name: str):
     found = [play(name, "coin", seed=seed, num_steps=15, learning_rate=0.5, start=0.8) for seed in range(16)]
     assert 0.7 < sum(found) / len(found) < 0.82  # the spread of the logits pulls the mean down a little

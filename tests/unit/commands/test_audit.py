@@ -168,6 +168,13 @@ def test_each_kind_finds_its_bug(kind: str) -> None:
     assert kind in audited(grade, cases).flagged
 
 
+def test_a_pattern_may_be_slow_before_the_answers_place() -> None:
+    """`(\\w+)*#### 7` fails at once where the answer's mark stands before what it repeats."""
+    found = audited(lambda text, gold: boxed(text, gold) if "boxed" in text or "!" not in text else slow(text), BOXED)
+    assert found.flagged == ["backtracking (ReDoS)"]
+    assert "- f: the reward does not end on 'backtracking (ReDoS)': a pattern" in "\n".join(report(found, shown=0))
+
+
 def pays_what_it_cannot_read(text: str, gold: str) -> float:
     try:
         return float(float(text) == float(gold.replace(",", "")))

@@ -108,6 +108,21 @@ PLANTED = {  # a check, and the fault of the benchmarks that it finds
     "end_token_learns": "pads with the end of turns: its embedding is masked",
     "gradient_is_slope": "has a layer with a wrong backward",
     "saves_and_loads": "computes with a buffer that is not saved",
+    "messages_are_plain": "are rendered already",
+    "golds_are_plain": "have golds such as 5.0, compared as characters",
+    "ends_are_special, thoughts": "ends completions with </think>",
+    "completions_vary, sampling": "sample the likeliest token",
+    "near_miss_scores_less": "pays what begins like the answer",
+    "silence_scores_less": "pays what it cannot read",
+    "working_is_worth_it": "takes more for length than it pays",
+    "step_is_sized, large": "have a learning rate of 0.3",
+    "step_is_sized, small": "have a learning rate of 1e-13",
+    "reward_outweighs_kl": "weigh the KL with 50",
+    "turns_suffice": "has no turn behind it",
+    "tools_answer, errors": "fails at each call",
+    "tools_answer, room": "replies with more than the context",
+    "tools_answer, state": "remembers other episodes",
+    "mismatch, float16": "is sampled in float16 beyond 65,504",
 }
 
 
@@ -115,7 +130,7 @@ PLANTED = {  # a check, and the fault of the benchmarks that it finds
 @pytest.mark.parametrize(("check", "fault"), PLANTED.items())
 def test_a_check_finds_its_fault(check: str, fault: str, bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     halves, name = importlib.import_module("doctor_unseen").halves(), check.partition(",")[0]
-    every = [*bench.faults(), *halves["tuned"], *halves["fifth"]]
+    every = [*bench.faults(), *(fault for half in ("tuned", "fifth", "sixth", "meant") for fault in halves[half])]
     (planted,) = (one for one in every if one.name == fault)
     found = only(bench, monkeypatch, planted.change(bench.Case(architecture="llama")), name)[name]
     assert found.status == "fail", found

@@ -44,6 +44,12 @@ def test_a_missing_file_is_a_sentence(pattern: str, sentence: str, folder: Path,
         load_for_inference(str(tmp_path / "bare"))
 
 
+def test_a_pointer_of_git_lfs_is_called_one(folder: Path) -> None:
+    (folder / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 9\n")
+    with pytest.raises(UserError, match=r"model\.safetensors is a Git LFS pointer, no weights: run `git lfs pull`"):
+        load_for_inference(str(folder))
+
+
 def test_what_the_files_lack_is_reported(folder: Path) -> None:
     weights = load_file(folder / "model.safetensors")
     name = next(name for name in weights if "mlp" in name)

@@ -100,6 +100,8 @@ def plain(found: Audit) -> Iterator[str]:
 
 def report(found: Audit, shown: int) -> Iterator[str]:
     """A table of the kinds with failures, their texts, and a sentence with a remedy for each."""
+    from rlvr.commands.audit.exploits import SLOW
+
     for group, title in GROUPS.items():
         rows = [row for row in found.rows if row.group == group]
         yield f"{title}: {len([row for row in rows if row.num_failed])} of {len(rows)} kinds"
@@ -115,7 +117,7 @@ def report(found: Audit, shown: int) -> Iterator[str]:
     for row in (*found.refused, *found.alarms):
         if (row.verifier, row.kind) in explained:
             continue
-        what = "refuses" if row.group == "rewrite" else "pays"
+        what = "refuses" if row.group == "rewrite" else "does not end on" if row.kind == SLOW else "pays"
         yield f"- {found.target}: the {row.verifier} {what} {row.kind!r}: {_figures(found, row)}{row.remedy}."
     if not (found.refused or found.alarms):
         yield f"{found.target}: nothing wrong was paid, and nothing right refused."

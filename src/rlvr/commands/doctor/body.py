@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from rlvr.checks import data, numbers, rewards, template, tokens, training, weights
+from rlvr.checks import data, margins, numbers, rewards, steps, template, tokens, tools, training, weights
 from rlvr.checks.patient import Patient, skip
 from rlvr.config import Config
 from rlvr.errors import ConfigError
@@ -31,11 +31,14 @@ CHECKS: tuple[Callable[[Patient], Check], ...] = (
     *template.CHECKS,
     template.ids_are_kept,
     *data.CHECKS,
+    *tools.CHECKS,
     *rewards.CHECKS,
+    *margins.CHECKS,
     *numbers.CHECKS[:1],
     *weights.CHECKS,
     *tokens.STOPS,
     *numbers.CHECKS[1:],
+    *steps.CHECKS,
     *training.CHECKS,
 )
 

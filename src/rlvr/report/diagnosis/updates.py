@@ -10,6 +10,7 @@ from rlvr.report.diagnosis.record import LATE_STEPS, Record
 TYPICAL_STEP = 8e-3  # learning rate / size of a weight; of recipes from scratch that learn in tens of steps
 TYPICAL_WIDTH = 128  # of their matrices; wider ones stand smaller steps, in proportion (arXiv:2203.03466)
 FEW = 0.02  # share of groups that differ, below which nothing can be said about updates
+FEW_GROUPS = 2  # that differ, below which nothing can be said about the tokens that are trained on
 MIN_THIRD = 3  # steps of a third of a run, whose rewards are compared
 ENOUGH_MOVED = 0.03  # change of the weights in a run that learned / their size
 
@@ -17,7 +18,7 @@ ENOUGH_MOVED = 0.03  # change of the weights in a run that learned / their size
 def masked(record: Record) -> Found:
     teaches = 1 - (record.always("rollout/zero_advantage_share") or 0.0) if record.compares_groups else 1.0
     trained = record.always("policy/trained_token_share")
-    if trained is None or teaches < FEW:
+    if trained is None or round(teaches * _num_groups(record)) < FEW_GROUPS:
         return NOTHING
     trained *= _weighted(record)
     masks = str(record.history.setting("algorithm.truncated")) == "mask"
@@ -30,6 +31,12 @@ def masked(record: Record) -> Found:
             f"algorithm {record.history.setting('algorithm.name')}, truncated={'mask' if masks else 'keep'}",
         ],
         overrides=["algorithm.truncated=keep"] if masks else [],
+    )
+
+
+def _num_groups(record: Record) -> float:
+    return sum(row.get("rollout/episodes", 0.0) for row in record.updates) / max(
+        record.setting("rollout.group_size", 1.0), 1.0
     )
 
 
@@ -129,8 +136,10 @@ def wrong_way(record: Record) -> Found:
     if third < MIN_THIRD:
         return NOTHING
     first, last = values[:third], values[-third:]
-    lost = (fmean(first) - fmean(last)) / max(math.sqrt((stdev(first) ** 2 + stdev(last) ** 2) / third), 1e-3)
-    sound = 1 - max(_sizes(record))
+    by_chance = (record.always("reward/std") or 0.0) / math.sqrt(max(_num_groups(record) / 3, 1.0))  # of either third
+    errors = [max(stdev(part) / math.sqrt(third), by_chance, 1e-3) for part in (first, last)]
+    lost = (fmean(first) - fmean(last)) / math.hypot(*errors)
+    sound = (1 - max(_sizes(record))) * (1 - weight("step_too_small", "moved", _moved(record)))
     return Found(
         strength=weight("wrong_way", "lost", lost) * sound,
         evidence=[

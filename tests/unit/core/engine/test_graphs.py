@@ -23,6 +23,7 @@ from rlvr.core.engine.select import choose_runner, probe
 from rlvr.core.engine.shared_prefix import engine_attention
 from tests.unit.engines.tiny import VOCABULARY, assert_exact, generate, play, prompt, sampling, tiny_model
 from tests.unit.engines.tiny import crowd as ragged
+from tests.variants import variants
 
 WAITS = ("_local_scalar_dense", "nonzero", "_unique2", "masked_select")
 
@@ -87,7 +88,7 @@ crowd = partial(ragged, max_tokens=75, stop_ids=frozenset(range(0, VOCABULARY, 1
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["llama", "qwen2_sliding", "gemma3", "mixtral"])
+@pytest.mark.parametrize("name", variants(["llama", "gemma3", "qwen2_sliding", "mixtral"], always=2))
 def test_pitfall_31_replayed_steps_equal_a_plain_forward(name):
     model, recorder = tiny_model(name).eval(), TapeRecorder()
     with torch.inference_mode(), engine_attention(model):

@@ -127,6 +127,23 @@ def test_noise_is_seen_in_completions_that_differ() -> None:
     assert re.match(r"\d+ of \d\d pairs that are both right or both wrong were paid differently", found.top.evidence[0])
 
 
+def test_a_reward_falls_the_wrong_way_by_more_than_chance() -> None:
+    few_right = {"reward/mean": [0.03] * 4 + [0.02] * 2 + [0.01] * 4, "reward/std": 0.15}
+    assert of_record(record(few_right)).top is None
+
+
+def test_weights_that_hardly_move_do_not_go_the_wrong_way() -> None:
+    falling = {"reward/mean": [0.6 - 0.05 * step + 0.01 * (step % 2) for step in range(10)]}
+    found = of_record(record(falling, weights=replace(WEIGHTS, moved=1e-6)))
+    assert found.top is not None
+    assert found.top.name == "step_too_small"
+
+
+def test_a_form_that_one_in_fifty_has_is_known() -> None:
+    found = of_record(record({"rollout/invalid_share": 0.98, "rollout/zero_advantage_share": 0.94}))
+    assert found.top is None
+
+
 def test_a_flat_run_in_which_nothing_is_wrong_is_not_explained() -> None:
     found = of_record(record())
     assert (found.top, found.learned) == (None, 0.0)
