@@ -61,6 +61,11 @@ def test_only_what_may_hang_is_graded_in_another_process(name: str, values: dict
     assert ours("task")[name](**values).metric_uses_sandbox == needs
 
 
+def test_an_episode_has_one_turn_unless_its_task_says_more() -> None:
+    kinds, found = ours("task"), {"rpn": 1, "meta": 1, "keep_one": 2}
+    assert {name: kinds[name]().num_turns for name in found} == found
+
+
 @pytest.fixture(params=TASKS)
 def task(request: pytest.FixtureRequest) -> Iterator[Task]:
     with opened(TASKS[request.param], name="mine") as made:

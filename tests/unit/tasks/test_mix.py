@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from rlvr.data.problems import fingerprint
+from rlvr.errors import UserError
 from rlvr.rewards.rpn import END
 from rlvr.rewards.settings import RewardSettings
 from rlvr.tasks.mix import Mix, MixTask, block_counts
@@ -105,3 +106,9 @@ def test_pitfall_38_no_part_trains_on_what_another_holds_out(tmp_path: Path) -> 
     asked = {fingerprint(made.train_example(index).messages[-1].content) for index in range(200)}
     assert not asked & {fingerprint(e.messages[-1].content) for e in held_out}
     assert any("training examples are also held out by gsm8k: left out" in note for note in made.notes)
+
+
+def test_a_users_prompt_is_the_only_parts() -> None:
+    assert mix({"gsm8k": (GSM8K, 1)}).example("2 + 2?").metadata["task"] == "gsm8k"
+    with pytest.raises(UserError, match="whose prompt this is: add --task gsm8k or --task finqa"):
+        both().example("2 + 2?")
