@@ -132,10 +132,10 @@ def largest_gap(left: Weights, right: Weights) -> float:
     ("before", "after"),
     variants(
         [
+            ((2, "fsdp2"), (3, "fsdp2")),
             ((3, "fsdp2"), (2, "ddp")),
             ((2, "fsdp2"), (1, "single")),
             ((2, "fsdp2"), (2, "fsdp2")),
-            ((2, "fsdp2"), (3, "fsdp2")),
             ((1, "single"), (2, "fsdp2")),
         ]
     ),
