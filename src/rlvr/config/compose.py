@@ -283,8 +283,7 @@ def _resolved(composed: DictConfig, found: Mapping[str, str | None]) -> dict[str
 
 
 def _with_interpolations(values: Mapping[str, Any]) -> Collection[str]:
-    """The keys whose values have a `${...}` or are named in one. OmegaConf makes a node of each value that it is given,
-    which was a third of a composition: it is not given the others."""
+    """The keys whose values have a `${...}` or are named in one: nodes of the others were a third of a composition."""
     texts = {key: text for key, value in values.items() if "${" in (text := str(value))}
     if any(re.search(r"\$\{[^}]*\$\{", text) for text in texts.values()):  # a name put together from other values
         return Config.model_fields

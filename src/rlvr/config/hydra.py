@@ -39,8 +39,7 @@ def composed(
 
 
 class _Files(ConfigRepository):
-    """Parses each text once in a process: that was a sixth of a composition. Hydra's own cache of files begins with a
-    deep copy of all that is registered."""
+    """Parses each text once in a process, a sixth of a composition. Hydra's own cache copies all that is registered."""
 
     def __init__(self, path: ConfigSearchPathImpl) -> None:
         super().__init__(path)
