@@ -8,6 +8,7 @@ import random
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ SETTINGS = {
     "dapo": ("algorithm=dapo", "trainer.schedule=cosine", "tracker.rollouts_max_groups=2"),
 }
 ROOT = Path(__file__).parents[2]
+TORCH = version("torch")  # torch.__version__ may also say for which CUDA it was built
 
 
 @pytest.fixture(scope="module")
@@ -183,7 +185,7 @@ CHANGED = {
         of_config("adam_beta1: 0.9\n", "adam_beta1: 0.8\n"),
         "config.yaml was edited: trainer.adam_beta1 is",
     ),
-    "library": (in_start(f'"torch":"{torch.__version__}"', '"torch":"2.0"'), f"torch is {torch.__version__}, and was"),
+    "library": (in_start(f'"torch":"{TORCH}"', '"torch":"2.0"'), f"torch is {TORCH}, and was"),
     "data": (in_start('"train":"', '"train":"other'), "the data of rpn changed: other training examples"),
 }
 
@@ -199,9 +201,9 @@ def test_what_has_changed_since_the_run_is_said_first(kind: str, run: Path, cli:
 
 
 def test_an_error_names_what_has_changed(run: Path, cli: Cli) -> None:
-    in_start(f'"torch":"{torch.__version__}"', '"torch":"2.0"')(run)
+    in_start(f'"torch":"{TORCH}"', '"torch":"2.0"')(run)
     (run / "checkpoints/step_000002/tensors.safetensors").write_bytes(b"x")
-    cli.refuses(1, ["replay", run, "--step", "4"], f"Perhaps because torch is {torch.__version__}, and was 2.0")
+    cli.refuses(1, ["replay", run, "--step", "4"], f"Perhaps because torch is {TORCH}, and was 2.0")
 
 
 def test_a_run_of_an_older_version_says_nothing(run: Path) -> None:
