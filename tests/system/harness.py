@@ -262,6 +262,7 @@ def _child(start: Start, environment: dict[str, str]) -> None:
     with start.log.open("w") as log, (start.out or start.log).open("a") as out:
         os.dup2(out.fileno(), 1)
         os.dup2(log.fileno(), 2)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored if the tests run under nohup
     hide_library_warnings()
     warnings.filterwarnings("error", module="rlvr")
     warnings.filterwarnings("error", category=ResourceWarning)
