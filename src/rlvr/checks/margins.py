@@ -3,7 +3,7 @@
 import re
 
 from rlvr.checks.patient import Patient, skip, verdict
-from rlvr.checks.rewards import NUM_EXAMPLES, pays, pays_form_alone, value_of
+from rlvr.checks.rewards import NUM_EXAMPLES, form_alone, pays, value_of
 from rlvr.checks.texts import LONG
 from rlvr.tracking.checks import Check
 
@@ -13,8 +13,8 @@ SHARE = 0.1  # of the way from a wrong to a right answer: less is shaping
 
 def near_miss_scores_less(patient: Patient) -> Check:
     """A number that begins or ends as the right one is another number."""
-    if form := pays_form_alone(patient):
-        return skip(f"the reward pays the form of a completion alone (reward.parts: {form}), not its answer")
+    if skipped := form_alone(patient):
+        return skipped
     texts = dict[int, tuple[str, ...]]()
     for index, (example, _) in enumerate(patient.task.solutions(NUM_EXAMPLES)):
         if INTEGER.fullmatch(gold := str(example.answer)):
@@ -32,8 +32,8 @@ def near_miss_scores_less(patient: Patient) -> Check:
 
 def silence_scores_less(patient: Patient) -> Check:
     """Who answers wrong must not earn less than who says nothing: a model learns to say nothing."""
-    if form := pays_form_alone(patient):
-        return skip(f"the reward pays the form of a completion alone (reward.parts: {form}), not its answer")
+    if skipped := form_alone(patient):
+        return skipped
     golds, tried, silent = patient.task.solutions(NUM_EXAMPLES), 0, []
     for (example, turns), (other, wrong) in zip(golds, [*golds[1:], *golds[:1]], strict=True):
         if other.answer == example.answer or not isinstance(wrong[-1], str):

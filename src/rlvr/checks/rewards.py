@@ -174,13 +174,14 @@ def pays(patient: Patient, what: str, texts: Mapping[int, Sequence[str]], remedy
     )
 
 
-def pays_form_alone(patient: Patient) -> str:
-    """The parts of the run's own reward, if none of them reads the answer; else empty."""
+def form_alone(patient: Patient) -> Check | None:
+    """Skipped, if no part of the run's own reward reads the answer."""
     parts = getattr(patient.tasks.verifiers.get(patient.task.name), "parts", {})
     paid = {name: part for name, part in parts.items() if part.weight}
-    return (
-        ", ".join(paid) if paid and all(part.is_penalty or isinstance(part, OF_FORM) for part in paid.values()) else ""
-    )
+    if not paid or not all(part.is_penalty or isinstance(part, OF_FORM) for part in paid.values()):
+        return None
+    names = ", ".join(paid)
+    return skip(f"the reward pays the form of a completion alone (reward.parts: {names}), not its answer")
 
 
 def empty_scores_less(patient: Patient) -> Check:
@@ -188,8 +189,8 @@ def empty_scores_less(patient: Patient) -> Check:
 
 
 def wrong_scores_less(patient: Patient) -> Check:
-    if form := pays_form_alone(patient):
-        return skip(f"the reward pays the form of a completion alone (reward.parts: {form}), not its answer")
+    if skipped := form_alone(patient):
+        return skipped
     golds = patient.task.solutions(NUM_EXAMPLES)
     answers = [(example.answer, turns[-1]) for example, turns in golds]
     others = {i: next((t for a, t in answers if a != answer), None) for i, (answer, _) in enumerate(answers)}

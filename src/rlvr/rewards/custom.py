@@ -128,7 +128,7 @@ def _columns(attempt: Attempt) -> dict[str, Any]:
         prompt = [_dumped(message) for message in attempt.example.messages]
         said = [{"role": "assistant", "content": said}]
     others = {name: value for name, value in about.items() if name not in OURS}
-    answer = about.get("gold_as_given", attempt.example.answer)  # all accepted ones, where the column has several
+    answer = about.get("gold_as_given", attempt.example.answer)  # as the column has it
     return {"answer": answer} | others | {"prompts": prompt, "completions": said}
 
 

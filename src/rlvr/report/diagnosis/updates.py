@@ -35,9 +35,8 @@ def masked(record: Record) -> Found:
 
 
 def _num_groups(record: Record) -> float:
-    return sum(row.get("rollout/episodes", 0.0) for row in record.updates) / max(
-        record.setting("rollout.group_size", 1.0), 1.0
-    )
+    episodes = sum(row.get("rollout/episodes", 0.0) for row in record.updates)
+    return episodes / max(record.setting("rollout.group_size", 1.0), 1.0)
 
 
 def _weighted(record: Record) -> float:
