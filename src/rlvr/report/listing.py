@@ -20,6 +20,7 @@ State = Literal["running", "done", "failed", "pruned", "stopped"]
 STATES: tuple[str, ...] = get_args(State)
 LOCK = ".lock"
 """Held by the process that writes the folder."""
+UNREADABLE = "its config.yaml cannot be read, so its settings are not known"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +28,7 @@ class ListedRun:
     """`ListedRun(name="rpn-20261126-062519", state="done", step=50, max_steps=50, score=0.91, low=0.87, ...)`
 
     `score` is the last held-out value of `evaluation.headline`, with its 95 % interval; NaN without one. `error` says
-    why it failed, `pruned` why it was.
+    why it failed, or that its config.yaml cannot be read; `pruned` why it was.
     """
 
     folder: Path
@@ -62,9 +63,9 @@ def list_runs(folder: Path) -> list[ListedRun]:
 
 def _listed(folder: Path, name: Path) -> ListedRun:
     settings = _settings(folder / "config.yaml")
-    headline = headline_of(settings)
+    headline = headline_of(settings or {})
     step, row = _last(folder / "metrics.jsonl", headline)
-    max_steps = setting_of(settings, "trainer.max_steps")
+    max_steps = setting_of(settings or {}, "trainer.max_steps")
     error, pruned = text_of(folder / ERROR), text_of(folder / PRUNED)
     ended = (folder / "final").is_dir() and (max_steps is None or step >= max_steps)
     files = [path for path in (folder / "metrics.jsonl", folder / "config.yaml") if path.exists()]
@@ -78,9 +79,9 @@ def _listed(folder: Path, name: Path) -> ListedRun:
         low=row.get(f"{headline}_low", math.nan),
         high=row.get(f"{headline}_high", math.nan),
         updated=datetime.fromtimestamp(max((path.stat().st_mtime for path in files), default=0.0)),
-        error=error,
+        error=error or (UNREADABLE if settings is None else ""),
         pruned=pruned,
-        settings=settings,
+        settings=settings or {},
     )
 
 
@@ -90,12 +91,13 @@ def _state(folder: Path, *, error: str, ended: bool, pruned: str) -> State:
     return "failed" if error else "done" if ended else "pruned" if pruned else "stopped"
 
 
-def _settings(file: Path) -> Mapping[str, Any]:
+def _settings(file: Path) -> Mapping[str, Any] | None:
+    """None if it cannot be read."""
     try:  # the C parser takes a twentieth of OmegaConf's time, and the file of a run has no interpolations
         found = yaml.load(file.read_bytes(), Loader=yaml.CSafeLoader)
     except (OSError, yaml.YAMLError, ValueError):
-        return {}
-    return found if isinstance(found, Mapping) else {}
+        return None
+    return found if isinstance(found, Mapping) else None
 
 
 def _last(file: Path, headline: str) -> tuple[int, Mapping[str, float]]:

@@ -136,6 +136,8 @@ def test_damaged_runs_are_listed_with_what_is_known(folder: Path, rlvr: Rlvr) ->
     rows = {line["name"]: line for line in rlvr("runs", folder, "--json").lines}
     assert (rows["a"]["task"], rows["a"]["step"], rows["a"]["max_steps"], rows["a"]["score"]) == (None, 10, None, None)
     assert (rows["b"]["task"], rows["b"]["step"], rows["b"]["score"]) == ("two_hop", 0, None)
+    assert (rows["a"]["state"], rows["b"]["error"]) == ("done", None)
+    assert "a: its config.yaml cannot be read" in rlvr("runs", folder).out
 
 
 @pytest.mark.parametrize(
