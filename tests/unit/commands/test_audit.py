@@ -240,6 +240,33 @@ def test_an_empty_gold_that_no_row_has_is_told_and_no_alarm(grade: Grade) -> Non
     assert "the reward pays" not in "".join(report(found, shown=0))
 
 
+@pytest.mark.parametrize("cases", [NUMBERS, WORDS], ids=["numbers", "words"])
+def test_an_exact_comparison_is_told_once_as_a_choice(cases: tuple[Case, ...]) -> None:
+    found = audited(lambda text, gold: float(text.strip().rpartition("\n")[2] == gold), cases)
+    assert len(found.refused) > 3
+    *_, says, remedies = report(found, shown=0)
+    assert says == "- f: the reward takes an answer in its gold's own spelling alone,"
+    assert remedies.startswith("  which is right if the prompt asks for it; else ")
+    assert all(row.remedy in remedies for row in found.refused)
+
+
+def test_a_comparison_that_reads_some_spellings_is_told_the_others() -> None:
+    def of_float(text: str, gold: str) -> float:
+        try:
+            return float(float(text) == float(gold))
+        except ValueError:
+            return 0.0
+
+    found = audited(of_float)
+    told = [line for line in report(found, shown=0) if line.startswith("- ")]
+    assert [line.split("'")[1] for line in told] == [row.kind for row in found.refused]
+    assert "trailing zeros" not in found.flagged
+
+
+def test_an_exact_comparison_that_refuses_the_gold_is_no_choice() -> None:
+    assert audited(lambda text, gold: float(text == gold != "18")).exact == {}
+
+
 def test_a_form_that_pays_more_than_half_is_told_with_both_figures() -> None:
     found = audited(*BROKEN["form"])
     assert [row.kind for row in found.alarms] == ["form"]

@@ -114,6 +114,11 @@ def report(found: Audit, shown: int) -> Iterator[str]:
     for cause in found.causes:
         yield from _cause(found.target, cause)
     explained = {(cause.verifier, kind) for cause in found.causes for kind in (cause.kind, *cause.explains)}
+    for name, rows in found.exact.items():
+        explained |= {(name, row.kind) for row in rows}
+        remedies = "; ".join(dict.fromkeys(row.remedy for row in rows))
+        yield f"- {found.target}: the {name} takes an answer in its gold's own spelling alone,"
+        yield f"  which is right if the prompt asks for it; else normalize both before you compare: {remedies}."
     for row in (*found.refused, *found.alarms):
         if (row.verifier, row.kind) in explained:
             continue

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 NEARLY_ALL, MANY = 0.9, 3  # a share of the examples; kinds that one sentence has to explain
 EXCEPTION, OTHER, STABILITY = "exception", "other answer", "same text twice"
 ANYWHERE = ("two values", "all candidates", "earlier answer")
+SPELLED_AS_GOLD = ("gold itself", "whitespace", "long reasoning")
+"""Rewrites that leave the answer's characters as they are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +37,18 @@ def find_causes(audit: Audit) -> list[Cause]:
     verifiers = dict.fromkeys(row.verifier for row in audit.alarms)
     found = (_cause(audit, name, [row for row in audit.alarms if row.verifier == name]) for name in verifiers)
     return [cause for cause in found if cause is not None]
+
+
+def exact_spellings(audit: Audit) -> dict[str, list[Row]]:
+    """By verifier what it refuses, where it takes answers in their gold's own spelling alone: that may be meant."""
+    found: dict[str, list[Row]] = {}
+    for name in dict.fromkeys(row.verifier for row in audit.refused):
+        rows = [row for row in audit.rows if row.verifier == name and row.group == "rewrite"]
+        other = [row for row in rows if row.kind not in SPELLED_AS_GOLD]
+        is_paid = not any(row.num_failed for row in rows if row.kind == "gold itself")
+        if is_paid and len(other) >= MANY and all(row.num_failed >= NEARLY_ALL * row.num_examples for row in other):
+            found[name] = [row for row in audit.refused if row.verifier == name]
+    return found
 
 
 def _cause(audit: Audit, verifier: str, alarms: Sequence[Row]) -> Cause | None:

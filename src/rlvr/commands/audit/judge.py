@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass
 from statistics import median
 
-from rlvr.commands.audit.causes import STABILITY, Cause, find_causes
+from rlvr.commands.audit.causes import STABILITY, Cause, exact_spellings, find_causes
 from rlvr.commands.audit.exploits import FORM, OTHERWISE, REMEDIES, SLOW, exploit_probes
 from rlvr.commands.audit.rewrites import BY_RULE, Case, Group, Probe, edit_probes, rewrite_probes
 from rlvr.evaluation.intervals import Interval, wilson
@@ -123,6 +123,11 @@ class Audit:
     def refused(self) -> list[Row]:
         """Right answers that are not paid; not those that only the format refuses."""
         return [row for row in self.rows if row.group == "rewrite" and row.num_failed]
+
+    @property
+    def exact(self) -> dict[str, list[Row]]:
+        """Of `refused` what one rule refuses, by verifier: it compares with the gold letter by letter."""
+        return exact_spellings(self)
 
     @property
     def noted(self) -> list[Row]:
