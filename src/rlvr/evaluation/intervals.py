@@ -80,6 +80,8 @@ def paired_bootstrap(first: ArrayLike, second: ArrayLike, *, seed: int = SEED, n
     import numpy as np
 
     one, two = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
+    if one.shape != two.shape:  # numpy would repeat a single value
+        raise ValueError(f"pairs of {one.size:,} and {two.size:,} values")
     difference: NDArray[np.float64] = two - one
     if difference.min() == difference.max():
         value, unseen = float(difference.mean()), wilson(0, len(difference)).high

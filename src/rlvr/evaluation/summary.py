@@ -152,9 +152,10 @@ def majority_vote(
     for answer, is_right, value in zip(answers, correct, correct if worth is None else worth, strict=True):
         if answer is not None:
             classes.setdefault((normalize(answer), is_right), []).append(value)
-    most = max(map(len, classes.values()), default=0)
-    tied = [_mean(values) for values in classes.values() if len(values) == most]
-    return _mean(tied) if tied else 0.0
+    if not classes:
+        return 0.0
+    most = max(map(len, classes.values()))
+    return _mean([_mean(values) for values in classes.values() if len(values) == most])
 
 
 def powers_of_two(limit: int) -> list[int]:

@@ -70,3 +70,24 @@ def test_a_benchmarks_folder_has_the_names_of_its_plan(tmp_path: Path) -> None:
     (cell,) = main["evaluations"]["cells"]
     assert (cell["name"], cell["task"]) == ("runs/small", "rpn_small")
     assert "accuracy" in cell["scores"]
+
+
+@pytest.mark.parametrize(
+    ("count", "title"),
+    [(1, "0.jsonl"), (2, "0.jsonl and 1.jsonl"), (3, "0.jsonl and 2 more"), (5, "0.jsonl and 4 more")],
+)
+def test_a_page_is_named_after_one_or_two_files(count: int, title: str, tmp_path: Path) -> None:
+    files = [save(tmp_path / f"{number}.jsonl", greedy([1], model=f"m{number}")) for number in range(count)]
+    assert page(write_evaluation_report(files).path)["title"] == title
+
+
+def test_numbers_of_a_comparison_are_rounded_and_none_is_null(tmp_path: Path) -> None:
+    files = [save(tmp_path / "a.jsonl", greedy([0] * 3)), save(tmp_path / "b.jsonl", greedy([0, 1, 1], model="b"))]
+    main = page(write_evaluation_report(files).path)
+    cells = {cell["name"]: cell for cell in main["evaluations"]["cells"]}
+    assert cells["a"]["cost"]["tokens_per_right"] is None
+    assert cells["b"]["cost"]["tokens_per_right"] == 9.0
+    (shown,) = main["evaluations"]["sets"][0]["comparisons"]
+    assert (shown["p_value"], shown["adjusted_p_value"], shown["is_real"]) == (0.5, 0.5, False)
+    assert (shown["num_common"], shown["only_first"], shown["only_second"]) == (3, 0, 2)
+    assert shown["sampled"] is None

@@ -1,9 +1,12 @@
 """The simulator against cases that can be solved by hand, and against the product's own schedule."""
 
 import importlib
+import random
+from collections import deque
 from dataclasses import replace
 from math import log
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -64,6 +67,71 @@ def test_new_weights_reach_completions_in_flight() -> None:
     again = run(work, replace(STEP, update=1.0, prompt_token=0.1), num_steps=2, slots=2, servers=1)
     assert alone.step == pytest.approx(6.0)  # both end after 10 seconds, then two updates
     assert again.step > alone.step + 1.0
+
+
+@pytest.mark.parametrize(("update", "total"), [(1.0, 27.0), (3.0, 29.1)])
+def test_what_a_completion_has_behind_it_is_computed_again_for_new_weights(update: float, total: float) -> None:
+    """One slot: a prompt of 20 tokens takes 2 seconds, so that the second completion decodes from 14 to 24, alone.
+    The new weights come at 13, with its prompt behind it, or at 15, with a token more."""
+    work = replace(FOUR, prompts=1, max_staleness=1, episodes=((11,),), prompt_tokens=20)
+    found = run(work, replace(STEP, update=update, prompt_token=0.1), num_steps=2, slots=1, servers=1)
+    assert 2 * found.step == pytest.approx(total)
+
+
+def by_tokens(work: Workload, costs: Costs, slots: int, servers: int, num_steps: int) -> float:
+    """Seconds of generation of one engine, a step of the engine at a time."""
+    draw, now = random.Random(0), 0.0
+    for _ in range(num_steps):
+        waiting, running = deque[list[Any]](), list[list[Any]]()  # group, turns, tokens behind, steps left
+        for group in range(work.prompts):
+            drawn = draw.choices(work.episodes, k=work.group_size)
+            waiting += [[group, list(turns), work.prompt_tokens, None] for turns in drawn]
+        while waiting or running:
+            free = slots - len(running)
+            least = 1 if servers or not running else max(1, min(len(waiting), slots // 8))
+            if waiting and free >= least:
+                new = [waiting.popleft() for _ in range(min(free, len(waiting)))]
+                later = [one for one in new if one[3] is not None]
+                read = work.prompt_tokens * len({one[0] for one in new if one[3] is None}) + work.reply_tokens * len(
+                    later
+                )
+                now += costs.admission + costs.prompt_token * read + costs.turn * len(new)
+                for one in later:
+                    one[2] += work.reply_tokens + 1
+                for one in new:
+                    one[3] = one[1].pop(0) - 1
+                running += new
+            if all(one[3] for one in running):
+                now += costs.step + costs.row * len(running) + costs.context * sum(one[2] for one in running)
+                for one in running:
+                    one[2], one[3] = one[2] + 1, one[3] - 1
+            waiting += [one for one in running if not one[3] and one[1]]
+            running = [one for one in running if one[3]]
+    return now / num_steps
+
+
+@pytest.mark.parametrize("servers", [0, 1])
+def test_generation_takes_as_long_as_it_does_token_by_token(servers: int) -> None:
+    """Forty workloads with turns, groups, prompts and slots of any number, each cost by itself and all at once."""
+    rng = random.Random(servers)
+    names = ("step", "row", "context", "admission", "prompt_token", "turn")
+    for case in range(40):
+        lengths = [tuple(rng.randint(1, 9) for _ in range(rng.randint(1, 3))) for _ in range(rng.randint(1, 3))]
+        work = Workload(
+            prompts=rng.randint(1, 6),
+            group_size=rng.randint(1, 5),
+            episodes=tuple(lengths),
+            prompt_tokens=rng.randint(1, 9),
+            reply_tokens=rng.randint(0, 5),
+        )
+        slots, chosen = rng.randint(1, 40), names if case % 2 else (names[case // 2 % len(names)],)
+        costs = Costs(**{name: rng.random() for name in chosen})
+        found = run(work, costs, num_steps=3, slots=slots, servers=servers).generation
+        assert found == pytest.approx(by_tokens(work, costs, slots, servers, 3), rel=1e-6, abs=1e-9), (
+            work,
+            costs,
+            slots,
+        )
 
 
 def test_a_look_in_between_changes_no_end() -> None:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ import pytest
 from rlvr.commands.serve.vllm import (
     LAUNCHER,
     Build,
+    VllmDiedError,
     VllmSettings,
     Weights,
     _is_healthy,
@@ -118,6 +120,48 @@ def test_an_adapter_is_served_with_its_own_tokenizer(tmp_path: Path) -> None:
     assert [_after(line, one) for one in ("--served-model-name", "--max-lora-rank")] == ["some/base", "32"]
     at = line.index("--lora-modules")
     assert line[at + 1 : at + 3] == [f"a={tmp_path}", f"b={tmp_path}"]
+
+
+@pytest.mark.parametrize(
+    ("rank", "room"),
+    [
+        *((1, 1), (2, 8), (8, 8), (9, 16), (16, 16), (17, 32), (32, 32), (33, 64), (64, 64), (65, 128), (128, 128)),
+        *((129, 256), (256, 256), (257, 320), (320, 320), (321, 512), (512, 512), (513, 513)),
+    ],
+)
+def test_an_adapter_has_the_next_room_that_vllm_offers(rank: int, room: int, tmp_path: Path) -> None:
+    """Beyond the largest vLLM says by itself that it has none."""
+    (tmp_path / "adapter_config.json").write_text(
+        json.dumps({"base_model_name_or_path": "some/base", "r": rank, "peft_type": "LORA"})
+    )
+    line = command_line(GPU, Weights(model="some/base", adapter=tmp_path), ["a"], PORT)
+    assert _after(line, "--max-lora-rank") == str(room)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parser"),
+    [((), True), (("--tool_call_parser", "x"), False), (("--enable-auto-tool-choice",), False), (("--seed=1",), True)],
+)
+def test_a_tool_parser_of_the_user_counts(arguments: tuple[str, ...], parser: bool) -> None:
+    weights = Weights(model="some/model", tool_parser="hermes")
+    line = command_line(GPU, weights, ["a"], VllmSettings(port=1, arguments=arguments))
+    assert ("hermes" in line) == parser
+
+
+@pytest.mark.parametrize(
+    ("arguments", "absent"),
+    [
+        ((), set[str]()),
+        (("--dtype=half",), {"--dtype"}),
+        (("--no-enforce-eager",), {"--enforce-eager"}),
+        (("--enable-chunked-prefill",), {"--no-enable-chunked-prefill"}),
+        (("--no_enable_chunked_prefill",), {"--no-enable-chunked-prefill"}),
+    ],
+)
+def test_what_a_cpu_needs_is_said_unless_the_user_says_otherwise(arguments: tuple[str, ...], absent: set[str]) -> None:
+    line = command_line(CPU, WEIGHTS, ["x"], VllmSettings(port=1, arguments=arguments))
+    ours = line[: len(line) - len(arguments)]
+    assert {"--dtype", "--enforce-eager", "--no-enable-chunked-prefill"} - {*ours} == absent
 
 
 @pytest.mark.slow
@@ -256,3 +300,27 @@ def test_the_last_lines_of_a_log_and_its_first_error(tmp_path: Path) -> None:
     log.write_text("\n".join(["begin", "(Worker) ValueError: the cause", *"abc", "RuntimeError: see above", "end"]))
     assert _tail(log, 2) == ["(Worker) ValueError: the cause", "...", "RuntimeError: see above", "end"]
     assert _tail(log, 6)[0] == "(Worker) ValueError: the cause"
+    log.write_text("x" * 40 + "ValueError: too early\n" + "y\n" * 32_757 + "KeyError: k\n")  # 12 letters and 65,514
+    assert _tail(log, 2) == ["y", "KeyError: k"]
+    log.write_text("\n".join(map(str, range(30))))
+    assert _tail(log) == [str(n) for n in range(5, 30)]
+
+
+@pytest.mark.parametrize(
+    ("word", "ours"), [("--m", False), ("--mo", True), ("--model", True), ("-", False), ("x", False)]
+)
+def test_a_prefix_of_an_option_of_ours_is_one(word: str, ours: bool) -> None:
+    """vLLM takes prefixes; of one letter there are many others."""
+    if ours:
+        with pytest.raises(ConfigError, match="rlvr serve sets --model"):
+            check_arguments([word])
+    else:
+        check_arguments([word])
+
+
+@pytest.mark.parametrize(
+    ("status", "said"), [(-9, "SIGKILL"), (-15, "SIGTERM"), (0, "exit status 0"), (3, "exit status 3")]
+)
+def test_a_server_that_died_says_how(status: int, said: str, tmp_path: Path) -> None:
+    process: Any = SimpleNamespace(returncode=status)
+    assert str(VllmDiedError(process, tmp_path)).startswith(f"vLLM died ({said}): the end of its log is above")

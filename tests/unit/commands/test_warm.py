@@ -1,4 +1,4 @@
-"""How long a warm start takes, told from some of its steps."""
+"""How long a warm start takes, by some of its steps."""
 
 import pytest
 
@@ -18,3 +18,14 @@ def test_steps_that_were_not_made_take_as_long_as_those_that_were(
     assert [watch.stopped() for _ in range(4)] == [False, False, False, True]
     assert watch.whole(num_steps, notes) == num_steps * 1.25
     assert notes == told
+
+
+@pytest.mark.parametrize(("times", "seconds"), [([0.0, 5.0], 20.0), ([0.0, 5.0, 6.0], 4.0)])
+def test_an_only_step_is_the_slow_one_and_counts(
+    times: list[float], seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = iter(times)
+    monkeypatch.setattr(warm.time, "perf_counter", lambda: next(told))
+    watch = warm.Watch(patience_s=5.0)
+    assert [watch.stopped() for _ in times] == [False, False, True][: len(times)]
+    assert watch.whole(4, []) == seconds

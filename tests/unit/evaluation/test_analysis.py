@@ -121,6 +121,48 @@ def test_best_and_worst_are_chosen_by_reward_then_length() -> None:
     (cell,) = analyze(records, num_shown=2).cells
     assert [one.example_id for one in cell.best] == ["e1", "e0"]
     assert [one.example_id for one in cell.worst] == ["e5", "e6"]
+    (cell,) = analyze(records).cells
+    assert [one.example_id for one in cell.best] == ["e1", "e0", "e2"]
+    assert [one.example_id for one in cell.worst] == ["e5", "e6", "e4"]
+
+
+def test_three_examples_of_each_disagreement_are_shown() -> None:
+    (found,) = analyze([*greedy([1] * 4 + [0] * 4), *greedy([0] * 4 + [1] * 4, model="b")]).comparisons
+    assert [one.example_id for one, _ in found.disagreeing] == ["e0", "e1", "e2", "e4", "e5", "e6"]
+    assert (len(found.only_first), len(found.only_second)) == (4, 4)
+
+
+def test_variants_of_a_model_are_named_by_six_letters_of_their_settings() -> None:
+    variants = [greedy([1], settings=f"{letters}0123456789") for letters in ("abcdef", "bcdefa")]
+    cells = analyze([*variants[0], *variants[1], *greedy([1], model="b")]).cells
+    assert [(cell.name, cell.variant) for cell in cells] == [
+        ("a #abcdef", "#abcdef"),
+        ("a #bcdefa", "#bcdefa"),
+        ("b", ""),
+    ]
+
+
+def test_examples_with_fewer_samples_are_counted_in_a_note() -> None:
+    samples = [record(f"e{n}", True, sample=s) for n in range(3) for s in range(1, 4 if n else 2)]
+    found = analyze([*greedy([1] * 3), *samples])
+    note = "a on rpn: of some examples there are fewer samples than of others; left out: 1."
+    assert found.notes == (note,)
+    assert found.cells[0].samples_per_example == 3
+
+
+def test_a_comparison_says_which_examples_only_one_side_has() -> None:
+    first, second = greedy([1] * 5), greedy([0] * 3, model="b")
+    second[0] = replace(second[0], expected="9")
+    tail = "compare their difference, not their accuracies."
+    assert analyze([*first, *second]).notes == (
+        f"a and b: only 2 examples of rpn are in both (5 and 3, and 1 have other gold answers); {tail}",
+    )
+    assert analyze([*first, *second[1:]]).notes == (f"a and b: only 2 examples of rpn are in both (5 and 2); {tail}",)
+    assert analyze([*first[:3], *greedy([0] * 3, model="b")]).notes == ()
+    apart = [replace(one, example_id=f"x{one.example_id}") for one in second]
+    told = analyze([*first, *apart])
+    assert told.notes == ("a and b have no example of rpn in common that was graded greedily.",)
+    assert told.comparisons == ()
 
 
 def test_pitfall_38_every_two_models_are_compared_and_corrected() -> None:

@@ -127,6 +127,26 @@ def play(
     return asyncio.run(play_set(player, task, examples, sampling, range(samples + 1), session)), policy
 
 
+class FewQuestions:
+    """Training examples that come again and again: as many different ones as `num`."""
+
+    def __init__(self, num: int) -> None:
+        self.num, self.num_drawn = num, 0
+
+    def train_example(self, index: int) -> Example:
+        self.num_drawn += 1
+        return Example(id=f"e{index % self.num}", messages=(), answer="", metadata={})
+
+
+@pytest.mark.parametrize(("different", "found", "drawn"), [(2, 2, 60), (3, 3, 3), (9, 3, 3)])
+def test_training_examples_are_drawn_until_enough_differ_or_twenty_times_as_many(
+    different: int, found: int, drawn: int
+) -> None:
+    task: Any = FewQuestions(different)
+    assert [example.id for example in examples_of(task, 3, "train")] == [f"e{n}" for n in range(found)]
+    assert task.num_drawn == drawn
+
+
 def test_accuracy_is_the_share_of_exact_answers() -> None:
     metrics = run(make_task())[0].metrics
     examples = make_task().eval_examples(60)

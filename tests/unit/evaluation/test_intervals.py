@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from rlvr.evaluation.intervals import bootstrap, wilson
+from rlvr.evaluation.intervals import Interval, bootstrap, wilson
 from tests.variants import variants
 
 
@@ -56,6 +56,38 @@ def test_bootstrap_agrees_with_the_enumeration_of_all_resamples() -> None:
     interval = bootstrap(values, seed=0, num_resamples=20_000)
     assert interval.value == pytest.approx(np.mean(values))
     assert (interval.low, interval.high) == (pytest.approx(low, abs=0.03), pytest.approx(high, abs=0.03))
+
+
+@pytest.mark.parametrize("num_distinct", [32, 33])
+def test_the_bootstrap_is_that_of_numpy_with_the_same_seed(num_distinct: int) -> None:
+    """Up to 32 distinct values by their counts, beyond by examples; numbers that were published stay what they are."""
+    values = np.linspace(0.0, 1.0, num_distinct)
+    values = np.concatenate([values, values[:5]])
+    for found, seed, num in ((bootstrap(values), 0, 2000), (bootstrap(values, seed=3, num_resamples=100), 3, 100)):
+        rng = np.random.default_rng(seed)
+        if num_distinct <= 32:
+            distinct, counts = np.unique(values, return_counts=True)
+            means = rng.multinomial(len(values), counts / len(values), num) @ distinct / len(values)
+        else:
+            means = np.array([values[rng.integers(0, len(values), len(values))].mean() for _ in range(num)])
+        assert found.value == values.mean()
+        assert [found.low, found.high] == np.quantile(means, [(1 - 0.95) / 2, (1 + 0.95) / 2]).tolist()
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "below"),
+    [((0.1, 0.3), (0.31, 0.5), True), ((0.1, 0.3), (0.3, 0.5), False), ((0.4, 0.6), (0.1, 0.3), False)],
+)
+def test_intervals_that_touch_are_not_below_each_other(
+    one: tuple[float, float], other: tuple[float, float], below: bool
+) -> None:
+    first, second = (Interval(value=low, low=low, high=high) for low, high in (one, other))
+    assert first.is_below(second) == below
+    assert str(first) == f"{one[0]:.3f} ({one[0]:.3f} to {one[1]:.3f})"
+
+
+def test_equal_values_between_none_and_all_have_no_width() -> None:
+    assert bootstrap([0.25] * 8) == Interval(value=0.25, low=0.25, high=0.25)
 
 
 def test_bootstrap_is_a_function_of_its_seed() -> None:

@@ -56,6 +56,28 @@ def test_pitfall_38_equal_differences_still_have_a_width() -> None:
     assert always.low == pytest.approx(wilson(50, 50).low)
 
 
+def test_a_paired_bootstrap_draws_five_thousand_times_with_the_seed_of_all() -> None:
+    first, second = np.random.default_rng(0).random((2, 40))
+    assert paired_bootstrap(first, second) == paired_bootstrap(first, second, seed=0, num_resamples=5000)
+    assert paired_bootstrap(first, second) != paired_bootstrap(first, second, seed=0, num_resamples=5001)
+
+
+@pytest.mark.parametrize(("first", "second"), [([0.5], [0.5, 0.5]), ([], [])])
+def test_a_paired_bootstrap_needs_pairs(first: list[float], second: list[float]) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        paired_bootstrap(first, second)
+
+
+def test_equal_differences_end_at_one() -> None:
+    """Nine tenths of a point for each of two examples: the width of what was never seen reaches beyond 1."""
+    found = paired_bootstrap([0.0, 0.0], [0.9, 0.9])
+    assert (found.value, found.high) == (0.9, 1.0)
+    assert found.low == pytest.approx(0.9 - wilson(0, 2).high)
+    found = paired_bootstrap([0.9, 0.9], [0.0, 0.0])
+    assert (found.value, found.low) == (-0.9, -1.0)
+    assert found.high == pytest.approx(wilson(0, 2).high - 0.9)
+
+
 def test_paired_bootstrap_is_a_function_of_its_seed() -> None:
     rng = np.random.default_rng(0)
     first, second = rng.random(4000), rng.random(4000)

@@ -1,12 +1,17 @@
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from rlvr.evaluation.analysis import analyze
+from rlvr.evaluation.analysis import Analysis, analyze
 from rlvr.evaluation.tables import WIDTH, number, plain, report, score_name, score_rows, summary_rows, table
 from rlvr.tracking.graded import EvaluationRecord, GradedTurn
+from rlvr.types import StopReason
 from tests.unit.evaluation.records import greedy, record
 
 
@@ -119,3 +124,83 @@ def test_plain_data_is_json_and_can_leave_the_clock_out() -> None:
 )
 def test_a_number_is_written_by_its_kind_and_size(name: str, value: float | None, text: str) -> None:
     assert number(name, value) == text
+
+
+def four_models() -> Analysis:
+    """Four models on one task, which are more than a terminal's table has columns, and one on another split."""
+
+    def of(model: str, right: Sequence[int], **values: Any) -> list[EvaluationRecord]:
+        tags = [(f"{n % 2 + 1}_hops",) for n in range(len(right))]
+        made = greedy(right, model=model, retriever="bm25", settings=model * 8, **values)
+        return [replace(one, tags=of_one) for one, of_one in zip(made, tags, strict=True)]
+
+    facts = {"answer_f1": 0.25, "turns": 2.0, "tool_calls": 1.0}
+    long = (GradedTurn(completion="I search"), GradedTurn(completion=f"well-known {'word ' * 90}7"))
+    first = of("a", [1, 1, 0, 0], diagnostics=facts, turns=long, time_s=1.5)
+    first[3] = replace(first[3], answer=None, reward=math.nan, stop_reason=StopReason.LENGTH)
+    second = of("b", [1, 0, 1, 0])
+    second += [replace(one, sample_index=sample) for one in second for sample in (1, 2)]
+    train = greedy([1], split="train", num_completion_tokens=1500)
+    return analyze([*first, *second, *of("c", [1] * 4), *of("d", [0] * 4), *train], num_shown=1)
+
+
+@pytest.mark.parametrize("markdown", [False, True])
+def test_a_report_is_this_text(markdown: bool) -> None:
+    """Tables of three cells, differences, then one example of each kind: written once, read and kept."""
+    expected = Path(__file__).with_name("report.md" if markdown else "report.txt").read_text()
+    assert report(four_models(), markdown=markdown) == expected
+
+
+def test_a_report_without_examples_is_the_same_text_without_them() -> None:
+    tables = report(four_models(), examples=False)
+    assert tables.count("\nDifferences\n") == 1
+    assert "gold: " not in tables
+    assert set(tables.splitlines()) <= set(report(four_models()).splitlines())
+
+
+def test_the_table_of_a_benchmark_names_what_was_not_measured() -> None:
+    analysis = four_models()
+    head, rows = summary_rows(analysis.cells)
+    assert head[:4] == ("model", "task", "retriever", "examples")
+    assert head[4:8] == ("accuracy", "answer f1", "sampled accuracy", "pass@2")
+    assert head[8:] == ("maj@2", "invalid share", "truncated share", "error share", "completion tokens")
+    assert rows[0][:6] == ("a", "rpn", "bm25", "4", "50.0% (15.0 to 85.0)", "25.0% (25.0 to 25.0)")
+    assert rows[0][6:] == ("-", "-", "-", "25.0%", "25.0%", "25.0%", "2")
+    assert rows[4] == (
+        "a",
+        "rpn",
+        "-",
+        "1",
+        "100.0% (20.7 to 100.0)",
+        "-",
+        "-",
+        "-",
+        "-",
+        "0.0%",
+        "0.0%",
+        "0.0%",
+        "1,500",
+    )
+    short, rows = summary_rows(analysis.cells, full=False)
+    assert short == ("model", "task", "retriever", "examples", "accuracy", "sampled accuracy", "answer f1")
+    assert [row[5:] for row in rows[:2]] == [("-", "25.0%"), ("50.0% (0.0 to 100.0)", "-")]
+
+
+def test_plain_data_have_the_ids_of_the_examples_and_the_names_of_both_sides() -> None:
+    lines = plain(four_models())
+    cells, comparisons = ([one for one in lines if one["kind"] == kind] for kind in ("cell", "comparison"))
+    assert [(one["best"], one["worst"]) for one in cells] == [
+        *((["e0"], ["e2"]), (["e0"], ["e1"]), (["e0"], []), ([], ["e0"]), (["e0"], [])),
+    ]
+    pairs = [(one["first"], one["second"], one["is_real"]) for one in comparisons]
+    names = [f"{model} + bm25" for model in "abcd"]
+    assert pairs == [(one, two, False) for one, two in combinations(names, 2)]
+    assert not [one for one in comparisons if "disagreeing" in one]
+
+
+@pytest.mark.parametrize(("length", "folded"), [(12, False), (13, True)])
+def test_a_word_of_a_number_column_is_whole_up_to_twelve_letters(length: int, folded: bool) -> None:
+    """Beside names that leave each column a tenth of the width; the first column may always be folded."""
+    text = table(("x",) * 10, [(*("y" * 300,) * 9, "w" * length)], markdown=False)
+    assert (("w" * length) not in text) == folded
+    assert max(map(len, text.splitlines())) <= WIDTH

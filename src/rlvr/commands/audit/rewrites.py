@@ -187,7 +187,7 @@ REWRITES: Mapping[str, Make] = {
     "full stop": _of("number", "text")(lambda gold: (f"{gold}.",)),
     "Markdown": _of("number", "text")(lambda gold: (f"**{gold}**", f"`{gold}`")),
     "quotes": _WORDS(lambda gold: (f'"{gold}"',)),
-    "case": _WORDS(lambda gold: {gold.lower(), gold.upper()} - {gold}),
+    "case": _WORDS(lambda gold: (text for text in (gold.lower(), gold.upper()) if text != gold)),
     "article": _WORDS(lambda gold: () if re.match(r"(?i)(the|an?)\b", gold) else (f"the {gold}",)),
     "commas": _commas,
     "trailing zeros": _zeros,
@@ -251,7 +251,7 @@ def _reordered(case: Case) -> Iterator[str]:
     """1080 as 0801 and 8010: the same digits."""
     digits = _DIGIT.findall(case.gold)
     if case.number is not None and len(set(digits)) > 1:
-        for moved in (digits[::-1], digits[1:] + digits[:1]):
+        for moved in (digits[::-1], digits[2:] + digits[:2]):
             left = iter(moved)
             yield _DIGIT.sub(lambda _, left=left: next(left), case.gold)
 

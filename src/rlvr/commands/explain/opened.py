@@ -209,7 +209,7 @@ def weights_at(run: Path, step: int | None, config: Config) -> str:
     kept = list_checkpoints(run / "checkpoints")
     if step in kept:
         return weights_of(str(kept[step]))
-    pretrained = None if config.warm_start.enabled or config.model.pretrained is None else config.model.pretrained
+    pretrained = None if config.warm_start.enabled else config.model.pretrained
     start = str(run / "warm_start") if (run / "warm_start").is_dir() else pretrained and pretrained.name_or_path
     if step == 0 and start:
         return start
