@@ -119,6 +119,20 @@ def test_a_text_that_earns_another_reward_the_second_time_contradicts() -> None:
     assert (finding.text, finding.message) == ("18", f"then {finding.score + 1:g}" if finding.score else "")
 
 
+def test_the_right_answer_and_one_other_are_asked_twice_in_a_row() -> None:
+    """Another one is also asked before the right answer and twice behind it, as another answer and as one off by one; the
+    second other one only before and as another answer."""
+    asked = list[str]()
+    judged(lambda text, gold: asked.append(text) or float(text == gold), CASES[:1])
+    assert (asked.count("17"), asked.count("5")) == (1 + 2 + 1 + 1 + 2, 1 + 1)
+
+
+def test_a_form_is_paid_where_an_empty_text_fails() -> None:
+    """What fails earns nothing: the form alone earns 0.8 of what a right answer earns."""
+    judge = judged(lambda text, gold: math.nan if text == "" else 1.0 if text == gold else 0.8)
+    assert counts(judge)["form"] == (3, 0, 3)
+
+
 def test_failures_found_elsewhere_are_counted_among_the_examples() -> None:
     judge = judged(lambda text, gold: float(text == gold))
     before = len(judge.findings)
