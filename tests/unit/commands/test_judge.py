@@ -120,7 +120,7 @@ def test_a_text_that_earns_another_reward_the_second_time_contradicts() -> None:
 
 
 def test_the_right_answer_and_one_other_are_asked_twice_in_a_row() -> None:
-    """Another one is also asked before the right answer and twice behind it, as another answer and as one off by one; the
+    """Another one is also asked before the right answer and twice behind it, as another answer and off by one; the
     second other one only before and as another answer."""
     asked = list[str]()
     judged(lambda text, gold: asked.append(text) or float(text == gold), CASES[:1])
