@@ -244,6 +244,21 @@ def test_a_completion_earns_the_same_the_second_time(count: int, fails: bool, mo
     assert not fails or found.says.endswith("a completion earns another reward the second time")
 
 
+def test_the_first_reward_of_each_answer_is_kept(monkeypatch: Monkey) -> None:
+    seen = dict[str, int]()
+
+    def grade(example: Example, text: str) -> float:
+        if text != f"so {example.answer}":
+            return 0.0
+        seen[example.id] = seen.get(example.id, 0) + 1
+        return 1.5 if seen[example.id] == 1 else 1.0
+
+    found = remembering(monkeypatch, grade)
+    assert found.evidence["first"] == found.evidence["behind_a_wrong_one"] == [1.5] * 6
+    assert found.evidence["later"] == [1.0] * 6
+    assert found.says.endswith("a completion earns another reward the second time")
+
+
 def test_rewards_that_go_up_and_down_are_chance(monkeypatch: Monkey) -> None:
     seen = dict[str, int]()
 

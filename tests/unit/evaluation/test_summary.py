@@ -167,7 +167,7 @@ def test_majority_vote_by_hand(answers: list[str | None], correct: list[int], ex
 
 
 def test_a_ballot_has_a_grade_for_each_answer() -> None:
-    with pytest.raises(ValueError, match="longer|shorter"):
+    with pytest.raises(ValueError, match=r"longer|shorter"):
         majority_vote(["a", "b"], [True])
-    with pytest.raises(ValueError, match="longer|shorter"):
+    with pytest.raises(ValueError, match=r"longer|shorter"):
         majority_vote(["a", "b"], [True, False], [0.5])
