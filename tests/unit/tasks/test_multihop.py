@@ -13,7 +13,7 @@ from rlvr.errors import UserError
 from rlvr.retrieval.base import Document, NoAnswerError, RetrievalError
 from rlvr.retrieval.retriever import Retriever
 from rlvr.tasks.dataset import DatasetTask
-from rlvr.tasks.multihop import render
+from rlvr.tasks.multihop import MAX_LISTED, render, titles
 from rlvr.types import Example, StopReason, ToolCall
 from tests.unit.tasks.data_tasks import real_data
 from tests.unit.tasks.multihop_episodes import FOLDERS, answer, call, corpus, episode, make_qa, play, said, solve
@@ -405,3 +405,21 @@ def test_pitfall_28_an_episode_is_traced_in_order(task: DatasetTask, example: Ex
         ("cite", "99", "", False, 3),
         ("answer", None, "Atlantis", False, 3),
     ]
+
+
+@pytest.mark.parametrize(
+    ("num", "last"),
+    [
+        (0, ""),
+        (MAX_LISTED - 1, None),
+        (MAX_LISTED, None),
+        (MAX_LISTED + 1, "and 1 more"),
+        (MAX_LISTED + 2000, "and 2,000 more"),
+    ],
+)
+def test_titles_are_listed_up_to_a_number(num: int, last: str | None) -> None:
+    documents = [Document(id=str(n), title=f"title {n}", text="x") for n in range(num)]
+    lines = titles(documents).split("\n")
+    shown = min(num, MAX_LISTED)
+    assert lines[:shown] == [f"{n}. title {n}" for n in range(shown)]
+    assert lines[shown:] == ([] if last is None else [last])
