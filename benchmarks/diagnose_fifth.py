@@ -75,6 +75,11 @@ def opened() -> Iterator[None]:
         yield
 
 
+def deaf() -> AbstractContextManager[Any]:
+    """Whatever is searched for, the tool looks up p0."""
+    return patch.object(two_hop, "search", search_of_one)
+
+
 def search_of_one(name: str, state: two_hop.Walk) -> str:
     """Look up where a person works, or which city an organization is in.
 
@@ -154,7 +159,7 @@ def reference_of_chance() -> Iterator[None]:
         yield
 
 
-def decayed_at_once() -> AbstractContextManager[None]:
+def decayed_at_once() -> AbstractContextManager[Any]:
     """The schedule counts microbatches: its end is reached in the third step."""
 
     def rate(step: int, *, peak: float, max_steps: int, **settings: Any) -> float:
@@ -163,7 +168,7 @@ def decayed_at_once() -> AbstractContextManager[None]:
     return patch.object(trainer, "learning_rate", rate)
 
 
-def norms_only() -> AbstractContextManager[None]:
+def norms_only() -> AbstractContextManager[Any]:
     """A filter of names leaves only the norms to the optimizer."""
 
     def of_some(parameters: Any, *settings: Any) -> torch.optim.AdamW:
@@ -279,7 +284,7 @@ FIFTH = {
         about="whatever is searched for, the tool looks up p0",
         causes=("tools_fail",),
         suits=lambda r: r.config == "two_hop",
-        around=lambda: patch.object(two_hop, "search", search_of_one),
+        around=deaf,
     ),
     "evaluation of the start": Fault(
         about="held-out metrics are those of the first weights",

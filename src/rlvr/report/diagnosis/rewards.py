@@ -58,6 +58,23 @@ def _mixed(record: Record, cause: str) -> float:
     return max(pairs, weight("common", "mixed", min(last, 1 - last)))
 
 
+def paid_by_question(record: Record) -> Found:
+    """Rewards differ from question to question, and never between right and wrong completions of one."""
+    found = record.agreement
+    if _constant(record) is not None or found.paid_equal < found.unlike:
+        return NOTHING
+    dead = weight("paid_by_question", "dead", record.dead_share(record.updates))
+    return Found(
+        strength=dead * weight("paid_by_question", "pairs", found.unlike),
+        evidence=[
+            f"in none of {found.unlike} pairs of a right and a wrong completion of one question do they earn different "
+            "rewards",
+            f"{record.dead_share(record.updates):.0%} of the groups had equal rewards; {record.span('reward/mean')}",
+            *_pair(record),
+        ],
+    )
+
+
 def too_hard(record: Record) -> Found:
     share = record.right_share(record.first_groups) if record.groups else record.early("reward/mean")
     strength = weight("too_hard", "right_share", share) * starved(record)

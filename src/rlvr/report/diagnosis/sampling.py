@@ -3,6 +3,12 @@
 They are judged by the first steps, so that the damage of training is not blamed on prompt, limit or temperature.
 """
 
+import json
+import math
+from collections import Counter
+from itertools import combinations
+from statistics import fmean
+
 from rlvr.report.diagnosis.evidence import (
     NOTHING,
     QUOTED,
@@ -18,11 +24,15 @@ from rlvr.report.diagnosis.evidence import (
     starved,
 )
 from rlvr.report.diagnosis.judge import Found, weight
-from rlvr.report.diagnosis.record import Record
+from rlvr.report.diagnosis.record import Record, end_tokens, stop_words, words
+from rlvr.tracking.rollouts import EpisodeRecord
 
 WHOLE = {"temperature": 1.0, "top_p": 1.0, "top_k": 0.0, "min_p": 0.0}  # sampling from the whole distribution
 MIN_RIGHT = 2  # completions
 MIN_ASKED = 8  # groups
+MIN_CALLS = 6  # pairs of calls
+MIN_TOKENS = 60
+UNTOLD = 0.45  # strength of one prompt for everything where tools may find the question
 LIVELY = 0.3  # nats per token at which a small model explores
 
 
@@ -43,9 +53,9 @@ def verifier_fails(record: Record) -> Found:
 
 
 def same_prompt(record: Record) -> Found:
-    """Examples with different answers and one prompt; what tools find may tell them apart."""
-    if any("tool_calls" in one.diagnostics for one in record.episodes):
-        return NOTHING
+    """Examples with different answers and one prompt. Tools may find what tells them apart, so there all must have it,
+    and anything that is sure explains more."""
+    tooled = any("tool_calls" in one.diagnostics for one in record.episodes)
     answers: dict[tuple[int, ...], set[str]] = {}
     for episode in record.episodes:
         answers.setdefault(tuple(episode.turns[0].prompt_ids), set()).add(episode.answer)
@@ -54,9 +64,12 @@ def same_prompt(record: Record) -> Found:
         return NOTHING
     same = [prompt for prompt, found in answers.items() if len(found) > 1]
     share = sum(prompt in same for prompt, _ in examples) / len(examples)
+    strength = weight("same_prompt", "same_share", share)
+    if tooled and (len(answers) > 1 or len(examples) < MIN_ASKED):
+        return NOTHING  # what tools find may tell them apart
     shown = next((one.turns[0].prompt for one in record.episodes if tuple(one.turns[0].prompt_ids) in same), "")
     evidence = [f"{share:.0%} of the recorded examples share their prompt with another answer: {shown[:QUOTED]!r}"]
-    return Found(strength=weight("same_prompt", "same_share", share), evidence=evidence)
+    return Found(strength=strength * (UNTOLD if tooled else 1.0), evidence=evidence)
 
 
 def learnt_by_heart(record: Record) -> Found:
@@ -81,7 +94,63 @@ def tools_fail(record: Record) -> Found:
     names = [f"rollout/{kind}_share" for kind in ("malformed_call", "unknown_tool", "invalid_argument", "tool_timeout")]
     shares = {name: record.early(name) or 0.0 for name in names}
     worst = max(shares, key=lambda name: shares[name])
-    return Found(strength=weight("tools_fail", "failed_share", shares[worst]), evidence=[record.span(worst)])
+    failed = weight("tools_fail", "failed_share", shares[worst])
+    same, pairs, shown = _deaf(record)
+    deaf = weight("tools_fail", "deaf", same / pairs if pairs >= MIN_CALLS else None)
+    if deaf <= failed:
+        return Found(strength=failed, evidence=[record.span(worst)])
+    return Found(
+        strength=deaf,
+        says="A tool says the same whatever it is asked.",
+        evidence=[f"{same} of {pairs} pairs of calls with nothing in common got the same reply", *shown],
+        remedy="Call the tool yourself with two different arguments: it may ignore them, or search an empty index.",
+    )
+
+
+def _deaf(record: Record) -> tuple[int, int, list[str]]:
+    """Of pairs of calls of one example whose arguments share no word: those with one reply, all, and two of them."""
+    same, pairs, shown = 0, 0, list[str]()
+    for _, group in record.groups:
+        calls = {
+            (call.name, json.dumps(call.arguments), turn.reply)
+            for one in group
+            for turn in one.turns
+            for call in turn.calls
+            if len(turn.calls) == 1 and call.problem is None and turn.reply is not None
+        }
+        for one, other in combinations(sorted(calls), 2):
+            asked = [set(words(" ".join(map(str, json.loads(text).values())))) for text in (one[1], other[1])]
+            if one[0] == other[0] and not asked[0] & asked[1]:
+                pairs += 1
+                same += one[2] == other[2]
+                if one[2] == other[2] and not shown:
+                    shown = [f"{name} {text}: {(reply or '')[:QUOTED]!r}" for name, text, reply in (one, other)]
+    return same, pairs, shown
+
+
+def ends_early(record: Record) -> Found:
+    """Completions that end by themselves, at a token that is no end of the model or the task, and are not right."""
+    ends, allowed = end_tokens(record.history), stop_words(record.history)
+    if not ends or not record.groups:
+        return NOTHING
+    episodes = [one for group in record.first_groups for one in group]
+    turns = [turn for one in episodes for turn in one.turns if turn.stop_reason == "stop" and turn.completion_ids]
+    odd = {id(turn): turn for turn in turns if turn.completion_ids[-1] not in ends}
+    odd = {key: turn for key, turn in odd.items() if not turn.completion.rstrip().endswith(allowed)}
+    cut = [one for one in episodes if any(id(turn) in odd for turn in one.turns)]
+    kept = [one for one in episodes if not any(id(turn) in odd for turn in one.turns)]
+    right, others = (fmean(map(record.right, some)) if some else 0.0 for some in (cut, kept))
+    last = Counter(turn.completion_ids[-1] for turn in odd.values()).most_common(1)
+    return Found(
+        strength=weight("ends_early", "odd_share", len(odd) / len(turns) if turns else 0.0)
+        * max(0.0, 1 - right / max(others, 0.05)),
+        evidence=[
+            f"{len(odd)} of {len(turns)} turns in the first step end at a token that is no end of model or task"
+            + (f", most at token {last[0][0]}" if last else ""),
+            *quotes(record, cut),
+            record.span("rollout/completion_tokens_mean"),
+        ],
+    )
 
 
 def never_ends(record: Record) -> Found:
@@ -123,11 +192,57 @@ def _truncation(record: Record) -> float:
 
 
 def other_sampler(record: Record) -> Found:
+    surprise, errors = _surprise(record)
+    drawn = weight("other_sampler", "surprise", abs(surprise)) * weight("other_sampler", "errors", errors)
+    by_kl = weight("other_sampler", "mismatch_kl", record.early("policy/mismatch_kl"))
+    if drawn > by_kl:
+        return Found(
+            strength=drawn,
+            says="What is sampled is not what the policy finds likely, though the engine reports its logprobs.",
+            evidence=[
+                f"sampled tokens are less likely than the policy's entropy lets expect by {surprise:+.2f} nats, "
+                f"{errors:.0f} standard errors, in the first step",
+                record.span("rollout/entropy"),
+                record.span("policy/entropy"),
+            ],
+            remedy="Look for what the engine adds by itself: penalties for repetition, barred tokens, a server's "
+            "defaults from generation_config.json.",
+        )
     return Found(
-        strength=weight("other_sampler", "mismatch_kl", record.early("policy/mismatch_kl")),
+        strength=by_kl,
         evidence=[record.span("policy/mismatch_kl"), record.span("policy/ratio"), *about_engine(record)],
         overrides=back_to_usual(record),
     )
+
+
+def _surprise(record: Record) -> tuple[float, float]:
+    """Minus the mean logprob of the trained tokens of the first step, minus the policy's entropy there, which it is on
+    average if they are drawn from the policy; and this in standard errors, by episodes."""
+    narrow = any(
+        record.setting(f"rollout.{key}", usual) != usual for key, usual in WHOLE.items() if key != "temperature"
+    )
+    updates = record.setting("algorithm.num_epochs", 1) * record.setting("algorithm.num_minibatches", 1)
+    if narrow or updates > 1 or not record.groups:
+        return 0.0, 0.0
+    step = record.groups[0][0]
+    entropy = next((row.get("policy/entropy", math.nan) for row in record.updates if row["step"] == step), math.nan)
+    told = [found for one in record.rollouts[step] if (found := _trained(one))]
+    count = sum(map(len, told))
+    if count < MIN_TOKENS or math.isnan(entropy):
+        return 0.0, 0.0
+    surprise = -math.fsum(map(sum, told)) / count - entropy
+    error = math.sqrt(math.fsum((sum(one) + (entropy + surprise) * len(one)) ** 2 for one in told)) / count
+    return surprise, abs(surprise) / max(error, 1e-3)
+
+
+def _trained(episode: EpisodeRecord) -> list[float]:
+    """The engine's logprobs of the sampled tokens that the trainer looked at."""
+    return [
+        drawn
+        for row in episode.rows
+        for drawn, own, mask in zip(row.behavior_logprobs, row.trainer_logprobs or (), row.loss_mask, strict=False)
+        if mask and drawn is not None and own is not None
+    ]
 
 
 def alike(record: Record) -> Found:

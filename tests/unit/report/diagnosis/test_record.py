@@ -85,11 +85,32 @@ def save(folder: Path, matrix: float, vector: float) -> None:
 
 def test_size_and_change_of_matrices(tmp_path: Path) -> None:
     save(tmp_path / "warm_start", 0.5, 9.0)
-    assert read_weights(tmp_path, history(tmp_path)) == Weights(size=0.5, moved=None, width=2)
+    assert read_weights(tmp_path, history(tmp_path)) == Weights(size=0.5, moved=None, width=2, fresh=1.0)
     save(tmp_path / "checkpoints/step_000010/model", 0.75, -9.0)
-    assert read_weights(tmp_path, history(tmp_path)) == Weights(size=0.5, moved=0.25, width=2)
+    assert read_weights(tmp_path, history(tmp_path)) == Weights(size=0.5, moved=0.25, width=2, still=0.0, fresh=1.0)
     save(tmp_path / "final", 1.0, 9.0)
-    assert read_weights(tmp_path, history(tmp_path)) == Weights(size=0.5, moved=0.5, width=2)
+    assert read_weights(tmp_path, history(tmp_path)) == Weights(size=0.5, moved=0.5, width=2, still=0.0, fresh=1.0)
+
+
+def test_matrices_that_stand_still_beside_norms_that_move(tmp_path: Path) -> None:
+    save(tmp_path / "warm_start", 0.5, 9.0)
+    save(tmp_path / "checkpoints/step_000010/model", 0.5, 9.0)
+    unmoved = read_weights(tmp_path, history(tmp_path))
+    assert unmoved is not None
+    assert unmoved.still is None  # nothing moves: a learning rate of 0, or no gradient
+    save(tmp_path / "final", 0.5, 8.0)
+    moved = read_weights(tmp_path, history(tmp_path))
+    assert moved is not None
+    assert (moved.still, moved.moved) == (1.0, 0.0)
+
+
+def test_norms_of_a_trained_model_are_not_one_number(tmp_path: Path) -> None:
+    (tmp_path / "warm_start").mkdir()
+    vectors = {"b": np.array([1, 1.01, 1], np.float32), "c": np.ones(3, np.float32)}
+    save_file({"a": np.full((2, 3), 0.5, np.float32), **vectors}, tmp_path / "warm_start/model.safetensors")
+    found = read_weights(tmp_path, history(tmp_path))
+    assert found is not None
+    assert found.fresh == 0.5
 
 
 def test_weights_that_cannot_be_read_are_none(tmp_path: Path) -> None:
