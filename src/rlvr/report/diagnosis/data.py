@@ -15,6 +15,7 @@ MIN_FOUND = 8  # episodes that found what they needed
 SIZES = ("/num_examples", "/samples_per_example")
 WORD = re.compile(r"[^\W_]+")
 NO_SPANS = {"yes", "no", "true", "false"}  # answers that stand in no document
+OFTENER = "Training questions are not like held-out ones: the same weights are right far more often in training."
 EASIER = (
     "Compare a training prompt in rollouts/ with a held-out one (`rlvr predict RUN --num-examples 3`): it may hold its "
     "answer, or be of an easier kind."
@@ -127,6 +128,7 @@ def unlike_held_out(record: Record) -> Found:
             f"a training prompt: {last[0][0].turns[0].prompt[-QUOTED:]!r}, gold {last[0][0].answer}",
             record.span("reward/mean"),
         ],
+        says=OFTENER if above >= below else None,
         remedy=EASIER if above >= below else HARDER,
     )
 
@@ -136,7 +138,7 @@ def _certain(held_out: Evaluation, share: float, groups: Sequence[Group]) -> flo
     count = len(groups) + 4
     share_of_more = (share * len(groups) + 2) / count  # Agresti and Coull: few that agree are not sure
     error = math.sqrt(share_of_more * (1 - share_of_more) / count)
-    return weight("common", "certain", abs(held_out.value - share) / math.hypot(held_out.error, error))
+    return weight("unlike_held_out", "errors", abs(held_out.value - share) / math.hypot(held_out.error, error))
 
 
 def _answers(row: Metrics) -> float:

@@ -5,7 +5,6 @@ They are judged by the first steps, so that the damage of training is not blamed
 
 import json
 import math
-from collections import Counter
 from itertools import combinations
 from statistics import fmean
 
@@ -69,7 +68,10 @@ def same_prompt(record: Record) -> Found:
         return NOTHING  # what tools find may tell them apart
     shown = next((one.turns[0].prompt for one in record.episodes if tuple(one.turns[0].prompt_ids) in same), "")
     evidence = [f"{share:.0%} of the recorded examples share their prompt with another answer: {shown[:QUOTED]!r}"]
-    return Found(strength=strength * (UNTOLD if tooled else 1.0), evidence=evidence)
+    if not tooled:
+        return Found(strength=strength, evidence=evidence)
+    says = "All questions look the same to the model, unless its tools tell it what is asked."
+    return Found(strength=strength * UNTOLD, evidence=evidence, says=says)
 
 
 def learnt_by_heart(record: Record) -> Found:
@@ -140,14 +142,13 @@ def ends_early(record: Record) -> Found:
     cut = [one for one in episodes if any(id(turn) in odd for turn in one.turns)]
     kept = [one for one in episodes if not any(id(turn) in odd for turn in one.turns)]
     right, others = (fmean(map(record.right, some)) if some else 0.0 for some in (cut, kept))
-    last = Counter(turn.completion_ids[-1] for turn in odd.values()).most_common(1)
+    shown = [f'token {turn.completion_ids[-1]} ends "{turn.completion[-QUOTED:].strip()}"' for turn in odd.values()]
     return Found(
         strength=weight("ends_early", "odd_share", len(odd) / len(turns) if turns else 0.0)
         * max(0.0, 1 - right / max(others, 0.05)),
         evidence=[
-            f"{len(odd)} of {len(turns)} turns in the first step end at a token that is no end of model or task"
-            + (f", most at token {last[0][0]}" if last else ""),
-            *quotes(record, cut),
+            f"{len(odd)} of {len(turns)} turns in the first step end at a token that is no end of model or task",
+            *shown[:2],
             record.span("rollout/completion_tokens_mean"),
         ],
     )
@@ -200,8 +201,8 @@ def other_sampler(record: Record) -> Found:
             strength=drawn,
             says="What is sampled is not what the policy finds likely, though the engine reports its logprobs.",
             evidence=[
-                f"sampled tokens are less likely than the policy's entropy lets expect by {surprise:+.2f} nats, "
-                f"{errors:.0f} standard errors, in the first step",
+                f"sampled tokens are {'less' if surprise > 0 else 'more'} likely than the policy's entropy lets expect, "
+                f"by {abs(surprise):.2f} nats, {errors:.0f} standard errors, in the first step",
                 record.span("rollout/entropy"),
                 record.span("policy/entropy"),
             ],

@@ -59,7 +59,7 @@ def _weighted(record: Record) -> float:
 def discounted(record: Record) -> Found:
     """The reward is given at the last token, and hardly any of it reaches the first."""
     gamma = record.setting("algorithm.gamma", 1.0)
-    tokens = (record.always("rollout/completion_tokens_mean") or 1.0) * (record.always("rollout/turns_mean") or 1.0)
+    tokens = record.early("rollout/completion_tokens_mean") or 1.0
     reach = gamma ** max(tokens - 1, 0.0)
     return Found(
         strength=weight("discounted", "reach", reach),

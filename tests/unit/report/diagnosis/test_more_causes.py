@@ -77,10 +77,11 @@ def test_derivations_without_a_wrong_step_that_are_called_wrong_have_another_gol
 
 def test_rows_that_are_right_more_often_than_held_out_ones_are_easier_and_others_harder() -> None:
     easier = CHAIN["unlike_held_out"](MORE["unlike_held_out"]())
-    harder = CHAIN["unlike_held_out"](record(episodes=groups(lambda g, n, a: episode(g, n, "3", 0.0))))
+    wrong, known = groups(lambda g, n, a: episode(g, n, "3", 0.0)), (0.8, 0.75, 0.85)
+    harder = CHAIN["unlike_held_out"](record(episodes=wrong, accuracy=(known, known)))
     assert (easier.remedy, harder.remedy) == (EASIER, HARDER)
     assert "100% of the recorded completions of step 10 are right, and 40%" in easier.evidence[0]
-    assert "0% of the recorded completions of step 1 are right, and 40%" in harder.evidence[0]
+    assert "0% of the recorded completions of step 1 are right, and 80%" in harder.evidence[0]
     assert min(easier.strength, harder.strength) > 0.9
 
 
@@ -130,7 +131,7 @@ def test_tokens_less_likely_than_the_policys_entropy_are_drawn_by_another_sample
     found = of_record(surprised(0.5))
     assert found.named == "other_sampler"
     assert found.causes[0].overrides == []
-    assert "+0.50 nats" in found.causes[0].evidence[0]
+    assert "less likely than the policy's entropy lets expect, by 0.50 nats" in found.causes[0].evidence[0]
     assert strength("other_sampler", surprised(0.0)) == 0.0
 
 
