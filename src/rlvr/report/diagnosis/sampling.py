@@ -201,7 +201,7 @@ def other_sampler(record: Record) -> Found:
             strength=drawn,
             says="What is sampled is not what the policy finds likely, though the engine reports its logprobs.",
             evidence=[
-                f"sampled tokens are {'less' if surprise > 0 else 'more'} likely than the policy's entropy lets expect, "
+                f"sampled tokens are {'less' if surprise > 0 else 'more'} likely than the policy's entropy says, "
                 f"by {abs(surprise):.2f} nats, {errors:.0f} standard errors, in the first step",
                 record.span("rollout/entropy"),
                 record.span("policy/entropy"),

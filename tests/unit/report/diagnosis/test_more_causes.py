@@ -131,7 +131,7 @@ def test_tokens_less_likely_than_the_policys_entropy_are_drawn_by_another_sample
     found = of_record(surprised(0.5))
     assert found.named == "other_sampler"
     assert found.causes[0].overrides == []
-    assert "less likely than the policy's entropy lets expect, by 0.50 nats" in found.causes[0].evidence[0]
+    assert "less likely than the policy's entropy says, by 0.50 nats" in found.causes[0].evidence[0]
     assert strength("other_sampler", surprised(0.0)) == 0.0
 
 
