@@ -108,18 +108,21 @@ def _holds(text: str, answer: str) -> bool:
 
 def unlike_held_out(record: Record) -> Found:
     """The same weights are right far more often, or far less, in training than on held-out questions."""
-    knows = record.traces_answers or record.headline.startswith("sampled_part_")
-    if not knows or not record.groups or not record.evaluations:
+    if not record.is_graded or not record.groups or not record.evaluations:
         return NOTHING
     begin, end = record.evaluations[0], record.evaluations[-1]
-    last = [group for step, group in record.groups if step == record.groups[-1][0]]
+    near = min((step for step, _ in record.groups), key=lambda step: abs(step - end.step))  # the run may have gone on
+    last = [group for step, group in record.groups if step == near]
     if min(len(last), len(record.first_groups)) < MIN_QUESTIONS:
         return NOTHING
     at_first, at_last = record.right_share(record.first_groups) or 0.0, record.right_share(last) or 0.0
     lost = 1 - at_first / begin.value if begin.value else 0.0
-    below = weight("unlike_held_out", "lost", lost) * _certain(begin, at_first, record.first_groups)
+    # an answer that was only read is compared word by word, and the metric may be milder
+    strict = all(step.ok is None for one in record.episodes for step in one.trace if step.kind == "answer")
+    below = 0.0 if strict and record.traces_answers else weight("unlike_held_out", "lost", lost)
+    below *= _certain(begin, at_first, record.first_groups)
     above = weight("unlike_held_out", "gap", at_last - end.value) * _certain(end, at_last, last)
-    said, step = ((at_last, record.groups[-1][0]), end) if above >= below else ((at_first, record.groups[0][0]), begin)
+    said, step = ((at_last, near), end) if above >= below else ((at_first, record.groups[0][0]), begin)
     return Found(
         strength=max(above, below),
         evidence=[

@@ -163,10 +163,14 @@ class Record:
         return any(step.kind == "answer" for one in self.episodes for step in one.trace)
 
     @cached_property
+    def is_graded(self) -> bool:
+        """Whether `right` is the metric's own word, or at least that of an answer that was read."""
+        return self.traces_answers or self.headline.removeprefix("sampled_").startswith("part_")
+
+    @cached_property
     def guesses(self) -> bool:
         """Whether `right` only looks for the gold answer in the text, while some completions are read."""
-        is_part = self.headline.removeprefix("sampled_").startswith("part_")
-        return not is_part and not self.traces_answers and (self.always("rollout/invalid_share") or 0.0) < 1.0
+        return not self.is_graded and (self.always("rollout/invalid_share") or 0.0) < 1.0
 
     def right_share(self, groups: Sequence[Group]) -> float | None:
         flags = [self.right(one) for group in groups for one in group]

@@ -61,7 +61,7 @@ def _mixed(record: Record, cause: str) -> float:
 def paid_by_question(record: Record) -> Found:
     """Rewards differ from question to question, and never between right and wrong completions of one."""
     found = record.agreement
-    if _constant(record) is not None or found.paid_equal < found.unlike:
+    if not record.is_graded or _constant(record) is not None or found.paid_equal < found.unlike:
         return NOTHING
     dead = weight("paid_by_question", "dead", record.dead_share(record.updates))
     return Found(

@@ -224,7 +224,7 @@ def collapses(record: Record) -> Found:
 
 
 def frozen(record: Record) -> Found:
-    still = None if record.weights is None else record.weights.still
+    still = None if record.weights is None or record.history.setting("model.lora.enabled") else record.weights.still
     return Found(
         strength=weight("frozen", "still", still),
         evidence=[

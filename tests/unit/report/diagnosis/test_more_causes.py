@@ -90,6 +90,20 @@ def test_without_a_grade_training_is_not_compared_with_held_out_answers() -> Non
     assert strength("unlike_held_out", record(RISING, episodes=ungraded)) == 0.0
 
 
+def test_answers_that_are_compared_word_by_word_are_not_less_often_right_in_training() -> None:
+    read = [TraceStep(kind="answer", text="7.0")]
+    known = (0.8, 0.75, 0.85)
+    made = record(episodes=groups(lambda g, n, a: episode(g, n, a, 1.0, trace=read)), accuracy=(known, known))
+    assert strength("unlike_held_out", made) == 0.0
+
+
+def test_held_out_answers_are_compared_with_those_of_training_at_that_time() -> None:
+    made = MORE["unlike_held_out"]()
+    first = groups(lambda g, n, a: episode(g, n, a, float(a == "7")))
+    made.history.rows[-1] = {k: v for k, v in made.history.rows[-1].items() if not k.startswith("eval/")}
+    assert strength("unlike_held_out", Record(made.history, {1: first, 10: made.rollouts[10]}, made.weights)) == 0.0
+
+
 def test_one_question_too_few_says_nothing_about_all() -> None:
     few = [episode(0, number, "7", 1.0) for number in range(4)]
     assert strength("unlike_held_out", record(RISING, episodes=few)) < 0.25
@@ -154,6 +168,16 @@ def test_one_prompt_for_everything_is_suspected_where_tools_could_tell() -> None
 
 def test_groups_of_one_reward_are_no_fault_of_the_verifier_where_all_are_equally_right() -> None:
     assert strength("paid_by_question", record(DEAD, episodes=groups(lambda g, n, a: episode(g, n, "7", g % 2)))) == 0.0
+
+
+def test_an_answer_that_only_stands_in_the_text_is_not_one_the_verifier_leaves_unpaid() -> None:
+    shown = groups(lambda g, n, a: episode(g, n, a, float(g % 2), trace=[]))
+    assert strength("paid_by_question", record(DEAD, episodes=shown)) == 0.0
+
+
+def test_adapters_leave_most_matrices_as_they_are() -> None:
+    made = record(weights=replace(WEIGHTS, still=0.9), settings={"model": {"lora": {"enabled": True}}})
+    assert strength("frozen", made) == 0.0
 
 
 def test_unread_completions_say_nothing_about_the_reward() -> None:
