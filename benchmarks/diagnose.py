@@ -23,7 +23,7 @@ from datetime import date
 from pathlib import Path
 
 from diagnose_faults import FAULTS, FOURTH, FURTHER, HEALTHY, MADE_FOR, RECIPES, SECOND, THIRD, Fault, damaged
-from diagnose_fifth import FIFTH
+from diagnose_fifth import FIFTH, RESERVE
 
 from rlvr.commands.diagnose.trial import tried as trial_of
 from rlvr.commands.train.body import train
@@ -34,7 +34,7 @@ from rlvr.report.diagnosis import Diagnosis, diagnosed
 from rlvr.report.diagnosis.judge import ROSE
 
 TUNED = "rpn"
-UNSEEN = {"first": FURTHER, "second": SECOND, "third": THIRD, "fourth": FOURTH, "fifth": FIFTH}
+UNSEEN = {"first": FURTHER, "second": SECOND, "third": THIRD, "fourth": FOURTH, "fifth": FIFTH, "reserve": RESERVE}
 ROUNDS = {"faults": FAULTS, **UNSEEN, "made_for": MADE_FOR}
 KNOWN = {name: fault for faults in ROUNDS.values() for name, fault in faults.items()}
 

@@ -5,9 +5,11 @@ the question`, `weights not loaded`, `a stop string inside`, `no credit for earl
 `evaluation of the start`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -18,14 +20,15 @@ from diagnose_faults import Fault, Recipe
 from diagnose_parts import is_right, sampling_changed, templated
 
 from rlvr.core import optimizer, trainer
-from rlvr.core.engine import sampler
+from rlvr.core.engine import LocalEngine, sampler
 from rlvr.core.policy import Frozen
 from rlvr.models.policy import HubPolicy
 from rlvr.rewards.base import Grade, Part
 from rlvr.run import assemble
 from rlvr.tasks import two_hop
+from rlvr.tasks.rpn import RpnTask
 from rlvr.tasks.two_hop import TwoHopTask
-from rlvr.types import Attempt, Example, Message
+from rlvr.types import Attempt, Example, Message, SamplingParams
 
 # ----------------------------------------------------------------------------------------------------- data and prompts
 
@@ -94,6 +97,31 @@ two_hop_search = two_hop.search
 search_of_one.__name__ = "search"
 
 
+@contextmanager
+def replies_cut() -> Iterator[None]:
+    """`<tool> p3 works-at </tool>`"""
+
+    def search(name: str, state: two_hop.Walk) -> str:
+        return " ".join(two_hop_search(name, state).split()[:2])
+
+    search.__doc__ = two_hop_search.__doc__
+    with patch.object(two_hop, "search", search), patch.object(two_hop.Walk, "knows", lambda world, reply: True):
+        yield
+
+
+@contextmanager
+def few_easy() -> Iterator[None]:
+    """Only sixteen expressions of one operator are asked in training."""
+    asked = RpnTask.train_example
+
+    def changed(own: RpnTask, index: int) -> Example:
+        easy = (one for one in map(partial(asked, own), range(10_000)) if one.metadata["num_operators"] == 1)
+        return next(islice(easy, index % 16, None))
+
+    with patch.object(RpnTask, "train_example", changed):
+        yield
+
+
 # --------------------------------------------------------------------------------------------- rewards, model, sampler
 
 
@@ -107,6 +135,15 @@ class Remembered(Part):
 
 
 earned = dict[str, float]()
+
+
+class Mentioned(Part):
+    """The gold answer stands anywhere in the text."""
+
+    in_process = True
+
+    def grade(self, attempt: Attempt) -> Grade:
+        return Grade(value=float(attempt.example.answer in "".join(turn.text for turn in attempt.turns)))
 
 
 def not_loaded(model: Path) -> None:
@@ -138,6 +175,19 @@ def never_drawn(token: int) -> Iterator[None]:
 
 def stopped_at(token: int) -> AbstractContextManager[None]:
     return sampling_changed(lambda ids, sampling: replace(sampling, stop_ids=sampling.stop_ids | {token}))
+
+
+@contextmanager
+def cached_by_prompt() -> Iterator[None]:
+    """A prompt that was sampled from once gets the same completion for ever."""
+    generate, known = LocalEngine.generate, dict[tuple[int, ...], Any]()
+
+    async def changed(engine: LocalEngine, prompt_ids: Sequence[int], sampling: SamplingParams, **more: Any) -> Any:
+        found = await generate(engine, prompt_ids, sampling, **more)
+        return found if sampling.temperature == 0 else known.setdefault(tuple(prompt_ids), found)
+
+    with patch.object(LocalEngine, "generate", changed):
+        yield
 
 
 # ----------------------------------------------------------------------------------------------- updates and evaluation
@@ -202,6 +252,11 @@ def of_rows(change: Callable[[Example, Example], Example]) -> Callable[[Recipe],
     return lambda recipe: rows_changed(recipe.task or object, change)
 
 
+def paid(part: str, *own: str) -> tuple[str, ...]:
+    weights = (f"reward.parts.{name}.weight=0" for name in own)
+    return (*weights, f"+reward.parts.paid.type=diagnose_fifth:{part}", "+reward.parts.paid.weight=1")
+
+
 FIFTH = {
     "the answer is in the question": Fault(
         about="training prompts hold the gold answer, held-out ones do not",
@@ -224,11 +279,7 @@ FIFTH = {
     "remembered by question": Fault(
         about="the verifier gives all completions of a question what the first one earned",
         causes=("paid_by_question", "never_paid", "always_paid"),
-        overrides=lambda r: (
-            *(f"reward.parts.{name}.weight=0" for name in r.parts),
-            "+reward.parts.paid.type=diagnose_fifth:Remembered",
-            "+reward.parts.paid.weight=1",
-        ),
+        overrides=lambda r: paid("Remembered", *r.parts),
     ),
     "an opened answer": Fault(
         about="prompts end with the mark that opens an answer",
@@ -293,3 +344,29 @@ FIFTH = {
         around=evaluated_once,
     ),
 }  # fmt: skip
+
+
+RESERVE = {  # written down with the fifth round, and run after the causes for it were added
+    "paid for a mention": Fault(
+        about="a completion in which the gold answer stands anywhere is right",
+        causes=("other_reward", "always_paid", "noisy_reward"),
+        overrides=lambda r: paid("Mentioned", *r.parts),
+    ),
+    "replies cut off": Fault(
+        about="what the tool says is cut after two words",
+        causes=("tools_fail",),
+        suits=lambda r: r.config == "two_hop",
+        around=replies_cut,
+    ),
+    "completions from a cache": Fault(
+        about="a prompt that was sampled from once gets the same completion for ever",
+        causes=("alike", "stale_sampler", "other_sampler"),
+        around=cached_by_prompt,
+    ),
+    "copies of a few easy rows": Fault(
+        about="only sixteen expressions of one operator are asked in training",
+        causes=("learnt_by_heart", "too_easy", "unlike_held_out"),
+        suits=lambda r: r.config == "rpn",
+        around=few_easy,
+    ),
+}
