@@ -105,7 +105,10 @@ def replies_cut() -> Iterator[None]:
         return " ".join(two_hop_search(name, state).split()[:2])
 
     search.__doc__ = two_hop_search.__doc__
-    with patch.object(two_hop, "search", search), patch.object(two_hop.Walk, "knows", lambda world, reply: True):
+    with (
+        patch.object(two_hop, "search", search),
+        patch.object(two_hop.Walk, "knows", lambda world, reply: not reply.startswith("Error")),
+    ):
         yield
 
 
@@ -179,12 +182,14 @@ def stopped_at(token: int) -> AbstractContextManager[None]:
 
 @contextmanager
 def cached_by_prompt() -> Iterator[None]:
-    """A prompt that was sampled from once gets the same completion for ever."""
+    """A prompt that was sampled from once gets the same completion for ever, said to be of the newest weights."""
     generate, known = LocalEngine.generate, dict[tuple[int, ...], Any]()
 
     async def changed(engine: LocalEngine, prompt_ids: Sequence[int], sampling: SamplingParams, **more: Any) -> Any:
         found = await generate(engine, prompt_ids, sampling, **more)
-        return found if sampling.temperature == 0 else known.setdefault(tuple(prompt_ids), found)
+        if sampling.temperature == 0:
+            return found
+        return replace(known.setdefault(tuple(prompt_ids), found), policy_version=found.policy_version)
 
     with patch.object(LocalEngine, "generate", changed):
         yield

@@ -3,7 +3,7 @@
 A judge combines what it needs by a product: all of it must hold.
 """
 
-from rlvr.report.diagnosis import data, rewards, sampling, updates
+from rlvr.report.diagnosis import data, rewards, sampling, tools, updates
 from rlvr.report.diagnosis.judge import Judge
 
 CHAIN: dict[str, Judge] = {
@@ -15,7 +15,7 @@ CHAIN: dict[str, Judge] = {
         sampling.same_prompt,
         sampling.learnt_by_heart,
         sampling.ends_early,
-        sampling.tools_fail,
+        tools.tools_fail,
         data.other_gold,
         sampling.other_sampler,
         sampling.alike,

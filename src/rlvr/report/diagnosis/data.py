@@ -1,19 +1,17 @@
 """What a run began with and is judged by: weights, gold answers, held-out questions, evaluations."""
 
 import math
-import re
 from collections.abc import Sequence
 from statistics import fmean
 
 from rlvr.report.diagnosis.evidence import NOTHING, QUOTED, about_the_metric, quotes
 from rlvr.report.diagnosis.judge import Found, rise_of_reward, weight
-from rlvr.report.diagnosis.record import Evaluation, Group, Metrics, Record
+from rlvr.report.diagnosis.record import Evaluation, Group, Metrics, Record, plain
 from rlvr.tracking.rollouts import EpisodeRecord
 
 MIN_QUESTIONS = 6  # of a step
 MIN_FOUND = 8  # episodes that found what they needed
 SIZES = ("/num_examples", "/samples_per_example")
-WORD = re.compile(r"[^\W_]+")
 NO_SPANS = {"yes", "no", "true", "false"}  # answers that stand in no document
 OFTENER = "Training questions are not like held-out ones: the same weights are right far more often in training."
 EASIER = (
@@ -102,8 +100,7 @@ def _read(episode: EpisodeRecord) -> str:
 
 def _holds(text: str, answer: str) -> bool:
     """Whether the words of the answer stand in the text, whatever is between them."""
-    inside, wanted = (" ".join(WORD.findall(part.casefold())) for part in (text, answer))
-    return f" {wanted} " in f" {inside} "
+    return f" {plain(answer)} " in f" {plain(text)} "
 
 
 def unlike_held_out(record: Record) -> Found:
@@ -117,9 +114,7 @@ def unlike_held_out(record: Record) -> Found:
         return NOTHING
     at_first, at_last = record.right_share(record.first_groups) or 0.0, record.right_share(last) or 0.0
     lost = 1 - at_first / begin.value if begin.value else 0.0
-    # an answer that was only read is compared word by word, and the metric may be milder
-    strict = all(step.ok is None for one in record.episodes for step in one.trace if step.kind == "answer")
-    below = 0.0 if strict and record.traces_answers else weight("unlike_held_out", "lost", lost)
+    below = 0.0 if record.is_strict else weight("unlike_held_out", "lost", lost)
     below *= _certain(begin, at_first, record.first_groups)
     above = weight("unlike_held_out", "gap", at_last - end.value) * _certain(end, at_last, last)
     said, step = ((at_last, near), end) if above >= below else ((at_first, record.groups[0][0]), begin)

@@ -168,6 +168,12 @@ class Record:
         return self.traces_answers or self.headline.removeprefix("sampled_").startswith("part_")
 
     @cached_property
+    def is_strict(self) -> bool:
+        """Whether answers were only read: they are compared word by word, and the metric may be milder."""
+        answers = [step.ok for one in self.episodes for step in one.trace if step.kind == "answer"]
+        return bool(answers) and all(ok is None for ok in answers)
+
+    @cached_property
     def guesses(self) -> bool:
         """Whether `right` only looks for the gold answer in the text, while some completions are read."""
         return not self.is_graded and (self.always("rollout/invalid_share") or 0.0) < 1.0
@@ -251,6 +257,14 @@ def length(episode: EpisodeRecord) -> int:
 
 def words(text: str) -> list[str]:
     return text.casefold().split()
+
+
+WORD = re.compile(r"[^\W_]+")
+
+
+def plain(text: str) -> str:
+    """Its words alone, in lower case, one space between them."""
+    return " ".join(WORD.findall(text.casefold()))
 
 
 def contains(text: str, answer: str) -> bool:

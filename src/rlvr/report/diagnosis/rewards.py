@@ -7,7 +7,7 @@ from statistics import correlation, fmean
 import numpy as np
 
 from rlvr.report.diagnosis.evidence import NOTHING, about_dead_groups, about_the_metric, quotes, starved
-from rlvr.report.diagnosis.judge import Found, weight
+from rlvr.report.diagnosis.judge import Found, rise_of_reward, weight
 from rlvr.report.diagnosis.record import Record, length, sampled, words
 from rlvr.tracking.rollouts import EpisodeRecord
 
@@ -17,6 +17,7 @@ UNRELATED = (
 )
 """For a reward that says the same about one text each time, but nothing about what is right."""
 CORRECT_IT = "Correct what the reward compares with the gold answer; `rlvr audit` shows what it pays for."
+MIN_PAID = 8  # completions of a step
 MIN_EPISODES = 32  # fewer explain themselves
 
 
@@ -203,7 +204,34 @@ def _by_token(record: Record) -> tuple[float, int | None]:
 
 
 def other_reward(record: Record) -> Found:
-    """Being right pays less, or something else decides between those that are equally right."""
+    """Being right pays less, something else decides between those that are equally right, or what is wrong is paid in
+    full ever more often."""
+    return max(_gamed(record), _pays_else(record), key=lambda found: found.strength)
+
+
+def _gamed(record: Record) -> Found:
+    earned = [one.reward or 0.0 for one in record.episodes]
+    best = max(earned, default=0.0)
+    last = record.groups[-1][0] if record.groups else 0
+    paid = [one for step, group in record.groups if step == last for one in group if one.reward == best]
+    wrong = [one for one in paid if not record.right(one)]
+    is_full = best > min(earned, default=best) and best >= (record.late("reward/mean") or 0.0)  # a few may all be wrong
+    if not is_full or len(paid) < MIN_PAID or not record.is_graded or record.is_strict or _constant(record) is not None:
+        return NOTHING
+    return Found(
+        strength=weight("other_reward", "gamed", len(wrong) / len(paid)) * rise_of_reward(record),
+        says="The reward is gamed: more and more completions earn it in full that the metric calls wrong.",
+        evidence=[
+            f"{len(wrong)} of {len(paid)} completions of step {last} that earned {best:g} are wrong",
+            record.span("reward/mean"),
+            *about_the_metric(record)[-1:],
+            *quotes(record, wrong),
+        ],
+        remedy=CORRECT_IT,
+    )
+
+
+def _pays_else(record: Record) -> Found:
     found, (by_token, token) = record.agreement, _by_token(record)
     auc = weight("other_reward", "auc", found.auc) * weight("other_reward", "mixed", found.mixed)
     varied = weight("noisy_reward", "varied", found.paid_apart / found.alike if found.alike else None)

@@ -3,9 +3,7 @@
 They are judged by the first steps, so that the damage of training is not blamed on prompt, limit or temperature.
 """
 
-import json
 import math
-from itertools import combinations
 from statistics import fmean
 
 from rlvr.report.diagnosis.evidence import (
@@ -23,13 +21,12 @@ from rlvr.report.diagnosis.evidence import (
     starved,
 )
 from rlvr.report.diagnosis.judge import Found, weight
-from rlvr.report.diagnosis.record import Record, end_tokens, stop_words, words
+from rlvr.report.diagnosis.record import Record, end_tokens, stop_words
 from rlvr.tracking.rollouts import EpisodeRecord
 
 WHOLE = {"temperature": 1.0, "top_p": 1.0, "top_k": 0.0, "min_p": 0.0}  # sampling from the whole distribution
 MIN_RIGHT = 2  # completions
 MIN_ASKED = 8  # groups
-MIN_CALLS = 6  # pairs of calls
 MIN_TOKENS = 60
 UNTOLD = 0.45  # strength of one prompt for everything where tools may find the question
 LIVELY = 0.3  # nats per token at which a small model explores
@@ -90,44 +87,6 @@ def learnt_by_heart(record: Record) -> Found:
             *about_the_metric(record)[-1:],
         ],
     )
-
-
-def tools_fail(record: Record) -> Found:
-    names = [f"rollout/{kind}_share" for kind in ("malformed_call", "unknown_tool", "invalid_argument", "tool_timeout")]
-    shares = {name: record.early(name) or 0.0 for name in names}
-    worst = max(shares, key=lambda name: shares[name])
-    failed = weight("tools_fail", "failed_share", shares[worst])
-    same, pairs, shown = _deaf(record)
-    deaf = weight("tools_fail", "deaf", same / pairs if pairs >= MIN_CALLS else None)
-    if deaf <= failed:
-        return Found(strength=failed, evidence=[record.span(worst)])
-    return Found(
-        strength=deaf,
-        says="A tool says the same whatever it is asked.",
-        evidence=[f"{same} of {pairs} pairs of calls with nothing in common got the same reply", *shown],
-        remedy="Call the tool yourself with two different arguments: it may ignore them, or search an empty index.",
-    )
-
-
-def _deaf(record: Record) -> tuple[int, int, list[str]]:
-    """Of pairs of calls of one example whose arguments share no word: those with one reply, all, and two of them."""
-    same, pairs, shown = 0, 0, list[str]()
-    for _, group in record.groups:
-        calls = {
-            (call.name, json.dumps(call.arguments), turn.reply)
-            for one in group
-            for turn in one.turns
-            for call in turn.calls
-            if len(turn.calls) == 1 and call.problem is None and turn.reply is not None
-        }
-        for one, other in combinations(sorted(calls), 2):
-            asked = [set(words(" ".join(map(str, json.loads(text).values())))) for text in (one[1], other[1])]
-            if one[0] == other[0] and not asked[0] & asked[1]:
-                pairs += 1
-                same += one[2] == other[2]
-                if one[2] == other[2] and not shown:
-                    shown = [f"{name} {text}: {(reply or '')[:QUOTED]!r}" for name, text, reply in (one, other)]
-    return same, pairs, shown
 
 
 def ends_early(record: Record) -> Found:

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from rlvr.report.diagnosis import of_record
 from rlvr.report.diagnosis.causes import CHAIN
 from rlvr.report.diagnosis.data import EASIER, HARDER
 from rlvr.report.diagnosis.record import Record, end_tokens
+from rlvr.tracking.rollouts import EpisodeRecord
 from rlvr.types import TraceStep
 from tests.unit.report.diagnosis.made import WEIGHTS, episode, record
 from tests.unit.report.diagnosis.more_runs import (
@@ -141,6 +143,25 @@ def test_a_tool_that_says_the_same_to_different_calls_fails() -> None:
     assert strength("tools_fail", record(episodes=alike)) == 0.0
 
 
+def found_then_read(read: str) -> Record:
+    """A document was found in the first turn; the prompt of the second says what was read of it."""
+
+    def one(group: int, number: int, answer: str) -> EpisodeRecord:
+        made = episode(group, number, answer, float(answer == "7"))
+        steps = [TraceStep(kind="document", text="p3 works-at o7", ok=True), *made.trace]
+        return replace(made, trace=steps, turns=[made.turns[0], replace(made.turns[0], prompt=f"where p3 {read}")])
+
+    return record(episodes=groups(one))
+
+
+def test_what_a_tool_finds_and_the_next_prompt_lacks_does_not_reach_the_model() -> None:
+    found = of_record(found_then_read("p3 works-at"))
+    assert found.named == "tools_fail"
+    assert "does not reach the model" in found.causes[0].says
+    assert found.causes[0].evidence[0].startswith("64 of 64 documents")
+    assert strength("tools_fail", found_then_read("<tool> P3 works-at o7. </tool>")) == 0.0
+
+
 def test_tokens_less_likely_than_the_policys_entropy_are_drawn_by_another_sampler() -> None:
     found = of_record(surprised(0.5))
     assert found.named == "other_sampler"
@@ -178,6 +199,28 @@ def test_an_answer_that_only_stands_in_the_text_is_not_one_the_verifier_leaves_u
 def test_adapters_leave_most_matrices_as_they_are() -> None:
     made = record(weights=replace(WEIGHTS, still=0.9), settings={"model": {"lora": {"enabled": True}}})
     assert strength("frozen", made) == 0.0
+
+
+def gamed(**changes: Any) -> Record:
+    """In the last step wrong completions are paid in full."""
+    first = groups(lambda g, n, a: episode(g, n, a, float(a == "7"), **changes))
+    last = groups(lambda g, n, a: episode(g, n, "3", 1.0, **changes))
+    made = record(RISING, episodes=first)
+    return Record(made.history, {1: first, 10: last}, made.weights)
+
+
+def test_a_reward_that_rises_with_wrong_completions_is_gamed() -> None:
+    found = of_record(gamed())
+    assert found.named == "other_reward"
+    assert found.causes[0].says.startswith("The reward is gamed")
+    assert found.causes[0].evidence[0] == "32 of 32 completions of step 10 that earned 1 are wrong"
+    milder = gamed(trace=[TraceStep(kind="answer", text="7.0")])
+    assert "gamed" not in of_record(milder).causes[0].says
+
+
+def test_what_earns_nothing_is_not_gamed() -> None:
+    made = record(RISING, episodes=groups(lambda g, n, a: episode(g, n, "3", 0.0)))
+    assert strength("other_reward", made) == 0.0
 
 
 def test_unread_completions_say_nothing_about_the_reward() -> None:
