@@ -165,13 +165,18 @@ class Record:
     @cached_property
     def is_graded(self) -> bool:
         """Whether `right` is the metric's own word, or at least that of an answer that was read."""
-        return self.traces_answers or self.headline.removeprefix("sampled_").startswith("part_")
+        return self.traces_answers or self.grades_part
+
+    @property
+    def grades_part(self) -> bool:
+        """Whether the run is judged by a part of its reward."""
+        return self.headline.removeprefix("sampled_").startswith("part_")
 
     @cached_property
     def is_strict(self) -> bool:
         """Whether answers were only read: they are compared word by word, and the metric may be milder."""
         answers = [step.ok for one in self.episodes for step in one.trace if step.kind == "answer"]
-        return bool(answers) and all(ok is None for ok in answers)
+        return not self.grades_part and bool(answers) and all(ok is None for ok in answers)
 
     @cached_property
     def guesses(self) -> bool:

@@ -11,6 +11,7 @@ from rlvr.report.diagnosis.judge import Found, rise_of_reward, weight
 from rlvr.report.diagnosis.record import Record, length, sampled, words
 from rlvr.tracking.rollouts import EpisodeRecord
 
+UNEXPLAINED = "The reward says nothing about what is right, and nothing that is seen of a completion explains it."
 UNRELATED = (
     "Print what the reward reads and compares for one completion: it pays for something that is not the answer. "
     "`rlvr audit` tries wrong answers."
@@ -140,8 +141,8 @@ def noisy_reward(record: Record) -> Found:
             f"length, end, turns, answer, being right, or a token explain {explained:.0%} of what rewards in a group "
             "differ by"
         )
-    remedy = UNRELATED if random > twice else None
-    return Found(strength=1 - (1 - twice) * (1 - random), evidence=evidence, remedy=remedy)
+    says, remedy = (UNEXPLAINED, UNRELATED) if random > twice else (None, None)
+    return Found(strength=1 - (1 - twice) * (1 - random), evidence=evidence, remedy=remedy, says=says)
 
 
 def _undecided(record: Record) -> float:

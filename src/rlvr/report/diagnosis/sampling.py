@@ -29,6 +29,10 @@ MIN_RIGHT = 2  # completions
 MIN_ASKED = 8  # groups
 MIN_TOKENS = 60
 UNTOLD = 0.45  # strength of one prompt for everything where tools may find the question
+DRAWN_APART = (
+    "Look at the seeds of a group in rollouts/, and for a cache of completions in the engine: those of one question "
+    "must be drawn independently."
+)
 LIVELY = 0.3  # nats per token at which a small model explores
 
 
@@ -107,7 +111,7 @@ def ends_early(record: Record) -> Found:
         * max(0.0, 1 - right / max(others, 0.05)),
         evidence=[
             f"{len(odd)} of {len(turns)} turns in the first step end at a token that is no end of model or task",
-            *shown[:2],
+            *list(dict.fromkeys(shown))[:2],
             record.span("rollout/completion_tokens_mean"),
         ],
     )
@@ -214,11 +218,13 @@ def alike(record: Record) -> Found:
     unsure = 1 - weight("collapsed", "entropy", record.early("rollout/entropy") or 0.0)
     same = same_share(record.first_groups)
     settings = ", ".join(f"{key}={value:g}" for key, value in now.items())
+    overrides = [f"rollout.{key}={usual:g}" for key, usual in WHOLE.items() if now[key] != usual]
     said = f"completions of a question share {same or 0:.0%} of their tokens from the start on; {settings}"
     return Found(
         strength=alike_share("alike", record.first_groups, record.dead_share(record.early_rows)) * max(narrow, unsure),
         evidence=[said, about_dead_groups(record), record.span("rollout/entropy")],
-        overrides=[f"rollout.{key}={usual:g}" for key, usual in WHOLE.items() if now[key] != usual],
+        overrides=overrides,
+        remedy=None if overrides else DRAWN_APART,
     )
 
 

@@ -280,6 +280,7 @@ def test_equal_completions_of_an_unsure_policy_are_blamed_on_sampling() -> None:
     top = of_record(record(DEAD, episodes=same)).top
     assert top is not None
     assert (top.name, top.in_code) == ("alike", True)
+    assert "drawn independently" in top.remedy
 
 
 def test_end_tokens_are_known_by_their_names(tmp_path: Path) -> None:
@@ -362,6 +363,7 @@ def by_hash(group: int, number: int, answer: str) -> EpisodeRecord:
 def test_the_remedy_of_noise_suits_its_evidence() -> None:
     hashed, drawn = record(episodes=groups(by_hash)), record(episodes=coin())
     assert "what the reward reads" in of_record(hashed).causes[0].remedy
+    assert of_record(hashed).causes[0].says.startswith("The reward says nothing about what is right")
     assert "twice" not in of_record(hashed).causes[0].remedy
     assert "twice" in of_record(drawn).causes[0].remedy
 

@@ -11,6 +11,7 @@ from rlvr.report.diagnosis.weights import Weights, read_weights
 from rlvr.report.history import History, read_history
 from rlvr.tracking.jsonl import MetricsFile
 from rlvr.tracking.rollouts import rollouts_path, write_rollouts
+from rlvr.types import TraceStep
 from tests.unit.report.diagnosis.made import STEP, episode, record, sound
 
 
@@ -57,6 +58,14 @@ def test_a_part_of_the_reward_can_be_the_metric() -> None:
     made = record(settings={"evaluation": {"headline": "sampled_part_format"}})
     assert made.right(episode(0, 0, "3", 0.0, reward_parts={"format": 1.0}))
     assert not made.right(episode(0, 0, "7", 1.0, reward_parts={"format": 0.0}))
+
+
+def test_answers_that_were_only_read_are_compared_strictly_but_not_a_part() -> None:
+    read = [episode(0, 0, "7", 1.0, trace=[TraceStep(kind="answer", text="7.0")])]
+    part = {"evaluation": {"headline": "sampled_part_format"}}
+    assert record(episodes=read).is_strict
+    assert not record(episodes=read, settings=part).is_strict
+    assert not record().is_strict
 
 
 def test_without_a_grade_the_answer_that_was_read_counts_then_the_text() -> None:
