@@ -95,6 +95,27 @@ def test_documents_are_shown_with_id_title_and_text(task: DatasetTask, example: 
     assert listed.splitlines() == [f"{each.id}. {each.title}" for each in example.metadata["documents"]]
 
 
+def test_pitfall_28_what_an_episode_finds_is_no_other_s(tmp_path: Any) -> None:
+    """Documents of the corpus that support the answer are noted where they are read, not in the question's own."""
+    task = make_qa(retriever="golden", retrieval=corpus(index_dir=str(tmp_path)))
+    example = task.eval_examples(1)[0]
+    before = dict(example.metadata["support"])
+    first, second = (task.environments.notes(example) for _ in range(2))  # type: ignore[attr-defined]
+    play(task, example, *solve(example))
+    assert dict(example.metadata["support"]) == before
+    first.support["another"] = "fact"
+    assert "another" not in second.support
+
+
+def test_the_tools_count_towards_the_length_of_a_prompt() -> None:
+    """Each of the 3 schemas or more is a token, and so is the prompt."""
+    task = make_qa()
+    num = len(task.environments.tools)
+    task.limit_prompts(lambda messages, tools=(): 1 + len(tools), 1 + num)
+    with pytest.raises(UserError, match=f"have more than {num} tokens"):
+        task.limit_prompts(lambda messages, tools=(): 1 + len(tools), num)
+
+
 def test_pitfall_28_top_n_is_bounded_and_has_a_default(task: DatasetTask) -> None:
     query = f"{task.eval_examples(1)[0].messages[-1].content} town people place"
     for asked, shown in (({}, 1), ({"top_n": 2}, 2), ({"top_n": 10**30}, 3), ({"top_n": -5}, 1)):
