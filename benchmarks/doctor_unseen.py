@@ -31,6 +31,7 @@ from doctor import (
     survey,
 )
 from doctor_fifth import FIFTH
+from doctor_seventh import SEVENTH
 from doctor_sixth import ADDED, AS_MEANT, SIXTH
 from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Regex, decoders, normalizers
@@ -616,7 +617,13 @@ def faults() -> list[Fault]:
 def halves() -> dict[str, list[Fault]]:
     """Each kind in two, drawn by seed; and the late ones."""
     found: dict[str, list[Fault]] = {"tuned": [], "kept": []}
-    for group, listed in (("late", LATE), ("fifth", FIFTH), ("sixth", SIXTH), ("meant", AS_MEANT)):
+    for group, listed in (
+        ("late", LATE),
+        ("fifth", FIFTH),
+        ("sixth", SIXTH),
+        ("seventh", SEVENTH),
+        ("meant", AS_MEANT),
+    ):
         found[group] = [
             Fault(name, kind, (*expected, *ADDED.get(name, ())), change) for kind, name, expected, change in listed
         ]
@@ -631,7 +638,9 @@ def halves() -> dict[str, list[Fault]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--half", choices=["tuned", "kept", "late", "fifth", "sixth", "meant"], help="one of them")
+    parser.add_argument(
+        "--half", choices=["tuned", "kept", "late", "fifth", "sixth", "seventh", "meant"], help="one of them"
+    )
     args = arguments(parser)
     for half, chosen in halves().items():
         if args.half in (None, half):
