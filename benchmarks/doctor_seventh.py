@@ -14,7 +14,7 @@ from typing import Any
 
 import doctor_seventh_cases as cases
 import torch
-from doctor import CHATML, LORA, Case
+from doctor import CHATML, END, LORA, SPECIAL, Case
 from doctor_sixth import (
     APPLES,
     PAIRS,
@@ -93,6 +93,15 @@ def two_templates(model: Any, folder: Path) -> None:
     edited = CHATML.replace("<|im_start|>assistant\n{% endif", "<|im_start|>assistant\n<think>\n{% endif")
     path.write_text(json.dumps(json.loads(path.read_text()) | {"chat_template": edited}))
     assert (folder / "chat_template.jinja").exists()
+
+
+def lost_template(case: Case) -> Case:
+    """A model of conversations whose template was left behind."""
+
+    def end(tokenizer: Any) -> None:
+        tokenizer.eos_token = SPECIAL[END]
+
+    return replace(case, template=None, tokenizer=end, config={"eos_token_id": END})
 
 
 BEGUN = CHATML.replace("<|im_start|>assistant\n{% endif", "<|im_start|>assistant\nThe final answer is {% endif")
@@ -207,7 +216,7 @@ SEVENTH: list[tuple[str, str, tuple[str, ...], Change]] = [
         ("new",),
         model("llama", lambda case: replace(settled(**MARKED)(case), tokenizer=marks_are_special)),
     ),
-    ("template", "is missing", ("new",), lambda case: replace(case, template=None)),
+    ("template", "is missing", ("new",), lost_template),
     ("template", "is there twice", ("new",), lambda case: replace(case, saved=two_templates)),
     ("template", "begins the answer", ("new",), rendered(BEGUN)),
     ("data", "have `nan` as a gold in a fifth of the rows", ("new",), rows(missing, **TEXT)),
