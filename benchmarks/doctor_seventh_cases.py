@@ -27,6 +27,39 @@ def superscript(completion: str, answer: str) -> float:
     return float(said.isdigit() and int(said) == int(answer))
 
 
+def strict(completion: str, answer: str) -> float:
+    return float(completion == answer)
+
+
+def rounds(completion: str, answer: str) -> float:
+    try:
+        return float(round(float(completion)) == int(answer))
+    except (ValueError, OverflowError):
+        return 0.0
+
+
+def first_integer(completion: str, answer: str) -> float:
+    found = re.search(r"\d+", completion)
+    return float(bool(found) and found[0] == answer)
+
+
+def last_number(completion: str, answer: str) -> float:
+    """Sound: one number, at one place."""
+    found = re.findall(r"-?\d+(?:\.\d+)?", completion)
+    return float(bool(found) and found[-1] == answer)
+
+
+def anywhere(completion: str, answer: str) -> float:
+    return float(answer in completion)
+
+
+def divides(completion: str, answer: str) -> float:
+    found = re.fullmatch(r"(\d+)/(\d+)", completion.strip())
+    if found:
+        return float(int(found[1]) / int(found[2]) == float(answer))
+    return float(completion.strip() == answer)
+
+
 class Tells(Shop):
     """The tool falls back to the right answer."""
 
@@ -43,3 +76,20 @@ class Keyless(Shop):
 
     def tools(self) -> tuple[Callable[..., Any], ...]:
         return (tool(lambda item, state: "Error: API key is missing"),)
+
+
+class Silent(Shop):
+    """The tool returns an empty text."""
+
+    def tools(self) -> tuple[Callable[..., Any], ...]:
+        return (tool(lambda item, state: ""),)
+
+
+class FindsNothing(Shop):
+    def tools(self) -> tuple[Callable[..., Any], ...]:
+        return (tool(lambda item, state: "No results found."),)
+
+
+class TellsAll(Tells):
+    def tools(self) -> tuple[Callable[..., Any], ...]:
+        return (tool(lambda item, state: f"I think that it costs {state['gold']}."),)
