@@ -6,10 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from rlvr.checks.patient import Patient, skip, verdict
-from rlvr.checks.rewards import played
 from rlvr.tasks.base import text_of
 from rlvr.tracking.checks import Check
-from rlvr.types import Example
+from rlvr.types import Example, StopReason, TurnText
 
 NUM_EXAMPLES, NUM_GRADED, FEWEST = 200, 8, 20
 MOST_READ = 5_000  # training questions that are compared with held-out ones
@@ -123,7 +122,8 @@ def cut_off(texts: Sequence[str]) -> list[str]:
 
     What all texts begin and end with (a prompt's own words) is not counted.
     """
-    for ends in ("", common([text[::-1] for text in texts])[::-1]):
+    shared = common([text[::-1] for text in texts])[::-1]
+    for ends in dict.fromkeys(("", shared[shared.find("\n") :] if "\n" in shared else "")):
         bare = [text.removesuffix(ends) for text in texts]
         for begins in ("", common(bare)):
             sizes = Counter(len(text) - len(begins) for text in bare)
@@ -249,8 +249,11 @@ def _asked_for(words: str, prompt: str) -> bool:
 
 
 def _is_refused(patient: Patient, example: Example, said: str) -> bool:
-    episode = played(patient, example, [said])
-    return not asyncio.run(patient.task.grade(example, episode.texts)).correct
+    """Whether the metric calls it wrong; the reward is not asked."""
+    whole = TurnText(
+        prompt=text_of(example.messages), completion=said, text=said, stop_reason=StopReason.STOP, num_tokens=1
+    )
+    return not asyncio.run(patient.task.grade(example, [whole])).correct
 
 
 def held_out_informs(patient: Patient) -> Check:
