@@ -258,7 +258,7 @@ SEVENTH: list[tuple[str, str, tuple[str, ...], Change]] = [
         ("near_number_scores_less",),
         lambda case: replace(rows(crates)(case), reward=cases.a_tenth_off),
     ),
-    ("reward", "raises for a superscript digit", ("reward_survives",), paid(cases.superscript)),
+    ("reward", "raises for a superscript digit", ("odd_answers_survive",), paid(cases.superscript)),
     (
         "settings",
         "ask for a box and read behind ####",

@@ -150,7 +150,7 @@ SIBLINGS: list[tuple[str, str, tuple[str, ...], Change]] = [
     ("reward", "rounds", ("near_number_scores_less",), paid(cases.rounds)),
     ("reward", "reads the first integer", ("near_number_scores_less",), paid(cases.first_integer)),
     ("reward", "looks for a word anywhere", ("task_informs", "echo_scores_less", "hedging_scores_less"), in_words),
-    ("reward", "divides what it reads", ("reward_survives",), paid(cases.divides)),
+    ("reward", "divides what it reads", ("odd_answers_survive",), paid(cases.divides)),
     ("tool", "says nothing", ("tools_inform",), shop("doctor_seventh_cases:Silent")),
     ("tool", "finds nothing", ("tools_inform",), shop("doctor_seventh_cases:FindsNothing")),
     ("tool", "tells the gold in a sentence", ("tools_inform",), shop("doctor_seventh_cases:TellsAll")),

@@ -148,7 +148,7 @@ PLANTED = {  # a check, and the fault of the benchmarks that it finds
     "spaces_cost_nothing": "compares every space",
     "asked_form_is_paid": "ask for steps and read all of the text",
     "penalties_bite": "punish length that cannot be reached",
-    "reward_survives, digits": "raises for a superscript digit",
+    "odd_answers_survive": "raises for a superscript digit",
     "tools_inform, leaks": "tells the gold where it finds nothing",
     "tools_inform, errors": "replies with one error as a text",
     "rows_suffice": "train on 8 rows for 500 steps",
