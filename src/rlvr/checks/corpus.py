@@ -14,7 +14,7 @@ NUM_EXAMPLES, NUM_GRADED, FEWEST = 200, 8, 20
 MOST_READ = 5_000  # training questions that are compared with held-out ones
 MOST_DAMAGED, MOST_CUT = 0.1, 0.2  # of the texts
 LEAST_CUT = 80  # letters of a text that may have been cut
-FEW_HELD_OUT = 10
+FEW_HELD_OUT, FEWEST_HELD_OUT = 10, 4
 MOST_ALIKE = 0.9  # of the held-out answers
 
 ENTITY = re.compile(
@@ -270,7 +270,7 @@ def held_out_informs(patient: Patient) -> Check:
     unread = [example.answer for example, text in said if _is_refused(patient, example, text)]
     asked = set(map(_bare, (task.train_example(index) for index in range(min(MOST_READ, task.sizes[0])))))
     known = [example for example in held if _bare(example) in asked]
-    few = task.sizes[1] < FEW_HELD_OUT and (wanted == "all" or wanted > task.sizes[1])
+    few = task.sizes[1] < FEWEST_HELD_OUT and (wanted == "all" or wanted > task.sizes[1])
     found = (
         (
             len(golds) >= FEW_HELD_OUT and count > MOST_ALIKE * len(golds) and len(trained) > 1,

@@ -9,7 +9,7 @@ from rlvr.models.adapters import adapter_weights
 from rlvr.samplers.thinned import Rated, Unsolved
 from rlvr.tracking.checks import Check
 
-MOST_PASSES = 200  # over the training rows
+MOST_PASSES = 500  # over the training rows
 HOTTEST, COLDEST, LEAST_TOP_P, MOST_MIN_P = 2.0, 0.1, 0.3, 0.7
 LEAST_CREDIT = 0.01  # of a reward, at the first token of the longest completion
 MOST_EPOCHS, LEAST_CLIP = 16, 0.01

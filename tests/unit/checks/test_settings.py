@@ -27,22 +27,18 @@ def of(*overrides: str, sizes: tuple[int, int] | None = None, name: str = "rpn")
     )
 
 
-STEPS = ("trainer.max_steps=100", "rollout.prompts_per_step=32")
+STEPS = ("trainer.max_steps=156", "rollout.prompts_per_step=32")
 
 
 @pytest.mark.parametrize(
     ("sizes", "status", "says"),
     [
-        ((16, 8), "ok", "the run goes 2e+02 times over 16 training rows"),
-        (
-            (15, 8),
-            "fail",
-            "100 steps of 32 prompts go 213 times over 15 training rows: the answers are learnt by heart",
-        ),
+        ((10, 8), "ok", "the run goes 5e+02 times over 10 training rows"),
+        ((9, 8), "fail", "156 steps of 32 prompts go 555 times over 9 training rows: the answers are learnt by heart"),
         (None, "skipped", "the task makes its examples, or is a part of several"),
     ],
 )
-def test_a_run_may_go_two_hundred_times_over_its_rows(sizes: tuple[int, int] | None, status: str, says: str) -> None:
+def test_a_run_may_go_five_hundred_times_over_its_rows(sizes: tuple[int, int] | None, status: str, says: str) -> None:
     found = rows_suffice(of(*STEPS, sizes=sizes))
     assert (found.status, found.says) == (status, says)
 
