@@ -4,8 +4,8 @@ python benchmarks/doctor_unseen.py                  the table of both halves
 python benchmarks/doctor_unseen.py --half tuned     those that the checks were tuned on
 
 The list was written first; a draw by seed then kept half of it apart, which was run when the checks were done. What
-it missed was fixed, too; then `late` ones were invented and run once, and `fifth` and `sixth` ones without a look at
-the checks.
+it missed was fixed, too; then `late` ones were invented and run once, and `fifth`, `sixth` and `seventh` ones without
+a look at the checks. `siblings` are like the last ones; `sound` ones are no faults, where nothing must be found.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ from doctor import (
     survey,
 )
 from doctor_fifth import FIFTH
+from doctor_seventh import SEVENTH
+from doctor_siblings import SIBLINGS, SOUND
 from doctor_sixth import ADDED, AS_MEANT, SIXTH
 from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Regex, decoders, normalizers
@@ -616,7 +618,15 @@ def faults() -> list[Fault]:
 def halves() -> dict[str, list[Fault]]:
     """Each kind in two, drawn by seed; and the late ones."""
     found: dict[str, list[Fault]] = {"tuned": [], "kept": []}
-    for group, listed in (("late", LATE), ("fifth", FIFTH), ("sixth", SIXTH), ("meant", AS_MEANT)):
+    for group, listed in (
+        ("late", LATE),
+        ("fifth", FIFTH),
+        ("sixth", SIXTH),
+        ("seventh", SEVENTH),
+        ("siblings", SIBLINGS),
+        ("sound", SOUND),
+        ("meant", AS_MEANT),
+    ):
         found[group] = [
             Fault(name, kind, (*expected, *ADDED.get(name, ())), change) for kind, name, expected, change in listed
         ]
@@ -631,7 +641,11 @@ def halves() -> dict[str, list[Fault]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--half", choices=["tuned", "kept", "late", "fifth", "sixth", "meant"], help="one of them")
+    parser.add_argument(
+        "--half",
+        choices=["tuned", "kept", "late", "fifth", "sixth", "seventh", "siblings", "sound", "meant"],
+        help="one of them",
+    )
     args = arguments(parser)
     for half, chosen in halves().items():
         if args.half in (None, half):

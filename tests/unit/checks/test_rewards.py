@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rlvr.checks import margins, rewards
+from rlvr.checks import margins, odd, rewards
 from rlvr.checks.texts import LONG
 from rlvr.rewards.custom import Custom
 from rlvr.rewards.format import FormatExact
@@ -333,16 +333,16 @@ def test_odd_completions_are_read_or_refused(monkeypatch: Monkey) -> None:
         status = "error" if "nan" in text else "scored"
         return Score(value=0.0, status=status, diagnostics={"error": "no number"} if status == "error" else {})
 
-    found = rewards.reward_survives(patient(grade, monkeypatch))
+    found = odd.reward_survives(patient(grade, monkeypatch))
     assert found.says == "the reward failed on 1 of 13 odd completions: no number"
     assert found.evidence["examples"] == [{"completion": "1e999 nan -- 1/0", "error": "no number"}]
-    assert rewards.reward_survives(patient(exact, monkeypatch)).says == "the reward reads or refuses 13 odd completions"
+    assert odd.reward_survives(patient(exact, monkeypatch)).says == "the reward reads or refuses 13 odd completions"
     asked = list[str]()
-    rewards.reward_survives(patient(lambda e, text: asked.append(text) or 0.0, monkeypatch, reads=lambda t: t != ""))
+    odd.reward_survives(patient(lambda e, text: asked.append(text) or 0.0, monkeypatch, reads=lambda t: t != ""))
     assert "" not in asked
     assert {"q0", "so 10"} <= {*asked}  # the question, and right answers without their last letter
-    data_error = Score(value=math.nan, status="error", diagnostics={"error": f"{rewards.OF_GOLD} is no number"})
-    found = rewards.reward_survives(patient(lambda e, text: data_error, monkeypatch))
+    data_error = Score(value=math.nan, status="error", diagnostics={"error": f"{odd.OF_GOLD} is no number"})
+    found = odd.reward_survives(patient(lambda e, text: data_error, monkeypatch))
     assert (found.status, found.says[:16]) == ("skipped", "gold_scores_full")
 
 
@@ -388,7 +388,7 @@ def test_answers_that_the_data_contradict_are_told(monkeypatch: Monkey) -> None:
     assert found.says.endswith(", but their answer column alone does: the solutions end in other answers")
     found = rewards.gold_scores_full(patient(lambda e, text: 0.0, monkeypatch, Worked()))
     assert found.says == "8 of 8 right answers do not earn full marks"
-    some = Score(value=math.nan, status="error", diagnostics={"error": f"{rewards.OF_GOLD} 'x' is none"})
+    some = Score(value=math.nan, status="error", diagnostics={"error": f"{odd.OF_GOLD} 'x' is none"})
     found = rewards.gold_scores_full(patient(lambda e, text: some, monkeypatch))
     assert found.says.endswith("full marks: the gold answer 'x' is none")
 
@@ -495,6 +495,8 @@ def test_a_right_answer_behind_long_working_earns_no_less_than_silence(
         asked.append(text)
         if text in ("", f"so {example.answer}"):
             return float(text != "")
+        if not text.endswith(str(example.answer)):  # another answer there is no better
+            return -1.0
         return behind if int(example.id[1:]) < count else 0.0
 
     found = margins.working_is_worth_it(patient(grade, monkeypatch))

@@ -1,13 +1,23 @@
 """Checks of tokens on small tokenizers; tests/unit/commands/test_doctor.py plants faults in whole models."""
 
+import json
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerFast
 
 from rlvr.chat.coding import Coder
 from rlvr.chat.rendering import Chat
-from rlvr.checks.tokens import ends_are_special, one_bos, own_ends_of_thoughts, text_survives
+from rlvr.checks.tokens import (
+    ends_are_special,
+    one_bos,
+    own_ends_of_thoughts,
+    prompt_ends_whole,
+    specials_are_whole,
+    text_survives,
+)
 from rlvr.tracking.checks import Check
 from rlvr.types import Example
 from tests.unit.chat.tokenizers import BOS, CHATML, byte_tokenizer, user
@@ -71,7 +81,8 @@ def of(tokenizer: Any, *solutions: str, vocabulary: tuple[str, ...] | None = Non
 
 
 def byte(letter: str) -> int:
-    return byte_tokenizer().convert_tokens_to_ids(letter)
+    (token,) = byte_tokenizer().convert_tokens_to_ids([letter])
+    return token
 
 
 def test_a_token_inside_of_a_text_ends_no_completion() -> None:
@@ -105,7 +116,7 @@ def test_the_end_of_thoughts_ends_no_completion(template: str | None) -> None:
     """Unless it is the end of a turn, too."""
     tokenizer = byte_tokenizer(template=template)
     tokenizer.add_special_tokens({"additional_special_tokens": ["<think>", "</think>"]})
-    close = tokenizer.convert_tokens_to_ids("</think>")
+    (close,) = tokenizer.convert_tokens_to_ids(["</think>"])
     assert own_ends_of_thoughts(of(tokenizer)) == set()
     one = of(tokenizer, eos=[close, 5])
     assert own_ends_of_thoughts(one) == {close}
@@ -132,3 +143,40 @@ def test_texts_come_back_as_they_were() -> None:
     spaced.chat = SimpleNamespace(decode=lambda ids: " ".join(one.coder.decode(ids).split()))
     assert text_survives(spaced).status == "ok"  # words alone count
     assert "1 texts" in text_survives(spaced).says
+
+
+def test_special_tokens_are_read_as_such() -> None:
+    tokenizer = byte_tokenizer()
+    patient: Any = SimpleNamespace(
+        policy=SimpleNamespace(tokenizer=tokenizer), chat=Chat(tokenizer), coder=Coder(tokenizer)
+    )
+    assert specials_are_whole(patient).status == "ok"
+    tokenizer.backend_tokenizer.encode_special_tokens = True
+    found = specials_are_whole(patient)
+    assert found.status == "fail"
+    assert found.evidence["tokens"] == ["<|im_start|>", "<|im_end|>"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "status"),
+    [("Q: 3 + 4\nA:", "ok"), ("Q: 3 + 4\nA: ", "fail"), ("Q: 3 + 4\nA:\n", "ok"), ("Q: 3 + 4 ", "fail")],
+)
+def test_a_prompt_does_not_end_within_a_token(asked: str, status: str) -> None:
+    tokenizer = spaced_tokenizer()
+    coder = Coder(tokenizer)
+    patient: Any = SimpleNamespace(
+        task=SimpleNamespace(vocabulary=None, answered=lambda answer: answer),
+        chat=Chat(tokenizer),
+        coder=coder,
+        prompt=lambda index: (SimpleNamespace(answer="7"), coder.encode(asked)),
+    )
+    assert prompt_ends_whole(patient).status == status
+
+
+def spaced_tokenizer() -> Any:
+    """Bytes, and one token for a space with a 7."""
+    tokenizer = byte_tokenizer(template=None)
+    inner = json.loads(tokenizer.backend_tokenizer.to_str())
+    inner["model"]["vocab"]["Ġ7"] = max(inner["model"]["vocab"].values()) + 20
+    inner["model"]["merges"] = [["Ġ", "7"]]
+    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(json.dumps(inner)), eos_token="<|im_end|>")
