@@ -95,7 +95,7 @@ def rows_are_sized(patient: Patient) -> Check:
     known = torch.tensor(sorted(set(patient.policy.tokenizer.get_vocab().values())))
     worst = 0.0, 0, "embedding"
     for name, module in _tables(patient):
-        norms = module.float().norm(dim=1).cpu()[known[known < len(module)]]
+        norms = torch.linalg.vector_norm(module, dim=1, dtype=torch.float32).cpu()[known[known < len(module)]]
         middle = float(norms.median())
         large = norms > LARGEST_ROW * middle
         if middle > 0 and large.any():
