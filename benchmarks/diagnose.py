@@ -2,10 +2,10 @@
 
     RLVR_DATA=data OMP_NUM_THREADS=1 python benchmarks/diagnose.py --root FOLDER > docs/benchmarks/diagnose.md
 
-Levels were set on the runs of `rpn` with `FAULTS`. `FURTHER`, `SECOND`, `THIRD` and `FOURTH` are rounds of faults that
-were invented afterwards, each after what the one before had missed was fixed. Runs start from warm-started models of
-their recipe and are kept in FOLDER; what is there is not made again, so a killed script goes on. `--what` makes a part:
-`runs`, `tries`, `page`, `rows` (the tables of the rounds named by `--only`).
+Levels were set on the runs of `rpn` with `FAULTS`. `FURTHER`, `SECOND`, `THIRD`, `FOURTH` and `FIFTH` are rounds of
+faults that were invented afterwards, each after what the one before had missed was fixed. Runs start from warm-started
+models of their recipe and are kept in FOLDER; what is there is not made again, so a killed script goes on. `--what`
+makes a part: `runs`, `tries`, `page`, `rows` (the tables of the rounds named by `--only`).
 """
 
 import argparse
@@ -23,6 +23,7 @@ from datetime import date
 from pathlib import Path
 
 from diagnose_faults import FAULTS, FOURTH, FURTHER, HEALTHY, MADE_FOR, RECIPES, SECOND, THIRD, Fault, damaged
+from diagnose_fifth import FIFTH, RESERVE
 
 from rlvr.commands.diagnose.trial import tried as trial_of
 from rlvr.commands.train.body import train
@@ -33,7 +34,7 @@ from rlvr.report.diagnosis import Diagnosis, diagnosed
 from rlvr.report.diagnosis.judge import ROSE
 
 TUNED = "rpn"
-UNSEEN = {"first": FURTHER, "second": SECOND, "third": THIRD, "fourth": FOURTH}
+UNSEEN = {"first": FURTHER, "second": SECOND, "third": THIRD, "fourth": FOURTH, "fifth": FIFTH, "reserve": RESERVE}
 ROUNDS = {"faults": FAULTS, **UNSEEN, "made_for": MADE_FOR}
 KNOWN = {name: fault for faults in ROUNDS.values() for name, fault in faults.items()}
 
@@ -76,6 +77,8 @@ class Judged:
         if self.found is None or planted is None:
             return False, False
         first = [cause.name for cause in self.found.causes[:3]]
+        if not planted.causes:  # no cause is the right one: nothing may be named
+            return self.named == "nothing", self.named == "nothing"
         return self.named in planted.causes, any(name in planted.causes for name in first)
 
 
@@ -221,7 +224,7 @@ def matrix(results: Sequence[Judged], recipes: Sequence[str], faults: Iterable[s
             rose = sum(one.found is not None and one.found.learned >= ROSE for one in named)
             note = f" (rose in {rose})" if rose else ""
             cells.append((counted(one.named for one in named) + note) if named else "-")
-        expected = " or ".join(KNOWN[fault].causes)
+        expected = " or ".join(KNOWN[fault].causes) or "nothing"
         rows.append(f"| {fault} | {expected} | {' | '.join(cells)} |")
     head = f"| fault | right name | {' | '.join(recipes)} |\n|---|---|{'---|' * len(recipes)}"
     return "\n".join([head, *rows])

@@ -145,7 +145,8 @@ def vocabulary() -> str:
 
 def make_tokenizer(template: str | None) -> PreTrainedTokenizerFast:
     bpe = Tokenizer.from_str(vocabulary())
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token=SPECIAL[END], pad_token=SPECIAL[PAD])
+    end = SPECIAL[BOS if template is None else END]  # without a template nothing was taught to end turns
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token=end, pad_token=SPECIAL[PAD])
     tokenizer.chat_template = template
     return tokenizer
 
@@ -160,7 +161,7 @@ def save(case: Case, folder: Path, seed: int) -> None:
         "initializer_range": 0.1,
         "pad_token_id": PAD,
         "bos_token_id": None,
-        "eos_token_id": END,
+        "eos_token_id": BOS if case.template is None else END,
     }
     prefix = "Gemma3Text" if name == "Gemma3" else name
     config = getattr(transformers, f"{prefix}Config")(**SIZES | given | more | case.config)

@@ -1,9 +1,11 @@
 """`rlvr doctor`: exit codes, JSON, and what it leaves alone."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from rlvr.commands.doctor.body import CHECKS
 from tests.system.harness import Cli
@@ -57,9 +59,16 @@ def test_a_runs_own_model(name: str, cli: Cli, request: pytest.FixtureRequest) -
     assert len(checks) == len(CHECKS)
 
 
-def test_a_run_with_a_teacher(cli: Cli, words: list[str]) -> None:
-    done = cli(*words, "--set", "algorithm=distill", "--set", f"algorithm.teacher={words[1]}")
-    assert (done.code, [line for line in done.out.splitlines() if line.startswith("FAIL")]) == (0, []), done.err
+@pytest.mark.parametrize("same", [False, True])
+def test_a_run_with_a_teacher(same: bool, cli: Cli, words: list[str], tmp_path: Path) -> None:
+    """The model itself teaches nothing."""
+    teacher = shutil.copytree(words[1], tmp_path / "teacher")
+    weights = load_file(teacher / "model.safetensors")
+    more = {} if same else {name: 1.1 * weight for name, weight in weights.items()}
+    save_file(weights | more, teacher / "model.safetensors", {"format": "pt"})
+    done = cli(*words, "--set", "algorithm=distill", "--set", f"algorithm.teacher={teacher}")
+    failed = [line.split()[1] for line in done.out.splitlines() if line.startswith("FAIL")]
+    assert (done.code, failed) == ((1, ["teacher_differs"]) if same else (0, [])), done.err
 
 
 def test_what_cannot_be_examined_is_refused(cli: Cli, words: list[str]) -> None:

@@ -72,10 +72,19 @@ def test_a_run_that_could_not_start_is_refused(cli: Cli) -> None:
     cli.refuses(2, ["plan", "--gpus", "0"], "--gpus")
 
 
-def test_in_python() -> None:
+def test_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
     import rlvr
+    from rlvr.commands.plan.costs import Bench
 
+    given, measure = list[float](), Bench.measure
+
+    def noted(bench: Bench, seconds: float) -> float:
+        given.append(seconds)
+        return measure(bench, seconds)
+
+    monkeypatch.setattr(Bench, "measure", noted)
     found = rlvr.plan(config_name="rpn_test", seconds=1, gpus=2, trainer={"max_steps": 30})
+    assert given == [0.6]  # what the warm start leaves
     assert found.machines.gpus == 2
     assert found.prediction.total_s > 30 * found.prediction.step.step > 0
     with pytest.raises(ConfigError, match="prompts_per_step=16"):

@@ -1,13 +1,26 @@
 """Checks of what is paid between nothing and a right answer: near misses, silence, and working."""
 
+import asyncio
 import re
+from collections.abc import Callable
 
 from rlvr.checks.patient import Patient, skip, verdict
-from rlvr.checks.rewards import NUM_EXAMPLES, form_alone, pays, value_of
+from rlvr.checks.rewards import NUM_EXAMPLES, form_alone, pays, played, value_of
 from rlvr.checks.texts import LONG
+from rlvr.tasks.base import text_of
 from rlvr.tracking.checks import Check
 
 INTEGER = re.compile(r"-?\d+")
+FORMS = {
+    "\\boxed": "We count.\n\\boxed{{{}}}",
+    "####": "We count.\n#### {}",
+    "<answer>": "We count.\n<answer>{}</answer>",
+}
+"""Marks that a prompt may ask for, and an obedient completion."""
+WORKING = re.compile(
+    r"step[- ]by[- ]step|show your (?:work|reasoning)|explain your|think (?:carefully|it through|first)", re.IGNORECASE
+)
+STEPS = "First we look at what is given. Then we count."
 SHARE = 0.1  # of the way from a wrong to a right answer: less is shaping
 
 
@@ -27,6 +40,54 @@ def near_miss_scores_less(patient: Patient) -> Check:
         "numbers that begin as the right one",
         {index: texts.get(index, ()) for index in range(NUM_EXAMPLES)},
         "compare whole answers: a part of the text, such as its beginning, is another answer",
+    )
+
+
+def near_number_scores_less(patient: Patient) -> Check:
+    """A number beside the right one is wrong: the next one, one with a fraction more, one some percent off."""
+    if skipped := form_alone(patient):
+        return skipped
+    kinds = dict[str, dict[int, tuple[str, ...]]]()
+    for index, (example, _) in enumerate(patient.task.solutions(NUM_EXAMPLES)):
+        if INTEGER.fullmatch(gold := str(example.answer)):
+            for kind, number in _beside(int(gold)).items():
+                found = patient.task.answered(number)
+                kinds.setdefault(kind, {})[index] = (found,) if isinstance(found, str) else ()
+    if not kinds:
+        return skip("the task's answers are no integers")
+    remedy = "compare numbers exactly, or pay less for near ones: a model that learns to guess earns the same"
+    none = dict.fromkeys(range(NUM_EXAMPLES), ())
+    checks = [pays(patient, f"numbers {kind}", none | texts, remedy) for kind, texts in kinds.items()]
+    return next((check for check in checks if check.status != "ok"), checks[0])
+
+
+def _beside(gold: int) -> dict[str, str]:
+    return {
+        "one above the right one": str(gold + 1),
+        "with a fraction more than the right one": f"{gold}.4",
+        "some percent off the right one": str(gold + max(1, abs(gold) * 4 // 100)),
+    }
+
+
+def hedging_scores_less(patient: Patient) -> Check:
+    """Several answers, of which one in the middle is right."""
+    if skipped := form_alone(patient):
+        return skipped
+    golds = [str(example.answer) for example, _ in patient.task.solutions(NUM_EXAMPLES)]
+    texts = dict[int, tuple[str, ...]]()
+    for index, gold in enumerate(golds):
+        others = list(dict.fromkeys(other for other in golds if other != gold))
+        if len(others) > 3 and gold:
+            listed = [*others[:2], gold, *others[2:4]]
+            said = [patient.task.answered(mark.join(listed)) for mark in (", ", " or ")]
+            texts[index] = tuple(text for text in said if isinstance(text, str) and patient.reads(text))
+    if not any(texts.values()):
+        return skip("the task knows no five right completions with different answers")
+    return pays(
+        patient,
+        "lists of answers with the right one among them",
+        {index: texts.get(index, ()) for index in range(len(golds))},
+        "read one answer, at one place: a model learns to list what it is paid for",
     )
 
 
@@ -59,13 +120,17 @@ def working_is_worth_it(patient: Patient) -> Check:
     if not golds or not patient.reads(LONG):
         return skip("the task knows no right completion, or no words to put before it")
     limit, ids, bad = patient.config.rollout.max_completion_tokens, patient.coder.encode(LONG), []
-    for example, turns in golds:
+    for (example, turns), (_, other) in zip(golds, [*golds[1:], *golds[:1]], strict=True):
         if not isinstance(turns[-1], str):
             continue
         room = limit - len(patient.coder.encode(f"\n{turns[-1]}")) - 1  # its end
-        worked = [*turns[:-1], f"{patient.chat.decode(ids[: max(0, room)])}\n{turns[-1]}"]
-        right, empty, behind = (value_of(patient, example, said) for said in (turns, [*turns[:-1], ""], worked))
-        if right > empty and empty - behind > SHARE * (right - empty):
+        working = patient.chat.decode(ids[: max(0, room)])
+        right, empty, behind, wrong = (
+            value_of(patient, example, [*turns[:-1], said])
+            for said in (turns[-1], "", f"{working}\n{turns[-1]}", f"{working}\n{other[-1]}")
+        )
+        is_read = other[-1] == turns[-1] or behind > wrong  # else the answer has to stand alone
+        if is_read and right > empty and empty - behind > SHARE * (right - empty):
             bad.append({"example": example.id, "bare": right, "behind_working": behind, "empty": empty})
     return verdict(
         2 * len(bad) > len(golds),
@@ -77,4 +142,90 @@ def working_is_worth_it(patient: Patient) -> Check:
     )
 
 
-CHECKS = (near_miss_scores_less, silence_scores_less, working_is_worth_it)
+def spaces_cost_nothing(patient: Patient) -> Check:
+    """What the metric calls right and differs from a right answer by spaces alone earns as much."""
+    golds = patient.task.solutions(NUM_EXAMPLES)
+    kinds: dict[str, Callable[[str], str]] = {
+        "with a line break behind it": lambda text: f"{text}\n",
+        "with a space before it": lambda text: f" {text}",
+    }
+    says, bad = "", list[dict[str, object]]()
+    for kind, change in kinds.items():
+        tried, lost = 0, list[dict[str, object]]()
+        for example, turns in golds:
+            said = turns[-1]
+            if not isinstance(said, str) or not patient.reads(change(said)) or patient.task.vocabulary is not None:
+                continue
+            other = played(patient, example, [*turns[:-1], change(said)])
+            if not asyncio.run(patient.task.grade(example, other.texts)).correct:
+                continue
+            tried += 1
+            full, value = value_of(patient, example, turns), other.score.value
+            if full > 0 and not value > full / 2:
+                lost.append({"example": example.id, "completion": change(said), "value": value, "without": full})
+        if 2 * len(lost) > tried and not says:
+            says, bad = f"{len(lost)} of {tried} right answers {kind} earn less than half", lost
+    return verdict(
+        bool(says),
+        f"{says}: the metric calls them right",
+        "right answers earn the same with spaces around them, where the metric takes them",
+        "strip the text in the reward: models write spaces and line breaks around answers",
+        examples=bad[:3],
+    )
+
+
+def asked_form_is_paid(patient: Patient) -> Check:
+    """A prompt that asks for working, or for a mark around the answer, is obeyed: this must be paid."""
+    found, tried = list[dict[str, object]](), 0
+    for example, turns in patient.task.solutions(NUM_EXAMPLES):
+        prompt, gold = text_of(example.messages), str(example.answer)
+        forms = [form.format(gold) for mark, form in FORMS.items() if mark in prompt]
+        said = patient.task.answered(gold) if WORKING.search(prompt) and not forms else None
+        forms += [f"{STEPS}\n{said}"] if isinstance(said, str) else []
+        if not forms or not isinstance(turns[-1], str) or not patient.reads(forms[0]):
+            continue
+        tried += 1
+        full, value = value_of(patient, example, turns), value_of(patient, example, [*turns[:-1], forms[0]])
+        if full > 0 and not value > full / 4:
+            found.append({"example": example.id, "completion": forms[0], "value": value, "right_answer": full})
+    if not tried:
+        return skip("the prompts ask for no working and no mark around the answer")
+    return verdict(
+        2 * len(found) > tried,
+        f"{len(found)} of {tried} right answers in the form that their prompt asks for earn next to nothing",
+        f"{tried} right answers in the form that their prompt asks for are paid",
+        "let the reward read what the prompt asks for (prompt.answer_in), or ask for what it reads",
+        examples=found[:3],
+    )
+
+
+def penalties_bite(patient: Patient) -> Check:
+    """A part that punishes a completion must do so for some completion."""
+    parts = getattr(patient.tasks.verifiers.get(patient.task.name), "parts", {})
+    names = [name for name, part in parts.items() if part.weight and part.is_penalty]
+    if not names or not patient.reads("a a a"):
+        return skip("no part of the reward is a penalty")
+    limit, example = patient.config.rollout.max_completion_tokens, patient.task.train_example(0)
+    ids = patient.coder.encode("a " * limit)[: limit - 1]
+    values = played(patient, example, [patient.chat.decode(ids)]).score.parts
+    idle = [name for name in names if values.get(name, 0.0) == 0]
+    return verdict(
+        bool(idle),
+        f"reward.parts.{next(iter(idle), '')} is 0 even for one word again and again up to {limit} tokens: it has no "
+        "effect",
+        f"{', '.join(names)} cost something at {limit} tokens of one word",
+        "set its limits below rollout.max_completion_tokens, or leave it out",
+        parts=idle,
+    )
+
+
+CHECKS = (
+    near_miss_scores_less,
+    near_number_scores_less,
+    hedging_scores_less,
+    silence_scores_less,
+    working_is_worth_it,
+    spaces_cost_nothing,
+    asked_form_is_paid,
+    penalties_bite,
+)

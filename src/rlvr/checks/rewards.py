@@ -27,11 +27,6 @@ MOST_CALLS, TIME_FOR_CALLS = 50, 1.0  # of each process, and in seconds
 SLOW_CALL, SLOW_STEP = 0.05, 5.0  # seconds
 LARGEST = 1e6  # reward
 LETTERS = 4  # of a token
-ODD = ("", "9" * 3000, "\\boxed{{{", "#### ####", "<answer></answer>\u202e\U0001f600", "1e999 nan -- 1/0")
-"""What models write; a reward must read or refuse it."""
-SLOW = ("9" * 40 + "!", "9,9" * 20 + "!", "a " * 40 + "!", " " * 9000 + "!")
-"""A nested repetition of a regular expression takes exponential time on them."""
-
 OF_DOCUMENTS = (Retrieval, Citation, HopAnswers, Hops, Combined, Evidence)
 """Parts that grade what was found and read: a right answer alone does not earn them in full."""
 OF_FORM = (FormatExact, FormatApproximate, CompletionForm, RpnBoxed)
@@ -361,27 +356,7 @@ def reward_repeats(patient: Patient) -> Check:
     )
 
 
-def reward_survives(patient: Patient) -> Check:
-    example, bad = patient.task.train_example(0), []
-    texts = [*ODD, *SLOW, example.messages[-1].content, *(str(t[-1])[:-1] for _, t in patient.task.solutions(2))]
-    for text in filter(patient.reads, texts):
-        score = played(patient, example, [text]).score
-        if score.status == "error":
-            bad.append({"completion": text[:100], "error": score.diagnostics.get("error")})
-    if bad and all(OF_GOLD in str(one["error"]) for one in bad):
-        return skip(f"gold_scores_full says why no completion is read: {bad[0]['error']}")
-    return verdict(
-        bool(bad),
-        f"the reward failed on {len(bad)} of {len(texts)} odd completions: {bad[0]['error'] if bad else ''}",
-        f"the reward reads or refuses {len(texts)} odd completions",
-        "return None for what cannot be read: such episodes are left out of the group and the loss",
-        examples=bad[:3],
-    )
-
-
 CHECKS = (
-    prompts_fit,
-    reward_survives,
     reward_is_fast,
     reward_is_timeless,
     reward_forgets,

@@ -1,7 +1,7 @@
 """Checks of the tokenizer against the model, and of the tokens that end a completion."""
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -16,6 +16,7 @@ from rlvr.types import Message, StopReason
 
 LEAST_PROBABILITY = 1e-9  # of ending; below it no completion of a run would
 MOST_UNKNOWN = 0.01  # of the probability
+NUM_JOINED = 4  # prompts
 
 
 @torch.no_grad()
@@ -177,5 +178,50 @@ def one_bos(patient: Patient) -> Check:
     )
 
 
-CHECKS = (vocabulary_fits, text_survives, ends_are_special, one_bos)
+def specials_are_whole(patient: Patient) -> Check:
+    """Each special token that the template writes is read as the one token that it is."""
+    template, tokenizer = patient.chat._template, patient.policy.tokenizer
+    if template is None:
+        return skip("there is no template")
+    user, said = Message(role="user", content="x"), Message(role="assistant", content="y")
+    text, known = template.render([user, said, user]), cast(Any, tokenizer).added_tokens_decoder
+    ids, left, split = set(patient.coder.encode(text)), text, list[str]()
+    for token, added in sorted(known.items(), key=lambda item: -len(item[1].content)):
+        if added.content.strip() and added.content in left:
+            split += [added.content] if token not in ids else []
+            left = left.replace(added.content, "\0")
+    pieces = [patient.chat.decode([token]) for token in patient.coder.encode(split[0])] if split else []
+    return verdict(
+        bool(split),
+        f"{len(split)} special tokens of the template are read as pieces of text, first {next(iter(split), '')!r} as "
+        f"{' '.join(map(repr, pieces))}",
+        f"the special tokens of the template are read as such, {len(known)} are known",
+        "set split_special_tokens to false in tokenizer_config.json, and special to true for them in tokenizer.json",
+        tokens=split,
+    )
+
+
+def prompt_ends_whole(patient: Patient) -> Check:
+    """Where a prompt ends with a space, text goes on with other tokens: they begin with the space."""
+    if patient.task.vocabulary is not None:
+        return skip("the tokenizer has words alone")
+    texts, apart = dict[str, str](), list[str]()
+    for index in range(NUM_JOINED):
+        example, ids = patient.prompt(index)
+        said = patient.task.answered(example.answer) if example.answer else None
+        prompt = patient.chat.decode(ids)
+        if isinstance(said, str) and prompt[-1:] in (" ", "\t"):
+            texts[prompt] = said
+            apart += [prompt] if patient.coder.encode(prompt + said) != (*ids, *patient.coder.encode(said)) else []
+    return verdict(
+        2 * len(apart) > NUM_JOINED,
+        f"prompts end with a space ({next(iter(apart), '')[-20:]!r}): in a text the next token would begin with it, "
+        "and the model has seldom seen a space alone",
+        f"{NUM_JOINED} prompts do not end within what would be one token",
+        "take the space from the end of prompt.user, or of the header in chat_template.jinja",
+        prompts=[prompt[-80:] for prompt in apart[:2]],
+    )
+
+
+CHECKS = (vocabulary_fits, text_survives, specials_are_whole, ends_are_special, one_bos)
 STOPS = (stop_tokens_stop, stop_is_possible)  # they need finite weights

@@ -1,11 +1,25 @@
 """Checks of a task's tools: do right episodes have turns, replies and room?"""
 
+import asyncio
+import re
+from collections.abc import Sequence
+from typing import Any
+
 from rlvr.checks.patient import Patient, skip, verdict
 from rlvr.checks.rewards import played
+from rlvr.checks.speech import completions_of
 from rlvr.run.tasks import context_tokens
 from rlvr.tracking.checks import Check
+from rlvr.types import Example, StopReason
 
 NUM_PLAYED, NUM_COUNTED = 4, 16
+NUM_TOLD, FEWEST_TOLD, MOST_TOLD = 8, 4, 0.75
+NOTHING, SHORT = "qqxx", 200  # a word; letters of a reply
+SORRY = re.compile(
+    r"^\W*$|\b(?:error|fail(?:ed|ure)?|exception|denied|unauthori[sz]ed|forbidden|invalid|missing|unavailable|unable|"
+    r"timed? ?out|not found|no results?|nothing|null|none|traceback|rate limit|quota)\b",
+    re.IGNORECASE,
+)
 CORRECT = "correct the tool, or start the service behind it: rlvr predict shows what it says"
 SHORTEN = "shorten what the tool returns: an episode ends where its prompt does not fit"
 FORGET = "keep what a tool remembers in the state of the episode, a copy for each, and not in its module"
@@ -61,4 +75,64 @@ def tools_answer(patient: Patient) -> Check:
     )
 
 
-CHECKS = (turns_suffice, tools_answer)
+def tools_inform(patient: Patient) -> Check:
+    """A tool answers what it is asked: not every call with one error, nor any call with the gold."""
+    golds = [gold for gold in patient.task.solutions(NUM_TOLD) if not all(isinstance(turn, str) for turn in gold[1])]
+    if len(golds) < FEWEST_TOLD:
+        return skip(NO_CALLS)
+    said = [_replies(patient, example, turns) for example, turns in golds]
+    one = {" ".join(replies) for replies in said if replies}
+    always = next(iter(one)) if len(one) == 1 and len({example.answer for example, _ in golds}) > 1 else None
+    told = [
+        example.answer
+        for example, turns in golds
+        if (answer := str(example.answer))
+        and (asked := _asked_for_nothing(turns)) != list(turns)
+        and any(_names(reply, answer) for reply in _replies(patient, example, asked))
+    ]
+    leaks = len(told) > MOST_TOLD * len(golds)
+    return verdict(
+        leaks or (always is not None and bool(SORRY.search(always))),
+        f"a tool tells the right answer whatever it is asked ({len(told)} of {len(golds)} calls that ask for nothing)"
+        if leaks
+        else f"the calls of {len(golds)} right episodes all get the reply {(always or '')[:100]!r}",
+        f"the calls of {len(golds)} right episodes get {len(one)} different replies, and not the answer for nothing",
+        "let the tool answer its arguments alone: a model learns to call it with any"
+        if leaks
+        else "let the tool raise ToolError where it fails, and start the service behind it",
+        reply=(always or "")[:300],
+    )
+
+
+def _replies(patient: Patient, example: Example, turns: Sequence[Any]) -> list[str]:
+    """What tools say to these calls."""
+    env, said = patient.task.env(example), list[str]()
+
+    async def play() -> None:
+        await env.start()
+        for text in completions_of(patient, example, turns):
+            reply = await env.step(patient.chat.parse(text, StopReason.STOP, env.tools))
+            said.extend(message.content for message in reply.messages if message.role == "tool")
+            if reply.done:
+                return
+
+    asyncio.run(play())
+    return said
+
+
+def _asked_for_nothing(turns: Sequence[Any]) -> list[Any]:
+    """The calls with words that mean nothing in place of their texts."""
+    return [
+        turn
+        if isinstance(turn, str)
+        else {**turn, "arguments": {n: NOTHING if isinstance(v, str) else v for n, v in turn["arguments"].items()}}
+        for turn in turns
+    ]
+
+
+def _names(reply: str, answer: str) -> bool:
+    """Whether a short reply holds the answer as a word."""
+    return len(reply) < SHORT and bool(re.search(rf"(?<!\w){re.escape(answer)}(?!\w)", reply))
+
+
+CHECKS = (turns_suffice, tools_answer, tools_inform)

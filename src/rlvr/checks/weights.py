@@ -11,6 +11,7 @@ from rlvr.tracking.checks import Check
 
 NO_DIFFERENCE = 1e-5  # between the logprobs of a token after two prompts
 MOST_ALIKE = 0.2  # of the tokens; published models have some that were never trained
+LARGEST_ROW = 20  # times the median of the rows
 NO_CHOICE = 1e-4  # nats of a whole completion
 
 
@@ -81,14 +82,42 @@ def _alike_tokens(patient: Patient) -> tuple[int, str]:
     """The most tokens that share a row, and of which matrix. Rows beyond the tokenizer are often alike."""
     known = torch.tensor(sorted(set(patient.policy.tokenizer.get_vocab().values())))
     found = []
-    model = patient.model
-    for name, module in (("embedding", model.get_input_embeddings()), ("head", model.get_output_embeddings())):
-        weight = getattr(module, "weight", None)
-        if weight is not None and weight.dim() == 2 and weight.is_floating_point():
-            sums = weight.cpu().sum(1, dtype=torch.float64)  # equal rows have equal sums; MPS has no float64
-            sums = sums[known[known < len(weight)]]
-            found.append((int(sums.unique(return_counts=True)[1].max()), name))
+    for name, weight in _tables(patient):
+        sums = weight.cpu().sum(1, dtype=torch.float64)  # equal rows have equal sums; MPS has no float64
+        sums = sums[known[known < len(weight)]]
+        found.append((int(sums.unique(return_counts=True)[1].max()), name))
     return max(found, default=(1, ""))
+
+
+@torch.no_grad()
+def rows_are_sized(patient: Patient) -> Check:
+    """No token's row is far larger than the rest: one that was drawn when a vocabulary was enlarged."""
+    known = torch.tensor(sorted(set(patient.policy.tokenizer.get_vocab().values())))
+    worst = 0.0, 0, "embedding"
+    for name, module in _tables(patient):
+        norms = torch.linalg.vector_norm(module, dim=1, dtype=torch.float32).cpu()[known[known < len(module)]]
+        middle = float(norms.median())
+        large = norms > LARGEST_ROW * middle
+        if middle > 0 and large.any():
+            worst = max(worst, (float(norms.max()) / middle, int(large.sum()), name))
+    times, count, name = worst
+    return verdict(
+        count > 0,
+        f"{count} tokens have rows of the {name} that are up to {times:.0f} times as large as others: they outweigh "
+        "what was learnt",
+        f"no token's row is over {LARGEST_ROW} times as large as the others",
+        "give new tokens the mean of the other rows (resize_token_embeddings does), and save the model again",
+        times=times,
+        tokens=count,
+    )
+
+
+def _tables(patient: Patient) -> list[tuple[str, torch.Tensor]]:
+    """Embedding and head, as far as they are matrices of numbers."""
+    model = patient.model
+    both = (("embedding", model.get_input_embeddings()), ("head", model.get_output_embeddings()))
+    found = [(name, getattr(module, "weight", None)) for name, module in both]
+    return [(name, w) for name, w in found if w is not None and w.dim() == 2 and w.is_floating_point()]
 
 
 def _all_equal(weight: torch.Tensor) -> bool:
@@ -134,4 +163,4 @@ def completions_vary(patient: Patient) -> Check:
     )
 
 
-CHECKS = (weights_alive, completions_vary, reads_prompt)  # they need finite weights
+CHECKS = (weights_alive, rows_are_sized, completions_vary, reads_prompt)  # they need finite weights

@@ -108,7 +108,7 @@ def check_shares(config: Config, world: World) -> None:
 
 def shared_folder(root: Path | None, world: World) -> Path:
     """Rank 0's run folder, on every rank. UserError if a machine does not see it."""
-    found = Path(world.first(root and str(root)) or "")
+    found = world.first(root) or Path()
     unseen = [rank for rank, seen in enumerate(world.gather(found.is_dir())) if not seen]
     if unseen:
         raise UserError(

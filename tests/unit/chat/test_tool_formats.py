@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from rlvr.chat.formats import FORMATS, read_message
 from rlvr.chat.reasoning import THINK, Marks
+from rlvr.chat.tool_calls import as_written
 from rlvr.types import Message, ToolCall, ToolSchema
 
 
@@ -280,3 +281,23 @@ def test_a_megabyte_is_read_in_one_go(name: str) -> None:
         "<|tool_call>call:a{b:'" + "\\'" * 40_000 + "}<tool_call|>",
     ):
         assert all(call.problem for call in read(name, text).tool_calls)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "text", "wanted"),
+    [
+        (["integer", "string"], "3", 3),
+        (["integer", "string"], "3.5", "3.5"),
+        (["integer", "string"], "three", "three"),
+        (["string"], "3", "3"),
+        (["number", "null"], "None", None),
+        (["integer", "string"], "null", "null"),
+        (["boolean", "string"], "True", True),
+        (["array", "string"], "[1]", [1]),
+        ([], "3", "3"),
+    ],
+)
+def test_bare_text_is_of_the_first_kind_that_it_fits(kinds: list[str], text: str, wanted: object) -> None:
+    for schema in ({"type": kinds}, {"anyOf": [{"type": kind} for kind in kinds]}):
+        found = as_written(text, schema)
+        assert (found, type(found)) == (wanted, type(wanted))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rlvr.checks import margins, rewards
+from rlvr.checks import margins, odd, rewards
 from rlvr.checks.texts import LONG
 from rlvr.rewards.custom import Custom
 from rlvr.rewards.format import FormatExact
@@ -201,7 +201,9 @@ def test_a_pause_changes_no_reward(spreads: tuple[float, ...], fails: bool, monk
 
 
 def remembering(monkeypatch: Monkey, grade: Grade, **more: Any) -> Any:
-    monkeypatch.setattr(rewards, "TIME_FOR_CALLS", 1e-5)  # a few calls
+    """Whatever the clock says, a call takes a microsecond, and ten are made between the first ones and the last."""
+    monkeypatch.setattr(rewards, "TIME_FOR_CALLS", 1e-5)
+    monkeypatch.setattr(rewards, "_seconds", lambda *_: 1e-6)
     return rewards.reward_forgets(patient(grade, monkeypatch, Task(num=12), **more))
 
 
@@ -242,6 +244,21 @@ def test_a_completion_earns_the_same_the_second_time(count: int, fails: bool, mo
     assert not fails or found.says.endswith("a completion earns another reward the second time")
 
 
+def test_the_first_reward_of_each_answer_is_kept(monkeypatch: Monkey) -> None:
+    seen = dict[str, int]()
+
+    def grade(example: Example, text: str) -> float:
+        if text != f"so {example.answer}":
+            return 0.0
+        seen[example.id] = seen.get(example.id, 0) + 1
+        return 1.5 if seen[example.id] == 1 else 1.0
+
+    found = remembering(monkeypatch, grade)
+    assert found.evidence["first"] == found.evidence["behind_a_wrong_one"] == [1.5] * 6
+    assert found.evidence["later"] == [1.0] * 6
+    assert found.says.endswith("a completion earns another reward the second time")
+
+
 def test_rewards_that_go_up_and_down_are_chance(monkeypatch: Monkey) -> None:
     seen = dict[str, int]()
 
@@ -260,7 +277,7 @@ def test_completions_earn_the_same_later(count: int, fails: bool, monkeypatch: M
     def grade(example: Example, text: str) -> float:
         calls[0] += 1
         number = int(example.id[1:])
-        return 1.0 - 0.5 * (number % 2 == 0 and number < 2 * count and calls[0] > 6 * 3 + 6 * 5 + 6)
+        return 1.0 - 0.5 * (number % 2 == 0 and number < 2 * count and calls[0] > 6 * 3 + 6 * 5 + 10)
 
     found = remembering(monkeypatch, grade)
     assert (found.status == "fail") == fails
@@ -270,9 +287,10 @@ def test_completions_earn_the_same_later(count: int, fails: bool, monkeypatch: M
 def test_what_cannot_be_tried_in_another_order_is_skipped(monkeypatch: Monkey) -> None:
     found = rewards.reward_forgets(patient(exact, monkeypatch, Task(num=11)))
     assert found.says == "the task knows no 12 right completions of which some could be scored first"
-    assert remembering(monkeypatch, exact, reads=lambda text: False).status == "skipped"
+    unread = patient(exact, monkeypatch, Task(num=12), reads=lambda text: False)
+    assert rewards.reward_forgets(unread).status == "skipped"
     timed(monkeypatch, 0.051)
-    slow = remembering(monkeypatch, exact)
+    slow = rewards.reward_forgets(patient(exact, monkeypatch, Task(num=12)))
     assert slow.says == "a completion is scored in 0.051 s: too slow to be tried in another order"
 
 
@@ -315,16 +333,16 @@ def test_odd_completions_are_read_or_refused(monkeypatch: Monkey) -> None:
         status = "error" if "nan" in text else "scored"
         return Score(value=0.0, status=status, diagnostics={"error": "no number"} if status == "error" else {})
 
-    found = rewards.reward_survives(patient(grade, monkeypatch))
+    found = odd.reward_survives(patient(grade, monkeypatch))
     assert found.says == "the reward failed on 1 of 13 odd completions: no number"
     assert found.evidence["examples"] == [{"completion": "1e999 nan -- 1/0", "error": "no number"}]
-    assert rewards.reward_survives(patient(exact, monkeypatch)).says == "the reward reads or refuses 13 odd completions"
+    assert odd.reward_survives(patient(exact, monkeypatch)).says == "the reward reads or refuses 13 odd completions"
     asked = list[str]()
-    rewards.reward_survives(patient(lambda e, text: asked.append(text) or 0.0, monkeypatch, reads=lambda t: t != ""))
+    odd.reward_survives(patient(lambda e, text: asked.append(text) or 0.0, monkeypatch, reads=lambda t: t != ""))
     assert "" not in asked
     assert {"q0", "so 10"} <= {*asked}  # the question, and right answers without their last letter
-    data_error = Score(value=math.nan, status="error", diagnostics={"error": f"{rewards.OF_GOLD} is no number"})
-    found = rewards.reward_survives(patient(lambda e, text: data_error, monkeypatch))
+    data_error = Score(value=math.nan, status="error", diagnostics={"error": f"{odd.OF_GOLD} is no number"})
+    found = odd.reward_survives(patient(lambda e, text: data_error, monkeypatch))
     assert (found.status, found.says[:16]) == ("skipped", "gold_scores_full")
 
 
@@ -370,7 +388,7 @@ def test_answers_that_the_data_contradict_are_told(monkeypatch: Monkey) -> None:
     assert found.says.endswith(", but their answer column alone does: the solutions end in other answers")
     found = rewards.gold_scores_full(patient(lambda e, text: 0.0, monkeypatch, Worked()))
     assert found.says == "8 of 8 right answers do not earn full marks"
-    some = Score(value=math.nan, status="error", diagnostics={"error": f"{rewards.OF_GOLD} 'x' is none"})
+    some = Score(value=math.nan, status="error", diagnostics={"error": f"{odd.OF_GOLD} 'x' is none"})
     found = rewards.gold_scores_full(patient(lambda e, text: some, monkeypatch))
     assert found.says.endswith("full marks: the gold answer 'x' is none")
 
@@ -477,6 +495,8 @@ def test_a_right_answer_behind_long_working_earns_no_less_than_silence(
         asked.append(text)
         if text in ("", f"so {example.answer}"):
             return float(text != "")
+        if not text.endswith(str(example.answer)):  # another answer there is no better
+            return -1.0
         return behind if int(example.id[1:]) < count else 0.0
 
     found = margins.working_is_worth_it(patient(grade, monkeypatch))

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rlvr.checks.numbers import weights_finite
-from rlvr.checks.weights import weights_alive, weights_loaded
+from rlvr.checks.weights import rows_are_sized, weights_alive, weights_loaded
 from rlvr.models.policy import HubPolicy
 from tests.unit.core.tiny import tiny_policy
 
@@ -84,3 +84,15 @@ def test_rows_with_a_number_that_is_none_are_named() -> None:
     found = weights_finite(of(policy))
     assert found.says == "2 weights or buffers hold NaN or infinity, first model.norm.weight"
     assert found.evidence["rows"] == {"model.norm.weight": [2], "lm_head.weight": [3, 5, 6]}
+
+
+@pytest.mark.parametrize(("times", "status"), [(1.0, "ok"), (15.0, "ok"), (60.0, "fail")])
+@pytest.mark.parametrize("matrix", ["embed_tokens", "lm_head"])
+def test_no_row_of_a_token_is_far_larger(matrix: str, times: float, status: str) -> None:
+    policy = tiny_policy()
+    table = next(weight for name, weight in policy.model.named_parameters() if matrix in name)
+    with torch.no_grad():
+        table[5:7] = times * table[3]
+        table[0] = 0.0  # a padding row counts for nothing
+    found = rows_are_sized(of(policy))
+    assert (found.status, found.evidence["tokens"]) == (status, 2 * (status == "fail"))

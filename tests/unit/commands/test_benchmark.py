@@ -1,16 +1,18 @@
 """The table of a benchmark, and the names of its files."""
 
+import csv
+import io
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from rlvr.commands.benchmark.body import Benchmark, Cell, Plan, join, make_cells, write_plan
+from rlvr.commands.benchmark.body import Benchmark, Cell, Plan, _csv, join, make_cells, write_plan
 from rlvr.config.compose import load_config
+from rlvr.errors import ConfigError, UserError
 from rlvr.evaluation.analysis import analyze
 from tests.unit.evaluation.records import greedy
-
-pytestmark = pytest.mark.slow
 
 CONFIG = load_config([], config_name="rpn_test")
 
@@ -49,3 +51,83 @@ def test_every_cell_has_a_file_with_a_portable_name() -> None:
     assert len({file.lower() for file in files}) == len(files)
     assert all(re.fullmatch(r"records/[A-Za-z0-9._-]{1,200}\.jsonl", file) for file in files)
     assert cell("a", "rpn").file == "records/a__rpn__-.jsonl"
+
+
+def joined(folder: Path, known: Plan, **asked: Any) -> Plan:
+    write_plan(folder, known, ())
+    return join(folder, Plan(**{"models": (), "tasks": (), **asked}))
+
+
+def test_models_tasks_and_counts_are_added_in_their_order(tmp_path: Path) -> None:
+    known = Plan(models=("a",), tasks=("rpn",), num_examples=7, samples_per_example=2, changes=("seed=3",))
+    assert joined(tmp_path, known) == known
+    more = joined(tmp_path, known, models=("b", "a"), tasks=("rpn", "rpn_small"), num_examples=8, samples_per_example=4)
+    assert (more.models, more.tasks, more.retrievers) == (("a", "b"), ("rpn", "rpn_small"), ())
+    assert (more.num_examples, more.samples_per_example, more.changes) == (8, 4, ("seed=3",))
+    same = joined(tmp_path, known, changes=("seed=3",), num_examples=7, config_dir=str(tmp_path))
+    assert (same.num_examples, same.config_dir) == (7, str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"num_examples": 6}, "--num-examples 6: .* holds a benchmark with 7, which can grow but not shrink"),
+        ({"samples_per_example": 1}, "--samples-per-example 1: .* holds a benchmark with 2, which can grow"),
+        ({"changes": ("seed=4",)}, "--set seed=4: .* holds a benchmark made --set seed=3, and its numbers could not"),
+        ({"changes": ("seed=3", "rollout.top_k=5")}, "--set seed=3: .* holds a benchmark made --set seed=3, and"),
+    ],
+)
+def test_what_would_not_be_comparable_is_refused(asked: dict[str, Any], said: str, tmp_path: Path) -> None:
+    known = Plan(models=("a",), tasks=("rpn",), num_examples=7, samples_per_example=2, changes=("seed=3",))
+    with pytest.raises(ConfigError, match=said):
+        joined(tmp_path, known, **asked)
+
+
+@pytest.mark.parametrize(
+    ("asked", "option"), [({}, "--models"), ({"models": ("a",)}, "--tasks"), ({"tasks": ("rpn",)}, "--models")]
+)
+def test_a_new_folder_needs_models_and_tasks(asked: dict[str, Any], option: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"{option}: is needed, as .* holds no benchmark to go on with"):
+        join(tmp_path, Plan(**{"models": (), "tasks": (), **asked}))
+    (tmp_path / "benchmark.json").write_text("{")
+    with pytest.raises(UserError, match=r"benchmark\.json is damaged: delete it and give --models and --tasks again"):
+        join(tmp_path, Plan(models=("a",), tasks=("rpn",)))
+
+
+def test_cells_come_task_by_task_and_retrievers_are_for_tasks_that_search() -> None:
+    plan = Plan(models=("a", "b"), tasks=("rpn", "musique"), retrievers=("bm25", "golden"), num_examples=7)
+    cells = make_cells(plan)
+    assert [(one.model, one.task, one.retriever) for one in cells] == [
+        *(("a", "rpn", "-"), ("b", "rpn", "-")),
+        *((model, "musique", retriever) for retriever in ("bm25", "golden") for model in "ab"),
+    ]
+    assert [one.name for one in cells[1:3]] == ["b on rpn", "a on musique with bm25"]
+    assert {one.config.evaluation.num_examples for one in cells} == {7}
+    assert cells[0].own_task == "rpn"
+    with pytest.raises(ConfigError, match="--retrievers bm25: none of rpn searches documents"):
+        make_cells(Plan(models=("a",), tasks=("rpn",), retrievers=("bm25",)))
+
+
+def test_the_comma_separated_values_have_a_line_for_each_cell() -> None:
+    records = [*greedy([1, 0]), *greedy([1, 1], model="b", retriever="bm25")]
+    rows = [*csv.DictReader(io.StringIO(_csv(analyze(records))))]
+    assert [(row["model"], row["retriever"], row["num_examples"]) for row in rows] == [
+        ("a", "-", "2"),
+        ("b", "bm25", "2"),
+    ]
+    assert [float(row["accuracy"]) for row in rows] == [0.5, 1.0]
+    assert all(float(row["accuracy_low"]) < float(row["accuracy"]) for row in rows)
+    assert [row["reward"] for row in rows] == ["0.5", "1.0"]
+    assert _csv(None) == "\n"
+
+
+def test_a_table_of_failures_alone_has_no_differences() -> None:
+    found = Benchmark(cells=(cell("a", "rpn"),), analysis=None, failed=(cell("a", "rpn"),))
+    assert found.lines() == [{"kind": "failed", "model": "a", "task": "rpn", "retriever": "-"}]
+    assert found.table().splitlines()[-1].split() == ["a", "rpn", "-", "failed", "-"]
+    two = Benchmark(
+        cells=(cell("a", "rpn"), cell("b", "rpn")), analysis=analyze([*greedy([1]), *greedy([0], model="b")]), failed=()
+    )
+    assert "- b against a on rpn: no difference" in two.table()
+    assert "| pass@" not in two.table(markdown=True)
+    assert "| error share" in two.table(markdown=True)

@@ -14,6 +14,7 @@ from rlvr.commands.plan import costs
 from rlvr.commands.plan.costs import Bench, Sample, TimedEngine
 from rlvr.commands.plan.fits import exponential
 from rlvr.commands.plan.simulate import STAGES
+from rlvr.config.compose import load_config
 from rlvr.types import Episode, SamplingParams, StopReason
 from tests.unit.core.fakes import completion, episode, group
 from tests.unit.core.tiny import tiny_model
@@ -242,3 +243,16 @@ def test_one_prompt_and_one_short_completion_are_enough(
     steps: Any = Steps(monkeypatch, 1, 1, 4)
     Bench.measure(steps, seconds)
     assert steps.made == [(1, 1, 4)] * count
+
+
+def test_what_is_measured_is_one_process_that_trains_in_turns() -> None:
+    """It reports nothing, and its steps change no weight; the rest is the run's."""
+    run = load_config(["trainer.strategy=fsdp2", "trainer.world_size=4", "trainer.warmup_steps=7", "debug=false"])
+    run = run.model_copy(update={"rollout": run.rollout.model_copy(update={"max_staleness": 3})})
+    found = costs._alone(run)
+    trainer = found.trainer
+    assert (trainer.strategy, trainer.world_size, trainer.learning_rate) == ("single", None, costs.NO_STEP)
+    assert (trainer.warmup_steps, found.rollout.max_staleness) == (0, 0)
+    assert (found.tracker.console, found.tracker.report_to) == ("none", ())
+    assert (found.engine.name, found.engine.max_batch_size) == ("local", run.engine.max_batch_size)
+    assert (found.algorithm, found.task, found.model) == (run.algorithm, run.task, run.model)

@@ -14,6 +14,7 @@ from rlvr.cli.model_arguments import settings_of
 from rlvr.commands.eval import failures, table
 from rlvr.commands.predict import steps
 from rlvr.config.compose import load_config, to_run_yaml
+from rlvr.evaluation import evaluate
 from rlvr.models.policy import HubPolicy
 from rlvr.models.scratch import build_model, build_tokenizer
 from rlvr.run.sources import inference_config
@@ -156,6 +157,21 @@ def test_failures_show_wrong_answers_greedy_first() -> None:
     assert "\x1b" not in shown
     assert failures([right], 10) == "every answer was right\n"
     assert failures([wrong] * 3, 1).endswith("... and 2 more\n")
+
+
+@pytest.mark.parametrize(("words", "most"), [((), 256), (("--batch-size", 3), 3)])
+def test_predict_plays_this_number_of_episodes_at_a_time(
+    words: tuple[Any, ...], most: int, run_folder: Path, rlvr: Rlvr, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, play = list[int | None](), evaluate.play_set
+
+    async def noted(player: Any, task: Any, examples: Any, sampling: Any, samples: Any, session: Any) -> Any:
+        seen.append(session.max_running)
+        return await play(player, task, examples, sampling, samples, session)
+
+    monkeypatch.setattr(evaluate, "play_set", noted)
+    assert rlvr("predict", run_folder, "--num-examples", 1, *words).code == 0
+    assert seen == [most]
 
 
 def test_predict_samples_several_answers(run_folder: Path, rlvr: Rlvr) -> None:

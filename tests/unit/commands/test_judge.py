@@ -1,15 +1,19 @@
 """How `rlvr audit` judges: scales, counts and what becomes of them, by hand (rlvr.commands.audit)."""
 
+import argparse
 import asyncio
+import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from rlvr.commands.audit import body
+from rlvr.commands.audit import body, plain, report, share
+from rlvr.commands.audit.adversary import Gap
 from rlvr.commands.audit.body import NUM_OTHERS, Options, audit, audit_config, collect, verifiers
 from rlvr.commands.audit.judge import Audit, Finding, Judge, Row, Scale, Verdict
 from rlvr.commands.audit.rewrites import Case
@@ -117,6 +121,20 @@ def test_a_text_that_earns_another_reward_the_second_time_contradicts() -> None:
     assert counts(judge)["same text twice"] == (1, 0, 3)
     (finding,) = [one for one in judge.findings if one.group == "stability"]
     assert (finding.text, finding.message) == ("18", f"then {finding.score + 1:g}" if finding.score else "")
+
+
+def test_the_right_answer_and_one_other_are_asked_twice_in_a_row() -> None:
+    """Another one is also asked before the right answer and twice behind it, as another answer and off by one; the
+    second other one only before and as another answer."""
+    asked = list[str]()
+    judged(lambda text, gold: asked.append(text) or float(text == gold), CASES[:1])
+    assert (asked.count("17"), asked.count("5")) == (1 + 2 + 1 + 1 + 2, 1 + 1)
+
+
+def test_a_form_is_paid_where_an_empty_text_fails() -> None:
+    """What fails earns nothing: the form alone earns 0.8 of what a right answer earns."""
+    judge = judged(lambda text, gold: math.nan if text == "" else 1.0 if text == gold else 0.8)
+    assert counts(judge)["form"] == (3, 0, 3)
 
 
 def test_failures_found_elsewhere_are_counted_among_the_examples() -> None:
@@ -326,3 +344,123 @@ def test_the_rule_is_the_metric_in_the_prompts_format() -> None:
     rule = body._rule(metric, cases)
     bare = replace(cases[0], wrap=lambda answer: answer)
     assert [asyncio.run(rule(bare, answer)) for answer in ("18", "half", "x")] == [True, False, False]
+
+
+# ------------------------------------------------------------------------------------------------- what is printed
+
+
+def test_a_report_has_a_line_for_each_group_and_a_sentence_for_each_fault() -> None:
+    texts = [finding(text="-1\n" + "x" * 200), finding(text="-2", score=None, message="slow"), finding(text="-3")]
+    rows = (*ROWS[:3], row("edit", "sign", 3, errors=1), row("exploit", "backtracking (ReDoS)", 1))
+    found = Audit(target="f", rows=rows, findings=tuple(texts), notes=(), threshold=0.0)
+    lines = [*report(found, 2)]
+    assert [line for line in lines if line.endswith("kinds")] == [
+        *(
+            "right answers refused: 1 of 2 kinds",
+            "refused by the format alone: 1 of 1 kinds",
+            "wrong answers paid: 1 of 1 kinds",
+        ),
+        *(
+            "exploits paid: 1 of 1 kinds",
+            "paid by a row without an answer (such rows are left out when the data load): 0 of 0 kinds",
+        ),
+        *("contradicts itself: 0 of 0 kinds", "found by the adversary: 0 of 0 kinds"),
+    ]
+    assert "  reward  sign                         3 of 10 (11% to 60%), 1 errors" in lines
+    shown = [line for line in lines if line.startswith("    gold")]
+    assert shown == [f"    gold 1   text ...{'x' * 160}   score 1 of 1", "    gold 1   text -2   score failed slow"]
+    assert [line for line in lines if line.startswith("- ")] == [
+        "- f: the reward refuses 'commas': remove commas between groups of three digits, in answer and gold.",
+        "- f: the reward pays 'sign': keep the sign: it reads digits only.",
+        "- f: the reward does not end on 'backtracking (ReDoS)': a pattern such as (a+)+ takes exponential time: "
+        "repeat nothing that repeats, or split the text instead.",
+    ]
+    assert not [line for line in report(found, 0) if line.startswith("    gold")]
+    sound = Audit(target="f", rows=(row("edit", "sign", 0),), findings=(), notes=(), threshold=0.0)
+    assert [*report(sound, 1)][-1] == "f: nothing wrong was paid, and nothing right refused."
+
+
+def test_json_has_the_rows_and_then_the_findings() -> None:
+    found = Audit(target="f", rows=ROWS[3:5], findings=(finding(), finding(kind="digit")), notes=(), threshold=0.2)
+    lines = [json.loads(line) for line in plain(found)]
+    assert [(line["kind"], line.get("alarm")) for line in lines] == [
+        *(("sign", True), ("digit", False), ("sign", None), ("digit", None)),
+    ]
+    assert (lines[0]["share"], lines[0]["num_failed"]) == (0.3, 3)
+    assert lines[0]["share_low"] < 0.3 < lines[0]["share_high"]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("0", 0.0), ("1", 1.0), ("0.25", 0.25), ("1.1", None), ("-0.1", None), ("x", None)]
+)
+def test_a_threshold_is_a_share(text: str, value: float | None) -> None:
+    if value is None:
+        with pytest.raises(argparse.ArgumentTypeError, match=rf"{text} is no share, 0 to 1"):
+            share(text)
+    else:
+        assert share(text) == value
+
+
+# ---------------------------------------------------------------------------------------------------- the adversary
+
+
+def gap(vocabulary: Any = None, *, reward: float = 1.0, metric: float = 0.0) -> Gap:
+    async def paid(example: Example, text: str) -> Verdict:
+        return Verdict(value=reward, message="slow" if math.isnan(reward) else "")
+
+    async def right(example: Example, text: str) -> Verdict:
+        return Verdict(value=metric, message="no metric" if math.isnan(metric) else "")
+
+    task: Any = SimpleNamespace(name="sums", vocabulary=vocabulary, other=7)
+    return Gap(task, CASES, Scale(low=0.0, full=2.0), {"reward": paid, "metric": right})
+
+
+@pytest.mark.parametrize(
+    ("reward", "metric", "value", "paid"),
+    [
+        (1.0, 0.0, 0.5, False),  # exactly half of the way
+        (1.02, 0.0, 0.51, True),
+        (1.02, 1.0, -0.49, False),  # it is right
+        (9.0, 0.0, 2.0, True),
+        (-9.0, 0.0, -1.0, False),
+        (-9.0, 1.0, -2.0, False),
+        (math.nan, 0.0, None, False),
+        (1.0, math.nan, None, False),
+    ],
+)
+def test_the_adversary_earns_the_reward_without_the_metric(
+    reward: float, metric: float, value: float | None, paid: bool
+) -> None:
+    one = gap(reward=reward, metric=metric)
+    attempt: Any = SimpleNamespace(example=CASES[0].example, text="x")
+    found = asyncio.run(one.verify(attempt))
+    if value is None:
+        assert (found.status, found.diagnostics["error"]) == ("error", "slow" if math.isnan(reward) else "no metric")
+        assert one.num_wrong == 0
+    else:
+        assert found.value == pytest.approx(value)
+        assert one.num_wrong == (not metric)
+    assert {**one.paid} == ({"18": [("x", Verdict(value=reward))]} if paid else {})
+
+
+def test_the_adversary_is_asked_the_ends_of_the_questions() -> None:
+    one = gap()
+    assert one.other == 7  # everything else is the task's
+    long = replace(CASES[1], example=Example(id="1080", messages=(Message(role="user", content="ab" * 60),), answer=""))
+    one._order[1] = long
+    assert one.train_example(1).messages[0].content == "ab" * 40
+    assert [one.train_example(index).id for index in range(4)] == ["18", "1080", "0.25", "18"]
+    prompt, text = one.demonstration(4, 0.5)
+    assert (prompt, text) == one.demonstration(4, 1.0)
+    assert prompt == "ab" * 40
+    assert len(one.envs(CASES[0].example, 3)) == 3
+    texts = [*one.texts()]
+    assert texts[:2] == ["What?", "18"]
+    assert max(map(len, one._texts[0])) <= len("18") + 40
+
+
+def test_an_adversary_of_words_writes_words_and_their_end() -> None:
+    one = gap(("18", "17", "or"))
+    assert {word for text in one._texts[0] for word in text.split()} <= {"18", "17", "or"}
+    assert one._texts[0][0] == "18"
+    assert one.demonstration(0, 1.0)[1].endswith(" <eoe>")

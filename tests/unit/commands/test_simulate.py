@@ -173,6 +173,24 @@ def test_updates_are_counted() -> None:
     assert run(work, Costs(update=1.0, trained_token=1.0)).update == pytest.approx(6 + 3 * 0.5 * 20)
 
 
+def test_what_is_not_said_costs_nothing_and_is_there_once() -> None:
+    assert not any(vars(Costs()).values())
+    assert (FOUR.prompt_tokens, FOUR.reply_tokens, FOUR.max_staleness) == (0.0, 0.0, 0)
+    assert (FOUR.epochs, FOUR.minibatches, FOUR.trained_share) == (1, 1, 1.0)
+    cluster = Cluster(costs=STEP, slots=4)
+    assert (cluster.gpus, cluster.servers, cluster.beside, cluster.stragglers) == (1, 0, 0.5, 0.0)
+    eight, other = (
+        simulate(cluster, replace(FOUR, episodes=((5,), (9,))), **more) for more in ({}, {"num_steps": 8, "seed": 0})
+    )
+    assert eight == other
+
+
+def test_stragglers_that_differ_little_take_no_longer() -> None:
+    """Their speeds lie around 1."""
+    even, uneven = (run(FOUR, replace(STEP, update=1.0), gpus=2, stragglers=noise) for noise in (0.0, 1e-9))
+    assert vars(uneven) == pytest.approx(vars(even), rel=1e-6)
+
+
 def test_stragglers_make_a_step_longer_and_the_seed_repeats_it() -> None:
     costs, work = replace(STEP, update=1.0), replace(FOUR, prompts=64)
     even, uneven = (run(work, costs, gpus=16, stragglers=noise) for noise in (0.0, 0.2))

@@ -156,6 +156,13 @@ def test_a_temporary_log_stays_only_after_a_failure(stand_in: Make) -> None:
         log.unlink(missing_ok=True)
 
 
+def test_a_temporary_log_may_have_been_removed(stand_in: Make) -> None:
+    there = stand_in("serves")
+    there.settings = replace(there.settings, log=None)
+    with there.open() as server:
+        server.log.unlink()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "variables", "key"),

@@ -76,3 +76,10 @@ def test_only_an_end_for_length_is_a_truncation(reason: StopReason) -> None:
     """Not that of an episode that used up its turns, each of which is whole."""
     ended = replace(episode(FIRST), stop_reason=reason)
     assert to_batch([group(ended)]).truncated.tolist() == [False]
+
+
+def test_an_episode_whose_next_prompt_does_not_fit_is_truncated() -> None:
+    """Its last completion ended by itself."""
+    cut = replace(episode(FIRST), stop_reason=StopReason.LENGTH)
+    assert cut.turns[-1].completion.stop_reason is StopReason.STOP
+    assert to_batch([group(cut)]).truncated.tolist() == [True]

@@ -86,6 +86,15 @@ def test_leaving_out_counts_training_and_held_out() -> None:
     assert not source.holds_out(fingerprint("1"))
 
 
+def test_an_order_is_drawn_again_for_what_is_left() -> None:
+    left = ListSource(problems(5), [], seed=0)
+    source = ListSource(problems(10), [], seed=0)
+    assert sorted(names(source, range(10)), key=int) == [str(n) for n in range(10)]
+    source.train(0)
+    source.leave_out(lambda problem: int(problem.id) < 5, lambda _: True)
+    assert names(source, range(10)) == names(left, range(10))
+
+
 def test_an_iterator_that_ends_gives_epochs() -> None:
     expected = [name for name in NUMBERS if not is_held_out(fingerprint(name), 0.2)]
     first, second = (names(replay(30), range(len(expected) * e, len(expected) * (e + 1))) for e in range(2))

@@ -15,6 +15,7 @@ from rlvr.envs.tool_env import MAX_CALLS_PER_TURN, ToolEnv
 from rlvr.envs.tools import Tool, ToolError, make_tool
 from rlvr.errors import UserError
 from rlvr.rewards.base import RewardError
+from rlvr.rewards.trace import Trace
 from rlvr.types import Attempt, Example, Message, Score, StopReason, ToolCall, TurnText
 
 EXAMPLE = Example(id="e", messages=(Message(role="user", content="Where?"),), answer="Oslo")
@@ -26,6 +27,17 @@ class Notes:
 
     seen: list[str] = field(default_factory=list)
     answer: str | None = None
+
+
+@dataclass
+class Traced(Notes):
+    trace: Trace = field(default_factory=Trace)
+
+
+def mark(text: str, state: Traced) -> str:
+    """Mark."""
+    state.trace.note("step", text)
+    return text
 
 
 class AnswerVerifier:
@@ -112,6 +124,14 @@ def test_a_call_is_answered_by_a_message_of_the_tool() -> None:
     message = Message(role="tool", content="about Oslo", name="search", call_id="call_search")
     assert replies == [Reply(messages=(message,), done=False)]
     assert score.diagnostics == dict.fromkeys(COUNTS, 0.0) | {"seen": 1.0, "turns": 1.0, "tool_calls": 1.0}
+
+
+def test_a_step_of_the_trace_has_the_turn_that_made_it() -> None:
+    state = Traced()
+    note = make_tool(mark, timeout_s=5.0, inline=True)
+    calls = [said(call("mark", text="a")), said(call("mark", text="b"), call("mark", text="c")), said(content="Oslo")]
+    _, score = play(make_env(state, tools=(note,)), *calls)
+    assert [(step.text, step.turn) for step in score.trace if step.kind == "step"] == [("a", 0), ("b", 1), ("c", 1)]
 
 
 def test_pitfall_28_counts_override_those_of_a_verifier() -> None:

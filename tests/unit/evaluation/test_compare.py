@@ -35,6 +35,14 @@ def test_pitfall_38_an_example_with_another_gold_is_another() -> None:
     assert (found.num_common, found.num_changed, found.only_first) == (2, 1, ())
 
 
+def test_a_comparison_is_the_only_one_of_examples_that_did_not_change_unless_it_says_otherwise() -> None:
+    ends = Interval(value=0.0, low=0.0, high=0.0)
+    names = {"task": "rpn", "split": "test", "first": "a", "second": "b"}
+    found = Comparison(**names, num_common=1, difference=ends, only_first=(), only_second=(), p_value=1.0)
+    assert (found.num_comparisons, found.num_changed, found.sampled, dict(found.scores)) == (1, 0, None, {})
+    assert not found.is_real  # without an adjusted p-value
+
+
 def test_samples_are_compared_by_their_means_over_examples() -> None:
     first = greedy([0, 0]) + [record(f"e{n}", right, sample=s) for n, s, right in [(0, 1, True), (0, 2, False)]]
     second = greedy([0, 0], model="b") + [record("e0", True, sample=s, model="b") for s in (1, 2, 3)]

@@ -164,3 +164,10 @@ def test_pass_at_k_refuses_what_is_undefined(n: int, correct: int, k: int) -> No
 )
 def test_majority_vote_by_hand(answers: list[str | None], correct: list[int], expected: float) -> None:
     assert majority_vote(answers, [bool(one) for one in correct]) == pytest.approx(expected)
+
+
+def test_a_ballot_has_a_grade_for_each_answer() -> None:
+    with pytest.raises(ValueError, match=r"longer|shorter"):
+        majority_vote(["a", "b"], [True])
+    with pytest.raises(ValueError, match=r"longer|shorter"):
+        majority_vote(["a", "b"], [True, False], [0.5])

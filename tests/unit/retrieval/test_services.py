@@ -132,6 +132,18 @@ def test_pitfall_26_a_search_may_fail_but_not_often(server: Server, make: Any, s
     assert len(server.asked) == 2 * (told + 1)
 
 
+def test_pitfall_26_rare_failures_do_not_add_up(server: Server) -> None:
+    """Of the last 50 searches at most one failed, of all of them three."""
+    retriever = reranker(server, max_retries=0, max_error_share=0.02)
+    for _ in range(3):
+        server.says(b"busy", status=503)
+        with pytest.raises(NoAnswerError):
+            search_once(retriever, "capital", 1)
+        server.says({"results": [{"index": 1, "relevance_score": 0.5}]})
+        for _ in range(services.WATCHED_SEARCHES):
+            search_once(retriever, "capital", 1)
+
+
 def test_pitfall_26_a_service_that_hangs_ends_the_run(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first one to ask makes all its requests first; else all might reach the time limit of the tool together."""
     monkeypatch.setattr(services, "MAX_CONCURRENT", 1)

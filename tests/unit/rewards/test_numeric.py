@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from rlvr.errors import ConfigError
 from rlvr.rewards.base import AnswerPart
-from rlvr.rewards.numeric import FinqaMetric, FinqaNumeric, NumberCheck, Numeric, NumericMetric
+from rlvr.rewards.numbers import parse_answer
+from rlvr.rewards.numeric import FinqaMetric, FinqaNumeric, NumberCheck, Numeric, NumericMetric, same_in_finqa
 from tests.unit.rewards.attempts import (
     FORMATS,
     PERTURBATIONS,
@@ -180,3 +181,30 @@ def test_pitfall_28_of_finqa_every_gold_is_right_until_perturbed() -> None:
         for said in wrong:
             assert grade(part, attempt(solved(said), str(gold))).value == 0.0, (said, gold)
             assert not graded_answer(metric, attempt(solved(said), str(gold))).correct, (said, gold)
+
+
+@pytest.mark.parametrize(
+    ("said", "gold", "same"),
+    [
+        ("0.00002", "0.000015", True),
+        ("0.000025", "0.000015", True),  # two halves, of which both are rounded to the even 0.00002
+        ("0.000026", "0.000015", False),
+        ("0.347194", "0.34719", True),
+        ("0.347196", "0.34719", False),
+        ("0.347", "0.34719", True),
+        ("0.348", "0.34719", False),
+        ("0.35", "0.34719", False),  # of two digits
+        ("34.7%", "0.34719", True),
+        ("35%", "0.34719", False),
+        ("347", "347.4", True),
+        ("347", "347.5", True),  # half of the last digit
+        ("347", "347.51", False),
+        ("99", "99.4", False),
+        ("100", "100.4", True),
+    ],
+)
+def test_finqas_match_is_one_of_five_decimals_or_of_three_digits(said: str, gold: str, same: bool) -> None:
+    one, other = parse_answer(said), parse_answer(gold)
+    assert one is not None
+    assert other is not None
+    assert same_in_finqa(one, other) == same

@@ -115,6 +115,14 @@ def test_pitfall_27_a_forked_child_dies_with_the_call_that_hangs(mark: str, tmp_
 
 
 @needs_proc
+def test_pitfall_27_what_hangs_is_killed_though_no_call_follows(mark: str, tmp_path: Path) -> None:
+    path = tmp_path / "pid"
+    with make_pool() as pool:
+        assert one(pool, bad_calls.hang_with_a_child, str(path)).status == "timeout"
+        assert wait_until(lambda: not alive(int(path.read_text())))
+
+
+@needs_proc
 def test_pitfall_27_a_daemon_that_left_its_group_dies_too(mark: str, tmp_path: Path) -> None:
     path = tmp_path / "pid"
     with make_pool(timeout_s=20.0) as pool:

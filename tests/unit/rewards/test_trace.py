@@ -6,7 +6,7 @@ import pytest
 from rlvr.rewards.extract import AnswerFormat
 from rlvr.rewards.parts import PartsVerifier
 from rlvr.rewards.text import TextMatch
-from rlvr.rewards.trace import MAX_CHARS, MAX_CITES, MAX_STEPS, Trace, TracedAnswer
+from rlvr.rewards.trace import MAX_CHARS, MAX_CITES, MAX_STEPS, Trace, TracedAnswer, make_step
 from rlvr.types import StopReason, TraceStep
 from tests.unit.rewards.attempts import attempt, finished
 from tests.unit.rewards.test_rpn import made, scored
@@ -65,3 +65,12 @@ def test_pitfall_38_a_noted_answer_changes_no_score() -> None:
         assert after.trace == (TraceStep(kind="answer", text=one.text[-3:-1]),)
     for one in (attempt("18"), replace(attempt("so \\boxed{18}"), stop_reason=StopReason.LENGTH)):
         assert finished(traced.verify(one)).trace == ()
+
+
+@pytest.mark.parametrize(("length", "shown"), [(0, 0), (300, 300), (301, 300), (5000, 300)])
+def test_the_text_of_a_step_is_cut_behind_three_hundred_letters(length: int, shown: int) -> None:
+    text = "x" * length
+    step = make_step("document", text, id=text)
+    assert step.text == step.id == (text if length <= 300 else f"{'x' * 299}…")
+    assert len(step.text) == shown
+    assert make_step("document", text).id is None

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rlvr.run.evaluate_sets import origin_of
+from rlvr.run.evaluate_sets import _draws, _hash, origin_of
 from rlvr.tracking.graded import Origin
 from rlvr.types import Example, Message
 from tests.unit.core.tiny import tiny_config
@@ -39,3 +39,21 @@ def test_pitfall_38_settings_are_all_that_decides_an_answer() -> None:
 def test_pitfall_38_conditions_are_only_how_it_is_asked(line: str) -> None:
     assert origin(line, weights="g").conditions == origin().conditions
     assert origin("rollout.max_completion_tokens=7").conditions != origin().conditions
+
+
+def test_a_fingerprint_is_of_sixteen_letters_whatever_the_order() -> None:
+    assert _hash({"b": 1, "a": [2]}) == _hash({"a": [2], "b": 1}) != _hash({"a": [1], "b": 2})
+    assert len(_hash({})) == len(origin().settings) == len(origin().conditions) == 16
+
+
+def test_the_size_of_a_batch_and_the_retriever_are_no_other_question() -> None:
+    """How many prompts and completions a step has does not change an evaluation; a retriever changes the answers."""
+    assert origin("rollout.group_size=2", "rollout.prompts_per_step=3").settings == origin().settings
+
+
+@pytest.mark.parametrize(("samples", "numbers"), [(0, [0]), (3, [0, 1, 2, 3])])
+def test_the_greedy_sample_comes_before_the_drawn_ones(samples: int, numbers: list[int]) -> None:
+    player: Any = SimpleNamespace(stop_ids=frozenset({7}))
+    params, drawn = _draws(tiny_config(f"evaluation.samples_per_example={samples}"), player)
+    assert [*drawn] == numbers
+    assert params.stop_ids == {7}

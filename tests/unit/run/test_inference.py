@@ -1,13 +1,19 @@
 """Settings of an evaluated model."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from rlvr.config.compose import load_config, to_run_yaml
+from rlvr.engines.openai import Endpoint
+from rlvr.run import inference
+from rlvr.run.inference import Loaded, open_inference
 from rlvr.run.sources import inference_config
-
-pytestmark = pytest.mark.slow
+from tests.unit.core.tiny import tiny_policy
 
 TRACKER = """from rlvr.tracking.trackers.base import Tracker
 
@@ -18,6 +24,7 @@ class Gone(Tracker):
 """
 
 
+@pytest.mark.slow
 def test_a_run_with_a_missing_tracker_can_be_evaluated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "gone_tracker.py").write_text(TRACKER)
@@ -30,3 +37,23 @@ def test_a_run_with_a_missing_tracker_can_be_evaluated(tmp_path: Path, monkeypat
     for found in (inference_config(str(run), []), inference_config("model", [], task=str(run))):
         assert found.evaluation.num_examples == 7
         assert found.tracker.report_to == ()
+
+
+@pytest.mark.parametrize("model", ["weights", "endpoint"])
+@pytest.mark.parametrize("functions", [None, {"own": len}])
+def test_functions_from_python_reach_the_tasks(
+    model: str, functions: dict[str, Any] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = list[Any]()
+
+    @contextmanager
+    def opened(config: Any, family: Any, functions: Any, *, reads: Any) -> Iterator[Any]:
+        given.append((functions, reads))
+        yield SimpleNamespace(fit=lambda config, policy: None)
+
+    monkeypatch.setattr(inference, "open_tasks", opened)
+    one: Any = tiny_policy() if model == "weights" else Endpoint("http://127.0.0.1:1/v1", "x")
+    loaded = Loaded(source="x", model=one, fingerprint="f")
+    with open_inference(loaded, load_config([], config_name="rpn_test"), functions, reads="eval") as found:
+        assert (found.engine is None) == (model == "endpoint")
+    assert given == [(functions or {}, "eval")]

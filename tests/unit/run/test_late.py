@@ -173,6 +173,12 @@ def test_an_endpoint_is_refused_in_one_sentence() -> None:
         refuse_late(OPENED.config, OPENED.task)
 
 
+def test_the_first_of_several_parts_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlvr.run.late.late_parts", lambda config, task: ["one", "two"])
+    with pytest.raises(UserError, match=r"^reward.parts.one: needs .* leave it out with reward.parts.one=null\.$"):
+        refuse_late(OPENED.config, OPENED.task)
+
+
 def test_sharded_weights_are_refused_in_one_sentence() -> None:
     with pytest.raises(ConfigError, match=r"^trainer.strategy=fsdp2: .* type evidence.*trainer.strategy=ddp\.$"):
         load_config(["trainer.strategy=fsdp2"], config_name="keep_one")

@@ -190,6 +190,9 @@ def test_the_first_rank_chooses_the_folder_and_all_must_see_it(ranks: Ranks, tmp
         (LARGE, ALONE, 8, [], 8),
         (LARGE, World(size=8, local_size=4), 8, [], 2),
         (LARGE, World(size=4, local_size=4), 2, [], 1),
+        (LARGE, ALONE, 8, ["rollout.max_staleness=1"], 4),  # the engine samples beside the trainer
+        (LARGE, World(size=8, local_size=4), 8, ["rollout.max_staleness=1"], 1),
+        (LARGE, ALONE, 8, ["rollout.max_staleness=1", "engine=vllm", "engine.urls=[http://a]"], 8),
         (LARGE, World(size=4, local_size=4), 8, ["trainer.num_threads=3"], 3),
         ({}, World(size=2, local_size=2), 8, [], 1),
     ],

@@ -144,6 +144,23 @@ def test_a_setting_of_another_algorithm_is_refused(base: Config, tmp_path: Path)
         opened(with_values(other, run_dir=str(tmp_path), resume=True))
 
 
+def test_the_number_of_other_differences_is_told(base: Config, tmp_path: Path) -> None:
+    changes = {"seed": 3, "evaluation.every": 7, "evaluation.num_examples": 9}
+    for count, told in ((1, "config.yaml, and"), (2, "config.yaml (and 1 more), and"), (3, "(and 2 more), and")):
+        with finished(base, tmp_path / str(count)) as config, pytest.raises(ConfigError) as error:
+            opened(with_values(config, dict(list(changes.items())[:count])))
+        assert told in str(error.value)
+
+
+def test_a_warm_start_is_another_one_where_there_is_one(base: Config) -> None:
+    """Its settings say nothing where neither run has one; whether there is one always does."""
+    on, longer = (with_values(base, {"warm_start.enabled": True, "warm_start.num_steps": n}) for n in (50, 60))
+    off, other = (with_values(base, {"warm_start.enabled": False, "warm_start.num_steps": n}) for n in (50, 60))
+    assert [*changed_settings(on, longer)] == ["warm_start.num_steps"]
+    assert [*changed_settings(off, other)] == []
+    assert [*changed_settings(on, off)] == [*changed_settings(off, on)] == ["warm_start.enabled"]
+
+
 def test_settings_that_change_no_number_may_change(base: Config, tmp_path: Path) -> None:
     free = {"tracker.log_every": 99, "trainer.checkpoint_every": 3, "trainer.keep_last": 9, "name": "other"}
     free["reward.max_error_share"] = 1.0  # a run is stopped for verifiers that fail

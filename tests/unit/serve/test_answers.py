@@ -100,6 +100,8 @@ def test_likely_tokens_are_in_order(qwen):
     assert probs["text_offset"][0] == 0
     drawn = one(ask(qwen, COMPLETIONS, prompt=IDS, logprobs=0, max_tokens=2, seed=1))["logprobs"]
     assert [len(top) for top in drawn["top_logprobs"]] == [1] * len(drawn["tokens"])
+    alone = one(ask(qwen, CHAT, messages=HELLO, logprobs=True, max_tokens=4, seed=1))["logprobs"]["content"]
+    assert [entry["top_logprobs"] for entry in alone] == [[]] * len(alone) != []
     chat = one(ask(qwen, CHAT, messages=HELLO, logprobs=True, top_logprobs=3, max_tokens=4, seed=1))
     for entry in chat["logprobs"]["content"]:
         others = [other["logprob"] for other in entry["top_logprobs"]]

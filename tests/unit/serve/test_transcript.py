@@ -71,3 +71,17 @@ def test_stop_texts_are_found_wherever_tokens_are_cut():
         ends = [text.find(stop) + len(stop) for stop in stops if stop in text]
         places = [text.find(stop) for stop in stops if stop in text[: min(ends, default=0)]]
         assert "".join(taken) == transcript.text == (text[: min(places)] if places else text)
+
+
+def test_a_transcript_ends_once():
+    """Half of a character at the end is shown as far as it came, and once; behind a stop text nothing is."""
+    ids = CODER.encode("caf\u00e9")[:-1]
+    transcript = spoken(ids)[1]
+    assert transcript.text == CODER.decode(ids) == "caf\ufffd"
+    transcript.finish()
+    assert (transcript.text, transcript.take()) == ("caf\ufffd", "")
+    stopped = spoken(CODER.encode("aENDb"), ("END",))[1]
+    for token in CODER.encode("\u00e9")[:-1]:
+        stopped.add(token)
+    stopped.finish()
+    assert (stopped.text, stopped.take()) == ("a", "")

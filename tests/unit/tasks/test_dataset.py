@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from rlvr.data.problems import fingerprint
+from rlvr.data.problems import Problem, fingerprint
 from rlvr.errors import ConfigError, UserError
+from rlvr.tasks.dataset import Part, make_data
 from rlvr.types import Example, Message
 from tests.unit.tasks.data_tasks import FIXTURES, graded, make, scored, solved, sums, write_jsonl
 
@@ -108,6 +109,15 @@ def test_too_many_shots_are_an_error_with_the_numbers() -> None:
     make(TASK, prompt={"few_shot": 11})
     with pytest.raises(ConfigError, match=r"prompt\.few_shot=12: gsm8k has 12 different .* and 13 are needed"):
         make(TASK, prompt={"few_shot": 12})
+
+
+def test_max_train_examples_are_those_that_are_left_to_train_on() -> None:
+    problems = [Problem(id=str(n), key=fingerprint(str(n)), question=str(n), answer="1") for n in range(10)]
+    parts = Part(problems=tuple(problems)), Part(problems=tuple(problems[:3]))
+    data = make_data(parts, where="sums", max_train=5, seed=0)
+    assert data.source.sizes == (5, 3)
+    assert data.notes[0] == "5 training and 3 held-out examples from sums"
+    assert "3 of 10 training examples" in data.notes[1]
 
 
 def test_long_prompts_are_left_out_and_noted() -> None:

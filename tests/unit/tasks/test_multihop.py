@@ -13,7 +13,7 @@ from rlvr.errors import UserError
 from rlvr.retrieval.base import Document, NoAnswerError, RetrievalError
 from rlvr.retrieval.retriever import Retriever
 from rlvr.tasks.dataset import DatasetTask
-from rlvr.tasks.multihop import render
+from rlvr.tasks.multihop import MAX_LISTED, render, titles
 from rlvr.types import Example, StopReason, ToolCall
 from tests.unit.tasks.data_tasks import real_data
 from tests.unit.tasks.multihop_episodes import FOLDERS, answer, call, corpus, episode, make_qa, play, said, solve
@@ -93,6 +93,27 @@ def test_documents_are_shown_with_id_title_and_text(task: DatasetTask, example: 
     assert all(block.startswith("Document ID: ") and block.split("\n")[1].startswith("# ") for block in blocks)
     listed = heard(task, call("list_documents"))
     assert listed.splitlines() == [f"{each.id}. {each.title}" for each in example.metadata["documents"]]
+
+
+def test_pitfall_28_what_an_episode_finds_is_no_other_s(tmp_path: Any) -> None:
+    """Documents of the corpus that support the answer are noted where they are read, not in the question's own."""
+    task = make_qa(retriever="golden", retrieval=corpus(index_dir=str(tmp_path)))
+    example = task.eval_examples(1)[0]
+    before = dict(example.metadata["support"])
+    first, second = (task.environments.notes(example) for _ in range(2))  # type: ignore[attr-defined]
+    play(task, example, *solve(example))
+    assert dict(example.metadata["support"]) == before
+    first.support["another"] = "fact"
+    assert "another" not in second.support
+
+
+def test_the_tools_count_towards_the_length_of_a_prompt() -> None:
+    """Each of the 3 schemas or more is a token, and so is the prompt."""
+    task = make_qa()
+    num = len(task.environments.tools)
+    task.limit_prompts(lambda messages, tools=(): 1 + len(tools), 1 + num)
+    with pytest.raises(UserError, match=f"have more than {num} tokens"):
+        task.limit_prompts(lambda messages, tools=(): 1 + len(tools), num)
 
 
 def test_pitfall_28_top_n_is_bounded_and_has_a_default(task: DatasetTask) -> None:
@@ -405,3 +426,21 @@ def test_pitfall_28_an_episode_is_traced_in_order(task: DatasetTask, example: Ex
         ("cite", "99", "", False, 3),
         ("answer", None, "Atlantis", False, 3),
     ]
+
+
+@pytest.mark.parametrize(
+    ("num", "last"),
+    [
+        (0, ""),
+        (MAX_LISTED - 1, None),
+        (MAX_LISTED, None),
+        (MAX_LISTED + 1, "and 1 more"),
+        (MAX_LISTED + 2000, "and 2,000 more"),
+    ],
+)
+def test_titles_are_listed_up_to_a_number(num: int, last: str | None) -> None:
+    documents = [Document(id=str(n), title=f"title {n}", text="x") for n in range(num)]
+    lines = titles(documents).split("\n")
+    shown = min(num, MAX_LISTED)
+    assert lines[:shown] == [f"{n}. title {n}" for n in range(shown)]
+    assert lines[shown:] == ([] if last is None else [last])

@@ -199,6 +199,7 @@ def test_a_users_expression_is_checked() -> None:
         task.example("3 4")
     with pytest.raises(ExpressionError, match=r"11 tokens, above task\.max_prompt_tokens=9"):
         task.example("1 1 + 1 + 1 + 1 +")
+    assert task.example("1 1 + 1 + 1 +").id == "1 1 + 1 + 1 +"  # nine tokens, and no more are allowed
 
 
 @pytest.mark.parametrize(

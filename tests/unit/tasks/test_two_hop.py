@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from rlvr.errors import ConfigError, UserError
 from rlvr.models.scratch import build_tokenizer
 from rlvr.run.tasks import open_tasks
 from rlvr.tasks.two_hop import TwoHopTask
+from rlvr.tasks.words import WordsTask
 from rlvr.types import Example, Message, StopReason, ToolCall, TraceStep
 
 SMALL = ("task.num_persons=3", "task.num_organizations=3", "task.num_cities=4")
@@ -268,3 +270,24 @@ def test_an_episode_that_does_not_fit_is_refused() -> None:
     make_task().limit_prompts(words, 33)  # 3 + 3 x (4 + 6)
     with pytest.raises(ConfigError, match=r"have 33 tokens, but 32 are left for them; .*task.max_turns"):
         make_task().limit_prompts(words, 32)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "mark"),
+    [
+        ("<ans>", "</ans>", None),
+        ("the answer", "</ans>", "the answer"),
+        ("<ans>", "</ ans >", "</ ans >"),
+        ("<ans>", "<eoe>", "<eoe>"),
+        ("search", "</ans>", "search"),
+        ("<ans>", "<ans>", "<ans>"),
+    ],
+)
+def test_a_mark_of_the_answer_is_one_word_of_its_own(start: str, end: str, mark: str | None) -> None:
+    task: Any = SimpleNamespace(_answer_start=start, _answer_end=end)
+    if mark is None:
+        found = WordsTask.made_vocabulary(task, ("search",), ("p1",))
+        assert found == ("<pad>", "<boe>", "<eoe>", "search", "<ans>", "</ans>", "p1")
+        return
+    with pytest.raises(ConfigError, match=f"the marker '{mark}' is not one word of its own"):
+        WordsTask.made_vocabulary(task, ("search",), ("p1",))

@@ -7,7 +7,22 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from rlvr.checks import data, margins, numbers, rewards, steps, template, tokens, tools, training, weights
+from rlvr.checks import (
+    corpus,
+    data,
+    files,
+    margins,
+    numbers,
+    odd,
+    rewards,
+    settings,
+    steps,
+    template,
+    tokens,
+    tools,
+    training,
+    weights,
+)
 from rlvr.checks.patient import Patient, skip
 from rlvr.config import Config
 from rlvr.errors import ConfigError
@@ -26,18 +41,27 @@ from rlvr.tracking.checks import Check
 
 CHECKS: tuple[Callable[[Patient], Check], ...] = (
     weights.weights_loaded,
+    *files.CHECKS,
     template.prompt_renders,
     *tokens.CHECKS,
     *template.CHECKS,
     template.ids_are_kept,
+    tokens.prompt_ends_whole,
     *data.CHECKS,
+    *corpus.CHECKS,
+    data.answers_fit,
     *tools.CHECKS,
+    rewards.prompts_fit,
+    odd.reward_survives,
     *rewards.CHECKS,
+    odd.odd_answers_survive,
     *margins.CHECKS,
     *numbers.CHECKS[:1],
     *weights.CHECKS,
     *tokens.STOPS,
     *numbers.CHECKS[1:],
+    *settings.CHECKS,
+    settings.teacher_differs,
     *steps.CHECKS,
     *training.CHECKS,
 )
@@ -51,9 +75,9 @@ def trained_from(model: str, config: Config) -> Config:
     """The settings of a run that starts from `model`. ConfigError for an endpoint, UserError if it is not there."""
     if model.startswith(ENDPOINT):
         raise ConfigError(f"{model} is an endpoint, whose weights are not here: name a folder or a Hub id.")
-    settings = config.model.pretrained or PretrainedModel(name_or_path=model, dtype="float32")
-    settings = settings.model_copy(update={"name_or_path": weights_of(model)})
-    return quiet(config.model_copy(update={"model": settings}))
+    chosen = config.model.pretrained or PretrainedModel(name_or_path=model, dtype="float32")
+    chosen = chosen.model_copy(update={"name_or_path": weights_of(model)})
+    return quiet(config.model_copy(update={"model": chosen}))
 
 
 def examine(
@@ -66,15 +90,15 @@ def examine(
 
 @contextmanager
 def opened(config: Config, functions: Functions | None = None) -> Iterator[Patient]:
-    settings = config.model.pretrained
-    assert settings is not None, "see trained_from"
+    model = config.model.pretrained
+    assert model is not None, "see trained_from"
     with ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rlvr-doctor-")))
         check_engine(config)
         device = choose_device(config.trainer.device)
         choose_products(device, config.trainer.precision)
-        with progress(f"loading {settings.name_or_path}"):
-            policy = load_policy(settings, seed=config.seed, device=device)
+        with progress(f"loading {model.name_or_path}"):
+            policy = load_policy(model, seed=config.seed, device=device)
         set_threads(config, policy)
         family = policy.model.config.get_text_config().model_type
         # a reward that remembers is found out by the order of its calls, which several processes would share by chance

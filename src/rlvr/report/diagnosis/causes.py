@@ -3,16 +3,20 @@
 A judge combines what it needs by a product: all of it must hold.
 """
 
-from rlvr.report.diagnosis import rewards, sampling, updates
+from rlvr.report.diagnosis import data, rewards, sampling, tools, updates
 from rlvr.report.diagnosis.judge import Judge
 
 CHAIN: dict[str, Judge] = {
     judge.__name__: judge
     for judge in (
+        data.untrained,
+        data.evaluation_stands_still,
         sampling.verifier_fails,
         sampling.same_prompt,
         sampling.learnt_by_heart,
-        sampling.tools_fail,
+        sampling.ends_early,
+        tools.tools_fail,
+        data.other_gold,
         sampling.other_sampler,
         sampling.alike,
         sampling.collapsed,
@@ -21,17 +25,22 @@ CHAIN: dict[str, Judge] = {
         sampling.truncated,
         rewards.never_paid,
         rewards.always_paid,
+        rewards.paid_by_question,
         rewards.paid_for_length,
         rewards.noisy_reward,
         rewards.other_reward,
+        updates.discounted,
         updates.masked,
         updates.no_gradient,
         updates.stale_sampler,
+        updates.entropy_bonus,
         updates.wrong_way,
         updates.step_too_large,
         updates.collapses,
+        updates.frozen,
         updates.step_too_small,
         updates.held_back,
+        data.unlike_held_out,
         sampling.foreign_prompt,
         rewards.too_hard,
         rewards.too_easy,

@@ -26,13 +26,14 @@ LISTED = 0.05  # causes with less are not worth a line
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """The evidence for a cause. `overrides` of the run's configuration that should fix it, if settings can; `remedy`
-    where the table's does not suit what was found."""
+    """The evidence for a cause. `overrides` of the run's configuration that should fix it, if settings can; `says` and
+    `remedy` where the table's do not suit what was found."""
 
     strength: float
     evidence: Sequence[str] = ()
     overrides: Sequence[str] = ()
     remedy: str | None = None
+    says: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +147,7 @@ def judged(record: Record, judges: Mapping[str, Judge]) -> list[Cause]:
                 Cause(
                     name=name,
                     score=round(score, 3),
-                    says=about["says"],
+                    says=told.says or about["says"],
                     evidence=list(told.evidence),
                     remedy=told.remedy or about["remedy"],
                     overrides=list(told.overrides),

@@ -162,6 +162,27 @@ class Record:
         """Whether the task says what it read as the answer; an episode without one then has none."""
         return any(step.kind == "answer" for one in self.episodes for step in one.trace)
 
+    @cached_property
+    def is_graded(self) -> bool:
+        """Whether `right` is the metric's own word, or at least that of an answer that was read."""
+        return self.traces_answers or self.grades_part
+
+    @property
+    def grades_part(self) -> bool:
+        """Whether the run is judged by a part of its reward."""
+        return self.headline.removeprefix("sampled_").startswith("part_")
+
+    @cached_property
+    def is_strict(self) -> bool:
+        """Whether answers were only read: they are compared word by word, and the metric may be milder."""
+        answers = [step.ok for one in self.episodes for step in one.trace if step.kind == "answer"]
+        return not self.grades_part and bool(answers) and all(ok is None for ok in answers)
+
+    @cached_property
+    def guesses(self) -> bool:
+        """Whether `right` only looks for the gold answer in the text, while some completions are read."""
+        return not self.is_graded and (self.always("rollout/invalid_share") or 0.0) < 1.0
+
     def right_share(self, groups: Sequence[Group]) -> float | None:
         flags = [self.right(one) for group in groups for one in group]
         return fmean(flags) if flags else None
@@ -203,10 +224,15 @@ class Agreement:
     @classmethod
     def of(cls, record: Record) -> "Agreement":
         rights = {id(one): record.right(one) for _, group in record.groups for one in group}
+        read = {
+            id(one): not record.guesses or one.score_status != "invalid" for _, group in record.groups for one in group
+        }
         counts = Counter[str](mixed=sum(len({rights[id(one)] for one in group}) > 1 for _, group in record.groups))
         for one, other in record.pairs():
             earned = (one.reward or 0.0) - (other.reward or 0.0)
             differs, ranks = earned != 0, rights[id(one)] - rights[id(other)]
+            if ranks and not all(read[id(episode)] for episode in (one, other) if rights[id(episode)]):
+                continue  # what is unread earns nothing for that, whatever stands in it
             if ranks:
                 counts["unlike"] += 1
                 counts["paid_right"] += earned * ranks > 0
@@ -238,6 +264,14 @@ def words(text: str) -> list[str]:
     return text.casefold().split()
 
 
+WORD = re.compile(r"[^\W_]+")
+
+
+def plain(text: str) -> str:
+    """Its words alone, in lower case, one space between them."""
+    return " ".join(WORD.findall(text.casefold()))
+
+
 def contains(text: str, answer: str) -> bool:
     """Whether the words of the answer stand in the text, in a row."""
     inside, wanted = words(text), words(answer)
@@ -248,15 +282,27 @@ ENDS = re.compile(r"<\|?(/s|eos|eoe|eot|eot_id|im_end|end|endoftext|end_of_text|
 
 
 def end_tokens(history: History) -> set[int]:
-    """Tokens of the run's tokenizer that are called an end, such as `<eos>` and `<|im_end|>`."""
+    """Tokens that the files of the run's model call the end, or whose name does, such as `<eos>` and `<|im_end|>`."""
     named = history.setting("model.name_or_path")
     folders = [history.folder / "final", history.folder / "warm_start", *([Path(named)] if named else [])]
-    path = next((path for one in folders if (path := one / "tokenizer.json").is_file()), None)
-    try:
-        known = json.loads(path.read_text(encoding="utf-8"))["added_tokens"] if path else []
-        return {int(one["id"]) for one in known if ENDS.fullmatch(one["content"])}
-    except (OSError, ValueError, KeyError, TypeError):
+    folder = next((one for one in folders if (one / "tokenizer.json").is_file()), None)
+    if folder is None:
         return set()
+    found = set[int]()
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        known = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["added_tokens"]
+        found |= {int(one["id"]) for one in known if ENDS.fullmatch(one["content"])}
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        said = json.loads((folder / "generation_config.json").read_text(encoding="utf-8"))["eos_token_id"]
+        found |= {int(one) for one in (said if isinstance(said, list) else [said])}
+    return found
+
+
+def stop_words(history: History) -> tuple[str, ...]:
+    """Words of the run's task that end a completion."""
+    with suppress(ConfigError):
+        return tuple(getattr(registry.find("task", str(history.setting("task.name"))), "stop_words", ()))
+    return ()
 
 
 def mean_of(rows: Sequence[Metrics], name: str) -> float | None:

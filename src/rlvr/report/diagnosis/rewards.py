@@ -7,16 +7,18 @@ from statistics import correlation, fmean
 import numpy as np
 
 from rlvr.report.diagnosis.evidence import NOTHING, about_dead_groups, about_the_metric, quotes, starved
-from rlvr.report.diagnosis.judge import Found, weight
+from rlvr.report.diagnosis.judge import Found, rise_of_reward, weight
 from rlvr.report.diagnosis.record import Record, length, sampled, words
 from rlvr.tracking.rollouts import EpisodeRecord
 
+UNEXPLAINED = "The reward says nothing about what is right, and nothing that is seen of a completion explains it."
 UNRELATED = (
     "Print what the reward reads and compares for one completion: it pays for something that is not the answer. "
     "`rlvr audit` tries wrong answers."
 )
 """For a reward that says the same about one text each time, but nothing about what is right."""
 CORRECT_IT = "Correct what the reward compares with the gold answer; `rlvr audit` shows what it pays for."
+MIN_PAID = 8  # completions of a step
 MIN_EPISODES = 32  # fewer explain themselves
 
 
@@ -56,6 +58,23 @@ def _mixed(record: Record, cause: str) -> float:
     pairs = weight(cause, "pairs", record.agreement.paid_equal)
     last = record.evaluations[-1].value if record.evaluations else 0.0
     return max(pairs, weight("common", "mixed", min(last, 1 - last)))
+
+
+def paid_by_question(record: Record) -> Found:
+    """Rewards differ from question to question, and never between right and wrong completions of one."""
+    found = record.agreement
+    if not record.is_graded or _constant(record) is not None or found.paid_equal < found.unlike:
+        return NOTHING
+    dead = weight("paid_by_question", "dead", record.dead_share(record.updates))
+    return Found(
+        strength=dead * weight("paid_by_question", "pairs", found.unlike),
+        evidence=[
+            f"in none of {found.unlike} pairs of a right and a wrong completion of one question do they earn different "
+            "rewards",
+            f"{record.dead_share(record.updates):.0%} of the groups had equal rewards; {record.span('reward/mean')}",
+            *_pair(record),
+        ],
+    )
 
 
 def too_hard(record: Record) -> Found:
@@ -122,8 +141,8 @@ def noisy_reward(record: Record) -> Found:
             f"length, end, turns, answer, being right, or a token explain {explained:.0%} of what rewards in a group "
             "differ by"
         )
-    remedy = UNRELATED if random > twice else None
-    return Found(strength=1 - (1 - twice) * (1 - random), evidence=evidence, remedy=remedy)
+    says, remedy = (UNEXPLAINED, UNRELATED) if random > twice else (None, None)
+    return Found(strength=1 - (1 - twice) * (1 - random), evidence=evidence, remedy=remedy, says=says)
 
 
 def _undecided(record: Record) -> float:
@@ -186,7 +205,34 @@ def _by_token(record: Record) -> tuple[float, int | None]:
 
 
 def other_reward(record: Record) -> Found:
-    """Being right pays less, or something else decides between those that are equally right."""
+    """Being right pays less, something else decides between those that are equally right, or what is wrong is paid in
+    full ever more often."""
+    return max(_gamed(record), _pays_else(record), key=lambda found: found.strength)
+
+
+def _gamed(record: Record) -> Found:
+    earned = [one.reward or 0.0 for one in record.episodes]
+    best = max(earned, default=0.0)
+    last = record.groups[-1][0] if record.groups else 0
+    paid = [one for step, group in record.groups if step == last for one in group if one.reward == best]
+    wrong = [one for one in paid if not record.right(one)]
+    is_full = best > min(earned, default=best) and best >= (record.late("reward/mean") or 0.0)  # a few may all be wrong
+    if not is_full or len(paid) < MIN_PAID or not record.is_graded or record.is_strict or _constant(record) is not None:
+        return NOTHING
+    return Found(
+        strength=weight("other_reward", "gamed", len(wrong) / len(paid)) * rise_of_reward(record),
+        says="The reward is gamed: more and more completions earn it in full that the metric calls wrong.",
+        evidence=[
+            f"{len(wrong)} of {len(paid)} completions of step {last} that earned {best:g} are wrong",
+            record.span("reward/mean"),
+            *about_the_metric(record)[-1:],
+            *quotes(record, wrong),
+        ],
+        remedy=CORRECT_IT,
+    )
+
+
+def _pays_else(record: Record) -> Found:
     found, (by_token, token) = record.agreement, _by_token(record)
     auc = weight("other_reward", "auc", found.auc) * weight("other_reward", "mixed", found.mixed)
     varied = weight("noisy_reward", "varied", found.paid_apart / found.alike if found.alike else None)

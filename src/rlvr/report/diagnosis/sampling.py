@@ -3,6 +3,9 @@
 They are judged by the first steps, so that the damage of training is not blamed on prompt, limit or temperature.
 """
 
+import math
+from statistics import fmean
+
 from rlvr.report.diagnosis.evidence import (
     NOTHING,
     QUOTED,
@@ -18,11 +21,18 @@ from rlvr.report.diagnosis.evidence import (
     starved,
 )
 from rlvr.report.diagnosis.judge import Found, weight
-from rlvr.report.diagnosis.record import Record
+from rlvr.report.diagnosis.record import Record, end_tokens, stop_words
+from rlvr.tracking.rollouts import EpisodeRecord
 
 WHOLE = {"temperature": 1.0, "top_p": 1.0, "top_k": 0.0, "min_p": 0.0}  # sampling from the whole distribution
 MIN_RIGHT = 2  # completions
 MIN_ASKED = 8  # groups
+MIN_TOKENS = 60
+UNTOLD = 0.45  # strength of one prompt for everything where tools may find the question
+DRAWN_APART = (
+    "Look at the seeds of a group in rollouts/, and for a cache of completions in the engine: those of one question "
+    "must be drawn independently."
+)
 LIVELY = 0.3  # nats per token at which a small model explores
 
 
@@ -43,9 +53,9 @@ def verifier_fails(record: Record) -> Found:
 
 
 def same_prompt(record: Record) -> Found:
-    """Examples with different answers and one prompt; what tools find may tell them apart."""
-    if any("tool_calls" in one.diagnostics for one in record.episodes):
-        return NOTHING
+    """Examples with different answers and one prompt. Tools may find what tells them apart, so there all must have it,
+    and anything that is sure explains more."""
+    tooled = any("tool_calls" in one.diagnostics for one in record.episodes)
     answers: dict[tuple[int, ...], set[str]] = {}
     for episode in record.episodes:
         answers.setdefault(tuple(episode.turns[0].prompt_ids), set()).add(episode.answer)
@@ -54,9 +64,15 @@ def same_prompt(record: Record) -> Found:
         return NOTHING
     same = [prompt for prompt, found in answers.items() if len(found) > 1]
     share = sum(prompt in same for prompt, _ in examples) / len(examples)
+    strength = weight("same_prompt", "same_share", share)
+    if tooled and (len(answers) > 1 or len(examples) < MIN_ASKED):
+        return NOTHING  # what tools find may tell them apart
     shown = next((one.turns[0].prompt for one in record.episodes if tuple(one.turns[0].prompt_ids) in same), "")
     evidence = [f"{share:.0%} of the recorded examples share their prompt with another answer: {shown[:QUOTED]!r}"]
-    return Found(strength=weight("same_prompt", "same_share", share), evidence=evidence)
+    if not tooled:
+        return Found(strength=strength, evidence=evidence)
+    says = "All questions look the same to the model, unless its tools tell it what is asked."
+    return Found(strength=strength * UNTOLD, evidence=evidence, says=says)
 
 
 def learnt_by_heart(record: Record) -> Found:
@@ -77,11 +93,28 @@ def learnt_by_heart(record: Record) -> Found:
     )
 
 
-def tools_fail(record: Record) -> Found:
-    names = [f"rollout/{kind}_share" for kind in ("malformed_call", "unknown_tool", "invalid_argument", "tool_timeout")]
-    shares = {name: record.early(name) or 0.0 for name in names}
-    worst = max(shares, key=lambda name: shares[name])
-    return Found(strength=weight("tools_fail", "failed_share", shares[worst]), evidence=[record.span(worst)])
+def ends_early(record: Record) -> Found:
+    """Completions that end by themselves, at a token that is no end of the model or the task, and are not right."""
+    ends, allowed = end_tokens(record.history), stop_words(record.history)
+    if not ends or not record.groups:
+        return NOTHING
+    episodes = [one for group in record.first_groups for one in group]
+    turns = [turn for one in episodes for turn in one.turns if turn.stop_reason == "stop" and turn.completion_ids]
+    odd = {id(turn): turn for turn in turns if turn.completion_ids[-1] not in ends}
+    odd = {key: turn for key, turn in odd.items() if not turn.completion.rstrip().endswith(allowed)}
+    cut = [one for one in episodes if any(id(turn) in odd for turn in one.turns)]
+    kept = [one for one in episodes if not any(id(turn) in odd for turn in one.turns)]
+    right, others = (fmean(map(record.right, some)) if some else 0.0 for some in (cut, kept))
+    shown = [f'token {turn.completion_ids[-1]} ends "{turn.completion[-QUOTED:].strip()}"' for turn in odd.values()]
+    return Found(
+        strength=weight("ends_early", "odd_share", len(odd) / len(turns) if turns else 0.0)
+        * max(0.0, 1 - right / max(others, 0.05)),
+        evidence=[
+            f"{len(odd)} of {len(turns)} turns in the first step end at a token that is no end of model or task",
+            *list(dict.fromkeys(shown))[:2],
+            record.span("rollout/completion_tokens_mean"),
+        ],
+    )
 
 
 def never_ends(record: Record) -> Found:
@@ -123,11 +156,57 @@ def _truncation(record: Record) -> float:
 
 
 def other_sampler(record: Record) -> Found:
+    surprise, errors = _surprise(record)
+    drawn = weight("other_sampler", "surprise", abs(surprise)) * weight("other_sampler", "errors", errors)
+    by_kl = weight("other_sampler", "mismatch_kl", record.early("policy/mismatch_kl"))
+    if drawn > by_kl:
+        return Found(
+            strength=drawn,
+            says="What is sampled is not what the policy finds likely, though the engine reports its logprobs.",
+            evidence=[
+                f"sampled tokens are {'less' if surprise > 0 else 'more'} likely than the policy's entropy says, "
+                f"by {abs(surprise):.2f} nats, {errors:.0f} standard errors, in the first step",
+                record.span("rollout/entropy"),
+                record.span("policy/entropy"),
+            ],
+            remedy="Look for what the engine adds by itself: penalties for repetition, barred tokens, a server's "
+            "defaults from generation_config.json.",
+        )
     return Found(
-        strength=weight("other_sampler", "mismatch_kl", record.early("policy/mismatch_kl")),
+        strength=by_kl,
         evidence=[record.span("policy/mismatch_kl"), record.span("policy/ratio"), *about_engine(record)],
         overrides=back_to_usual(record),
     )
+
+
+def _surprise(record: Record) -> tuple[float, float]:
+    """Minus the mean logprob of the trained tokens of the first step, minus the policy's entropy there, which it is on
+    average if they are drawn from the policy; and this in standard errors, by episodes."""
+    narrow = any(
+        record.setting(f"rollout.{key}", usual) != usual for key, usual in WHOLE.items() if key != "temperature"
+    )
+    updates = record.setting("algorithm.num_epochs", 1) * record.setting("algorithm.num_minibatches", 1)
+    if narrow or updates > 1 or not record.groups:
+        return 0.0, 0.0
+    step = record.groups[0][0]
+    entropy = next((row.get("policy/entropy", math.nan) for row in record.updates if row["step"] == step), math.nan)
+    told = [found for one in record.rollouts[step] if (found := _trained(one))]
+    count = sum(map(len, told))
+    if count < MIN_TOKENS or math.isnan(entropy):
+        return 0.0, 0.0
+    surprise = -math.fsum(map(sum, told)) / count - entropy
+    error = math.sqrt(math.fsum((sum(one) + (entropy + surprise) * len(one)) ** 2 for one in told)) / count
+    return surprise, abs(surprise) / max(error, 1e-3)
+
+
+def _trained(episode: EpisodeRecord) -> list[float]:
+    """The engine's logprobs of the sampled tokens that the trainer looked at."""
+    return [
+        drawn
+        for row in episode.rows
+        for drawn, own, mask in zip(row.behavior_logprobs, row.trainer_logprobs or (), row.loss_mask, strict=False)
+        if mask and drawn is not None and own is not None
+    ]
 
 
 def alike(record: Record) -> Found:
@@ -139,11 +218,13 @@ def alike(record: Record) -> Found:
     unsure = 1 - weight("collapsed", "entropy", record.early("rollout/entropy") or 0.0)
     same = same_share(record.first_groups)
     settings = ", ".join(f"{key}={value:g}" for key, value in now.items())
+    overrides = [f"rollout.{key}={usual:g}" for key, usual in WHOLE.items() if now[key] != usual]
     said = f"completions of a question share {same or 0:.0%} of their tokens from the start on; {settings}"
     return Found(
         strength=alike_share("alike", record.first_groups, record.dead_share(record.early_rows)) * max(narrow, unsure),
         evidence=[said, about_dead_groups(record), record.span("rollout/entropy")],
-        overrides=[f"rollout.{key}={usual:g}" for key, usual in WHOLE.items() if now[key] != usual],
+        overrides=overrides,
+        remedy=None if overrides else DRAWN_APART,
     )
 
 

@@ -12,6 +12,10 @@ TYPICAL_WIDTH = 128  # of their matrices; wider ones stand smaller steps, in pro
 FEW = 0.02  # share of groups that differ, below which nothing can be said about updates
 FEW_GROUPS = 2  # that differ, below which nothing can be said about the tokens that are trained on
 MIN_THIRD = 3  # steps of a third of a run, whose rewards are compared
+IDLE = 0.01  # of the peak learning rate
+OTHER_REFERENCE = (
+    "The penalty pulls towards a reference that is not the policy of the start: their KL is not 0 at first."
+)
 ENOUGH_MOVED = 0.03  # change of the weights in a run that learned / their size
 
 
@@ -50,6 +54,22 @@ def _weighted(record: Record) -> float:
         if mask
     ]
     return fmean(places) if places else 1.0
+
+
+def discounted(record: Record) -> Found:
+    """The reward is given at the last token, and hardly any of it reaches the first."""
+    gamma = record.setting("algorithm.gamma", 1.0)
+    tokens = record.early("rollout/completion_tokens_mean") or 1.0
+    reach = gamma ** max(tokens - 1, 0.0)
+    return Found(
+        strength=weight("discounted", "reach", reach),
+        evidence=[
+            f"algorithm.gamma={gamma:g}, and episodes have {tokens:.0f} tokens: {reach:.2g} of the reward reaches the "
+            "first of them",
+            record.span("reward/mean"),
+        ],
+        overrides=["algorithm.gamma=1"],
+    )
 
 
 def no_gradient(record: Record) -> Found:
@@ -128,6 +148,19 @@ def step_too_large(record: Record) -> Found:
     )
 
 
+def entropy_bonus(record: Record) -> Found:
+    """Entropy rises, and a bonus pays for that."""
+    coef, before, after = (
+        record.setting("algorithm.entropy_coef"),
+        *(find("rollout/entropy") or 0.0 for find in (record.early, record.late)),
+    )
+    return Found(
+        strength=weight("entropy_bonus", "coef", coef) * weight("entropy_bonus", "rise", after - before),
+        evidence=[f"algorithm.entropy_coef={coef:g}", record.span("rollout/entropy"), record.span("reward/mean")],
+        overrides=["algorithm.entropy_coef=0"],
+    )
+
+
 def wrong_way(record: Record) -> Found:
     """The trained reward itself falls, by steps of a sound size, on which the engine agrees."""
     values = [row["reward/mean"] for row in record.updates if math.isfinite(row["reward/mean"])]
@@ -190,7 +223,24 @@ def collapses(record: Record) -> Found:
     )
 
 
+def frozen(record: Record) -> Found:
+    still = None if record.weights is None or record.history.setting("model.lora.enabled") else record.weights.still
+    return Found(
+        strength=weight("frozen", "still", still),
+        evidence=[
+            f"in {still or 0:.0%} of the matrices not one number changed in {len(record.updates)} steps, though other "
+            "weights did",
+            record.span("policy/changed_weight_share"),
+            record.span("policy/grad_norm"),
+        ],
+    )
+
+
 def step_too_small(record: Record) -> Found:
+    return max(_hardly_moved(record), _idle(record), key=lambda found: found.strength)
+
+
+def _hardly_moved(record: Record) -> Found:
     moved, rate = _moved(record), _rate(record)
     teaches = 1 - record.dead_share(record.updates)
     wanted = rate * (ENOUGH_MOVED / max(moved, 1e-9)) ** 1.25  # measured: 1000 x the rate moves weights 250 x as far
@@ -206,10 +256,35 @@ def step_too_small(record: Record) -> Found:
     )
 
 
-def held_back(record: Record) -> Found:
-    coef = record.setting("algorithm.kl_coef")
+def _idle(record: Record) -> Found:
+    """A schedule that leaves most steps without a learning rate."""
+    peak, rates = _rate(record), [row.get("policy/learning_rate", math.nan) for row in record.updates]
+    idle = [number for number, rate in enumerate(rates, start=1) if rate < peak * IDLE]
+    strength = weight("step_too_small", "idle", len(idle) / max(len(rates), 1))
+    if not strength:
+        return NOTHING
+    usual = {"schedule": "constant", "final_learning_rate_share": 0.1}
+    now = {key: record.history.setting(f"trainer.{key}") for key in usual}
     return Found(
-        strength=weight("held_back", "kl_coef", coef),
+        strength=strength,
+        says="The learning rate is 0, or nearly, in most steps: its schedule does not fit the run.",
+        evidence=[
+            f"the learning rate is below {IDLE:.0%} of its peak ({peak:.2g}) in {len(idle)} of {len(rates)} steps, "
+            f"first in step {idle[0]}",
+            record.span("policy/changed_weight_share"),
+        ],
+        overrides=[f"trainer.{key}={usual[key]}" for key in usual if now[key] not in (usual[key], None)],
+        remedy="Let the schedule end with the run: see trainer.schedule and trainer.warmup_steps, and in code of your "
+        "own whether it counts steps.",
+    )
+
+
+def held_back(record: Record) -> Found:
+    coef, begin = record.setting("algorithm.kl_coef"), record.early("policy/reference_kl")
+    other = weight("held_back", "some", coef) * weight("held_back", "begin", begin)
+    return Found(
+        strength=max(weight("held_back", "kl_coef", coef), other),
+        says=OTHER_REFERENCE if other else None,
         evidence=[f"algorithm.kl_coef={coef:g}", record.span("policy/reference_kl")],
         overrides=["algorithm.kl_coef=0"],
     )

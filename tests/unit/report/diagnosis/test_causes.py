@@ -15,13 +15,9 @@ from rlvr.report.diagnosis.judge import NAMED, TABLE
 from rlvr.report.diagnosis.record import Record
 from rlvr.tracking.rollouts import EpisodeRecord
 from tests.unit.report.diagnosis.made import ANSWERS, WEIGHTS, episode, record, sound
+from tests.unit.report.diagnosis.more_runs import DEAD, MORE, groups
 
-DEAD = {"rollout/zero_advantage_share": 1.0, "policy/trained_token_share": 0.0}
 FALLEN = ((0.4, 0.35, 0.45), (0.0, 0.0, 0.02))
-
-
-def groups(make: Callable[[int, int, str], EpisodeRecord], answers: tuple[str, ...] = ANSWERS) -> list[EpisodeRecord]:
-    return [make(group, number, answer) for group in range(8) for number, answer in enumerate(answers)]
 
 
 def constant(value: float) -> Record:
@@ -106,6 +102,7 @@ RUNS: dict[str, Callable[[], Record]] = {
     "step_too_large": lambda: record({"policy/learning_rate": 0.04}, accuracy=FALLEN),
     "step_too_small": lambda: record({"policy/learning_rate": 1e-7}, weights=replace(WEIGHTS, moved=1e-6)),
     "held_back": lambda: record({"policy/reference_kl": 1e-5}, settings={"algorithm": {"kl_coef": 5.0}}),
+    **MORE,
 }
 
 
@@ -234,7 +231,8 @@ def test_tokens_without_an_advantage_in_an_episode_that_has_one_are_masked() -> 
 
 
 def test_one_prompt_for_several_answers_is_no_fault_where_tools_find_them() -> None:
-    shown = [replace(one, answer=str(g)) for g in range(8) for one in [episode(g, 0, "7", 1.0, prompt=(10, 40))]]
+    said = [episode(g, 0, "7" if g % 2 else "3", float(g % 2), prompt=(10, 40 + g // 4)) for g in range(8)]
+    shown = [replace(one, answer=str(number)) for number, one in enumerate(said)]
     assert of_record(record(episodes=list(map(tooled, shown)))).top is None
 
 
@@ -282,6 +280,7 @@ def test_equal_completions_of_an_unsure_policy_are_blamed_on_sampling() -> None:
     top = of_record(record(DEAD, episodes=same)).top
     assert top is not None
     assert (top.name, top.in_code) == ("alike", True)
+    assert "drawn independently" in top.remedy
 
 
 def test_end_tokens_are_known_by_their_names(tmp_path: Path) -> None:
@@ -364,6 +363,7 @@ def by_hash(group: int, number: int, answer: str) -> EpisodeRecord:
 def test_the_remedy_of_noise_suits_its_evidence() -> None:
     hashed, drawn = record(episodes=groups(by_hash)), record(episodes=coin())
     assert "what the reward reads" in of_record(hashed).causes[0].remedy
+    assert of_record(hashed).causes[0].says.startswith("The reward says nothing about what is right")
     assert "twice" not in of_record(hashed).causes[0].remedy
     assert "twice" in of_record(drawn).causes[0].remedy
 

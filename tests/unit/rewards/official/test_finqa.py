@@ -157,3 +157,28 @@ def test_formulas_are_expanded_up_to_a_size(terms, factors, decided, monkeypatch
 def test_a_power_of_what_is_no_real_number_is_taken_as_python_takes_it() -> None:
     """Two steps of this program are complex numbers, and its answer is none."""
     assert finqa.execute(finqa.tokens("exp(-4, 0.5), exp(#0, 2), greater(1, 0)"), TABLE) == (False, "yes")
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("greater(a1, a2)", "greater(a1, a2)", True),
+        ("greater(a1, a2)", "greater(a2, a1)", False),
+        ("add(a1, a2), greater(a1, a1)", "add(a1, a2), greater(a2, a2)", True),  # both are false
+        ("greater(a1, a1)", "greater(a1, a2)", False),
+        ("greater(a1, a2)", "add(a1, a2)", False),
+        ("greater(a1, a2)", "subtract(a1, a2)", False),
+        ("add(a1, a2), greater(#0, a1)", "add(a2, a1), greater(#0, a1)", True),
+        ("add(a1, a2), greater(#0, a1)", "add(a2, a1), greater(#0, a2)", False),
+        ("add(a1, a2), greater(#0, a1)", "subtract(a2, a1), greater(#0, a1)", False),
+        ("add(a1, a2)", "add(a2, a1)", True),
+        ("subtract(a1, a2)", "subtract(a2, a1)", False),
+        ("multiply(a1, a2), divide(#0, a2)", "multiply(a2, a1), divide(#0, a2)", True),
+        ("exp(a1, a2)", "exp(a2, a1)", False),
+    ],
+)
+def test_programs_are_the_same_by_their_formulas(one: str, other: str, same: bool) -> None:
+    """`a1` is 1, `a2` is 2: numbers are symbols to the official script."""
+    first, second = (finqa.tokens(text.replace("a1", "1").replace("a2", "2")) for text in (one, other))
+    assert finqa.same_program(first, second) == same
+    assert finqa.same_program(second, first) == same
