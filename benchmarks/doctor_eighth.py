@@ -1,7 +1,8 @@
 """Forty ordinary faults of setting up a run, as users of RL libraries report them.
 
 For `doctor_unseen.py --half eighth`. Written down with the finding that is expected before the checks, their tests
-and their page were read: `MEANT` has it in words. The names of checks were filled in from what the first run printed.
+and their page were read: `MEANT` has it in words. The names of checks were filled in from what the first
+run printed: where it has none, no check said what was meant.
 """
 
 from __future__ import annotations
@@ -293,44 +294,54 @@ MEANT: dict[str, str] = {
 }
 
 EIGHTH: list[tuple[str, str, tuple[str, ...], Change]] = [
-    ("checkpoint", "lacks a shard", (), saves(shard_missing)),
+    ("checkpoint", "lacks a shard", ("load",), saves(shard_missing)),
     ("checkpoint", "ends in the middle of its file", (), saves(cut_off)),
     ("checkpoint", "has tensors of shape [0]", (), on_disk(never_gathered)),
-    ("checkpoint", "pads with the token behind its vocabulary", (), saves(pads_beyond)),
-    ("checkpoint", "holds weights of GPTQ", (), saves(packed_in_four_bits, architecture="qwen2")),
-    ("checkpoint", "is an adapter whose base is away", (), saves(adapter_alone, architecture="llama")),
+    ("checkpoint", "pads with the token behind its vocabulary", ("load",), saves(pads_beyond)),
+    ("checkpoint", "holds weights of GPTQ", ("load",), saves(packed_in_four_bits, architecture="qwen2")),
+    ("checkpoint", "is an adapter whose base is away", ("load",), saves(adapter_alone, architecture="llama")),
     (
         "checkpoint",
         "names a model type of a newer library",
-        (),
+        ("load",),
         configured(model_type="qwen9", architectures=["Qwen9ForCausalLM"]),
     ),
-    ("checkpoint", "has newer weights in pytorch_model.bin", (), saves(trained_on)),
+    ("checkpoint", "has newer weights in pytorch_model.bin", ("weights_are_one_set",), saves(trained_on)),
     ("tokenizer", "has rows of the mean for the template's tokens", (), saves(rows_of_the_mean)),
-    ("tokenizer", "is not there", (), saves(without_tokenizer)),
+    ("tokenizer", "is not there", ("load",), saves(without_tokenizer)),
     ("tokenizer", "has no end token", (), endless),
     ("tokenizer", "is of a newer version", (), saves(of_a_newer_version)),
-    ("tokenizer", "splits special tokens", (), says({"tokenizer_config.json": {"split_special_tokens": True}})),
+    (
+        "tokenizer",
+        "splits special tokens",
+        ("specials_are_whole",),
+        says({"tokenizer_config.json": {"split_special_tokens": True}}),
+    ),
     ("tokenizer", "has a trailing comma in its settings", (), saves(trailing_comma)),
-    ("template", "has a block that is not closed", (), rendered(UNCLOSED)),
-    ("template", "has names, and none is default", (), saves(named_only)),
-    ("template", "was edited where it is not read", (), saves(edited_in_vain)),
+    ("template", "has a block that is not closed", ("prompt_renders",), rendered(UNCLOSED)),
+    ("template", "has names, and none is default", ("prompt_renders",), saves(named_only)),
+    ("template", "was edited where it is not read", ("template_is_one",), saves(edited_in_vain)),
     ("template", "lists tools at the last question", (), rendered(AT_THE_LAST_USER, with_tools=True)),
     ("template", "shows the first of several calls", (), rendered(FIRST_CALL, with_tools=True)),
     ("template", "drops the system message beside tools", (), rendered(SYSTEM_LOST, with_tools=True)),
     ("data", "have their options in another column", (), asks(WITHOUT_OPTIONS, **TEXT)),
     ("data", "have the place of the option as gold", (), asks(WITH_INDEX)),
-    ("data", "have whole solutions as golds", (), asks(SOLVED, **TEXT, rollout__max_completion_tokens=128)),
-    ("data", "have nan as gold", (), asks(WITH_NAN, **TEXT)),
+    (
+        "data",
+        "have whole solutions as golds",
+        ("golds_are_answers",),
+        asks(SOLVED, **TEXT, rollout__max_completion_tokens=128),
+    ),
+    ("data", "have nan as gold", ("golds_are_answers",), asks(WITH_NAN, **TEXT)),
     (
         "data",
         "ask for another form than the prompt",
         (),
         asks(HASHED, prompt="boxed", rollout__max_completion_tokens=64),
     ),
-    ("data", "are about images", (), asks(PICTURES)),
-    ("data", "have empty questions", (), asks(EMPTY)),
-    ("data", "hold out the training file", (), eval_is_train),
+    ("data", "are about images", ("texts_are_whole",), asks(PICTURES)),
+    ("data", "have empty questions", ("load",), asks(EMPTY)),
+    ("data", "hold out the training file", ("prompt_renders",), eval_is_train),
     ("reward", "reads one line", (), scored(cases.one_line, **TAGS)),
     (
         "reward",
@@ -351,22 +362,22 @@ EIGHTH: list[tuple[str, str, tuple[str, ...], Change]] = [
     (
         "settings",
         "have a buffer longer than completions",
-        (),
+        ("load",),
         settled(algorithm="dapo", algorithm__overlong_buffer_tokens=64),
     ),
     (
         "settings",
         "adapt layers of another architecture",
-        (),
+        ("load",),
         lambda case: replace(case, architecture="llama", settings=LORA | {"model.lora.target_modules": ["c_attn"]}),
     ),
-    ("settings", "give the right answer a weight of 0", (), settled(reward__parts__correct__weight=0)),
+    ("settings", "give the right answer a weight of 0", ("load",), settled(reward__parts__correct__weight=0)),
     (
         "tool",
         "name a tool that is not there",
         (),
-        shop(prompt__system="Look prices up with the tool `get_price`, then write the answer in \\boxed{}."),
+        shop(prompt__system="Look prices up with the tool `get_price`, then write the answer in \\boxed{{}}."),
     ),
-    ("tool", "has neither types nor a docstring", (), shop("doctor_eighth_cases:Untyped")),
+    ("tool", "has neither types nor a docstring", ("load",), shop("doctor_eighth_cases:Untyped")),
 ]
 assert {name for _, name, _, _ in EIGHTH} == set(MEANT)

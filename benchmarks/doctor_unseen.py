@@ -619,7 +619,16 @@ def faults() -> list[Fault]:
 def halves() -> dict[str, list[Fault]]:
     """Each kind in two, drawn by seed; and the late ones."""
     found: dict[str, list[Fault]] = {"tuned": [], "kept": []}
-    for group, listed in (("late", LATE), ("fifth", FIFTH), ("sixth", SIXTH), ("meant", AS_MEANT), ("eighth", EIGHTH)):
+    for group, listed in (
+        ("late", LATE),
+        ("fifth", FIFTH),
+        ("sixth", SIXTH),
+        ("seventh", SEVENTH),
+        ("eighth", EIGHTH),
+        ("siblings", SIBLINGS),
+        ("sound", SOUND),
+        ("meant", AS_MEANT),
+    ):
         found[group] = [
             Fault(name, kind, (*expected, *ADDED.get(name, ())), change) for kind, name, expected, change in listed
         ]
@@ -635,7 +644,9 @@ def halves() -> dict[str, list[Fault]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--half", choices=["tuned", "kept", "late", "fifth", "sixth", "meant", "eighth"], help="one of them"
+        "--half",
+        choices=["tuned", "kept", "late", "fifth", "sixth", "seventh", "eighth", "siblings", "sound", "meant"],
+        help="one of them",
     )
     args = arguments(parser)
     for half, chosen in halves().items():
