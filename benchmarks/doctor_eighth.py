@@ -203,6 +203,11 @@ def with_index(a: int, b: int) -> dict[str, Any]:
     return {"question": f"{question(a, b)}\n{shown}\nAnswer with the letter of the right option.", "answer": place}
 
 
+def lettered(a: int, b: int) -> dict[str, Any]:
+    row = with_index(a, b)
+    return row | {"answer": LETTERS[row["answer"]]}
+
+
 def solved(a: int, b: int) -> dict[str, Any]:
     told = f"The shop has {a} apples at first. Then {b} more come. {a} + {b} = {a + b}, so there are {a + b} apples."
     return {"question": question(a, b), "answer": told}
@@ -293,6 +298,26 @@ MEANT: dict[str, str] = {
     "has neither types nor a docstring": "types or docstring are missing",
 }
 
+LATER: dict[str, tuple[str, ...]] = {
+    "ends in the middle of its file": ("load",),
+    "has tensors of shape [0]": ("load",),
+    "has rows of the mean for the template's tokens": ("template_is_trained",),
+    "has no end token": ("ends_are_special",),
+    "is of a newer version": ("load",),
+    "has a trailing comma in its settings": ("load",),
+    "drops the system message beside tools": ("task_is_shown",),
+    "have their options in another column": ("golds_are_answers",),
+    "have the place of the option as gold": ("golds_are_answers",),
+    "ask for another form than the prompt": ("asked_form_is_paid",),
+    "reads one line": ("asked_form_is_paid",),
+    "wants the <think> that the template opens": ("gold_scores_full",),
+    "cannot read 12,345": ("commas_cost_nothing",),
+    "pays all where the gold cannot be read": ("each_gold_counts",),
+    "pays twenty times more for the form": ("answer_outweighs_form",),
+    "name a tool that is not there": ("named_tools_are_there",),
+}
+"""What says it since the corrections that followed: at first no check did, or a refusal without the reason."""
+
 EIGHTH: list[tuple[str, str, tuple[str, ...], Change]] = [
     ("checkpoint", "lacks a shard", ("load",), saves(shard_missing)),
     ("checkpoint", "ends in the middle of its file", (), saves(cut_off)),
@@ -381,3 +406,16 @@ EIGHTH: list[tuple[str, str, tuple[str, ...], Change]] = [
     ("tool", "has neither types nor a docstring", ("load",), shop("doctor_eighth_cases:Untyped")),
 ]
 assert {name for _, name, _, _ in EIGHTH} == set(MEANT)
+
+BESIDE: list[tuple[str, str, tuple[str, ...], Change]] = [
+    ("sound", "tags over several lines", ("nothing",), scored(cases.several_lines, **TAGS)),
+    ("sound", "numbers with commas", ("nothing",), scored(cases.any_integer, THOUSANDS)),
+    ("sound", "options below the question", ("nothing",), asks([lettered(*pair) for pair in PAIRS], **TEXT)),
+    (
+        "sound",
+        "a tool by its name",
+        ("nothing",),
+        shop(prompt__system="Look prices up with the tool `price`, then write the answer in \\boxed{{}}."),
+    ),
+]
+"""Sound settings that look like them, for `--half sound`."""

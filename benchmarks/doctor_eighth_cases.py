@@ -70,3 +70,17 @@ class Untyped(Shop):
 
     def tools(self) -> tuple[Callable[..., Any], ...]:
         return (price,)
+
+
+def several_lines(completion: str, answer: str) -> float:
+    """Sound: reasoning over several lines, and the answer counts for most."""
+    found = re.search(r"<think>.*?</think>\s*<answer>(.*?)</answer>\s*$", completion, re.DOTALL)
+    return 0.3 * bool(found) + float(bool(found) and found[1].strip() == answer)
+
+
+def any_integer(completion: str, answer: str) -> float:
+    """Sound: 12,345 is read."""
+    try:
+        return float(int(completion.strip().replace(",", "")) == int(answer))
+    except ValueError:
+        return 0.0

@@ -42,6 +42,9 @@ LISTED = re.compile(r"[\[({]\s*(?:'[^']*'|\"[^\"]*\")\s*[,:\])}].*", re.DOTALL)
 OPTION = re.compile(r"(?:^|\n|\s)\(?([A-Ha-h]|[1-9])[).:]\s*(?=\S)")
 CHOOSE = re.compile(r"\b(?:options?|choices?|choose|select|letter|alternatives?)\b", re.IGNORECASE)
 COUNTS = re.compile(r"\b(?:how many|count) ", re.IGNORECASE)
+LETTER = re.compile(r"\bletter of\b|\b(?:right|correct) (?:option|choice|letter)\b", re.IGNORECASE)
+NAMED = "ABCDEFGH"
+SHOWN = re.compile(r"(?<![A-Za-z])[B-D](?![A-Za-z])|[\"'(\[]A[\"')\]]|\bA[.):,]")  # a letter by itself
 WORDS = re.compile(r"\s*[A-Za-z]{2}[^\d\\{}()\[\]=<>*;]*")
 ROUND_LENGTHS = frozenset(
     n + more for n in [*range(100, 10_001, 50), 128, 256, 512, 1024, 2048, 4096, 8192, 32_768] for more in (-1, 0)
@@ -176,6 +179,12 @@ def golds_are_answers(patient: Patient) -> Check:
             "write the gold as the question names it: its letter or number, counted from where the list begins",
         ),
         (
+            letters_without_options(known),
+            "golds are letters of options, which the questions do not show",
+            [gold for _, gold in known[:5]],
+            "write the options below the question: they are in a column of their own",
+        ),
+        (
             bool(wrapped),
             f"golds have words around the answer, {wrapped!r}, and without them it is wrong",
             [gold for _, gold in known[:3]],
@@ -198,13 +207,23 @@ def golds_beside_options(known: Sequence[tuple[str, str]]) -> list[str]:
         (options, gold)
         for asked, options, gold in listing
         if len(options) > 2 and re.fullmatch(r"[A-Za-z]|\d", gold) and ("A" in options or CHOOSE.search(asked))
-        if not COUNTS.search(asked)
+        if LETTER.search(asked) or not COUNTS.search(asked)
     ]
     if len(short) < MOST_ALIKE * len(known):
         return []
     beside = [gold for options, gold in short if gold.upper() not in options]
     strange = [gold for options, gold in short if gold not in options.values()]
     return min(beside, strange, key=len)
+
+
+def letters_without_options(known: Sequence[tuple[str, str]]) -> bool:
+    """Golds A to D, or a few more, at questions that name no such letter and list nothing."""
+    letters = Counter(gold.strip(" ().") for _, gold in known)
+    few = sorted(letters)
+    if len(few) < 3 or few != list(NAMED[: len(few)]):  # in a row from A: not the letters of words
+        return False
+    shown = sum(bool(options_of(asked) or SHOWN.search(asked)) for asked, _ in known)
+    return shown < MOST_DAMAGED * len(known)
 
 
 def options_of(asked: str) -> dict[str, str]:

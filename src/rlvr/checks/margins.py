@@ -9,8 +9,11 @@ from rlvr.checks.rewards import NUM_EXAMPLES, form_alone, pays, played, value_of
 from rlvr.checks.texts import LONG
 from rlvr.tasks.base import text_of
 from rlvr.tracking.checks import Check
+from rlvr.types import Example
 
 INTEGER = re.compile(r"-?\d+")
+THOUSANDS = re.compile(r"(?<![\d.,])\d{4,9}(?![\d,]|\.\d)")
+THOUGHT = "<think>\nWe count.\nNow it is known.\n</think>"
 FORMS = {
     "\\boxed": "We count.\n\\boxed{{{}}}",
     "####": "We count.\n#### {}",
@@ -21,6 +24,8 @@ WORKING = re.compile(
     r"step[- ]by[- ]step|show your (?:work|reasoning)|explain your|think (?:carefully|it through|first)", re.IGNORECASE
 )
 STEPS = "First we look at what is given. Then we count."
+NUM_ROWS, MOST_GIVEN = 32, 0.05  # rows, and those that may be paid for anything
+NO_ANSWER = "I do not know."
 SHARE = 0.1  # of the way from a wrong to a right answer: less is shaping
 
 
@@ -142,19 +147,99 @@ def working_is_worth_it(patient: Patient) -> Check:
     )
 
 
+def each_gold_counts(patient: Patient) -> Check:
+    """No row pays whatever is said: a gold that the reward cannot read may be given away."""
+    if skipped := form_alone(patient):
+        return skipped
+    golds, given, tried = patient.task.solutions(NUM_ROWS), list[dict[str, object]](), 0
+    if not patient.reads(NO_ANSWER):
+        return skip("the tokenizer knows no other words than the task's")
+    for (example, turns), (other, wrong) in zip(golds, [*golds[1:], *golds[:1]], strict=True):
+        full = value_of(patient, example, turns)
+        if other.answer == example.answer or not isinstance(wrong[-1], str) or not full > 0:
+            continue
+        tried += 1
+        if all(value_of(patient, example, [said]) >= full for said in (NO_ANSWER, wrong[-1])):
+            given.append({"example": example.id, "answer": str(example.answer)[:100], "value": full})
+    if not tried:
+        return skip("the task knows no two right completions with different answers")
+    return verdict(
+        len(given) > max(1, MOST_GIVEN * tried),
+        f"{len(given)} of {tried} rows pay whatever is said, a wrong answer and none",
+        f"of {tried} rows none pays a wrong answer as much as the right one"
+        if not given
+        else f"{len(given)} of {tried} rows pay whatever is said",
+        "return None for a gold that the reward cannot read, or leave these rows out: they pay for anything",
+        examples=given[:3],
+    )
+
+
+def answer_outweighs_form(patient: Patient) -> Check:
+    """What the right answer adds, beside what a wrong one in the same form earns."""
+    if skipped := form_alone(patient):
+        return skipped
+    golds, answer, form = patient.task.solutions(NUM_EXAMPLES), list[float](), list[float]()
+    for (example, turns), (other, wrong) in zip(golds, [*golds[1:], *golds[:1]], strict=True):
+        if other.answer == example.answer or len(turns) > 1 or not isinstance(wrong[-1], str):
+            continue
+        right, missed, empty = (value_of(patient, example, said) for said in (turns, [wrong[-1]], [""]))
+        answer.append(right - missed)
+        form.append(missed - empty)
+    if not answer:
+        return skip("the task knows no two right completions of one turn with different answers")
+    gain, shape = sum(answer) / len(answer), sum(form) / len(form)
+    return verdict(
+        0 < gain < SHARE * shape,
+        f"a wrong answer in the right form earns {shape:.2g} more than nothing, and the right one {gain:.2g} more than "
+        "that: the form is learnt, and the answer hardly",
+        f"the right answer earns {gain:.2g} more than a wrong one in the same form",
+        "pay more for the right answer than for its form: 1 beside 0.1 to 0.5 is usual",
+        answer=gain,
+        form=shape,
+    )
+
+
 def spaces_cost_nothing(patient: Patient) -> Check:
     """What the metric calls right and differs from a right answer by spaces alone earns as much."""
-    golds = patient.task.solutions(NUM_EXAMPLES)
     kinds: dict[str, Callable[[str], str]] = {
         "with a line break behind it": lambda text: f"{text}\n",
         "with a space before it": lambda text: f" {text}",
     }
+    return _costs_nothing(
+        patient,
+        kinds,
+        "right answers earn the same with spaces around them, where the metric takes them",
+        "strip the text in the reward: models write spaces and line breaks around answers",
+    )
+
+
+def commas_cost_nothing(patient: Patient) -> Check:
+    """12,345 is 12345, where the metric takes it so and no prompt forbids it."""
+    golds = patient.task.solutions(NUM_EXAMPLES)
+    if not any(THOUSANDS.search(str(turns[-1])) for _, turns in golds):
+        return skip("no right answer has thousands")
+    if any("comma" in text_of(example.messages).lower() for example, _ in golds):
+        return skip("the prompts say how numbers are written")
+    kinds = {"with commas between thousands": lambda text: THOUSANDS.sub(lambda found: f"{int(found[0]):,}", text)}
+    return _costs_nothing(
+        patient,
+        kinds,
+        "right answers earn the same with commas between thousands, where the metric takes them",
+        "take the commas out of numbers in the reward: models write 12,345",
+    )
+
+
+def _costs_nothing(patient: Patient, kinds: dict[str, Callable[[str], str]], says_ok: str, remedy: str) -> Check:
+    """Changed right answers that the metric still calls right, and that must earn as much."""
+    golds = patient.task.solutions(NUM_EXAMPLES)
     says, bad = "", list[dict[str, object]]()
     for kind, change in kinds.items():
         tried, lost = 0, list[dict[str, object]]()
         for example, turns in golds:
             said = turns[-1]
-            if not isinstance(said, str) or not patient.reads(change(said)) or patient.task.vocabulary is not None:
+            if not isinstance(said, str) or change(said) == said or not patient.reads(change(said)):
+                continue
+            if patient.task.vocabulary is not None:
                 continue
             other = played(patient, example, [*turns[:-1], change(said)])
             if not asyncio.run(patient.task.grade(example, other.texts)).correct:
@@ -168,35 +253,48 @@ def spaces_cost_nothing(patient: Patient) -> Check:
     return verdict(
         bool(says),
         f"{says}: the metric calls them right",
-        "right answers earn the same with spaces around them, where the metric takes them",
-        "strip the text in the reward: models write spaces and line breaks around answers",
+        says_ok,
+        remedy,
         examples=bad[:3],
     )
 
 
 def asked_form_is_paid(patient: Patient) -> Check:
     """A prompt that asks for working, or for a mark around the answer, is obeyed: this must be paid."""
-    found, tried = list[dict[str, object]](), 0
+    found, tried, on_one_line = list[dict[str, object]](), 0, 0
     for example, turns in patient.task.solutions(NUM_EXAMPLES):
-        prompt, gold = text_of(example.messages), str(example.answer)
-        forms = [form.format(gold) for mark, form in FORMS.items() if mark in prompt]
-        said = patient.task.answered(gold) if WORKING.search(prompt) and not forms else None
-        forms += [f"{STEPS}\n{said}"] if isinstance(said, str) else []
-        if not forms or not isinstance(turns[-1], str) or not patient.reads(forms[0]):
+        form = _asked_form(patient, example)
+        if form is None or not isinstance(turns[-1], str) or not patient.reads(form):
             continue
         tried += 1
-        full, value = value_of(patient, example, turns), value_of(patient, example, [*turns[:-1], forms[0]])
+        full, value, line = (
+            value_of(patient, example, [*turns[:-1], said]) for said in (turns[-1], form, " ".join(form.split("\n")))
+        )
         if full > 0 and not value > full / 4:
-            found.append({"example": example.id, "completion": forms[0], "value": value, "right_answer": full})
+            found.append({"example": example.id, "completion": form, "value": value, "right_answer": full})
+            on_one_line += line > full / 4
     if not tried:
         return skip("the prompts ask for no working and no mark around the answer")
     return verdict(
         2 * len(found) > tried,
-        f"{len(found)} of {tried} right answers in the form that their prompt asks for earn next to nothing",
+        f"{len(found)} of {tried} right answers in the form that their prompt asks for earn next to nothing"
+        + (", and on one line they are paid" if 2 * on_one_line > len(found) else ""),
         f"{tried} right answers in the form that their prompt asks for are paid",
-        "let the reward read what the prompt asks for (prompt.answer_in), or ask for what it reads",
+        "let the reward read what the prompt asks for (prompt.answer_in), or ask for what it reads; in a pattern "
+        "of your own a point is a line break with re.DOTALL alone",
         examples=found[:3],
     )
+
+
+def _asked_form(patient: Patient, example: Example) -> str | None:
+    """A right answer as the prompt asks for it: as the question itself does, where it names one form."""
+    prompt, gold = text_of(example.messages), str(example.answer)
+    own = [form for mark, form in FORMS.items() if mark in example.messages[-1].content]
+    forms = own if len(own) == 1 else [form for mark, form in FORMS.items() if mark in prompt]
+    if forms:
+        return forms[0].format(gold).replace("We count.", THOUGHT if "<think>" in prompt else "We count.")
+    said = patient.task.answered(gold) if WORKING.search(prompt) else None
+    return f"{STEPS}\n{said}" if isinstance(said, str) else None
 
 
 def penalties_bite(patient: Patient) -> Check:
@@ -225,7 +323,10 @@ CHECKS = (
     hedging_scores_less,
     silence_scores_less,
     working_is_worth_it,
+    each_gold_counts,
+    answer_outweighs_form,
     spaces_cost_nothing,
+    commas_cost_nothing,
     asked_form_is_paid,
     penalties_bite,
 )

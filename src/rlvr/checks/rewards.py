@@ -27,6 +27,7 @@ MOST_CALLS, TIME_FOR_CALLS = 50, 1.0  # of each process, and in seconds
 SLOW_CALL, SLOW_STEP = 0.05, 5.0  # seconds
 LARGEST = 1e6  # reward
 LETTERS = 4  # of a token
+THOUGHTS = "<think>\nWe count.\n</think>\n"
 OF_DOCUMENTS = (Retrieval, Citation, HopAnswers, Hops, Combined, Evidence)
 """Parts that grade what was found and read: a right answer alone does not earn them in full."""
 OF_FORM = (FormatExact, FormatApproximate, CompletionForm, RpnBoxed)
@@ -102,7 +103,13 @@ def _why(patient: Patient, golds: Sequence[tuple[Example, Sequence[Any]]], bad: 
         return f": {bad[0]['why']}"
     said = [(example, patient.task.answered(example.answer)) for example, _ in golds if example.answer]
     paid = [isinstance(text, str) and value_of(patient, example, [text]) > 0 for example, text in said]
-    return ", but their answer column alone does: the solutions end in other answers" if paid and all(paid) else ""
+    if paid and all(paid):
+        return ", but their answer column alone does: the solutions end in other answers"
+    behind = [value_of(patient, example, [*turns[:-1], f"{THOUGHTS}{turns[-1]}"]) > 0 for example, turns in golds]
+    template = patient.chat._template
+    opened = template is not None and template.can.opened
+    where = f", and the template opens {template.marks.open.strip()} in the prompt" if template and opened else ""
+    return f", but they do behind <think>...</think>, which no prompt asks for{where}" if all(behind) else ""
 
 
 def thoughts_are_passed_over(patient: Patient) -> Check:

@@ -134,6 +134,23 @@ def prompt_renders(patient: Patient) -> Check:
     return Check(status="ok", says=f"the task's messages ({roles}) and later ones are rendered")
 
 
+def task_is_shown(patient: Patient) -> Check:
+    """Each word of the task's messages is in the prompt, which the run renders with the task's tools."""
+    example, ids = patient.prompt(0)
+    prompt = _dense(patient.chat.decode(ids))
+    lost = [message for message in example.messages if _dense(message.content) not in prompt]
+    tools = bool(patient.task.env(example).tools)
+    return verdict(
+        bool(lost),
+        f"the {lost[0].role if lost else ''} message is not in the prompt"
+        + (", which the template renders with tools" if tools else ""),
+        f"{len(example.messages)} messages of the task are in its prompt",
+        "render each message in chat_template.jinja, also where tools are given",
+        lost=[message.content[:200] for message in lost[:2]],
+        prompt=patient.chat.decode(ids)[:300],
+    )
+
+
 def opens_completion(patient: Patient) -> Check:
     """The prompt ends with the header that conversations have before the assistant's words."""
     template, asked = of_patient(patient), user("rlvr-question")
@@ -267,6 +284,7 @@ CHECKS = (
     same_every_day,
     opens_completion,
     *OF_MESSAGES,
+    task_is_shown,
     ends_turns,
     whole_calls,
     tool_results,

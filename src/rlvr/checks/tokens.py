@@ -85,9 +85,11 @@ def ends_are_special(patient: Patient) -> Check:
         bad[token] = {"in": "the end of reasoning: the answer follows it"}
     names = {text: bad[token]["in"] for text, token in inside.items() if token in bad}
     return verdict(
-        bool(bad),
-        f"{len(bad)} of {len(stops)} end tokens are ordinary text ({', '.join(map(repr, names))}): a completion ends "
-        "in the middle of its answer",
+        bool(bad) or not stops,
+        "no token ends a completion: tokenizer, config.json and generation_config.json name none"
+        if not stops
+        else f"{len(bad)} of {len(stops)} end tokens are ordinary text ({', '.join(map(repr, names))}): a completion "
+        "ends in the middle of its answer",
         f"none of {len(stops)} end tokens is a part of {len(texts)} texts",
         "set eos_token of the tokenizer and eos_token_id of generation_config.json to special tokens",
         tokens=names,

@@ -9,6 +9,7 @@ from rlvr.checks.patient import Patient, skip, verdict
 from rlvr.checks.rewards import played
 from rlvr.checks.speech import completions_of
 from rlvr.run.tasks import context_tokens
+from rlvr.tasks.base import text_of
 from rlvr.tracking.checks import Check
 from rlvr.types import Example, StopReason
 
@@ -18,6 +19,11 @@ NOTHING, SHORT = "qqxx", 200  # a word; letters of a reply
 SORRY = re.compile(
     r"^\W*$|\b(?:error|fail(?:ed|ure)?|exception|denied|unauthori[sz]ed|forbidden|invalid|missing|unavailable|unable|"
     r"timed? ?out|not found|no results?|nothing|null|none|traceback|rate limit|quota)\b",
+    re.IGNORECASE,
+)
+NAMED_TOOL = re.compile(
+    r"\b(?:tools?|functions?)\s+(?:called\s+|named\s+)?[`'\"](\w+)(?:\(\))?[`'\"]|"
+    r"[`'\"](\w+)(?:\(\))?[`'\"]\s+(?:tool|function)\b",
     re.IGNORECASE,
 )
 CORRECT = "correct the tool, or start the service behind it: rlvr predict shows what it says"
@@ -72,6 +78,23 @@ def tools_answer(patient: Patient) -> Check:
         failures=failures,
         longest_prompt=longest,
         room=room,
+    )
+
+
+def named_tools_are_there(patient: Patient) -> Check:
+    """The tools that a prompt tells the model to use are among those that it is offered."""
+    example = patient.task.train_example(0)
+    there = {schema["function"]["name"] for schema in patient.task.env(example).tools}
+    if not there:
+        return skip("the task has no tools")
+    said = text_of(example.messages)
+    missing = sorted({next(filter(None, found.groups())) for found in NAMED_TOOL.finditer(said)} - there)
+    return verdict(
+        bool(missing),
+        f"the prompt names the tool {', '.join(map(repr, missing))}, and there are: {', '.join(sorted(there))}",
+        f"the prompt names no other tools than there are: {', '.join(sorted(there))}",
+        "name the tools in prompt.system and in the data as they are called: a call of another name fails",
+        missing=missing,
     )
 
 
@@ -135,4 +158,4 @@ def _names(reply: str, answer: str) -> bool:
     return len(reply) < SHORT and bool(re.search(rf"(?<!\w){re.escape(answer)}(?!\w)", reply))
 
 
-CHECKS = (turns_suffice, tools_answer, tools_inform)
+CHECKS = (turns_suffice, named_tools_are_there, tools_answer, tools_inform)

@@ -1,17 +1,19 @@
 """Checks of the weights as they were loaded: all there, alive, and used."""
 
 import re
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from rlvr.checks.patient import Patient, next_token, skip, verdict
 from rlvr.models.adapters import adapter_weights
 from rlvr.tracking.checks import Check
+from rlvr.types import Message
 
 NO_DIFFERENCE = 1e-5  # between the logprobs of a token after two prompts
 MOST_ALIKE = 0.2  # of the tokens; published models have some that were never trained
 LARGEST_ROW = 20  # times the median of the rows
+UNTRAINED = 1e-2  # of the median of the rows: smaller ones, and smaller distances
 NO_CHOICE = 1e-4  # nats of a whole completion
 
 
@@ -112,6 +114,35 @@ def rows_are_sized(patient: Patient) -> Check:
     )
 
 
+@torch.no_grad()
+def template_is_trained(patient: Patient) -> Check:
+    """Tokens that the template writes have rows of their own: reserved ones of a base model are alike, or zeros."""
+    template, tokenizer = patient.chat._template, patient.policy.tokenizer
+    if template is None:
+        return skip("there is no template")
+    asked = Message(role="user", content="x")
+    used = set(patient.coder.encode(template.render([asked, Message(role="assistant", content="y"), asked])))
+    special = sorted(used & set(cast(Any, tokenizer).added_tokens_decoder))
+    found = list[tuple[str, list[int]]]()
+    for name, table in _tables(patient):
+        rows = table[[token for token in special if token < len(table)]].float().cpu()
+        middle = float(torch.linalg.vector_norm(table, dim=1, dtype=torch.float32).median())
+        apart = torch.cdist(rows, rows).fill_diagonal_(float("inf")) < UNTRAINED * middle
+        raw = apart.any(1) | (torch.linalg.vector_norm(rows, dim=1) < UNTRAINED * middle)
+        if middle > 0 and raw.any():
+            found.append((name, [token for token, bad in zip(special, raw.tolist(), strict=False) if bad]))
+    name, tokens = next(iter(found), ("embedding", []))
+    names = [patient.chat.decode([token]) for token in tokens]
+    return verdict(
+        bool(found),
+        f"the template's {', '.join(map(repr, names))} have equal rows of the {name}, or zeros: nothing trained them",
+        f"{len(special)} special tokens of the template have rows of their own",
+        "take the model that the template belongs to, or one whose tokens this model was trained with: a base model "
+        "knows neither the header nor the end of a turn",
+        tokens=names,
+    )
+
+
 def _tables(patient: Patient) -> list[tuple[str, torch.Tensor]]:
     """Embedding and head, as far as they are matrices of numbers."""
     model = patient.model
@@ -163,4 +194,10 @@ def completions_vary(patient: Patient) -> Check:
     )
 
 
-CHECKS = (weights_alive, rows_are_sized, completions_vary, reads_prompt)  # they need finite weights
+CHECKS = (
+    weights_alive,
+    rows_are_sized,
+    template_is_trained,
+    completions_vary,
+    reads_prompt,
+)  # they need finite weights

@@ -13,6 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 
 from rlvr.errors import ConfigError, UserError
 from rlvr.models.adapters import add_adapters, check_same, insert_saved, merge, saved_settings
+from rlvr.models.damage import damage
 from rlvr.models.hub import Located, from_hub, locate, sentence
 from rlvr.models.policy import Adapters, HubPolicy, check_trainable
 from rlvr.models.quantization import dequantized, is_quantized, make_exact, settings_for
@@ -176,6 +177,8 @@ def from_pretrained(kind: Any, settings: PretrainedModel, located: Located, **op
                 f"model.attn_implementation={settings.attn_implementation}: the architecture of {name!r} has no such "
                 "attention; set model.attn_implementation=eager."
             ) from error
+        if found := damage(Path(name)):
+            raise UserError(f"the model {name!r} cannot be loaded: {found}") from error
         raise UserError(f"the model {name!r} cannot be loaded ({reason}): name a model folder or a Hub id") from error
 
 
@@ -197,11 +200,11 @@ def _saved_bits(config: Any, settings: PretrainedModel) -> int | None:
     if saved is None:
         return None
     saved = saved if isinstance(saved, dict) else saved.to_dict()
-    method, bits = saved.get("quant_method"), 4 if saved.get("load_in_4bit") else 8
+    method, bits = saved.get("quant_method"), 4 if saved.get("load_in_4bit") else int(saved.get("bits") or 8)
     if method != "bitsandbytes" or bits != settings.bits:
         raise UserError(
             f"the model {settings.name_or_path!r} was saved in {bits} bits by {method}: name the model it was made from"
-            f", or, if that is bitsandbytes, set model.load_in_{bits}bit=true and model.lora.enabled=true"
+            + (f", or set model.load_in_{bits}bit=true and model.lora.enabled=true" if method == "bitsandbytes" else "")
         )
     return bits
 

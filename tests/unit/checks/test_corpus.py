@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from rlvr.checks.corpus import cut_off, golds_are_answers, golds_beside_options, mangled, options_of, texts_are_whole
+from rlvr.checks.corpus import (
+    cut_off,
+    golds_are_answers,
+    golds_beside_options,
+    letters_without_options,
+    mangled,
+    options_of,
+    texts_are_whole,
+)
 from tests.unit.tasks.data_tasks import make, write_jsonl
 
 
@@ -129,11 +137,30 @@ def test_options_are_labels_in_order() -> None:
         ("Choose an option.\n1. x\n2. y\n3. z", "012", 20),
         ("Choose an option.\n1. x\n2. y\n3. z", "123", 0),
         ("How many?\n1. x\n2. y\n3. z", "012", 0),  # a list of what is counted
+        ("How many?\nA. x\nB. y\nC. z\nAnswer with the letter of the option.", "012", 60),
         ("Write it:\n1. x\n2. y\n3. z", "012", 0),  # nothing is to be chosen
     ],
 )
 def test_golds_name_an_option(question: str, golds: str, beside: int) -> None:
     assert len(golds_beside_options([(question, gold) for gold in golds * 20])) == beside
+
+
+@pytest.mark.parametrize(
+    ("question", "golds", "fails"),
+    [
+        ("A man has {} pears; how many?", "ABCD", True),
+        ("A man has {} pears; how many?", "ABC", True),
+        ("A man has {} pears; how many?", "AB", False),  # two letters may be anything
+        ("A man has {} pears; how many?", "ABD", False),  # not in a row
+        ("A man has {} pears; how many?", ("yes", "no", "none"), False),
+        ("Box {}: is it A, B or C?", "ABC", False),  # the letters are named
+        ("Box {}:\nA. 1\nB. 2\nC. 3", "ABC", False),
+        ("Grade essay {} from A to D.", "ABCD", False),
+    ],
+)
+def test_golds_that_are_letters_have_options(question: str, golds: Any, fails: bool) -> None:
+    known = [(question.format(n), gold) for n, gold in enumerate([*golds] * 20)]
+    assert letters_without_options(known) is fails
 
 
 @pytest.mark.parametrize(

@@ -514,3 +514,49 @@ def test_a_right_answer_behind_long_working_earns_no_less_than_silence(
     assert "\nso 100" in asked  # no room for working
     for other in (patient(exact, monkeypatch, Task(num=0)), patient(exact, monkeypatch, reads=lambda text: False)):
         assert margins.working_is_worth_it(other).status == "skipped"
+
+
+def test_a_row_that_pays_whatever_is_said_is_counted(monkeypatch: Monkey) -> None:
+    def given(count: int) -> Any:
+        def grade(example: Example, text: str) -> float:
+            return 1.0 if int(example.id[1:]) < count else exact(example, text)
+
+        return margins.each_gold_counts(patient(grade, monkeypatch, Task(num=32)))
+
+    assert (given(0).status, given(0).says) == ("ok", "of 32 rows none pays a wrong answer as much as the right one")
+    assert (given(1).status, given(1).says) == ("ok", "1 of 32 rows pay whatever is said")
+    assert given(2).says == "2 of 32 rows pay whatever is said, a wrong answer and none"
+    assert given(2).status == "fail"
+    near = patient(lambda e, text: float(text != margins.NO_ANSWER), monkeypatch, Task(num=32))
+    assert margins.each_gold_counts(near).status == "ok"  # any number is paid: another check's
+    for task in (Task(answers=["7"]), Task(num=0)):
+        assert margins.each_gold_counts(patient(exact, monkeypatch, task)).status == "skipped"
+
+
+@pytest.mark.parametrize(("right", "fails"), [(1.09, True), (1.1, False), (2.0, False), (1.0, False)])
+def test_the_right_answer_adds_a_tenth_of_its_form(right: float, fails: bool, monkeypatch: Monkey) -> None:
+    def grade(example: Example, text: str) -> float:
+        return right if text == f"so {example.answer}" else float(text.startswith("so"))
+
+    found = margins.answer_outweighs_form(patient(grade, monkeypatch))
+    assert (found.status == "fail") is fails
+    assert found.evidence["form"] == 1.0
+    assert margins.answer_outweighs_form(patient(exact, monkeypatch)).status == "ok"
+    assert margins.answer_outweighs_form(patient(exact, monkeypatch, Task(answers=["7"]))).status == "skipped"
+
+
+@pytest.mark.parametrize(
+    ("answers", "status"),
+    [(["1234", "99000"], "fail"), (["12", "999"], "skipped"), (["1.2345", "x"], "skipped"), (["1234", "12"], "fail")],
+)
+def test_a_comma_between_thousands_costs_nothing(answers: list[str], status: str, monkeypatch: Monkey) -> None:
+    class Numbers(Task):
+        async def grade(self, example: Example, turns: Any) -> GradedAnswer:
+            right = turns[-1].replace(",", "") == f"so {example.answer}"
+            return GradedAnswer(answer=turns[-1], correct=right, failure=None)
+
+    assert margins.commas_cost_nothing(patient(exact, monkeypatch, Numbers(answers=answers))).status == status
+    sound = patient(lambda e, text: exact(e, text.replace(",", "")), monkeypatch, Numbers(answers=answers))
+    assert margins.commas_cost_nothing(sound).status == ("skipped" if status == "skipped" else "ok")
+    strict = patient(exact, monkeypatch, Task(answers=answers))  # the metric does not take them
+    assert margins.commas_cost_nothing(strict).status != "fail"

@@ -36,15 +36,34 @@ def of(text: str = TOOLS, *, several_turns: bool = True, **more: Any) -> Any:
     model.config = SimpleNamespace(get_text_config=lambda: SimpleNamespace(eos_token_id=None))
     return SimpleNamespace(
         policy=SimpleNamespace(tokenizer=tokenizer),
-        chat=Chat(tokenizer),
+        chat=(chat := Chat(tokenizer)),
         coder=coder,
         model=model,
         task=task,
         config=SimpleNamespace(seed=0),
         several_turns=several_turns,
         reads=lambda text: True,
+        prompt=lambda index: (example, chat.encode_prompt(example.messages, task.env(example).tools)),
         **more,
     )
+
+
+def with_system(text: str, *tools: Any) -> Any:
+    """A patient whose task has a system message, and these tools."""
+    found, asked = of(text), (Message(role="system", content="Write it in a box."), user("Why is it so?"))
+    example = Example(id="e", messages=asked, answer="")
+    found.task.env = lambda example: SimpleNamespace(tools=tools)
+    found.prompt = lambda index: (example, found.chat.encode_prompt(asked, tools))
+    return found
+
+
+def test_the_tasks_own_messages_are_in_its_prompt() -> None:
+    lost = TOOLS.replace("{% for m in messages %}", "{% for m in messages if not (tools and m.role == 'system') %}")
+    assert template.task_is_shown(with_system(TOOLS, template.TOOL.schema)).status == "ok"
+    assert template.task_is_shown(with_system(lost)).status == "ok"  # no tools are given
+    found = template.task_is_shown(with_system(lost, template.TOOL.schema))
+    assert found.says == "the system message is not in the prompt, which the template renders with tools"
+    assert found.evidence["lost"] == ["Write it in a box."]
 
 
 @pytest.mark.parametrize("check", template.CHECKS, ids=lambda check: check.__name__)

@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 import torch
 
+from rlvr.chat.coding import Coder
+from rlvr.chat.rendering import Chat
 from rlvr.checks.numbers import weights_finite
-from rlvr.checks.weights import rows_are_sized, weights_alive, weights_loaded
+from rlvr.checks.weights import rows_are_sized, template_is_trained, weights_alive, weights_loaded
 from rlvr.models.policy import HubPolicy
+from tests.unit.chat.tokenizers import CHATML, END, START, byte_tokenizer
 from tests.unit.core.tiny import tiny_policy
 
 
@@ -96,3 +99,36 @@ def test_no_row_of_a_token_is_far_larger(matrix: str, times: float, status: str)
         table[0] = 0.0  # a padding row counts for nothing
     found = rows_are_sized(of(policy))
     assert (found.status, found.evidence["tokens"]) == (status, 2 * (status == "fail"))
+
+
+def taught(start: float, end: float) -> Any:
+    """A model whose embedding has these numbers in the rows of the template's two tokens, and 1 elsewhere."""
+    tokenizer = byte_tokenizer(template=CHATML)
+    table = torch.ones(len(tokenizer), 4)
+    for token, value in ((START, start), (END, end)):
+        table[tokenizer.convert_tokens_to_ids(token)] *= value
+    embedding = torch.nn.Embedding.from_pretrained(table)
+    model = SimpleNamespace(get_input_embeddings=lambda: embedding, get_output_embeddings=lambda: None)
+    policy = SimpleNamespace(tokenizer=tokenizer)
+    return SimpleNamespace(policy=policy, model=model, chat=Chat(tokenizer), coder=Coder(tokenizer))
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "fails"),
+    [
+        (0.5, 0.6, False),
+        (0.5, 0.5, True),
+        (0.5, 0.511, False),
+        (0.5, 0.509, True),
+        (0.009, 1.0, True),
+        (0.1, 1.0, False),
+    ],
+)
+def test_tokens_of_a_template_have_rows_of_their_own(start: float, end: float, fails: bool) -> None:
+    found = template_is_trained(taught(start, end))
+    assert (found.status == "fail") is fails
+    if fails:
+        assert START in found.says
+    bare = taught(0.5, 0.5)
+    bare.chat = SimpleNamespace(_template=None)
+    assert template_is_trained(bare).status == "skipped"

@@ -162,10 +162,22 @@ PLANTED = {  # a check, and the fault of the benchmarks that it finds
     "sampler_sees_right": "leave out prompts solved at 0.9, where a right answer earns 0.5",
     "sampler_sees_right, part": "leave out prompts whose form is right",
     "teacher_differs": "distill from the model itself",
+    "commas_cost_nothing": "cannot read 12,345",
+    "each_gold_counts": "pays all where the gold cannot be read",
+    "answer_outweighs_form": "pays twenty times more for the form",
+    "asked_form_is_paid, lines": "reads one line",
+    "asked_form_is_paid, two forms": "ask for another form than the prompt",
+    "gold_scores_full, thoughts": "wants the <think> that the template opens",
+    "golds_are_answers, letters": "have their options in another column",
+    "golds_are_answers, places": "have the place of the option as gold",
+    "template_is_trained": "has rows of the mean for the template's tokens",
+    "task_is_shown": "drops the system message beside tools",
+    "named_tools_are_there": "name a tool that is not there",
+    "ends_are_special, none": "has no end token",
 }
 
 
-HALVES = ("tuned", "fifth", "sixth", "seventh", "siblings", "meant")
+HALVES = ("tuned", "fifth", "sixth", "seventh", "eighth", "siblings", "meant")
 
 
 @pytest.mark.filterwarnings("ignore:LlamaForCausalLM has logprobs that differ")  # the check itself has to find it
@@ -340,6 +352,10 @@ SOUND = {  # what looks like a fault, and the check that must stay silent
     "min_p": "sampling_explores",
     "boxed": "asked_form_is_paid",
     "a penalty of length": "penalties_bite",
+    "tags over several lines": "asked_form_is_paid",
+    "numbers with commas": "commas_cost_nothing",
+    "options below the question": "golds_are_answers",
+    "a tool by its name": "named_tools_are_there",
 }
 
 
