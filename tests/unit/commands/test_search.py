@@ -360,3 +360,12 @@ def test_what_is_written_is_read_back(rlvr: Rlvr) -> None:
         (0, "done", (0, 0.0)),
         (1, "done", (0, 0.0)),
     ]
+
+
+def test_the_configuration_that_is_shown_is_that_of_the_first_trial(rlvr: Rlvr) -> None:
+    """Nothing is trained, and no folder made."""
+    shown = rlvr(*SEARCH, "sweep.trials=2", "--cfg", "job")
+    assert shown.code == 0, shown.err
+    assert not Path("out").exists()
+    first = propose(read_space(SEARCH[2:3]), {}, 0, SweepSettings(trials=2))
+    assert f"learning_rate: {first['trainer.learning_rate']}\n" in shown.out
