@@ -17,7 +17,7 @@ def result(right: Sequence[int], *, model: str, cut_off: float = 0.0) -> Evaluat
     metrics = {"accuracy": sum(right) / max(1, len(right)), "accuracy_low": 0.125, "accuracy_high": 0.875}
     metrics |= {"num_examples": 1000.0 + len(right), "truncated_share": cut_off}
     named = {f"eval/rpn/{name}": value for name, value in metrics.items()} if right else {}
-    return EvaluationResult(metrics=named, records=greedy(right, model=model))
+    return EvaluationResult(metrics=named, records=tuple(greedy(right, model=model)))
 
 
 RESULTS = {
