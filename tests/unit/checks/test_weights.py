@@ -132,3 +132,31 @@ def test_tokens_of_a_template_have_rows_of_their_own(start: float, end: float, f
     bare = taught(0.5, 0.5)
     bare.chat = SimpleNamespace(_template=None)
     assert template_is_trained(bare).status == "skipped"
+
+
+@pytest.mark.parametrize(
+    ("name", "weight", "dies"),
+    [
+        ("gate.weight", torch.ones(2, 3), True),
+        ("gate.weight", torch.ones(1, 3), False),  # one row is no sign
+        ("gate.weight", torch.tensor([[1.0, 2.0], [1.0, 2.0], [1.0, 3.0], [1.0, 2.0]]), False),
+        ("gate.weight", torch.tensor([[1.0, 2.0], [1.0, 2.0], [1.0, 2.0]]), True),
+        ("gate.weight", torch.ones(4), False),  # a norm
+        ("gate.weight", torch.ones(2, 3, 3), False),
+        ("gate.weight", torch.ones(2, 3, dtype=torch.int8), False),  # quantized
+        ("gate.bias", torch.ones(2, 3), False),
+    ],
+)
+def test_a_matrix_of_one_row_again_and_again_is_dead(name: str, weight: torch.Tensor, dies: bool) -> None:
+    policy = tiny_policy()
+    model: Any = policy.model
+    own = [(name, weight), *model.named_parameters()]
+    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    made = SimpleNamespace(
+        named_parameters=lambda: iter(own),
+        get_input_embeddings=lambda: embedding,
+        get_output_embeddings=lambda: head,
+    )
+    found = weights_alive(SimpleNamespace(policy=policy, model=made))  # type: ignore[arg-type]
+    assert found.evidence["matrices"] == ([name] if dies else [])
+    assert (found.status == "fail") == dies

@@ -12,8 +12,9 @@ import pytest
 
 from rlvr.cli.model_arguments import settings_of
 from rlvr.commands.eval import failures, table
-from rlvr.commands.predict import steps
+from rlvr.commands.predict import _print, _read_prompts, steps
 from rlvr.config.compose import load_config, to_run_yaml
+from rlvr.errors import UserError
 from rlvr.evaluation import evaluate
 from rlvr.models.policy import HubPolicy
 from rlvr.models.scratch import build_model, build_tokenizer
@@ -297,3 +298,90 @@ def test_eval_of_the_train_split_uses_other_examples(run_folder: Path, tmp_path:
         ids[split] = {line["example_id"] for line in json_of(output)}
     assert len(ids["test"]) == len(ids["train"]) == 20
     assert not ids["test"] & ids["train"]
+
+
+def printed(capsys: pytest.CaptureFixture[str], *found: EvaluationRecord, **options: Any) -> str:
+    given = {"output": None, "prompt": None, "json": False} | options
+    rpn, live = given.pop("rpn", False), given.pop("live", False)
+    _print(argparse.Namespace(**given), found, rpn=rpn, live=live)
+    return capsys.readouterr().out
+
+
+def test_what_predict_prints_of_its_records(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a prompt the answer or, of an expression, its steps; turn by turn where there are several or calls; else
+    JSON. Of what was streamed the grade alone; nothing where a file gets it, unless asked for."""
+    plain, other = record("so: \x1b 7 ", "7", correct=True), record("2 <eoe>", "2")
+    call = CallRecord(name="search", arguments={}, problem=None)
+    two_turns = record("", "7", turns=(GradedTurn(completion="a", reply="b"), GradedTurn(completion="c")))
+    one_call = record("", "7", turns=(GradedTurn(completion="a", calls=(call,)),))
+    none = record("", None, turns=(), failure="it broke")
+    asked = {"prompt": "3 4 +"}
+    assert printed(capsys, plain, **asked) == "so: \\x1b 7\nanswer 7: right\n"
+    assert printed(capsys, plain, other, **asked).splitlines()[2:] == ["", "2 <eoe>", "answer 2: wrong, 0 is right"]
+    assert printed(capsys, none, **asked) == "\nno grade: it broke\n"
+    assert printed(capsys, other, **asked, rpn=True) == "3 4 + 5 *\n= 2\nanswer 2: wrong, 0 is right\n"
+    assert printed(capsys, plain, **asked, live=True) == "\nanswer 7: right\n"
+    for shown in (two_turns, one_call):
+        assert printed(capsys, plain, shown) == f"{by_turn(plain)}\n{by_turn(shown)}"
+        assert printed(capsys, shown, **asked) == by_turn(shown)
+    for options in ({}, {"json": True}, {**asked, "json": True}, {**asked, "json": True, "output": "f"}):
+        lines = printed(capsys, plain, other, **options).splitlines()
+        assert [json.loads(line)["answer"] for line in lines] == ["7", "2"]
+    assert json.loads(printed(capsys, two_turns, json=True))["answer"] == "7"
+    assert printed(capsys, plain, output="f") == ""
+    assert printed(capsys, plain, output="f", **asked) == "so: \\x1b 7\nanswer 7: right\n"
+
+
+def test_eval_counts_one_example_and_prints_percent() -> None:
+    metrics = {"num_examples": 1.0, "accuracy": 0.5, "accuracy_low": 0.125, "accuracy_high": 0.875, "reward": 0.25}
+    named = {f"eval/m/{name}": value for name, value in metrics.items()}
+    assert table("runs/x", "m", "test", named).splitlines() == [
+        "runs/x on m, 1 held-out example",
+        f"{'':36}mean   95 % interval".replace("mean", "    "),
+        f"{'accuracy':32}{'50.0%':>8}   12.5% to 87.5%",
+        f"{'reward':32}{'0.25':>8}",
+    ]
+    assert table("x", "m", "train", named | {"eval/m/num_examples": 2.0}).startswith("x on m, 2 training examples\n")
+
+
+def test_failures_are_greedy_ones_first_and_the_others_counted() -> None:
+    wrong = [replace(record("2 <eoe>", "2"), example_id=f"e{n}", sample_index=n % 2) for n in range(1500)]
+    shown = failures(wrong, 2)
+    assert [line for line in shown.splitlines() if line.startswith("----")] == ["---- e0", "---- e2"]
+    assert shown.endswith("\n... and 1,498 more\n")
+    assert "more" not in failures(wrong[:2], 2)
+
+
+@pytest.mark.parametrize(
+    ("line", "prompt"),
+    [
+        ('{"prompt": "a", "question": "b"}', "a"),
+        ('{"question": "b"}', "b"),
+        ('{"prompt": ""}', ""),
+        ('{"prompt": null, "question": "b"}', None),
+        ('{"text": "a"}', None),
+        ("7", None),
+        ("[" * 100_000, None),
+    ],
+)
+def test_prompts_of_a_file_are_named_by_their_line(line: str, prompt: str | None, tmp_path: Path) -> None:
+    (tmp_path / "f.jsonl").write_text(f'\n{{"prompt": "first"}}\n  \n{line}\n')
+    if prompt is None:
+        with pytest.raises(UserError, match=r'f\.jsonl, line 4: not a JSON object with a "prompt" or "question"'):
+            _read_prompts(str(tmp_path / "f.jsonl"))
+    else:
+        assert _read_prompts(str(tmp_path / "f.jsonl")) == ["first", prompt]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "nothing to predict; add --prompt"),
+        (("--num-samples", 2), "nothing to predict; add --prompt"),
+        (("--input", "f.jsonl", "--output", "./f.jsonl"), "--output ./f.jsonl: is also the --input; choose another"),
+    ],
+)
+def test_predict_refuses_before_it_loads(words: tuple[Any, ...], said: str, rlvr: Rlvr) -> None:
+    ran = rlvr("predict", "nowhere", *words)
+    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
+    assert said in ran.err

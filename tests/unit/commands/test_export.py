@@ -11,6 +11,7 @@ from rlvr.commands.export.body import MARK, Options, Source, check_repository, c
 from rlvr.config.compose import load_config, to_run_yaml
 from rlvr.errors import ConfigError, UserError
 from rlvr.tracking.rollouts import rollouts_path, write_rollouts
+from tests.unit.cli.conftest import Rlvr
 from tests.unit.report.runs import episode
 
 OPTIONS = Options(name="me/model", title="A model")
@@ -167,3 +168,39 @@ def test_a_push_needs_the_hub_and_a_token(monkeypatch: pytest.MonkeyPatch) -> No
         check_token()
     monkeypatch.setattr("huggingface_hub.get_token", lambda: "hf_x")
     check_token()
+
+
+@pytest.mark.parametrize("words", [[], ["--dry-run"], ["--push", "me/model", "--dry-run"]])
+def test_what_was_written_is_printed(
+    words: list[str], rlvr: Rlvr, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, given = run(tmp_path / "run"), list[Any]()
+
+    def written(source: Source, options: Options, target: Path, **how: Any) -> tuple[str, dict[str, int]]:
+        given.append((source.step, options, target, how["overwrite"], how["dry_run"]))
+        return "whole", {"a.json": 1234, "b": 6}
+
+    monkeypatch.setattr(body, "export", written)
+    monkeypatch.setattr("rlvr.commands.export.body.check_token", lambda: None)
+    out, dry, push = root / "export", "--dry-run" in words, "me/model" if "--push" in words else None
+    (line,) = rlvr("export", root, "--json", *words).lines
+    assert line == {
+        **{"folder": str(out), "kind": "whole", "step": 7, "files": {"a.json": 1234, "b": 6}},
+        **{"repository": push, "url": None, "dry_run": dry},
+    }
+    said = rlvr("export", root, *words)
+    lines = said.out.splitlines()
+    assert [one.split() for one in lines[:3]] == [
+        ["1,234", "a.json"],
+        ["6", "b"],
+        ["1,240", "bytes", "in", "2", "files"],
+    ]
+    if dry:
+        where = " and uploaded to the private repository me/model" if push else ""
+        assert lines[3:] == [f"would be written to {out}{where}"]
+    else:
+        assert lines[3:] == [f"whole model of step 7: {out}"]
+    assert ("no license was chosen" in said.err) == (push is not None)
+    step, options, target, overwrite, dry_run = given[0]
+    assert (step, target, overwrite, dry_run) == (7, out, False, dry)
+    assert (options.title, options.is_pushed, options.merge) == ("model" if push else "run", push is not None, False)

@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,88 @@ def test_more_columns_and_json(folder: Path, rlvr: Rlvr) -> None:
     ]
     assert lines[0]["settings"]["trainer"]["learning_rate"] == 0.01
     assert (lines[0]["error"], lines[2]["error"]) == (None, "reward: it broke")
+
+
+@pytest.fixture
+def odd(tmp_path: Path) -> Path:
+    """Runs with missing, equal and infinite values."""
+    for name, rate, score in (("c", ".nan", 0.5), ("a", "1.0e-5", 0.5), ("b", "null", None), ("d", "high", -0.5)):
+        make(tmp_path / name, 3, {} if score is None else {3: score})
+        (tmp_path / name / "config.yaml").write_text(CONFIG.format(name=name, task="rpn", rate=rate))
+    (tmp_path / "e").mkdir()
+    (tmp_path / "e" / "config.yaml").write_text("task: {name: rpn}\ntrainer: {learning_rate: 2.0, decay: true}\n")
+    for file in tmp_path.glob("*/*"):
+        os.utime(file, (1_000_000_000, 1_000_000_000))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("key", "order"),
+    [
+        ("score", "bedac"),  # missing ones first, equal ones by name
+        ("low", "bedac"),
+        ("max_steps", "eabcd"),
+        ("trainer.learning_rate", "bcaed"),  # none and NaN, then numbers, then texts
+        ("trainer.decay", "abcde"),
+        ("updated", "abcde"),
+    ],
+)
+def test_missing_values_are_first_and_equal_ones_by_name(odd: Path, key: str, order: str, rlvr: Rlvr) -> None:
+    assert [line["name"] for line in rlvr("runs", odd, "--sort", key, "--json").lines] == list(order)
+
+
+def test_what_is_not_known_has_a_sign_in_the_table(odd: Path, rlvr: Rlvr) -> None:
+    ran = rlvr("runs", odd, "--show", "trainer.learning_rate", "--show", "trainer.decay", "--sort", "name")
+    head, *rows = ([cell.strip() for cell in line.split("  ") if cell] for line in ran.out.splitlines())
+    assert head == [*("name", "state", "task", "algorithm"), *("step", "score", "updated"), *head[7:]]
+    assert head[7:] == ["trainer.learning_rate", "trainer.decay"]
+    when = datetime.fromtimestamp(1_000_000_000, UTC).astimezone().strftime("%Y-%m-%d %H:%M")
+    assert rows[0] == ["a", "stopped", "rpn", "grpo", "3/10", "0.500 [0.400, 0.600]", when, "1e-05", "null"]
+    assert [row[3:6] for row in rows[1:]] == [
+        ["grpo", "3/10", "-"],
+        ["grpo", "3/10", "0.500 [0.400, 0.600]"],
+        ["grpo", "3/10", "-0.500 [-0.600, -0.400]"],
+        ["null", "0/?", "-"],
+    ]
+    assert [row[7:] for row in rows[1:]] == [["null", "null"], ["nan", "null"], ["high", "null"], ["2", "true"]]
+
+
+@pytest.mark.parametrize(
+    ("condition", "found"),
+    [
+        ("trainer.decay=true", "e"),
+        ("trainer.learning_rate=null", "b"),
+        ("trainer.learning_rate=2", "e"),
+        ("score=0.5", "ac"),
+        ("name=a=b", ""),
+    ],
+)
+def test_conditions_are_written_as_on_the_command_line(odd: Path, condition: str, found: str, rlvr: Rlvr) -> None:
+    assert [line["name"] for line in rlvr("runs", odd, "--filter", condition, "--json").lines] == list(found)
+
+
+@pytest.mark.parametrize("count", [20, 21])
+def test_twenty_values_are_listed_where_none_fits(count: int, tmp_path: Path, rlvr: Rlvr) -> None:
+    for number in range(count):
+        (tmp_path / f"r{number:02}").mkdir()
+        (tmp_path / f"r{number:02}" / "config.yaml").write_text("task: {name: rpn}\n")
+    ran = rlvr("runs", tmp_path, "--filter", "name=x")
+    listed = ", ".join(f"name=r{number:02}" for number in range(20))
+    assert (ran.code, ran.out) == (0, "")
+    assert ran.err.endswith(f"for which this holds; there are {listed}{', ...' if count > 20 else ''}\n")
+
+
+def test_a_folder_without_runs_has_none_whatever_is_asked(folder: Path, rlvr: Rlvr) -> None:
+    ran = rlvr("runs", folder / "notes", "--sort", "color", "--filter", "task=rpn")
+    assert (ran.code, ran.err) == (0, f"no runs in {folder / 'notes'} for which this holds\n")
+    assert rlvr("runs", folder / "notes", "--json").out == ""
+
+
+@pytest.mark.parametrize("text", ["=rpn", "task"])
+def test_a_condition_has_a_key_and_a_value(text: str, folder: Path, rlvr: Rlvr) -> None:
+    ran = rlvr("runs", folder, "--filter", text)
+    assert (ran.code, ran.out) == (2, "")
+    assert f"--filter {text}: write KEY=VALUE, e.g. state=done." in ran.err
 
 
 def test_damaged_runs_are_listed_with_what_is_known(folder: Path, rlvr: Rlvr) -> None:

@@ -84,6 +84,10 @@ DIFFERS = GOOD | {"vid": "b", "expected": {"extracted": "18", "correct": False}}
     [
         ([RIGHT, GOOD], 0, "1 of 1 rows agree with their 'expected'\n"),
         ([RIGHT, DIFFERS, GOOD], 1, "1 of 2 rows differ from their 'expected', the first is vid b"),
+        ([GOOD | {"expected": {"correct": True}}], 1, "1 of 1 rows differ"),
+        ([GOOD | {"expected": {}}], 1, "1 of 1 rows differ"),
+        ([GOOD | {"expected": 1}], 1, "1 of 1 rows differ"),
+        ([GOOD | {"expected": {"extracted": "18", "correct": True, "more": 1}}], 1, "1 of 1 rows differ"),
         ([GOOD], 1, "no row with a field 'expected'"),
     ],
 )

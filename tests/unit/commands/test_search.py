@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,13 +11,14 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 pytest.importorskip("optuna")
 
-from rlvr.commands.train.search import _tied
+from rlvr.commands.train.search import _tied, summary
 from rlvr.search import manager
 from rlvr.search.settings import SweepSettings
 from rlvr.search.space import read_space
@@ -116,6 +118,62 @@ def test_trials_that_tie_with_the_best_one_are_named() -> None:
     same_point, pruned = done(8, 0.9, 0.87, 0.93, 0.1), done(9, 0.9, 0.87, 0.93, 0.5, state="pruned")
     assert _tied(best, [best, same_point, pruned, done(3, 0.9, None, None, 0.6)]) == ""
     assert _tied(done(4, 0.9, None, None, 0.7), [best]) == ""
+
+
+def searched(*trials: Trial, wanted: int = 3, hopeless: str = "") -> str:
+    """What is printed of a search with these trials, the last of which comes first."""
+    found: Any = SimpleNamespace(
+        trials={one.number: one for one in reversed(trials)},
+        name="eval/rpn/sampled_accuracy",
+        settings=SimpleNamespace(trials=wanted),
+        hopeless=hopeless,
+        folder=Path("a sweep"),
+    )
+    return summary(found)
+
+
+def test_trials_are_ordered_by_state_then_score_then_number() -> None:
+    printed = searched(
+        done(0, 0.5, 0.4, 0.6, 0.1, state="failed", reason="no data"),
+        done(1, 0.9, None, None, 0.1, state="running", reason="lost"),
+        done(2, 0.9, None, None, 0.2, state="pruned", reason="too low"),
+        done(3, 0.5, 0.4, 0.6, 0.3, overrides=("a=1", "b=2")),
+        replace(done(4, 0.0, None, None, 0.4, state="failed", step=0), score=None),
+        done(5, -0.25, None, None, 0.5, command="rlvr train x"),
+        done(6, 0.5, 0.4, 0.6, 0.6),
+        wanted=8,
+    )
+    table, best, left, files = printed.split("\n\n")
+    assert [re.split(r"\s{2,}", line.strip()) for line in table.splitlines()] == [
+        ["trial", "sampled accuracy", "step", "state", "settings"],
+        ["3", "0.500 (0.400 to 0.600)", "4", "done", "a=1 b=2"],
+        ["6", "0.500 (0.400 to 0.600)", "4", "done"],
+        ["5", "-0.250", "4", "done"],
+        ["2", "0.900", "4", "pruned"],
+        ["1", "0.900", "4", "stopped (lost)"],
+        ["0", "0.500 (0.400 to 0.600)", "4", "failed (no data)"],
+        ["4", "-", "0", "failed"],
+    ]
+    assert best.splitlines() == [
+        "best: trial 3, 0.500 (0.400 to 0.600); train it again with",
+        "  c",
+        "tied with it: trial 6, whose 95 % intervals overlap its own; more held-out examples "
+        "(evaluation.num_examples), or several seeds of each, would tell",
+    ]
+    assert left == "2 of 8 trials have not ended; the same command goes on"
+    assert files == "all of them: a sweep/trials.jsonl, rlvr runs 'a sweep', rlvr report 'a sweep'"
+
+
+def test_a_search_says_what_is_left_of_it() -> None:
+    failed = done(0, 0.5, None, None, 0.1, state="failed")
+    assert "best:" not in searched(failed)
+    assert "2 of 3 trials have not ended" in searched(failed)
+    assert "have not ended" not in searched(failed, wanted=1)
+    assert "tied" not in searched(done(0, 0.5, None, None, 0.1), wanted=1)
+    given_up = searched(failed, hopeless="there is no data.")
+    assert "gave up: 3 trials failed and none came through, the last one with: there is no data.\n" in given_up
+    assert "have not ended" not in given_up
+    assert searched(wanted=0).splitlines()[0].split() == ["trial", "sampled", "accuracy", "step", "state", "settings"]
 
 
 def test_the_table_says_that_trials_tie(rlvr: Rlvr) -> None:
@@ -360,3 +418,12 @@ def test_what_is_written_is_read_back(rlvr: Rlvr) -> None:
         (0, "done", (0, 0.0)),
         (1, "done", (0, 0.0)),
     ]
+
+
+def test_the_configuration_that_is_shown_is_that_of_the_first_trial(rlvr: Rlvr) -> None:
+    """Nothing is trained, and no folder made."""
+    shown = rlvr(*SEARCH, "sweep.trials=2", "--cfg", "job")
+    assert shown.code == 0, shown.err
+    assert not Path("out").exists()
+    first = propose(read_space(SEARCH[2:3]), {}, 0, SweepSettings(trials=2))
+    assert f"learning_rate: {first['trainer.learning_rate']}\n" in shown.out

@@ -3,14 +3,17 @@
 import shlex
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rlvr import registry
 from rlvr.cli.main import main
-from rlvr.commands.train import choices
+from rlvr.commands.train import body, choices
+from rlvr.commands.train.summary import summary
 from rlvr.config.compose import load_config, to_run_yaml, to_yaml
 from rlvr.engines.settings import VllmEngineSettings
+from rlvr.errors import UserError
 from rlvr.run.run_folder import changed_settings
 from tests.unit.cli.conftest import FakeResult, FakeTraining, Rlvr
 
@@ -135,3 +138,56 @@ def test_help_lists_every_configuration_and_choice(capsys: pytest.CaptureFixture
     for group, folder in choices.DECLARED.items():
         shown = {registry.name_of(component) for component in registry.every(group).values()}
         assert f"{group}= {', '.join(sorted(shown))}" in listed, folder
+
+
+@pytest.mark.parametrize("metrics", [False, True])
+def test_a_new_run_that_fails_before_its_first_step_keeps_the_reason(
+    metrics: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was made before keeps what it has: it only was not gone on with."""
+
+    def lost(setup: Any, stopped: Any) -> Any:
+        raise UserError("the warm start broke.")
+
+    monkeypatch.setattr(body, "scratch_policy", lost)
+    monkeypatch.chdir(tmp_path)
+    config = load_config(["run_dir=run", "tracker.console=none", "tracker.report_to=[]"], config_name="rpn_test")
+    if metrics:
+        with pytest.raises(UserError):
+            body.train(config)
+        (tmp_path / "run/error.txt").unlink()
+        (tmp_path / "run/metrics.jsonl").write_text('{"step": 0}\n{"step": 1}\n')
+        config = config.model_copy(update={"resume": True})
+    with pytest.raises(UserError, match="the warm start broke"):
+        body.train(config)
+    assert (tmp_path / "run/error.txt").is_file() == (not metrics)
+    assert metrics or "the warm start broke." in (tmp_path / "run/error.txt").read_text()
+
+
+PRETRAINED = ("model=hf", "model.name_or_path=some/model", "warm_start.enabled=true")
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ([], "evaluation: every 10 steps, 500 examples"),
+        (["evaluation.every=null"], "evaluation: none"),
+        (["trainer.max_steps=0", "trainer.checkpoint_every=null"], "training: none (trainer.max_steps=0)"),
+        ([*PRETRAINED], "warm start: demonstrations, "),
+        (
+            [*PRETRAINED, "warm_start.source=own", "warm_start.samples=3"],
+            "warm start: 3 samples of each question, the ri",
+        ),
+        (
+            ["rollout.max_staleness=2"],
+            "rollouts: sampled while the trainer works, by weights at most 2 updates old, corr",
+        ),
+        (["reward.parts.boxed.weight=0"], "reward: 1 x correct; measured only: boxed"),
+    ],
+)
+def test_a_run_says_first_what_it_will_do(settings: list[str], line: str) -> None:
+    found = summary(load_config(settings))
+    assert [one for one in found if one.startswith(line)], found
+    assert any(one.startswith("warm start") for one in found) == ("warm_start.enabled=true" in settings)
+    assert any(one.startswith("rollouts") for one in found) == ("rollout.max_staleness=2" in settings)
+    assert found[0] == "task: rpn (generated)"

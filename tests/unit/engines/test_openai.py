@@ -162,6 +162,14 @@ def test_a_silent_or_dripping_endpoint_times_out(fault: Fault, retries: int, sen
 
 
 @pytest.mark.slow
+def test_an_endpoint_that_is_silent_once_is_asked_again() -> None:
+    with serve(seven, fault=lambda number, body: None if number else Fault(silent=True)) as server:
+        (answer,) = ask(server.url, timeout_s=0.6, max_retries=3)
+        assert isinstance(answer, ChatAnswer)
+        assert len(server.requests) == 2
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("status", "sentence"),
     [(401, "refuses the key (401: no): set OPENAI_API_KEY"), (403, "refuses the key"), (404, "has no model 'policy'")],

@@ -1,14 +1,20 @@
 """`rlvr retrieve QUESTIONS --decomposed`: recall of gold sub-questions and bridges, beside controls."""
 
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from rlvr.cli.main import main
-from rlvr.commands.retrieve.decomposed import KINDS, Asked
+from rlvr.commands.retrieve.decomposed import KINDS, Asked, Line, _in_turns, _recall, header, lines
 from rlvr.data.multihop_sets import Hop
+from rlvr.data.problems import Problem
+from rlvr.evaluation.intervals import Interval
+from rlvr.retrieval.base import Document
 from tests.unit.tasks.data_tasks import write_jsonl
 
 TOPICS = (("anchor", "harbor", "stone"), ("meadow", "violin", "copper"), ("lantern", "glacier", "saddle"))
@@ -170,3 +176,78 @@ def test_other_files_and_options_are_refused(
         got, out, err = asked(capsys, *words)
         assert (got, out) == (code, ""), words
         assert said in err, words
+
+
+def problem(*supporting: str, num_support: int, hops: int = 2) -> Problem:
+    hop = (Hop(question="a >> b", answer="c"),) * hops
+    documents = [Document(id=name, title=name, text=name) for name in "abcdefghijkl"]
+    support = {name: name.upper() for name in supporting}
+    facts = {"documents": documents, "support": support, "num_support": num_support, "decomposition": hop, "hops": hops}
+    return Problem(id=f"{supporting}", key=b"", question="q", answer="c", metadata=facts)
+
+
+def test_documents_of_several_queries_are_taken_in_turns() -> None:
+    a, b, c, d = (Document(id=name, title="", text="") for name in "abcd")
+    assert _in_turns([[a, b, c], [b], [d, a]]) == ["a", "b", "d", "c"]
+    assert _in_turns([[], [c]]) == ["c"]
+
+
+def test_recall_is_the_share_of_the_support_that_is_found() -> None:
+    one = problem("a", "b", num_support=4)
+    assert _recall(["a", "z", "b"], one) == 0.5
+    assert _recall(["z"], one) == 0.0
+
+
+class InOrder:
+    """Finds the documents in their order, whatever is asked."""
+
+    corpus = None
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, int]] = []
+
+    async def ranked(self, query: str, documents: Sequence[Document], top_n: int) -> list[Any]:
+        self.asked.append((query, top_n))
+        return [SimpleNamespace(document=document) for document in documents[:top_n]]
+
+
+def test_recall_is_counted_at_two_five_and_ten_documents() -> None:
+    """The second, third, fifth, sixth, tenth and eleventh of twelve; of another question with three hops the first."""
+    retriever: Any = InOrder()
+    questions = [problem("b", "c", "e", "f", "j", "k", num_support=6), problem("a", num_support=1, hops=3)]
+    found = lines("paragraphs", retriever, questions)
+    assert found[0].recall == ((1 / 6 + 1) / 2, (3 / 6 + 1) / 2, (5 / 6 + 1) / 2)
+    assert found[0].by_hops == {2: 0.5, 3: 1.0}
+    assert [one.queries for one in found] == list(KINDS)
+    assert [one.gain is None for one in found] == [True, *[False] * 6]
+    assert len(retriever.asked) == len(set(retriever.asked)) + 3  # each query once for each of the two questions
+    assert {top_n for _, top_n in retriever.asked} == {10}
+    assert header(found) == (
+        "| searched | queries | R@2 | R@5 | R@10 | R@5 against the whole question, 95 % | R@5, 2 hops | R@5, 3 hops |\n"
+        "|---|---|---|---|---|---|---|---|"
+    )
+    assert found[0].as_row() == "| paragraphs | the whole question | 0.583 | 0.750 | 0.917 |  | 0.500 | 1.000 |"
+
+
+def test_a_line_has_the_gain_with_its_interval() -> None:
+    gain = Interval(value=0.12346, low=-0.25, high=0.5)
+    one = Line(scope="corpus", queries="q", recall=(0.11115, 0.5, 1.0), gain=gain, by_hops={2: 0.33339})
+    assert one.as_row() == "| corpus | q | 0.111 | 0.500 | 1.000 | +0.123 [-0.250, +0.500] | 0.333 |"
+    assert one.as_json() == {
+        "scope": "corpus",
+        "queries": "q",
+        **{"recall_2": 0.1111, "recall_5": 0.5, "recall_10": 1.0},
+        "gain_5": [0.1235, -0.25, 0.5],
+        "recall_5_by_hops": {"2": 0.3334},
+    }
+
+
+def test_controls_are_of_the_question_half_a_round_away() -> None:
+    retriever: Any = InOrder()
+    questions = [
+        replace(problem("a", num_support=1), metadata={**problem("a", num_support=1).metadata, "decomposition": hops})
+        for hops in ((Hop(question=f"{name}", answer="x"), Hop(question="y", answer="z")) for name in "klmn")
+    ]
+    lines("paragraphs", retriever, questions)
+    asked = [{query for query, _ in retriever.asked[start : start + 5]} for start in range(0, 20, 5)]
+    assert asked == [{"q", "x", "y", *pair} for pair in ("km", "ln", "mk", "nl")]

@@ -1,6 +1,7 @@
 import asyncio
 import math
 import time
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -10,13 +11,14 @@ import torch
 from pydantic import PrivateAttr
 
 from rlvr import registry
+from rlvr.errors import UserError
 from rlvr.rewards.base import Grade, Part, RewardError, run_verifier
 from rlvr.rewards.format import FormatApproximate, FormatExact
 from rlvr.rewards.numeric import NumberCheck, Numeric
-from rlvr.rewards.parts import PartsVerifier
+from rlvr.rewards.parts import PartMetric, PartRunner, PartsVerifier
 from rlvr.rewards.settings import RewardSettings
 from rlvr.settings import dumped, validated
-from rlvr.types import Attempt, Score
+from rlvr.types import Attempt, GradedAnswer, Score
 from tests.unit.rewards.attempts import SOLUTION, attempt, failed, finished, solved, wrong_settings
 
 
@@ -188,3 +190,49 @@ def test_only_what_may_hang_is_graded_in_another_process() -> None:
     """A number or a format is graded in microseconds, a call of another process takes a hundred times as long."""
     elsewhere = {name for name, part in registry.ours("reward").items() if not part.in_process}
     assert elsewhere == {"custom", "math", "reasoning_gym"}
+
+
+def metric_of(result: object) -> PartMetric:
+    """That of a part that gives what it was given."""
+
+    class OfGiven(PartMetric):
+        runner = PartRunner("correct", Gives(result))
+
+    return OfGiven()
+
+
+@pytest.mark.parametrize(
+    ("result", "found"),
+    [
+        (1.0, GradedAnswer(answer="18", correct=True)),
+        (1.0 - 1e-9, GradedAnswer(answer="18", correct=True)),
+        (1.0 - 2e-9, GradedAnswer(answer="18", correct=False)),
+        (2.0, GradedAnswer(answer="18", correct=True)),
+        (0.5, GradedAnswer(answer="18", correct=False)),
+        (Grade(value=1.0, status="invalid"), GradedAnswer(answer=None, correct=False)),
+        (Grade.failed("it broke"), GradedAnswer(answer=None, correct=False, failure="it broke")),
+        (Grade.failed(""), GradedAnswer(answer=None, correct=False, failure="no message")),
+    ],
+)
+def test_an_answer_is_right_where_its_part_gives_everything(result: object, found: GradedAnswer) -> None:
+    said = replace(attempt(solved("18")), format=SOLUTION)
+    assert asyncio.run(metric_of(result).grade(said)) == found
+    if found.failure is None:
+        nothing = replace(attempt("18"), format=SOLUTION)
+        assert asyncio.run(metric_of(result).grade(nothing)) == GradedAnswer(answer=None, correct=False)
+
+
+def test_data_at_fault_end_an_evaluation() -> None:
+    with pytest.raises(UserError, match=r"^no gold: correct the data or choose another metric\.$"):
+        asyncio.run(metric_of(Grade.failed("no gold", bad_data=True)).grade(attempt("18")))
+
+
+@pytest.mark.parametrize("name", ["mean", "std", "within_group_std"])
+def test_a_part_is_named_unlike_the_rewards_own_metrics(name: str) -> None:
+    parts = {"b": {"type": "numeric"}, name: {"type": "numeric"}}
+    ((key, remedy),) = wrong_settings(RewardSettings, {"parts": parts})
+    assert (key, remedy) == (
+        "parts",
+        f"reward/{name} is a metric of the whole reward; give the part another name",
+    )
+    assert wrong_settings(RewardSettings, {"parts": {f"{name}s": {"type": "numeric"}}}) == []

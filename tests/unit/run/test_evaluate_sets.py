@@ -12,11 +12,16 @@ from tests.unit.core.tiny import tiny_config
 
 
 def origin(
-    *changes: str, question: str = "3 4 +", weights: str = "f", name: str = "rpn", split: str = "test"
+    *changes: str,
+    question: str = "3 4 +",
+    weights: str = "f",
+    name: str = "rpn",
+    split: str = "test",
+    config: str = "rpn_test",
 ) -> Origin:
-    config = tiny_config(*changes, name="rpn_test")
+    settings = tiny_config(*changes, name=config)
     example = Example(id="e", messages=(Message(role="user", content=question),), answer="7", metadata={})
-    inference: Any = SimpleNamespace(config=config, loaded=SimpleNamespace(source="runs/a", fingerprint=weights))
+    inference: Any = SimpleNamespace(config=settings, loaded=SimpleNamespace(source="runs/a", fingerprint=weights))
     task: Any = SimpleNamespace(name=name, eval_examples=lambda num: [example])
     return origin_of(inference, task, split)
 
@@ -33,6 +38,14 @@ def test_pitfall_38_settings_are_all_that_decides_an_answer() -> None:
     ]
     assert len({one.settings for one in [origin(), *others]}) == 8
     assert origin().settings == origin("seed=1").settings == origin("trainer.learning_rate=1e-5").settings
+
+
+def test_where_an_answer_is_read_is_another_measurement() -> None:
+    """Though the prompt's words are the same."""
+    how = ("reward=numeric", "prompt=plain")
+    first, other = (origin(*how, f"prompt.answer_in={place}", config="gsm8k_smoke") for place in ("whole", "stated"))
+    assert first.settings != other.settings
+    assert first.conditions != other.conditions
 
 
 @pytest.mark.parametrize("line", ["reward.parts.correct.weight=1.0", "rollout.temperature=0.5", "seed=1"])

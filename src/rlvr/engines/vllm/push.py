@@ -3,6 +3,7 @@
 The trainer's logprobs for fixed probe prompts are computed once per version, also for servers that come back later.
 """
 
+import math
 import random
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -67,7 +68,7 @@ class Probe:
                     raise ServerGoneError(f"it knows a token {token}, outside of the vocabulary")
                 ours = float(self.logprobs[index, token])
                 size = abs(theirs - ours) / max(1.0, abs(ours))  # rounding errors grow with the logits
-                if not size <= worst.size:  # also true for NaN
+                if not (size <= worst.size or math.isnan(worst.size)):  # NaN is worse than any number
                     worst = Gap(size=size, prompt=index, token=token, theirs=theirs, ours=ours)
         return worst
 

@@ -3,6 +3,7 @@
 import asyncio
 import copy
 import json
+import math
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -360,3 +361,7 @@ def test_gaps_are_relative_where_logprobs_are_small() -> None:
     choice = {"finish_reason": "length", "token_ids": [7], "logprobs": {"content": [token]}, "weight_versions": spans}
     gap = probe.gap(lambda *_: json.dumps({"choices": [choice]}).encode(), "policy", top=1)
     assert (gap.token, gap.size) == (8, pytest.approx(2e-4, rel=0.01))
+    row[0, 8] = math.nan  # the gap of the other token is small, and comes later
+    gap = probe.gap(lambda *_: json.dumps({"choices": [choice]}).encode(), "policy", top=1)
+    assert gap.token == 8
+    assert math.isnan(gap.size)
