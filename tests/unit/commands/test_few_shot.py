@@ -126,16 +126,17 @@ def test_each_number_is_evaluated_with_the_model_of_the_first(
         (str(tmp_path / "F_4_shot.jsonl"), ["prompt.few_shot=4"], loaded),
         (str(tmp_path / "F_2_shot.jsonl"), ["prompt.few_shot=2"], loaded),
     ]
+    few: tuple[int, ...] = (0, 4, 2)
     tables = [
         table_of(f"some/model on {task}, by worked examples in the prompt", task, results)
         for task, results in (
-            ("rpn", {shots: RESULTS[shots] for shots in (0, 4, 2)}),
-            ("more", dict.fromkeys((0, 4, 2), RESULTS[8])),
+            ("rpn", {shots: RESULTS[shots] for shots in few}),
+            ("more", dict.fromkeys(few, RESULTS[8])),
         )
     ]
     assert ran.out == "".join(tables)
     lines = rlvr(*words, "--json").lines
     assert asked[-1][0] is None
     assert [(line["model"], line["task"], line["split"], line["few_shot"]) for line in lines] == [
-        ("some/model", task, "test", shots) for task in ("rpn", "more") for shots in (0, 4, 2)
+        ("some/model", task, "test", shots) for task in ("rpn", "more") for shots in few
     ]
