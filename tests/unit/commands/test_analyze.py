@@ -53,3 +53,24 @@ def test_analyze_refuses_in_one_sentence(results: Path, words: list[str], code: 
     ran = rlvr("analyze", *(word.format(results) for word in words))
     assert (ran.code, ran.out, ran.err.count("\n")) == (code, "", 1)
     assert said in ran.err
+
+
+def test_the_tables_are_written_into_folders_that_are_not_there(results: Path, rlvr: Rlvr) -> None:
+    output = results / "some" / "new" / "a.md"
+    for _ in range(2):
+        assert rlvr("analyze", results, "--output", output).code == 0
+    assert "| accuracy " in output.read_text()
+
+
+@pytest.mark.parametrize(("words", "shown"), [((), 2), (("--examples", 1), 1), (("--examples", 0), 0)])
+def test_two_examples_of_each_kind_are_shown(words: tuple[object, ...], shown: int, results: Path, rlvr: Rlvr) -> None:
+    out = rlvr("analyze", results, *words).out
+    names = [line.partition(":")[0] for line in out.splitlines() if line.endswith(" =")]
+    numbers = ([0, 1], [0, 1], [15, 16], [0, 1])  # worst of a, best and worst of b, where they disagree
+    assert names == [f"e{number}" for kind in numbers for number in kind[:shown]]
+
+
+def test_a_baseline_is_compared_with_every_other_model(results: Path, rlvr: Rlvr) -> None:
+    write_jsonl(str(results / "c.jsonl"), greedy([1] * 20, model="c"))
+    lines = rlvr("analyze", results, "--baseline", "b", "--json").lines
+    assert [(one["first"], one["second"]) for one in lines if one["kind"] == "comparison"] == [("b", "a"), ("b", "c")]

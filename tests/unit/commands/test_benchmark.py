@@ -2,16 +2,19 @@
 
 import csv
 import io
+import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rlvr.commands.benchmark.body import Benchmark, Cell, Plan, _csv, join, make_cells, write_plan
+from rlvr.commands.benchmark.body import Benchmark, Cell, Plan, _csv, _summarize, join, make_cells, write_plan
 from rlvr.config.compose import load_config
 from rlvr.errors import ConfigError, UserError
 from rlvr.evaluation.analysis import analyze
+from rlvr.tracking.graded import write_jsonl
+from tests.unit.cli.conftest import Rlvr
 from tests.unit.evaluation.records import greedy
 
 CONFIG = load_config([], config_name="rpn_test")
@@ -131,3 +134,64 @@ def test_a_table_of_failures_alone_has_no_differences() -> None:
     assert "- b against a on rpn: no difference" in two.table()
     assert "| pass@" not in two.table(markdown=True)
     assert "| error share" in two.table(markdown=True)
+
+
+@pytest.mark.parametrize("failed", [0, 1, 2])
+def test_the_command_prints_a_table_or_lines_and_fails_with_its_cells(
+    failed: int, tmp_path: Path, rlvr: Rlvr, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cells, asked = (cell("a", "rpn"), cell("b", "musique", "bm25")), list[Any]()
+    analysis = analyze(greedy([1])) if failed < 2 else None
+    found = Benchmark(cells=cells, analysis=analysis, failed=cells[2 - failed :])
+
+    def run(folder: Path, plan: Plan, **shown: Any) -> Benchmark:
+        asked.append((folder, plan))
+        return found
+
+    monkeypatch.setattr("rlvr.commands.benchmark.body.benchmark", run)
+    words = ("--models", "a, b,a", "--tasks", "rpn,musique", "--output-dir", tmp_path, "--num-examples", 7)
+    ran = rlvr("benchmark", *words)
+    assert (ran.code, ran.out) == (int(failed > 0), found.table())
+    names = {0: "", 1: "b on musique with bm25", 2: "a on rpn, b on musique with bm25"}[failed]
+    assert ran.err == (f"{failed} of 2 cells failed; the same command tries them again: {names}\n" if failed else "")
+    asked_for_lines = rlvr("benchmark", *words, "--json")
+    assert [json.loads(line) for line in asked_for_lines.out.splitlines()] == json.loads(json.dumps(found.lines()))
+    folder, plan = asked[0]
+    assert (folder, plan.models, plan.tasks, plan.retrievers) == (tmp_path, ("a", "b"), ("rpn", "musique"), ())
+    assert (plan.num_examples, plan.samples_per_example, plan.changes) == (7, None, ())
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--models", "a,,b"), "'a,,b' has an empty name between its commas"),
+        (("--tasks", " "), "' ' has an empty name between its commas"),
+        (("--output-dir", "{}/file"), "--output-dir {}/file: is no folder; choose another one."),
+    ],
+)
+def test_names_and_a_folder_are_refused_at_once(words: tuple[str, ...], said: str, tmp_path: Path, rlvr: Rlvr) -> None:
+    (tmp_path / "file").write_text("")
+    ran = rlvr("benchmark", "--output-dir", tmp_path, *(word.format(tmp_path) for word in words))
+    assert (ran.code, ran.out) == (2, "")
+    assert said.format(tmp_path) in ran.err
+
+
+def test_what_was_measured_is_summed_up_in_three_files(tmp_path: Path) -> None:
+    """Records of cells that failed do not count, and others in the folder neither."""
+    cells, said = (cell("a", "rpn"), cell("b", "rpn"), cell("c", "rpn")), list[str]()
+    plan = Plan(models=("a", "b", "c"), tasks=("rpn",))
+    write_plan(tmp_path, plan, cells)
+    for one, right in zip(cells, ([1, 1], [1, 0], [0, 0]), strict=True):
+        write_jsonl(str(tmp_path / one.file), greedy(right, model=one.model))
+    write_jsonl(str(tmp_path / "records" / "own.jsonl"), greedy([0], model="own"))
+    found = _summarize(tmp_path, cells, cells[2:], said.append)
+    assert found.analysis is not None
+    assert [one.model for one in found.analysis.cells] == ["a", "b"]
+    assert json.loads((tmp_path / "summary.json").read_text()) == json.loads(json.dumps(found.lines()))
+    assert [line["kind"] for line in found.lines()] == ["cell", "cell", "comparison", "failed"]
+    assert "seconds" not in found.lines()[0]["cost"]
+    assert (tmp_path / "summary.md").read_text() == found.table(markdown=True)
+    assert [row["model"] for row in csv.DictReader(io.StringIO((tmp_path / "summary.csv").read_text()))] == ["a", "b"]
+    assert said == []
+    none = _summarize(tmp_path, cells, cells, said.append)
+    assert (none.analysis, (tmp_path / "summary.csv").read_text()) == (None, "\n")

@@ -3,13 +3,17 @@
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from rlvr.commands import eval as eval_command
 from rlvr.commands.eval import _beside, _numbers
 from rlvr.commands.eval.few_shot import compared, lines_of, table_of
 from rlvr.evaluation.compare import compare
 from rlvr.evaluation.summary import EvaluationResult
+from tests.unit.cli.conftest import Rlvr
 from tests.unit.evaluation.records import greedy
 
 
@@ -95,3 +99,44 @@ def test_numbers_of_worked_examples(text: str, numbers: tuple[int, ...]) -> None
 def test_numbers_of_worked_examples_that_are_none(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError):
         _numbers(text)
+
+
+def test_each_number_is_evaluated_with_the_model_of_the_first(
+    rlvr: Rlvr, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The largest number is checked before anything is evaluated; each has its own file."""
+    asked = list[tuple[str | None, Sequence[str], Any]]()
+    loaded: Any = SimpleNamespace(loaded=SimpleNamespace(source="some/model"))
+
+    def evaluated(
+        args: argparse.Namespace, output: str | None, more: Sequence[str], before: Any
+    ) -> tuple[Any, dict[str, EvaluationResult]]:
+        asked.append((output, more, before))
+        shots = int(more[0].rpartition("=")[2])
+        return loaded, {"rpn": RESULTS[shots], "more": RESULTS[8]}
+
+    checked = list[Sequence[str]]()
+    monkeypatch.setattr(eval_command, "evaluated", evaluated)
+    monkeypatch.setattr(eval_command, "settings_of", lambda args, lines: checked.append(lines))
+    words = ("eval", "some/model", "--task", "gsm8k", "--few-shot", "0,4,2")
+    ran = rlvr(*words, "--output", tmp_path / "F.jsonl")
+    assert checked == [["prompt.few_shot=4"]]
+    assert asked == [
+        (str(tmp_path / "F_0_shot.jsonl"), ["prompt.few_shot=0"], None),
+        (str(tmp_path / "F_4_shot.jsonl"), ["prompt.few_shot=4"], loaded),
+        (str(tmp_path / "F_2_shot.jsonl"), ["prompt.few_shot=2"], loaded),
+    ]
+    few: tuple[int, ...] = (0, 4, 2)
+    tables = [
+        table_of(f"some/model on {task}, by worked examples in the prompt", task, results)
+        for task, results in (
+            ("rpn", {shots: RESULTS[shots] for shots in few}),
+            ("more", dict.fromkeys(few, RESULTS[8])),
+        )
+    ]
+    assert ran.out == "".join(tables)
+    lines = rlvr(*words, "--json").lines
+    assert asked[-1][0] is None
+    assert [(line["model"], line["task"], line["split"], line["few_shot"]) for line in lines] == [
+        ("some/model", task, "test", shots) for task in ("rpn", "more") for shots in few
+    ]

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from rlvr.commands.audit import body, plain, report, share
+from rlvr.commands.audit import adversary, body, plain, report, share
 from rlvr.commands.audit.adversary import Gap
 from rlvr.commands.audit.body import NUM_OTHERS, Options, audit, audit_config, collect, verifiers
 from rlvr.commands.audit.judge import Audit, Finding, Judge, Row, Scale, Verdict
 from rlvr.commands.audit.rewrites import Case
-from rlvr.config.compose import load_task_config
+from rlvr.config.compose import load_config, load_task_config
 from rlvr.errors import ConfigError, UserError
 from rlvr.types import Example, GradedAnswer, Message, Score
 from tests.unit.commands.test_probes import case
@@ -464,3 +464,68 @@ def test_an_adversary_of_words_writes_words_and_their_end() -> None:
     assert {word for text in one._texts[0] for word in text.split()} <= {"18", "17", "or"}
     assert one._texts[0][0] == "18"
     assert one.demonstration(0, 1.0)[1].endswith(" <eoe>")
+
+
+def attacked(monkeypatch: pytest.MonkeyPatch, scales: Sequence[Scale], paid: Any, *, error: str = "") -> Any:
+    """The note of an adversary that found these texts, and the judge with its findings."""
+
+    def train(config: Any, found: Gap, seconds: float) -> int:
+        if error:
+            raise UserError(error)
+        assert (config, seconds) == ("its configuration", 7.0)
+        scale.append(found._scale)
+        found.num_wrong = 1234
+        found.paid.update(paid)
+        return 56
+
+    async def right(example: Example, text: str) -> Verdict:
+        return Verdict(value=0.0)
+
+    scale = list[Scale]()
+    monkeypatch.setattr(adversary, "_train", train)
+    monkeypatch.setattr(adversary, "_config", lambda config: "its configuration")
+    judge = Judge("reward", right, CASES)
+    judge.scales = list(scales)
+    task: Any = SimpleNamespace(name="sums", vocabulary=None)
+    anything: Any = None
+    note = adversary.attack(anything, task, judge, {"reward": right, "metric": right}, CASES, 7.0)
+    return note, judge, scale
+
+
+def test_the_best_paid_text_of_each_example_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    paid = {
+        "18": [("low", Verdict(value=0.5)), ("high", Verdict(value=2.0)), ("same", Verdict(value=2.0))],
+        "0.25": [("x", Verdict(value=1.0))],
+    }
+    scales = [Scale(low=0.0, full=1.0), Scale(low=1.0, full=1.0), Scale(low=0.5, full=3.0), Scale(low=0.25, full=2.0)]
+    note, judge, scale = attacked(monkeypatch, scales, paid)
+    assert note == "adversary: 56 steps, 1,234 wrong texts"
+    assert scale == [Scale(low=0.25, full=2.0)]  # the medians of those that tell right from wrong
+    assert [(one.text, one.score, one.full, one.kind, one.group) for one in judge.findings] == [
+        ("high", 2.0, 2.0, "adversary", "adversary"),
+        ("x", 1.0, 2.0, "adversary", "adversary"),
+    ]
+    (row,) = judge.rows
+    assert (row.group, row.kind, row.num_examples, row.num_failed) == ("adversary", "adversary", len(CASES), 2)
+
+
+def test_an_adversary_that_is_not_trained_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    flat = [Scale(low=1.0, full=1.0), Scale(low=1.0, full=0.0)]
+    note, judge, _ = attacked(monkeypatch, flat, {})
+    assert note == "adversary: not trained, because the reward does not tell right from wrong"
+    note, judge, _ = attacked(monkeypatch, [Scale(low=0.0, full=1.0)], {}, error="no prompt fits")
+    assert (note, judge.rows) == ("adversary: not trained: no prompt fits", [])
+
+
+@pytest.mark.parametrize(("task", "kind"), [("rpn", "scratch"), ("gsm8k", "scratch_bpe")])
+def test_the_adversary_is_a_tiny_model_of_the_same_task(task: str, kind: str) -> None:
+    model = [] if task == "rpn" else ["model=hf", "model.name_or_path=m"]
+    asked = load_config([f"task={task}", "seed=7", *model])
+    found = adversary._config(asked)
+    assert (found.task, found.prompt, found.seed) == (asked.task, asked.prompt, 7)
+    assert (found.reward.parts, found.reward.max_error_share) == (asked.reward.parts, 1.0)
+    sizes = ("hidden_size", "num_layers", "intermediate_size", "max_context_tokens")
+    assert [getattr(found.model, name) for name in sizes] == [64, 2, 172, 192]
+    assert found.model.name == kind
+    assert (found.tracker.console, found.tracker.report_to) == ("none", ())
+    assert (found.evaluation.every, found.trainer.checkpoint_every, found.trainer.max_steps) == (None, None, 2000)

@@ -2,11 +2,14 @@
 
 import signal
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from rlvr.commands.train.multirun import expand, folder_names
+from rlvr.commands.train.multirun import Job, _placed, expand, folder_names
 from rlvr.config import Config
+from rlvr.config.compose import load_config, to_run_yaml
 from rlvr.errors import ConfigError, UserError
 from tests.unit.cli.conftest import FakeTraining, Rlvr
 
@@ -98,3 +101,69 @@ def test_a_sweep_under_torchrun_is_refused(training: FakeTraining, rlvr: Rlvr, m
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert rlvr("train", "-m", "seed=1,2").code == 2
     assert training.configs == []
+
+
+MADE = ("seed=1", "trainer.max_steps=4")
+
+
+def made(folder: Path, *settings: str, steps: int | None = 4, final: bool = True) -> Path:
+    """The folder of a run with these settings, saved after that many steps."""
+    config = load_config([*settings, f"run_dir={folder}"])
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(to_run_yaml(config))
+    for saved in () if steps is None else (2, steps):
+        (folder / "checkpoints" / f"step_{saved:06d}").mkdir(parents=True, exist_ok=True)
+    if final:
+        (folder / "final").mkdir()
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("was", "how", "same"),
+    [
+        (MADE, {}, True),
+        (MADE, {"final": False}, False),
+        (MADE, {"steps": 3}, False),
+        (MADE, {"steps": None}, False),
+        (("seed=1", "trainer.max_steps=5"), {"steps": 5}, False),  # it was asked for more steps
+        (("seed=2", "trainer.max_steps=4"), {}, False),
+        ((*MADE, "trainer.learning_rate=0.5"), {}, False),
+    ],
+)
+def test_a_finished_run_is_taken_as_it_is(
+    was: tuple[str, ...], how: dict[str, Any], same: bool, tmp_path: Path
+) -> None:
+    folder = made(tmp_path / "sweep" / "seed-1", *was, **how)
+    found = _placed(load_config(MADE), folder)
+    assert (found.run_dir, found.resume) == (str(folder), same)
+    assert _placed(load_config([*MADE, "resume=true", f"run_dir={tmp_path}"]), folder).resume
+    assert not _placed(load_config([*MADE, "resume=true", f"run_dir={tmp_path}"]), tmp_path / "other").resume
+    (folder / "config.yaml").write_text("task: [")
+    assert not _placed(load_config(MADE), folder).resume
+
+
+@pytest.mark.parametrize(
+    ("swept", "names"),
+    [
+        (["x" * 94 + "=12345"], ["x" * 94 + "-12345"]),
+        (["x" * 94 + "=123456"], ["0"]),
+        (["a=1", "a= 1"], ["0", "1"]),
+    ],
+)
+def test_a_name_of_a_hundred_characters_is_a_folder(swept: list[str], names: list[str]) -> None:
+    assert folder_names([Job(swept=(one,), overrides=()) for one in swept]) == names
+
+
+def test_runs_that_stop_or_were_done_before_are_told(training: FakeTraining, rlvr: Rlvr) -> None:
+    training.result = replace(training.result, metrics={})
+    made(Path("out/seed-1"), *MADE)
+    ran = rlvr("train", "-m", "seed=1,2", "trainer.max_steps=4", "run_dir=out")
+    assert (ran.code, [line.split() for line in ran.out.splitlines()]) == (
+        0,
+        [["run", "accuracy", "folder", "status"], ["seed=1", "-", "out/seed-1", "done", "before"],
+         ["seed=2", "-", "out/seed-2", "done"]],
+    )  # fmt: skip
+    assert [line for line in ran.err.splitlines() if line.startswith("rlvr: run")] == [
+        "rlvr: run 1 of 2: seed=1",
+        "rlvr: run 2 of 2: seed=2",
+    ]

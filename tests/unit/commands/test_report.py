@@ -53,3 +53,21 @@ def test_only_what_serves_the_page_must_be_installed(
     ran = rlvr(*words)
     assert ran.code == 2
     assert "rlvr report --live needs starlette and uvicorn; install them with: " in ran.err
+
+
+@pytest.mark.parametrize(("left_out", "episodes"), [(0, "3 episodes"), (2, "1 episode")])
+def test_the_file_is_printed_with_its_size(left_out: int, episodes: str, tmp_path: Path, rlvr: Rlvr) -> None:
+    run = save_run(tmp_path / "run")
+    ran = rlvr("report", run, "--max-episodes", 3 - left_out)
+    size = (run / "report.html").stat().st_size
+    assert ran.out == f"{run / 'report.html'}: {episodes}, {size / 1e6:.1f} MB; open it in a browser\n"
+    (line,) = rlvr("report", run, "--max-episodes", 3 - left_out, "--output", tmp_path / "x.html", "--json").lines
+    assert (line["report"], line["episodes"], line["left_out"]) == (str(tmp_path / "x.html"), 3 - left_out, left_out)
+    assert line["bytes"] == (tmp_path / "x.html").stat().st_size
+    assert bool(line["notes"]) == bool(left_out)
+
+
+def test_what_is_not_there_has_no_report(tmp_path: Path, rlvr: Rlvr) -> None:
+    ran = rlvr("report", save_run(tmp_path / "run"), tmp_path / "none")
+    assert (ran.code, ran.out) == (1, "")
+    assert f"there is no {tmp_path / 'none'}: name a run folder, or records of evaluations." in ran.err

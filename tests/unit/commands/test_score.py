@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from rlvr.commands.score import ScoredRow, _agrees
 from tests.unit.cli.conftest import Rlvr
 from tests.unit.rewards.official.rows import FIXTURE, data_folder, read_rows
 
@@ -122,3 +124,29 @@ def test_a_bad_row_is_named_by_file_and_line(line: Any, message: str, tmp_path: 
     assert ran.code == 1
     assert f"{file}, {message}" in ran.error
     assert not output.exists()
+
+
+@pytest.mark.parametrize(
+    ("found", "expected", "agrees"),
+    [
+        ({"f1": 0.5}, {"f1": 0.5 + 0.9e-6}, True),
+        ({"f1": 0.5}, {"f1": 0.5 - 1.1e-6}, False),
+        ({"f1": 1000.0}, {"f1": 1000.0005}, False),  # the tolerance is not relative
+        ({"f1": 1.0}, {"f1": 1}, True),
+        ({"f1": 1.0}, {"f1": "1.0"}, False),
+        ({"f1": math.nan}, {"f1": math.nan}, True),
+        ({"f1": math.nan}, {"f1": 0.0}, False),
+        ({"f1": 0.0}, {"f1": math.nan}, False),
+        ({"f1": math.inf}, {"f1": math.inf}, True),
+        ({"f1": math.inf}, {"f1": -math.inf}, False),
+        ({"correct": True}, {"correct": 1}, False),
+        ({"num": 1}, {"num": 1.0}, False),
+        ({"extracted": "a"}, {"extracted": "a"}, True),
+        ({"extracted": "a"}, {"extracted": "b"}, False),
+        ({"a": 1, "b": 2}, {"a": 1}, False),
+        ({"a": 1}, {"a": 1, "b": 2}, False),
+        ({"a": 1}, ["a"], False),
+    ],
+)
+def test_metrics_agree_with_what_was_expected_of_them(found: Any, expected: Any, agrees: bool) -> None:
+    assert _agrees(ScoredRow(vid="v", task="t", metrics=found, expected=expected)) == agrees

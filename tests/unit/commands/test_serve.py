@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from rlvr.commands.serve import _warn_of
 from tests.unit.cli.conftest import Rlvr
 
 
@@ -57,3 +58,15 @@ def test_a_port_in_use_is_refused_at_once(rlvr: Rlvr) -> None:
         ran = rlvr("serve", "no/such/model", "--engine", "vllm", "--port", port)
     assert ran.code == 1
     assert f"--port {port} cannot be used (Address already in use)" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("host", "key", "warned"),
+    [("127.0.0.1", None, False), ("::1", None, False), ("0.0.0.0", None, True), ("0.0.0.0", "key", False)],
+)
+def test_a_model_that_others_can_reach_without_a_key_is_told(
+    host: str, key: str | None, warned: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _warn_of(host, key, ", and give it other weights")
+    said = f"rlvr: anyone who can reach {host} can use the model, and give it other weights: give an --api-key\n"
+    assert capsys.readouterr() == ("", said if warned else "")

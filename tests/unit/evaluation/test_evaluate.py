@@ -12,8 +12,17 @@ import rlvr
 from rlvr.core.env import TurnText
 from rlvr.core.episode import Sampling, run_episode, turn_texts
 from rlvr.core.world import ALONE, World
-from rlvr.errors import UserError
-from rlvr.evaluation.evaluate import UNKEPT, Session, check_failures, conclude, examples_of, grade, play_set
+from rlvr.errors import ConfigError, UserError
+from rlvr.evaluation.evaluate import (
+    UNKEPT,
+    Session,
+    check_answered,
+    check_failures,
+    conclude,
+    examples_of,
+    grade,
+    play_set,
+)
 from rlvr.evaluation.intervals import wilson
 from rlvr.evaluation.players import MAX_REPLY_CHARS, LocalPlayer, played
 from rlvr.evaluation.records import RecordFile
@@ -380,3 +389,27 @@ def test_pitfall_26_an_accuracy_needs_a_greedy_answer() -> None:
     with pytest.raises(UserError, match="failed on 1 of 10 completions"):
         check_failures("rpn", [greedy, *samples])
     check_failures("rpn", [replace(greedy, failure=None), *samples])
+
+
+@pytest.mark.parametrize("count", [1, 999, 1001])
+def test_an_endpoint_may_fail_on_a_fifth_of_the_episodes(count: int) -> None:
+    """Those that were played and could not be graded are another matter."""
+    unplayed = [record(f"e{n}", False, turns=(), failure=f"no {n}") for n in range(count)]
+    graded = [record(f"x{n}", False, failure="timed out" if n < count else None) for n in range(4 * count)]
+    check_answered([*unplayed, *graded])
+    failed = [*unplayed, record("more", False, turns=(), failure="late")]
+    said = (
+        f"{count + 1:,} of {5 * count + 1:,} episodes could not be played (first: no 0); fix the endpoint and run the"
+    )
+    with pytest.raises(UserError) as caught:
+        check_answered([*failed, *graded])
+    assert str(caught.value).startswith(said)
+
+
+def test_held_out_examples_are_as_many_as_wanted_or_there_are() -> None:
+    task = make_task()
+    assert [one.id for one in examples_of(task, 7)] == [one.id for one in task.eval_examples(500)[:7]]
+    with pytest.raises(ConfigError, match="task rpn gives no held-out example for num_examples=0: ask for more"):
+        examples_of(task, 0)
+    train = examples_of(task, 9, "train")
+    assert [one.id for one in train] == list(dict.fromkeys(task.train_example(n).id for n in range(180)))[:9]
