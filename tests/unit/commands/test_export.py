@@ -47,6 +47,13 @@ def test_the_step_of_weights_is_that_of_their_folder(tmp_path: Path) -> None:
         find_source(str(tmp_path / "none"))
 
 
+def test_a_run_may_be_called_model(tmp_path: Path) -> None:
+    """As is the folder of the weights in a checkpoint."""
+    root = run(tmp_path / "model")
+    found = find_source(str(root))
+    assert (found.root, found.weights, found.is_final) == (root, root / "final", True)
+
+
 PRETRAINED = ("model=hf", "model.name_or_path=some/model")
 
 
