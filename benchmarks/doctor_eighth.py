@@ -268,7 +268,7 @@ MEANT: dict[str, str] = {
     "is not there": "the tokenizer is missing",
     "has no end token": "no token ends a completion",
     "is of a newer version": "tokenizer.json cannot be read",
-    "splits special tokens": "the template's tokens are read as letters",
+    "splits the tokens of its template": "the template's tokens are read as letters",
     "has a trailing comma in its settings": "tokenizer_config.json is no valid JSON",
     "has a block that is not closed": "the template's syntax error",
     "has names, and none is default": "no default among the named templates",
@@ -338,7 +338,7 @@ EIGHTH: list[tuple[str, str, tuple[str, ...], Change]] = [
     ("tokenizer", "is of a newer version", (), saves(of_a_newer_version)),
     (
         "tokenizer",
-        "splits special tokens",
+        "splits the tokens of its template",
         ("specials_are_whole",),
         says({"tokenizer_config.json": {"split_special_tokens": True}}),
     ),

@@ -55,15 +55,15 @@ class Chat:
         self._coder = Coder(tokenizer)
         self._ends: dict[bool, int] = {}  # of completions without and with calls
         self._prompts: dict[tuple[object, ...], tuple[Tools, tuple[int, ...]]] = {}
-        self._template = Template(tokenizer, tool_format) if tokenizer.chat_template else None
-        self._history = History(self._template) if self._template else None
+        self.template = Template(tokenizer, tool_format) if tokenizer.chat_template else None  # of words: none
+        self._history = History(self.template) if self.template else None
         vocabulary = tokenizer.get_vocab()
         if tool_format == "auto":
             tool_format = "words" if FORMATS["words"].open in vocabulary else "hermes"
-        self.tool_format = self._template.format if self._template else FORMATS[tool_format]
+        self.tool_format = self.template.format if self.template else FORMATS[tool_format]
         self._call_end = vocabulary.get(self.tool_format.close) if self.tool_format.name == "words" else None
         words = {_word_id(tokenizer, word) for word in stop_words}
-        turn_ends, self._closing = self._turn_ends(self._template) if self._template else (set(), frozenset())
+        turn_ends, self._closing = self._turn_ends(self.template) if self.template else (set(), frozenset())
         self.stop_ids: frozenset[int] = frozenset(words | end_ids(tokenizer, model) | turn_ends)
 
     def with_variables(self, variables: Mapping[str, Any]) -> Chat:
@@ -76,22 +76,22 @@ class Chat:
             return self
         ours = {"messages", *signature(self._tokenizer.apply_chat_template).parameters}
         ours |= self._tokenizer.special_tokens_map.keys()
-        if self._template and re.search(r"\bdocuments\b", self._template.source):
+        if self.template and re.search(r"\bdocuments\b", self.template.source):
             ours.remove("documents")
         if refused := [name for name in variables if name in ours]:
             raise UserError(f"{refused[0]} is not for the chat template alone; leave it out.")
-        if self._template is None:
+        if self.template is None:
             return self
         chat = copy(self)
-        chat._template = self._template.with_variables(variables)
-        chat._history, chat._prompts = History(chat._template), {}
+        chat.template = self.template.with_variables(variables)
+        chat._history, chat._prompts = History(chat.template), {}
         return chat
 
     def note(self, messages: Sequence[Message]) -> str | None:
         """A note for the user if the prompt's rendering is unusual."""
-        if self._template is None and {message.role for message in messages} != {"user"}:
+        if self.template is None and {message.role for message in messages} != {"user"}:
             return "the tokenizer has no chat template: messages are joined line by line, their roles are not marked"
-        if self._template and not self._template.can.system and any(message.role == "system" for message in messages):
+        if self.template and not self.template.can.system and any(message.role == "system" for message in messages):
             return "the chat template takes no system message: its text goes before the first user message"
         return None
 
@@ -108,8 +108,8 @@ class Chat:
         return self._prompts[key][1]
 
     def _encode_prompt(self, messages: Sequence[Message], tools: Tools) -> tuple[int, ...]:
-        if self._template:
-            return self._coder.encode(self._template.render(messages, tools=tools))
+        if self.template:
+            return self._coder.encode(self.template.render(messages, tools=tools))
         if tools and not self.tool_format.is_taught:
             messages = described(messages, self.tool_format, tools)
         return self.encode_text(self._plain(messages, tools))
@@ -157,7 +157,7 @@ class Chat:
         text = self.decode(completion_ids[:-1] if finished and not keeps_stop else completion_ids)
         if not tools:
             return Message(role="assistant", content=text)
-        marks, opened = (self._template.marks, self._template.can.opened) if self._template else (THINK, False)
+        marks, opened = (self.template.marks, self.template.can.opened) if self.template else (THINK, False)
         return read_message(text, marks, self.tool_format, tools, finished=finished, opened=opened)
 
     def encode_reply(
@@ -168,11 +168,11 @@ class Chat:
         `last_id` is the completion's last token (None: the end of turn): a sampled end of turn is not repeated. `said`
         is the completion as a message: after calls, some templates continue differently.
         """
-        if self._template is None:
+        if self.template is None:
             return self._coder.encode(self._plain(messages, ()))
         said = said or _ANSWER
-        ids = self._coder.encode(behind(self._template, said, messages))
-        if self._template.calls_in(said):  # the end of the call was sampled
+        ids = self._coder.encode(behind(self.template, said, messages))
+        if self.template.calls_in(said):  # the end of the call was sampled
             ids = ids[next((index for index, token in enumerate(ids) if token in self.stop_ids), 0) :]
         ended = ids[:1] and ids[0] in self.stop_ids | self._closing and last_id in (None, ids[0])
         ended = ended or (ids[:1] and {ids[0], last_id} <= self._closing)
@@ -186,10 +186,10 @@ class Chat:
         """
         if isinstance(said, str):
             ids = self._coder.encode(said)
-        elif self._template is None:
+        elif self.template is None:
             ids = self._coder.encode(self._plain([said], tools))
         else:
-            ids = self._coder.encode(written(self._template, said, tools))
+            ids = self._coder.encode(written(self.template, said, tools))
             ids = ids[: next((place + 1 for place, token in enumerate(ids) if token in self.stop_ids), None)]
         if not self.stop_ids.isdisjoint(ids[:-1]):
             raise UserError("a completion goes on after its end token: take the end token out of the text.")
@@ -203,10 +203,10 @@ class Chat:
 
     def _end_of(self, message: Message) -> int:
         """The token that ends a completion: the template's, else the tokenizer's."""
-        if self._template is not None:
+        if self.template is not None:
             # GLM has none: the header of the next message ends the completion
             for reply in ((), _TOOL_REPLY if message.tool_calls else _USER_REPLY):
-                ids = self._coder.encode(behind(self._template, message, reply, header=False))
+                ids = self._coder.encode(behind(self.template, message, reply, header=False))
                 if (end := next((token for token in ids if token in self.stop_ids), None)) is not None:
                     return end
         own: Any = self._tokenizer.eos_token_id

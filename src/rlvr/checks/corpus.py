@@ -78,7 +78,7 @@ def texts_are_whole(patient: Patient) -> Check:
         ),
         (
             "are rendered already, in a form of their own",
-            lambda t: bool(patient.chat._template and RENDERED.search(t)),
+            lambda t: bool(patient.chat.template and RENDERED.search(t)),
             "give the data's messages, or their plain texts: rlvr renders them by the model's own template",
         ),
         (

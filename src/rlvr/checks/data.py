@@ -143,7 +143,7 @@ def _answer_alone(patient: Patient, example: Example) -> int | None:
 
 def messages_are_plain(patient: Patient) -> Check:
     """The data's texts hold none of the tokens that the template puts around them: it would be rendered twice."""
-    template = patient.chat._template
+    template = patient.chat.template
     if template is None or patient.task.vocabulary is not None:
         return skip("there is no template that could be in the messages, too")
     tokenizer: Any = patient.policy.tokenizer

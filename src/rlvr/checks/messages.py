@@ -14,7 +14,7 @@ PLACES = tuple(f"rlvr-place-{number}" for number in range(len(ROLES)))
 
 
 def of_patient(patient: Patient) -> Template:
-    template = patient.chat._template
+    template = patient.chat.template
     assert template is not None, "checked before"
     return template
 

@@ -106,7 +106,7 @@ def _why(patient: Patient, golds: Sequence[tuple[Example, Sequence[Any]]], bad: 
     if paid and all(paid):
         return ", but their answer column alone does: the solutions end in other answers"
     behind = [value_of(patient, example, [*turns[:-1], f"{THOUGHTS}{turns[-1]}"]) > 0 for example, turns in golds]
-    template = patient.chat._template
+    template = patient.chat.template
     opened = template is not None and template.can.opened
     where = f", and the template opens {template.marks.open.strip()} in the prompt" if template and opened else ""
     return f", but they do behind <think>...</think>, which no prompt asks for{where}" if all(behind) else ""
@@ -114,7 +114,7 @@ def _why(patient: Patient, golds: Sequence[tuple[Example, Sequence[Any]]], bad: 
 
 def thoughts_are_passed_over(patient: Patient) -> Check:
     """A template may open the reasoning of each completion: the answer stands behind it."""
-    template = patient.chat._template
+    template = patient.chat.template
     if template is None or not template.can.opened:
         return skip("the template opens no reasoning")
     golds, lost = patient.task.solutions(NUM_EXAMPLES), []

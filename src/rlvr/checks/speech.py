@@ -20,7 +20,7 @@ def end_of_turn(chat: Chat, said: Message, text: str = "") -> tuple[int, ...]:
     """The token that the template puts behind a completion, if it stops; else any that stops."""
     if text and chat.tool_format.name == "words" and said.tool_calls:
         return ()  # the end of the call is sampled as part of it
-    if chat._template is None:
+    if chat.template is None:
         return tuple(sorted(chat.stop_ids & end_ids(chat._tokenizer, None))[:1] or sorted(chat.stop_ids)[:1])
     behind = chat.encode_reply([reply_to(said)], last_id=-1, said=said)[:1]
     return behind if set(behind) & chat.stop_ids else tuple(sorted(chat.stop_ids)[:1])
@@ -54,6 +54,6 @@ def completions_of(
         text = chat.tool_format.write(calls, tools) if calls else turn
         said = Message(role="assistant", content="" if calls else text, tool_calls=calls)
         if thinks:
-            text = lead_of(chat._template, said, text) + text
+            text = lead_of(chat.template, said, text) + text
         completions.append((*patient.coder.encode(text), *end_of_turn(chat, said, text)))
     return completions

@@ -248,7 +248,7 @@ def ids_are_kept(patient: Patient) -> Check:
     said = [call_of("the sky"), call_of("the rain"), Message(role="assistant", content="Blue  and wet.")]
     written = [chat.tool_format.write(m.tool_calls, tools) if m.tool_calls else m.content for m in said]
     completions = [
-        (*patient.coder.encode(lead_of(chat._template, m, text) + text), *end_of_turn(chat, m, text))
+        (*patient.coder.encode(lead_of(chat.template, m, text) + text), *end_of_turn(chat, m, text))
         for m, text in zip(said, written, strict=True)
         if patient.reads(text)
     ]

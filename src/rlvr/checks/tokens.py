@@ -98,7 +98,7 @@ def ends_are_special(patient: Patient) -> Check:
 
 def own_ends_of_thoughts(patient: Patient) -> set[int]:
     """End tokens of tokenizer and configs that open or close reasoning; the end of a turn may do both (GPT-OSS)."""
-    template = patient.chat._template
+    template = patient.chat.template
     marks = (THINK,) if template is None else (THINK, template.marks)
     ids = [patient.coder.encode(mark.strip()) for one in marks for mark in (one.open, one.close) if patient.reads(mark)]
     turn = set() if template is None else set(end_of_turn(patient.chat, Message(role="assistant", content="x"), "x"))
@@ -182,7 +182,7 @@ def one_bos(patient: Patient) -> Check:
 
 def specials_are_whole(patient: Patient) -> Check:
     """Each special token that the template writes is read as the one token that it is."""
-    template, tokenizer = patient.chat._template, patient.policy.tokenizer
+    template, tokenizer = patient.chat.template, patient.policy.tokenizer
     if template is None:
         return skip("there is no template")
     user, said = Message(role="user", content="x"), Message(role="assistant", content="y")

@@ -117,7 +117,7 @@ def rows_are_sized(patient: Patient) -> Check:
 @torch.no_grad()
 def template_is_trained(patient: Patient) -> Check:
     """Tokens that the template writes have rows of their own: reserved ones of a base model are alike, or zeros."""
-    template, tokenizer = patient.chat._template, patient.policy.tokenizer
+    template, tokenizer = patient.chat.template, patient.policy.tokenizer
     if template is None:
         return skip("there is no template")
     asked = Message(role="user", content="x")

@@ -25,14 +25,14 @@ def dense(text: str) -> str:
 def as_rendered(chat: Chat, said: Message, reply: Sequence[Message]) -> tuple[int, ...]:
     """The completion that the template renders for a message, with its stop token."""
     prompt = chat.decode(chat.encode_prompt([QUESTION], [TOOL]))
-    whole = chat._template.render([QUESTION, said], header=False, tools=[TOOL])
+    whole = chat.template.render([QUESTION, said], header=False, tools=[TOOL])
     assert whole.startswith(prompt), "the header is not what history has in its place"
     ids = encode(chat._tokenizer, whole[len(prompt) :])
     stops = [index for index, token in enumerate(ids) if token in chat.stop_ids]
     if stops:
         return ids[: stops[0] + 1]
     next_stop = [
-        token for token in encode(chat._tokenizer, behind(chat._template, said, reply)) if token in chat.stop_ids
+        token for token in encode(chat._tokenizer, behind(chat.template, said, reply)) if token in chat.stop_ids
     ]
     return (*ids, next_stop[0])  # GLM: the next header ends a turn
 
@@ -59,13 +59,13 @@ RETURN_IS_AN_END = {"gptoss"}  # the last answer of all ends otherwise than thos
 def test_pitfall_04_replies_are_what_the_template_has_there(name: str) -> None:
     """Completions as the template renders them: then the whole prompt must be the template's, every character."""
     chat = trl_templates.chat_of(name)
-    for num_calls in range(3 if chat._template.can.many_calls else 2):
+    for num_calls in range(3 if chat.template.can.many_calls else 2):
         calls = [call(index) for index in range(num_calls)]
         said = Message(role="assistant", content="" if calls else "Ann.", tool_calls=tuple(calls))
         replied = answers(calls) or [SURE]
         prompt, completion = chat.encode_prompt([QUESTION], [TOOL]), as_rendered(chat, said, replied)
         following, conversation, rewritten = next_prompt(chat, prompt, completion, replied)
-        wanted, found = chat._template.render(conversation, tools=[TOOL]), chat.decode(following)
+        wanted, found = chat.template.render(conversation, tools=[TOOL]), chat.decode(following)
         assert rewritten or following[: len(prompt) + len(completion)] == prompt + completion
         if family(name) in SPACES_ARE_TRIMMED:
             wanted, found = dense(wanted), dense(found)
@@ -78,7 +78,7 @@ def test_pitfall_04_replies_are_what_the_template_has_there(name: str) -> None:
 def test_a_demonstrated_message_is_what_the_template_renders(name: str) -> None:
     """With its end token, and it is read back."""
     chat = trl_templates.chat_of(name)
-    for num_calls in range(3 if chat._template.can.many_calls else 2):
+    for num_calls in range(3 if chat.template.can.many_calls else 2):
         calls = [call(index) for index in range(num_calls)]
         said = Message(role="assistant", content="" if calls else "Ann.", tool_calls=tuple(calls))
         ids = chat.encode_completion(said, [TOOL])
@@ -92,7 +92,7 @@ def test_a_demonstrated_message_is_what_the_template_renders(name: str) -> None:
 def test_a_demonstrated_message_ends_the_reasoning_that_the_header_opens(name: str) -> None:
     chat = trl_templates.chat_of(name)
     text = chat.decode(chat.encode_completion(Message(role="assistant", content="Ann."))[:-1])
-    assert text == ("</think>\nAnn." if chat._template.can.opened else "Ann.")
+    assert text == ("</think>\nAnn." if chat.template.can.opened else "Ann.")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -109,7 +109,7 @@ SAID = [("user", "Who?"), ("assistant", "Ann."), ("user", "Sure?")]
 @pytest.mark.parametrize("name", [n for n in NAMES if family(n) not in SPACES_ARE_TRIMMED])
 def test_a_first_prompt_is_what_the_tokenizer_renders(name: str) -> None:
     chat = trl_templates.chat_of(name)
-    shown = [dict(TOOL)] if chat._template.can.tools else None
+    shown = [dict(TOOL)] if chat.template.can.tools else None
     messages = [{"role": role, "content": text} for role, text in SAID]
     wanted = chat._tokenizer.apply_chat_template(messages, tools=shown, add_generation_prompt=True, tokenize=False)
     said = [QUESTION, Message(role="assistant", content="Ann."), SURE]
@@ -127,7 +127,7 @@ def test_pitfall_07_a_prompt_is_extended_unless_rewritten(name: str) -> None:
         reply = answers([call()]) if case.calls else [SURE]
         following, conversation, rewritten = next_prompt(chat, prompt, completion, reply)
         assert conversation[1].tool_calls == ((call(),) if case.calls else ())
-        wanted = chat._template.render(conversation, tools=[TOOL])
+        wanted = chat.template.render(conversation, tools=[TOOL])
         if case.thinks:  # what it thought must not be in a prompt, unless the template has it there
             assert rewritten or "Hm." in wanted
         extended = following[: len(prompt) + len(completion)] == prompt + completion
@@ -151,7 +151,7 @@ def test_pitfall_07_three_turns_are_extended_or_rendered_again(name: str, thinks
         conversation += reply
         extended.append(following[: len(prompt) + len(completion)] == prompt + completion)
         if not extended[-1]:
-            assert following == encode(chat._tokenizer, chat._template.render(conversation, tools=[TOOL]))
+            assert following == encode(chat._tokenizer, chat.template.render(conversation, tools=[TOOL]))
         assert chat.decode(following).rstrip().endswith(trl_templates.header(chat, reply))
         prompt = following
     if trl_templates.row(name).endswith("| nothing | nothing |"):
@@ -174,7 +174,7 @@ TAGS = "<tool_call>{</tool_call>"
 @pytest.mark.parametrize("name", NAMES)
 def test_an_episode_goes_on_after_a_malformed_call(name: str) -> None:
     chat = trl_templates.chat_of(name)
-    begun = "</think>" if chat._template.can.opened else ""
+    begun = "</think>" if chat.template.can.opened else ""
     text = encode(chat._tokenizer, begun + MALFORMED.get(chat.tool_format.name, TAGS))
     completion = (*text, min(chat.stop_ids - {chat._tokenizer.eos_token_id}))
     (wrong,) = chat.parse(completion, StopReason.STOP, [TOOL]).tool_calls
@@ -222,7 +222,7 @@ def test_a_call_that_the_template_renders_is_read_back(name: str) -> None:
 
 def test_every_family_that_defines_tool_calls_is_known() -> None:
     """A template that speaks of `tool_calls` and renders them is read in its own format."""
-    spoken = {family(name): trl_templates.chat_of(name)._template for name in NAMES}
+    spoken = {family(name): trl_templates.chat_of(name).template for name in NAMES}
     found = {name: template.format.name for name, template in spoken.items() if template and template.native}
     assert found == {
         "deepseekv3": "deepseek", "glm4moe": "glm", "gptoss": "harmony", "muse_glimmer": "atem",

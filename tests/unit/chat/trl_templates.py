@@ -85,7 +85,7 @@ class Case:
 
     def completion(self, chat: Chat) -> tuple[int, ...]:
         """As a model of the family writes it, with the stop token."""
-        template = chat._template
+        template = chat.template
         said = template.format.write([call()], [TOOL]) if self.calls else "Ann."
         if template.marks == HARMONY:
             thought = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant" if self.thinks else ""
@@ -113,13 +113,13 @@ CASES = [Case(thinks, calls) for thinks in (False, True) for calls in (False, Tr
 def header(chat: Chat, reply: Sequence[Message]) -> str:
     """What the template has behind a reply, so that the model goes on."""
     said = Message(role="assistant", content="", tool_calls=(call(),) if reply[0].role == "tool" else ())
-    return behind(chat._template, said, reply).rstrip()[-8:]
+    return behind(chat.template, said, reply).rstrip()[-8:]
 
 
 def row(name: str) -> str:
     """The template's row of the table."""
     chat = chat_of(name)
-    template = chat._template
+    template = chat.template
     calls = template.format.name if template.native else f"text ({template.format.name})"
     tools = "template" if template.can.tools else "system message"
     tool_role = "tool" if template.can.tool_role else "user"

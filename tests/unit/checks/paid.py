@@ -54,7 +54,7 @@ def patient(grade: Grade, monkeypatch: pytest.MonkeyPatch, task: Task | None = N
         "tasks": SimpleNamespace(verifiers={}, fit=lambda *_: None),
         "reads": lambda text: True,
         "coder": SimpleNamespace(encode=lambda text: tuple(map(ord, text))),
-        "chat": SimpleNamespace(decode=lambda ids: "".join(map(chr, ids)), _template=None),
+        "chat": SimpleNamespace(decode=lambda ids: "".join(map(chr, ids)), template=None),
     }
     return SimpleNamespace(**{**plain, **more})
 

@@ -22,7 +22,7 @@ def of_rows(folder: Path, rows: list[dict[str, Any]], template: object = None, m
     held_out = write_jsonl(folder / "held_out.jsonl", [{"question": "Held out?", "answer": 1}])
     path = write_jsonl(folder / "rows.jsonl", rows)
     task = make({"name": "jsonl", "path": str(path), "eval_path": str(held_out), "metric": metric})
-    return SimpleNamespace(task=task, chat=SimpleNamespace(_template=template))
+    return SimpleNamespace(task=task, chat=SimpleNamespace(template=template))
 
 
 def asked(form: str, count: int = 40, damaged: str = "", bad: int = 0) -> list[dict[str, Any]]:

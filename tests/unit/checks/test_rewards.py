@@ -396,7 +396,7 @@ def test_answers_that_the_data_contradict_are_told(monkeypatch: Monkey) -> None:
 @pytest.mark.parametrize(("behind", "wrong"), [(1.0, False), (1.5, False), (0.9, True), (math.nan, True)])
 def test_an_answer_behind_thoughts_earns_as_much(behind: float, wrong: bool, monkeypatch: Monkey) -> None:
     template = SimpleNamespace(can=SimpleNamespace(opened=True), marks=SimpleNamespace(open="<think>\n"))
-    chat = SimpleNamespace(_template=template)
+    chat = SimpleNamespace(template=template)
     one = patient(lambda e, text: behind if "<think>" in text else 1.0, monkeypatch, chat=chat)
     found = rewards.thoughts_are_passed_over(one)
     assert (found.status == "fail") == wrong

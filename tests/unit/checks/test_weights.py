@@ -130,7 +130,7 @@ def test_tokens_of_a_template_have_rows_of_their_own(start: float, end: float, f
     if fails:
         assert START in found.says
     bare = taught(0.5, 0.5)
-    bare.chat = SimpleNamespace(_template=None)
+    bare.chat = SimpleNamespace(template=None)
     assert template_is_trained(bare).status == "skipped"
 
 
