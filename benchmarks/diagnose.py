@@ -82,6 +82,11 @@ class Judged:
         return self.named in planted.causes, any(name in planted.causes for name in first)
 
 
+def cpu() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").is_file() else []
+    return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.machine())
+
+
 def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
@@ -282,7 +287,7 @@ def page(results: Sequence[Judged], tried: Sequence[dict[str, object]]) -> str:
     return PAGE.format(
         date=date.today().isoformat(),
         seeds="; ".join(f"{name} {most(known, name)}, {most(further, name)}" for name in recipes),
-        machine=f"Python {platform.python_version()}, one core of an AMD EPYC that other work shared",
+        machine=f"Python {platform.python_version()}, one core of a machine that other work shared: {cpu()}",
         rates="\n".join(lines),
         alarms=share(one.named != "nothing" for one in healthy),
         rose=share(one.found is not None and one.found.learned >= ROSE for one in healthy),
