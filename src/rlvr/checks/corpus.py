@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from rlvr.checks.patient import Patient, skip, verdict
+from rlvr.checks.patient import Patient, first_fault, skip, verdict
 from rlvr.tasks.base import text_of
 from rlvr.tracking.checks import Check
 from rlvr.types import Example, StopReason, TurnText
@@ -158,7 +158,7 @@ def golds_are_answers(patient: Patient) -> Check:
             f"{len(missing)} of {len(known)} golds are {next(iter(missing), '')!r}: they were missing where the file "
             "was made",
             missing,
-            "leave these rows out: whoever answers would be wrong",
+            "leave these rows out: every answer to them would be wrong",
         ),
         (
             2 * len(listed) > len(known),
@@ -313,12 +313,9 @@ def held_out_informs(patient: Patient) -> Check:
             "hold out more (task.eval_share, or a file of their own): below some hundreds intervals are wide",
         ),
     )
-    says, remedy = next(((says, remedy) for wrong, says, remedy in found if wrong), ("", ""))
-    return verdict(
-        bool(says),
-        says,
+    return first_fault(
+        found,
         f"{task.sizes[1]:,} examples are held out, whose answers differ",
-        remedy,
         answers=golds[:5],
         unread=unread[:3],
     )

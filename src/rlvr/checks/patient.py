@@ -63,6 +63,12 @@ def verdict(wrong: bool, bad: str, good: str, remedy: str, **evidence: Any) -> C
     return Check(status="ok", says=good, evidence=evidence)
 
 
+def first_fault(faults: Iterable[tuple[bool, str, str]], good: str, **evidence: Any) -> Check:
+    """The verdict of several questions, each whether something is wrong, what, and its remedy: the first one counts."""
+    says, remedy = next(((says, remedy) for wrong, says, remedy in faults if wrong), ("", ""))
+    return verdict(bool(says), says, good, remedy, **evidence)
+
+
 def skip(why: str, **evidence: Any) -> Check:
     return Check(status="skipped", says=why, evidence=evidence)
 

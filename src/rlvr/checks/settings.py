@@ -3,7 +3,7 @@
 import math
 
 from rlvr.algorithms.grpo import Gspo
-from rlvr.checks.patient import Patient, difference, skip, verdict
+from rlvr.checks.patient import Patient, difference, first_fault, skip, verdict
 from rlvr.checks.rewards import NUM_EXAMPLES, played
 from rlvr.models.adapters import adapter_weights
 from rlvr.samplers.thinned import Rated, Unsolved
@@ -126,12 +126,9 @@ def updates_stay_near(patient: Patient) -> Check:
             "1 or 2 hide the time of sampling",
         ),
     )
-    says, remedy = next(((says, remedy) for wrong, says, remedy in found if wrong), ("", ""))
-    return verdict(
-        bool(says),
-        says,
+    return first_fault(
+        found,
         f"a batch of samples is trained on {steps} times, {staleness} updates old at most",
-        remedy,
         num_epochs=algorithm.num_epochs,
         max_staleness=staleness,
     )
@@ -163,12 +160,9 @@ def optimizer_fits(patient: Patient) -> Check:
             "1 is usual: Adam divides by the size of gradients anyway",
         ),
     )
-    says, remedy = next(((says, remedy) for wrong, says, remedy in found if wrong), ("", ""))
-    return verdict(
-        bool(says),
-        says,
+    return first_fault(
+        found,
         f"Adam averages over {1 / (1 - settings.adam_beta1):.0f} and {1 / (1 - settings.adam_beta2):.0f} steps",
-        remedy,
         weights=weights,
     )
 

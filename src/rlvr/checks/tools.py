@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from rlvr.checks.patient import Patient, skip, verdict
+from rlvr.checks.patient import Patient, first_fault, skip, verdict
 from rlvr.checks.rewards import played
 from rlvr.checks.speech import completions_of
 from rlvr.run.tasks import context_tokens
@@ -68,12 +68,9 @@ def tools_answer(patient: Patient) -> Check:
         (longest > room, f"with a tool's reply a prompt has {longest:,} tokens; a completion leaves {room:,}", SHORTEN),
         (2 * changed >= len(golds), "the same calls get other replies in another episode", FORGET),
     )
-    says, remedy = next(((says, remedy) for wrong, says, remedy in found if wrong), ("", ""))
-    return verdict(
-        bool(says),
-        says,
+    return first_fault(
+        found,
         f"{calls} calls of right episodes succeed, get the same replies again, and leave room for the next turn",
-        remedy,
         calls=calls,
         failures=failures,
         longest_prompt=longest,
