@@ -20,7 +20,7 @@ from tests.unit.models.checkpoints import frozen_bytes
 from tests.variants import variants
 
 KINDS: dict[str, tuple[str, ...]] = {
-    "bfloat16": ("trainer.learning_rate=0.003",),  # the default dtype; at 0.01 all samples become equal
+    "bfloat16": ("trainer.learning_rate=0.001",),  # the default dtype
     "4bit": ("model.load_in_4bit=true", "model.dtype=float32", "algorithm.kl_coef=0.05"),
     "8bit_bfloat16": ("model.load_in_8bit=true", "model.dtype=bfloat16"),
     "recomputed": ("model.dtype=float32", "model.gradient_checkpointing=true", "algorithm.num_epochs=2"),
@@ -73,7 +73,9 @@ def test_pitfall_32_only_adapters_move_and_resume_is_exact(
     steps = numbers(folder)[1:]
     assert [row["policy/changed_weight_share"] > 0.4 for row in steps] == [True] * 2
     mismatch = 1e-2 if "bfloat16" in kind else 1e-6  # the engine has the adapters of each step
-    assert max(row["policy/mismatch_kl"] for row in steps) < mismatch
+    measured = [row["policy/mismatch_kl"] for row in steps if row["rollout/zero_advantage_share"] < 1]
+    assert measured
+    assert max(measured) < mismatch
     written = {path.name for path in (folder / "checkpoints/step_000002").rglob("*.safetensors")}
     assert written == {"adapter_model.safetensors", "tensors.safetensors"}  # nothing of the base
     merged = AutoModelForCausalLM.from_pretrained(folder / "final")
