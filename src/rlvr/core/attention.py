@@ -48,6 +48,13 @@ def sliding_window(config: PretrainedConfig) -> int | None:
     return getattr(config, "sliding_window", None)
 
 
+def rows_depend(config: PretrainedConfig) -> bool:
+    """Whether a row's numbers depend on the longest row of its pass: its rotary frequencies do (Phi's longrope)."""
+    rope = getattr(config.get_text_config(), "rope_parameters", None) or {}
+    kinds = {rope.get("rope_type")} | {r.get("rope_type") for r in rope.values() if isinstance(r, dict)}
+    return bool(kinds & {"dynamic", "longrope"})
+
+
 def attention_mask(
     config: PretrainedConfig,
     allowed: Tensor,
@@ -66,6 +73,8 @@ def attention_mask(
     padding queries free of NaN; float instead of bool makes torch's attention on the CPU 2.4 times faster.
     """
     kinds = layer_kinds(config)
+    if not kinds & {FULL, SLIDING}:
+        raise ValueError(f"no mask for layers of kind {', '.join(sorted(kinds))}")
     masks = {FULL: _additive(allowed, dtype)} if FULL in kinds else {}
     if SLIDING in kinds:
         window = sliding_window(config)

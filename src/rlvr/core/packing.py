@@ -27,9 +27,9 @@ from rlvr.core.errors import LineMemoryError, LockstepMemoryError
 from rlvr.core.world import ALONE, World
 from rlvr.types import TokenBatch
 
-Layout = Literal["shared", "packed", "rows"]
+Layout = Literal["shared", "packed", "rows", "alone"]
 """shared: as above; packed: several rows per line, prompts not shared; rows: one right-padded row per line, for models
-that do not accept our attention mask."""
+that do not accept our attention mask; alone: one row per pass, for models whose numbers depend on its longest row."""
 
 MIN_LINE_TOKENS = 128
 """Minimum line length where the batch fills it: short lines waste less attention, long ones less padding."""
@@ -98,7 +98,7 @@ class Microbatch:
 
         Padding attends to itself, so that no softmax is empty.
         """
-        if self.layout == "rows":
+        if self.layout in ("rows", "alone"):
             return None
         query, key = self.segments[:, :, None], self.segments[:, None, :]
         same = (key == query) | (key == self.parents[:, :, None])
@@ -131,9 +131,11 @@ def microbatches(
         longer = max(line_tokens, *map(_num_tokens, whole))
         if _cost(whole, longer, packing.columns) < _cost(units, line_tokens, packing.columns):
             units, line_tokens = whole, longer
-    shares = share_out([_num_tokens(unit) for unit in units], world.size)
+    shares, max_tokens = share_out([_num_tokens(unit) for unit in units], world.size), packing.max_tokens
+    if layout == "alone":
+        max_tokens = 0  # each line is over it
     plans = {
-        rank: list(_budgeted(_lines([units[i] for i in share], line_tokens, layout), packing.max_tokens))
+        rank: list(_budgeted(_lines([units[i] for i in share], line_tokens, layout), max_tokens))
         for rank, share in enumerate(shares)
         if in_lockstep or rank == world.rank
     }
@@ -190,7 +192,7 @@ def _num_tokens(unit: _Unit) -> int:
 
 
 def _lines(units: Sequence[_Unit], line_tokens: int, layout: Layout) -> list[list[_Unit]]:
-    if layout == "rows":
+    if layout in ("rows", "alone"):
         return [[unit] for unit in sorted(units, key=_num_tokens)]  # by length: little padding
     return [[units[i] for i in bin_] for bin_ in first_fit([_num_tokens(unit) for unit in units], line_tokens)]
 

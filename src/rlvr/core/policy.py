@@ -95,7 +95,7 @@ class Policy:
         self, hidden: Tensor, targets: Tensor, temperature: float, *, entropy_grad: bool = False
     ) -> Predictions:
         """Predictions for targets [N] under softmax(logits / temperature) after hidden [N, D], without values."""
-        chunk = max(1, logits_per_chunk(hidden.device) // int(self.model.config.vocab_size))
+        chunk = max(1, logits_per_chunk(hidden.device) // self.model.config.get_text_config().vocab_size)
         if len(targets) <= chunk:
             return self._predict(hidden, targets, temperature, entropy_grad)
         with _without_cast_cache():

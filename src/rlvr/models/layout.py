@@ -1,11 +1,14 @@
 """Chooses the row layout at start, by comparing logprobs on the user's own model."""
 
 import logging
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from rlvr.core.devices import exact_products, has_flash_attention
+from rlvr.core.attention import rows_depend
+from rlvr.core.devices import exact_products, has_flash_attention, is_out_of_memory
+from rlvr.core.noise import Noise, measure, probe_rows
 from rlvr.core.packing import Layout, Packing, microbatches
 from rlvr.core.policy import forward
 from rlvr.errors import UserError
@@ -13,74 +16,97 @@ from rlvr.models.policy import HubPolicy
 from rlvr.types import TokenBatch
 
 LAYOUTS: tuple[Layout, ...] = ("shared", "packed", "rows")
+LENGTHS, PROMPTS = (19, 22, 17, 26), (11, 11, 9, 9)
+"""Tokens of the probe's rows and of their prompts; two rows share each prompt. Text, so that few are enough."""
 
 log = logging.getLogger(__name__)
 
 
 @torch.no_grad()
 def choose_layout(policy: HubPolicy) -> Layout:
-    """The first layout whose logprobs equal those of a plain forward pass over each row alone.
+    """The first layout whose logprobs equal those of a plain forward pass over each row alone, but for rounding.
 
     Raises UserError if none does.
     """
-    probe = _probe(int(policy.model.config.vocab_size))
     flash = has_flash_attention(policy.model)
-    tolerance = 1e-3 if policy.dtype == torch.float32 and not flash else 0.1
-    rows = zip(probe.ids, probe.lengths.tolist(), probe.prompt_lengths.tolist(), strict=True)
+    dtype = torch.bfloat16 if flash and policy.dtype == torch.float32 else policy.dtype
+    probe, differ = _probe(policy), list[str]()
     with exact_products(), torch.autocast(policy.model.device.type, torch.bfloat16, enabled=flash):
-        alone = torch.cat([_alone(policy, ids[:length], prompt_length) for ids, length, prompt_length in rows])
-        if not alone.isfinite().all():
+        alone = measure(policy.model, dtype, partial(_alone, policy, probe))
+        if not all(row.isfinite().all() for row in alone.plain):
             raise UserError("the model's logits are not finite: its weights hold NaN; use another model")
-        for layout in ("rows",) if flash else LAYOUTS:
-            together = _together(policy, probe, layout)
-            if together is not None and torch.allclose(together, alone, rtol=0, atol=tolerance):
+        for layout in _possible(policy, flash):
+            difference = _difference(policy, probe, layout, alone)
+            if difference is None:
                 if layout != "shared":
                     log.warning(
                         "this architecture cannot be packed with shared prompts: the slower layout %r is used", layout
                     )
                 return layout
+            differ.append(difference)
     raise UserError(
-        f"{type(policy.model).__name__} cannot be trained: the trainer's logprobs differ from the model's own forward "
-        "pass; use another architecture"
+        f"{type(policy.model).__name__} cannot be trained: its logprobs as the trainer computes them, from the last "
+        f"hidden states, are not those of its own forward pass ({differ[-1]}); use another architecture"
     )
 
 
-def _probe(vocab_size: int) -> TokenBatch:
-    lengths, prompts, groups = [9, 12, 7, 16], [5, 5, 3, 3], [0, 0, 1, 1]
-    generator = torch.Generator().manual_seed(0)
-    ids = torch.randint(vocab_size, (4, 16), generator=generator)
-    ids[1, :5], ids[3, :3] = ids[0, :5], ids[2, :3]
-    place = torch.arange(16)[None]
-    mask = (place >= torch.tensor(prompts)[:, None]) & (place < torch.tensor(lengths)[:, None])
-    zeros = torch.zeros(4)
+@torch.no_grad()
+def computes_logprobs(policy: HubPolicy) -> bool:
+    """Whether right-padded rows and the trainer's head give the logprobs of the model's own forward pass."""
+    if rows_depend(policy.model.config):
+        return False
+    probe = _probe(policy)
+    with exact_products():
+        alone = measure(policy.model, policy.dtype, partial(_alone, policy, probe))
+        return _difference(policy, probe, "rows", alone) is None
+
+
+def _possible(policy: HubPolicy, flash: bool) -> tuple[Layout, ...]:
+    if rows_depend(policy.model.config):  # longer rows than the probe's would show it
+        return ("alone",)
+    return ("rows",) if flash else LAYOUTS
+
+
+def _probe(policy: HubPolicy) -> TokenBatch:
+    rows = probe_rows(policy.prompts, policy.model.config.get_text_config().vocab_size, LENGTHS)
+    rows[1][: PROMPTS[1]], rows[3][: PROMPTS[3]] = rows[0][: PROMPTS[0]], rows[2][: PROMPTS[2]]
+    longest, count = max(LENGTHS), len(rows)
+    place = torch.arange(longest)[None]
+    lengths, starts = torch.tensor(LENGTHS), torch.tensor(PROMPTS)
     return TokenBatch(
-        ids=ids,
-        lengths=torch.tensor(lengths),
-        prompt_lengths=torch.tensor(prompts),
-        loss_mask=mask,
-        behavior_logprobs=torch.zeros(4, 16),
-        rewards=zeros,
-        groups=torch.tensor(groups),
-        episodes=torch.arange(4),
-        valid=torch.ones(4, dtype=torch.bool),
-        truncated=torch.zeros(4, dtype=torch.bool),
+        ids=torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows]),
+        lengths=lengths,
+        prompt_lengths=starts,
+        loss_mask=(place >= starts[:, None]) & (place < lengths[:, None]),
+        behavior_logprobs=torch.zeros(count, longest),
+        rewards=torch.zeros(count),
+        groups=torch.tensor([0, 0, 1, 1]),
+        episodes=torch.arange(count),
+        valid=torch.ones(count, dtype=torch.bool),
+        truncated=torch.zeros(count, dtype=torch.bool),
     )
 
 
-def _alone(policy: HubPolicy, ids: Tensor, prompt_length: int) -> Tensor:
-    logits = policy.model(input_ids=ids[None].to(policy.model.device), use_cache=False).logits[0].float().cpu()
-    return torch.log_softmax(logits[:-1], -1).gather(1, ids[1:, None])[prompt_length - 1 :, 0]
+def _alone(policy: HubPolicy, batch: TokenBatch) -> list[Tensor]:
+    """Logprobs of each row's completion by the model's own forward pass."""
+    found = []
+    for row, length, start in zip(batch.ids, batch.lengths.tolist(), batch.prompt_lengths.tolist(), strict=True):
+        ids = row[:length]
+        logits = policy.model(input_ids=ids[None].to(policy.model.device), use_cache=False).logits[0].float().cpu()
+        found.append(torch.log_softmax(logits[:-1], -1).gather(1, ids[1:, None])[start - 1 :, 0])
+    return found
 
 
-def _together(policy: HubPolicy, batch: TokenBatch, layout: Layout) -> Tensor | None:
-    """The same logprobs from packed lines, in the same order; None if the model does not support them."""
+def _difference(policy: HubPolicy, batch: TokenBatch, layout: Layout, alone: Noise) -> str | None:
+    """What keeps a layout from being used: its error, or how far its logprobs are off; None if it is right."""
     out = torch.zeros_like(batch.behavior_logprobs)
-    for microbatch in microbatches(batch, range(4), Packing(layout=layout, max_tokens=64)):
+    for microbatch in microbatches(batch, range(len(batch.ids)), Packing(layout=layout, max_tokens=64)):
         try:
             predicted = forward(policy, microbatch, temperature=1.0)
-        except torch.OutOfMemoryError:
-            raise
-        except (TypeError, ValueError, RuntimeError):  # the architecture does not accept our arguments or mask
-            return None
+        except Exception as error:  # each architecture refuses arguments and masks in its own way
+            if is_out_of_memory(error):
+                raise
+            return f"{type(error).__name__}: {error}"
         out[microbatch.rows, microbatch.columns] = predicted.logprobs.float().cpu()
-    return out[batch.loss_mask]
+    excess = alone.excess([row[mask] for row, mask in zip(out, batch.loss_mask, strict=True)])
+    return None if excess is None else f"they differ by {excess}"

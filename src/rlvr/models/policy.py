@@ -45,6 +45,7 @@ class Adapters:
 class HubPolicy(Policy):
     tokenizer: PreTrainedTokenizerBase
     adapters: Adapters | None = None  # None: the whole model is trained
+    prompts: tuple[tuple[int, ...], ...] = ()  # some that it is asked: its computations are compared on their text
     load_report: Mapping[str, Collection[Any]] = field(default_factory=dict)
     """`missing_keys`, `unexpected_keys` and so on of the files, as transformers reports them."""
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rlvr.config import Config
 from rlvr.core.engine import LocalEngine
@@ -108,7 +108,8 @@ def open_inference(
         context = context_tokens(policy)
         family = policy.model.config.get_text_config().model_type
         tasks = stack.enter_context(open_tasks(config, family, functions or {}, reads=reads))
-        tasks.fit(config, policy)
-        engine = LocalEngine(policy.model, max_batch_size=config.engine.max_batch_size, max_context_tokens=context)
+        policy = tasks.fit(config, policy)
+        loaded, most = replace(model, model=policy), config.engine.max_batch_size
+        engine = LocalEngine(policy.model, max_batch_size=most, max_context_tokens=context, prompts=policy.prompts)
         stack.callback(engine.close)
-        yield Inference(loaded=model, config=config, tasks=tasks, engine=engine)
+        yield Inference(loaded=loaded, config=config, tasks=tasks, engine=engine)

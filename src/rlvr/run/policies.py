@@ -94,6 +94,7 @@ def make_engine(
         max_context_tokens=context,
         weights=None if alone else policy.trained_weights,
         on_note=on_note,
+        prompts=policy.prompts,
     )
 
 
@@ -125,8 +126,7 @@ def pretrained_policy(config: Config, tasks: Tasks) -> HubPolicy | None:
         policy = load_policy(config.model.pretrained, seed=config.seed, device=device)
     if config.model.head_dtype == "float32":  # also in its warm start
         use_float32_head(policy.model)
-    tasks.fit(config, policy)
-    return policy
+    return tasks.fit(config, policy)
 
 
 def scratch_policy(setup: Setup, stopped: Stopped) -> HubPolicy | None:
@@ -138,8 +138,7 @@ def scratch_policy(setup: Setup, stopped: Stopped) -> HubPolicy | None:
     config, folder, world = setup.config, setup.folder, setup.world
     if world.first(folder.warm_start.is_dir()):
         policy = load_for_inference(str(folder.warm_start), device=choose_device(config.trainer.device))
-        setup.tasks.fit(config, policy)
-        return policy
+        return setup.tasks.fit(config, policy)
     policy = random_policy(setup)
     check_engine(config, policy)
     set_threads(config, policy, world)
@@ -155,8 +154,7 @@ def random_policy(setup: Setup) -> HubPolicy:
     model, tokenizer = _random(setup.config, setup.tasks.own)
     move(model, choose_device(setup.config.trainer.device))
     policy = HubPolicy(model=model, tokenizer=tokenizer)
-    setup.tasks.fit(setup.config, policy)
-    return policy
+    return setup.tasks.fit(setup.config, policy)
 
 
 def warmed(setup: Setup, policy: HubPolicy, stopped: Stopped) -> bool:

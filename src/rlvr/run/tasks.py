@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rlvr.chat.rendering import Chat
 from rlvr.config import Config
@@ -18,6 +18,9 @@ from rlvr.tasks.base import Functions, Reads, Task, TaskContext
 from rlvr.tasks.prompting import Prompter, resolve_markers
 from rlvr.tasks.settings import TaskBundle
 from rlvr.types import Message, ToolSchema
+
+NUM_ASKED = 4
+"""Prompts whose text the model's computations are compared on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +50,8 @@ class Tasks:
                 yield from verifier.try_functions(*solved, max_error_share=config.reward.max_error_share)
         Checked.started(config.sampler, self.own, config.seed)
 
-    def fit(self, config: Config, policy: HubPolicy) -> None:
-        """Exclude examples whose prompt leaves too little room for a whole completion.
+    def fit(self, config: Config, policy: HubPolicy) -> HubPolicy:
+        """Exclude examples whose prompt leaves too little room for a whole completion; the policy, which knows prompts.
 
         ConfigError if no prompt has room.
         """
@@ -65,6 +68,11 @@ class Tasks:
                 return len(chat.encode_prompt(messages, tools))
 
             task.limit_prompts(count_tokens, context - max_completion_tokens)
+        chat = make_chat(config, policy, self.own)
+        asked = [example.messages for part in self.own.eval_sets() for example in part.eval_examples(NUM_ASKED)]
+        # an environment that starts the dialogue has no messages yet
+        prompts = tuple(chat.encode_prompt(messages) for messages in asked[:NUM_ASKED] if messages)
+        return replace(policy, prompts=prompts)
 
 
 def context_tokens(policy: HubPolicy) -> int:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -33,6 +34,7 @@ def teachers(
             continue
         with progress(f"loading the teacher {name}"):
             teacher = load_teacher(weights_of(name), policy, _dtype(config, policy))
+            teacher = replace(teacher, prompts=policy.prompts)
         layout, columns = choose_layout(teacher), line_columns(teacher.model)
         packing = Packing(layout=layout, max_tokens=microbatch_tokens, columns=columns, note=note)
         found[name] = LocalTeacher(partial(nullcontext, teacher), packing)

@@ -89,6 +89,7 @@ class Served:
     names: tuple[str, ...]
     engine: LocalEngine
     policy: Policy
+    has_own_head: bool  # whether the trainer's logits are the model's
     chat: Chat
     constraints: Constraints
     vocabulary_size: int
@@ -206,7 +207,8 @@ class Pool:
             return
         prompts = {choice.prompt_index: choice.prompt_ids for choice in choices}
         seen = dict[int, Seen]()
-        for found in prompt_logprobs(self._served.policy, list(prompts.values()), choices[0].num_alternatives):
+        served, count = self._served, choices[0].num_alternatives
+        for found in prompt_logprobs(served.policy, list(prompts.values()), count, batched=served.has_own_head):
             seen |= found
             await asyncio.sleep(0)
             if self._closed:

@@ -227,7 +227,7 @@ def _kept_bytes(policy: HubPolicy, layout: Layout, lines: int, length: int) -> i
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        hidden = policy.hidden(ids) if layout == "rows" else policy.hidden(ids, positions, allowed)
+        hidden = policy.hidden(ids) if layout in ("rows", "alone") else policy.hidden(ids, positions, allowed)
     del hidden
     return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
 

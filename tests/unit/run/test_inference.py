@@ -49,7 +49,7 @@ def test_functions_from_python_reach_the_tasks(
     @contextmanager
     def opened(config: Any, family: Any, functions: Any, *, reads: Any) -> Iterator[Any]:
         given.append((functions, reads))
-        yield SimpleNamespace(fit=lambda config, policy: None)
+        yield SimpleNamespace(fit=lambda config, policy: policy)
 
     monkeypatch.setattr(inference, "open_tasks", opened)
     one: Any = tiny_policy() if model == "weights" else Endpoint("http://127.0.0.1:1/v1", "x")

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -11,6 +11,7 @@ from rlvr.chat.rendering import Chat
 from rlvr.config import Config
 from rlvr.core.engine import LocalEngine
 from rlvr.errors import ConfigError, UserError
+from rlvr.models.layout import computes_logprobs
 from rlvr.models.policy import HubPolicy
 from rlvr.run.inference import open_model
 from rlvr.run.policies import ONE_THREAD_BELOW
@@ -19,6 +20,13 @@ from rlvr.run.tasks import context_tokens, open_tasks, own_tool_format
 from rlvr.serve.constraints import Constraints
 from rlvr.serve.sampling import Served
 from rlvr.types import Message
+
+WORDS = (
+    "The library opens at nine in the morning and closes at six in the evening. Anna borrows three books on Monday and "
+    "brings back two of them on Friday. How many does she still have at the weekend, and when is the last hour to "
+    "return them?"
+)
+"""What a server's model may be asked."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,12 +62,15 @@ def open_served(
         context, most = settings.max_context_tokens or context_tokens(policy), context_tokens(policy)
         if context > most:
             raise ConfigError(f"--max-context-tokens {context}: the model supports at most {most}; choose fewer.")
-        engine = LocalEngine(policy.model, max_batch_size=settings.max_batch_size, max_context_tokens=context)
+        policy = replace(policy, prompts=_asked(chat))
+        most = settings.max_batch_size
+        engine = LocalEngine(policy.model, max_batch_size=most, max_context_tokens=context, prompts=policy.prompts)
         vocabulary_size = policy.model.config.get_text_config().vocab_size
         served = Served(
             names=settings.names or (model,),
             engine=engine,
             policy=policy,
+            has_own_head=computes_logprobs(policy),
             chat=chat,
             constraints=Constraints(policy.tokenizer, chat.stop_ids, vocabulary_size),
             vocabulary_size=vocabulary_size,
@@ -71,6 +82,13 @@ def open_served(
         ends = "" if chat.stop_ids else "the model names no token that ends a completion: only max_tokens and stop do"
         with closing(engine):
             yield served, [line for line in (note, ends) if line]
+
+
+def _asked(chat: Chat) -> tuple[tuple[int, ...], ...]:
+    """A prompt of plain words; none where the tokenizer knows only those of its task."""
+    with suppress(UserError):
+        return (chat.encode_prompt((Message(role="user", content=WORDS),)),)
+    return ()
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from rlvr.core.engine.scheduler import Scheduler
 from rlvr.core.engine.select import choose_runner
 from rlvr.core.engine.shared_prefix import engine_attention
 from rlvr.core.errors import SamplingMemoryError
+from rlvr.core.noise import Prompts
 from rlvr.errors import UserError
 from rlvr.types import Completion, SamplingParams
 
@@ -33,7 +34,8 @@ class LocalEngine:
     tasks run between steps.
 
     Call `load_weights(version)` after the weights have changed: cached keys and values belong to the old ones. For a
-    model that is a copy of the policy, `weights` yields the tensors copied by name at every load.
+    model that is a copy of the policy, `weights` yields the tensors copied by name at every load. At the start the
+    cache is compared with plain forward passes on text of `prompts`.
 
     After out of memory, unfinished completions restart with half the batch size. With the same seeds the tokens are the
     same, up to rounding in smaller batches.
@@ -47,6 +49,7 @@ class LocalEngine:
         max_context_tokens: int,
         weights: Callable[[], Iterable[tuple[str, Tensor]]] | None = None,
         on_note: Callable[[str], None] = log.warning,
+        prompts: Prompts = (),
     ):
         limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         if limit is not None and max_context_tokens > limit:
@@ -57,7 +60,7 @@ class LocalEngine:
         self._note = on_note
         self._packed = PackedLinears(model)
         with self._serving(), engine_attention(model):
-            self._make_runner, reason = choose_runner(model)
+            self._make_runner, reason = choose_runner(model, prompts)
         # a plain forward keeps its own attention: some models compute another one than they are switched to (Falcon)
         self._attention = engine_attention if reason is None else nullcontext
         self._rows, self._scheduler = self._make_rows()

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from rlvr.core.attention import attention_mask
+from rlvr.core.attention import attention_mask, rows_depend
 from rlvr.core.engine.cache import Append, SlotCache, Stored
 from rlvr.core.engine.shared_prefix import Grouping, has_engine_attention
 
@@ -233,6 +233,8 @@ class FullForwardRunner:
         return []
 
     def _forward(self, rows: Sequence[Tokens]) -> Tensor:
+        if len(rows) > 1 and rows_depend(self._model.config):
+            return torch.cat([self._forward([row]) for row in rows])
         ids, lengths = right_padded(rows, self._model.device)
         mask = (torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]).long()
         with _only_last(self._model, lengths - 1):

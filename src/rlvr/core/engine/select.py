@@ -1,27 +1,32 @@
 """Choice of the runner: the fastest whose logprobs match a plain forward."""
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
+from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
 
-from rlvr.core.attention import FULL, SLIDING, layer_kinds
-from rlvr.core.devices import exact_products
+from rlvr.core.attention import FULL, SLIDING, layer_kinds, rows_depend
+from rlvr.core.devices import exact_products, is_out_of_memory
 from rlvr.core.engine import cache
 from rlvr.core.engine.graphs import GraphedRunner
 from rlvr.core.engine.runner import CachedRunner, FullForwardRunner, Runner
+from rlvr.core.noise import Prompts, measure, probe_rows
 
 MakeRunner = Callable[[PreTrainedModel, int], Runner]
 """From a model and the number of slots."""
 
 
-def choose_runner(model: PreTrainedModel) -> tuple[MakeRunner, str | None]:
-    """The fastest correct runner and, if that is the slow one, the reason. Call within `engine_attention`."""
+def choose_runner(model: PreTrainedModel, prompts: Prompts = ()) -> tuple[MakeRunner, str | None]:
+    """The fastest correct runner and, if that is the slow one, the reason. Call within `engine_attention`.
+
+    `prompts` are what the model will be asked, or some of it: their text is what runners are compared on.
+    """
     reason = unfit(model.config)
     if reason is None:
         for kind in [*([GraphedRunner] if model.device.type == "cuda" else []), CachedRunner]:
-            with exact_products():
-                reason = probe(model, kind)
+            reason = probe(model, kind, prompts)
             if reason is None:
                 return kind, None
     return FullForwardRunner, reason
@@ -32,39 +37,57 @@ def unfit(config: PretrainedConfig) -> str | None:
     other = layer_kinds(config) - {FULL, SLIDING}
     if other:
         return f"layers of kind {', '.join(sorted(other))}"
-    rope = getattr(config.get_text_config(), "rope_parameters", None) or {}
-    kinds = {rope.get("rope_type")} | {r.get("rope_type") for r in rope.values() if isinstance(r, dict)}
-    if kinds & {"dynamic", "longrope"}:
+    if rows_depend(config):
         return "rotary positions that depend on the longest row of the batch"
     return None
 
 
-def probe(model: PreTrainedModel, kind: MakeRunner, num_slots: int = 4) -> str | None:
-    """Compare a few tokens with a plain forward; None if they agree, else the difference.
+LENGTHS = (12, 12, 30, 5)
+"""Tokens of the probe's rows. A pretrained model is least noisy on long ones; in one with nearly flat attention a lost
+token shows on short ones only. The first two share a prompt."""
 
-    Four rows of three prompts; the first two rows share one.
+NUM_DECODED = 2
+
+
+def probe(model: PreTrainedModel, kind: MakeRunner, prompts: Prompts = (), num_slots: int = 4) -> str | None:
+    """Compare the last tokens of a few rows with a plain forward; None if they agree, else the difference.
+
+    Four rows of three prompts, and two decoded tokens for each.
     """
-    vocabulary = model.config.get_text_config().vocab_size
-    prompts = [[(7 * row + 3 * i + 1) % vocabulary for i in range(4 + row)] for row in (0, 1, 2)]
-    owners = [0, 0, 1, 2]
-    rows = [[*prompts[owner], (5 * i + 2) % vocabulary, (i + 3) % vocabulary] for i, owner in enumerate(owners)]
-    try:
-        runner = kind(model, num_slots)
-        runner.prefill(prompts, owners)
-        for step in (2, 1):
-            ids = torch.tensor([row[-step] for row in rows], device=model.device)
-            positions = torch.tensor([len(row) - step for row in rows], device=model.device)
-            logits = runner.decode(ids, positions)
-    except Exception as error:
-        return f"a cache the model cannot use ({type(error).__name__}: {error})"
+    limit = getattr(model.config.get_text_config(), "max_position_embeddings", None) or max(LENGTHS)
+    lengths = [max(NUM_DECODED + 2, min(length, limit)) for length in LENGTHS]
+    rows = probe_rows(prompts, model.config.get_text_config().vocab_size, lengths)
+    rows[1][:-NUM_DECODED] = rows[0][:-NUM_DECODED]
+    with exact_products():
+        noise = measure(model, _coarser(model.dtype, cache.KV_DTYPE), partial(_last_alone, model, rows))
+        try:
+            runner = kind(model, num_slots)
+            logits = _decoded(runner, rows, model.device)
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            return f"a cache the model cannot use ({type(error).__name__}: {error})"
     if isinstance(runner, GraphedRunner) and runner.graphs.gave_up:
         return "steps that cannot be recorded"
-    alone = [model(input_ids=torch.tensor([row], device=model.device), use_cache=False).logits[0, -1] for row in rows]
-    plain = torch.log_softmax(torch.stack(alone).float(), -1)
-    gap = (torch.log_softmax(logits.float(), -1) - plain).abs()
-    is_exact = {model.dtype, cache.KV_DTYPE or model.dtype} == {torch.float32}
-    found, bound = (gap.max(), 1e-3) if is_exact else (gap.mean(), 0.1)
-    spread = float((plain.amax(-1) - plain.amin(-1)).max())  # flat logits change little with a wrong context
-    if float(found) > bound * min(1.0, max(0.01, spread / 10)):
-        return f"logprobs that differ by {float(gap.max()):.2g} from a plain forward"
-    return None
+    excess = noise.excess(torch.log_softmax(logits.float(), -1).unbind())
+    return None if excess is None else f"logprobs that differ from a plain forward by {excess}"
+
+
+def _last_alone(model: PreTrainedModel, rows: Prompts) -> list[Tensor]:
+    """Logprobs [V] after each row, by a plain forward pass of each row alone."""
+    ids = (torch.tensor([row], device=model.device) for row in rows)
+    return [torch.log_softmax(model(input_ids=row, use_cache=False).logits[0, -1].float(), -1) for row in ids]
+
+
+def _decoded(runner: Runner, rows: Prompts, device: torch.device) -> Tensor:
+    """Logits [R, V] after each row; the last tokens are decoded one at a time."""
+    texts = [rows[i][:-NUM_DECODED] for i in (0, 2, 3)]
+    logits = runner.prefill(texts, [0, 0, 1, 2])
+    for step in range(NUM_DECODED, 0, -1):
+        ids = torch.tensor([row[-step] for row in rows], device=device)
+        logits = runner.decode(ids, torch.tensor([len(row) - step for row in rows], device=device))
+    return logits
+
+
+def _coarser(dtype: torch.dtype, other: torch.dtype | None) -> torch.dtype:
+    return dtype if other is None or torch.finfo(other).eps <= torch.finfo(dtype).eps else other

@@ -279,7 +279,7 @@ def test_new_weights_act_at_once_after_nan():
 
 def test_a_gpu_gets_recorded_steps(monkeypatch):
     tried = []
-    monkeypatch.setattr("rlvr.core.engine.select.probe", lambda model, kind: tried.append(kind) or "no")
+    monkeypatch.setattr("rlvr.core.engine.select.probe", lambda model, kind, prompts: tried.append(kind) or "no")
     for device in ("cpu", "cuda"):
         choose_runner(SimpleNamespace(device=torch.device(device), config=tiny_model().config))
     assert tried == [CachedRunner, GraphedRunner, CachedRunner]

@@ -1,0 +1,59 @@
+"""The yardstick of comparisons: what rounding moves is equal in any model, what a wrong context moves is not."""
+
+import math
+from functools import partial
+
+import pytest
+import torch
+
+from rlvr.core.noise import Noise, embeddings_moved, measure, probe_rows
+from tests.unit.engines.tiny import tiny_model
+
+
+def test_rows_are_text_behind_the_first_token_as_in_the_docstring() -> None:
+    assert probe_rows([[1, 5, 6], [1, 7]], 100, (3, 4)) == [[1, 5, 6], [1, 7, 5, 6]]
+    assert probe_rows([[], [3]], 100, (3,)) == probe_rows([], 100, (3,)), "one token is no text"
+    assert all(0 <= token < 2 for row in probe_rows([], 2, (9, 9)) for token in row)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_each_number_of_the_embeddings_moves_by_one_unit_in_the_last_place(dtype: torch.dtype) -> None:
+    model = tiny_model().to(dtype)
+    embeddings = model.get_input_embeddings()
+    with torch.no_grad():
+        embeddings.weight[0] = 0
+    ids = torch.arange(40)
+    before = embeddings(ids)
+    with embeddings_moved(model, dtype, seed=0):
+        moved = embeddings(ids)
+    assert torch.equal(embeddings(ids), before)
+    assert torch.equal(moved[0], before[0]), "zeros have no last place"
+    mantissa, _ = torch.frexp(before[1:].float())
+    units = ((moved[1:] - before[1:]).float() / torch.finfo(dtype).eps / (before[1:].float() / mantissa / 2)).abs()
+    below_a_power_of_two = mantissa.abs() == 0.5  # the unit there is half as large
+    assert set(units[~below_a_power_of_two].tolist()) == {1.0}
+
+
+def test_a_row_is_measured_by_its_own_noise_but_no_finer_than_the_mean() -> None:
+    zero = torch.zeros(4)
+    noise = Noise(plain=(zero, zero), rows=(1.0, 3.0), allowed=3.0)
+    assert noise.times((zero + 1, zero + 6)) == 2
+    assert noise.times((zero + 5, zero)) == 2.5
+    assert noise.excess((zero + 5, zero)) is None
+    assert noise.excess((zero, zero + 10)) == "3.33 times its rounding noise"
+    assert noise.times((zero + math.nan, zero)) == math.inf
+    assert noise.excess((zero, zero + math.nan)) is not None
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_noise_of_a_pass_is_that_of_its_dtype(dtype: torch.dtype) -> None:
+    model = tiny_model().eval().to(dtype)
+    ids = torch.tensor([[3, 9, 4, 30, 12]])
+
+    def plain() -> list[torch.Tensor]:
+        return [torch.log_softmax(model(input_ids=ids).logits[0].float(), -1)]
+
+    size = measure(model, dtype, plain).rows[0]
+    assert torch.finfo(dtype).eps / 20 < size < torch.finfo(dtype).eps * 20
+    coarse = measure(model, torch.bfloat16, partial(plain)).rows[0]
+    assert coarse >= size
