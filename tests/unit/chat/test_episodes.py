@@ -17,19 +17,16 @@ from rlvr.types import Completion, Episode, Example, Message, SamplingParams, Sc
 from tests.unit.chat.tokenizers import CHATML, END, SEARCH, START, answer, encode, ended, template_tokenizer, user
 
 MERGES = [("t", "h"), ("th", "e"), ("Ġ", "the"), ("a", "a"), ("aa", "a"), ("<", "t"), ("0", "0")]
-FORGETFUL = (
-    CHATML.replace(
-        "{{ m['content'] }}",
-        "{{ m['content'] if loop.index0 > ns.last or '</think>' not in m.content else m.content.split('</think>')[-1] }}",
-    )
-    .replace(
-        "{% for m in messages %}",
-        "{% set ns = namespace(last=0) %}{% for m in messages %}{% if m.role == 'user' %}{% set ns.last = loop.index0 %}"
-        "{% endif %}{% endfor %}{% for m in messages %}",
-        1,
-    )
-    .replace("{{ m['role'] }}", "{{ 'results' if m['role'] == 'tool' else m['role'] }}")
+FORGETFUL = CHATML.replace(
+    "{{ m['content'] }}",
+    "{{ m['content'] if loop.index0 > ns.last or '</think>' not in m.content else m.content.split('</think>')[-1] }}",
+).replace(
+    "{% for m in messages %}",
+    "{% set ns = namespace(last=0) %}{% for m in messages %}{% if m.role == 'user' %}{% set ns.last = loop.index0 %}"
+    "{% endif %}{% endfor %}{% for m in messages %}",
+    1,
 )
+FORGETFUL = FORGETFUL.replace("{{ m['role'] }}", "{{ 'results' if m['role'] == 'tool' else m['role'] }}")
 """As Qwen3's: it knows tools, and reasoning is shown until the user speaks again."""
 
 
