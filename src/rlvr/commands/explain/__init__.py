@@ -64,7 +64,6 @@ def run(args: argparse.Namespace) -> int:
         from rlvr.commands.explain.body import explain, values_path, write_values
         from rlvr.report.run import write_run_report
         from rlvr.tracking.jsonl import to_json
-    note(f"P(gold) at each state of the episodes of {args.run_folder}; --episodes and --every ask for fewer")
     with ended_by_sigterm():
         found = explain(args.run_folder, step=args.step, episodes=args.episodes, every=args.every, samples=args.samples)
     path = values_path(found.run, found.step)
