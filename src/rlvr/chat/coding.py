@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from rlvr.chat.spelling import ByteStream, Stream, WindowStream, spelling_of
 from rlvr.errors import UserError
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ class Coder:
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self._tokenizer = tokenizer
         self._backend = _backend(tokenizer)
+        self._spelling = spelling_of(self._backend)
         self._remembered = lru_cache(maxsize=_MAX_REMEMBERED)(self._decode)
 
     def encode(self, text: str) -> tuple[int, ...]:
@@ -39,7 +41,22 @@ class Coder:
         """The text of the ids, special tokens included."""
         return self._remembered(tuple(ids))
 
+    def stream(self) -> Stream:
+        """The text of tokens that are to come; together it is `decode` of all."""
+        return WindowStream(self.decode) if self._spelling is None else ByteStream(self._spelling)
+
+    def spell(self, token: int, previous: int | None) -> bytes:
+        """The bytes that a token adds to the text behind `previous`, or as the first one."""
+        if self._spelling is not None:
+            return self._spelling(token, previous)
+        before = () if previous is None else (previous,)
+        text, known = self.decode((*before, token)), self.decode(before)
+        return (text[len(known) :] if text.startswith(known) else self.decode((token,))).encode("utf-8", "replace")
+
     def _decode(self, ids: tuple[int, ...]) -> str:
+        if self._spelling is not None and self._spelling.splits_text:
+            previous = (None, *ids[:-1])
+            return b"".join(map(self._spelling, ids, previous)).decode("utf-8", "replace")
         if self._backend is not None:
             return self._backend.decode(ids, skip_special_tokens=False)
         text = self._tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)

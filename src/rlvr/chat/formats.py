@@ -1,4 +1,4 @@
-"""All tool-call formats by name. `prompt.tool_format` offers four; `auto` knows all.
+"""All tool-call formats by name. `prompt.tool_format` offers five; `auto` knows all.
 
 The formats of model families parse what the family's chat template renders.
 """
@@ -9,7 +9,7 @@ from typing import Any
 
 from rlvr.chat.reasoning import Marks, pieces
 from rlvr.chat.tool_calls import BadCallError, Found, Reading, Tools, as_written, load_json, schema_of, to_json
-from rlvr.chat.tool_formats import Hermes, Llama, Marked, Taught, ToolFormat, Words, bare, named
+from rlvr.chat.tool_formats import Hermes, List, Llama, Marked, Taught, ToolFormat, Words, bare, listed
 from rlvr.types import Message, ToolCall
 
 
@@ -167,7 +167,7 @@ class Lfm(Marked):
     name, open, close = "lfm", "<|tool_call_start|>", "<|tool_call_end|>"
 
     def calls(self, body: str, tools: Tools) -> Found:
-        return _listed(load_json(_as_json(body, python=True)))
+        return listed(load_json(_as_json(body, python=True)))
 
     def write_call(self, call: ToolCall, tools: Tools) -> str:
         return f"[{call.name}({', '.join(f'{key}={self._value(value)}' for key, value in call.arguments.items())})]"
@@ -228,7 +228,7 @@ class Mistral(ToolFormat):
 
     def _calls(self, text: str) -> Found:
         if self._args not in text:
-            return _listed(load_json(text))
+            return listed(load_json(text))
         parts = (part.partition(self._args) for part in text.split(self.open))
         return [(name, load_json(body)) for name, _, body in parts]
 
@@ -237,13 +237,24 @@ class Mistral(ToolFormat):
         return f"{self.open} {to_json(entries)}"
 
 
-def _listed(value: Any) -> Found:
-    return [named(call) for call in (value if isinstance(value, list) else [value])]
+class Granite(Mistral):
+    """`<|tool_call|>[{"name": "f", "arguments": {}}]`: Granite 3; Phi-4-mini closes it."""
+
+    name, open = "granite", "<|tool_call|>"
+    _closing = "<|/tool_call|>"
+
+    def _calls(self, text: str) -> Found:
+        return listed(load_json(text.strip().removesuffix(self._closing)))
+
+    def write(self, calls: Sequence[ToolCall], tools: Tools) -> str:
+        return self.open + to_json([{"name": call.name, "arguments": dict(call.arguments)} for call in calls])
 
 
 # a template's format is the first that parses its call; Llama accepts any JSON, so it comes last
-_KINDS = (Hermes, Words, Taught, Xml, Glm, Atem, Harmony, DeepSeek, Gemma, Lfm, Mistral, Llama)
+_KINDS = (Hermes, Words, Taught, List, Xml, Glm, Atem, Harmony, DeepSeek, Gemma, Lfm, Mistral, Granite, Llama)
 FORMATS: Mapping[str, ToolFormat] = {kind.name: kind() for kind in _KINDS}
+UNSHOWN: Mapping[str, str] = {"<|tool_list_start|>": "lfm", "<|tool_call|>": "granite", "named SmolLM": "list"}
+"""Words in the templates of families that do not render calls, and the format in which the family is taught to call."""
 
 
 def read_message(

@@ -20,6 +20,7 @@ from rlvr.chat.coding import Coder
 from rlvr.chat.formats import FORMATS, read_message
 from rlvr.chat.history import History, behind, written
 from rlvr.chat.reasoning import THINK
+from rlvr.chat.spelling import Stream
 from rlvr.chat.template import QUESTION, Template, call_of, described
 from rlvr.chat.tool_calls import Tools
 from rlvr.errors import ConfigError, UserError
@@ -122,6 +123,10 @@ class Chat:
             return ids
         return (bos, *ids)
 
+    def encode(self, text: str) -> tuple[int, ...]:
+        """The text's own tokens."""
+        return self._coder.encode(text)
+
     @property
     def document_start(self) -> tuple[int, ...]:
         """What stands before the first word of a text: the tokenizer's beginning token, else its end token."""
@@ -216,6 +221,12 @@ class Chat:
 
     def decode(self, ids: Sequence[int]) -> str:
         return self._coder.decode(ids)
+
+    def stream(self) -> Stream:
+        return self._coder.stream()
+
+    def spell(self, token: int, previous: int | None) -> bytes:
+        return self._coder.spell(token, previous)
 
     def _plain(self, messages: Sequence[Message], tools: Tools) -> str:
         lines = [message.content for message in messages]

@@ -8,7 +8,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from rlvr.chat.formats import FORMATS, read_message
+from rlvr.chat.formats import FORMATS, UNSHOWN, read_message
 from rlvr.chat.reasoning import HARMONY, marks_of, split
 from rlvr.chat.tool_calls import Tools, to_json
 from rlvr.chat.tool_formats import ToolFormat
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 PLACE = "rlvr-completion-goes-here"  # the dummy content while the template is probed
+INVENTED = "rlvr-role"
 
 QUESTION = Message(role="user", content="x")
 ANSWERED = Message(role="tool", content=PLACE, name="probe", call_id="call_0")
@@ -46,7 +47,7 @@ class Abilities:
     tools: bool = True  # tool descriptions
     arguments: Literal["object", "text"] | None = "object"  # form of a call's arguments; None: no calls
     many_calls: bool = True  # several calls per message
-    tool_role: bool = True  # tool messages
+    tool_role: bool = True  # tool messages, in a role that the template knows
     needs_call: bool = False  # ... only after a message with a call
     fields: bool = False  # reasoning is in a separate field, not in the content
     opened: bool = False  # the header of a completion opens reasoning
@@ -58,7 +59,8 @@ class Template:
     - A system message that the template refuses or drops (Gemma 2, Mistral) goes before the first user message.
     - Tools that the template does not render are described in the system message.
     - Tool calls that it does not render, or not in the chosen format, become text in the content.
-    - Tool messages that it does not render become user messages.
+    - Tool messages that it does not render become user messages; also where it renders neither tools nor calls and
+      writes the name of any role into a header: the model behind it has learned nothing of this one.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, tool_format: str) -> None:
@@ -73,7 +75,7 @@ class Template:
         self._probe_prompts()
         self._probe_calls()
         native = self._native_format()
-        without = FORMATS["lfm" if "<|tool_list_start|>" in self.source else "hermes"]
+        without = FORMATS[next((name for word, name in UNSHOWN.items() if word in self.source), "hermes")]
         self.format = FORMATS[tool_format] if tool_format != "auto" else (native or without)
         self.native = native is self.format  # the template renders calls itself; otherwise they are text
         self._describes = self.can.tools and (self.native or tool_format == "auto")
@@ -149,12 +151,25 @@ class Template:
         alone = self._shows(PLACE, uncalled)
         alone = alone and (self.native or self.tried(uncalled) != self.tried(uncalled, header=True))
         self.can.tool_role = alone or (behind_a_call and self.native)
+        if not (self.can.tools or self.can.arguments) and self._takes_any_role(uncalled if alone else called):
+            self.can.tool_role = False
         self.can.needs_call = self.can.tool_role and not alone
         self.can.opened = self.can.opened and self._opens_behind_tools()
         thought = f"{self.marks.open}{PLACE}{self.marks.close}"
         self.can.fields = True
         said = (Message(role="assistant", content=f"{thought}x"), replace(call_of("x"), content=thought))
         self.can.fields = any(self._shows(PLACE, [QUESTION, message]) for message in said)
+
+    def _takes_any_role(self, messages: Sequence[Message]) -> bool:
+        """Whether an invented role is rendered as `tool` is: the name of any role becomes a header, so nothing shows
+        that the model knows this one."""
+        given = self._dicts(messages, ())
+        other = [*given[:-1], given[-1] | {"role": INVENTED}]
+        try:
+            shown, invented = (str(self._tokenizer.apply_chat_template(m, tokenize=False)) for m in (given, other))
+        except Exception:  # raised by the template itself, through jinja2
+            return False
+        return invented.casefold().replace(INVENTED, "tool") == shown.casefold()
 
     def render(self, messages: Sequence[Message], *, header: bool = True, tools: Tools = ()) -> str:
         """The conversation, with the header of the completion if `header`. UserError if the template refuses it."""

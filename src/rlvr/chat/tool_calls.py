@@ -36,6 +36,8 @@ class Reading:
         except BadCallError as error:
             self.malformed(raw, str(error))
             return
+        if not found:  # an empty list: it calls nothing
+            self.text.append(raw)
         for name, arguments in found:
             self._add(raw if len(found) == 1 else "", name, arguments)
 

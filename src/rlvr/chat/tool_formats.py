@@ -1,5 +1,5 @@
-"""The interface of a tool-call format, and the formats rlvr can teach: Hermes and Llama 3.1 JSON, words for tiny
-models."""
+"""The interface of a tool-call format, and the formats rlvr can teach: Hermes and Llama 3.1 JSON, lists as of SmolLM2,
+words for tiny models."""
 
 import re
 from abc import ABC, abstractmethod
@@ -90,7 +90,7 @@ class Marked(ToolFormat):
 
 
 class Hermes(Marked):
-    """`<tool_call>{"name": "search", "arguments": {"query": "x"}}</tool_call>`"""
+    """`<tool_call>{"name": "search", "arguments": {"query": "x"}}</tool_call>`, or a list of such objects."""
 
     name, open, close = "hermes", "<tool_call>", "</tool_call>"
 
@@ -104,8 +104,8 @@ class Hermes(Marked):
     def calls(self, body: str, tools: Tools) -> Found:
         value, end = decode_json(body, _behind(_WITHIN_TAGS, body, 0))
         if _behind(_WITHIN_TAGS, body, end) < len(body):
-            raise BadCallError(f"it is no JSON object followed by {self.close}")
-        return [named(value)]
+            raise BadCallError(f"it is no JSON followed by {self.close}")
+        return listed(value)
 
     def write_call(self, call: ToolCall, tools: Tools) -> str:
         return f"\n{to_json({'name': call.name, 'arguments': call.arguments})}\n"
@@ -120,10 +120,35 @@ class Hermes(Marked):
         )
 
 
+class List(Hermes):
+    """`<tool_call>[{"name": "search", "arguments": {"query": "x"}}]</tool_call>`: all calls of a turn, as SmolLM2."""
+
+    name = "list"
+
+    def write(self, calls: Sequence[ToolCall], tools: Tools) -> str:
+        entries = [{"name": call.name, "arguments": call.arguments} for call in calls]
+        return f"{self.open}{to_json(entries)}{self.close}"
+
+    def describe(self, tools: Tools) -> str:
+        """The prompt of SmolLM2's model card."""
+        return (
+            "You are an expert in composing functions. You are given a question and a set of possible functions. \n"
+            "Based on the question, you will need to make one or more function/tool calls to achieve the purpose. \n"
+            "If none of the functions can be used, point it out and refuse to answer. \n"
+            "If the given question lacks the parameters required by the function, also point it out.\n\n"
+            f"You have access to the following tools:\n<tools>{to_json([dict(tool) for tool in tools])}</tools>\n\n"
+            "The output MUST strictly adhere to the following format, and NO other text MUST be included.\n"
+            "The example format is as follows. Please make sure the parameter type is correct. "
+            "If no function call is needed, please make the tool calls an empty list '[]'.\n"
+            f'{self.open}[\n{{"name": "func_name1", "arguments": {{"argument1": "value1", "argument2": "value2"}}}},\n'
+            f"... (more tool calls as required)\n]{self.close}"
+        )
+
+
 class Llama(ToolFormat):
     """`{"name": "search", "parameters": {"query": "x"}}`, optionally after `<|python_tag|>`: Llama 3.1.
 
-    Text and a code fence may surround it; other JSON is text. Several calls may follow each other.
+    Text and a code fence may surround it; other JSON is text. Several calls may follow each other, or be a list (xLAM).
     """
 
     name = "llama"
@@ -147,11 +172,13 @@ class Llama(ToolFormat):
                     break
                 start = opening.end()
                 continue
-            if tag or _calls_a_tool(value, tools):
+            if not tag and isinstance(value, list) and not _calls_a_tool(value, tools):
+                start = opening.start() + 1  # an object within it may call
+            elif tag or _calls_a_tool(value, tools):
                 fence = _FENCE.search(body, position, opening.start())
                 fenced = fenced or fence is not None
                 into.text.append(body[position : opening.start() if fence is None else fence.start()])
-                into.add(body[opening.start() : start], lambda value=value: [named(value)])
+                into.add(body[opening.start() : start], lambda value=value: listed(value))
                 position = start = _behind(_FENCE_END if fenced else _SEPARATOR, body, start)
                 tag = problem = ""
 
@@ -236,7 +263,14 @@ def named(value: Any) -> tuple[object, object]:
     return value.get("name"), value.get("arguments", value.get("parameters"))
 
 
+def listed(value: Any) -> Found:
+    """The calls of an object or a list; an empty list, which SmolLM2 and xLAM are taught to write, calls nothing."""
+    return [named(call) for call in (value if isinstance(value, list) else [value])]
+
+
 def _calls_a_tool(value: Any, tools: Tools) -> bool:
+    if isinstance(value, list):
+        return bool(value) and all(_calls_a_tool(call, tools) for call in value)
     if not isinstance(value, dict) or "name" not in value:
         return False
     named = isinstance(value["name"], str) and schema_of(value["name"], tools) is not None
@@ -248,7 +282,7 @@ def _names_a_tool(text: str, tools: Tools) -> bool:
     return any(f'"{name}"' in text[:MAX_CALL_CHARS] for name in names)
 
 
-_OBJECT = re.compile(r'\{\s*+"')
+_OBJECT = re.compile(r'(?:\[\s*+)?\{\s*+"')
 _FENCE = re.compile(r"```\w*+\s*+\Z")
 _FENCE_END = re.compile(r"\s*+(?:```|;\s*+)?")
 _SEPARATOR = re.compile(r"\s*+(?:;\s*+)?")

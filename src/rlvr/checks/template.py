@@ -186,6 +186,9 @@ def tool_results(patient: Patient) -> Check:
     header = asked.removeprefix(template.render([user("x")], header=False, tools=[TOOL.schema])).strip()
     twice = text.count(PLACE) > 1
     wrong = not found or twice or (bool(header) and before.rstrip().endswith(header))
+    as_user = "the template has no role for tools: a result is said by the user"
+    if template.format.name != "words":
+        as_user += ", in <tool_response>"
     return verdict(
         wrong,
         "a tool's result is rendered twice"
@@ -193,7 +196,7 @@ def tool_results(patient: Patient) -> Check:
         else "a tool's result is rendered as the assistant's own words"
         if found
         else "a tool's result is not rendered",
-        "a tool's result has a header of its own",
+        "a tool's result has a header of its own" if template.can.tool_role else as_user,
         "give messages of the role `tool` a header that is not the assistant's in chat_template.jinja",
         before_the_result=before[-80:],
     )
@@ -202,12 +205,14 @@ def tool_results(patient: Patient) -> Check:
 def whole_calls(patient: Patient) -> Check:
     """A long call comes back as it was rendered."""
     template = of_patient(patient)
-    said, format_ = call_of(LONG), template.format.name
+    said, format_ = call_of(LONG), f"format {template.format.name}"
+    if not template.native:
+        format_ += ", written as text: the template shows no calls of this form"
     text = template.render([user("x"), said, reply_to(said)], tools=[TOOL.schema])
     return verdict(
         LONG not in text,
-        f"the arguments of a long call are cut or changed in the prompt (format {format_})",
-        f"a call with {len(LONG):,} letters of arguments is rendered whole (format {format_})",
+        f"the arguments of a long call are cut or changed in the prompt ({format_})",
+        f"a call with {len(LONG):,} letters of arguments is rendered whole ({format_})",
         "render tool_call.function.arguments whole in chat_template.jinja",
         rendered=text[-200:],
     )

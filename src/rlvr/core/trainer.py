@@ -130,6 +130,7 @@ class Trainer:
             schedule=settings.schedule,
             max_steps=settings.max_steps,
         )
+        self._reaches = False  # whether a gradient that is there says that its parameter is reached
 
     @property
     def precision(self) -> str:
@@ -235,18 +236,31 @@ class Trainer:
                 with attempt:
                     own.clear()
                     for p in self.policy.parameters():
-                        p.grad = torch.zeros_like(p) if p.grad is None else p.grad.zero_()
+                        p.grad = None if p.grad is None or not self._reaches else p.grad.zero_()
                     # also after a non-finite loss: other ranks may wait
                     for microbatch in self._own_share(batch, chosen, self.packing):
                         self._backward(batch, weights, microbatch, seen, own, scale)
             if self.parallel.unscale(self.policy, scale):
                 break
+        self._share_reached()
         for of_rank in self._world.gather(own):
             sums.add(of_rank)
         if sums.non_finite:
             raise NonFiniteError("the loss", sorted(sums.non_finite))
         self.parallel.sum_gradients(self.policy)
         return sums
+
+    def _share_reached(self) -> None:
+        """Give a gradient of 0 to parameters that a pass of any rank has reached, and to all while none has.
+
+        The others keep none, and the optimizer skips them: text reaches no vision tower, whose weights would decay.
+        """
+        parameters = list(self.policy.parameters())
+        reached = self._world.add(torch.tensor([p.grad is not None for p in parameters]).int()) > 0
+        self._reaches = bool(reached.any())
+        for parameter, is_reached in zip(parameters, reached.tolist(), strict=True):
+            if parameter.grad is None and (is_reached or not self._reaches):
+                parameter.grad = torch.zeros_like(parameter)
 
     def _backward(
         self, batch: TokenBatch, weights: Tensor, microbatch: Microbatch, seen: Tensor, sums: Sums, scale: float

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -117,13 +118,63 @@ def saved_settings(folder: Path) -> dict[str, Any]:
         settings = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UserError(f"the adapter {str(folder)!r} cannot be read ({CONFIG}: {error}): copy it again") from error
-    more = settings.get("modules_to_save") or settings.get("use_dora") or settings.get("bias", "none") != "none"
-    if settings.get("peft_type") != "LORA" or more or not settings.get("base_model_name_or_path"):
+    if settings.get("peft_type") != "LORA" or not settings.get("base_model_name_or_path"):
         raise UserError(
             f"the adapter {str(folder)!r} is more than plain LoRA matrices on a named base model: merge it with peft "
             "and name the result"
         )
+    if more := _more_than_lora(settings, _saved_names(folder)):
+        raise UserError(
+            f"the adapter {str(folder)!r} is more than plain LoRA matrices: it has {more}; merge it with peft and name "
+            "the result"
+        )
     return settings
+
+
+_PARTS = {
+    "lora_embedding_A": "matrices of embeddings",
+    "lora_embedding_B": "matrices of embeddings",
+    "lora_magnitude_vector": "DoRA's magnitudes",
+    "lora_A.bias": "biases of its matrices (lora_bias)",
+    "lora_B.bias": "biases of its matrices (lora_bias)",
+    "trainable_tokens_delta": "rows of embeddings (trainable_token_indices)",
+}
+"""What peft calls the tensors that it may save beside the matrices."""
+
+
+def _saved_names(folder: Path) -> list[str]:
+    """The tensors in the adapter's file; none if it cannot be read, which loading says."""
+    try:
+        with safe_open(folder / WEIGHTS, "pt") as file:
+            return sorted(file.keys())
+    except Exception:  # safetensors has its own exceptions for damaged files
+        return []
+
+
+def _more_than_lora(settings: dict[str, Any], names: Collection[str]) -> str | None:
+    """What the adapter holds that is neither a matrix of LoRA nor a copy of a weight that a matrix belongs to."""
+    more = [name for name in names if not _is_matrix(name) and _copied_from(name) not in _layers(names)]
+    for name in more:
+        if (part := next((part for part in _PARTS if part in name), None)) is not None:
+            return f"{_PARTS[part]}, {name}"
+    if more:
+        return f"whole weights, {more[0]}"
+    named = [key for key in ("modules_to_save", "use_dora") if settings.get(key)]
+    named += ["bias"] if settings.get("bias", "none") != "none" else []
+    return named[0] if named else None
+
+
+def _is_matrix(name: str) -> bool:
+    return name.endswith((".lora_A.weight", ".lora_B.weight"))
+
+
+def _layers(names: Collection[str]) -> set[str]:
+    return {name.removesuffix(".lora_A.weight") for name in names if name.endswith(".lora_A.weight")}
+
+
+def _copied_from(name: str) -> str:
+    """The layer whose weight peft saved beside its matrices, as of a head that is not tied to the embeddings."""
+    return name.removesuffix(".weight").removesuffix(".base_layer")
 
 
 def check_same(folder: Path, lora: LoraSettings) -> None:
@@ -147,6 +198,7 @@ def load_adapters(model: PreTrainedModel, folder: Path) -> None:
     except Exception as error:  # safetensors has its own exceptions for damaged files
         raise UserError(f"the adapter {str(folder)!r} cannot be read ({WEIGHTS}: {error}): copy it again") from error
     wanted = {_saved_name(name): weight for name, weight in own.items()}
+    copies = {name: saved.pop(name) for name in list(saved) if _copied_from(name) in _layers(wanted)}
     odd = sorted(saved.keys() ^ wanted.keys())
     odd += [name for name in sorted(saved.keys() & wanted.keys()) if saved[name].shape != wanted[name].shape]
     if odd:
@@ -154,6 +206,14 @@ def load_adapters(model: PreTrainedModel, folder: Path) -> None:
             f"the adapter {str(folder)!r} does not fit the model ({odd[0]} and {len(odd) - 1} more): name the model "
             "it was trained on"
         )
+    for name, copied in copies.items():
+        layer = model.get_submodule(_copied_from(name).removeprefix("base_model.model."))
+        base: Any = layer.get_base_layer().weight  # type: ignore[operator]
+        if base.shape != copied.shape or not torch.equal(base.cpu(), copied.to(base.dtype)):
+            raise UserError(
+                f"the adapter {str(folder)!r} holds other weights for {_copied_from(name)} than its base model: merge "
+                "it with peft and name the result"
+            )
     with torch.no_grad():
         for name, weight in wanted.items():
             weight.copy_(saved[name])
@@ -216,11 +276,14 @@ def merge(model: PreTrainedModel) -> None:
 
     ValueError if the weights are not float32: bf16 would lose most of an adapter to rounding.
     """
-    for name, layer in lora_layers(model).items():
-        plain = layer.get_base_layer()
-        if plain.weight.dtype != torch.float32:
-            raise ValueError(f"{name} is {plain.weight.dtype}: adapters are merged in float32 only")
-        plain.weight.data += layer.get_delta_weight(_NAME)
+    layers = lora_layers(model)
+    for name, layer in layers.items():
+        dtypes = {weight.dtype for weight in layer.get_base_layer().parameters(recurse=False)}
+        if dtypes != {torch.float32}:
+            raise ValueError(f"{name} is {', '.join(map(str, dtypes))}: adapters are merged in float32 only")
+        layer.merge(adapter_names=[_NAME])  # peft's: the weight of experts has other names than that of a linear layer
+    for name, layer in layers.items():
         parent, _, child = name.rpartition(".")
-        setattr(model.get_submodule(parent), child, plain)
+        if not isinstance(model.get_submodule(parent), type(layer)):  # experts: a wrapper a parameter, one in the other
+            setattr(model.get_submodule(parent), child, layer.get_base_layer())
     del model.peft_config

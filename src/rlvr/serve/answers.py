@@ -11,15 +11,43 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from rlvr.chat.rendering import Chat
+from rlvr.chat.spelling import Characters
 from rlvr.serve.prompt_logprobs import Likely
-from rlvr.serve.sampling import UNFINISHED, Choice
+from rlvr.serve.sampling import Choice
 from rlvr.types import StopReason, ToolSchema
 
 Json = dict[str, Any]
-Tokens = list[tuple[str, float]]
-"""Token texts and logprobs."""
 LEAST_LOGPROB = -9999.0
 """Stands for a probability of 0: JSON has no infinity."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Token:
+    """What a token adds to the text, in bytes: it may be a part of a character."""
+
+    id: int
+    spelled: bytes
+    logprob: float
+
+    @property
+    def text(self) -> str | None:
+        """None if the bytes are no text."""
+        try:
+            return self.spelled.decode()
+        except UnicodeDecodeError:
+            return None
+
+    @property
+    def escaped(self) -> str:
+        return "".join(chr(byte) if 0x20 <= byte < 0x7F else f"\\x{byte:02x}" for byte in self.spelled)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A token of an answer, and the likeliest ones there."""
+
+    token: Token
+    likely: Sequence[Token]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,8 +107,8 @@ class Answer(ABC):
         """Text and calls, of the whole choice or new in a stream."""
 
     @abstractmethod
-    def _logprobs(self, choice: Choice, drawn: Tokens, likely: Sequence[Tokens]) -> Json:
-        """Logprobs of the sampled tokens, and of the likeliest ones at each position."""
+    def _logprobs(self, choice: Choice, before: Sequence[Place], drawn: Sequence[Place]) -> Json:
+        """Logprobs of the prompt's tokens, if they are a part of the answer, and of the sampled ones."""
 
     def _head(self, kind: str) -> Json:
         return {"id": f"{self.prefix}-{self.id}", "object": kind, "created": self.created, "model": self.model}
@@ -92,24 +120,37 @@ class Answer(ABC):
             reason = "stop" if choice.stop_reason is StopReason.STOP or choice.at_text else "length"
         ids, logprobs = choice.token_ids[begin:], None
         if choice.num_alternatives is not None:
-            seen: list[Likely] = [((), ())] * len(ids)
+            seen: Sequence[Likely] = [((), ())] * len(ids)
             if choice.alternatives:
                 seen = choice.alternatives.seen[begin : begin + len(ids)]
-            drawn = self._words(ids, choice.logprobs[begin:])
-            if choice.prompt_seen is not None:
-                before, tops = choice.prompt_seen
-                drawn = self._words(choice.prompt_ids, [math.nan, *before]) + drawn
-                seen = [((), ()), *tops, *seen]
-            logprobs = self._logprobs(choice, drawn, [self._words(*tokens) for tokens in seen])
+            drawn = self._places(ids, choice.logprobs[begin:], seen, (None, *choice.token_ids)[begin])
+            logprobs = self._logprobs(choice, self._prompt_places(choice), drawn)
         finish_reason = "tool_calls" if called and reason == "stop" else reason
         entry = {"index": choice.index, **words, "logprobs": logprobs, "finish_reason": finish_reason}
         if self.with_ids and begin == 0:
             entry["prompt_token_ids"] = list(choice.prompt_ids)
         return entry | ({"token_ids": ids} if self.with_ids else {})
 
-    def _words(self, ids: Sequence[int], logprobs: Sequence[float]) -> Tokens:
-        pairs = zip(ids, logprobs, strict=True)
-        return [(self.chat.decode([token]), _finite(value)) for token, value in pairs]
+    def _prompt_places(self, choice: Choice) -> list[Place]:
+        if choice.prompt_seen is None:
+            return []
+        values, tops = [math.nan, *choice.prompt_seen[0]], [((), ()), *choice.prompt_seen[1]]
+        hidden, shown = slice(choice.unshown), slice(choice.unshown, None)
+        ids = choice.prompt_ids
+        return [place for part in (hidden, shown) for place in self._places(ids[part], values[part], tops[part], None)]
+
+    def _places(
+        self, ids: Sequence[int], values: Sequence[float], likely: Sequence[Likely], previous: int | None
+    ) -> list[Place]:
+        """The tokens behind `previous`; None: at the beginning of a text."""
+
+        def token(number: int, value: float, behind: int | None) -> Token:
+            return Token(id=number, spelled=self.chat.spell(number, behind), logprob=_finite(value))
+
+        return [
+            Place(token=token(number, value, behind), likely=[token(*pair, behind) for pair in zip(*tops, strict=True)])
+            for number, value, tops, behind in zip(ids, values, likely, [previous, *ids][: len(ids)], strict=True)
+        ]
 
     def _parsed(self, choice: Choice) -> tuple[str | None, list[Json]]:
         """The text before a stop text (None if there are only calls), and the calls."""
@@ -145,18 +186,18 @@ class TextAnswer(Answer):
     def _content(self, text: str | None, calls: list[Json], *, whole: bool) -> Json:
         return {"text": text}
 
-    def _logprobs(self, choice: Choice, drawn: Tokens, likely: Sequence[Tokens]) -> Json:
-        offsets = []
-        for word, _ in drawn:
-            offsets.append(choice.offset)
-            choice.offset += len(word)
+    def _logprobs(self, choice: Choice, before: Sequence[Place], drawn: Sequence[Place]) -> Json:
+        """Places are those in the answer's text, of a part of a character that of the character."""
+        offsets = [0] * min(choice.unshown, len(before))
+        offsets += [choice.characters.place(place.token.spelled) for place in before[choice.unshown :]]
+        if before:
+            choice.characters = Characters(begin=len(choice.echo or ""))
+        offsets += [choice.characters.place(place.token.spelled) for place in drawn]
+        places = [*before, *drawn]
         return {
-            "tokens": [word for word, _ in drawn],
-            "token_logprobs": [_known(value) for _, value in drawn],
-            "top_logprobs": [
-                None if math.isnan(pair[1]) else dict(reversed([*tops, pair]))
-                for tops, pair in zip(likely, drawn, strict=True)
-            ],
+            "tokens": [_key(place.token) for place in places],
+            "token_logprobs": [_known(place.token.logprob) for place in places],
+            "top_logprobs": [None if math.isnan(place.token.logprob) else _by_key(place) for place in places],
             "text_offset": offsets,
         }
 
@@ -176,9 +217,8 @@ class ChatAnswer(Answer):
         numbered = [{"index": index} | call for index, call in enumerate(calls)]
         return {"delta": ({"content": text} if text else {}) | ({"tool_calls": numbered} if calls else {})}
 
-    def _logprobs(self, choice: Choice, drawn: Tokens, likely: Sequence[Tokens]) -> Json:
-        pairs = zip(drawn, likely, strict=True)
-        tokens = [_token(*pair) | {"top_logprobs": [_token(*other) for other in tops]} for pair, tops in pairs]
+    def _logprobs(self, choice: Choice, before: Sequence[Place], drawn: Sequence[Place]) -> Json:
+        tokens = [_entry(place.token) | {"top_logprobs": list(map(_entry, place.likely))} for place in drawn]
         return {"content": tokens, "refusal": None}
 
 
@@ -191,10 +231,25 @@ def _known(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
-def _token(word: str, logprob: float) -> Json:
-    """`bytes` is null for part of a character: its text does not determine its bytes."""
-    known = None if UNFINISHED in word else list(word.encode())
-    return {"token": word, "logprob": logprob, "bytes": known}
+def _key(token: Token) -> str:
+    """A token in /v1/completions; OpenAI writes bytes that are no text so."""
+    return f"bytes:{token.escaped}" if token.text is None else token.text
+
+
+def _by_key(place: Place) -> dict[str, float]:
+    """Logprobs of the sampled token and the likeliest ones; one with the text of another is named by its id."""
+    found = {_key(place.token): place.token.logprob}
+    for token in place.likely:
+        if token.id != place.token.id:
+            key = _key(token)
+            found[f"token_id:{token.id}" if key in found else key] = token.logprob
+    return found
+
+
+def _entry(token: Token) -> Json:
+    """A token in the chat endpoint."""
+    text = token.escaped if token.text is None else token.text
+    return {"token": text, "logprob": token.logprob, "bytes": list(token.spelled)}
 
 
 def usage(choices: Sequence[Choice]) -> Json:

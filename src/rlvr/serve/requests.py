@@ -108,8 +108,7 @@ def text_choices(request: CompletionRequest, served: Served) -> tuple[Answer, li
         raise invalid("echo", "it goes with whole answers only; leave stream out.")
     given = request.prompts()
     fields = ["prompt"] if len(given) == 1 else [f"prompt[{number}]" for number in range(len(given))]
-    begins = bool(request.echo)
-    prompts = [_text_prompt(one, served, field, begins) for one, field in zip(given, fields, strict=True)]
+    prompts = [_text_prompt(one, served, field) for one, field in zip(given, fields, strict=True)]
     answer = TextAnswer(chat=served.chat, model=served.names[0], with_ids=bool(request.return_token_ids))
     max_tokens = DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
     if max_tokens == 0 and not request.echo:
@@ -118,7 +117,9 @@ def text_choices(request: CompletionRequest, served: Served) -> tuple[Answer, li
     if request.echo:
         texts = [one if isinstance(one, str) else served.chat.decode(one) for one in given]
         for choice in choices:
-            choice.echo = texts[choice.prompt_index]
+            choice.echo, asked = texts[choice.prompt_index], given[choice.prompt_index]
+            if isinstance(asked, str):
+                choice.unshown = len(choice.prompt_ids) - len(served.chat.encode(asked))
     return answer, choices
 
 
@@ -243,11 +244,11 @@ def _check_model(request: ApiRequest, served: Served) -> None:
         raise ApiError(404, message, field="model", code="model_not_found")
 
 
-def _text_prompt(prompt: str | list[int], served: Served, field: str, begins: bool) -> Ids:
-    """The tokens; with `begins` an empty text is the beginning of a document, as in OpenAI's API."""
+def _text_prompt(prompt: str | list[int], served: Served, field: str) -> Ids:
+    """The tokens; an empty text is the beginning of a document, as in OpenAI's API."""
     if not isinstance(prompt, str):
         return _checked(field, _known(field, prompt, served), served)
-    if begins and not prompt:
+    if not prompt:
         return _checked(field, served.chat.document_start, served)
     return _encoded(field, len(prompt), served, partial(served.chat.encode_text, prompt))
 

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from rlvr.chat.rendering import Chat
+from rlvr.chat.spelling import Characters, Stream
 from rlvr.core.engine import LocalEngine
 from rlvr.core.engine.base import Alternatives
 from rlvr.core.policy import Policy
@@ -13,10 +14,6 @@ from rlvr.serve.constraints import Constraint, Constraints
 from rlvr.serve.prompt_logprobs import Seen, prompt_logprobs
 from rlvr.serve.schemas import ApiError
 from rlvr.types import Completion, Message, SamplingParams, StopReason
-
-UNFINISHED = "\ufffd"
-MAX_WAITING = 16
-"""Tokens that can delay a character: longer than any character; after that, invalid bytes are output as they are."""
 
 
 class Transcript:
@@ -28,28 +25,22 @@ class Transcript:
     given       "The" " caf" ""     "é"    " "   ""   over
     """
 
-    def __init__(self, decode: Callable[[Sequence[int]], str], stops: Sequence[str] = ()) -> None:
-        self._decode = decode
+    def __init__(self, stream: Stream, stops: Sequence[str] = ()) -> None:
+        self._stream = stream
         self._stops = stops
         self._longest_stop = max(map(len, stops), default=1)
-        self._ids: list[int] = []
-        self._shown = 0  # tokens already in `text`
-        self._context = 0  # decoding starts here: a token's text may depend on the previous one
         self._taken = 0  # characters
         self._finished = False
         self.text = ""
         self.stopped = False  # found a stop text; `text` ends before it
 
     def add(self, token: int) -> None:
-        self._ids.append(token)
-        more = self._undecoded()
-        if more and (not more.endswith(UNFINISHED) or len(self._ids) - self._shown >= MAX_WAITING):
+        if more := self._stream.add(token):
             self._append(more)
-            self._context, self._shown = self._shown, len(self._ids)
 
     def finish(self) -> None:
         if not self.stopped and not self._finished:
-            self._append(self._undecoded())
+            self._append(self._stream.finish())
         self._finished = True
 
     def take(self) -> str:
@@ -58,10 +49,6 @@ class Transcript:
         end = max(self._taken, len(self.text) - held)
         taken, self._taken = self.text[self._taken : end], end
         return taken
-
-    def _undecoded(self) -> str:
-        known = self._decode(self._ids[self._context : self._shown])
-        return self._decode(self._ids[self._context :])[len(known) :]
 
     def _append(self, more: str) -> None:
         begin = max(0, len(self.text) - self._longest_stop + 1)
@@ -111,6 +98,7 @@ class Choice:
     stream: bool = False  # the client streams
     constraint: Constraint | None = None
     echo: str | None = None  # the prompt's text, if it is a part of the answer
+    unshown: int = 0  # tokens before it in the prompt, as a beginning token
     prompt_seen: Seen | None = None  # with `echo` and `num_alternatives`
 
     token_ids: list[int] = field(default_factory=list)
@@ -119,7 +107,7 @@ class Choice:
     transcript: Transcript | None = None
     stop_reason: StopReason | None = None  # None: not finished
     told: int = 0  # streamed tokens
-    offset: int = 0  # streamed characters
+    characters: Characters = field(default_factory=Characters)  # of the tokens whose places were told
 
     @property
     def at_text(self) -> bool:
@@ -220,7 +208,7 @@ class Pool:
         if choice.num_alternatives:
             choice.alternatives = Alternatives(count=choice.num_alternatives)
         if watched := bool(choice.stops) or choice.stream:
-            choice.transcript = Transcript(self._served.chat.decode, choice.stops)
+            choice.transcript = Transcript(self._served.chat.stream(), choice.stops)
 
         def see(token: int, logprob: float) -> None:
             """Called within the engine's step."""

@@ -48,10 +48,11 @@ MarkerSet = Annotated[
     ),
 ]
 ToolFormat = Annotated[
-    Literal["auto", "hermes", "llama", "words", "taught"],
+    Literal["auto", "hermes", "llama", "list", "words", "taught"],
     setting(
         description="tool call format: hermes: <tool_call>{JSON}</tool_call>, as Qwen does; llama: the "
-        "JSON of Llama 3.1; words: <call> name word </call>, for tiny models; taught: hermes without descriptions, "
+        "JSON of Llama 3.1; list: <tool_call>[{JSON}]</tool_call>, as SmolLM2 does; words: "
+        "<call> name word </call>, for tiny models; taught: hermes without descriptions, "
         "for models made from scratch; auto: by the chat template",
         only_if="task.has_tools  # a task with tools",
     ),

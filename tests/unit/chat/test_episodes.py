@@ -26,7 +26,8 @@ FORGETFUL = CHATML.replace(
     "{% endif %}{% endfor %}{% for m in messages %}",
     1,
 )
-"""As Qwen3's: reasoning is shown until the user speaks again."""
+FORGETFUL = FORGETFUL.replace("{{ m['role'] }}", "{{ 'results' if m['role'] == 'tool' else m['role'] }}")
+"""As Qwen3's: it knows tools, and reasoning is shown until the user speaks again."""
 
 
 class Script(Engine):
@@ -120,8 +121,8 @@ def test_pitfall_04_turns_with_a_tool_are_not_trained_on() -> None:
     header = f"{END}\n{START}assistant\n"
     text = chat.decode(row.ids)
     assert text.endswith(
-        f"{START}user\nthe aaa 00{header}{call}{END}\n{START}tool\none{header}{call}{END}\n"
-        f"{START}tool\ntwo{header}Rome{END}"
+        f"{START}user\nthe aaa 00{header}{call}{END}\n{START}user\n<tool_response>\none\n</tool_response>{header}"
+        f"{call}{END}\n{START}user\n<tool_response>\ntwo\n</tool_response>{header}Rome{END}"
     )
     assert text.count(call) == 2
     assert chat.decode(trained(row)) == f"{call}{END}{call}{END}Rome{END}"
@@ -137,7 +138,7 @@ def test_pitfall_07_taken_back_reasoning_begins_a_new_row() -> None:
     completions = [ended(chat, text) for text in texts]
     first, second = episode_rows(run(chat, completions, Talk([answer(), user("Sure?")])))
     assert chat.decode(first.ids).endswith(
-        f"{texts[0]}{END}\n{START}tool\nfound{END}\n{START}assistant\n{texts[1]}{END}"
+        f"{texts[0]}{END}\n{START}results\nfound{END}\n{START}assistant\n{texts[1]}{END}"
     )
     shown = chat.decode(second.ids)
     assert "thought 0" not in shown
@@ -151,7 +152,7 @@ def test_pitfall_04_an_answer_with_the_dummy_is_rendered_whole() -> None:
     """A tool may say anything, also the words with which the template is asked."""
     chat = CHATS["chatml"]
     assert chat.decode(chat.encode_reply([answer("a rlvr-completion-goes-here b")])) == (
-        f"\n{START}tool\na rlvr-completion-goes-here b{END}\n{START}assistant\n"
+        f"\n{START}user\n<tool_response>\na rlvr-completion-goes-here b\n</tool_response>{END}\n{START}assistant\n"
     )
 
 

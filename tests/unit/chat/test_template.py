@@ -119,6 +119,57 @@ def test_without_a_tool_role_the_user_says_what_was_found(tool_format: str, show
     assert prompt(chat, user("Who?"), said, *reply, user("Well?")).endswith(tail)
 
 
+ROLES = CHATML.replace("{{ m['role'] }}", "{{ 'results' if m['role'] == 'tool' else m['role'] }}")
+SPELLED = "{% for m in messages %}{{ m.role | capitalize }}: {{ m.content }}\n{% endfor %}Assistant:"
+REST = CHATML.replace("{{ m['role'] }}", "{{ m.role if m.role in ('user', 'assistant', 'system') else 'other' }}")
+SMOLLM2 = (  # of SmolLM2-135M-Instruct to 1.7B
+    "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\nYou "
+    "are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n' }}{% endif %}{{'<|im_start|>' + "
+    "message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}"
+    "{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+GRANITE = CHATML.replace("{% for", "{# write <|tool_call|> and a list #}{% for", 1)
+
+
+@pytest.mark.parametrize(
+    ("template", "known"),
+    [
+        *((template, False) for template in (CHATML, SMOLLM2, SPELLED, REST)),
+        *((template, True) for template in (ROLES, SHOWS_TOOLS, HERMES)),
+    ],
+)
+def test_a_template_that_takes_an_invented_role_does_not_know_tools(template: str, known: bool) -> None:
+    """Unless it renders tools or calls: then it is made for them (LFM2)."""
+    chat = Chat(template_tokenizer(template))
+    text = prompt(chat, user("Who?"), Message(role="assistant", content="", tool_calls=(calling("Ann"),)), answer())
+    assert ("<tool_response>\nfound\n</tool_response>" in text) is not known
+
+
+@pytest.mark.parametrize(
+    ("template", "written"), [(SMOLLM2, "<tool_call>[{"), (GRANITE, "<|tool_call|>[{"), (CHATML, "<tool_call>\n{")]
+)
+def test_a_family_calls_as_it_was_taught_although_its_template_shows_no_calls(template: str, written: str) -> None:
+    """What is appended is what the template renders of the whole conversation."""
+    chat = Chat(template_tokenizer(template))
+    asked, ids = [user("Who?")], chat.encode_prompt([user("Who?")], [SEARCH])
+    for turn in range(3):
+        calls = tuple(calling(f"{turn} and {number}", number) for number in range(2))
+        completion = chat.encode_completion(Message(role="assistant", content="", tool_calls=calls), [SEARCH])
+        assert chat.decode(completion).startswith(written)
+        said = chat.parse(completion, StopReason.STOP, [SEARCH])
+        assert said.tool_calls == calls
+        reply = [answer("one"), answer("two", 1)]
+        ids = chat.next_prompt(ids, completion, [*asked, said], reply, [SEARCH])
+        asked += [said, *reply]
+        assert chat.decode(ids) == prompt(chat, *asked)
+
+
+def test_smollm2_is_told_of_tools_in_its_own_words() -> None:
+    text = prompt(Chat(template_tokenizer(SMOLLM2)), user("Who?"))
+    assert text.startswith(f"{START}system\nYou are an expert in composing functions.")
+    assert f"<tools>{json.dumps([SEARCH])}</tools>" in text
+
+
 def test_reasoning_opened_by_the_header_begins_the_completion() -> None:
     chat = Chat(byte_tokenizer(template=OPENS))
     call = '<tool_call>{"name": "search", "arguments": {"query": "Ann"}}</tool_call>'

@@ -93,6 +93,42 @@ def test_a_call_that_does_not_end_is_malformed_or_cut_off() -> None:
     assert calls("hermes", whole + text, finished=False) == [("list", {})]
 
 
+ONE, TWO = '{"name": "search", "arguments": {"query": "a [b] </tool_call>"}}', '{"name": "list", "arguments": {}}'
+BOTH = [("search", {"query": "a [b] </tool_call>"}), ("list", {})]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "wanted", "content"),
+    [
+        ("hermes", f"<tool_call>[{ONE}, {TWO}]</tool_call>", BOTH, ""),
+        ("hermes", f"So: <tool_call>[\n{ONE},\n{TWO}\n]\n</tool_call> done", BOTH, "So:  done"),
+        ("hermes", f"<tool_call>\n```json\n[{ONE}]\n```\n</tool_call>", BOTH[:1], ""),
+        ("hermes", f"<tool_call>[{ONE}]</tool_call>\n<tool_call>{TWO}</tool_call>", BOTH, ""),
+        ("list", f"<tool_call>[{ONE}, {TWO}]</tool_call>", BOTH, ""),
+        ("list", f"<tool_call>{ONE}</tool_call>", BOTH[:1], ""),
+        ("hermes", "<tool_call>[]</tool_call>", [], "<tool_call>[]</tool_call>"),  # SmolLM2: no call is needed
+        ("hermes", f"<tool_call>[{TWO}, 3]</tool_call>", [("", None)], f"<tool_call>[{TWO}, 3]</tool_call>"),
+        ("taught", f"<tool_call>[{ONE}, {TWO}]</tool_call>", BOTH, ""),
+        ("llama", f"[{ONE}, {TWO}]", BOTH, ""),
+        ("llama", f"So:\n```json\n[\n{ONE},\n{TWO}]\n```", BOTH, "So:"),
+        ("llama", f"<|python_tag|>[{ONE}, {TWO}]", BOTH, ""),
+        ("llama", f'[{{"age": 3}}, {TWO}]', BOTH[1:], '[{"age": 3}, ]'),  # a call among other JSON, as before
+        ("llama", '[{"age": 3}]', [], '[{"age": 3}]'),
+        ("granite", f"<|tool_call|>[{ONE}, {TWO}]", BOTH, ""),
+        ("granite", f"<|tool_call|>[{ONE}]<|/tool_call|>", BOTH[:1], ""),
+        ("granite", f"<|tool_call|>{TWO}", BOTH[1:], ""),
+    ],
+)
+def test_calls_in_a_list_are_so_many_calls(name: str, text: str, wanted: list[tuple[str, Any]], content: str) -> None:
+    assert calls(name, text) == wanted
+    assert read(name, text).content == content
+
+
+def test_a_call_within_a_list_has_problems_of_its_own() -> None:
+    text = f'<tool_call>[{TWO}, {{"arguments": {{}}}}, {{"name": "search", "arguments": [1]}}]</tool_call>'
+    assert calls("hermes", text) == [("list", {}), ("", None), ("search", None)]
+
+
 LLAMA_CALL = '{"name": "search", "parameters": {"query": "Ann"}}'
 
 

@@ -4,8 +4,13 @@ import re
 from collections.abc import Sequence
 
 from tokenizers import AddedToken, Tokenizer
+from tokenizers.decoders import ByteFallback, Fuse, Strip
 from tokenizers.decoders import ByteLevel as ByteLevelDecoder
+from tokenizers.decoders import Replace as ReplaceDecoder
+from tokenizers.decoders import Sequence as SequenceDecoder
 from tokenizers.models import BPE
+from tokenizers.normalizers import Prepend, Replace
+from tokenizers.normalizers import Sequence as SequenceNormalizer
 from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
@@ -58,6 +63,29 @@ def byte_tokenizer(*, template: str | None = CHATML, eos: str = END, adds_bos: b
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=eos, bos_token=BOS, pad_token=TEXT_END)
     fast.chat_template = template
     return fast
+
+
+def fallback_tokenizer(*, strips: bool = True, words: Sequence[str] = ()) -> PreTrainedTokenizerFast:
+    """As Llama 2's (`strips`: a first space is taken away) or Gemma's: pieces with `▁`, and bytes for the rest."""
+    signs = ["▁", *"abcdehlot.é", *words]
+    vocabulary = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *signs]
+    model = BPE(
+        vocab={piece: number for number, piece in enumerate(vocabulary)},
+        merges=[],
+        unk_token="<unk>",
+        fuse_unk=True,
+        byte_fallback=True,
+    )
+    tokenizer = Tokenizer(model)
+    tokenizer.normalizer = SequenceNormalizer([Prepend("▁"), Replace(" ", "▁")]) if strips else Replace(" ", "▁")
+    steps = [ReplaceDecoder("▁", " "), ByteFallback(), Fuse(), *([Strip(" ", 1, 0)] if strips else [])]
+    tokenizer.decoder = SequenceDecoder(steps)
+    tokenizer.add_special_tokens([AddedToken(word, special=True) for word in ("<s>", "</s>", "<unk>")])
+    bos = ("<s>", tokenizer.token_to_id("<s>"))
+    tokenizer.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[bos])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", unk_token="<unk>", pad_token="</s>"
+    )
 
 
 _SPECIAL = re.compile(

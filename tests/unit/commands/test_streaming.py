@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Hashable, Sequence
 
+from rlvr.chat.spelling import ByteStream
 from rlvr.commands.predict import StreamedEngine
 from rlvr.core.engine.base import OnToken
 from rlvr.printable import printable
@@ -18,6 +19,9 @@ class Bytes:
 
     def decode(self, ids: Sequence[int]) -> str:
         return bytes(ids).decode(errors="replace")
+
+    def stream(self) -> ByteStream:
+        return ByteStream(lambda token, _: bytes([token]))
 
 
 class Saying:

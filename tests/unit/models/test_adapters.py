@@ -313,3 +313,48 @@ def test_an_adapter_that_cannot_be_used_is_a_sentence(
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
     with pytest.raises(UserError, match=sentence):
         load_for_inference(str(tmp_path))
+
+
+BIASED = {"attention_bias": True}
+PEFT: dict[str, tuple[str, dict[str, Any], str | None]] = {
+    "experts": (
+        "mixtral",
+        {"target_modules": ["q_proj"], "target_parameters": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]},
+        None,
+    ),
+    "head": ("llama", {"target_modules": ["q_proj", "lm_head"]}, None),
+    "rslora": ("llama", {"target_modules": ["q_proj"], "use_rslora": True, "rank_pattern": {"layers.0": 2}}, None),
+    "embeddings": ("llama", {"target_modules": ["q_proj", "embed_tokens"]}, "has matrices of embeddings"),
+    "dora": ("llama", {"target_modules": ["q_proj"], "use_dora": True}, "has DoRA's magnitudes"),
+    "lora_bias": ("llama_biased", {"target_modules": ["q_proj"], "lora_bias": True}, r"has biases .*\(lora_bias\)"),
+    "rows": ("llama", {"target_modules": ["q_proj"], "trainable_token_indices": [1]}, r"\(trainable_token_indices\)"),
+    "saved": ("llama", {"target_modules": ["q_proj"], "modules_to_save": ["lm_head"]}, "has whole weights"),
+}
+
+
+@pytest.mark.parametrize("name", PEFT)
+def test_what_peft_puts_into_an_adapter_is_loaded_and_merged_or_named(name: str, tmp_path: Path) -> None:
+    """Judged by the tensors in it, before the base model is read."""
+    from peft import LoraConfig, get_peft_model
+
+    kind, options, sentence = PEFT[name]
+    base = tmp_path / "base"
+    save_model(base, kind.removesuffix("_biased"), tie_word_embeddings=False, **(BIASED if "biased" in kind else {}))
+    plain = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    made = get_peft_model(plain, LoraConfig(r=4, init_lora_weights=False, task_type="CAUSAL_LM", **options)).eval()
+    made.save_pretrained(tmp_path / "adapter")
+    wanted = logits(made)
+    if sentence is not None:
+        (base / "model.safetensors").unlink()  # the sentence comes first
+        with pytest.raises(UserError, match=sentence):
+            load_policy(settings(tmp_path / "adapter", lora=lora(enabled=False)), seed=0)
+        return
+    loaded = load_for_inference(str(tmp_path / "adapter"))
+    assert (logits(loaded) - wanted).abs().max() < 1e-4
+    merged = load_policy(settings(tmp_path / "adapter", lora=lora(enabled=False)), seed=0)  # without model.lora: merged
+    assert merged.adapters is None
+    assert not lora_layers(merged.model)
+    assert (logits(merged) - wanted).abs().max() < 1e-4
+    going_on = load_for_inference(str(tmp_path / "adapter"))
+    going_on.save(tmp_path / "again")
+    assert (logits(load_for_inference(str(tmp_path / "again"))) - wanted).abs().max() < 1e-4

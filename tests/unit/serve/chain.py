@@ -1,6 +1,8 @@
 """A real model whose every word is known: each token has one successor, and attention adds nothing."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import AddedToken
@@ -22,7 +24,14 @@ def save_chain(folder: Path, call: str = CALL) -> Path:
     tokenizer.model_max_length = CONTEXT_TOKENS
     steps = [("\n", call), (call, END), *_pairs(tokenizer, "<" + SPOKEN)]
     successors = {_only(tokenizer, one): _only(tokenizer, other) for one, other in steps if len(one) > 0}
-    size, end = len(tokenizer), _only(tokenizer, END)
+    return save_successors(folder, tokenizer, successors, _only(tokenizer, END))
+
+
+def save_successors(
+    folder: Path, tokenizer: PreTrainedTokenizerFast, successors: Mapping[int, int], end: Any, *, scale: float = 2.0
+) -> Path:
+    """A model that goes on from a token with its successor, else with the end; with scale 0 from any with anything."""
+    size = len(tokenizer)
     config = LlamaConfig(
         vocab_size=size,
         hidden_size=size + size % 2,
@@ -42,7 +51,7 @@ def save_chain(folder: Path, call: str = CALL) -> Path:
             weight.fill_(1.0 if "norm" in name else 0.0)
         model.model.embed_tokens.weight.copy_(torch.eye(size, config.hidden_size))
         for token in range(size):
-            model.lm_head.weight[successors.get(token, end), token] = 2.0
+            model.lm_head.weight[successors.get(token, end), token] = scale
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder

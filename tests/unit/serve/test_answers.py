@@ -107,7 +107,7 @@ def test_likely_tokens_are_in_order(qwen):
         others = [other["logprob"] for other in entry["top_logprobs"]]
         assert others == sorted(others, reverse=True)
         assert len(others) == 3
-        assert entry["bytes"] is None or bytes(entry["bytes"]).decode() == entry["token"]
+        assert bytes(entry["bytes"]).decode("utf-8", "backslashreplace") == entry["token"]
 
 
 def test_a_batch_gives_each_client_its_own_answer(qwen):
@@ -256,7 +256,7 @@ def test_a_conversation_goes_on_after_a_tool(chain):
     choice = one(ask(chain, CHAT, messages=history, tools=[LOOK], max_tokens=20, return_token_ids=True))
     prompt = chain.chat.decode(choice["prompt_token_ids"])
     assert f"assistant\n{CALL}" in prompt
-    assert "tool\nA chair. < |im_end|><|im_end|>" in prompt
+    assert "user\n<tool_response>\nA chair. < |im_end|>\n</tool_response><|im_end|>" in prompt
     assert choice["message"]["tool_calls"][0]["id"] != calls[0]["id"]
 
 
@@ -278,6 +278,11 @@ def test_a_stream_of_a_chat_equals_the_whole_answer(qwen):
     assert [entry for part in parts[1:] for entry in part["logprobs"]["content"]] == whole["logprobs"]["content"]
 
 
+def written(spelled: bytes) -> str:
+    text = spelled.decode("utf-8", "backslashreplace")
+    return f"bytes:{text}" if "\\x" in text else text
+
+
 def test_echo_gives_the_prompt_with_the_logprobs_of_a_plain_forward(qwen):
     prompts = [IDS, [5, 9, 5, 40, 41, 42, 7, 8]]
     answer = ask(qwen, COMPLETIONS, prompt=prompts, echo=True, logprobs=2, max_tokens=2, temperature=0)
@@ -286,14 +291,14 @@ def test_echo_gives_the_prompt_with_the_logprobs_of_a_plain_forward(qwen):
             wanted = torch.log_softmax(qwen.policy.model(torch.tensor([ids])).logits[0].double(), dim=-1)
         found = choice["logprobs"]
         assert choice["text"].startswith(qwen.chat.decode(ids))
-        assert "".join(found["tokens"]) == choice["text"]
+        assert "".join(found["tokens"]).startswith(qwen.chat.decode(ids))
         assert found["text_offset"][: len(ids)] == [len(qwen.chat.decode(ids[:n])) for n in range(len(ids))]
         assert len(found["token_logprobs"]) == len(found["top_logprobs"]) == len(ids) + 2
         assert found["token_logprobs"][0] is found["top_logprobs"][0] is None
         for place, token in enumerate(ids[1:], start=1):
             at = wanted[place - 1]
             assert found["token_logprobs"][place] == pytest.approx(at[token].item(), abs=1e-4)
-            likely = [qwen.chat.decode([other]) for other in at.topk(2).indices.tolist()]
+            likely = [written(qwen.chat.spell(other, token)) for other in at.topk(2).indices.tolist()]
             assert {*likely} <= found["top_logprobs"][place].keys()
             assert found["top_logprobs"][place][likely[0]] == pytest.approx(at.max().item(), abs=1e-4)
 

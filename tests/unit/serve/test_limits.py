@@ -182,11 +182,9 @@ REFUSED = {
     COMPLETIONS: [
         ({}, "prompt: it is missing."),
         ({"prompt": []}, "prompt: there is none; give a text, token ids, or a list of either."),
-        ({"prompt": ["a", ""]}, "prompt[1]: it is empty: there is nothing to continue."),
         ({"prompt": [[1], [2], []]}, "prompt[2]: it is empty: there is nothing to continue."),
         ({"prompt": [[1], [336]]}, "prompt[1]: the model has no token 336: its ids end at 335."),
         ({"prompt": ["a", [1]]}, "prompt[1]: Input should be a valid string (got [1])."),
-        ({"prompt": ""}, "prompt: it is empty: there is nothing to continue."),
         ({"prompt": [336]}, "prompt: the model has no token 336: its ids end at 335."),
         ({"prompt": [1] * 256}, "prompt: 256 tokens leave no room in the model's context of 256 tokens."),
         ({"prompt": "x" * 9000}, "prompt: 9000 characters do not fit into the model's context of 256 tokens."),

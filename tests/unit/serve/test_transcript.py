@@ -12,9 +12,9 @@ CODER = Coder(byte_tokenizer())
 TEXT = "The caf\u00e9 costs 3 \u20ac \U0001f600\U0001f468\u200d\U0001f469 END, or not"
 
 
-def spoken(ids, stops=(), decode=CODER.decode) -> tuple[list[str], Transcript]:
+def spoken(ids, stops=(), coder=CODER) -> tuple[list[str], Transcript]:
     """The text taken after each token and at the end."""
-    transcript, taken = Transcript(decode, stops), []
+    transcript, taken = Transcript(coder.stream(), stops), []
     for token in ids:
         transcript.add(token)
         taken.append(transcript.take())

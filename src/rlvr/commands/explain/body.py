@@ -14,6 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 
+from rlvr.cli.model_arguments import note
 from rlvr.commands.explain.opened import Opened, kept_steps, open_run
 from rlvr.core.value import State, states
 from rlvr.errors import UserError
@@ -88,6 +89,8 @@ def explain(
         records = _records(file, episodes)
         every = every or _auto(records)
         groups = [_group(record) for record in records]
+        places = [states(group.episodes[0], every) for group in groups]
+        note(f"P(gold) at {sum(map(len, places)):,} states of {len(records)} episodes")  # a minute on a small machine
         started = time.perf_counter()
         with progress(f"P(gold) of {len(records)} episodes"):
             gold = run.gold_logprobs(groups, every=every)
@@ -95,7 +98,7 @@ def explain(
         others = _other_answers([record.answer for record in records])
         found = Measured(
             records=records,
-            places=[states(group.episodes[0], every) for group in groups],
+            places=places,
             gold=_chances(gold),
             other=_chances(run.gold_logprobs(groups, every=every, answers=others)) if others else None,
             right=_sampled(run, groups, every, samples, file.step) if samples else None,

@@ -18,8 +18,8 @@ from rlvr.printable import printable
 from rlvr.progress import progress
 
 if TYPE_CHECKING:
+    from rlvr.chat.rendering import Chat
     from rlvr.core.engine.base import Engine, OnToken
-    from rlvr.core.episode import ChatCodec
     from rlvr.evaluation.players import Player
     from rlvr.run.inference import Inference
     from rlvr.tracking.graded import EvaluationRecord
@@ -173,7 +173,7 @@ def _live_player(inference: Inference, example: Example) -> Player:
 class StreamedEngine:
     """An engine that writes sampled tokens, and replies between turns, as they come. Control characters are escaped."""
 
-    def __init__(self, engine: Engine, chat: ChatCodec, write: Callable[[str], None]) -> None:
+    def __init__(self, engine: Engine, chat: Chat, write: Callable[[str], None]) -> None:
         self._engine, self._chat, self._write = engine, chat, write
         self._known = 0  # tokens of the episode already shown or part of a prompt
 
@@ -193,7 +193,7 @@ class StreamedEngine:
 
         if self._known:
             self._write(f"\n{printable(self._chat.decode(prompt_ids[self._known :]))}\n")
-        transcript = Transcript(self._chat.decode)
+        transcript = Transcript(self._chat.stream())
 
         def add(token: int, logprob: float) -> None:
             transcript.add(token)
