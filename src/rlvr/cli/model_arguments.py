@@ -123,7 +123,7 @@ def opened(
         raise ConfigError(f"{option}: nothing is sampled, and greedy answers have none; add {samples} K.")
     if args.output:
         check_writable(args.output)
-    if not (args.model.startswith(ENDPOINT) or is_local(args.model)):
+    if not (args.model.startswith(ENDPOINT) or Path(args.model).is_absolute() or is_local(args.model)):
         note(f"looking for {args.model} on the Hub")
     hush()
     with progress("loading libraries"):

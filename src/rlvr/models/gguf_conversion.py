@@ -1,6 +1,7 @@
 """Turns a GGUF file into a Hub folder by transformers' own reader, after looking at its header."""
 
 import io
+import json
 from contextlib import redirect_stderr
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,8 +29,8 @@ DTYPES = {0: torch.float32, 1: torch.float16, 30: torch.bfloat16}
 def convert(file: Path, folder: Path, called: str) -> dict[str, str]:
     """Write the model and its tokenizer in Hub format; returns the types of its weights, and their new dtype.
 
-    The file lies alone in its folder and is `called` otherwise in messages. UserError if it is damaged or cannot be read,
-    mostly before its weights are.
+    The file lies alone in its folder and is `called` otherwise in messages. UserError if it is damaged or cannot be
+    read, mostly before its weights are.
     """
     if find_spec("gguf") is None:
         raise UserError(f"{called} is a GGUF file, and the package gguf, which reads it, is missing: {install('gguf')}")
@@ -46,6 +47,7 @@ def convert(file: Path, folder: Path, called: str) -> dict[str, str]:
     finally:
         logging.set_verbosity(level)
     policy.save(folder)
+    _drop_tokens_beyond(policy.model.config.get_text_config().vocab_size, folder)
     return {"types": ", ".join(_types(header)), "dtype": str(policy.dtype).removeprefix("torch.")}
 
 
@@ -108,6 +110,20 @@ def _model(file: Path, config: Any, dtype: torch.dtype, where: dict[str, Any]) -
     model.tie_weights()
     model.generation_config = read.generation_config
     return model
+
+
+def _drop_tokens_beyond(size: int, folder: Path) -> None:
+    """Drop special tokens of the tokenizer's class, `<|endoftext|>`, that the file does not have: transformers gives them
+    ids that the model has no row for."""
+    tokenizer, settings = folder / "tokenizer.json", folder / "tokenizer_config.json"
+    state, about = (json.loads(file.read_text(encoding="utf-8")) for file in (tokenizer, settings))
+    beyond = {token["content"] for token in state["added_tokens"] if token["id"] >= size}
+    if not beyond:
+        return
+    state["added_tokens"] = [token for token in state["added_tokens"] if token["id"] < size]
+    about = {key: None if value in list(beyond) else value for key, value in about.items()}
+    tokenizer.write_text(json.dumps(state, ensure_ascii=False), encoding="utf-8")
+    settings.write_text(json.dumps(about, ensure_ascii=False, indent=2), encoding="utf-8")
 
 
 def _dtype(header: Header) -> torch.dtype:

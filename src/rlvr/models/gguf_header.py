@@ -85,7 +85,7 @@ def _check(header: Header, num_values: int, num_tensors: int) -> None:
         raise DamagedError("it names no architecture" if not header.architecture else "it has no weights")
     there = {int(match[1]) for name in header.tensors if (match := BLOCK.match(name))}
     layers = header.values.get(f"{header.architecture}.block_count")
-    if there and layers != len(there):
+    if there and layers is not None and layers != len(there):
         raise DamagedError(f"it says that it has {layers} layers, and has the weights of {len(there)}")
 
 

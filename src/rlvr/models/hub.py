@@ -47,9 +47,9 @@ def declared(name: str) -> str:
 
 
 def is_local(name: str) -> bool:
-    """Whether a model is looked for on this machine alone."""
+    """Whether a model is on this machine. UserError for a package or a GGUF file that is not."""
     source = declared(name)
-    return Path(source).exists() or Path(source).is_absolute() or bool(files_of(source))
+    return Path(source).exists() or bool(files_of(source))
 
 
 def locate(name: str) -> Located:
