@@ -98,12 +98,13 @@ def ranks() -> Iterator[Ranks]:
 
 
 def _pretrained(name: str) -> Path:
-    """The Hub folder of a model in a package, made once for all processes and, as nothing else, in the user's cache: it
-    takes a minute, and its key is that of its file."""
+    """The Hub folder of a model in a package: it takes a minute, so it is, as nothing else, in the user's own cache."""
     from rlvr.models.hub import locate
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", USERS_CACHE) if USERS_CACHE else patch.delenv("XDG_CACHE_HOME")
+        patch.delenv("XDG_CACHE_HOME")
+        if USERS_CACHE is not None:
+            patch.setenv("XDG_CACHE_HOME", USERS_CACHE)
         return Path(locate(name).name)
 
 

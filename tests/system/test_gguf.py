@@ -12,22 +12,30 @@ import yaml
 from transformers import AutoModelForCausalLM
 
 from rlvr.commands.serve.local import ServeSettings, open_served
-from tests.system.harness import Cli
+from tests.system.harness import Cli, once
 from tests.unit.models.gguf_files import TEMPLATE, write_gguf
 
-DATA = ("task.path=TMP/rows.jsonl", "task.eval_path=TMP/rows.jsonl", "task.metric=exact", "reward=text", "prompt=plain")
+DATA = (
+    "task.path=TMP/rows.jsonl",
+    "task.eval_path=TMP/held_out.jsonl",
+    "task.metric=exact",
+    "reward=text",
+    "prompt=plain",
+)
 READ = ("--task", "jsonl", *(word for line in DATA for word in ("--set", line)))
 TRAINED = (
     *("--config-name", "gsm8k", "task=jsonl", *DATA, "model.name_or_path=MODEL", "rollout.max_completion_tokens=4"),
     *("evaluation.num_examples=2", "trainer.max_steps=1", "rollout.prompts_per_step=2", "rollout.group_size=2"),
+    "tracker.console=none",
 )
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     write_gguf(tmp_path / "tiny.gguf", "Q8_0", template=TEMPLATE)
-    rows = [json.dumps({"question": f"What is 3 + {n}?", "answer": f"{3 + n}"}) for n in range(4)]
-    (tmp_path / "rows.jsonl").write_text("\n".join(rows))
+    rows = [json.dumps({"question": f"What is 3 + {n}?", "answer": f"{3 + n}"}) for n in range(8)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(rows[:4]))
+    (tmp_path / "held_out.jsonl").write_text("\n".join(rows[4:]))
     return tmp_path / "tiny.gguf"
 
 
@@ -43,7 +51,7 @@ def test_a_run_on_a_gguf_file_resumes_and_names_the_file(file: Path, tmp_path: P
     assert "quantization" not in (tmp_path / "run" / "final" / "config.json").read_text()
     shutil.rmtree(Path(os.environ["XDG_CACHE_HOME"]))
     more = ["trainer.max_steps=2", f"run_dir={tmp_path / 'run'}", "resume=true"]
-    cli.ok("train", *filled(TRAINED, file, tmp_path)[:-3], "rollout.prompts_per_step=2", "rollout.group_size=2", *more)
+    cli.ok("train", *once(*filled(TRAINED, file, tmp_path), *more))
 
 
 COMMANDS = {
@@ -86,6 +94,8 @@ REFUSED = COMMANDS | {
 def test_another_file_is_one_sentence_of_every_command(command: str, kind: str, tmp_path: Path, cli: Cli) -> None:
     name, content = BAD[kind]
     (tmp_path / name).write_bytes(content)
+    for rows in ("rows.jsonl", "held_out.jsonl"):
+        (tmp_path / rows).write_text(json.dumps({"question": f"What is in {rows}?", "answer": "x"}))
     cli.refuses(
         1,
         filled(REFUSED[command], tmp_path / name, tmp_path),
@@ -104,9 +114,10 @@ def without_weights(model: Path, folder: Path) -> Path:
 @pytest.mark.parametrize("command", ["eval", "predict", "doctor"])
 def test_data_are_looked_for_before_weights_are_read(command: str, file: Path, model: Path, cli: Cli) -> None:
     bare = without_weights(model, file.parent / "bare")
-    (file.parent / "rows.jsonl").unlink()
+    held_out = file.parent / "held_out.jsonl"
+    held_out.unlink()
     more = ["--num-examples", "2"] if command == "predict" else []
-    cli.refuses(2, [command, bare, *filled(READ, bare, file.parent), *more], f"no file {file.parent / 'rows.jsonl'}")
+    cli.refuses(2, [command, bare, *filled(READ, bare, file.parent), *more], f"there is no file {held_out}")
 
 
 def test_tokens_of_a_teacher_are_compared_before_weights_are_read(file: Path, model: Path, cli: Cli) -> None:

@@ -113,8 +113,8 @@ def _model(file: Path, config: Any, dtype: torch.dtype, where: dict[str, Any]) -
 
 
 def _drop_tokens_beyond(size: int, folder: Path) -> None:
-    """Drop special tokens of the tokenizer's class, `<|endoftext|>`, that the file does not have: transformers gives them
-    ids that the model has no row for."""
+    """Drop special tokens of the tokenizer's class, `<|endoftext|>`, that the file does not have: transformers gives
+    them ids that the model has no row for."""
     tokenizer, settings = folder / "tokenizer.json", folder / "tokenizer_config.json"
     state, about = (json.loads(file.read_text(encoding="utf-8")) for file in (tokenizer, settings))
     beyond = {token["content"] for token in state["added_tokens"] if token["id"] >= size}

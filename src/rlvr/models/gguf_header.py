@@ -67,7 +67,7 @@ def read_header(file: Path) -> Header:
             values = {cursor.string(): cursor.value() for _ in range(num_values)}
             infos = [cursor.tensor() for _ in range(num_tensors)]
         except UnicodeDecodeError:
-            raise DamagedError("a name in it is no text") from None
+            raise DamagedError("a text in it is not UTF-8") from None
     alignment = values.get("general.alignment", 32)
     if not isinstance(alignment, int) or alignment < 1:
         raise DamagedError(f"its alignment is {alignment}")
@@ -128,9 +128,7 @@ class _Cursor:
         elif inside == STRING:
             self._room(8 * length)  # each has its length before it
             for _ in range(length):
-                size = self.numbers("Q")[0]
-                self._room(size)
-                self.position += size
+                self.string()
         else:
             raise DamagedError(f"a list in it has items of the unknown type {inside}")
         return length
