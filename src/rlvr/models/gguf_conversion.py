@@ -97,7 +97,8 @@ def _model(file: Path, config: Any, dtype: torch.dtype, where: dict[str, Any]) -
     if hasattr(transformers, "GgufConfig"):  # else newer versions keep the blocks of some architectures
         where = where | {"quantization_config": transformers.GgufConfig(dequantize=True)}
     options = where | {"config": config, "dtype": dtype, "output_loading_info": True}
-    read, report = AutoModelForCausalLM.from_pretrained(file.parent, **options)
+    loaded: Any = AutoModelForCausalLM.from_pretrained(file.parent, **options)
+    read, report = loaded
     if missing := sorted({*report["missing_keys"], *report["mismatched_keys"]}, key=str):
         raise DamagedError(f"{len(missing)} tensors of the model are not in it, first {missing[0]}")
     if broken := [name for name, weight in read.named_parameters() if not weight.isfinite().all()]:

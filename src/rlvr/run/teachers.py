@@ -59,8 +59,9 @@ def check_tokens(config: Config, student: PreTrainedTokenizerBase | None = None)
     local = [name for name in _names(config) if not name.startswith(ENDPOINT)]
     if local and config.model.pretrained is not None:
         student = load_tokenizer(config.model.pretrained)
-    for name in local if student is not None else ():
-        check_teacher(weights_of(name), student)
+    if student is not None:
+        for name in local:
+            check_teacher(weights_of(name), student)
 
 
 def weights(config: Config, policy: HubPolicy) -> int:
