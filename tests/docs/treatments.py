@@ -84,7 +84,8 @@ TREATMENTS = [
     plain(r"rlvr audit my_rewards.*", "--seconds", "0", "--num-examples", "4", code=1),
     # eval, predict, score, retrieve
     plain(
-        r"rlvr (eval|predict) (?!.*(smollm2|--retriever|where p\d|--few-shot|shuffled_supports|e1 w2|openai:|--help)).*",
+        r"rlvr (eval|predict) "
+        r"(?!.*(smollm2|--retriever|where p\d|--few-shot|shuffled_supports|e1 w2|openai:|--help)).*",
         pages=r"(?!docs/two_hop\.md).*",
     ),
     plain(r"rlvr (eval|predict) (?!.*--retriever).*where p\d.*", latest="two_hop"),

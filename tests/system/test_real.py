@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,8 +34,9 @@ def test_a_packaged_model_answers(
     prompt = text or str(tokenizer.apply_chat_template(asked, add_generation_prompt=True, tokenize=False))
     encoded = tokenizer(prompt, return_tensors="pt")
     assert encoded["input_ids"][0].tolist()[: len(ids)] == ids
-    sampled = policy.model.generate(**encoded, max_new_tokens=8, do_sample=False)[0, encoded["input_ids"].shape[1] :]
-    assert tokenizer.decode(sampled, skip_special_tokens=True).startswith(answer)
+    whole: Any = policy.model
+    sampled = whole.generate(**encoded, max_new_tokens=8, do_sample=False)[0, encoded["input_ids"].shape[1] :]
+    assert str(tokenizer.decode(sampled, skip_special_tokens=True)).startswith(answer)
 
 
 def test_a_model_is_named_by_its_choice(smollm2: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,6 +74,7 @@ def _read(file: Path, header: Header) -> HubPolicy:
     where: dict[str, Any] = {"gguf_file": file.name, "local_files_only": True}
     try:
         config = AutoConfig.from_pretrained(file.parent, **where)
+        _check_positions(header, config)
         with torch.device("meta"):
             described = AutoModelForCausalLM.from_config(config)
         wanted = sum(parameter.numel() for parameter in described.parameters())
@@ -81,15 +82,28 @@ def _read(file: Path, header: Header) -> HubPolicy:
             raise DamagedError(f"its header describes {wanted:,} weights, and it holds {header.num_weights:,}")
         tokenizer = AutoTokenizer.from_pretrained(file.parent, **where)
         model = _model(file, config, _dtype(header), where)
-    except DamagedError:
+    except (DamagedError, UnreadableError):
         raise
     except Exception as error:  # of any kind, for a header whose values do not fit each other
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        reason = " ".join(str(error).replace(str(file), "the file").split())[:200] or type(error).__name__
         raise UnreadableError(
             f"of the architecture {printable(header.architecture)} cannot be read by transformers "
             f"{transformers.__version__} ({reason}): name the model's Hub folder or Hub id, or copy the file again"
         ) from error
     return HubPolicy(model=model, tokenizer=tokenizer)
+
+
+def _check_positions(header: Header, config: Any) -> None:
+    """UnreadableError for scaled rotary positions (Llama 3.1, long contexts) that transformers leaves out silently."""
+    kind = header.values.get(f"{header.architecture}.rope.scaling.type", "none")
+    scaled = [name for name in header.tensors if name.startswith("rope_")] + [f"{kind}"] * (kind != "none")
+    rope = getattr(config.get_text_config(), "rope_parameters", None) or {}
+    types = {part["rope_type"] for part in (rope, *rope.values()) if isinstance(part, dict) and "rope_type" in part}
+    if scaled and types <= {"default"}:
+        raise UnreadableError(
+            f"scales its rotary positions ({printable(scaled[0])}), which transformers {transformers.__version__} does "
+            "not read from GGUF files, so that each number would be off: name the model's Hub folder or Hub id"
+        )
 
 
 def _model(file: Path, config: Any, dtype: torch.dtype, where: dict[str, Any]) -> PreTrainedModel:

@@ -42,8 +42,8 @@ def tiny_llama() -> HubPolicy:
 
 
 def write_gguf(path: Path, kind: str = "F32", *, template: str | None = None, **values: Any) -> HubPolicy:
-    """Write the tiny Llama with its matrices in `kind`; returns it. `values` replace those of the header: another
-    architecture, a wrong count, `split.count`."""
+    """Write the tiny Llama with its matrices in `kind`; returns it. `values` replace those of the header (another
+    architecture, a wrong count, `split.count`); arrays are further tensors."""
     policy = tiny_llama()
     model, config = policy.model, policy.model.config
     assert isinstance(model, LlamaForCausalLM)
@@ -59,8 +59,13 @@ def write_gguf(path: Path, kind: str = "F32", *, template: str | None = None, **
         "rope.dimension_count": config.head_dim,
         "vocab_size": config.vocab_size,
     }
-    for name, count in ({f"{architecture}.{name}": count for name, count in counts.items()} | values).items():
-        writer.add_uint32(name, count)
+    for name, value in ({f"{architecture}.{name}": count for name, count in counts.items()} | values).items():
+        if isinstance(value, np.ndarray):
+            writer.add_tensor(name, value)
+        elif isinstance(value, str):
+            writer.add_string(name, value)
+        else:
+            writer.add_uint32(name, value)
     writer.add_float32(f"{architecture}.attention.layer_norm_rms_epsilon", config.rms_norm_eps)
     writer.add_float32(f"{architecture}.rope.freq_base", config.rope_parameters["rope_theta"])
     _add_tokenizer(writer, policy.tokenizer)

@@ -6,6 +6,7 @@ import io
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -165,6 +166,8 @@ UNREADABLE = {
     "layers": ({"llama.block_count": 2**31}, "it says that it has 2147483648 layers, and has the weights of 2"),
     "width": ({"llama.embedding_length": 2**30}, "its header describes .* weights, and it holds"),
     "heads": ({"llama.attention.head_count": 0}, "cannot be read by transformers|its header describes"),
+    "factors": ({"rope_freqs.weight": np.ones(8, np.float32)}, r"scales its rotary positions \(rope_freqs.weight\)"),
+    "yarn": ({"llama.rope.scaling.type": "yarn"}, r"scales its rotary positions \(yarn\)"),
     "part": ({"split.count": 3}, "is one of 3 that hold its model: join them with `llama-gguf-split --merge`"),
 }
 
