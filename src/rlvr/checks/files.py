@@ -11,6 +11,7 @@ from safetensors import safe_open
 
 from rlvr.chat.rendering import end_ids
 from rlvr.checks.patient import Patient, skip, verdict
+from rlvr.models.hub import is_local, locate
 from rlvr.tracking.checks import Check
 
 WEIGHTS = (  # in the order in which transformers looks for them
@@ -41,8 +42,9 @@ NO_FOLDER = "the model is no folder here"
 
 def folder_of(patient: Patient) -> Path | None:
     settings = patient.config.model.pretrained
-    folder = Path(settings.name_or_path) if settings is not None else Path("?")
-    return folder if folder.is_dir() else None
+    if settings is None or not is_local(settings.name_or_path):
+        return None
+    return Path(locate(settings.name_or_path).name)
 
 
 def weights_are_one_set(patient: Patient) -> Check:

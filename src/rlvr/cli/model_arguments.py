@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rlvr.tasks.base import Reads
     from rlvr.tracking.checks import Check
 
-MODEL_HERE = "run folder, checkpoint folder, model folder or Hub id"
+MODEL_HERE = "run folder, checkpoint folder, model folder, GGUF file, Hub id or smollm2"
 MODEL_HELP = f"{MODEL_HERE}, or an endpoint: openai:ADDRESS#NAME"
 SPLITS = {"test": "test", "validation": "test", "train": "train"}
 """`validation` means `test`: a task has one held-out set; its settings select the file or split."""
@@ -112,6 +112,7 @@ def opened(
 
     SIGTERM ends the block as Ctrl-C does, and the command exits with 143.
     """
+    from rlvr.models.hub import is_local
     from rlvr.tracking.graded import check_writable
 
     check_used(args.set)
@@ -122,7 +123,7 @@ def opened(
         raise ConfigError(f"{option}: nothing is sampled, and greedy answers have none; add {samples} K.")
     if args.output:
         check_writable(args.output)
-    if not (args.model.startswith(ENDPOINT) or Path(args.model).exists() or Path(args.model).is_absolute()):
+    if not (args.model.startswith(ENDPOINT) or Path(args.model).is_absolute() or is_local(args.model)):
         note(f"looking for {args.model} on the Hub")
     hush()
     with progress("loading libraries"):

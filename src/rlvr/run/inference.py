@@ -11,7 +11,7 @@ from rlvr.evaluation.endpoint import EndpointPlayer
 from rlvr.evaluation.players import LocalPlayer, Player
 from rlvr.models.devices import choose_device, choose_products
 from rlvr.models.fingerprint import fingerprint
-from rlvr.models.loading import load_for_inference
+from rlvr.models.loading import load_for_inference, model_family
 from rlvr.models.policy import HubPolicy
 from rlvr.models.settings import PretrainedModel
 from rlvr.places import ENDPOINT
@@ -96,20 +96,32 @@ def open_inference(
     `open_model`, and for missing data.
     """
     with ExitStack() as stack:
+        # data are read before weights: a file that is missing is told at once
+        family = _family(model, config)
+        tasks = stack.enter_context(open_tasks(config, family, functions or {}, reads=reads))
         if isinstance(model, str):
             model = stack.enter_context(open_model(model, config.model.pretrained, config.trainer.device))
         if isinstance(model.model, Endpoint):
-            tasks = stack.enter_context(open_tasks(config, MARKS_OF, functions or {}, reads=reads))
             yield Inference(loaded=model, config=config, tasks=tasks, engine=None)
             return
         policy = model.model
         choose_products(policy.model.device, config.trainer.precision)
         set_threads(config, policy)
         context = context_tokens(policy)
-        family = policy.model.config.get_text_config().model_type
-        tasks = stack.enter_context(open_tasks(config, family, functions or {}, reads=reads))
         policy = tasks.fit(config, policy)
         loaded, most = replace(model, model=policy), config.engine.max_batch_size
         engine = LocalEngine(policy.model, max_batch_size=most, max_context_tokens=context, prompts=policy.prompts)
         stack.callback(engine.close)
         yield Inference(loaded=loaded, config=config, tasks=tasks, engine=engine)
+
+
+def _family(model: str | Loaded, config: Config) -> str:
+    """`model_type` of the model; without its weights, where they are not loaded yet."""
+    if isinstance(model, Loaded):
+        loaded = model.model
+        return MARKS_OF if isinstance(loaded, Endpoint) else loaded.model.config.get_text_config().model_type
+    if model.startswith(ENDPOINT):
+        return MARKS_OF
+    source = weights_of(model)
+    settings = config.model.pretrained or PretrainedModel(name_or_path=source)
+    return model_family(settings.model_copy(update={"name_or_path": source}))

@@ -27,6 +27,7 @@ from rlvr.models.weight_cache import content_key, keep, restore_on_all
 from rlvr.progress import progress
 from rlvr.run.run_folder import RunFolder
 from rlvr.run.tasks import Tasks, context_tokens
+from rlvr.run.teachers import check_tokens
 from rlvr.tasks.base import Task
 from rlvr.tasks.prompting import resolve_markers
 from rlvr.tracking.console import Console
@@ -140,6 +141,7 @@ def scratch_policy(setup: Setup, stopped: Stopped) -> HubPolicy | None:
         policy = load_for_inference(str(folder.warm_start), device=choose_device(config.trainer.device))
         return setup.tasks.fit(config, policy)
     policy = random_policy(setup)
+    check_tokens(config, policy.tokenizer)
     check_engine(config, policy)
     set_threads(config, policy, world)
     if config.warm_start.enabled and not warmed(setup, policy, stopped):

@@ -10,6 +10,8 @@ from rlvr.algorithms.columns import START
 from rlvr.config import Config
 from rlvr.config.compose import NO_TRACKER, load_config, load_task_config
 from rlvr.errors import ConfigError, UserError
+from rlvr.models.gguf import SUFFIX
+from rlvr.models.hub import is_local
 from rlvr.places import ENDPOINT, check_one_run, near
 
 
@@ -45,7 +47,7 @@ def inference_config(
 
 
 def _refuse(model: str) -> Config:
-    if model.startswith(ENDPOINT) or Path(model).exists():
+    if model.startswith(ENDPOINT) or is_local(model):
         raise ConfigError(f"{model} is no run folder and so has no task of its own: add --task, e.g. --task rpn.")
     raise UserError(
         f"there is no folder {model}{near(Path(model))}: name a run folder, or a Hub id with --task, e.g. --task rpn."
@@ -57,7 +59,7 @@ def with_absolute_model(config: Config) -> Config:
     paths would change on resume. UserError for a folder that is missing."""
     changed: dict[str, Any] = {}
     model, teacher = config.model.pretrained, getattr(config.algorithm, "teacher", None)
-    if model is not None and Path(model.name_or_path).is_dir():
+    if model is not None and Path(model.name_or_path).exists():
         changed["model"] = model.model_copy(update={"name_or_path": _absolute(model.name_or_path)})
     if isinstance(teacher, str) and teacher != START and not teacher.startswith(ENDPOINT):
         changed["algorithm"] = config.algorithm.model_copy(update={"teacher": _absolute(teacher)})
@@ -65,9 +67,9 @@ def with_absolute_model(config: Config) -> Config:
 
 
 def _absolute(model: str) -> str:
-    """The weights of a folder; a Hub id as it is."""
+    """The weights of a folder or file; a Hub id as it is."""
     weights = Path(weights_of(model))
-    return str(weights.resolve() if weights.is_dir() else weights)
+    return str(weights.resolve() if weights.exists() else weights)
 
 
 def servable(model: str) -> str:
@@ -89,7 +91,7 @@ def run_of(path: Path) -> Path | None:
 
 
 def weights_of(model: str) -> str:
-    """The Hub-format folder (or Hub id) to load: `final/` of a run, or its newest checkpoint.
+    """The Hub-format folder (GGUF file, Hub id) to load: `final/` of a run, or its newest checkpoint.
 
     UserError if there is no such folder, or nothing saved in it.
     """
@@ -111,7 +113,8 @@ def weights_of(model: str) -> str:
         return str(path / "model")
     is_folder_name = path.is_absolute() or len(path.parts) > 2 or (path.parent != Path() and path.parent.is_dir())
     if is_folder_name and not path.exists():
+        kind = "file" if path.suffix == SUFFIX else "folder"
         raise UserError(
-            f"there is no folder {path}{near(path)}: name a run folder, a checkpoint, a model folder or a Hub id."
+            f"there is no {kind} {path}{near(path)}: name a run folder, a checkpoint, a model folder or a Hub id."
         )
     return str(path)

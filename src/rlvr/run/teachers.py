@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 
 import torch
+from transformers import PreTrainedTokenizerBase
 
 from rlvr.algorithms.columns import START, teachers_of
 from rlvr.config import Config
@@ -14,8 +15,9 @@ from rlvr.core.trainer import LocalTeacher, RemoteTeacher
 from rlvr.models.devices import in_bf16, line_columns
 from rlvr.models.hub import locate
 from rlvr.models.layout import choose_layout
+from rlvr.models.loading import load_tokenizer
 from rlvr.models.policy import HubPolicy
-from rlvr.models.teachers import load_teacher, teacher_bytes
+from rlvr.models.teachers import check_teacher, load_teacher, teacher_bytes
 from rlvr.places import ENDPOINT
 from rlvr.progress import progress
 from rlvr.run.sources import weights_of
@@ -51,6 +53,17 @@ def check_teachers(config: Config) -> None:
             open_endpoint(name)
         else:
             locate(weights_of(name))
+
+
+def check_tokens(config: Config, student: PreTrainedTokenizerBase | None = None) -> None:
+    """UserError for a teacher with other tokens than the policy's, before weights are read or a warm start is made. A
+    pretrained policy's own tokenizer is read; that of one made from scratch is `student`."""
+    local = [name for name in _names(config) if not name.startswith(ENDPOINT)]
+    if local and config.model.pretrained is not None:
+        student = load_tokenizer(config.model.pretrained)
+    if student is not None:
+        for name in local:
+            check_teacher(weights_of(name), student)
 
 
 def weights(config: Config, policy: HubPolicy) -> int:

@@ -274,7 +274,7 @@ def test_another_choice_drops_values_of_the_first() -> None:
     assert (config.model.name, config.model.num_layers) == ("scratch_bpe", 2)  # type: ignore[union-attr]
     assert "did you mean" in message("model=scratch_bpe", "model.num_layer=2", config_name="gsm8k")
     text = message("model=scratch_bpe", "model.name_or_path=x", config_name="gsm8k")
-    assert text == "model.name_or_path=x: model=scratch_bpe has no such key; model=hf has."
+    assert text == "model.name_or_path=x: model=scratch_bpe has no such key; model=hf or model=smollm2 has."
 
 
 @pytest.mark.parametrize(

@@ -256,10 +256,9 @@ def _check_model(model: str) -> None:
     if model.startswith(ENDPOINT):
         open_endpoint(model)
         return
-    source = weights_of(model)
-    locate(source)
-    if Path(source).is_dir():
-        check_weights(Path(source), sorted(Path(source).glob("*.safetensors")))
+    source = Path(locate(weights_of(model)).name)
+    if source.is_dir():
+        check_weights(source, sorted(source.glob("*.safetensors")))
 
 
 def _measure_model(folder: Path, model: str, cells: Mapping[str, Cell], show: Show, bar: Bar) -> list[Cell]:

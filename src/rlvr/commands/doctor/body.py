@@ -97,13 +97,12 @@ def opened(config: Config, functions: Functions | None = None) -> Iterator[Patie
         check_engine(config)
         device = choose_device(config.trainer.device)
         choose_products(device, config.trainer.precision)
+        # a reward that remembers is found out by the order of its calls, which several processes would share by chance
+        alone = config.model_copy(update={"reward": config.reward.model_copy(update={"num_workers": 1})})
+        tasks = stack.enter_context(open_tasks(alone, model.family(), functions or {}))
         with progress(f"loading {model.name_or_path}"):
             policy = load_policy(model, seed=config.seed, device=device)
         set_threads(config, policy)
-        family = policy.model.config.get_text_config().model_type
-        # a reward that remembers is found out by the order of its calls, which several processes would share by chance
-        alone = config.model_copy(update={"reward": config.reward.model_copy(update={"num_workers": 1})})
-        tasks = stack.enter_context(open_tasks(alone, family, functions or {}))
         patient = Patient(config, tasks, policy, root)
         yield patient
         for one in {id(p): p for p in (patient, patient.as_run)}.values():

@@ -121,8 +121,9 @@ def find_vllm(python: str | None, environment: Mapping[str, str] = os.environ) -
 def find_weights(model: str) -> Weights:
     """Weights of a run folder, checkpoint, model folder or Hub id; with an adapter also its base model."""
     source, config = servable(model), own_config(model)
-    if not locate(source).is_adapter:
-        return Weights(model=source, tool_parser=_tool_parser(config, source))
+    located = locate(source)
+    if not located.is_adapter:
+        return Weights(model=located.name, tool_parser=_tool_parser(config, located.name))
     adapter = Path(source)
     if not adapter.is_dir():
         raise UserError(f"{model} is an adapter on the Hub: download it, and name its folder.")
@@ -131,7 +132,7 @@ def find_weights(model: str) -> Weights:
     notes = ()
     if kept is not None and kept.bits:
         notes = (f"the model under the adapter was trained in {kept.bits} bits; vLLM takes it as saved: other numbers",)
-    base = base_of(adapter)
+    base = locate(base_of(adapter)).name
     parser = _tool_parser(config, tokenizer or base)
     return Weights(model=base, adapter=adapter, tokenizer=tokenizer, tool_parser=parser, notes=notes)
 

@@ -30,7 +30,7 @@ from rlvr.run.ranks import any_stopped, check_shares, fail_together, shared_fold
 from rlvr.run.run_folder import RunFolder, open_run_folder
 from rlvr.run.sources import with_absolute_model
 from rlvr.run.tasks import open_tasks
-from rlvr.run.teachers import check_teachers
+from rlvr.run.teachers import check_teachers, check_tokens
 from rlvr.run.tuning import check_demonstrations, tuned_policy
 from rlvr.scale.launch import errors_once, open_world
 from rlvr.settings import dumped
@@ -75,6 +75,7 @@ def train(config: Config, stopped: Stopped = lambda: False, functions: Functions
         for line in tasks.check_training(config):
             console.note(line)
         check_demonstrations(config, tasks)
+        check_tokens(config)
         policy = pretrained_policy(config, tasks)
         folder = stack.enter_context(_open_folder(config, world))
         data = dumped(config.model_copy(update={"run_dir": None, "resume": False}))
