@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from rlvr.errors import ConfigError, UserError
 from rlvr.models.settings import LoraSettings
+from rlvr.scale.tensors import SavedTensors
 from rlvr.seeding import derive_seed
 
 if TYPE_CHECKING:
@@ -143,12 +144,12 @@ def load_adapters(model: PreTrainedModel, folder: Path) -> None:
     """Copy saved adapter weights into the model's tensors. UserError unless names and shapes match."""
     own = adapter_weights(model)
     try:
-        saved = load_file(folder / WEIGHTS)
+        saved = SavedTensors([folder / WEIGHTS])
     except Exception as error:  # safetensors has its own exceptions for damaged files
         raise UserError(f"the adapter {str(folder)!r} cannot be read ({WEIGHTS}: {error}): copy it again") from error
     wanted = {_saved_name(name): weight for name, weight in own.items()}
     odd = sorted(saved.keys() ^ wanted.keys())
-    odd += [name for name in sorted(saved.keys() & wanted.keys()) if saved[name].shape != wanted[name].shape]
+    odd += [name for name in sorted(saved.keys() & wanted.keys()) if saved.shape(name) != wanted[name].shape]
     if odd:
         raise UserError(
             f"the adapter {str(folder)!r} does not fit the model ({odd[0]} and {len(odd) - 1} more): name the model "
