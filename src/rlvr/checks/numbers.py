@@ -274,17 +274,27 @@ LEARNS = (
 )
 
 
+def _of_text(model: Any) -> Callable[[str], bool]:
+    """Whether a tensor takes part in reading text: what sees or hears beside the language model never learns here."""
+    if model.config.get_text_config() is model.config:
+        return lambda name: True
+    parts = (model.get_decoder(), model.get_output_embeddings())
+    inside = tuple(f"{name}." for name, module in model.named_modules() if any(module is part for part in parts))
+    return lambda name: name.startswith(inside)
+
+
 def weights_learn(patient: Patient) -> Check:
     """Gradients reach every trained tensor, and no other."""
     with patient.unchanged():
         trainer = patient.trainer(epochs=1, learning_rate=NO_STEP)
         gradient = {id(p) for p, g in _gradient(patient, trainer, patient.judged(trainer)) if g.any()}
     adapters = {} if patient.policy.adapters is None else adapter_weights(patient.model)
-    wanted = adapters or dict(patient.model.named_parameters())
+    of_text = _of_text(patient.model)
+    wanted = {name: p for name, p in (adapters or dict(patient.model.named_parameters())).items() if of_text(name)}
     live = {name for name, p in wanted.items() if id(p) in gradient}
     # a new adapter's B is 0, so A has no gradient yet
     dead = sorted(n for n in wanted if n not in live and n.replace(".lora_A.", ".lora_B.") not in live)
-    extra = sorted(n for n, p in patient.model.named_parameters() if p.requires_grad and n not in wanted)
+    extra = sorted(n for n, p in patient.model.named_parameters() if p.requires_grad and n not in wanted and of_text(n))
     found = [f"{len(dead)} never learn, first {dead[0]}"] if dead else []
     found += [f"{len(extra)} more should be frozen, first {extra[0]}"] if extra else []
     what = "adapter matrices" if adapters else "weight tensors"

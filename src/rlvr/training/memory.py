@@ -134,7 +134,8 @@ def _parts(policy: HubPolicy, demand: Demand, tokens: int, batch_size: int) -> P
     own, parameters = weight_bytes(policy), list(policy.parameters())
     trained = sum(parameter.nbytes for parameter in parameters)
     replicated = 1 if policy.adapters is not None else demand.num_shards  # adapters are not sharded
-    logits = min(tokens * int(policy.model.config.vocab_size), logits_per_chunk(policy.model.device))
+    vocabulary = int(policy.model.config.get_text_config().vocab_size)
+    logits = min(tokens * vocabulary, logits_per_chunk(policy.model.device))
     made = demand.activations
     kept = made.fixed + made.per_token * tokens + made.per_pair * tokens * demand.line_tokens
     return {
@@ -214,8 +215,8 @@ def measure_activations(
 
 def _kept_bytes(policy: HubPolicy, layout: Layout, lines: int, length: int) -> int:
     """Bytes of all tensors that a forward pass over such lines saves, without the model's own."""
-    device = policy.model.device
-    ids = (torch.arange(lines * length, device=device) % int(policy.model.config.vocab_size)).view(lines, length)
+    device, vocabulary = policy.model.device, int(policy.model.config.get_text_config().vocab_size)
+    ids = (torch.arange(lines * length, device=device) % vocabulary).view(lines, length)
     positions = torch.arange(length, device=device).expand(lines, length)
     allowed = torch.ones(lines, length, length, dtype=torch.bool, device=device).tril()
     own = {_storage(tensor) for tensor in _tensors(policy)}
