@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -23,12 +24,17 @@ def nested(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Gemma 3 as its 4B is published: text and vision."""
     folder = save_small_qwen(tmp_path_factory.mktemp("nested"))
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "initializer_range": 0.2}
+    heads: dict[str, Any] = {
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 16,
+        "initializer_range": 0.2,
+    }
     heads |= {"max_position_embeddings": 256, "sliding_window": 16, "pad_token_id": 0, "eos_token_id": [2, 0]}
-    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+    sizes: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
     text = Gemma3TextConfig(vocab_size=len(tokenizer), bos_token_id=None, **sizes, **heads)
     sees = SiglipVisionConfig(num_attention_heads=2, image_size=28, patch_size=14, **sizes)
-    config = Gemma3Config(text_config=text, vision_config=sees, mm_tokens_per_image=4, eos_token_id=[2, 0])
+    config = Gemma3Config(text_config=text, vision_config=sees, mm_tokens_per_image=4)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = Gemma3ForConditionalGeneration(config)
