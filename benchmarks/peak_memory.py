@@ -101,8 +101,9 @@ def show_saving(folder: str) -> None:
         file, model = Path(root) / "tensors.safetensors", Path(root) / "model"
 
         def read_moments() -> None:
-            for name, value in SavedTensors(files_of(file)).items():
-                moments[name].copy_(value)
+            saved = SavedTensors(files_of(file))
+            for name in saved:
+                moments[name].copy_(saved[name])
 
         for what, act in steps(
             ("writes moments", lambda: write_tensors(file, moments)),

@@ -59,8 +59,8 @@ def copied(tensor: Tensor) -> Tensor:
 class SavedTensors(Mapping[str, Tensor]):
     """The tensors of some files; each is read when it is asked for, into memory of its own.
 
-    They are read, not mapped: the pages of a mapped file count as memory of the process. And they are copied, because
-    torch aligns its memory otherwise, and alignment decides the last bit of a product.
+    They are read, not mapped: the pages of a mapped file count as memory of the process. Copy what is kept: torch
+    aligns its memory otherwise, and alignment decides the last bit of a product.
     """
 
     def __init__(self, files: Iterable[Path]) -> None:
@@ -68,7 +68,7 @@ class SavedTensors(Mapping[str, Tensor]):
         self._places = {name: file for file in self._opened for name in file.keys()}  # noqa: SIM118
 
     def __getitem__(self, name: str) -> Tensor:
-        return self._places[name].get_tensor(name).clone()
+        return self._places[name].get_tensor(name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._places)
@@ -84,4 +84,4 @@ class SavedTensors(Mapping[str, Tensor]):
 
     def rows(self, name: str, first: int, end: int) -> Tensor:
         """Rows `first` to `end` (exclusive); reads only these."""
-        return self._places[name].get_slice(name)[first:end].clone()
+        return self._places[name].get_slice(name)[first:end]

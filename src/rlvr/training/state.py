@@ -195,7 +195,7 @@ def unflatten(structure: Any, read: Callable[[str], Tensor]) -> Any:
     [(kind, content)] = structure.items()
     match kind:
         case "tensor":
-            return read(content)
+            return read(content).clone()
         case "dict":
             return {key: unflatten(value, read) for key, value in content}
         case "tuple":

@@ -35,7 +35,6 @@ def test_what_is_copied_goes_into_files_of_bounded_size(
     for name, tensor in TENSORS.items():
         assert (saved[name].dtype, saved.shape(name)) == (tensor.dtype, tuple(tensor.shape))
         assert torch.equal(saved[name], tensor)
-        assert saved[name].data_ptr() % 64 == 0 or not tensor.numel()  # as torch's own memory
     assert torch.equal(saved.rows("with gaps", 1, 3), TENSORS["with gaps"][1:3])
     assert saved.rows("plain", 1, 2).untyped_storage().nbytes() == 16
 

@@ -31,7 +31,7 @@ SIZES: dict[str, Any] = {
 }
 SIZES |= {"num_key_value_heads": 8, "head_dim": 64}
 TENSOR = 4 * 512 * 2048  # bytes of the largest one; the model has 100 MB
-ROOM = 3 * TENSOR + (12 << 20)  # what is read, its copy and the one before; buffers of safetensors, code that is loaded
+ROOM = TENSOR + (12 << 20)  # buffers of safetensors, code that is loaded
 
 
 def grown(function: Callable[[], object]) -> int:
