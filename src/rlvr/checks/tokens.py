@@ -7,7 +7,7 @@ import torch
 
 from rlvr.chat.reasoning import THINK
 from rlvr.chat.rendering import end_ids
-from rlvr.checks.patient import Patient, around, next_token, skip, verdict
+from rlvr.checks.patient import Patient, around, first_fault, next_token, skip, verdict
 from rlvr.checks.speech import end_of_turn
 from rlvr.checks.texts import answered, asked, awkward
 from rlvr.core.engine import LocalEngine
@@ -161,23 +161,44 @@ def stop_is_possible(patient: Patient) -> Check:
 
 
 def one_bos(patient: Patient) -> Check:
+    """One beginning token begins the prompt. It may begin each message, too, as in some ChatML models: what the
+    template writes again is no fault, what the tokenizer adds to it is."""
     tokenizer: Any = patient.policy.tokenizer
     bos, ids = tokenizer.bos_token_id, patient.prompt(0)[1]
-    asked = patient.chat.encode_reply([Message(role="user", content="x")]) if tokenizer.chat_template else ()
     adds = bos is not None and tokenizer.encode("", add_special_tokens=True)[:1] == [bos]
     is_end = bos in patient.chat.stop_ids  # some tokenizers use one token for both
-    count = 0 if bos is None or is_end else ids.count(bos) + asked.count(bos)
-    missing = adds and not is_end and count == 0
-    return verdict(
-        count > 1 or missing,
-        f"the prompt has the beginning token {bos} {count} times"
-        if count
-        else f"the tokenizer begins texts with token {bos}, and the prompt does not",
+    count = 0 if bos is None or is_end else ids.count(bos)
+    begins = next((place for place, token in enumerate(ids) if token != bos), len(ids)) if count else 0
+    added = 0 if bos is None or is_end or patient.chat.template is None else _added(patient, bos, tokenizer.bos_token)
+    return first_fault(
+        (
+            (
+                adds and not is_end and count == 0,
+                f"the tokenizer begins texts with token {bos}, and the prompt does not",
+                "write bos_token once at the beginning of chat_template.jinja",
+            ),
+            (
+                begins > 1,
+                f"the prompt has the beginning token {bos} {begins} times",
+                "write bos_token once at the beginning of chat_template.jinja",
+            ),
+            (
+                added > 0,
+                f"the tokenizer adds the beginning token {bos} to what the template writes, {added} times",
+                "take the beginning token from the tokenizer's post_processor: the template writes it",
+            ),
+        ),
         "the prompt begins as the tokenizer begins texts",
-        "write bos_token once at the beginning of chat_template.jinja",
         bos_id=bos,
         first_ids=list(ids[:8]),
     )
+
+
+def _added(patient: Patient, bos: int, text: str) -> int:
+    """By how many beginning tokens the ids of a prompt are more than the template wrote."""
+    assert patient.chat.template is not None
+    asked = [Message(role="user", content="x")]
+    return patient.chat.encode_prompt(asked).count(bos) - patient.chat.template.render(asked).count(text)
 
 
 def specials_are_whole(patient: Patient) -> Check:

@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from rlvr.errors import ConfigError, UserError
 from rlvr.models.settings import LoraSettings
+from rlvr.scale.tensors import SavedTensors
 from rlvr.seeding import derive_seed
 
 if TYPE_CHECKING:
@@ -194,22 +195,22 @@ def load_adapters(model: PreTrainedModel, folder: Path) -> None:
     """Copy saved adapter weights into the model's tensors. UserError unless names and shapes match."""
     own = adapter_weights(model)
     try:
-        saved = load_file(folder / WEIGHTS)
+        saved = SavedTensors([folder / WEIGHTS])
     except Exception as error:  # safetensors has its own exceptions for damaged files
         raise UserError(f"the adapter {str(folder)!r} cannot be read ({WEIGHTS}: {error}): copy it again") from error
     wanted = {_saved_name(name): weight for name, weight in own.items()}
-    copies = {name: saved.pop(name) for name in list(saved) if _copied_from(name) in _layers(wanted)}
-    odd = sorted(saved.keys() ^ wanted.keys())
-    odd += [name for name in sorted(saved.keys() & wanted.keys()) if saved[name].shape != wanted[name].shape]
+    copies = [name for name in saved if _copied_from(name) in _layers(wanted)]
+    odd = sorted((saved.keys() - {*copies}) ^ wanted.keys())
+    odd += [name for name in sorted(saved.keys() & wanted.keys()) if saved.shape(name) != wanted[name].shape]
     if odd:
         raise UserError(
             f"the adapter {str(folder)!r} does not fit the model ({odd[0]} and {len(odd) - 1} more): name the model "
             "it was trained on"
         )
-    for name, copied in copies.items():
+    for name in copies:
         layer = model.get_submodule(_copied_from(name).removeprefix("base_model.model."))
         base: Any = layer.get_base_layer().weight  # type: ignore[operator]
-        if base.shape != copied.shape or not torch.equal(base.cpu(), copied.to(base.dtype)):
+        if base.shape != saved.shape(name) or not torch.equal(base.cpu(), saved[name].to(base.dtype)):
             raise UserError(
                 f"the adapter {str(folder)!r} holds other weights for {_copied_from(name)} than its base model: merge "
                 "it with peft and name the result"

@@ -51,7 +51,9 @@ def _of_weights(file: Path) -> Iterator[str]:
 def _of_config(config: Any) -> Iterator[str]:
     if not isinstance(config, dict):
         return
-    padding, size = config.get("pad_token_id"), config.get("vocab_size")
+    text = config.get("text_config")  # the language model of one that also sees or hears
+    sizes = [one for one in (config, text if isinstance(text, dict) else {}) if "vocab_size" in one]
+    padding, size = config.get("pad_token_id"), sizes[0]["vocab_size"] if sizes else None
     if isinstance(padding, int) and isinstance(size, int) and padding >= size:
         yield (
             f"config.json has pad_token_id={padding}, beyond its vocabulary of {size} tokens: take a token that it "

@@ -25,6 +25,7 @@ from rlvr.models.adapters import (
 )
 from rlvr.models.quantization import num_weights
 from rlvr.scale.sharding import copy_into, is_sharded, whole
+from rlvr.scale.tensors import SavedTensors
 
 logging.disable_progress_bar()  # rlvr shows its own progress
 getLogger("bitsandbytes").setLevel(ERROR)  # imported with every adapter; warns of a missing optional package
@@ -116,8 +117,11 @@ class HubPolicy(Policy):
         if self.adapters is not None:
             load_adapters(self.model, folder)
             return
-        saved = type(self.model).from_pretrained(folder, dtype=self.dtype).state_dict()
-        for name, tensor in self._tensors():
+        own = dict(self._tensors())
+        saved: Mapping[str, Tensor] = SavedTensors(sorted(folder.glob("*.safetensors")))
+        if not own.keys() <= saved.keys():  # transformers writes some architectures in another form
+            saved = type(self.model).from_pretrained(folder, dtype=self.dtype).state_dict()
+        for name, tensor in own.items():
             copy_into(tensor, saved[name])
 
     def freeze(self, *, moves: bool = False) -> Frozen:

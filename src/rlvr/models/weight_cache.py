@@ -12,20 +12,22 @@ import os
 import platform
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
 import tokenizers
 import torch
 import transformers
+from safetensors.torch import save_file
 
 import rlvr
 from rlvr.core.world import World
 from rlvr.models.devices import device_name
 from rlvr.models.policy import HubPolicy
 from rlvr.places import cache_folder
-from rlvr.tracking.files import write_atomically, writing
+from rlvr.scale.tensors import SavedTensors, copied, ready_tensors
+from rlvr.tracking.files import sync_file, sync_folder, writing
 
 MAX_BYTES = 2 * 1024**3  # total size; the least recently used files are removed
 
@@ -90,13 +92,12 @@ def restore(policy: HubPolicy, key: str) -> bool:
     """Load the weights cached under the key; False without a valid file of them."""
     for file in kept_folder().glob(f"{key}-*.safetensors"):
         try:
-            data = file.read_bytes()
-            if _file_name(key, data) != file.name:
+            if _file_name(key, file) != file.name:
                 continue  # damaged: recompute and replace
-            tensors = safetensors.torch.load(data)
+            saved = SavedTensors([file])
             with torch.no_grad():
                 for name, parameter in policy.named_parameters():
-                    parameter.copy_(tensors[name])
+                    parameter.copy_(saved[name])
             os.utime(file)
         except OSError:  # removed by another process, or unreadable
             continue
@@ -106,19 +107,26 @@ def restore(policy: HubPolicy, key: str) -> bool:
 
 def keep(policy: HubPolicy, key: str) -> None:
     """Cache the policy's weights under the key. Raises UserError if the folder is not writable."""
-    tensors = {name: p.detach().to("cpu", copy=True).contiguous() for name, p in policy.named_parameters()}
-    data = safetensors.torch.save(tensors)
-    folder = kept_folder()
+    weights, folder = dict(policy.named_parameters()), kept_folder()
+    ready = ready_tensors(weights)
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         for damaged in folder.glob(f"{key}-*.safetensors"):
             damaged.unlink(missing_ok=True)
-        write_atomically(folder / _file_name(key, data), data)
+        temporary = folder / f".{key}.tmp-{os.getpid()}"
+        try:
+            save_file({name: ready[name] if name in ready else copied(p) for name, p in weights.items()}, temporary)
+            sync_file(temporary)
+            temporary.replace(folder / _file_name(key, temporary))
+        finally:
+            temporary.unlink(missing_ok=True)
+        sync_folder(folder)
         _remove_oldest(folder)
 
 
-def _file_name(key: str, data: bytes) -> str:
-    return f"{key}-{hashlib.blake2b(data, digest_size=10).hexdigest()}.safetensors"
+def _file_name(key: str, file: Path) -> str:
+    with file.open("rb") as content:
+        return f"{key}-{hashlib.file_digest(content, partial(hashlib.blake2b, digest_size=10)).hexdigest()}.safetensors"
 
 
 def _remove_oldest(folder: Path) -> None:

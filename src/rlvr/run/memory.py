@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
+from statistics import fmean
 
 import torch
 
@@ -21,8 +22,10 @@ from rlvr.training.memory import (
     MemoryPlan,
     available_memory,
     keys_values_bytes,
+    library_bytes,
     measure_activations,
     plan_memory,
+    weight_bytes,
 )
 
 EXAMPLES = 16
@@ -37,9 +40,9 @@ def plan_run(
     rollout, trainer, engine = config.rollout, config.trainer, config.engine
     prompts = [task.train_example(index).messages for index in range(EXAMPLES)]
     # an environment that starts the dialogue has no prompt to measure
-    longest = max((len(chat.encode_prompt(messages)) for messages in prompts if messages), default=0)
-    longest = max(longest_row, longest + config.task.num_turns * rollout.max_completion_tokens)
-    line_tokens = min(context_tokens(policy), longest)
+    lengths = [len(chat.encode_prompt(messages)) for messages in prompts if messages] or [0]
+    sampled = config.task.num_turns * rollout.max_completion_tokens
+    line_tokens = min(context_tokens(policy), max(longest_row, max(lengths) + sampled))
     num_rows = rollout.prompts_per_step * rollout.group_size
     together = max(num_rows, config.evaluation.limit)
     sharded = trainer.strategy == "fsdp2"
@@ -47,11 +50,23 @@ def plan_run(
     half = half_dtype(trainer.precision, policy.model)
     autocast = partial(torch.autocast, policy.model.device.type, half or torch.bfloat16, enabled=half is not None)
     dtype = engine_dtype(config, policy) if local else None
+    one_turn = config.task.num_turns == 1
+    shared = layout == "shared" and one_turn  # later turns are rows of their own, with what was said before
+    num_prompts = rollout.prompts_per_step if shared else num_rows
+    batch_tokens = num_prompts * fmean(lengths) + num_rows * min(sampled, line_tokens)
+    updates = config.algorithm.num_minibatches
+    on_cpu = policy.model.device.type == "cpu"
+    kept = {"prompt_tokens": min(max(lengths), line_tokens - 1) if on_cpu and one_turn else 0}
     demand = Demand(
         line_tokens=line_tokens,
         num_rows=num_rows,
+        batch_tokens=None if longest_row else -(-int(batch_tokens) // updates),
+        predicted_tokens=None if longest_row else -(-num_rows * min(sampled, line_tokens) // updates),
+        library_bytes=library_bytes(weight_bytes(policy)) if on_cpu else 0,
         activations=measure_activations(policy, layout, autocast),
-        keys_values_per_row=keys_values_bytes(policy, line_tokens, dtype=dtype, recomputed=is_stale) if local else 0,
+        keys_values_per_row=keys_values_bytes(policy, line_tokens, dtype=dtype, recomputed=is_stale, **kept)
+        if local
+        else 0,
         max_batch_size=min(local.max_batch_size, together) if local else 0,
         num_references=sum(one.name == START for one in teachers_of(config.algorithm.columns().values())),
         teacher_bytes=teachers.weights(config, policy),

@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from rlvr.scale.sharding import own_rows, row_range
+from rlvr.scale.tensors import copied, ready_tensors
 
 INDEX = "index.json"
 
@@ -34,9 +35,10 @@ Held = Mapping[str, tuple[int, int]]
 
 
 def write_rows(file: Path, tensors: Mapping[str, Tensor]) -> Held:
-    # a rank may hold no row of a short tensor; safetensors refuses tensors that share memory
+    # a rank may hold no row of a short tensor
     own = {name: rows for name, tensor in tensors.items() if (rows := own_rows(tensor)).shape[0]}
-    save_file({name: rows.cpu().contiguous().clone() for name, rows in own.items()}, file)
+    ready = ready_tensors(own)
+    save_file({name: ready[name] if name in ready else copied(rows) for name, rows in own.items()}, file)
     return {name: row_range(tensors[name]) for name in own}
 
 

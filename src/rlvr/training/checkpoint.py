@@ -3,7 +3,7 @@
     checkpoints/step_000050/
         manifest.json         format version, step, size and SHA-256 of every other file
         state.json            counters, cursors, scalars
-        tensors.safetensors   optimizer moments, random states, other tensors
+        tensors.safetensors   optimizer moments, random states, other tensors; from a GPU in several files
         model/                the policy in Hub format
         shards/               for sharded weights: their rows and those of their moments (scale/shards.py)
 
@@ -22,16 +22,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from rlvr.core.world import ALONE, World
 from rlvr.errors import UserError
 from rlvr.scale.sharding import is_sharded
 from rlvr.scale.shards import INDEX, Held, Shards, shard_name, write_index, write_rows
+from rlvr.scale.tensors import SavedTensors, files_of, write_tensors
 from rlvr.tracking.files import sync_file, sync_folder, writing
 
-FORMAT, OLDER = 2, 1  # versions of the format; the older one has no `shards/`
+FORMAT, OLDER = 3, (1, 2)  # versions of the format; the first has no `shards/`, both have all tensors in one file
 MANIFEST, STATE, TENSORS, MODEL, SHARDS = "manifest.json", "state.json", "tensors.safetensors", "model", "shards"
 
 
@@ -47,10 +47,10 @@ class Contents:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Checkpoint:
-    """A checkpoint read back and verified; `model_path` is a Hub-format folder."""
+    """A verified checkpoint; its tensors are read when asked for. `model_path` is a Hub-format folder."""
 
     step: int
-    tensors: dict[str, Tensor]
+    tensors: SavedTensors
     state: dict[str, Any]
     model_path: Path
     shards: Shards
@@ -72,10 +72,8 @@ def save_checkpoint(folder: Path, step: int, contents: Contents, world: World = 
                 (temporary / MODEL).mkdir(parents=True)
             contents.save_model(temporary / MODEL)
             if world.is_first:
-                # copies on the CPU: safetensors refuses shared and non-contiguous memory
                 whole = {name: tensor for name, tensor in contents.tensors.items() if name not in sharded}
-                whole = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in whole.items()}
-                save_file(whole, temporary / TENSORS)
+                write_tensors(temporary / TENSORS, whole)
                 state = json.dumps(contents.state, indent=1, allow_nan=False)
                 (temporary / STATE).write_text(state + "\n", encoding="utf-8")
                 (temporary / MANIFEST).write_text(_manifest(temporary, step, known), encoding="utf-8")
@@ -187,7 +185,7 @@ def load_checkpoint(path: Path, world: World = ALONE) -> Checkpoint:
     step = verify(path, world)
     return Checkpoint(
         step=step,
-        tensors=load_file(path / TENSORS),
+        tensors=SavedTensors(files_of(path / TENSORS)),
         state=json.loads((path / STATE).read_text(encoding="utf-8")),
         model_path=path / MODEL,
         shards=Shards(path / SHARDS if (path / SHARDS).is_dir() else None),
@@ -202,10 +200,10 @@ def verify(path: Path, world: World = ALONE) -> int:
     files: dict[str, Any] = {}
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-        if manifest["format"] not in (OLDER, FORMAT):
+        if manifest["format"] not in (*OLDER, FORMAT):
             raise UserError(
-                f"checkpoint {path} has format {manifest['format']!r}, this version of rlvr reads formats {OLDER} and "
-                f"{FORMAT}: use the version that wrote it."
+                f"checkpoint {path} has format {manifest['format']!r}, this version of rlvr reads formats {OLDER[0]} "
+                f"to {FORMAT}: use the version that wrote it."
             )
         if path.name == f"step_{manifest['step']:06d}" and {STATE, TENSORS} <= manifest["files"].keys():
             files = manifest["files"]

@@ -1,7 +1,9 @@
 """Memory plan of a run: predicted use, and the most tokens per pass that fit a GPU.
 
+    libraries      of this process on a CPU, with all else that it held before
     weights        the model's tensors
     gradients      float32, of the trained weights
+    unadded        the gradients that a backward pass has made and not yet added: of the largest tensor
     optimizer      two moments of the trained weights
     reference      frozen copies of the policy, as for the KL term; with adapters they are the model itself
     teachers       other models that the algorithm asks
@@ -19,9 +21,12 @@ where `fixed` is independent of the tokens (weights cast to bfloat16) and `per_p
 (model.gradient_checkpointing) it is the input of every layer, and one layer twice.
 """
 
+import resource
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -54,6 +59,9 @@ class Activations:
 class Demand:
     line_tokens: int  # approximate length of the longest row
     num_rows: int  # of a batch
+    batch_tokens: int | None = None  # of an update's rows, laid out with shared prompts; None: each row is the longest
+    predicted_tokens: int | None = None  # of these; None: all
+    library_bytes: int = 0  # of the process beside the model
     activations: Activations
     keys_values_per_row: int  # bytes per running completion; 0: another process samples
     max_batch_size: int  # completions sampled together
@@ -90,7 +98,7 @@ def plan_memory(
         tokens = WIDE_PASS_TOKENS
 
     def parts(tokens: int) -> Parts:
-        return _parts(policy, demand, max(line, min(tokens, in_a_batch)), batch_size)
+        return _parts(policy, demand, max(line, min(tokens, demand.batch_tokens or in_a_batch)), batch_size)
 
     def total(tokens: int) -> int:
         return sum(parts(tokens).values())
@@ -134,12 +142,16 @@ def _parts(policy: HubPolicy, demand: Demand, tokens: int, batch_size: int) -> P
     own, parameters = weight_bytes(policy), list(policy.parameters())
     trained = sum(parameter.nbytes for parameter in parameters)
     replicated = 1 if policy.adapters is not None else demand.num_shards  # adapters are not sharded
-    logits = min(tokens * int(policy.model.config.vocab_size), logits_per_chunk(policy.model.device))
+    vocabulary = int(policy.model.config.get_text_config().vocab_size)
+    predicted = min(tokens, demand.predicted_tokens or tokens)
+    logits = min(predicted * vocabulary, logits_per_chunk(policy.model.device))
     made = demand.activations
     kept = made.fixed + made.per_token * tokens + made.per_pair * tokens * demand.line_tokens
     return {
+        "libraries": demand.library_bytes,
         "weights": -(-own // demand.num_shards),
         "gradients": -(-trained // replicated),
+        "unadded": _unadded(policy),
         "optimizer": -(-2 * trained // replicated) + 4 * len(parameters),  # a step count a tensor
         "reference": demand.num_references * -(-own // demand.num_shards) if policy.adapters is None else 0,
         "teachers": -(-demand.teacher_bytes // demand.num_shards),
@@ -148,6 +160,15 @@ def _parts(policy: HubPolicy, demand: Demand, tokens: int, batch_size: int) -> P
         "logits": LOGITS_COPIES * 4 * logits,
         "keys and values": batch_size * demand.keys_values_per_row,
     }
+
+
+def _unadded(policy: HubPolicy) -> int:
+    """Bytes of a backward pass's gradient of the largest trained tensor; of a tied embedding two, as head and as
+    embedding."""
+    largest = max(policy.parameters(), key=lambda parameter: parameter.nbytes)
+    head = policy.model.get_output_embeddings()
+    tied = head is not None and head.weight is policy.model.get_input_embeddings().weight is largest
+    return largest.nbytes * (2 if tied else 1)
 
 
 def _saved(policy: HubPolicy, dtype: torch.dtype) -> int:
@@ -162,21 +183,27 @@ def weight_bytes(policy: HubPolicy) -> int:
 
 
 def keys_values_bytes(
-    policy: HubPolicy, row_tokens: int, *, dtype: torch.dtype | None = None, recomputed: bool = False
+    policy: HubPolicy,
+    row_tokens: int,
+    *,
+    prompt_tokens: int = 0,
+    dtype: torch.dtype | None = None,
+    recomputed: bool = False,
 ) -> int:
     """Of one completion's keys and values at its end, in buffers that grow by doubling. On a CPU the smaller ones are
-    kept for the next batch; on a GPU a recorded step keeps its logits and a copy of them. `recomputed`: new weights can
-    arrive during sampling, and sampled tokens become a prompt in addition to their old place. `dtype`: of the weights
-    that sample, if they are not the policy's own."""
+    kept for the next batch; on a GPU a recorded step keeps its logits and a copy of them. `prompt_tokens`: kept apart
+    in a buffer that does not grow. `recomputed`: new weights can arrive during sampling, and sampled tokens become a
+    prompt in addition to their old place. `dtype`: of the weights that sample, if they are not the policy's own."""
     dtype = dtype or policy.dtype
     config = policy.model.config.get_text_config()
     heads = int(getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
     width = int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
-    capacity = max(16, 1 << (row_tokens - 1).bit_length())
-    stored = 2 * int(config.num_hidden_layers) * heads * width * capacity * (cache.KV_DTYPE or dtype).itemsize
-    stored *= 2 if recomputed else 1
     on_cpu = policy.model.device.type == "cpu"
-    return 2 * stored if on_cpu else stored + 2 * int(config.vocab_size) * dtype.itemsize
+    capacity = max(16, 1 << (row_tokens - prompt_tokens - 1).bit_length())
+    columns = capacity * (2 if on_cpu else 1) + (prompt_tokens + 15 & ~15)
+    stored = 2 * int(config.num_hidden_layers) * heads * width * columns * (cache.KV_DTYPE or dtype).itemsize
+    stored *= 2 if recomputed else 1
+    return stored if on_cpu else stored + 2 * int(config.vocab_size) * dtype.itemsize
 
 
 def available_memory(device: torch.device) -> int | None:
@@ -186,6 +213,17 @@ def available_memory(device: torch.device) -> int | None:
         return None
     free, _ = module.mem_get_info(device)
     return int(USABLE * (free + module.memory_reserved(device)))
+
+
+@lru_cache
+def library_bytes(policy_bytes: int) -> int:
+    """Resident bytes of this process beside a model of that size, as they were when first asked for: what a warm start
+    frees stays resident, and is used again."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:  # no Linux
+        return 0
+    return max(0, pages * resource.getpagesize() - policy_bytes)
 
 
 def size_text(num_bytes: int) -> str:
@@ -214,8 +252,8 @@ def measure_activations(
 
 def _kept_bytes(policy: HubPolicy, layout: Layout, lines: int, length: int) -> int:
     """Bytes of all tensors that a forward pass over such lines saves, without the model's own."""
-    device = policy.model.device
-    ids = (torch.arange(lines * length, device=device) % int(policy.model.config.vocab_size)).view(lines, length)
+    device, vocabulary = policy.model.device, int(policy.model.config.get_text_config().vocab_size)
+    ids = (torch.arange(lines * length, device=device) % vocabulary).view(lines, length)
     positions = torch.arange(length, device=device).expand(lines, length)
     allowed = torch.ones(lines, length, length, dtype=torch.bool, device=device).tril()
     own = {_storage(tensor) for tensor in _tensors(policy)}

@@ -122,7 +122,7 @@ def _check_fits(checkpoint: Checkpoint, order: Sequence[str], parameters: Mappin
     for number, name in enumerate(order if not wrong else ()):
         keys = [f"{WEIGHTS}{name}", *(f"{MOMENTS}{number}/{moment}" for moment in ("exp_avg", "exp_avg_sq"))]
         shapes = {checkpoint.shards.shape(key) for key in keys if key in checkpoint.shards}
-        shapes |= {tuple(checkpoint.tensors[key].shape) for key in keys if key in checkpoint.tensors}
+        shapes |= {checkpoint.tensors.shape(key) for key in keys if key in checkpoint.tensors}
         wrong += [name] if shapes - {tuple(parameters[name].shape)} else []
     if wrong:
         raise UserError(
@@ -134,18 +134,22 @@ def _check_fits(checkpoint: Checkpoint, order: Sequence[str], parameters: Mappin
 def _read(checkpoint: Checkpoint, parameters: Sequence[Tensor], name: str) -> Tensor:
     """A tensor of a checkpoint in the optimizer's layout; `parameters` in saved order.
 
-    Moments of a sharded parameter are sharded like it, and only this rank's rows are read; others are whole.
+    Moments lie where their parameter does, so that they are not all held twice. Those of a sharded one are sharded
+    like it, and only this rank's rows are read; others are whole.
     """
-    found = re.fullmatch(rf"{MOMENTS}(\d+)/exp_avg(?:_sq)?", name)
-    if not found or not is_sharded(parameter := parameters[int(found[1])]):
+    moment = re.fullmatch(rf"{MOMENTS}(\d+)/exp_avg(?:_sq)?", name)
+    if not moment:
         return _rows(checkpoint, name)
+    parameter = parameters[int(moment[1])]
+    if not is_sharded(parameter):
+        return _rows(checkpoint, name).to(parameter.device)
     return sharded_like(parameter, _rows(checkpoint, name, *row_range(parameter)))
 
 
 def _rows(checkpoint: Checkpoint, name: str, first: int = 0, end: int | None = None) -> Tensor:
     if name in checkpoint.shards:
         return checkpoint.shards.rows(name, first, end)
-    return checkpoint.tensors[name] if end is None else checkpoint.tensors[name][first:end]
+    return checkpoint.tensors[name] if end is None else checkpoint.tensors.rows(name, first, end)
 
 
 def load_weights(policy: HubPolicy, checkpoint: Checkpoint) -> None:

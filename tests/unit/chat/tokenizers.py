@@ -50,7 +50,9 @@ def ended(chat: Chat, text: str, end: str = END) -> tuple[int, ...]:
     return (*encode(chat._tokenizer, text), chat._tokenizer.convert_tokens_to_ids(end))
 
 
-def byte_tokenizer(*, template: str | None = CHATML, eos: str = END, adds_bos: bool = False) -> PreTrainedTokenizerFast:
+def byte_tokenizer(
+    *, template: str | None = CHATML, eos: str = END, bos: str = BOS, adds_bos: bool = False
+) -> PreTrainedTokenizerFast:
     """One token per byte, plus the markers; `adds_bos` puts `<|bos|>` before every text, as Llama's does."""
     alphabet = sorted(ByteLevel.alphabet())
     tokenizer = Tokenizer(BPE(vocab={symbol: index for index, symbol in enumerate(alphabet)}, merges=[]))
@@ -58,9 +60,9 @@ def byte_tokenizer(*, template: str | None = CHATML, eos: str = END, adds_bos: b
     tokenizer.decoder = ByteLevelDecoder()
     tokenizer.add_special_tokens([AddedToken(word, special=True) for word in (START, END, TEXT_END, BOS)])
     if adds_bos:
-        bos = (BOS, tokenizer.token_to_id(BOS))
-        tokenizer.post_processor = TemplateProcessing(single=f"{BOS} $A", special_tokens=[bos])
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=eos, bos_token=BOS, pad_token=TEXT_END)
+        added = (BOS, tokenizer.token_to_id(BOS))
+        tokenizer.post_processor = TemplateProcessing(single=f"{BOS} $A", special_tokens=[added])
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=eos, bos_token=bos, pad_token=TEXT_END)
     fast.chat_template = template
     return fast
 

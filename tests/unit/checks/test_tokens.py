@@ -20,7 +20,7 @@ from rlvr.checks.tokens import (
 )
 from rlvr.tracking.checks import Check
 from rlvr.types import Example
-from tests.unit.chat.tokenizers import BOS, CHATML, byte_tokenizer, user
+from tests.unit.chat.tokenizers import BOS, CHATML, START, byte_tokenizer, user
 
 EACH = CHATML.replace("<|im_start|>{{", f"{BOS}<|im_start|>{{{{")  # before every message
 
@@ -45,15 +45,18 @@ def checked(tokenizer: Any) -> Check:
         (None, {}, None),
         (CHATML, {"adds_bos": True}, "the tokenizer begins texts with token 259, and the prompt does not"),
         (BOS + BOS + CHATML, {"adds_bos": True}, "the prompt has the beginning token 259 2 times"),
-        (EACH, {"adds_bos": True}, "the prompt has the beginning token 259 2 times"),
+        (BOS + EACH, {"adds_bos": True}, "the prompt has the beginning token 259 2 times"),
+        (EACH, {"adds_bos": True}, None),
+        (CHATML, {"bos": START}, None),  # the header of every message begins with it
+        (START + CHATML, {"bos": START}, "the prompt has the beginning token 256 2 times"),
     ],
 )
 def test_the_beginning_token_is_written_once(template: str | None, settings: dict[str, Any], wrong: str | None) -> None:
-    found = checked(byte_tokenizer(template=template, **settings))
+    found = checked(tokenizer := byte_tokenizer(template=template, **settings))
     assert (found.status, found.says) == (
         ("ok", "the prompt begins as the tokenizer begins texts") if wrong is None else ("fail", wrong)
     )
-    assert found.evidence["bos_id"] == 259
+    assert found.evidence["bos_id"] == tokenizer.bos_token_id
 
 
 def test_a_tokenizer_without_a_beginning_token_needs_none() -> None:

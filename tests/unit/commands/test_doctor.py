@@ -294,6 +294,16 @@ def test_a_mixture_of_experts_jumps_where_tokens_change_theirs(bench: Any, monke
     assert examine(planted.change(case))[0].status == "fail"
 
 
+@pytest.mark.parametrize("factor", [0.9, 0.97, 1.03, 1.1])
+def test_a_gradient_that_is_a_little_wrong_is_found(bench: Any, monkeypatch: pytest.MonkeyPatch, factor: float) -> None:
+    def scale(policy: HubPolicy) -> None:
+        for parameter in policy.model.parameters():
+            parameter.register_hook(lambda gradient: factor * gradient)
+
+    found = only(bench, monkeypatch, bench.Case(architecture="llama", loaded=scale), "gradient_is_slope")
+    assert found["gradient_is_slope"].status == "fail"
+
+
 def test_an_update_that_moves_nothing_shows_nothing(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same logprobs before and after it, and in the engine: whether weights reach it was not seen."""
     monkeypatch.setattr(training, "difference", lambda batch, first, second: (0.0, {}))

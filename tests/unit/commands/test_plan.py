@@ -35,7 +35,6 @@ MEASURED = Measured(
     eval_examples=10,
     warm_start_s=7.0,
     memory={"weights": 100, "optimizer": 50},
-    process_bytes=300,
     saved_bytes=1000,
     trained_bytes=400,
     episode_bytes=20.5,
@@ -154,11 +153,10 @@ def test_completions_of_another_mean_keep_their_shape(
 
 
 def test_memory_and_disk_are_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process has its weights already; two of four checkpoints are kept; three files of three groups of two."""
+    """Two of four checkpoints are kept; three files of three groups of two."""
     found = planned(monkeypatch)
-    assert found.memory_bytes == 150 + (300 - 100)
+    assert found.memory_bytes == 150
     assert found.disk == {"checkpoints": 2 * 1800, "models": 2 * 1000, "rollouts": 3 * 3 * 2 * 20 + 9}
-    assert planned(monkeypatch, measured=replace(MEASURED, process_bytes=20)).memory_bytes == 150
 
 
 @pytest.mark.parametrize(

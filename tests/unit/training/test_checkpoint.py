@@ -112,8 +112,8 @@ def test_a_strange_manifest_is_a_sentence(tmp_path: Path, text: str | None) -> N
     manifest = save(tmp_path, 50) / "manifest.json"
     said = r"manifest\.json .*; delete that folder"
     if text is None:  # another format is not called damage
-        text = json.dumps(json.loads(manifest.read_text()) | {"format": 3})
-        said = "has format 3, this version of rlvr reads formats 1 and 2"
+        text = json.dumps(json.loads(manifest.read_text()) | {"format": 4})
+        said = "has format 4, this version of rlvr reads formats 1 to 3"
     manifest.write_text(text)
     with pytest.raises(UserError, match=said):
         load_checkpoint(manifest.parent)

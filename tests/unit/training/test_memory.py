@@ -172,6 +172,18 @@ def test_keys_and_values_are_what_the_engine_holds():
     assert 0.7 * taken < 8 * keys_values_bytes(policy, 123) < 1.5 * taken
 
 
+def test_a_prompt_is_kept_once_and_does_not_grow():
+    policy = tiny_policy()
+    column = 4 * 2 * 2 * 16  # float32: keys and values, layers, width
+    assert keys_values_bytes(policy, 20 + 33, prompt_tokens=33) == column * (48 + 2 * 32)
+
+
+def test_a_tied_embedding_has_two_gradients_until_they_are_added():
+    tied, apart = tiny_policy("qwen2", vocab_size=3000), tiny_policy(vocab_size=3000)
+    parts = [plan_memory(policy, demand(), setting=64).parts["unadded"] for policy in (tied, apart)]
+    assert parts == [2 * 4 * 3000 * 32, 4 * 3000 * 32]
+
+
 def test_a_gpu_keeps_one_set_of_keys_and_recorded_logits():
     policy = tiny_policy()
     on_cpu = keys_values_bytes(policy, 20)
@@ -197,6 +209,8 @@ def test_a_plan_without_anything_else_by_hand():
     own, trained = weight_bytes(policy), held(policy.parameters())
     asked = demand(activations=Activations(fixed=7, per_token=5, per_pair=3), num_rows=2, num_shards=3)
     assert plan_memory(policy, asked, setting=1000).parts == {
+        "libraries": 0,
+        "unadded": max(parameter.nbytes for parameter in policy.parameters()),
         "weights": math.ceil(own / 3),
         "gradients": math.ceil(trained / 3),
         "optimizer": math.ceil(2 * trained / 3) + 4 * len(list(policy.parameters())),
@@ -207,6 +221,11 @@ def test_a_plan_without_anything_else_by_hand():
         "logits": memory.LOGITS_COPIES * 4 * 200 * len(VOCABULARY),
         "keys and values": 0,
     }
+    fewer = plan_memory(
+        policy, replace(asked, batch_tokens=150, predicted_tokens=30, library_bytes=9), setting=1000
+    ).parts
+    assert (fewer["activations"], fewer["libraries"]) == (7 + 150 * 5 + 150 * 100 * 3, 9)
+    assert fewer["logits"] == memory.LOGITS_COPIES * 4 * 30 * len(VOCABULARY)
     of_others = plan_memory(policy, replace(asked, num_references=2, teacher_bytes=10), setting=1000).parts
     assert (of_others["reference"], of_others["teachers"]) == (2 * math.ceil(own / 3), 4)
 
@@ -279,6 +298,6 @@ def test_a_run_that_cannot_fit_is_one_sentence():
     with pytest.raises(ConfigError) as error:
         plan_memory(policy, demand(activations=BY_TOKEN), setting="auto", available=100_000)
     said = str(error.value)
-    assert said.startswith("the run needs 404.1 kB of memory and may use 100.0 kB, even with one row of 100 tokens at")
-    assert "(weights 66.5 kB, gradients 66.4 kB, optimizer 132.9 kB, " in said
+    assert said.startswith("the run needs 410.2 kB of memory and may use 100.0 kB, even with one row of 100 tokens at")
+    assert "(weights 66.5 kB, gradients 66.4 kB, unadded 6.1 kB, optimizer 132.9 kB, " in said
     assert said.endswith("or train adapters with model.lora.enabled=true.")

@@ -14,6 +14,7 @@ from rlvr.config import Config
 from rlvr.config.compose import load_config, to_run_yaml
 from rlvr.core.world import World
 from rlvr.errors import UserError
+from rlvr.run.disk import checkpoint_bytes, disk_of_models, num_saved
 from rlvr.run.ranks import check_shares
 from rlvr.tasks.base import Functions
 
@@ -89,13 +90,12 @@ def plan(
     changes = _changes(config, machines)
     totals = {name: predict(changed, measured, other).total_s for name, changed, other in changes}
     gains = {name: 1 - total / prediction.total_s for name, total in totals.items()}
-    parts = measured.memory
     return Plan(
         machines=machines,
         measured=measured,
         prediction=prediction,
         range_s=_range(config, measured, machines),
-        memory_bytes=sum(parts.values()) + max(0, measured.process_bytes - parts["weights"]),
+        memory_bytes=sum(measured.memory.values()),
         disk=_disk(config, measured),
         gains=tuple(sorted(gains.items(), key=lambda item: -item[1])),
         notes=tuple(_notes(config, measured, machines)),
@@ -133,7 +133,8 @@ def predict(config: Config, measured: Measured, machines: Machines) -> Predictio
         asked = replace(work, prompts=measured.eval_examples, group_size=draws, max_staleness=0)
         seconds = simulate(cluster, asked, num_steps=1).generation
         totals["evaluations"] = (1 + -(-trainer.max_steps // every)) * seconds
-    totals["checkpoints"] = _num_saved(config) * _checkpoint_bytes(config, measured) / measured.disk_bytes_s
+    saved = checkpoint_bytes(measured.saved_bytes, measured.trained_bytes)
+    totals["checkpoints"] = num_saved(config) * saved / measured.disk_bytes_s
     return Prediction(step=step, totals=totals)
 
 
@@ -164,26 +165,13 @@ def _with_mean(measured: Measured, mean: float, longest: int) -> Measured:
     return replace(measured, episodes=tuple(turns), lengths=(1.0, 1.0))
 
 
-def _num_saved(config: Config) -> int:
-    every, steps = config.trainer.checkpoint_every, config.trainer.max_steps
-    return 1 if every is None else 1 + -(-steps // every)  # before the first step, too
-
-
-def _checkpoint_bytes(config: Config, measured: Measured) -> int:
-    return measured.saved_bytes + 2 * measured.trained_bytes
-
-
 def _disk(config: Config, measured: Measured) -> dict[str, int]:
     tracker, rollout, steps = config.tracker, config.rollout, config.trainer.max_steps
-    kept = config.trainer.keep_last + (config.trainer.keep_best and config.evaluation.every is not None)
-    folders = 1 if config.model.pretrained and not config.warm_start.enabled else 2  # final/, warm_start/
     files = 0 if tracker.rollouts_every is None else 1 + steps // tracker.rollouts_every
     groups = min(rollout.prompts_per_step, tracker.rollouts_max_groups or rollout.prompts_per_step)
-    return {
-        "checkpoints": min(kept, _num_saved(config)) * _checkpoint_bytes(config, measured),
-        "models": folders * measured.saved_bytes,
-        "rollouts": round(files * groups * rollout.group_size * measured.episode_bytes),
-    }
+    episodes = files * groups * rollout.group_size
+    of_models = disk_of_models(config, measured.saved_bytes, measured.trained_bytes)
+    return {**of_models, "rollouts": round(episodes * measured.episode_bytes)}
 
 
 def _changes(config: Config, machines: Machines) -> Iterator[tuple[str, Config, Machines]]:

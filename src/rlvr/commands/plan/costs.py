@@ -37,6 +37,7 @@ from rlvr.evaluation.evaluate import examples_of
 from rlvr.models.devices import device_name
 from rlvr.models.layout import choose_layout
 from rlvr.run.assemble import assemble
+from rlvr.run.disk import sizes_of
 from rlvr.run.memory import plan_run
 from rlvr.run.policies import Setup, pretrained_policy, random_policy, set_threads
 from rlvr.run.ranks import quiet
@@ -49,7 +50,7 @@ from rlvr.tracking.console import Console
 from rlvr.tracking.files import sync_file
 from rlvr.tracking.rollouts import rollouts_path
 from rlvr.tracking.trackers.fanout import Trackers
-from rlvr.training.memory import Parts, weight_bytes
+from rlvr.training.memory import Parts
 from rlvr.types import Group, StopReason, TokenBatch
 
 NO_STEP = 1e-12  # a learning rate that changes no weight
@@ -73,7 +74,6 @@ class Measured:
     eval_examples: int
     warm_start_s: float
     memory: Parts
-    process_bytes: int  # of a CPU process before the run: libraries, data, the model
     saved_bytes: int  # of a saved model
     trained_bytes: int
     episode_bytes: float  # in a rollout file
@@ -323,20 +323,20 @@ def measure(config: Config, *, gpus: int = 1, seconds: float = 10.0, functions: 
         check_demonstrations(config, tasks)
         policy = pretrained_policy(config, tasks) or random_policy(setup)
         set_threads(config, policy)
+        # before the warm start: what that frees stays with the process
+        chat, layout = make_chat(config, policy, tasks.own), choose_layout(policy)
+        memory = plan_run(config, policy, chat, tasks.own, layout=layout, world=World(size=gpus))
         warm_start_s = 0.0
         if config.warm_start.enabled:
             warm = warm_seconds if config.model.from_scratch else tuned_seconds
             warm_start_s = warm(setup, policy, WARM_START_SHARE * seconds, notes)
             seconds *= 1 - WARM_START_SHARE
-        process_mb = Clock().metrics(0)["system/peak_memory_mb"]
-        chat, layout = make_chat(config, policy, tasks.own), choose_layout(policy)
-        memory = plan_run(config, policy, chat, tasks.own, layout=layout, world=World(size=gpus))
         trackers = Trackers(alone.tracker, folder.root, console.note, experiment=alone.name, config={})
         run = assemble(setup, policy, trackers)
         stack.enter_context(run.rollouts)
         bench = Bench(setup, run, memory.max_batch_size)
         beside = bench.measure(seconds)
-        trained = sum(parameter.nbytes for parameter in run.trainer.policy.parameters())
+        saved, trained = sizes_of(policy)
         on_cpu = policy.model.device.type == "cpu"
         return Measured(
             costs=bench.costs(),
@@ -345,8 +345,7 @@ def measure(config: Config, *, gpus: int = 1, seconds: float = 10.0, functions: 
             eval_examples=sum(len(examples_of(one, config.evaluation.limit)) for one in tasks.eval_sets),
             warm_start_s=warm_start_s,
             memory=memory.parts,
-            process_bytes=int(process_mb * 2**20) if on_cpu else 0,
-            saved_bytes=trained if policy.adapters is not None else weight_bytes(policy),
+            saved_bytes=saved,
             trained_bytes=trained,
             episode_bytes=bench.episode_bytes,
             disk_bytes_s=_disk_speed(folder.root / "probe"),

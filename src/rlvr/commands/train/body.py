@@ -17,6 +17,7 @@ from rlvr.errors import UserError
 from rlvr.models.policy import HubPolicy
 from rlvr.printable import printable
 from rlvr.run.assemble import assemble
+from rlvr.run.disk import disk_warnings
 from rlvr.run.policies import (
     Setup,
     Stopped,
@@ -113,6 +114,8 @@ def _train(setup: Setup, policy: HubPolicy, trackers: Trackers, stopped: Stopped
     for note in setup.tasks.notes:
         console.note(note)
     console.note(policy.trainable)
+    for line in disk_warnings(config, policy, folder.root):
+        console.note(line)
     set_threads(config, policy, world)
     run = assemble(setup, policy, trackers)
     if config.model.head_dtype == "float32" == run.trainer.precision and not config.engine.samples_in_half:
