@@ -31,7 +31,7 @@ OF_TRAINING = (
     "evaluation.every", "evaluation.headline",
 )  # fmt: skip
 """Settings and sections that only `rlvr train` reads; see `OF_BOTH`."""
-OF_BOTH = ("trainer.device", "trainer.precision", "trainer.num_threads", "engine.max_batch_size")
+OF_BOTH = ("trainer.device", "trainer.precision", "trainer.num_threads", "engine.max_batch_size", "engine.dtype")
 
 
 def add_config_dir(parser: argparse.ArgumentParser) -> None:

@@ -91,8 +91,8 @@ class TrainerSettings(Settings):
     precision: Literal["auto", "fp32", "bf16", "fp16"] = setting(
         "auto",
         "autocast of forward and backward; fp16: with a scaled loss, nearer to float32 than bf16 for activations below "
-        "65,504; auto: bf16 on a GPU, and on a CPU with bf16 instructions from hidden size "
-        "128 on, where it is faster",
+        "65,504; auto: bf16 on a GPU, and on a CPU with bf16 instructions from hidden size 128 on, where it is faster; "
+        "a pretrained model that is trained in full on a CPU takes fp32, as rounded weights lose small updates",
     )
     strategy: Literal["single", "ddp", "fsdp2"] = setting(
         "single", "single: one process; ddp: every process holds the model; fsdp2: each holds a part of it"

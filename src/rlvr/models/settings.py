@@ -152,7 +152,7 @@ class PretrainedModel(Model):
     dtype: Literal["auto", "float32", "bfloat16"] = setting(
         "auto",
         "dtype of the weights; trained weights are always float32, so bfloat16 needs adapters; auto: bfloat16 with "
-        "adapters, else float32",
+        "adapters where the device multiplies it by itself, else float32",
     )
     attn_implementation: Literal["sdpa", "eager", "flash_attention_2"] = setting(
         "sdpa", "attention of transformers; flash_attention_2 needs a GPU and the package flash-attn"
@@ -187,6 +187,10 @@ class PretrainedModel(Model):
         if self.dtype != "auto":
             return self
         narrow = self.adapted and run.trainer.precision != "fp32"
+        if narrow and run.trainer.precision == "auto":
+            from rlvr.models.devices import has_bf16, likely_device
+
+            narrow = has_bf16(likely_device(run.trainer.device))
         return self.model_copy(update={"dtype": "bfloat16" if narrow else "float32"})
 
     def family(self) -> str | None:

@@ -9,7 +9,7 @@ from rlvr.core.engine import LocalEngine
 from rlvr.engines.openai import Endpoint, open_endpoint
 from rlvr.evaluation.endpoint import EndpointPlayer
 from rlvr.evaluation.players import LocalPlayer, Player
-from rlvr.models.devices import choose_device, choose_products
+from rlvr.models.devices import choose_device, choose_products, frozen_copy
 from rlvr.models.fingerprint import fingerprint
 from rlvr.models.loading import load_for_inference, model_family
 from rlvr.models.policy import HubPolicy
@@ -17,7 +17,7 @@ from rlvr.models.settings import PretrainedModel
 from rlvr.places import ENDPOINT
 from rlvr.progress import progress
 from rlvr.run.late import late_grader, refuse_late
-from rlvr.run.policies import set_threads
+from rlvr.run.policies import engine_dtype, set_threads
 from rlvr.run.sources import weights_of
 from rlvr.run.tasks import Tasks, context_tokens, make_chat, open_tasks
 from rlvr.tasks.base import Functions, Reads, Task
@@ -109,10 +109,23 @@ def open_inference(
         set_threads(config, policy)
         context = context_tokens(policy)
         policy = tasks.fit(config, policy)
-        loaded, most = replace(model, model=policy), config.engine.max_batch_size
+        loaded = _as_sampled(config, replace(model, model=policy))
+        policy, most = loaded.model, config.engine.max_batch_size
+        assert isinstance(policy, HubPolicy)
         engine = LocalEngine(policy.model, max_batch_size=most, max_context_tokens=context, prompts=policy.prompts)
         stack.callback(engine.close)
         yield Inference(loaded=loaded, config=config, tasks=tasks, engine=engine)
+
+
+def _as_sampled(config: Config, loaded: Loaded) -> Loaded:
+    """The model in the data type that the run samples with, so that its score is the run's own."""
+    policy = loaded.model
+    assert isinstance(policy, HubPolicy)
+    dtype = engine_dtype(config, policy) if config.engine.in_process else policy.dtype
+    if dtype == policy.dtype:
+        return loaded
+    copy = replace(policy, model=frozen_copy(policy.model, dtype))
+    return replace(loaded, model=copy, fingerprint=f"{loaded.fingerprint}-{str(dtype).removeprefix('torch.')}")
 
 
 def _family(model: str | Loaded, config: Config) -> str:

@@ -89,6 +89,11 @@ def make_engine(
     alone = config.rollout.max_staleness == 0 and config.trainer.strategy != "fsdp2" and dtype == policy.dtype
     if dtype != policy.dtype:
         on_note(f"sampling from a {str(dtype).removeprefix('torch.')} copy of the weights (engine.dtype)")
+    elif dtype == torch.float32 and half_dtype(config.trainer.precision, policy.model) is not None and _full(config):
+        on_note(
+            "engine.dtype=float32 samples with all digits of the weights, and training rounds them to 16 bits in each "
+            "pass: the two drift apart (policy/mismatch_kl); trainer.precision=fp32 trains what is sampled"
+        )
     return LocalEngine(
         policy.model if alone else frozen_copy(policy.model, dtype),
         max_batch_size=max_batch_size or engine.max_batch_size,
@@ -97,6 +102,12 @@ def make_engine(
         on_note=on_note,
         prompts=policy.prompts,
     )
+
+
+def _full(config: Config) -> bool:
+    """Whether all weights of a pretrained model are trained: they lie on the grid of their 16-bit file, which small
+    updates do not leave when they are rounded."""
+    return not (config.model.from_scratch or config.model.adapted)
 
 
 def engine_dtype(config: Config, policy: HubPolicy) -> torch.dtype:

@@ -84,7 +84,7 @@ def held(tensors) -> int:
 @pytest.mark.parametrize("changes", [{"architecture": "qwen2"}, {"architecture": "llama", "critic": True}])
 def test_pitfall_33_weights_and_moments_are_planned_to_the_byte(changes):
     policy = tiny_policy(**changes)
-    trainer = tiny_trainer(policy)
+    trainer = tiny_trainer(policy, *(["algorithm=ppo"] if policy.value_head else []))
     update(trainer, tiny_batch(policy))
     parts = plan_memory(policy, demand(num_references=1, copy_dtype=torch.float32), setting=2048).parts
     state = [value for values in trainer.optimizer.state.values() for value in values.values()]
