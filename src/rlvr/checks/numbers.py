@@ -102,7 +102,9 @@ def cache_is_exact(patient: Patient) -> Check:
     if unfit(patient.model.config) is not None:
         return skip("the model keeps a state instead of keys and values: the engine samples without a cache, slowly")
     with engine_attention(patient.model):
-        reason = probe(patient.model, CachedRunner) or ""
+        reason = probe(patient.model, CachedRunner, patient.policy.prompts) or ""
+    if not reason:  # the run's own engine may sample in another data type, and a server has caches of its own
+        reason = getattr(patient.engine, "without_cache", None) or ""
     if reason and "differ" not in reason:
         return skip(f"{reason}: the engine samples without one, slowly")
     return verdict(

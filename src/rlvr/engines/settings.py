@@ -90,7 +90,7 @@ class VllmEngineSettings(EngineSettings):
     max_logprob_gap: PositiveFloat | None = setting(
         None,
         "largest difference between a server's logprobs and the trainer's, checked after every push; null: 1e-4 if "
-        "both compute in float32, else 0.25",
+        "both compute in float32, else 0.25, or what the model's own rounding moves them by, if that is more",
     )
 
     @model_validator(mode="after")

@@ -100,21 +100,23 @@ def test_a_last_token_changes_nothing_before_it(sees: float, fails: bool, monkey
 
 
 @pytest.mark.parametrize(
-    ("unfit", "reason", "status"),
+    ("unfit", "reason", "of_engine", "status"),
     [
-        (None, None, "ok"),
-        ("a state", None, "skipped"),
-        (None, "logits that differ", "fail"),
-        (None, "no cache", "skipped"),
+        (None, None, None, "ok"),
+        ("a state", None, None, "skipped"),
+        (None, "logits that differ", None, "fail"),
+        (None, None, "logprobs that differ in bfloat16", "fail"),
+        (None, "no cache", None, "skipped"),
     ],
 )
 def test_a_cache_that_differs_is_told_from_none(
-    unfit: str | None, reason: str | None, status: str, monkeypatch: Monkey
+    unfit: str | None, reason: str | None, of_engine: str | None, status: str, monkeypatch: Monkey
 ) -> None:
     monkeypatch.setattr(numbers, "unfit", lambda config: unfit)
-    monkeypatch.setattr(numbers, "probe", lambda model, runner: reason)
+    monkeypatch.setattr(numbers, "probe", lambda model, runner, prompts: reason)
     monkeypatch.setattr(numbers, "engine_attention", lambda model: torch.no_grad())
-    assert numbers.cache_is_exact(of(model=Model())).status == status
+    policy, engine = SimpleNamespace(prompts=()), SimpleNamespace(without_cache=of_engine)
+    assert numbers.cache_is_exact(of(model=Model(), policy=policy, engine=engine)).status == status
 
 
 @pytest.mark.parametrize(("gap", "fails"), [(0.9e-3, False), (1.1e-3, True)])

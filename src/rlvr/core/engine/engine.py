@@ -61,6 +61,7 @@ class LocalEngine:
         self._packed = PackedLinears(model)
         with self._serving(), engine_attention(model):
             self._make_runner, reason = choose_runner(model, prompts)
+        self.without_cache = reason  # why completions are sampled without one, slowly; None: they are not
         # a plain forward keeps its own attention: some models compute another one than they are switched to (Falcon)
         self._attention = engine_attention if reason is None else nullcontext
         self._rows, self._scheduler = self._make_rows()

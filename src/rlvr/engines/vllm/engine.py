@@ -13,7 +13,7 @@ import asyncio
 import itertools
 import tempfile
 import uuid
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ from rlvr.core.world import ALONE, World
 from rlvr.engines.settings import VllmEngineSettings
 from rlvr.engines.vllm.extension.rlvr_vllm_launch import CONFIG_KEYS, vocabulary_digest
 from rlvr.engines.vllm.fleet import Fleet
-from rlvr.engines.vllm.push import Expected, Push, make_probe, probe_prompts
+from rlvr.engines.vllm.push import Expected, Push, make_probe, make_prompts
 from rlvr.engines.vllm.server import (
     RefusedError,
     Server,
@@ -93,6 +93,7 @@ class VllmEngine:
         self.max_context_tokens = min(max_context_tokens, *(m.facts.max_model_len for m in self._fleet.members))
         self.release = self._fleet.release
         self.policy_version = 0
+        self._noise: Mapping[torch.dtype, float] | None = None  # of the probe; measured at the first push
         self._folder = WeightsFolder(weights_dir)
         self._connection: _Connection | None = None
 
@@ -182,8 +183,9 @@ class VllmEngine:
         All ranks go through all tensors: gathering a sharded one is collective.
         """
         sync, source = self._settings.sync, self._folder.of(version)
-        prompts = probe_prompts(self._vocab_size, self.max_context_tokens)
-        probe = make_probe(self._policy, prompts)  # collective, so before steps that may fail on one rank
+        prompts = make_prompts(self._policy, self.max_context_tokens)
+        probe = make_probe(self._policy, prompts, self._noise)  # collective, so before steps that may fail on one rank
+        self._noise = probe.noise
         weights = iter(()) if sync == "adapter" else full_weights(self._policy)
         if sync == "broadcast":  # on every rank: each may have to update a server
             source = Parcel(

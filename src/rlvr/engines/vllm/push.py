@@ -4,16 +4,16 @@ The trainer's logprobs for fixed probe prompts are computed once per version, al
 """
 
 import math
-import random
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from rlvr.core.noise import ALLOWED_16_BIT, ALLOWED_32_BIT, embeddings_moved, probe_rows
 from rlvr.engines.vllm.server import (
     GENERATE,
     Facts,
@@ -35,7 +35,8 @@ probe detects stale keys and values."""
 TEMPERATURE = 0.7  # of the probe. Not 1, so that logprobs with and without temperature differ
 MAX_TOP = 20  # vLLM's limit
 FP32_TOLERANCE, HALF_TOLERANCE = 1e-4, 0.25
-"""Largest difference of a logprob; half-precision kernels round differently."""
+"""Least of what a logprob may differ by: a server's kernels approximate where torch does not. See `allowed_gap` for a
+model whose own noise is larger."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +56,7 @@ class Probe:
     prompts: tuple[tuple[int, ...], ...]
     logprobs: Tensor  # [P, V] float32, on the CPU
     exact: bool = True  # whether the trainer computed in float32
+    noise: Mapping[torch.dtype, float] = field(default_factory=dict)  # largest gap by rounding alone, by precision
 
     def gap(self, ask: Callable[[str, Mapping[str, Any]], bytes], model: str, *, top: int) -> Gap:
         """Compare with the `top` likeliest tokens of the server's `model`; `ask` posts a body to a path."""
@@ -67,30 +69,56 @@ class Probe:
                 if not 0 <= token < self.logprobs.shape[1]:
                     raise ServerGoneError(f"it knows a token {token}, outside of the vocabulary")
                 ours = float(self.logprobs[index, token])
-                size = abs(theirs - ours) / max(1.0, abs(ours))  # rounding errors grow with the logits
+                size = relative_gap(theirs, ours)
                 if not (size <= worst.size or math.isnan(worst.size)):  # NaN is worse than any number
                     worst = Gap(size=size, prompt=index, token=token, theirs=theirs, ours=ours)
         return worst
 
 
-def probe_prompts(vocab_size: int, max_tokens: int) -> tuple[tuple[int, ...], ...]:
-    """Fixed ids from the whole vocabulary, each prompt at least one token shorter than the context."""
+def relative_gap(theirs: float, ours: float) -> float:
+    return abs(theirs - ours) / max(1.0, abs(ours))  # rounding errors grow with the logits
+
+
+def make_prompts(policy: HubPolicy, max_tokens: int) -> tuple[tuple[int, ...], ...]:
+    """The probe's: text of the policy's own prompts, each at least one token shorter than the context."""
     lengths = sorted({min(length, max_tokens - 1) for length in LENGTHS})
-    draw = random.Random(0)
-    return tuple(tuple(draw.randrange(vocab_size) for _ in range(length)) for length in lengths)
+    rows = probe_rows(policy.prompts, policy.model.config.get_text_config().vocab_size, lengths)
+    return tuple(map(tuple, rows))
 
 
-def make_probe(policy: HubPolicy, prompts: Sequence[tuple[int, ...]]) -> Probe:
-    """The policy's logprobs in its compute precision, one forward per prompt. Collective."""
+def make_probe(
+    policy: HubPolicy, prompts: Sequence[tuple[int, ...]], noise: Mapping[torch.dtype, float] | None = None
+) -> Probe:
+    """The policy's logprobs in its compute precision, one forward per prompt. Collective.
+
+    `noise` is that of an earlier version, which training hardly changes; None measures it.
+    """
 
     def next_logprobs() -> tuple[Tensor, bool]:
         hidden = (policy.hidden(torch.tensor([prompt], device=policy.model.device))[:, -1] for prompt in prompts)
         logits = torch.cat([policy.logits(last).float().cpu() for last in hidden])
         return torch.log_softmax(logits / TEMPERATURE, dim=-1), policy.dtype == torch.float32
 
+    def moved(dtype: torch.dtype) -> float:
+        with embeddings_moved(policy.model, dtype, seed=0):
+            others, _ = policy.run(next_logprobs)
+        likely = logprobs.topk(min(MAX_TOP, logprobs.shape[1])).indices
+        theirs, ours = (x.gather(1, likely).flatten().tolist() for x in (others, logprobs))
+        return max(map(relative_gap, theirs, ours))
+
     with torch.no_grad():
         logprobs, exact = policy.run(next_logprobs)
-    return Probe(prompts=tuple(prompts), logprobs=logprobs, exact=exact)
+        if noise is None:
+            noise = {dtype: moved(dtype) for dtype in (torch.float32, torch.bfloat16)}
+    return Probe(prompts=tuple(prompts), logprobs=logprobs, exact=exact, noise=noise)
+
+
+def allowed_gap(probe: Probe, *, exact: bool) -> float:
+    """The largest difference that rounding explains where both sides compute in float32 (`exact`), or one does not."""
+    least, times, dtype = FP32_TOLERANCE, ALLOWED_32_BIT, torch.float32
+    if not exact:
+        least, times, dtype = HALF_TOLERANCE, ALLOWED_16_BIT, torch.bfloat16
+    return max(least, times * probe.noise.get(dtype, 0.0))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,7 +262,7 @@ def _load(member: Member, push: Push) -> None:
 
 def _check_gap(member: Member, push: Push, gap: Gap, expected: Expected) -> None:
     exact = member.facts.dtype == "float32" and expected.is_float32 and push.probe.exact
-    allowed = push.tolerance if push.tolerance is not None else FP32_TOLERANCE if exact else HALF_TOLERANCE
+    allowed = push.tolerance if push.tolerance is not None else allowed_gap(push.probe, exact=exact)
     if not gap.size <= allowed:
         raise UserError(
             f"the server {member.url} does not sample from the pushed weights: after probe {gap.prompt} token "
