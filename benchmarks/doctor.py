@@ -117,6 +117,10 @@ class Case:
     settings: dict[str, Any] = field(default_factory=dict)
 
 
+def is_the_whole_text(completion: str, answer: str) -> float:
+    return float(completion.strip() == answer)
+
+
 @dataclass(frozen=True)
 class Fault:
     name: str
@@ -279,7 +283,7 @@ TEMPLATES = [
     (
         "opens reasoning, and the reward reads the whole completion",
         ("thoughts_are_passed_over",),
-        lambda case: replace(case, template=THINKS),
+        lambda case: replace(case, template=THINKS, reward=is_the_whole_text),
     ),
     (
         "writes a user's later words as the assistant's",

@@ -11,6 +11,8 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from rlvr.reasoning import THINK, Marks, split
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -153,7 +155,8 @@ class TurnText:
 
     `prompt` and `completion` include all special tokens; `text` lacks only the final stop token. In later turns
     `prompt` holds only what follows the previous completion: the environment's reply and the turn's header (the whole
-    prompt if it restarts). `calls` are the completion's tool calls.
+    prompt if it restarts). `calls` are the completion's tool calls. `marks` enclose its reasoning, which the prompt may
+    have `opened`.
     """
 
     prompt: str
@@ -162,6 +165,8 @@ class TurnText:
     stop_reason: StopReason
     num_tokens: int
     calls: tuple[ToolCall, ...] = ()
+    marks: Marks = THINK
+    opened: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -184,6 +189,8 @@ class Attempt:
     turns: tuple[TurnText, ...] = ()
     retrieved: tuple[str, ...] = ()
     cited: tuple[str, ...] = ()
+    marks: Marks = THINK  # of reasoning, in the last turn
+    opened: bool = False  # whether its prompt opened reasoning
     state: Any = None
     format: Any = None  # AnswerFormat: the answer format the prompt asks for
     sandbox: Any = None  # rewards.sandbox.Sandbox: runs code that can hang
@@ -200,6 +207,8 @@ class Attempt:
             num_tokens=sum(turn.num_tokens for turn in turns),
             calls=tuple(call for turn in turns for call in turn.calls),
             turns=tuple(turns),
+            marks=last.marks,
+            opened=last.opened,
             state=state,
         )
 
@@ -213,7 +222,12 @@ class Attempt:
         """The answer in the format the prompt asks for; None if missing. Without `format`: the text."""
         if self.format is not None:
             return self.format.answer_of(self)
-        return self.text.strip() or None if self.stop_reason is StopReason.STOP else None
+        return self.said.strip() or None if self.stop_reason is StopReason.STOP else None
+
+    @property
+    def said(self) -> str:
+        """The text without reasoning, where answers stand; empty if reasoning does not end."""
+        return split(self.text, self.marks, opened=self.opened)[1]
 
     def with_format(self, answer_format: Any, sandbox: Any) -> Attempt:
         """`replace(self, format=..., sandbox=...)` in half the time; called for every episode."""

@@ -17,7 +17,18 @@ PACKAGE = Path(rlvr.__file__).parent
 
 LAYERS = (
     ("errors", "seeding"),
-    ("http_server", "imports", "lines", "places", "printable", "progress", "quiet", "threads", "yaml_text"),
+    (
+        "http_server",
+        "imports",
+        "lines",
+        "places",
+        "printable",
+        "progress",
+        "quiet",
+        "reasoning",
+        "threads",
+        "yaml_text",
+    ),
     ("run_view",),
     ("conditions", "registry"),
     ("settings",),
@@ -77,7 +88,7 @@ def test_imports_only_go_down() -> None:
 
 
 def test_core_needs_torch_transformers_and_little_else() -> None:
-    of_ours = {"core", "algorithms", "types", "errors", "settings", "registry", "seeding", "run_view"}
+    of_ours = {"core", "algorithms", "types", "errors", "settings", "reasoning", "registry", "seeding", "run_view"}
     allowed = set(sys.stdlib_module_names) | {"torch", "transformers", "pydantic"}
     found = set()
     for file in (PACKAGE / "core").rglob("*.py"):

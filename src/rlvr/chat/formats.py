@@ -7,9 +7,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rlvr.chat.reasoning import Marks, pieces
 from rlvr.chat.tool_calls import BadCallError, Found, Reading, Tools, as_written, load_json, schema_of, to_json
 from rlvr.chat.tool_formats import Hermes, List, Llama, Marked, Taught, ToolFormat, Words, bare, listed
+from rlvr.reasoning import Marks, pieces
 from rlvr.types import Message, ToolCall
 
 

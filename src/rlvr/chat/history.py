@@ -12,9 +12,9 @@ The second prompt does not extend the first prompt and completion, so it starts 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rlvr.chat.reasoning import split
 from rlvr.chat.template import PLACE, PROBE, QUESTION, Template, call_of
 from rlvr.chat.tool_calls import Tools
+from rlvr.reasoning import split
 from rlvr.types import Message
 
 _MAX_KNOWN = 10_000

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 from rlvr.chat.coding import Coder
 from rlvr.chat.formats import FORMATS, read_message
 from rlvr.chat.history import History, behind, written
-from rlvr.chat.reasoning import THINK
 from rlvr.chat.spelling import Stream
 from rlvr.chat.template import QUESTION, Template, call_of, described
 from rlvr.chat.tool_calls import Tools
 from rlvr.errors import ConfigError, UserError
+from rlvr.reasoning import THINK, Marks
 from rlvr.types import Message, StopReason
 
 if TYPE_CHECKING:
@@ -115,6 +115,14 @@ class Chat:
             messages = described(messages, self.tool_format, tools)
         return self.encode_text(self._plain(messages, tools))
 
+    @property
+    def marks(self) -> Marks:
+        return self.template.marks if self.template else THINK
+
+    @property
+    def opened(self) -> bool:
+        return self.template is not None and self.template.can.opened
+
     def encode_text(self, text: str) -> tuple[int, ...]:
         """A text to continue: without a template, after the tokenizer's beginning token."""
         ids = self._coder.encode(text)
@@ -162,8 +170,7 @@ class Chat:
         text = self.decode(completion_ids[:-1] if finished and not keeps_stop else completion_ids)
         if not tools:
             return Message(role="assistant", content=text)
-        marks, opened = (self.template.marks, self.template.can.opened) if self.template else (THINK, False)
-        return read_message(text, marks, self.tool_format, tools, finished=finished, opened=opened)
+        return read_message(text, self.marks, self.tool_format, tools, finished=finished, opened=self.opened)
 
     def encode_reply(
         self, messages: Sequence[Message], *, last_id: int | None = None, said: Message | None = None

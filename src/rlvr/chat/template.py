@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from rlvr.chat.formats import FORMATS, UNSHOWN, read_message
-from rlvr.chat.reasoning import HARMONY, marks_of, split
 from rlvr.chat.tool_calls import Tools, to_json
 from rlvr.chat.tool_formats import ToolFormat
 from rlvr.errors import UserError
+from rlvr.reasoning import HARMONY, marks_of, split
 from rlvr.types import Message, ToolCall, ToolSchema
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ from safetensors import safe_open
 
 from rlvr.chat.rendering import end_ids
 from rlvr.checks.patient import Patient, skip, verdict
-from rlvr.models.hub import is_local, locate
+from rlvr.models.gguf import files_of
+from rlvr.models.hub import declared, is_local, locate
 from rlvr.tracking.checks import Check
 
 WEIGHTS = (  # in the order in which transformers looks for them
@@ -44,7 +45,8 @@ def folder_of(patient: Patient) -> Path | None:
     settings = patient.config.model.pretrained
     if settings is None or not is_local(settings.name_or_path):
         return None
-    return Path(locate(settings.name_or_path).name)
+    name = declared(settings.name_or_path)
+    return Path(locate(name).name) if files_of(name) else Path(name)
 
 
 def weights_are_one_set(patient: Patient) -> Check:

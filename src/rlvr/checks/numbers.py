@@ -28,6 +28,7 @@ from rlvr.types import Episode, Group, Message, SamplingParams, TokenBatch
 Gradient = list[tuple[torch.nn.Parameter, Tensor]]
 NO_STEP = 1e-30  # a learning rate that changes no weight
 SLOPE_TOLERANCE = 0.02
+LARGEST_CHANGE, LARGEST_SHARE = 2e-2, 1e-2  # of a step along the gradient: of the loss, and in norms of the weights
 RATES = (1e-4, 1e-3, 1e-2)  # of learning: the first whose step is larger than rounding
 
 
@@ -258,7 +259,8 @@ def gradient_is_slope(patient: Patient) -> Check:
         if norm == 0:
             return Check(status="fail", says="the gradient of the loss is 0", remedy=LEARNS)
         middle = _loss(trainer, batch)
-        slope, quotients = slope_of(lambda x: _moved_loss(trainer, batch, gradient, x / norm**2) - middle)
+        largest = min(LARGEST_CHANGE, LARGEST_SHARE * _norm(p.detach() for p, _ in gradient) * norm)
+        slope, quotients = slope_of(lambda x: _moved_loss(trainer, batch, gradient, x / norm**2) - middle, largest)
     return verdict(
         not abs(slope - 1) < SLOPE_TOLERANCE,
         f"the loss changes by {slope:.3g} times what its gradient says (finite differences)",

@@ -5,24 +5,28 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 SHRINK = 4
-STEPS = tuple(2e-2 / SHRINK**k for k in range(5))  # in change of the loss: the larger bend, the smallest are rounding
+NUM_STEPS = 7  # the larger bend, the smallest are rounding
 AGREE = 0.005  # two slopes that differ by less are where the gradient is compared
 
 
-def slope_of(change: Callable[[float], float]) -> tuple[float, dict[str, list[float]]]:
-    """The change of a loss over the change `x` that its gradient says, as `x` goes to 0, and the quotients measured.
+def slope_of(change: Callable[[float], float], largest: float) -> tuple[float, dict[str, list[float]]]:
+    """The change of a loss over the change `x` that its gradient says, as `x` goes from `largest` to 0, and the
+    quotients measured.
 
     At one size of step a quotient is bent (a pretrained model's loss bends soon) or rounded. So it is taken where
     quotients at two steps agree, or what they tend to does. Mixtures of experts jump where a token goes to another
-    expert: on one side of the weights, so each side is looked at alone, too.
+    expert: on one side of the weights, so each side is looked at alone where both together never agree.
     """
     quotients: dict[str, list[float]] = {"both": [], "up": [], "down": []}
-    for x in STEPS:
+    for x in (largest / SHRINK**k for k in range(NUM_STEPS)):
         up, down = change(x), change(-x)
         for side, quotient in (("both", (up - down) / (2 * x)), ("up", up / x), ("down", -down / x)):
             quotients[side].append(quotient)
-        for side, order in (("both", 2), ("up", 1), ("down", 1)):
-            if (limit := _limit(quotients[side], order)) is not None:
+        if (limit := _limit(quotients["both"], order=2)) is not None:
+            return limit, quotients
+    for side in ("up", "down"):
+        for count in range(2, NUM_STEPS + 1):
+            if (limit := _limit(quotients[side][:count], order=1)) is not None:
                 return limit, quotients
     every = [one for side in quotients.values() for one in side if math.isfinite(one)]
     return min(every, key=lambda one: abs(one - 1), default=math.nan), quotients

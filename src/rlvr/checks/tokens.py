@@ -5,12 +5,12 @@ from typing import Any, cast
 
 import torch
 
-from rlvr.chat.reasoning import THINK
 from rlvr.chat.rendering import end_ids
 from rlvr.checks.patient import Patient, around, first_fault, next_token, skip, verdict
 from rlvr.checks.speech import end_of_turn
 from rlvr.checks.texts import answered, asked, awkward
 from rlvr.core.engine import LocalEngine
+from rlvr.reasoning import THINK
 from rlvr.tracking.checks import Check
 from rlvr.types import Message, StopReason
 

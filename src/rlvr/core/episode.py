@@ -14,6 +14,7 @@ from typing import Protocol
 from rlvr.core.engine.base import Engine
 from rlvr.core.env import Env, TurnText
 from rlvr.errors import UserError
+from rlvr.reasoning import Marks
 from rlvr.types import Completion, Episode, Example, Message, SamplingParams, Score, StopReason, ToolSchema, Turn
 
 Sampling = Callable[[int], SamplingParams]
@@ -25,6 +26,16 @@ class ChatCodec(Protocol):
 
     @property
     def stop_ids(self) -> frozenset[int]: ...
+
+    @property
+    def marks(self) -> Marks:
+        """Those of reasoning in a completion."""
+        ...
+
+    @property
+    def opened(self) -> bool:
+        """Whether the header of a completion opens reasoning."""
+        ...
 
     def encode_prompt(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()) -> tuple[int, ...]:
         """Token ids of the first prompt, with the tools and the header of the first completion."""
@@ -195,6 +206,8 @@ def turn_texts(chat: ChatCodec, turns: Sequence[Turn], said: Sequence[Message]) 
             stop_reason=stop_reason,
             num_tokens=len(ids),
             calls=message.tool_calls,
+            marks=chat.marks,
+            opened=chat.opened,
         )
         texts.append(text)
         known = turn.prompt_ids + ids

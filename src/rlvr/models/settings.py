@@ -214,11 +214,11 @@ class PretrainedModel(Model):
 
     def check_run(self, run: RunView) -> None:
         trainer, flash = run.trainer, self.attn_implementation == "flash_attention_2"
+        if flash and trainer.device in ("cpu", "mps"):
+            raise ConfigError("model.attn_implementation=flash_attention_2: needs a GPU; choose sdpa or eager.")
         if trainer.precision == "fp32" and (flash or self.dtype == "bfloat16"):
             key = f"attn_implementation={self.attn_implementation}" if flash else "dtype=bfloat16"
             raise ConfigError(f"trainer.precision=fp32: model.{key} computes in bfloat16; change one of them.")
-        if flash and trainer.device in ("cpu", "mps"):
-            raise ConfigError("model.attn_implementation=flash_attention_2: needs a GPU; choose sdpa or eager.")
         if self.bits and trainer.strategy == "fsdp2":
             raise ConfigError(
                 f"model.load_in_{self.bits}bit=true: packed weights cannot be cut into rows; set trainer.strategy=ddp, "

@@ -10,6 +10,7 @@ It returns one finite number, or None for an unreadable completion. An `async de
 import asyncio
 import inspect
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from typing import Any, Self
 
 from pydantic import PrivateAttr
@@ -25,7 +26,7 @@ OFFERED: Mapping[str, Callable[[Attempt], Any]] = {
     "prompt": lambda attempt: attempt.prompt,
     "completion": lambda attempt: attempt.text,
     "answer": lambda attempt: attempt.example.answer,
-    "metadata": lambda attempt: dict(attempt.example.metadata),
+    "metadata": lambda attempt: deepcopy(dict(attempt.example.metadata)),
     "turns": lambda attempt: [turn.text for turn in attempt.turns],
     "calls": lambda attempt: [{"name": call.name, "arguments": dict(call.arguments)} for call in attempt.calls],
     "retrieved": lambda attempt: list(attempt.retrieved),
@@ -36,8 +37,8 @@ OFFERED: Mapping[str, Callable[[Attempt], Any]] = {
 VERL: Mapping[str, Callable[[Attempt], Any]] = {
     "data_source": lambda attempt: attempt.example.metadata.get("data_source", ""),
     "solution_str": lambda attempt: attempt.text,
-    "ground_truth": lambda attempt: attempt.example.metadata.get("gold_as_given", attempt.example.answer),
-    "extra_info": lambda attempt: attempt.example.metadata.get("extra_info"),
+    "ground_truth": lambda attempt: deepcopy(attempt.example.metadata.get("gold_as_given", attempt.example.answer)),
+    "extra_info": lambda attempt: deepcopy(attempt.example.metadata.get("extra_info")),
 }
 """Arguments of verl's `compute_score`, for a function that takes `solution_str`."""
 
@@ -122,7 +123,7 @@ class Custom(Part):
 
 def _columns(attempt: Attempt) -> dict[str, Any]:
     """What TRL passes for one completion: it and its prompt, as messages if the data's are, and the columns."""
-    about = attempt.example.metadata
+    about = deepcopy(dict(attempt.example.metadata))  # the function may change what it gets
     prompt, said = attempt.prompt, attempt.text
     if about.get("has_messages"):
         prompt = [_dumped(message) for message in attempt.example.messages]

@@ -7,9 +7,13 @@
         boxed       inside the single `\\boxed{...}`, braces balanced; text may follow, but no other box
         whole       the whole text
         complete    the argument `final_answer` of a call of the tool `complete`, in any turn
-        stated      where the prompt asks for it: `####`, `\\boxed{}`, `<answer>`; the whole text if nowhere
+        line        behind `Answer:` on the last line, as DAPO asks for it
+        stated      where the prompt asks for it: `####`, `\\boxed{}`, `<answer>`, `Answer: ...`; else the whole text
         equals      the single word between the last `=`, possibly the prompt's, and the first `<eoe>` (for models that
                     do not have that word, the end):   4 1 + = 5 <eoe>
+
+An answer stands behind the model's own reasoning (`<think>...</think>`): what is in it is no answer, and reasoning that
+does not end has none behind it.
 
 Extraction is strict: an unclosed block, two solution blocks, two boxes (even with one answer), two `####`, or a number
 after the solution block give no answer. A cut-off completion has no answer: its last number may be incomplete.
@@ -92,7 +96,7 @@ def find_blocks(text: str, markers: Markers) -> Blocks | None:
 class AnswerFormat:
     """`AnswerFormat(answer_in="boxed")`, `AnswerFormat(answer_in="solution", markers=Markers(...))`"""
 
-    answer_in: Literal["solution", "hash", "boxed", "whole", "complete", "equals", "stated"]
+    answer_in: Literal["solution", "hash", "boxed", "line", "whole", "complete", "equals", "stated"]
     markers: Markers | None = None
 
     def __post_init__(self) -> None:
@@ -126,8 +130,8 @@ class AnswerFormat:
             completed = completion_of(attempt)
             return None if completed is None else completed.answer.strip() or None
         if self.answer_in == "equals":
-            return after_equals(attempt.prompt, f"{attempt.text} {END}")
-        return self.extract(attempt.text, has_lines="\n" in attempt.example.answer.strip())
+            return after_equals(attempt.prompt, f"{attempt.said} {END}")
+        return self.extract(attempt.said, has_lines="\n" in attempt.example.answer.strip())
 
     def extract(self, text: str, *, has_lines: bool = False) -> str | None:
         """The answer in a completion's text; None for `complete`, `equals` and `stated`, which need more than it.
@@ -140,7 +144,17 @@ class AnswerFormat:
             return _after_hash(text, has_lines)
         if self.answer_in == "boxed":
             return _in_box(text)
+        if self.answer_in == "line":
+            return _on_line(text)
         return text.strip() or None if self.answer_in == "whole" else None
+
+    def form_of(self, attempt: Attempt) -> str:
+        """The text whose form the prompt asks for: without the model's own reasoning, but with it where the prompt's
+        markers of reasoning are the model's, as a template may write the first of them."""
+        marks = attempt.marks
+        if self.markers is None or self.markers.reasoning_start != marks.open:
+            return attempt.said
+        return f"{marks.open}{attempt.text}" if attempt.opened else attempt.text
 
     def is_exact(self, text: str) -> bool:
         """Whether the text is in this format and nothing else: for `solution`, both blocks with only whitespace
@@ -154,7 +168,15 @@ class AnswerFormat:
         return self.extract(text) is not None
 
 
-_STATED = re.compile(r"(?P<boxed>\\boxed)|(?P<hash>####)|(?P<solution><answer>)")
+_LABEL = r"(?:(?:the )?(?:final )?answer(?: is)?|answer)\s*:"
+_STATED = re.compile(
+    # `#### <answer>` shows what stands behind the sign, and asks for no tag
+    r"(?P<boxed>\\boxed)|(?P<hash>####(?:\s*<answer>)?)|(?P<solution><answer>)"
+    # asked for in words, quoted or by a placeholder: `Answer:` at the end of a prompt only begins the completion
+    rf"|(?P<line>(?i:(?:\b(?:form|format|line|with|as|by|after|like|write|say)\b\W{{0,4}}|[\"'`“*]){_LABEL}"
+    r"(?:\s*<answer>)?(?=\W*[$\w<\[{\"'`”*])))"
+)
+_LINE = re.compile(rf"[*_\s]*{_LABEL}[*_]*(.*)", re.IGNORECASE)
 _THINK = Markers(
     reasoning_start="<think>", reasoning_end="</think>", solution_start="<answer>", solution_end="</answer>"
 )
@@ -162,6 +184,7 @@ _FORMATS = {
     "boxed": AnswerFormat(answer_in="boxed"),
     "hash": AnswerFormat(answer_in="hash"),
     "solution": AnswerFormat(answer_in="solution", markers=_THINK),
+    "line": AnswerFormat(answer_in="line"),
     "whole": AnswerFormat(answer_in="whole"),
 }
 """What a prompt can ask for in its own words."""
@@ -191,6 +214,15 @@ def _after_hash(text: str, has_lines: bool) -> str | None:
     if before.rpartition("\n")[2].strip() or ("\n" in answer and not has_lines) or answer.startswith("#"):
         return None
     return answer.strip() or None
+
+
+def _on_line(text: str) -> str | None:
+    """The rest of the last line, if that is the only one that begins with `Answer:`."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    labelled = [match for line in lines if (match := _LINE.fullmatch(line))]
+    if len(labelled) != 1 or not _LINE.fullmatch(lines[-1]):
+        return None
+    return labelled[0][1].strip().strip("*").strip() or None
 
 
 def _in_box(text: str) -> str | None:

@@ -19,7 +19,7 @@ class FormatExact(Part):
 
     def grade(self, attempt: Attempt) -> Grade:
         ended = attempt.stop_reason is StopReason.STOP
-        return Grade(value=float(ended and attempt.format.is_exact(attempt.text)))
+        return Grade(value=float(ended and attempt.format.is_exact(attempt.format.form_of(attempt))))
 
 
 @register("reward", "format_approximate")
@@ -35,7 +35,7 @@ class FormatApproximate(Part):
     penalty: NonNegativeFloat = setting(1.0, "a quarter of it is subtracted for each missing marker")
 
     def grade(self, attempt: Attempt) -> Grade:
-        text, num_paid, end = attempt.text, 0, -1
+        text, num_paid, end = attempt.format.form_of(attempt), 0, -1
         for marker in attempt.format.required_markers().in_order:
             start = text.find(marker)
             if start > end and start == text.rfind(marker):

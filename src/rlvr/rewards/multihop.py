@@ -138,9 +138,10 @@ def final_answer(attempt: Attempt) -> FinalAnswer | None:
     answer = attempt.answer
     if answer is None:
         return None
-    cites = _CITE.findall(attempt.text)
+    text = form.form_of(attempt)
+    cites = _CITE.findall(text)
     cited = tuple(dict.fromkeys(name for cite in cites for part in cite.split(",") if (name := part.strip())))
-    right = (form.is_exact(_CITE.sub("", attempt.text)), bool(answer), len(cites) == 1)
+    right = (form.is_exact(_CITE.sub("", text)), bool(answer), len(cites) == 1)
     return FinalAnswer(reasoning="", answer=answer, cited=cited, form=sum(right) / len(right))
 
 

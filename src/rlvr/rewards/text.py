@@ -19,7 +19,7 @@ from rlvr.registry import register
 from rlvr.rewards.base import INVALID, Grade, Part
 from rlvr.rewards.metrics import NO_ANSWER, Metric
 from rlvr.rewards.numbers import Number, parse_answer, same_answer
-from rlvr.rewards.official.text import normalize_answer, overlap
+from rlvr.rewards.official.text import NO_PUNCTUATION, normalize_answer, overlap
 from rlvr.settings import setting
 from rlvr.types import Attempt, Example, GradedAnswer
 
@@ -38,12 +38,13 @@ def golds_of(example: Example) -> tuple[str, ...]:
 
 
 def normalize(text: str) -> str:
-    """The number, or the normalized words, or the text itself if no words remain."""
+    """The number, or the normalized words, with articles if nothing else remains, or the text itself."""
     number = _number(text)
     if number is not None:
         return str(number)
     marked = _MARKS.sub(lambda mark: chr(_PRIVATE + ord(mark[0])), text)
-    return normalize_answer(marked).translate(_SHOWN) or text.strip().lower()
+    words = normalize_answer(marked) or " ".join(marked.lower().translate(NO_PUNCTUATION).split())  # option `(A)`
+    return words.translate(_SHOWN) or text.strip().lower()
 
 
 def is_match(text: str, golds: Sequence[str]) -> bool:

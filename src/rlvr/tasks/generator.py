@@ -13,6 +13,7 @@ spaces, and a word-level tokenizer of the vocabulary restores the same ids.
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from functools import partial
 from itertools import count, islice
 from typing import Any
@@ -89,8 +90,8 @@ class ExamplesTask(MetricSettings):
         return ()
 
     def state(self, example: Example) -> object:
-        """A fresh state of an episode, for tools and rewards."""
-        return dict(example.metadata)
+        """A fresh state of an episode, for tools and rewards; the episodes of a question share the example."""
+        return deepcopy(dict(example.metadata))
 
     @property
     def words(self) -> tuple[str, ...] | None:

@@ -85,6 +85,7 @@ class Prompter:
             within = before.count(marks.reasoning_start) > before.count(marks.reasoning_end)
             return f"{marks.reasoning_end if within else ''}{marks.solution_start}{answer}{marks.solution_end}"
         last = {"hash": f"{line}#### {answer}", "boxed": f"{line}\\boxed{{{answer}}}", "equals": f"= {answer}"}
+        last["line"] = f"{line}Answer: {answer}"
         return last.get(form.answer_in, answer) if before or form.answer_in != "equals" else answer
 
     def worked(self, problem: Problem) -> str:

@@ -31,12 +31,13 @@ User = Annotated[
     ),
 ]
 AnswerIn = Annotated[
-    Literal["solution", "hash", "boxed", "equals", "whole", "complete", "stated"],
+    Literal["solution", "hash", "boxed", "line", "equals", "whole", "complete", "stated"],
     setting(
         description="solution: between the solution markers; hash: after #### on the last line; boxed: in the only "
-        "\\boxed{}; equals: the word between the last = and <eoe>, or the end; whole: the whole completion; complete: "
-        "the argument final_answer of the tool `complete`; stated: where the example's prompt asks for it, #### or "
-        "\\boxed{} or <answer>, else the whole completion",
+        "\\boxed{}; line: after Answer: on the last line; equals: the word between the last = and <eoe>, or the end; "
+        "whole: the whole completion; complete: the argument final_answer of the tool `complete`; stated: where the "
+        "example's prompt asks for it, #### or \\boxed{} or <answer> or Answer:, else the whole completion; all behind "
+        "the model's own reasoning",
         only_if=OWN_PROMPTS,
     ),
 ]
@@ -57,7 +58,7 @@ ToolFormat = Annotated[
         only_if="task.has_tools  # a task with tools",
     ),
 ]
-PLACES = {"solution": r"\{solution_start\}|\{solution_end\}", "boxed": r"\\boxed", "hash": r"####"}
+PLACES = {"solution": r"\{solution_start\}|\{solution_end\}", "boxed": r"\\boxed", "hash": r"####", "line": r"Answer:"}
 """Values of prompt.answer_in, and how a prompt asks for each."""
 PLACEHOLDERS = ("{reasoning_start}", "{reasoning_end}", "{solution_start}", "{solution_end}")
 

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlvr.chat.formats import FORMATS, read_message
-from rlvr.chat.reasoning import THINK, Marks
 from rlvr.chat.tool_calls import as_written
+from rlvr.reasoning import THINK, Marks
 from rlvr.types import Message, ToolCall, ToolSchema
 
 

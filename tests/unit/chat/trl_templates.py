@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from rlvr.chat.history import behind
-from rlvr.chat.reasoning import ATEM, GEMMA, HARMONY
 from rlvr.chat.rendering import Chat
+from rlvr.reasoning import ATEM, GEMMA, HARMONY
 from rlvr.types import Message, StopReason, ToolCall, ToolSchema
 from tests.unit.chat.tokenizers import encode, template_tokenizer
 

@@ -291,12 +291,17 @@ def test_values_of_a_replaced_choice_are_a_note(said: str, line: str, note: str,
     assert f"{note} ({tmp_path / 'mine.yaml'}): has no effect with {line}" in config.notes
 
 
-def test_the_learning_rate_fits_what_is_trained() -> None:
+@pytest.mark.parametrize("multiplies", [True, False])
+def test_rates_and_precision_fit_what_is_trained(multiplies: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlvr.models.devices.has_bf16", lambda device: multiplies)
     given = ["task=gsm8k", "model=hf", "model.name_or_path=x"]
     assert load_config([]).trainer.learning_rate == 4e-4
-    assert load_config(given).trainer.learning_rate == 1e-6
-    adapted = load_config([*given, "model.lora.enabled=true"])
-    assert (adapted.trainer.learning_rate, adapted.model.dtype) == (1e-5, "bfloat16")  # type: ignore[union-attr]
+    whole = load_config([*given, "trainer.device=cpu"])
+    assert (whole.trainer.learning_rate, whole.trainer.precision) == (1e-6, "fp32")
+    adapted = load_config([*given, "model.lora.enabled=true", "trainer.device=cpu"])
+    dtype = "bfloat16" if multiplies else "float32"  # a CPU without bfloat16 products takes ten times as long
+    assert (adapted.trainer.learning_rate, adapted.model.dtype) == (1e-5, dtype)  # type: ignore[union-attr]
+    assert adapted.trainer.precision == "auto"
 
 
 def test_the_run_folder_may_hold_the_time(tmp_path: Path) -> None:

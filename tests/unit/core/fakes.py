@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Any
 
+from rlvr.reasoning import THINK
 from rlvr.types import Completion, Episode, Example, Group, Message, SamplingParams, Score, StopReason, Turn, TurnText
 
 
@@ -82,6 +83,7 @@ class FakeChat:
     """Every prompt is (7,) and replies have no tokens."""
 
     stop_ids = frozenset({0, 1})
+    marks, opened = THINK, False
 
     def encode_prompt(self, messages: Sequence[Message], tools: Sequence[object] = ()) -> tuple[int, ...]:
         return (7,)

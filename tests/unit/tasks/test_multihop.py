@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from rlvr.chat.formats import FORMATS, read_message
-from rlvr.chat.reasoning import THINK
 from rlvr.errors import UserError
+from rlvr.reasoning import THINK
 from rlvr.retrieval.base import Document, NoAnswerError, RetrievalError
 from rlvr.retrieval.retriever import Retriever
 from rlvr.tasks.dataset import DatasetTask

@@ -21,7 +21,7 @@ from rlvr.config import Config
 from rlvr.errors import ConfigError, UserError
 from rlvr.http_server import at
 from rlvr.models.adapters import saved_settings
-from rlvr.models.hub import locate
+from rlvr.models.hub import is_local, locate
 from rlvr.models.loading import TOKENIZER_FILES, base_of
 from rlvr.run.sources import own_config, servable
 from rlvr.run.tasks import own_tool_format
@@ -132,7 +132,8 @@ def find_weights(model: str) -> Weights:
     notes = ()
     if kept is not None and kept.bits:
         notes = (f"the model under the adapter was trained in {kept.bits} bits; vLLM takes it as saved: other numbers",)
-    base = locate(base_of(adapter)).name
+    base = base_of(adapter)
+    base = locate(base).name if is_local(base) else base
     parser = _tool_parser(config, tokenizer or base)
     return Weights(model=base, adapter=adapter, tokenizer=tokenizer, tool_parser=parser, notes=notes)
 

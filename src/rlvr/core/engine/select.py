@@ -60,6 +60,8 @@ def probe(model: PreTrainedModel, kind: MakeRunner, prompts: Prompts = (), num_s
     rows[1][:-NUM_DECODED] = rows[0][:-NUM_DECODED]
     with exact_products():
         noise = measure(model, _coarser(model.dtype, cache.KV_DTYPE), partial(_last_alone, model, rows))
+        if not all(row.isfinite().all() for row in noise.plain):
+            return None  # the weights hold NaN, which the first step of a run says
         try:
             runner = kind(model, num_slots)
             logits = _decoded(runner, rows, model.device)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rlvr.chat.reasoning import ATEM, GEMMA, HARMONY, THINK, Marks, split
+from rlvr.reasoning import ATEM, GEMMA, HARMONY, THINK, Marks, split
 
 
 @pytest.mark.parametrize("marks", [THINK, HARMONY, GEMMA, ATEM])

@@ -1,4 +1,4 @@
-"""Reasoning in a completion: it holds no tool calls, and many templates drop it later."""
+"""Reasoning in a completion: it holds no answer and no tool calls, and many templates drop it later."""
 
 import re
 from collections.abc import Iterator
@@ -12,28 +12,32 @@ class Marks:
     open: str = "<think>"
     close: str = "</think>"
     noise: str | None = None  # regex of marks around the answer that templates do not accept
+    closes_others: bool = False  # the closing mark ends other parts of a completion, too
 
 
 THINK = Marks()
 HARMONY = Marks(
     open="<|channel|>analysis<|message|>",
     close="<|end|>",
+    closes_others=True,
     noise=r"<\|start\|>assistant|<\|channel\|>(?:final|commentary)[^<]*(?:<\|constrain\|>[^<]*)?<\|message\|>|<\|end\|>",
 )
-GEMMA = Marks(open="<|channel>thought\n", close="<channel|>")
+GEMMA = Marks(open="<|channel>thought\n", close="<channel|>", closes_others=True)
 ATEM = Marks(
     open="to=self<|message|>",
     close="<|eom|>",
+    closes_others=True,
     noise=r"(?:<\|start\|>assistant)?(?: ?to=[^\s<]+)?<\|message\|>|<\|start\|>assistant|<\|eom\|>",
 )
 
 
+MISTRAL = Marks(open="[THINK]", close="[/THINK]")
+
+
 def marks_of(template: str) -> Marks:
     """The marks used by a chat template."""
-    for marks, word in ((HARMONY, "<|channel|>analysis"), (GEMMA, "<|channel>"), (ATEM, "to=self<|message|>")):
-        if word in template:
-            return marks
-    return THINK
+    of_words = {"<|channel|>analysis": HARMONY, "<|channel>": GEMMA, "to=self<|message|>": ATEM, "[THINK]": MISTRAL}
+    return next((marks for word, marks in of_words.items() if word in template), THINK)
 
 
 def pieces(text: str, marks: Marks = THINK, *, opened: bool = False) -> Iterator[tuple[str, bool]]:
@@ -45,7 +49,7 @@ def pieces(text: str, marks: Marks = THINK, *, opened: bool = False) -> Iterator
     Unclosed reasoning extends to the end of the text.
     """
     start = text.find(marks.open)
-    first_close = text.find(marks.close) if marks == THINK else -1  # other marks also close other channels
+    first_close = -1 if marks.closes_others else text.find(marks.close)
     if opened or (first_close >= 0 and not 0 <= start < first_close):
         start = 0
     position = 0

@@ -1,0 +1,125 @@
+"""Answers stand behind the model's own reasoning, wherever the prompt wants them."""
+
+import pytest
+
+from rlvr.reasoning import GEMMA, HARMONY, MISTRAL, THINK, Marks
+from rlvr.rewards.extract import AnswerFormat, Markers
+from rlvr.types import Attempt, Example, Message, StopReason, TurnText
+
+WORKING = Markers(
+    reasoning_start="<start_working_out>",
+    reasoning_end="<end_working_out>",
+    solution_start="<SOLUTION>",
+    solution_end="</SOLUTION>",
+)
+TAGS = Markers(reasoning_start="<think>", reasoning_end="</think>", solution_start="<answer>", solution_end="</answer>")
+STATED = AnswerFormat(answer_in="stated")
+BOX, HASH, TAG, BARE = r"in \boxed{}.", "End with #### and the number.", "in <answer> </answer> tags.", "How many?"
+
+
+def attempt(prompt: str, text: str, marks: Marks = THINK, *, opened: bool = False) -> Attempt:
+    example = Example(id="1", messages=(Message(role="user", content=prompt),), answer="5")
+    turn = TurnText(
+        prompt=prompt,
+        completion=text,
+        text=text,
+        stop_reason=StopReason.STOP,
+        num_tokens=1,
+        marks=marks,
+        opened=opened,
+    )
+    return Attempt.of(example, [turn])
+
+
+@pytest.mark.parametrize(
+    ("prompt", "text", "answer"),
+    [
+        (TAG, "2 plus 3.\n</think>\n<answer>5</answer>", "5"),
+        (TAG, "<think>the form is <answer></answer></think><answer>5</answer>", "5"),
+        (TAG, "<think>maybe 4</think>5", None),
+        (BOX, r"<think>so \boxed{5}?</think>The answer is \boxed{5}.", "5"),
+        (BOX, r"<think>maybe \boxed{4}</think>\boxed{5}", "5"),
+        (BOX, r"<think>so \boxed{5}", None),
+        (BOX, r"so \boxed{5}</think>", None),
+        (HASH, "<think>#### 4</think>\n#### 5", "5"),
+        (HASH, "<think>2+3\n#### 5</think>", None),
+        (BARE, "<think>\n2+3\n</think>\n\n5", "5"),
+        (BARE, "2+3\n</think>\n\n5", "5"),
+        (BARE, "<think>\n\n</think>\n\n5", "5"),
+        (BARE, "<think>5", None),
+    ],
+)
+def test_the_answer_stands_behind_the_reasoning(prompt: str, text: str, answer: str | None) -> None:
+    assert STATED.answer_of(attempt(prompt, text)) == answer
+
+
+@pytest.mark.parametrize(
+    ("marks", "opened", "text", "answer"),
+    [
+        (THINK, True, "2+3", None),  # the prompt opened reasoning, which does not end
+        (THINK, True, "2+3</think>5", "5"),
+        (MISTRAL, False, r"[THINK]\boxed{4}[/THINK]5", "5"),
+        (MISTRAL, True, "2+3[/THINK]5", "5"),
+        (HARMONY, False, "<|channel|>analysis<|message|>2+3<|end|><|start|>assistant<|channel|>final<|message|>5", "5"),
+        (GEMMA, False, "<|channel>thought\n2+3<channel|>5", "5"),
+    ],
+)
+def test_the_marks_are_those_of_the_chat_template(marks: Marks, opened: bool, text: str, answer: str | None) -> None:
+    assert STATED.answer_of(attempt(BARE, text, marks, opened=opened)) == answer
+
+
+@pytest.mark.parametrize(
+    ("markers", "opened", "text", "exact"),
+    [
+        (TAGS, True, "2+3</think><answer>5</answer>", True),  # the template wrote the first marker
+        (TAGS, False, "<think>2+3</think><answer>5</answer>", True),
+        (TAGS, False, "2+3</think><answer>5</answer>", False),
+        (WORKING, False, "<think>hm</think><start_working_out>x<end_working_out><SOLUTION>5</SOLUTION>", True),
+        (WORKING, True, "hm</think>\n<start_working_out>x<end_working_out><SOLUTION>5</SOLUTION>", True),
+    ],
+)
+def test_the_form_is_that_of_what_the_prompt_asks_for(markers: Markers, opened: bool, text: str, exact: bool) -> None:
+    form, one = AnswerFormat(answer_in="solution", markers=markers), attempt(BARE, text, opened=opened)
+    assert form.is_exact(form.form_of(one)) is exact
+    assert form.answer_of(one) == "5"
+
+
+DAPO = (
+    "Solve the problem. The last line of your response should be of the form Answer: $Answer (without quotes) where "
+    '$Answer is the answer.\n\n7 plus 8?\n\nRemember to put your answer on its own line after "Answer:".'
+)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "place"),
+    [
+        (DAPO, "line"),
+        ('End your answer with a line "Final answer: X".', "line"),
+        ("Finish with the format `The final answer is: [number]`.", "line"),
+        ("Question: 7 plus 8?\nAnswer:", "whole"),  # begins the completion
+        ("Q: 1 plus 1?\nAnswer: 2\n\nQ: 7 plus 8?\nAnswer:", "whole"),
+        ("Think. End your answer with: #### <answer>", "hash"),
+        ("Put it in <answer></answer>.", "solution"),
+        ("Put it inside the <answer> tag.", "solution"),
+        ("Write the line Answer: <answer> at the end.", "line"),
+        (r"Answer: in \boxed{}.", "boxed"),
+    ],
+)
+def test_the_place_is_the_one_that_the_prompt_names(prompt: str, place: str) -> None:
+    assert STATED.for_prompt(prompt).answer_in == place
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("14 plus 1 is 15.\n\nAnswer: 15", "15"),
+        ("14 plus 1 is 15.\n\n**Answer:** $15$", "$15$"),
+        ("so\nFinal answer: 15\n", "15"),
+        ("Answer: 14\nno\nAnswer: 15", None),
+        ("Answer: 15\nas I said", None),
+        ("15", None),
+        ("Answer:", None),
+    ],
+)
+def test_a_stated_line_is_the_last_and_the_only_one(text: str, answer: str | None) -> None:
+    assert STATED.answer_of(attempt(DAPO, text)) == answer
