@@ -22,7 +22,7 @@ TASKS: dict[str, dict[str, Any]] = {
 }
 
 
-SEARCHED = {"has_tools", "has_documents", "rereads"}
+SEARCHED = {"has_documents", "rereads"}
 FACTS: dict[str, set[str]] = {  # what is true of each, of what the rest of the library asks tasks
     "dates": {"shows_calls"},
     "finqa": {"shows_calls"},
