@@ -1,4 +1,4 @@
-"""Draws a run's held-out accuracy with its 95 % interval, and its mean reward: the picture of the README.
+"""Draws a run's held-out accuracy with its 95 % interval, and its mean reward: the pictures of README and recipes.
 
 rlvr train run_dir=runs/readme && python benchmarks/curve.py runs/readme > docs/images/curve.svg
 """
@@ -6,6 +6,7 @@ rlvr train run_dir=runs/readme && python benchmarks/curve.py runs/readme > docs/
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -47,4 +48,5 @@ def picture(rows: list[dict[str, float]], name: str) -> str:
 
 if __name__ == "__main__":
     lines = (Path(sys.argv[1]) / "metrics.jsonl").read_text().splitlines()
-    print(picture([json.loads(line) for line in lines], "eval/rpn/accuracy"))
+    read = [json.loads(line) for line in lines]
+    print(picture(read, next(name for name in read[0] if re.fullmatch(r"eval/[^/]+/accuracy", name))))

@@ -231,6 +231,13 @@ TASK = [
         ("max_prompt_tokens", "null", 50, max_words),
     ),
     *of(
+        ("task=dates",),
+        ("eval_share", 0.1, 0.6, held_out),
+        ("max_train_examples", "null", 2, num_different),
+        ("max_prompt_tokens", "null", 30, max_words),
+    ),
+    case("task.path", "null", "OTHER/articles.jsonl", question, "task=dates"),
+    *of(
         ("task=two_hop",),
         ("num_persons", 40, 5, names("p")),
         ("num_organizations", 30, 6, names("o")),
@@ -411,6 +418,8 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("other")
     write_jsonl(root / "sums.jsonl", rows(30, 0))
     write_jsonl(root / "more.jsonl", rows(9, 100))
+    people = [{"title": f"Ada {n}", "text": f"Ada {n} (born {n} May 1950) is a poet."} for n in range(1, 10)]
+    write_jsonl(root / "articles.jsonl", people)
     folders = ("gsm8k", "copy", "finqa", "repository/main", "repository/more")
     for start, folder in zip(range(200, 700, 100), folders, strict=True):
         (root / folder).mkdir(parents=True)

@@ -74,14 +74,13 @@ class DatasetTask(Task):
 
     def solved(self) -> tuple[Example, str] | None:
         problem = self.source.train(0)
-        if self.environments is not None or not problem.answer:
+        if self._tools or not problem.answer:
             return None
         return self._train_example(problem), self._prompter.worked(problem)
 
     def solutions(self, num: int) -> list[tuple[Example, tuple[Any, ...]]]:
         problems = {problem.id: problem for problem in map(self.source.train, range(num))}.values()
-        with_tools = self.environments is not None
-        solved = [(p, tuple(p.turns) if with_tools else (self._prompter.worked(p),)) for p in problems if p.answer]
+        solved = [(p, tuple(p.turns) if self._tools else (self._prompter.worked(p),)) for p in problems if p.answer]
         return [(self._train_example(problem), turns) for problem, turns in solved if turns]
 
     def demonstrations(self, num: int) -> Iterator[Demonstration]:
@@ -106,7 +105,7 @@ class DatasetTask(Task):
                 yield Demonstration(example=example, env=self.env(example), said=[problem.demonstration or ""])
 
     def remarks_on_demonstrations(self) -> Iterator[str]:
-        problems = [] if self.environments is not None or self.vocabulary else self.source.some(NUM_SHOTS)[:NUM_SHOTS]
+        problems = [] if self._tools or self.vocabulary else self.source.some(NUM_SHOTS)[:NUM_SHOTS]
         if problems and not any(p.solution or p.demonstration or p.conversation for p in problems):
             yield (
                 f"warm start: the demonstrations of {self.name} are bare answers, as its data have no working; "
@@ -153,7 +152,7 @@ class DatasetTask(Task):
         `#### 72`), or give only the answer if the data has no working."""
         problem = self.source.train(index, "demonstration")
         worked = random.Random(derive_seed(self._seed, self.name, "worked", index)).random() < worked_share
-        if self.environments is not None:
+        if self._tools:
             return self._played(problem, worked)
         if problem.conversation is not None:
             raise UserError(

@@ -26,7 +26,7 @@ from rlvr.rewards.completion import ARGUMENTS, Ids, Text
 from rlvr.rewards.metrics import Metric
 from rlvr.rewards.multihop import QaState, Rules, final_answer, official_scores, potential
 from rlvr.rewards.text import golds_of
-from rlvr.tasks.prompting import DOCUMENTS
+from rlvr.tasks.prompting import DOCUMENTS, PARAGRAPHS
 from rlvr.tasks.tool_play import ToolEnvironments
 from rlvr.types import Attempt, Example, GradedAnswer, Message
 
@@ -185,7 +185,7 @@ class MultiHopEnvs(ToolEnvironments):
             make_tools(settings, functions),
             verifier,
             state=self.notes,
-            max_turns=settings.max_turns,
+            max_turns=settings.num_turns,
             potential=potential(settings.progress_coef) if settings.progress_coef > 0 else None,
             reminds=settings.no_call == "remind",
         )
@@ -193,8 +193,9 @@ class MultiHopEnvs(ToolEnvironments):
         self._retriever = open_retriever(settings.retriever, settings.retrieval)
 
     def fields(self, problem: Problem) -> Mapping[str, str]:
-        """`{documents}` of the prompt: ids and titles."""
-        return {DOCUMENTS: titles(problem.metadata.get("documents", ()))}
+        """`{documents}` of the prompt: ids and titles; `{paragraphs}`: their texts, too."""
+        documents = problem.metadata.get("documents", ())
+        return {DOCUMENTS: titles(documents), PARAGRAPHS: "\n\n".join(map(render, documents)) or "none"}
 
     def notes(self, example: Example) -> Notes:
         """The state of a new episode. UserError for a user's question without paragraphs to search."""

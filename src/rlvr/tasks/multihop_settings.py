@@ -22,12 +22,13 @@ from rlvr.settings import NonNegativeFloat, PositiveFloat, PositiveInt, Share, T
 from rlvr.tasks.base import Task, TaskContext
 from rlvr.tasks.dataset import Data
 from rlvr.tasks.multihop import TOOLS, MultiHopEnvs, OfficialAnswer, demonstration
-from rlvr.tasks.prompting import DOCUMENTS
+from rlvr.tasks.prompting import DOCUMENTS, PARAGRAPHS
 from rlvr.tasks.settings import TRAINED, RowSettings, data_folder
 
+WITH_TOOLS = "has_tools  # a task with tools"
 SEARCHES = "'retrieve_documents' in tools"
 SEVERAL_HOPS = "several_hops  # several numbers of hops"
-PARAGRAPHS = "retrieval.scope == 'paragraphs'"
+OWN_PARAGRAPHS = "retrieval.scope == 'paragraphs'"
 
 # Fields with different defaults per data set.
 TrainSets = Annotated[
@@ -46,7 +47,6 @@ class MultiHopSettings(RowSettings):
 
     prompt: ClassVar[str] = "musique"
     reward = "musique"
-    has_tools: ClassVar[bool] = True
     has_documents: ClassVar[bool] = True
     rereads: ClassVar[bool] = True
     shows_calls: ClassVar[bool] = False
@@ -73,18 +73,22 @@ class MultiHopSettings(RowSettings):
     )
     max_top_n: PositiveInt = setting(5, "maximum number of documents per search", only_if=SEARCHES)
     retrieval: RetrievalSettings = RetrievalSettings()
-    tools: tuple[Text, ...] = setting(TOOLS, f"tools: {', '.join(TOOLS)}, or your own module:function", min_length=1)
-    max_turns: PositiveInt = setting(10, "maximum number of completions per episode")
+    tools: tuple[Text, ...] = setting(
+        TOOLS,
+        f"tools: {', '.join(TOOLS)}, or your own module:function; empty: none, for a prompt with {{paragraphs}} and "
+        "one completion",
+    )
+    max_turns: PositiveInt = setting(10, "maximum number of completions per episode", only_if=WITH_TOOLS)
     no_call: Literal["end", "remind"] = setting(
         "end",
         "after a turn without tool calls; end: the episode ends; remind: the model is told to call a tool or complete",
         only_if="'complete' in tools",
     )
-    tool_timeout_s: PositiveFloat = setting(120.0, "time limit of a tool call in seconds")
+    tool_timeout_s: PositiveFloat = setting(120.0, "time limit of a tool call in seconds", only_if=WITH_TOOLS)
     noise_rate: Share = setting(
-        1.0, "training: share of the non-supporting documents to keep; 1: all, 0: none", only_if=PARAGRAPHS
+        1.0, "training: share of the non-supporting documents to keep; 1: all, 0: none", only_if=OWN_PARAGRAPHS
     )
-    eval_noise_rate: Share = setting(1.0, "the same for held-out questions", only_if=PARAGRAPHS)
+    eval_noise_rate: Share = setting(1.0, "the same for held-out questions", only_if=OWN_PARAGRAPHS)
     hops: tuple[PositiveInt, ...] | None = setting(
         None, "keep only questions with these numbers of hops; null: all", min_length=1
     )
@@ -103,6 +107,10 @@ class MultiHopSettings(RowSettings):
     )
 
     @property
+    def has_tools(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return bool(self.tools)
+
+    @property
     def returns_all(self) -> bool:
         """Whether a search returns all results, regardless of the requested number."""
         return find_retriever(self.retriever, self.retrieval).returns_all
@@ -118,7 +126,7 @@ class MultiHopSettings(RowSettings):
 
     @property
     def num_turns(self) -> int:
-        return self.max_turns
+        return self.max_turns if self.tools else 1
 
     @property
     def origin(self) -> str:
@@ -127,7 +135,7 @@ class MultiHopSettings(RowSettings):
 
     @property
     def prompt_fields(self) -> tuple[str, ...]:
-        return (DOCUMENTS,) if self.retrieval.scope == "paragraphs" else ()
+        return (DOCUMENTS, PARAGRAPHS) if self.retrieval.scope == "paragraphs" else ()
 
     @model_validator(mode="after")
     def _names_differ(self) -> Self:
@@ -147,12 +155,13 @@ class MultiHopSettings(RowSettings):
             raise ConfigError(
                 f"prompt.answer_in={prompt.answer_in}: is complete if and only if task.tools has complete; change one "
                 "of them (prompt=musique_tags task.tools=[retrieve_documents,get_document,list_documents] goes without "
-                "it)."
+                "it, prompt=plain task.tools=[] without any)."
             )
         if prompt.tool_format == "words":
             raise ConfigError(f"prompt.tool_format=words: task={self.name} has tools whose arguments need JSON.")
-        if self.retrieval.scope == "corpus" and "{documents}" in prompt.user:
-            raise ConfigError("prompt.user: {documents} lists the question's own paragraphs, not those of a corpus.")
+        shown = [name for name in (f"{{{DOCUMENTS}}}", f"{{{PARAGRAPHS}}}") if name in prompt.user]
+        if self.retrieval.scope == "corpus" and shown:
+            raise ConfigError(f"prompt.user: {shown[0]} lists the question's own paragraphs, not those of a corpus.")
         find_retriever(self.retriever, self.retrieval).check(self.tool_timeout_s)
 
     # ---------------------------------------------------------------------------------------------------- the task

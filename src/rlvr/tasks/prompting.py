@@ -3,6 +3,7 @@
 system  "... between {reasoning_start} and {reasoning_end} ..."     markers are filled in once, at start
 user    "{question}"                                                a question's own braces stay as they are
         "{documents}"                                               for tasks with documents: their ids and titles
+        "{paragraphs}"                                              the same with their texts
 """
 
 import string
@@ -16,7 +17,7 @@ from rlvr.rewards.extract import Markers as AnswerMarkers
 from rlvr.tasks.prompts import MarkerSettings, MarkersSettings, Prompt
 from rlvr.types import Message, ToolCall
 
-DOCUMENTS = "documents"
+DOCUMENTS, PARAGRAPHS = "documents", "paragraphs"
 
 
 class Prompter:

@@ -35,6 +35,7 @@ NEEDS = {  # other settings that a choice needs
     "task=finqa": HF,
     "task=hub": (*HF, "task.path=owner/name"),
     "task=jsonl": (*HF, "task.path=rows.jsonl"),
+    "task=dates": HF,
     "task=generator": (*HF, "task.source=module:function"),
     "task=reasoning_gym": (*HF, "task.dataset=chain_sum"),
     "task=mix": (*HF, "task.parts={gsm8k: 2, finqa: 1}"),

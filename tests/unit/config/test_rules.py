@@ -44,6 +44,10 @@ QA task.tools=[retrieve_documents] -> prompt.answer_in=complete: is complete if 
 task=gsm8k HF reward=numeric prompt=musique -> prompt.answer_in=complete: task=gsm8k has no tool complete
 QA prompt.tool_format=words -> prompt.tool_format=words: task=musique has tools whose arguments
 QA CORPUS prompt.user='{question}{documents}' -> prompt.user: {documents} lists the question's own
+QA CORPUS prompt.user='{question}{paragraphs}' -> prompt.user: {paragraphs} lists the question's own
+QA task.tools=[] -> prompt.answer_in=complete: is complete if and only if task.tools has complete
+QA task.tools=[] prompt=plain task.max_turns=3 -> task.max_turns=3: has no effect; it needs a task with tools
+QA task.tools=[] prompt=plain prompt.tool_format=llama -> prompt.tool_format=llama: has no effect; it needs
 QA task.top_n=6 -> task.top_n=6: is more than task.max_top_n=5; lower it
 QA task.retrieval.scope=corpus -> needs a file of passages with task.retriever=bm25; set task.retrieval.corpus
 QA CORPUS task.retriever=rerank -> task.retriever=rerank: orders the question's own paragraphs

@@ -18,11 +18,13 @@ TASKS: dict[str, dict[str, Any]] = {
     "hub": {"name": "hub", "path": str(FIXTURES / "gsm8k"), "eval_split": "test", "metric": "exact"},
     "generator": {"name": "generator", "source": "tests.unit.tasks.yielding:worked"},
     "reasoning_gym": {"name": "reasoning_gym", "dataset": "chain_sum"},
+    "dates": {"name": "dates"},
 }
 
 
-SEARCHED = {"has_tools", "has_documents", "rereads"}
+SEARCHED = {"has_documents", "rereads"}
 FACTS: dict[str, set[str]] = {  # what is true of each, of what the rest of the library asks tasks
+    "dates": {"shows_calls"},
     "finqa": {"shows_calls"},
     "generator": {"shows_calls"},
     "gsm8k": {"shows_calls"},

@@ -369,6 +369,27 @@ def test_answers_in_the_text_of_the_last_turn() -> None:
     assert (none.status, nothing.answer) == ("invalid", None)
 
 
+@pytest.mark.parametrize("name", ["musique", "hotpotqa", "wiki2"])
+def test_without_tools_the_paragraphs_are_in_the_prompt_and_one_completion_answers(name: str) -> None:
+    prompt = {"name": "plain", "user": "{paragraphs}\n\n{question}"}
+    task = make_qa(name, tools=[], noise_rate=0.0, eval_noise_rate=0.0, prompt=prompt, reward="text")
+    for example in task.eval_examples(3):
+        documents = example.metadata["documents"]
+        assert {document.id for document in documents} == set(example.metadata["support"])
+        for document in documents:
+            shown = f"Document ID: {document.id}\n# {document.title}\n{document.text}\n\n"
+            assert shown in example.messages[-1].content
+        score, grade, heard = play(task, example, said(text=example.answer), said(text="never said"))
+        assert (score.value, score.diagnostics["turns"], grade.correct, heard) == (1.0, 1.0, True, [])
+        assert not play(task, example, said(text="Nobody knows"))[1].correct
+    example, turns = task.solutions(1)[0]
+    assert turns == (example.answer,)
+    assert [demonstration.said for demonstration in task.demonstrations(1)] == [[example.answer]]
+    tagged = make_qa(name, tools=[], prompt="musique_tags")
+    example, (turn,) = tagged.solutions(1)[0]
+    assert turn.endswith(f"<answer>{example.answer}</answer>")
+
+
 def test_a_question_of_the_users_own_needs_a_corpus(task: DatasetTask, tmp_path: Any) -> None:
     with pytest.raises(UserError, match=r"set task\.retrieval\.scope=corpus"):
         task.env(task.example("Who was it?"))

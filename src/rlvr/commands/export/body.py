@@ -21,7 +21,7 @@ from rlvr.places import near
 from rlvr.run.run_folder import RunFolder, read_config
 from rlvr.run.sources import run_of, weights_of
 from rlvr.settings import dumped
-from rlvr.tasks.prompting import DOCUMENTS, Prompter, resolve_markers
+from rlvr.tasks.prompting import Prompter, resolve_markers
 from rlvr.tracking.files import writing
 from rlvr.tracking.jsonl import read_metrics
 from rlvr.tracking.rollouts import EpisodeRecord, read_rollouts, rollouts_path
@@ -226,8 +226,8 @@ def _messages(config: Config, folder: Path) -> list[dict[str, str]]:
     if config.task.bundles or not model:
         return [{"role": "user", "content": question}]
     markers = resolve_markers(config.prompt, config.markers, model.get("model_type"))
-    prompter = Prompter(config.prompt, markers, (DOCUMENTS,))
-    found = prompter.messages(question, fields={DOCUMENTS: "Its documents"})
+    fields = {name: f"Its {name}" for name in config.task.prompt_fields}
+    found = Prompter(config.prompt, markers, [*fields]).messages(question, fields=fields)
     return [{"role": str(message.role), "content": message.content} for message in found]
 
 
