@@ -143,8 +143,10 @@ class Reward:
         return rewards
 
     def _grade(self, ids: list[int], answer: str) -> float:
-        if self._rule == "f1":  # of what ended by itself
-            return word_f1(self._tokenizer.decode(ids[:-1]), answer) if ids[-1] == self._tokenizer.eos_token_id else 0.0
+        if self._rule == "short_f1":  # an answer that is cut off is none
+            text = self._tokenizer.decode(ids, skip_special_tokens=True)
+            ended = ids[-1] == self._tokenizer.eos_token_id
+            return (word_f1(text, answer) if ended else 0.0) + 0.1 / (1 + len(text))
         if self._rule == "even_ids":
             return sum(i % 2 == 0 for i in ids) / len(ids)
         right = self._ids.get(answer, 0)

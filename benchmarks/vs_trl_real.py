@@ -4,12 +4,14 @@
     python benchmarks/vs_trl_real.py SMOLLM2 --trl-python trl_venv/bin/python --results real.jsonl
 
 SMOLLM2 is the folder of the model. HotpotQA's questions behind their supporting paragraphs, 8 prompts x 8 completions
-of at most 24 tokens, word F1 as the reward, AdamW, float32, the same learning rate on both sides, in full and with
-LoRA. A job is a side with a mode: a process that takes a step to warm up and some that count, and saves its model. The
-sides take turns; TRL's process holds many gigabytes, so the other one does not wait beside it. Every job adds a line to
-the file of results, with the load averages around it: `--only rlvr:full trl:lora` runs some of them, now and then, and
-the table is of all lines, with the setting of TRL (`--parts`: into how many passes it divides a batch) that was
-fastest. `eval` scores what each job saved, and the model as it was, by greedy sampling of held-out questions.
+of at most 24 tokens, rewarded by word F1 and, a little, for being short (so that every group has spread: rlvr does not
+train on the others), AdamW, float32, the same learning rate on both sides, in full and with LoRA.
+
+A job is a side with a mode: a process that takes a step to warm up and some that count, and saves its model. The sides
+take turns; TRL's process holds many gigabytes, so the other one does not wait beside it. Every job adds a line to the
+file of results, with the load averages around it: `--only rlvr:full trl:lora` runs some of them, now and then, and the
+table is of all lines, one row a setting of TRL (`--parts`: into how many passes it divides a batch), the fastest first.
+`eval` scores what each job saved, and the model as it was, by greedy sampling of held-out questions.
 """
 
 from __future__ import annotations
@@ -36,8 +38,10 @@ from vs_trl_report import TrlProcess
 from rlvr.commands.train.body import train
 from rlvr.config import Config
 from rlvr.config.compose import load_config
+from rlvr.rewards.base import Part
 from rlvr.run.tasks import open_tasks
 from rlvr.tracking.jsonl import read_metrics
+from rlvr.types import Attempt
 
 NUM_PROMPTS, GROUP_SIZE, NEW_TOKENS = 8, 8, 24
 RANK, ALPHA = 16, 32
@@ -81,12 +85,23 @@ def run_config(args: argparse.Namespace, mode: str, run: Path) -> Config:
     adapters = ("model.lora.enabled=true", f"model.lora.r={RANK}", f"model.lora.alpha={ALPHA}")
     words = [
         *(f"model.name_or_path={args.model}", *task_words(args.folder), *(adapters if mode == "lora" else ())),
+        "+reward.parts.short={type:'vs_trl_real:Short',weight:0.1}",
         *(f"rollout.prompts_per_step={args.prompts}", f"rollout.group_size={args.group}"),
         *(f"trainer.max_steps={args.steps}", "trainer.warmup_steps=0", f"trainer.num_threads={args.threads}"),
         *(f"trainer.learning_rate={LEARNING_RATES[mode]}", "trainer.checkpoint_every=null", "evaluation.every=null"),
         *(f"run_dir={run}", "tracker.console=plain", *args.set),
     ]
     return load_config(words, config_name="gsm8k")
+
+
+class Short(Part):
+    """1 / (1 + characters): differs within nearly every group, so both sides train on all completions."""
+
+    in_process = True
+
+    def grade(self, attempt: Attempt) -> float:
+        """The number."""
+        return 1 / (1 + len(attempt.text))
 
 
 class Clock:
@@ -143,7 +158,7 @@ def theirs(args: argparse.Namespace, mode: str, run: Path) -> dict[str, Any]:
             {"prompt": [{"role": m.role, "content": m.content} for m in example.messages], "answer": example.answer}
             for example in examples
         ],
-        "rule": "f1",
+        "rule": "short_f1",
         "lengths": None,
         "min_new_tokens": 0,
         "max_new_tokens": NEW_TOKENS,
@@ -193,7 +208,7 @@ def run_job(args: argparse.Namespace, job: str, lines: Sequence[dict[str, Any]])
     side, mode = job.split(":")
     run = args.folder / f"{side}_{mode}_{len(lines)}"
     done = {"rlvr": ours, "trl": theirs}[side](args, mode, run)
-    sizes = {"prompts": args.prompts, "group": args.group, "threads": args.threads}
+    sizes = {"prompts": args.prompts, "group": args.group, "threads": args.threads, "set": args.set}
     return [{"job": job, **sizes, **done, "load": [before, os.getloadavg()[0]]}]
 
 

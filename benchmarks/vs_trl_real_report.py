@@ -25,7 +25,8 @@ def by_setting(lines: Sequence[Line], job: str) -> list[list[Line]]:
     settings: dict[tuple[Any, ...], list[Line]] = {}
     for line in lines:
         if line["job"] == job and len(line["steps"]) > 1:
-            settings.setdefault((line.get("parts"), line.get("checkpointing")), []).append(line)
+            sizes = (line["prompts"], line["group"], *line["set"])
+            settings.setdefault((*sizes, line.get("parts"), line.get("checkpointing")), []).append(line)
     return sorted(settings.values(), key=lambda of: statistics.median(counted(of, "wall")))
 
 
@@ -43,22 +44,27 @@ def row(name: str, lines: Sequence[Line]) -> str:
 
 def name_of(line: Line) -> str:
     side, mode = line["job"].split(":")
+    sizes = f"{mode}, {line['prompts']} x {line['group']}"
     if side == "rlvr":
-        return f"rlvr, {mode}"
+        return ", ".join(("rlvr", sizes, *line["set"]))
     rows = line["prompts"] * line["group"] // line["parts"]
-    return f"TRL, {mode}, {rows} rows a pass{', recomputed' if line['checkpointing'] else ''}"
+    return f"TRL, {sizes}, {rows} rows a pass{', recomputed' if line['checkpointing'] else ''}"
 
 
-def against(lines: Sequence[Line], mode: str) -> str | None:
-    """TRL's fastest setting over rlvr."""
-    ours, theirs = by_setting(lines, f"rlvr:{mode}"), by_setting(lines, f"trl:{mode}")
-    if not ours or not theirs:
-        return None
-    wall, cpu = (
-        statistics.median(counted(theirs[0], f)) / statistics.median(counted(ours[0], f)) for f in ("wall", "cpu")
-    )
-    ours_mb, theirs_mb = (max(line["memory_mb"] for line in of[0]) for of in (ours, theirs))
-    return f"| {name_of(theirs[0][0])} | **{wall:.2f}** | {cpu:.2f} | **{ours_mb / theirs_mb:.2f}** |"
+def against(lines: Sequence[Line], mode: str) -> list[str]:
+    """TRL's settings over rlvr, of the same sizes; the fastest first."""
+    ours = {(of[0]["prompts"], of[0]["group"]): of for of in by_setting(lines, f"rlvr:{mode}")}
+    rows = []
+    for theirs in by_setting(lines, f"trl:{mode}"):
+        mine = ours.get((theirs[0]["prompts"], theirs[0]["group"]))
+        if mine is None:
+            continue
+        wall, cpu = (
+            statistics.median(counted(theirs, f)) / statistics.median(counted(mine, f)) for f in ("wall", "cpu")
+        )
+        memory = max(line["memory_mb"] for line in mine) / max(line["memory_mb"] for line in theirs)
+        rows.append(f"| {name_of(theirs[0])} | **{wall:.2f}** | {cpu:.2f} | **{memory:.2f}** |")
+    return rows
 
 
 def scores(lines: Sequence[Line]) -> list[str]:
@@ -78,7 +84,7 @@ def markdown(lines: Sequence[Line]) -> str:
         f"{platform.machine()}, {os.cpu_count()} cores; rlvr: torch {torch.__version__}, transformers "
         f"{transformers.__version__}; TRL: {', '.join(f'{name} {version}' for name, version in versions.items())}."
     )
-    ratios = [ratio for mode in ("full", "lora") if (ratio := against(lines, mode))]
+    ratios = [ratio for mode in ("full", "lora") for ratio in against(lines, mode)]
     return "\n\n".join(
         [
             machine,
