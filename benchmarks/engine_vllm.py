@@ -1,14 +1,14 @@
 """The local engine against vLLM's CPU build and two ways of transformers: the same model, turn about, a process each.
 
     OMP_WAIT_POLICY=PASSIVE python benchmarks/engine_vllm.py --vllm-python vllm_venv/bin/python [--rounds 3]
-    OMP_WAIT_POLICY=PASSIVE python benchmarks/engine_vllm.py --pretrained FOLDER --dtype float32 --threads 2
+    OMP_WAIT_POLICY=PASSIVE python benchmarks/engine_vllm.py --pretrained FOLDER --dtype float32
 
 Groups of completions of random prompts, 96 + 64 tokens, at temperature 1 with log-probabilities, new prompts in each
 round. A side is a process with the case's number of threads that waits while another one works. "step" is the time of
 one decode step: that of 64 tokens less that of the first, by 63. "rlvr, plain" is the local engine without its packed
 weights. vLLM runs in its process, compiled, with prefix caching and blocks of 32 tokens (96 fill no block of its own
 default, so a group would share nothing). Without `--vllm-python` its rows are left out. `--pretrained` takes the model
-of that folder instead of random weights, with 4 x 4 and 16 x 1 rows.
+of that folder instead of random weights.
 """
 
 from __future__ import annotations
@@ -58,10 +58,7 @@ CASES = (
     Case(model="small", threads=1, prompts=4, group=4),
     Case(model="small", threads=1, prompts=16, group=8),
 )
-PRETRAINED = (
-    Case(model="pretrained", threads=2, prompts=4, group=4),
-    Case(model="pretrained", threads=2, prompts=16, group=1),
-)
+PRETRAINED = (Case(model="pretrained", threads=2, prompts=4, group=4),)
 NAMES = {"large": "Qwen2 0.5B, bfloat16", "small": "Llama 0.9M, float32", "pretrained": "pretrained"}
 
 
