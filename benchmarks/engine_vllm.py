@@ -1,12 +1,14 @@
 """The local engine against vLLM's CPU build and two ways of transformers: the same model, turn about, a process each.
 
     OMP_WAIT_POLICY=PASSIVE python benchmarks/engine_vllm.py --vllm-python vllm_venv/bin/python [--rounds 3]
+    OMP_WAIT_POLICY=PASSIVE python benchmarks/engine_vllm.py --pretrained FOLDER --dtype float32
 
 Groups of completions of random prompts, 96 + 64 tokens, at temperature 1 with log-probabilities, new prompts in each
 round. A side is a process with the case's number of threads that waits while another one works. "step" is the time of
 one decode step: that of 64 tokens less that of the first, by 63. "rlvr, plain" is the local engine without its packed
 weights. vLLM runs in its process, compiled, with prefix caching and blocks of 32 tokens (96 fill no block of its own
-default, so a group would share nothing). Without `--vllm-python` its rows are left out.
+default, so a group would share nothing). Without `--vllm-python` its rows are left out. `--pretrained` takes the model
+of that folder instead of random weights.
 """
 
 from __future__ import annotations
@@ -56,7 +58,8 @@ CASES = (
     Case(model="small", threads=1, prompts=4, group=4),
     Case(model="small", threads=1, prompts=16, group=8),
 )
-NAMES = {"large": "Qwen2 0.5B, bfloat16", "small": "Llama 0.9M, float32"}
+PRETRAINED = (Case(model="pretrained", threads=2, prompts=4, group=4),)
+NAMES = {"large": "Qwen2 0.5B, bfloat16", "small": "Llama 0.9M, float32", "pretrained": "pretrained"}
 
 
 def make_model(kind: str, folder: Path) -> None:
@@ -89,6 +92,17 @@ def make_model(kind: str, folder: Path) -> None:
         )
     dtype = torch.bfloat16 if kind == "large" else torch.float32
     AutoModelForCausalLM.from_config(config, dtype=dtype).save_pretrained(folder)
+
+
+def copy_model(source: Path, dtype: str, folder: Path) -> None:
+    """The weights of `source` in that dtype, without an end token."""
+    import torch
+    from transformers import AutoModelForCausalLM, GenerationConfig
+
+    model = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, dtype))
+    model.config.eos_token_id = None
+    model.generation_config = GenerationConfig()
+    model.save_pretrained(folder)
 
 
 # ------------------------------------------------------------------------------------------------------------ the sides
@@ -289,7 +303,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Tokens per second of the local engine, generate and vLLM on a CPU.")
     parser.add_argument("--vllm-python", help="an interpreter with vLLM's CPU build")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--model", choices=NAMES, help="only this model's cases")
+    parser.add_argument("--model", choices=("large", "small"), help="only this model's cases")
+    parser.add_argument("--pretrained", type=Path, help="folder of a model, instead of these")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="of --pretrained")
+    parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES), help="beside rlvr")
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--rows", type=int, help=argparse.SUPPRESS)
@@ -298,17 +315,22 @@ def main() -> None:
     if args.side:
         serve(args.side, args.folder, args.rows, args.threads)
         return
-    pythons = {name: sys.executable for name in ("rlvr", "plain", "generate", "continuous")}
-    if args.vllm_python:
+    sides = {"rlvr", *args.sides}
+    pythons = {name: sys.executable for name in SIDES if name in sides and name != "vllm"}
+    if args.vllm_python and "vllm" in sides:
         pythons["vllm"] = args.vllm_python
     print("| model | threads | prompts x group | engine | tok/s | time / rlvr's | step ms | first token s "
           "| CPU s per 1,000 tokens | peak GB | start s |")  # fmt: skip
     print("|" + "---|" * 11)
     with tempfile.TemporaryDirectory() as root:
-        cases = [case for case in CASES if args.model in (None, case.model) and args.threads in (None, case.threads)]
+        known = PRETRAINED if args.pretrained else CASES
+        cases = [case for case in known if args.model in (None, case.model) and args.threads in (None, case.threads)]
         for kind in dict.fromkeys(case.model for case in cases):
             folder = Path(root) / kind
-            make_model(kind, folder)
+            if kind == "pretrained":
+                copy_model(args.pretrained, args.dtype, folder)
+            else:
+                make_model(kind, folder)
             for case in cases:
                 if case.model == kind:
                     measure(case, folder, pythons, args.rounds)

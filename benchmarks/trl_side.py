@@ -18,8 +18,10 @@ from __future__ import annotations
 import json
 import os
 import resource
+import string
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -111,18 +113,27 @@ class Measured(GRPOTrainer):
         return result
 
 
+def word_f1(text: str, gold: str) -> float:
+    """SQuAD's: harmonic mean of precision and recall of the words, without articles and punctuation."""
+    kept = str.maketrans("", "", string.punctuation)
+    words, golds = ([w for w in t.lower().translate(kept).split() if w not in ("a", "an", "the")] for t in (text, gold))
+    same = sum((Counter(words) & Counter(golds)).values())
+    return 2 * same / (len(words) + len(golds)) if same else 0.0
+
+
 class Reward:
-    """1 if the answer is right by the case's rule; counts the samples."""
+    """Grades by the case's rule, mostly 1 for a right answer; counts the samples."""
 
     __name__ = "right"
 
     def __init__(self, tokenizer: Any, rule: str, group_size: int) -> None:
-        self._ids, self._rule, self._group_size = tokenizer.get_vocab(), rule, group_size
+        self._tokenizer, self._ids = tokenizer, tokenizer.get_vocab()
+        self._rule, self._group_size = rule, group_size
         self.noted: dict[str, float] = {}
 
     def __call__(self, completion_ids: Sequence[Sequence[int]], answer: Sequence[str], **columns: Any) -> list[float]:
         """Rewards of one batch, with adjacent groups."""
-        rewards = [float(self._is_right(list(ids), self._ids.get(a, 0))) for ids, a in zip(completion_ids, answer)]  # noqa: B905
+        rewards = [float(self._grade(list(ids), a)) for ids, a in zip(completion_ids, answer)]  # noqa: B905
         groups = [rewards[i : i + self._group_size] for i in range(0, len(rewards), self._group_size)]
         self.noted = {
             "tokens": sum(len(ids) for ids in completion_ids),
@@ -131,13 +142,18 @@ class Reward:
         }
         return rewards
 
-    def _is_right(self, ids: list[int], answer: int) -> float:
+    def _grade(self, ids: list[int], answer: str) -> float:
+        if self._rule == "short_f1":  # an answer that is cut off is none
+            text = self._tokenizer.decode(ids, skip_special_tokens=True)
+            ended = ids[-1] == self._tokenizer.eos_token_id
+            return (word_f1(text, answer) if ended else 0.0) + 0.1 / (1 + len(text))
         if self._rule == "even_ids":
             return sum(i % 2 == 0 for i in ids) / len(ids)
+        right = self._ids.get(answer, 0)
         if self._rule == "first_word":
-            return ids[0] == answer
+            return ids[0] == right
         equals, eos = self._ids["="], self._ids["<eoe>"]
-        return ids == [answer, eos] or ids[-3:] == [equals, answer, eos]
+        return ids == [right, eos] or ids[-3:] == [equals, right, eos]
 
 
 class Pause(TrainerCallback):
@@ -262,6 +278,8 @@ def main() -> None:
     )
     pause.trainer = trainer
     trainer.train()
+    if "final" in spec:
+        trainer.save_model(spec["final"])
 
 
 if __name__ == "__main__":
