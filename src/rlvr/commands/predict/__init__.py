@@ -167,7 +167,7 @@ def _live_player(inference: Inference, example: Example) -> Player:
         sys.stdout.write(text)
         sys.stdout.flush()
 
-    return replace(player, engine=cast(Any, StreamedEngine(player.engine, player.chat, write)))
+    return replace(player, engine=cast(Any, StreamedEngine(player.engine, cast("Chat", player.chat), write)))
 
 
 class StreamedEngine:
