@@ -11,6 +11,7 @@ from typing import Any
 
 from rlvr.core.env import Env
 from rlvr.core.episode import ChatModel, run_episode
+from rlvr.reasoning import THINK
 from rlvr.types import Completion, Episode, Example, GradedAnswer, Message, SamplingParams, StopReason, ToolCall
 from rlvr_verifiers.task import Verifiers, VerifiersTask
 
@@ -38,6 +39,7 @@ class Codec:
         self.texts = ["<stop>"]
         self.prompts: list[tuple[Message, ...]] = []
         self.stop_ids = frozenset({STOP})
+        self.marks, self.opened = THINK, False
 
     def id_of(self, text: str) -> int:
         self.texts.append(text)

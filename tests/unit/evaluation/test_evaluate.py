@@ -27,6 +27,7 @@ from rlvr.evaluation.intervals import wilson
 from rlvr.evaluation.players import MAX_REPLY_CHARS, LocalPlayer, played
 from rlvr.evaluation.records import RecordFile
 from rlvr.evaluation.summary import EvaluationResult
+from rlvr.reasoning import THINK
 from rlvr.rewards.parts import PartsVerifier
 from rlvr.tasks.rpn import Rpn, RpnTask
 from rlvr.tracking.graded import SCHEMA, EvaluationRecord
@@ -68,6 +69,8 @@ def completed(*ids: int) -> Completion:
 
 class WordCodec:
     """Word i of the task's vocabulary is token i."""
+
+    marks, opened = THINK, False
 
     def __init__(self, task: RpnTask) -> None:
         self.words = task.vocabulary
