@@ -26,7 +26,7 @@ def test_right_ways_are_accepted_and_wrong_ones_refused(
     monkeypatch.setenv("RLVR_DATA", str(DATA))
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     noise = import_module("noise")
-    policy = noise.opened(str(request.getfixturevalue(model)), getattr(torch, dtype), "prompt=plain")
+    policy = noise.opened(str(request.getfixturevalue(model)), getattr(torch, dtype), "prompt=plain", "reward=numeric")
     judged = [(row.probe, row.way, row.is_accepted) for row in noise.judged(policy)]
     ways = [("engine", way) for way in noise.RUNNERS] + [("layout", way) for way in noise.LAYOUTS]
     assert judged == [(probe, way, way == "right") for probe, way in ways]

@@ -63,10 +63,11 @@ def model(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture(scope="module")
 def adapted(model: Path, rows: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two batches of SFT and two steps of RL with LoRA."""
+    """Two batches of SFT and two steps of RL with LoRA; half of both for Gemma, whose head has 262k rows."""
+    less = split("warm_start.num_examples=2 trainer.max_steps=1") if "gemma" in model.name else ()
 
     def make(folder: Path) -> None:
-        run_train(folder / "run", *SETTINGS, *LORA, *rows, f"model.name_or_path={model}", name="gsm8k")
+        run_train(folder / "run", *SETTINGS, *LORA, *rows, *less, f"model.name_or_path={model}", name="gsm8k")
 
     return shared(tmp_path_factory, f"adapted_{model.name}", make) / "run"
 
@@ -74,7 +75,7 @@ def adapted(model: Path, rows: tuple[str, ...], tmp_path_factory: pytest.TempPat
 def moved(run: Path) -> None:
     """Each step changed the weights, and what was sampled is what was trained."""
     steps = metrics(run)[1:]
-    assert len(steps) == 2
+    assert steps
     for step in steps:
         assert math.isfinite(step["policy/grad_norm"])
         assert step["policy/grad_norm"] > 0
