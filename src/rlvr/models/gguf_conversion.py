@@ -2,11 +2,15 @@
 
 import io
 import json
-from contextlib import redirect_stderr
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+import numpy as np
 import torch
 import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
@@ -37,7 +41,8 @@ def convert(file: Path, folder: Path, called: str) -> dict[str, str]:
     level = logging.get_verbosity()
     logging.set_verbosity_error()
     try:
-        with redirect_stderr(io.StringIO()):  # the bars of tqdm, which transformers does not let us turn off
+        # the bars are tqdm's, which transformers does not let us turn off
+        with redirect_stderr(io.StringIO()), _read_once():
             header = _checked_header(file)
             policy = _read(file, header)
     except DamagedError as error:
@@ -49,6 +54,30 @@ def convert(file: Path, folder: Path, called: str) -> dict[str, str]:
     policy.save(folder)
     _drop_tokens_beyond(policy.model.config.get_text_config().vocab_size, folder)
     return {"types": ", ".join(_types(header)), "dtype": str(policy.dtype).removeprefix("torch.")}
+
+
+@contextmanager
+def _read_once() -> Iterator[None]:
+    """Within the block transformers reads what stands before the weights once, instead of for the config, the tokenizer
+    and the weights, and lists the names of tensors once instead of for every module: the 262k tokens of Gemma 3 took
+    three times half a minute. The reader's array is a plain one, whose slices cost a third of those of a file's.
+    """
+    import gguf
+
+    class Reader(gguf.GGUFReader):
+        @property
+        def data(self) -> np.ndarray:
+            return self._plain
+
+        @data.setter
+        def data(self, mapped: np.ndarray) -> None:
+            self._plain = np.asarray(mapped)
+
+    with (
+        patch.object(gguf, "GGUFReader", cache(Reader)),
+        patch.object(gguf, "get_tensor_name_map", cache(gguf.get_tensor_name_map)),
+    ):
+        yield
 
 
 def _checked_header(file: Path) -> Header:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import random
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +49,17 @@ def test_it_is_made_once_and_told_once(tmp_path: Path, logged: io.StringIO) -> N
     assert [path.name for path in made.parent.iterdir() if not path.name.endswith(".lock")] == [made.name]
     write_gguf(file, "F32")
     assert Path(locate(str(file)).name) != made
+
+
+def test_its_header_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """transformers asks for it three times, and a vocabulary takes the library half a minute."""
+    made, reader = [], import_module("gguf").GGUFReader
+    begin = reader.__init__
+    monkeypatch.setattr(reader, "__init__", lambda self, *rest: (made.append(self), begin(self, *rest))[-1])
+    write_gguf(tmp_path / "tiny.gguf")
+    locate(str(tmp_path / "tiny.gguf"))
+    assert len(made) == 1
+    assert import_module("gguf").GGUFReader is reader
 
 
 def test_files_that_lie_beside_it_are_not_read(tmp_path: Path) -> None:
