@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 from tests.system.harness import Command, wait_until
 
 WAIT_S = 60.0
+START_S = 600.0  # a server that does not come up ends by itself; the first import of vLLM alone takes minutes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +79,9 @@ def served(
         words = ("serve", model, "--port", "0", *options)
         command = Command(*words, log=log, out=out, environment=environment, prepare=prepare)
         try:
-            wait_until(lambda: (out.exists() and "\n" in out.read_text()) or not command.process.is_alive())
+            wait_until(
+                lambda: (out.exists() and "\n" in out.read_text()) or not command.process.is_alive(), timeout_s=START_S
+            )
             url = out.read_text().strip()
             assert url, command.err
             yield Server(url=url, command=command)
