@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
 from transformers import (
     AutoTokenizer,
     Gemma3Config,
@@ -53,6 +54,10 @@ def test_it_is_planned_trained_saved_and_read_again(adapted: bool, nested: Path,
     ran = run_train(tmp_path / "run", *words, "tracker.rollouts_every=1", name="gsm8k")
     assert ran.result.num_steps == 2
     assert any(row.get("policy/grad_norm", 0) > 0 for row in ran.numbers)
+    if adapted:
+        (file,) = (tmp_path / "run" / "checkpoints").glob("*/**/*adapter*.safetensors")
+        with safe_open(file, "pt") as saved:
+            assert not [name for name in saved.keys() if "vision" in name or "projector" in name]  # noqa: SIM118
     more = ("resume=true", "trainer.max_steps=3")
     assert run_train(tmp_path / "run", *words, *more, name="gsm8k").result.num_steps == 3
     done = cli("doctor", tmp_path / "run")

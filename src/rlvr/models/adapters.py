@@ -44,9 +44,14 @@ def add_adapters(model: PreTrainedModel, lora: LoraSettings, *, base: str, seed:
     """
     from peft import LoraConfig
 
-    targets = _targets(model, lora.target_modules)
     settings = LoraConfig(
-        r=lora.r, lora_alpha=lora.alpha, target_modules=targets, lora_dropout=0.0, bias="none", task_type="CAUSAL_LM"
+        r=lora.r,
+        lora_alpha=lora.alpha,
+        target_modules=_targets(model, lora.target_modules),
+        exclude_modules=_linear_layers(model)[1] or None,
+        lora_dropout=0.0,
+        bias="none",
+        task_type="CAUSAL_LM",
     )
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(derive_seed(seed, "adapters"))
@@ -89,16 +94,26 @@ def _cast(x: Tensor, dtype: torch.dtype) -> Tensor:
     return x if torch.is_autocast_enabled(x.device.type) else x.to(dtype)
 
 
+def _linear_layers(model: PreTrainedModel) -> tuple[list[str], list[str]]:
+    """Names of those that text goes through, and of the others, as of a vision tower."""
+    from transformers.pytorch_utils import Conv1D
+
+    reached = {*model.get_decoder().modules(), model.get_output_embeddings()}
+    reads, others = list[str](), list[str]()
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear | Conv1D):
+            (reads if module in reached else others).append(name)
+    return reads, others
+
+
 def _targets(model: PreTrainedModel, names: tuple[str, ...]) -> list[str]:
     """peft's `target_modules`; ConfigError for a name that matches no linear layer.
 
     `all-linear` differs from peft's, which includes routers and experts: a trained router could route a token
     differently from the sampler (pitfall 35).
     """
-    from transformers.pytorch_utils import Conv1D
-
     head = model.get_output_embeddings()
-    layers = [name for name, module in model.named_modules() if isinstance(module, nn.Linear | Conv1D)]
+    layers, _ = _linear_layers(model)
     if names == (ALL_LINEAR,):
         return [name for name in layers if model.get_submodule(name) is not head]
     if model.config.get_text_config().tie_word_embeddings:

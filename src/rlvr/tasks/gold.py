@@ -24,8 +24,8 @@ def gold_branch(
     spelled = answer if isinstance(said, str) else json.dumps(answer, ensure_ascii=False)[1:-1]
     texts = [chat.decode(ids[: count + 1]) for count in range(len(ids))]
     first = texts[-1].rfind(spelled)
-    if first < 0:  # the tokenizer spells it otherwise: the whole completion counts, but for its end
-        return Branch(prompt_ids=(), ids=ids, start=0, end=len(ids) - 1)
+    if first < 0:  # spelled otherwise by the tokenizer, or begun before: the whole completion counts, but for its end
+        return Branch(prompt_ids=(), ids=ids, start=0, end=max(len(ids) - 1, 1))
     there = texts[-1][: first + len(spelled)]
     start = next(place for place, text in enumerate(texts) if len(text) > first)
     end = next(place for place, text in enumerate(texts) if text.startswith(there)) + 1  # with all bytes of a character

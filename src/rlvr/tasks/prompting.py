@@ -73,6 +73,7 @@ class Prompter:
         solution   <reasoning_end><solution_start>72<solution_end>      the first one only within the reasoning
         hash       #### 72
         complete   a call of `complete`, at the start of a completion
+        whole      72, or 2 where the completion begins with a 7: it is the answer already
         stated     None: it differs by prompt
         """
         if self.answer_format.answer_in == "stated":
@@ -87,6 +88,7 @@ class Prompter:
             return f"{marks.reasoning_end if within else ''}{marks.solution_start}{answer}{marks.solution_end}"
         last = {"hash": f"{line}#### {answer}", "boxed": f"{line}\\boxed{{{answer}}}", "equals": f"= {answer}"}
         last["line"] = f"{line}Answer: {answer}"
+        last["whole"] = answer.removeprefix(before.lstrip())
         return last.get(form.answer_in, answer) if before or form.answer_in != "equals" else answer
 
     def worked(self, problem: Problem) -> str:

@@ -67,6 +67,15 @@ def test_answers_in_text(prompt: dict[str, Any], before: str, expected: str) -> 
         assert counted == answer
 
 
+@pytest.mark.parametrize(("before", "rest"), [("", "Oslo"), ("Os", "lo"), (" Osl", "o"), ("Bergen", "Oslo")])
+def test_a_bare_answer_goes_on_where_it_has_begun(before: str, rest: str) -> None:
+    task = make(QUESTIONS, prompt={"answer_in": "whole", "system": "{solution_start} {solution_end}"})
+    assert marked(task, TEXT, "Oslo", before) == (f"{rest}<|im_end|>", rest)
+    end = gold_branch(task, TEXT, "Oslo", "Oslo")
+    assert end is not None
+    assert TEXT.decode([end.ids[place] for place in end.counted]) == "<|im_end|>"
+
+
 def test_a_call_answers_where_the_prompt_asks_for_one() -> None:
     task = make_qa()
     tools = task.env(task.train_example(0)).tools
