@@ -7,7 +7,7 @@
     optimizer      two moments of the trained weights
     reference      frozen copies of the policy, as for the KL term; with adapters they are the model itself
     teachers       other models that the algorithm asks
-    sampler        the copy of the model that samples during training
+    sampler        the copy of the model that samples during training, and of its matrices in the CPU's order
     activations    kept by a forward pass for backward, per microbatch
     logits         of one chunk of predicted tokens, with derived tensors
     keys, values   of all completions sampled together
@@ -33,6 +33,7 @@ import torch
 from torch import Tensor
 
 from rlvr.core.engine import cache
+from rlvr.core.engine.packed import packed_bytes
 from rlvr.core.packing import Layout
 from rlvr.core.policy import logits_per_chunk
 from rlvr.core.settings import cpu_tokens
@@ -155,11 +156,17 @@ def _parts(policy: HubPolicy, demand: Demand, tokens: int, batch_size: int) -> P
         "optimizer": -(-2 * trained // replicated) + 4 * len(parameters),  # a step count a tensor
         "reference": demand.num_references * -(-own // demand.num_shards) if policy.adapters is None else 0,
         "teachers": -(-demand.teacher_bytes // demand.num_shards),
-        "sampler": own - _saved(policy, demand.copy_dtype) if demand.copy_dtype else 0,
+        "sampler": _sampler(policy, own, demand),
         "activations": round(kept),
         "logits": LOGITS_COPIES * 4 * logits,
         "keys and values": batch_size * demand.keys_values_per_row,
     }
+
+
+def _sampler(policy: HubPolicy, own: int, demand: Demand) -> int:
+    copied = own - _saved(policy, demand.copy_dtype) if demand.copy_dtype else 0
+    samples = demand.keys_values_per_row > 0
+    return copied + (packed_bytes(policy.model, demand.copy_dtype or policy.dtype) if samples else 0)
 
 
 def _unadded(policy: HubPolicy) -> int:

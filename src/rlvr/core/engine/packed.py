@@ -10,7 +10,6 @@ import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -26,9 +25,8 @@ class PackedLinears:
     """
 
     def __init__(self, model: nn.Module):
-        linears = [one for one in model.modules() if _can_pack(one)]
-        size = sum(one.weight.nbytes for one in linears)
-        self._linears = linears if size <= MEMORY_SHARE * _memory_bytes() else []
+        linears = [one for one in _linears(model) if one.weight.dtype == torch.bfloat16]
+        self._linears = linears if packed_bytes(model, torch.bfloat16) else []
         self._forwards: list[partial[Tensor]] = []
 
     def clear(self) -> None:
@@ -48,13 +46,18 @@ class PackedLinears:
                 one.__dict__.pop("forward", None)
 
 
-def _can_pack(module: nn.Module) -> TypeGuard[nn.Linear]:
-    """Whether it is a plain linear whose weights take part in the processor's bfloat16 products; measured on x86-64."""
-    if type(module) is not nn.Linear or "forward" in module.__dict__:
-        return False
-    weight = module.weight
-    known = platform.machine() in ("x86_64", "AMD64") and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    return known and weight.device.type == "cpu" and weight.dtype == torch.bfloat16
+def packed_bytes(model: nn.Module, dtype: torch.dtype) -> int:
+    """Of the copies for a model that samples in `dtype`; 0 where there are none."""
+    size = sum(one.weight.numel() * dtype.itemsize for one in _linears(model)) if dtype == torch.bfloat16 else 0
+    return size if size <= MEMORY_SHARE * _memory_bytes() else 0
+
+
+def _linears(model: nn.Module) -> list[nn.Linear]:
+    """Those whose weights may take part in the processor's bfloat16 products; measured on x86-64."""
+    if platform.machine() not in ("x86_64", "AMD64") or not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return []
+    plain = [one for one in model.modules() if type(one) is nn.Linear and "forward" not in one.__dict__]
+    return [one for one in plain if one.weight.device.type == "cpu"]
 
 
 def _memory_bytes() -> int:

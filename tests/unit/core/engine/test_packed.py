@@ -88,3 +88,18 @@ def test_other_layers_stay_as_they_are(kind: str, monkeypatch: pytest.MonkeyPatc
         assert torch.equal(layer(inputs), expected)
     assert not seen
     assert torch.equal(layer(inputs), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_the_plan_counts_what_is_packed(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    packed_sizes, pack = list[int](), packed._packed
+
+    def counted(weight: torch.Tensor) -> torch.Tensor:
+        packed_sizes.append(weight.nbytes)
+        return pack(weight)
+
+    monkeypatch.setattr(packed, "_packed", counted)
+    model = tiny_model(seed=0).to(dtype)
+    sample(LocalEngine(model, max_batch_size=2, max_context_tokens=64))
+    assert sum(packed_sizes) == packed.packed_bytes(model, dtype)
+    assert bool(packed_sizes) == (dtype == torch.bfloat16)
