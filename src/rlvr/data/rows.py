@@ -12,13 +12,13 @@ import re
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, cast
 
-from pydantic import AfterValidator, TypeAdapter, ValidationError
+from pydantic import AfterValidator, TypeAdapter, ValidationError, ValidationInfo
 
 from rlvr.errors import ConfigError, UserError
 from rlvr.printable import ascii_text, cut
@@ -29,6 +29,14 @@ SHOWN_CHARS = 60
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and newline
 _SURROGATE = re.compile("[\ud800-\udfff]")  # lone surrogates: no tokenizer can encode them
+_ODD = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+_ESCAPES = {"\b": "b", "\f": "f", "\n": "n", "\r": "r", "\t": "t"}
+_LOST = re.compile(
+    # `"\frac{1}{2}"` with one backslash in a JSON file is a form feed and `rac{1}{2}`. Commands are lower case, the
+    # first letters of a page are not; of tabs and line ends those are meant that leave no word
+    r"[\b\f](?=[a-z])|\t(?=(?:ext[a-z]*|[td]?frac|ilde|binom)\s*\{|(?:imes|heta|riangle|herefore)(?![a-z]))"
+    r"|\n(?=(?:eq|abla|otin)(?![A-Za-z.]))|\r(?=ight|angle|ho(?![a-z])|floor|ceil)|\A(?:\t(?=au(?![a-z]))|\n(?=[ue]\s*\Z))"
+)
 
 
 class DataError(UserError):
@@ -42,6 +50,8 @@ def harmless(text: str) -> str:
     """
     if len(text) > MAX_FIELD_CHARS:
         raise ValueError(f"must have {MAX_FIELD_CHARS:,} characters at most, not {len(text):,}")
+    if _ODD.search(text) is None:
+        return text
     return _SURROGATE.sub("\ufffd", _CONTROL.sub("", text.replace("\r\n", "\n").replace("\r", "\n")))
 
 
@@ -50,13 +60,42 @@ def clean(text: str) -> str:
     return harmless(text).strip()
 
 
+def whole_text(text: str, info: ValidationInfo) -> str:
+    """`harmless` for a text of a row, which notes what it removes.
+
+    ValueError for what JSON makes of a LaTeX command with one backslash, `"\\frac"`: its beginning is lost.
+    """
+    if (lost := _LOST.search(text)) is not None:
+        rest = re.match("[A-Za-z]*", text[lost.end() :])
+        command = f"\\{_ESCAPES[lost[0]]}{rest[0] if rest else ''}"
+        raise ValueError(
+            f"must have two backslashes before {command[1:]} (JSON reads {command} as a control character)"
+        )
+    if info.context is not None and _ODD.search(text) is not None:
+        unbroken = text.replace("\r", "")
+        info.context.extend(what for what, odd in REMOVED.items() if odd.search(unbroken))
+    return harmless(text)
+
+
+def cell(text: str, info: ValidationInfo) -> str:
+    """As `whole_text`, without surrounding whitespace."""
+    return whole_text(text, info).strip()
+
+
 def _filled(text: str) -> str:
     if not text:
         raise ValueError("must be a text that is not blank")
     return text
 
 
-Cell = Annotated[str, AfterValidator(clean)]
+REMOVED = {
+    "control characters, which were removed": _CONTROL,
+    "half characters (broken \\u escapes), replaced by U+FFFD": _SURROGATE,
+}
+"""What `Row.removed` says, and where."""
+Verbatim = Annotated[str, AfterValidator(whole_text)]
+"""A text field as it stands, without what `harmless` removes."""
+Cell = Annotated[str, AfterValidator(cell)]
 """A cleaned text field; may be blank."""
 FilledText = Annotated[Cell, AfterValidator(_filled)]
 
@@ -68,6 +107,7 @@ class Row:
     place: str
     fields: Mapping[str, Any]
     name: str = ""  # split and number, `train/17`
+    removed: list[str] = field(default_factory=list, compare=False)  # of `REMOVED`, what its texts have lost
 
     def __contains__(self, field: str) -> bool:
         try:
@@ -105,7 +145,8 @@ class Row:
         DataError for the first wrong field; names the `setting` that chooses a missing one.
         """
         try:
-            return _adapter(shape).validate_python(self.fields if field is None else self.get(field, setting))
+            value = self.fields if field is None else self.get(field, setting)
+            return _adapter(shape).validate_python(value, context=self.removed)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             name = ".".join(map(str, ((field,) if field else ()) + first["loc"]))
@@ -198,7 +239,11 @@ def _placed(file: Any, kind: str, name: str) -> Iterator[tuple[str, object]]:
     else:
         import pyarrow.parquet
 
-        rows = (row for batch in pyarrow.parquet.ParquetFile(file).iter_batches() for row in batch.to_pylist())
+        from rlvr.data.arrow import plain_data
+
+        table = pyarrow.parquet.ParquetFile(file)
+        plain = plain_data(table.schema_arrow)
+        rows = (plain(row) for batch in table.iter_batches() for row in batch.to_pylist())
     yield from ((f"{name}, row {number}", fields) for number, fields in enumerate(rows, start=1))
 
 

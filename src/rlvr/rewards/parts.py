@@ -67,12 +67,13 @@ class PartsVerifier:
         runners = {name: PartRunner(name, part) for name, part in parts.items()}
         self._immediate = {name: runner for name, runner in runners.items() if not runner.waits}
         self._waiting = {name: runner for name, runner in runners.items() if runner.waits}
+        self._runs_user_code = any(part.in_process and not imports.is_ours(part) for part in parts.values())
         if sandbox is not None:
             for runner in self._waiting.values():
                 runner.preload(sandbox)
 
     async def verify(self, attempt: Attempt) -> Score:
-        attempt = self._ready(attempt)
+        attempt = self._ready(attempt.with_own_example() if self._runs_user_code else attempt)
         grades = {name: runner.grade_now(attempt) for name, runner in self._immediate.items()}
         if self._waiting:  # concurrently
             found = await asyncio.gather(*(runner.grade(attempt) for runner in self._waiting.values()))
@@ -192,7 +193,7 @@ class PartRunner:
 
     def submit(self, attempt: Attempt) -> Future[CallResult]:
         """Grade in a process of the attempt's sandbox."""
-        example = attempt.example if self.part.reads_metadata else replace(attempt.example, metadata={})
+        example = attempt.example if self.part.reads_metadata else replace(attempt.example, metadata={}, row={})
         return attempt.sandbox.submit(self._remote, replace(attempt, example=example, state=None, sandbox=None))
 
     async def _grade_elsewhere(self, attempt: Attempt) -> Grade | str:

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 
+from rlvr import imports
 from rlvr.chat.rendering import Chat
 from rlvr.config import Config
 from rlvr.errors import ConfigError, UserError
-from rlvr.imports import user_code
 from rlvr.models.policy import HubPolicy
 from rlvr.progress import progress
 from rlvr.rewards.parts import PartsVerifier, make_verifier
@@ -124,9 +124,9 @@ class TaskOpener:
             open=self.open,
             reads="all" if prompt.few_shot else self.reads,  # few-shot examples come from training data
         )
-        is_ours = type(bundle.task).__module__.startswith("rlvr.")
+        is_ours = imports.is_ours(bundle.task)
         try:
-            with nullcontext() if is_ours else user_code(f"task={bundle.task.name}: opening its data"):
+            with nullcontext() if is_ours else imports.user_code(f"task={bundle.task.name}: opening its data"):
                 return bundle.task.open(context)
         except UserError as error:
             if is_ours:

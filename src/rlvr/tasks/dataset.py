@@ -17,6 +17,7 @@ from rlvr.data.rows import DataError, Row
 from rlvr.data.sources import Keep, ListSource, Source, anything
 from rlvr.envs.single_turn import SingleTurnEnv
 from rlvr.errors import ConfigError, UserError
+from rlvr.imports import is_ours
 from rlvr.printable import ascii_text, printable
 from rlvr.rewards.metrics import Metric
 from rlvr.rewards.trace import TracedAnswer
@@ -142,6 +143,8 @@ class DatasetTask(Task):
         form = self._prompter.answer_format.for_prompt(attempt.prompt)
         if self._metric.reads_gold and not attempt.example.metadata.get("has_answer", True):
             return GradedAnswer(answer=form.answer_of(attempt), correct=False)
+        if not is_ours(self._metric):
+            attempt = attempt.with_own_example()
         return await self._metric.grade(replace(attempt, format=form, sandbox=self._sandbox))
 
     def tags(self, example: Example) -> tuple[str, ...]:
@@ -231,6 +234,7 @@ class DatasetTask(Task):
             answer=problem.answer,
             tools=problem.tools,
             metadata={**problem.metadata, "task": self.name} | ({"tags": problem.tags} if problem.tags else {}),
+            row=problem.row,
         )
 
     def _fields(self, problem: Problem) -> Mapping[str, str]:
@@ -288,11 +292,16 @@ class Part:
 
     problems: tuple[Problem, ...]
     left_out: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    changed: Mapping[str, Sequence[str]] = field(default_factory=dict)  # places of rows, by what their texts have lost
 
     def notes(self, kind: str) -> list[str]:
         """`3 training rows have no gold answer: left out (first: train.jsonl, line 17)`"""
         return [
-            f"{len(places):,} {kind} rows {why}: left out (first: {places[0]})" for why, places in self.left_out.items()
+            f"{len(places):,} {kind} rows {why} (first: {places[0]})"
+            for why, places in (
+                *((f"{why}: left out", places) for why, places in self.left_out.items()),
+                *((f"have {what}", places) for what, places in self.changed.items()),
+            )
         ]
 
 
@@ -300,8 +309,11 @@ def parse_rows(rows: Iterable[Row], parse: Callable[[Row], Problem | str]) -> Pa
     """The problems of the rows in order, without repeated questions. DataError for an id of two questions."""
     found: dict[str, tuple[Problem, str]] = {}
     left_out: dict[str, list[str]] = {}
+    changed: dict[str, list[str]] = {}
     for row in rows:
         problem = parse(row)
+        for what in dict.fromkeys(row.removed):
+            changed.setdefault(what, []).append(row.place)
         if isinstance(problem, Problem):
             first, place = found.setdefault(problem.id, (problem, row.place))
             if first is problem:
@@ -312,7 +324,7 @@ def parse_rows(rows: Iterable[Row], parse: Callable[[Row], Problem | str]) -> Pa
             golds = ((one.answer, one.metadata.get("aliases")) for one in (first, problem))
             problem = "repeat an earlier question" + ("" if next(golds) == next(golds) else " with another answer")
         left_out.setdefault(problem, []).append(row.place)
-    return Part(problems=tuple(problem for problem, _ in found.values()), left_out=left_out)
+    return Part(problems=tuple(problem for problem, _ in found.values()), left_out=left_out, changed=changed)
 
 
 def by_hash(part: Part, share: float, place: str) -> tuple[Part, Part]:
