@@ -111,6 +111,22 @@ class PartsVerifier:
             if result.status == "ok" and result.value["status"] == "invalid":
                 yield f"warning: {what} returned None, which means unreadable, {where}"
 
+    def why_unpaid(self, example: Example, texts: Sequence[str]) -> str:
+        """Why no part that reads answers pays any of these right completions in full, a sentence that names one; empty
+        if one does, or none reads them."""
+        why = ""
+        for name, runner in {**self._immediate, **self._waiting}.items():
+            if not (runner.part.reads_answer and runner.part.weight > 0):
+                continue
+            for text in texts:
+                turn = TurnText(prompt="", completion=text, text=text, stop_reason=StopReason.STOP, num_tokens=1)
+                grade = asyncio.run(runner.grade(self._ready(Attempt.of(example, [turn]))))
+                if grade.late is not None or (grade.status != "error" and grade.value >= 1):
+                    return ""
+                said = grade.message or f"{text[-80:]!r} is {'wrong' if grade.status == 'scored' else 'unreadable'}"
+                why = why or f"reward.parts.{name}: {said}"
+        return why
+
     def _score(self, grades: Mapping[str, Grade]) -> Score:
         values: dict[str, float] = {}
         late: dict[str, LateGrade] = {}
