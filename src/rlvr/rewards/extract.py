@@ -35,6 +35,7 @@ from rlvr.types import Attempt, StopReason
 HASH = "####"
 EQUALS, END = "=", "<eoe>"
 _BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])")
+_ENDING = re.compile(r"[\s.*_`]*")  # of the sentence that an answer stands in: `It is <answer>5</answer>.`
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # escaped braces do not count
 
 
@@ -181,7 +182,7 @@ class AnswerFormat:
 
 
 _ANSWER = r"(?:(?:the )?(?:final )?answer)"
-_LABEL = rf"(?:{_ANSWER}(?: is)?\s*:)"
+_LABEL = rf"(?:{_ANSWER}(?: is)?[*_]*\s*:)"
 _ASKED = r"""(?:\b(?:form|format|line|with|as|by|after|like|write|say)\b\W{0,4}|["'`“*])"""
 _BLANK = r"""(?:\.\.\.|…|_{2,}|\$?\\?[\[{<(]|\$\w|X\b)"""
 """How a gap that the answer is to fill begins."""
@@ -189,8 +190,8 @@ _SHOWN = re.compile(
     # each form takes the gap that it shows with it: `#### <answer>` and `\boxed{<answer>}` ask for no tag
     r"\\(?P<box>boxed|fbox)(?![A-Za-z])(?:\{[^{}\n]{0,40}\})?"
     r"|(?P<hash>####)(?:\s*<\w+>)?"
-    r"|<(?P<tag>[A-Za-z][\w-]{0,40})>(?:(?P<filling>[^<>\n]{0,60})(?P<pair></(?P=tag)>))?"
-    r"|\[\[(?P<brackets>[^\[\]\n]{0,40})\]\]"
+    r"|(?<!<)<(?P<tag>[A-Za-z][\w-]{0,40})>(?:(?P<filling>[^<>\n]{0,60})(?P<pair></(?P=tag)>))?"
+    r"|(?P<double>\[\[|<<)(?P<inside>[^\[\]<>\n]{0,40})(?P<end>\]\]|>>)"
     # in words, quoted or with a blank: `Answer:` at the end of a prompt only begins the completion
     rf"|(?P<sentence>(?i:{_ASKED}{_ANSWER} is)\s*(?={_BLANK}|[A-Z]\b|[\"'`”]))"
     rf"|(?P<line>(?i:{_ASKED}{_LABEL})(?:\s*<\w+>)?(?=\W*[$\w<\[{{\"'`”*])"
@@ -227,9 +228,9 @@ def _format_of(place: re.Match[str]) -> AnswerFormat | None:
         return AnswerFormat(answer_in="line")
     is_told = _CALLED_ANSWER.search(place.string, max(0, place.start() - _NEAR), place.start()) is not None
     if (tag := place["tag"]) is None:
-        inside = place["brackets"]
+        inside = place["inside"]
         is_one = _PLACEHOLDER.fullmatch(inside) and (is_told or _CALLED_ANSWER.search(inside))
-        return _between("[[", "]]") if is_one else None
+        return _between(place["double"], place["end"]) if is_one else None
     if _THOUGHTS.search(tag):
         return None
     if _CALLED_ANSWER.search(tag):
@@ -255,7 +256,11 @@ def after_equals(prompt: str, completion: str) -> str | None:
 
 def _in_solution(text: str, markers: Markers) -> str | None:
     blocks = find_blocks(text, markers)
-    if blocks is None or blocks.after.strip() or (blocks.reasoning is not None and blocks.before.strip()):
+    if (
+        blocks is None
+        or not _ENDING.fullmatch(blocks.after)
+        or (blocks.reasoning is not None and blocks.before.strip())
+    ):
         return None
     return blocks.solution.strip() or None
 
