@@ -2,7 +2,8 @@
 
     python benchmarks/rows.py [--num-rows 100000] [--repeats 3]
 
-Rows per second of CPU time, the best of the repeats: texts and messages as JSON lines, Parquet with 64 and 32 bit floats.
+Rows per second of CPU time, the best of the repeats: texts and messages as JSON lines, Parquet with 64 and 32 bit
+floats.
 To compare two editions: `python benchmarks/editions.py BEFORE AFTER --only rows`.
 """
 
@@ -64,7 +65,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     args = parser.parse_args()
     given = {"question_field": "prompt", "answer_field": "reward_model.ground_truth"}
-    cases: dict[str, tuple[str, Callable[[Path, int], None], dict[str, str]]] = {
+    cases: dict[str, tuple[str, Callable[[Path, int], None], dict[str, Any]]] = {
         "texts": ("jsonl", lambda path, num: jsonl(texts, path, num), {}),
         "messages": ("jsonl", lambda path, num: jsonl(messages, path, num), given),
         "64 bit": ("parquet", lambda path, num: parquet(pyarrow.float64(), path, num), {}),

@@ -8,8 +8,10 @@
         whole       the whole text
         complete    the argument `final_answer` of a call of the tool `complete`, in any turn
         line        behind `Answer:` on the last line, as DAPO asks for it
+        json        the value of a key of the only JSON object
         stated      in the form that the prompt shows: `####`, `\\boxed{}`, `\\fbox{}`, `<answer></answer>`, `[[ ]]`,
-                    `Answer: ...`, `The final answer is X`; the last one counts; without one the whole text
+                    `Answer: ...`, `The final answer is X`, `{"answer": ...}`; the last one counts; without one the
+                    whole text
         equals      the single word between the last `=`, possibly the prompt's, and the first `<eoe>` (for models that
                     do not have that word, the end):   4 1 + = 5 <eoe>
 
@@ -23,6 +25,7 @@ Extraction takes linear time.
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from functools import lru_cache
@@ -99,9 +102,9 @@ def find_blocks(text: str, markers: Markers) -> Blocks | None:
 class AnswerFormat:
     """`AnswerFormat(answer_in="boxed")`, `AnswerFormat(answer_in="solution", markers=Markers(...))`"""
 
-    answer_in: Literal["solution", "hash", "boxed", "line", "whole", "complete", "equals", "stated"]
+    answer_in: Literal["solution", "hash", "boxed", "line", "whole", "complete", "equals", "json", "stated"]
     markers: Markers | None = None
-    spelling: str = ""  # of a box, `fbox`; of a line, `is` where it is a sentence
+    spelling: str = ""  # of a box, `fbox`; of a line, `is` where it is a sentence; the key of a JSON object
 
     def __post_init__(self) -> None:
         if self.answer_in == "solution":
@@ -129,6 +132,8 @@ class AnswerFormat:
             return f"\\{self.spelling or 'boxed'}{{{answer}}}"
         if self.answer_in == "line":
             return f"The final answer is {answer}" if self.spelling == "is" else f"Answer: {answer}"
+        if self.answer_in == "json":
+            return json.dumps({self.spelling: answer}, ensure_ascii=False)
         return answer
 
     def answer_of(self, attempt: Attempt) -> str | None:
@@ -159,6 +164,8 @@ class AnswerFormat:
             return _in_box(text, self.spelling or "boxed")
         if self.answer_in == "line":
             return _in_sentence(text) if self.spelling == "is" else _on_line(text, _LINE)
+        if self.answer_in == "json":
+            return _in_json(text, self.spelling)
         return text.strip() or None if self.answer_in == "whole" else None
 
     def form_of(self, attempt: Attempt) -> str:
@@ -192,6 +199,8 @@ _SHOWN = re.compile(
     r"|(?P<hash>####)(?:\s*<\w+>)?"
     r"|(?<!<)<(?P<tag>[A-Za-z][\w-]{0,40})>(?:(?P<filling>[^<>\n]{0,60})(?P<pair></(?P=tag)>))?"
     r"|(?P<double>\[\[|<<)(?P<inside>[^\[\]<>\n]{0,40})(?P<end>\]\]|>>)"
+    r"|\"(?P<key>[\w ]{0,30}(?i:answer|solution|result)[\w ]{0,30})\"\s*:\s*"
+    r"(?P<value>\"[^\"\n]{0,60}\"|[^\s\"{},]{1,30})(?=\s*[,}])"
     # in words, quoted or with a blank: `Answer:` at the end of a prompt only begins the completion
     rf"|(?P<sentence>(?i:{_ASKED}{_ANSWER} is)\s*(?={_BLANK}|[A-Z]\b|[\"'`”]))"
     rf"|(?P<line>(?i:{_ASKED}{_LABEL})(?:\s*<\w+>)?(?=\W*[$\w<\[{{\"'`”*])"
@@ -226,6 +235,9 @@ def _format_of(place: re.Match[str]) -> AnswerFormat | None:
         return AnswerFormat(answer_in="line", spelling="is")
     if place["line"]:
         return AnswerFormat(answer_in="line")
+    if place["key"]:
+        is_gap = _PLACEHOLDER.fullmatch(place["value"]) is not None
+        return AnswerFormat(answer_in="json", spelling=place["key"]) if is_gap else None
     is_told = _CALLED_ANSWER.search(place.string, max(0, place.start() - _NEAR), place.start()) is not None
     if (tag := place["tag"]) is None:
         inside = place["inside"]
@@ -288,6 +300,18 @@ def _in_sentence(text: str) -> str | None:
     """`18` of a last line `The final answer is 18.`"""
     found = _on_line(text, _SENTENCE)
     return found and (found.removesuffix(".").rstrip() or None)
+
+
+def _in_json(text: str, key: str) -> str | None:
+    """The value of the key in the only JSON object of a text, a text or a number."""
+    try:
+        found = json.loads(text[text.index("{") : text.rindex("}") + 1])
+        value = found[key]
+    except (ValueError, KeyError, RecursionError):
+        return None
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return None
+    return str(value).strip() or None
 
 
 def _in_box(text: str, command: str) -> str | None:

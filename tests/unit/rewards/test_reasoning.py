@@ -152,6 +152,11 @@ def test_a_stated_line_is_the_last_and_the_only_one(text: str, answer: str | Non
         ("Wrap it as [[answer]].", "It is [[5]]%", None),
         ("Put your answer in double brackets, <<answer>>.", "It is <<5>>", "5"),
         ("Format:\n**Reasoning**: ...\n**Final Answer**: ...", "**Reasoning**: add\n**Final Answer**: 5", "5"),
+        ('Reply in JSON: {"answer": <number>}', '```json\n{"answer": 5}\n```', "5"),
+        ('Reply with {"reasoning": "...", "final answer": "..."}.', '{"reasoning": "a", "final answer": "5"}', "5"),
+        ('Reply in JSON: {"answer": <number>}', '{"answer": 5} or {"answer": 6}', None),
+        ('Reply in JSON: {"answer": <number>}', '{"answer": [5]}', None),
+        ('What is the result of {"result": 5}["result"]?', "5", "5"),
         (r"Put the answer in \fbox{}.", r"so \fbox{5}", "5"),
         (r"Put the answer in \fbox{}.", r"so \boxed{5}", None),
         (r"Put it in \boxed{<answer>}.", r"\boxed{5}", "5"),
@@ -167,7 +172,8 @@ def test_the_place_is_the_form_that_the_prompt_shows(prompt: str, completion: st
 
 
 @pytest.mark.parametrize(
-    "prompt", [DAPO, BOX, HASH, TAG, BARE, 'as "The final answer is X".', "Answer as [[X]].", r"\fbox{}"]
+    "prompt",
+    [DAPO, BOX, HASH, TAG, BARE, 'as "The final answer is X".', "Answer as [[X]].", r"\fbox{}", '{"answer": "..."}'],
 )
 def test_a_filled_form_is_read_where_it_is(prompt: str) -> None:
     form = STATED.for_prompt(prompt)
