@@ -11,14 +11,15 @@ import json
 import re
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, cast
 
-from pydantic import AfterValidator, TypeAdapter, ValidationError, ValidationInfo
+from pydantic import AfterValidator, TypeAdapter, ValidationError
 
 from rlvr.errors import ConfigError, UserError
 from rlvr.printable import ascii_text, cut
@@ -30,12 +31,15 @@ SHOWN_CHARS = 60
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and newline
 _SURROGATE = re.compile("[\ud800-\udfff]")  # lone surrogates: no tokenizer can encode them
 _ODD = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+_MARK = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # also a tab or a newline: most texts need no closer look
 _ESCAPES = {"\b": "b", "\f": "f", "\n": "n", "\r": "r", "\t": "t"}
 _LOST = re.compile(
     # `"\frac{1}{2}"` with one backslash in a JSON file is a form feed and `rac{1}{2}`. Commands are lower case, the
     # first letters of a page are not; of tabs and line ends those are meant that leave no word
-    r"[\b\f](?=[a-z])|\t(?=(?:ext[a-z]*|[td]?frac|ilde|binom)\s*\{|(?:imes|heta|riangle|herefore)(?![a-z]))"
-    r"|\n(?=(?:eq|abla|otin)(?![A-Za-z.]))|\r(?=ight|angle|ho(?![a-z])|floor|ceil)|\A(?:\t(?=au(?![a-z]))|\n(?=[ue]\s*\Z))"
+    r"[\b\f\t\n\r](?:(?<=[\b\f])(?=[a-z])"
+    r"|(?<=\t)(?=(?:ext[a-z]*|[td]?frac|ilde|binom)\s*\{|(?:imes|heta|riangle|herefore)(?![a-z]))"
+    r"|(?<=\n)(?=(?:eq|abla|otin)(?![A-Za-z.]))|(?<=\r)(?=ight|angle|ho(?![a-z])|floor|ceil)"
+    r"|(?<=\A\t)(?=au(?![a-z]))|(?<=\A\n)(?=[ue]\s*\Z))"
 )
 
 
@@ -60,26 +64,41 @@ def clean(text: str) -> str:
     return harmless(text).strip()
 
 
-def whole_text(text: str, info: ValidationInfo) -> str:
-    """`harmless` for a text of a row, which notes what it removes.
+_noted: ContextVar[list[str] | None] = ContextVar("noted", default=None)
+
+
+@contextmanager
+def noting_removals() -> Iterator[list[str]]:
+    """What `whole_text` has removed within the block, names of `REMOVED`; the caller clears the list."""
+    token = _noted.set(removed := [])
+    try:
+        yield removed
+    finally:
+        _noted.reset(token)
+
+
+def whole_text(text: str) -> str:
+    """`harmless` for a text of a row; see `noting_removals`.
 
     ValueError for what JSON makes of a LaTeX command with one backslash, `"\\frac"`: its beginning is lost.
     """
+    if len(text) <= MAX_FIELD_CHARS and _MARK.search(text) is None:
+        return text
     if (lost := _LOST.search(text)) is not None:
         rest = re.match("[A-Za-z]*", text[lost.end() :])
         command = f"\\{_ESCAPES[lost[0]]}{rest[0] if rest else ''}"
         raise ValueError(
             f"must have two backslashes before {command[1:]} (JSON reads {command} as a control character)"
         )
-    if info.context is not None and _ODD.search(text) is not None:
+    if _ODD.search(text) is not None and (noted := _noted.get()) is not None:
         unbroken = text.replace("\r", "")
-        info.context.extend(what for what, odd in REMOVED.items() if odd.search(unbroken))
+        noted += [what for what, odd in REMOVED.items() if odd.search(unbroken)]
     return harmless(text)
 
 
-def cell(text: str, info: ValidationInfo) -> str:
+def cell(text: str) -> str:
     """As `whole_text`, without surrounding whitespace."""
-    return whole_text(text, info).strip()
+    return whole_text(text).strip()
 
 
 def _filled(text: str) -> str:
@@ -92,7 +111,7 @@ REMOVED = {
     "control characters, which were removed": _CONTROL,
     "half characters (broken \\u escapes), replaced by U+FFFD": _SURROGATE,
 }
-"""What `Row.removed` says, and where."""
+"""What is removed from texts, and where it stands."""
 Verbatim = Annotated[str, AfterValidator(whole_text)]
 """A text field as it stands, without what `harmless` removes."""
 Cell = Annotated[str, AfterValidator(cell)]
@@ -107,7 +126,6 @@ class Row:
     place: str
     fields: Mapping[str, Any]
     name: str = ""  # split and number, `train/17`
-    removed: list[str] = field(default_factory=list, compare=False)  # of `REMOVED`, what its texts have lost
 
     def __contains__(self, field: str) -> bool:
         try:
@@ -145,8 +163,7 @@ class Row:
         DataError for the first wrong field; names the `setting` that chooses a missing one.
         """
         try:
-            value = self.fields if field is None else self.get(field, setting)
-            return _adapter(shape).validate_python(value, context=self.removed)
+            return _adapter(shape).validate_python(self.fields if field is None else self.get(field, setting))
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             name = ".".join(map(str, ((field,) if field else ()) + first["loc"]))

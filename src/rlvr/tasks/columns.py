@@ -11,7 +11,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from pydantic import PlainValidator, ValidationInfo
+from pydantic import PlainValidator
 
 from rlvr import registry
 from rlvr.data.conversations import read_prompt, read_tools
@@ -241,7 +241,7 @@ class Hub(ColumnSettings, SplitSettings):
     eval_share: HeldOutShare = setting(0.1, EVAL_SHARE, only_if="eval_split is None")
 
 
-def _accepted(value: Any, info: ValidationInfo) -> tuple[str, ...]:
+def _accepted(value: Any) -> tuple[str, ...]:
     texts = []
     for one in value if isinstance(value, list) else [value]:
         if isinstance(one, bool) or not isinstance(one, str | int | float | None):
@@ -249,7 +249,7 @@ def _accepted(value: Any, info: ValidationInfo) -> tuple[str, ...]:
             raise ValueError(f"must be a text, a number or a list of them{which}")
         if isinstance(one, int | float) and not abs(one) <= sys.float_info.max:
             raise ValueError("must be a finite number")
-        texts.append(number_text(one) if isinstance(one, float) else cell("" if one is None else str(one), info))
+        texts.append(number_text(one) if isinstance(one, float) else cell("" if one is None else str(one)))
     return tuple(filter(None, texts))
 
 

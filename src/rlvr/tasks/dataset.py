@@ -13,7 +13,7 @@ from typing import Any
 
 from rlvr.core.env import Env
 from rlvr.data.problems import Problem, fingerprint, hash_rank, is_held_out
-from rlvr.data.rows import DataError, Row
+from rlvr.data.rows import DataError, Row, noting_removals
 from rlvr.data.sources import Keep, ListSource, Source, anything
 from rlvr.envs.single_turn import SingleTurnEnv
 from rlvr.errors import ConfigError, UserError
@@ -342,24 +342,26 @@ def parse_rows(rows: Iterable[Row], parse: Callable[[Row], Problem | str]) -> Pa
     left_out: dict[str, list[str]] = {}
     changed: dict[str, list[str]] = {}
     wrong: list[tuple[str, str]] = []
-    for row in rows:
-        try:
-            problem = parse(row)
-        except DataError as error:
-            wrong.append((row.place, str(error)))
-            continue
-        for what in dict.fromkeys(row.removed):
-            changed.setdefault(what, []).append(row.place)
-        if isinstance(problem, Problem):
-            first, place = found.setdefault(problem.id, (problem, row.place))
-            if first is problem:
+    with noting_removals() as removed:
+        for row in rows:
+            try:
+                problem = parse(row)
+            except DataError as error:
+                wrong.append((row.place, str(error)))
                 continue
-            if first.key != problem.key:
-                name = ascii_text(problem.id[:80])
-                raise DataError(f"{row.place}: the id {name!r} was given before, at {place}: ids must differ.")
-            golds = ((one.answer, one.metadata.get("aliases")) for one in (first, problem))
-            problem = "repeat an earlier question" + ("" if next(golds) == next(golds) else " with another answer")
-        left_out.setdefault(problem, []).append(row.place)
+            for what in dict.fromkeys(removed):
+                changed.setdefault(what, []).append(row.place)
+            removed.clear()
+            if isinstance(problem, Problem):
+                first, place = found.setdefault(problem.id, (problem, row.place))
+                if first is problem:
+                    continue
+                if first.key != problem.key:
+                    name = ascii_text(problem.id[:80])
+                    raise DataError(f"{row.place}: the id {name!r} was given before, at {place}: ids must differ.")
+                golds = ((one.answer, one.metadata.get("aliases")) for one in (first, problem))
+                problem = "repeat an earlier question" + ("" if next(golds) == next(golds) else " with another answer")
+            left_out.setdefault(problem, []).append(row.place)
     if wrong:
         raise DataError(_named(wrong))
     return Part(problems=tuple(problem for problem, _ in found.values()), left_out=left_out, changed=changed)
