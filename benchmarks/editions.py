@@ -76,6 +76,7 @@ WORKLOADS = {
     "engine": table("engine.py", "tokens/s", 5, "--repeats", "3", cells=2),
     "verifiers": table("verifiers.py", "answers/s", 1, "--repeats", "1"),
     "environments": table("environments.py", "episodes/s", 2, "--repeats", "1"),
+    "rows": table("rows.py", "rows/s", 1, "--repeats", "1"),
 }
 
 

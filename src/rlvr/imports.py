@@ -30,6 +30,11 @@ def look_in(folder: str | None) -> None:
         folders.append(path)
 
 
+def is_ours(component: object) -> bool:
+    """Whether the class of a component is rlvr's, not a user's."""
+    return type(component).__module__.startswith("rlvr.")
+
+
 def imported(what: str, path: str, kind: str, fits: Callable[[Any], bool]) -> Any:
     """The object at `module:name`, checked by `fits`. ConfigError starts with `what`, e.g. `key=value`; `kind`
     describes it."""

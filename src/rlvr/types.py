@@ -6,6 +6,7 @@ Arrays that go with tokens have the same length as the tokens; a mask says which
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import pairwise
@@ -53,7 +54,8 @@ class Message:
 class Example:
     """One problem: `Example(id="3 4 +", messages=(Message(...),), answer="7", metadata={"num_operators": 1})`
 
-    `tools` are offered by the example itself: the model may call them, and they are not executed.
+    `tools` are offered by the example itself: the model may call them, and they are not executed. `row` are the fields
+    that the data give it, as they are there; `metadata` is what tasks and rewards know of it, under names of theirs.
     """
 
     id: str
@@ -61,6 +63,7 @@ class Example:
     answer: str
     metadata: Mapping[str, Any] = field(default_factory=dict)
     tools: tuple[ToolSchema, ...] = ()
+    row: Mapping[str, Any] = field(default_factory=dict)
 
 
 class StopReason(StrEnum):
@@ -228,6 +231,10 @@ class Attempt:
     def said(self) -> str:
         """The text without reasoning, where answers stand; empty if reasoning does not end."""
         return split(self.text, self.marks, opened=self.opened)[1]
+
+    def with_own_example(self) -> Attempt:
+        """With a copy of its example for a user's code, which may change it: the episodes of a question share one."""
+        return replace(self, example=deepcopy(self.example))
 
     def with_format(self, answer_format: Any, sandbox: Any) -> Attempt:
         """`replace(self, format=..., sandbox=...)` in half the time; called for every episode."""

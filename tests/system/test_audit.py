@@ -151,3 +151,27 @@ def test_in_python_with_the_adversary(folder: Path) -> None:
     assert all(len(one.text) > 12 or one.gold in one.text.split() for one in found.findings if one.kind == "adversary")
     with pytest.raises(ConfigError, match="--data"):
         rlvr.audit(longest)
+
+
+@pytest.mark.parametrize(
+    ("answers", "words", "stop"),
+    [
+        (["red", "blue", "green"], ["reward=numeric", "task.metric=text"], True),
+        (["red", "blue", "1"], ["reward=numeric", "task.metric=text"], False),
+        (["1", "2", "3"], [], False),
+    ],
+)
+def test_a_reward_that_refuses_every_right_answer_of_a_file_stops_its_audit(
+    answers: list[str], words: list[str], stop: bool, cli: Cli, folder: Path
+) -> None:
+    rows = [{"prompt": f"{n}? Write it after ####.", "answer": answers[n % 3]} for n in range(30)]
+    (folder / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    command = ["audit", "mine.jsonl", *words, *QUICK]
+    if stop:
+        cli.refuses(2, command, "no right answer earned more than a wrong one by the reward")
+        return
+    done = cli(*command)
+    assert "prompts ask for `#### ...`" in done.err
+    assert "exploits paid: 0 of" in done.out
+    told = [line.split()[:2] for line in done.out.splitlines() if "gold itself" in line]
+    assert (["reward", "gold"] in told) == ("red" in answers)

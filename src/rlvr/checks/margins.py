@@ -273,13 +273,14 @@ def asked_form_is_paid(patient: Patient) -> Check:
         if full > 0 and not value > full / 4:
             found.append({"example": example.id, "completion": form, "value": value, "right_answer": full})
             on_one_line += line > full / 4
+    places = f" ({patient.task.places})" if patient.task.places else ""
     if not tried:
-        return skip("the prompts ask for no working and no mark around the answer")
+        return skip(f"the prompts ask for no working and no mark around the answer{places}")
     return verdict(
         2 * len(found) > tried,
         f"{len(found)} of {tried} right answers in the form that their prompt asks for earn next to nothing"
         + (", and on one line they are paid" if 2 * on_one_line > len(found) else ""),
-        f"{tried} right answers in the form that their prompt asks for are paid",
+        f"{tried} right answers in the form that their prompt asks for are paid{places}",
         "let the reward read what the prompt asks for (prompt.answer_in), or ask for what it reads; in a pattern "
         "of your own a point is a line break with re.DOTALL alone",
         examples=found[:3],

@@ -11,13 +11,11 @@ A message may be in ShareGPT's form, {"from": "human", "value": ...}, and its co
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Json
+from pydantic import BaseModel, BeforeValidator, Json
 
 from rlvr.data.problems import Conversation
-from rlvr.data.rows import Row, harmless, with_kind
+from rlvr.data.rows import Row, Verbatim, with_kind
 from rlvr.types import Message, ToolCall, ToolSchema
-
-Verbatim = Annotated[str, AfterValidator(harmless)]
 
 
 def _named(call: Any) -> Any:

@@ -7,6 +7,9 @@ from typing import Any
 
 from rlvr.types import Message, ToolSchema
 
+OURS = frozenset({"task", "tags", "aliases", "has_answer", "has_messages", "gold_as_given"})
+"""Names in metadata whose meaning is that of tasks, metrics and rewards, whatever data call their columns."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Conversation:
@@ -24,7 +27,8 @@ class Problem:
     `key` is equal for problems that ask the same, `about` for neighbors, such as questions about the same page (empty:
     it has none). `messages` is the whole prompt of data that brings one; `question` is then its text. `tools` are
     offered with it and not executed. `solution` leads to the answer but does not give it in the required
-    format; `demonstration` is a whole completion written by the user, `conversation` one in messages. All are optional.
+    format; `demonstration` is a whole completion written by the user, `conversation` one in messages. `row` are the
+    data's own fields; no name in `metadata` is theirs where it is one of `OURS`. All are optional.
     """
 
     id: str
@@ -39,6 +43,7 @@ class Problem:
     conversation: Conversation | None = None
     turns: tuple[Any, ...] = ()  # completions of a demonstration with tools: calls, then a text
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    row: Mapping[str, Any] = field(default_factory=dict)
     tags: tuple[str, ...] = ()
 
 

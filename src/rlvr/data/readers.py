@@ -91,13 +91,16 @@ class Split:
         )
 
     def _rows(self, dataset: Dataset, source: str, fields: Collection[str], most: int | None) -> list[Row]:
+        from rlvr.data.arrow import plain_data
+
         if fields and set(fields) <= set(dataset.column_names):
             dataset = dataset.select_columns(list(fields))
         place = f"{ascii_text(source)}, split {self.name}"
         if len(dataset) == 0:
             raise DataError(f"{place}: is empty, it has no row.")
         rows = dataset.select(range(min(most or len(dataset), len(dataset)))).to_list()
-        return [Row(f"{place}, row {number}", row) for number, row in enumerate(rows, start=1)]
+        plain = plain_data(dataset.features.arrow_schema)
+        return [Row(f"{place}, row {number}", plain(row)) for number, row in enumerate(rows, start=1)]
 
     def _ask(self) -> str | None:
         """None if the Hub has the data set and grants access, else the reason why it could not be asked.

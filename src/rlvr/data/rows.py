@@ -11,7 +11,8 @@ import json
 import re
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
@@ -29,6 +30,17 @@ SHOWN_CHARS = 60
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and newline
 _SURROGATE = re.compile("[\ud800-\udfff]")  # lone surrogates: no tokenizer can encode them
+_ODD = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+_MARK = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # also a tab or a newline: most texts need no closer look
+_ESCAPES = {"\b": "b", "\f": "f", "\n": "n", "\r": "r", "\t": "t"}
+_LOST = re.compile(
+    # `"\frac{1}{2}"` with one backslash in a JSON file is a form feed and `rac{1}{2}`. Commands are lower case, the
+    # first letters of a page are not; of tabs and line ends those are meant that leave no word
+    r"[\b\f\t\n\r](?:(?<=[\b\f])(?=[a-z])"
+    r"|(?<=\t)(?=(?:ext[a-z]*|[td]?frac|ilde|binom)\s*\{|(?:imes|heta|riangle|herefore)(?![a-z]))"
+    r"|(?<=\n)(?=(?:eq|abla|otin)(?![A-Za-z.]))|(?<=\r)(?=ight|angle|ho(?![a-z])|floor|ceil)"
+    r"|(?<=\A\t)(?=au(?![a-z]))|(?<=\A\n)(?=[ue]\s*\Z))"
+)
 
 
 class DataError(UserError):
@@ -42,6 +54,8 @@ def harmless(text: str) -> str:
     """
     if len(text) > MAX_FIELD_CHARS:
         raise ValueError(f"must have {MAX_FIELD_CHARS:,} characters at most, not {len(text):,}")
+    if _ODD.search(text) is None:
+        return text
     return _SURROGATE.sub("\ufffd", _CONTROL.sub("", text.replace("\r\n", "\n").replace("\r", "\n")))
 
 
@@ -50,13 +64,57 @@ def clean(text: str) -> str:
     return harmless(text).strip()
 
 
+_noted: ContextVar[list[str] | None] = ContextVar("noted", default=None)
+
+
+@contextmanager
+def noting_removals() -> Iterator[list[str]]:
+    """What `whole_text` has removed within the block, names of `REMOVED`; the caller clears the list."""
+    token = _noted.set(removed := [])
+    try:
+        yield removed
+    finally:
+        _noted.reset(token)
+
+
+def whole_text(text: str) -> str:
+    """`harmless` for a text of a row; see `noting_removals`.
+
+    ValueError for what JSON makes of a LaTeX command with one backslash, `"\\frac"`: its beginning is lost.
+    """
+    if len(text) <= MAX_FIELD_CHARS and _MARK.search(text) is None:
+        return text
+    if (lost := _LOST.search(text)) is not None:
+        rest = re.match("[A-Za-z]*", text[lost.end() :])
+        command = f"\\{_ESCAPES[lost[0]]}{rest[0] if rest else ''}"
+        raise ValueError(
+            f"must have two backslashes before {command[1:]} (JSON reads {command} as a control character)"
+        )
+    if _ODD.search(text) is not None and (noted := _noted.get()) is not None:
+        unbroken = text.replace("\r", "")
+        noted += [what for what, odd in REMOVED.items() if odd.search(unbroken)]
+    return harmless(text)
+
+
+def cell(text: str) -> str:
+    """As `whole_text`, without surrounding whitespace."""
+    return whole_text(text).strip()
+
+
 def _filled(text: str) -> str:
     if not text:
         raise ValueError("must be a text that is not blank")
     return text
 
 
-Cell = Annotated[str, AfterValidator(clean)]
+REMOVED = {
+    "control characters, which were removed": _CONTROL,
+    "half characters (broken \\u escapes), replaced by U+FFFD": _SURROGATE,
+}
+"""What is removed from texts, and where it stands."""
+Verbatim = Annotated[str, AfterValidator(whole_text)]
+"""A text field as it stands, without what `harmless` removes."""
+Cell = Annotated[str, AfterValidator(cell)]
 """A cleaned text field; may be blank."""
 FilledText = Annotated[Cell, AfterValidator(_filled)]
 
@@ -198,7 +256,11 @@ def _placed(file: Any, kind: str, name: str) -> Iterator[tuple[str, object]]:
     else:
         import pyarrow.parquet
 
-        rows = (row for batch in pyarrow.parquet.ParquetFile(file).iter_batches() for row in batch.to_pylist())
+        from rlvr.data.arrow import plain_data
+
+        table = pyarrow.parquet.ParquetFile(file)
+        plain = plain_data(table.schema_arrow)
+        rows = (plain(row) for batch in table.iter_batches() for row in batch.to_pylist())
     yield from ((f"{name}, row {number}", fields) for number, fields in enumerate(rows, start=1))
 
 

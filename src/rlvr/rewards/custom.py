@@ -9,12 +9,13 @@ It returns one finite number, or None for an unreadable completion. An `async de
 
 import asyncio
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from copy import deepcopy
 from typing import Any, Self
 
 from pydantic import PrivateAttr
 
+from rlvr.data.problems import OURS
 from rlvr.errors import ConfigError
 from rlvr.imports import imported
 from rlvr.registry import register
@@ -26,7 +27,7 @@ OFFERED: Mapping[str, Callable[[Attempt], Any]] = {
     "prompt": lambda attempt: attempt.prompt,
     "completion": lambda attempt: attempt.text,
     "answer": lambda attempt: attempt.example.answer,
-    "metadata": lambda attempt: deepcopy(dict(attempt.example.metadata)),
+    "metadata": lambda attempt: deepcopy({**attempt.example.metadata, **attempt.example.row}),
     "turns": lambda attempt: [turn.text for turn in attempt.turns],
     "calls": lambda attempt: [{"name": call.name, "arguments": dict(call.arguments)} for call in attempt.calls],
     "retrieved": lambda attempt: list(attempt.retrieved),
@@ -35,12 +36,12 @@ OFFERED: Mapping[str, Callable[[Attempt], Any]] = {
 """Arguments offered to a function. `completion` is the last turn's text, `turns` are the texts of all turns."""
 
 VERL: Mapping[str, Callable[[Attempt], Any]] = {
-    "data_source": lambda attempt: attempt.example.metadata.get("data_source", ""),
+    "data_source": lambda attempt: _columns(attempt).get("data_source", ""),
     "solution_str": lambda attempt: attempt.text,
     "ground_truth": lambda attempt: deepcopy(attempt.example.metadata.get("gold_as_given", attempt.example.answer)),
-    "extra_info": lambda attempt: deepcopy(attempt.example.metadata.get("extra_info")),
+    "extra_info": lambda attempt: _columns(attempt).get("extra_info"),
 }
-"""Arguments of verl's `compute_score`, for a function that takes `solution_str`."""
+"""Arguments of verl's `compute_score`, for a function that takes `solution_str`; others it needs are columns."""
 
 
 def _log_nothing(*_: Any, **__: Any) -> None:
@@ -50,8 +51,8 @@ def _log_nothing(*_: Any, **__: Any) -> None:
 TRL: Mapping[str, Any] = {"trainer_state": None, "log_extra": _log_nothing, "log_metric": _log_nothing}
 """What TRL passes besides the lists, one of each per call."""
 
-OURS = frozenset({"task", "has_answer", "has_messages", "gold_as_given"})
-"""Metadata that is no column of the data."""
+NOT_PASSED = frozenset({"prompt", "completion", "completions", "completion_ids"})
+"""Columns that TRL keeps to itself, or passes as `prompts` and `completions`."""
 
 ANY = "**"
 """Among a function's names: it takes any column."""
@@ -98,8 +99,19 @@ class Custom(Part):
         if "completions" in self._names:
             return self._graded_as_by_trl(attempt)
         offered = VERL if "solution_str" in self._names else OFFERED
-        found = self._called(**{name: offered[name](attempt) for name in self._names}, **self.settings)
+        columns = self._taken(_columns(attempt), self._names - offered.keys())
+        given = {name: offered[name](attempt) for name in self._names & offered.keys()}
+        found = self._called(**given, **columns, **self.settings)
         return found["score"] if isinstance(found, Mapping) and "score" in found else found
+
+    def _taken(self, columns: Mapping[str, Any], names: Set[str]) -> dict[str, Any]:
+        """The columns of these names. KeyError for one that is not there."""
+        if missing := names - columns.keys():
+            there = ", ".join(sorted(columns.keys() - {"prompts", "completions"}))
+            raise KeyError(
+                f"the data has no column {sorted(missing)[0]!r}, which the function takes (there are {there})"
+            )
+        return {name: columns[name] for name in names}
 
     def _called(self, **arguments: Any) -> Any:
         assert self._function is not None, "the part is not bound to its function"
@@ -108,13 +120,9 @@ class Custom(Part):
 
     def _graded_as_by_trl(self, attempt: Attempt) -> Any:
         """The value of a batch of one: every argument is a list."""
-        columns, names = _columns(attempt), self._names - {ANY} - TRL.keys()
-        if missing := names - columns.keys():
-            there = ", ".join(sorted(columns.keys() - {"prompts", "completions"}))
-            raise KeyError(
-                f"the data has no column {sorted(missing)[0]!r}, which the function takes (there are {there})"
-            )
-        taken = columns if ANY in self._names else {name: columns[name] for name in names}
+        columns = _columns(attempt)
+        named = self._taken(columns, self._names - {ANY} - TRL.keys())
+        taken = columns if ANY in self._names else named
         once = {name: value for name, value in TRL.items() if ANY in self._names or name in self._names}
         lists = {name: [value] for name, value in taken.items() if name not in TRL}
         found = self._called(**lists, **(once | self.settings))
@@ -123,14 +131,15 @@ class Custom(Part):
 
 def _columns(attempt: Attempt) -> dict[str, Any]:
     """What TRL passes for one completion: it and its prompt, as messages if the data's are, and the columns."""
-    about = deepcopy(dict(attempt.example.metadata))  # the function may change what it gets
-    prompt, said = attempt.prompt, attempt.text
-    if about.get("has_messages"):
-        prompt = [_dumped(message) for message in attempt.example.messages]
+    example, prompt, said = attempt.example, attempt.prompt, attempt.text
+    if example.metadata.get("has_messages"):
+        prompt = [_dumped(message) for message in example.messages]
         said = [{"role": "assistant", "content": said}]
-    others = {name: value for name, value in about.items() if name not in OURS}
-    answer = about.get("gold_as_given", attempt.example.answer)  # as the column has it
-    return {"answer": answer} | others | {"prompts": prompt, "completions": said}
+    answer = example.metadata.get("gold_as_given", example.answer)
+    others = {name: value for name, value in example.metadata.items() if name not in OURS}
+    columns = {"answer": answer, **others, **example.row}
+    passed = {name: value for name, value in columns.items() if name not in NOT_PASSED}
+    return deepcopy(passed) | {"prompts": prompt, "completions": said}  # the function may change what it gets
 
 
 def _dumped(message: Message) -> dict[str, Any]:
@@ -156,9 +165,10 @@ def accepted_names(function: Callable[..., Any], settings: Mapping[str, Any], wh
         raise ConfigError(f"{what}: is no ordinary Python function ({error}); wrap it in one.") from error
     parameters = signature.parameters
     takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+    plain = [one for one in parameters.values() if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
+    needed = {one.name for one in plain if one.default is one.empty}
     if "completions" in parameters:
-        plain = (one for one in parameters.values() if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY))
-        needed = {one.name for one in plain if one.default is one.empty or one.name in TRL} | {"completions"}
+        needed |= {one.name for one in plain if one.name in TRL} | {"completions"}
         needed -= settings.keys()
         if "completion_ids" in needed:
             raise ConfigError(
@@ -167,6 +177,8 @@ def accepted_names(function: Callable[..., Any], settings: Mapping[str, Any], wh
         return frozenset(needed) | ({ANY} if takes_any else set())
     offered = VERL if "solution_str" in parameters else OFFERED
     names = frozenset(offered if takes_any else parameters.keys() & offered.keys())
+    if offered is VERL:
+        names |= needed - settings.keys()
     if not names:
         raise ConfigError(f"{what}: takes none of {', '.join(OFFERED)}; name at least completion as a parameter.")
     try:

@@ -8,7 +8,10 @@
         whole       the whole text
         complete    the argument `final_answer` of a call of the tool `complete`, in any turn
         line        behind `Answer:` on the last line, as DAPO asks for it
-        stated      where the prompt asks for it: `####`, `\\boxed{}`, `<answer>`, `Answer: ...`; else the whole text
+        json        the value of a key of the only JSON object
+        stated      in the form that the prompt shows: `####`, `\\boxed{}`, `\\fbox{}`, `<answer></answer>`, `[[ ]]`,
+                    `Answer: ...`, `The final answer is X`, `{"answer": ...}`; the last one counts; without one the
+                    whole text
         equals      the single word between the last `=`, possibly the prompt's, and the first `<eoe>` (for models that
                     do not have that word, the end):   4 1 + = 5 <eoe>
 
@@ -22,8 +25,10 @@ Extraction takes linear time.
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from rlvr.errors import ConfigError
@@ -33,6 +38,7 @@ from rlvr.types import Attempt, StopReason
 HASH = "####"
 EQUALS, END = "=", "<eoe>"
 _BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])")
+_ENDING = re.compile(r"[\s.*_`]*")  # of the sentence that an answer stands in: `It is <answer>5</answer>.`
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # escaped braces do not count
 
 
@@ -96,8 +102,9 @@ def find_blocks(text: str, markers: Markers) -> Blocks | None:
 class AnswerFormat:
     """`AnswerFormat(answer_in="boxed")`, `AnswerFormat(answer_in="solution", markers=Markers(...))`"""
 
-    answer_in: Literal["solution", "hash", "boxed", "line", "whole", "complete", "equals", "stated"]
+    answer_in: Literal["solution", "hash", "boxed", "line", "whole", "complete", "equals", "json", "stated"]
     markers: Markers | None = None
+    spelling: str = ""  # of a box, `fbox`; of a line, `is` where it is a sentence; the key of a JSON object
 
     def __post_init__(self) -> None:
         if self.answer_in == "solution":
@@ -112,11 +119,22 @@ class AnswerFormat:
         return self.markers
 
     def for_prompt(self, prompt: str) -> AnswerFormat:
-        """The format that a prompt asks for, by the place that it names last; itself unless `answer_in` is `stated`."""
-        if self.answer_in != "stated":
-            return self
-        named = [(place.start(), place.lastgroup) for place in _STATED.finditer(prompt)]
-        return _FORMATS[max(named)[1] or "whole"] if named else _FORMATS["whole"]
+        """The format that a prompt asks for, by the place that it shows last; itself unless `answer_in` is `stated`."""
+        return _stated_in(prompt) if self.answer_in == "stated" else self
+
+    def filled(self, answer: str) -> str:
+        """The answer at its place: `#### 72`; the answer alone where the format needs more than a text of it."""
+        if self.answer_in == "solution":
+            return f"{self.required_markers().solution_start}{answer}{self.required_markers().solution_end}"
+        if self.answer_in == "hash":
+            return f"{HASH} {answer}"
+        if self.answer_in == "boxed":
+            return f"\\{self.spelling or 'boxed'}{{{answer}}}"
+        if self.answer_in == "line":
+            return f"The final answer is {answer}" if self.spelling == "is" else f"Answer: {answer}"
+        if self.answer_in == "json":
+            return json.dumps({self.spelling: answer}, ensure_ascii=False)
+        return answer
 
     def answer_of(self, attempt: Attempt) -> str | None:
         """The answer, stripped and not blank; None if it is not at its place or the completion was cut off."""
@@ -143,9 +161,11 @@ class AnswerFormat:
         if self.answer_in == "hash":
             return _after_hash(text, has_lines)
         if self.answer_in == "boxed":
-            return _in_box(text)
+            return _in_box(text, self.spelling or "boxed")
         if self.answer_in == "line":
-            return _on_line(text)
+            return _in_sentence(text) if self.spelling == "is" else _on_line(text, _LINE)
+        if self.answer_in == "json":
+            return _in_json(text, self.spelling)
         return text.strip() or None if self.answer_in == "whole" else None
 
     def form_of(self, attempt: Attempt) -> str:
@@ -168,26 +188,73 @@ class AnswerFormat:
         return self.extract(text) is not None
 
 
-_LABEL = r"(?:(?:the )?(?:final )?answer(?: is)?|answer)\s*:"
-_STATED = re.compile(
-    # `#### <answer>` shows what stands behind the sign, and asks for no tag
-    r"(?P<boxed>\\boxed)|(?P<hash>####(?:\s*<answer>)?)|(?P<solution><answer>)"
-    # asked for in words, quoted or by a placeholder: `Answer:` at the end of a prompt only begins the completion
-    rf"|(?P<line>(?i:(?:\b(?:form|format|line|with|as|by|after|like|write|say)\b\W{{0,4}}|[\"'`“*]){_LABEL}"
-    r"(?:\s*<answer>)?(?=\W*[$\w<\[{\"'`”*])))"
+_ANSWER = r"(?:(?:the )?(?:final )?answer)"
+_LABEL = rf"(?:{_ANSWER}(?: is)?[*_]*\s*:)"
+_ASKED = r"""(?:\b(?:form|format|line|with|as|by|after|like|write|say)\b\W{0,4}|["'`“*])"""
+_BLANK = r"""(?:\.\.\.|…|_{2,}|\$?\\?[\[{<(]|\$\w|X\b)"""
+"""How a gap that the answer is to fill begins."""
+_SHOWN = re.compile(
+    # each form takes the gap that it shows with it: `#### <answer>` and `\boxed{<answer>}` ask for no tag
+    r"\\(?P<box>boxed|fbox)(?![A-Za-z])(?:\{[^{}\n]{0,40}\})?"
+    r"|(?P<hash>####)(?:\s*<\w+>)?"
+    r"|(?<!<)<(?P<tag>[A-Za-z][\w-]{0,40})>(?:(?P<filling>[^<>\n]{0,60})(?P<pair></(?P=tag)>))?"
+    r"|(?P<double>\[\[|<<)(?P<inside>[^\[\]<>\n]{0,40})(?P<end>\]\]|>>)"
+    r"|\"(?P<key>[\w ]{0,30}(?i:answer|solution|result)[\w ]{0,30})\"\s*:\s*"
+    r"(?P<value>\"[^\"\n]{0,60}\"|[^\s\"{},]{1,30})(?=\s*[,}])"
+    # in words, quoted or with a blank: `Answer:` at the end of a prompt only begins the completion
+    rf"|(?P<sentence>(?i:{_ASKED}{_ANSWER} is)\s*(?={_BLANK}|[A-Z]\b|[\"'`”]))"
+    rf"|(?P<line>(?i:{_ASKED}{_LABEL})(?:\s*<\w+>)?(?=\W*[$\w<\[{{\"'`”*])"
+    rf"|(?m:^)(?i:[*_ ]*{_LABEL})[*_ ]*(?={_BLANK}))"
 )
 _LINE = re.compile(rf"[*_\s]*{_LABEL}[*_]*(.*)", re.IGNORECASE)
-_THINK = Markers(
-    reasoning_start="<think>", reasoning_end="</think>", solution_start="<answer>", solution_end="</answer>"
+_SENTENCE = re.compile(rf"[*_\s]*(?:(?:so|thus|hence|therefore),? )?{_ANSWER} is:?(?![a-z])(.*)", re.IGNORECASE)
+_CALLED_ANSWER = re.compile(r"answer|solution|result|verdict|conclusion|final(?!ly)|choice", re.IGNORECASE)
+_PLACEHOLDER = re.compile(
+    r"\W*|_*|\W*[A-Za-z]\W*|.*\b(?:answer|solution|result|verdict|choice|option|number|letter|value|integer|expression|here)\b.*",
+    re.IGNORECASE,
 )
-_FORMATS = {
-    "boxed": AnswerFormat(answer_in="boxed"),
-    "hash": AnswerFormat(answer_in="hash"),
-    "solution": AnswerFormat(answer_in="solution", markers=_THINK),
-    "line": AnswerFormat(answer_in="line"),
-    "whole": AnswerFormat(answer_in="whole"),
-}
-"""What a prompt can ask for in its own words."""
+_THOUGHTS = re.compile("think|thought|reason|scratch|work|analy|explan|step", re.IGNORECASE)
+_NEAR = 80
+"""Characters before a pair of marks that may say that it is for the answer."""
+_WHOLE = AnswerFormat(answer_in="whole")
+
+
+@lru_cache(maxsize=256)  # the episodes of a group share a prompt
+def _stated_in(prompt: str) -> AnswerFormat:
+    shown = [form for place in _SHOWN.finditer(prompt) if (form := _format_of(place)) is not None]
+    return shown[-1] if shown else _WHOLE
+
+
+def _format_of(place: re.Match[str]) -> AnswerFormat | None:
+    """The format of a form that a prompt shows; None for marks that it does not call the answer's."""
+    if place["box"]:
+        return AnswerFormat(answer_in="boxed", spelling=place["box"])
+    if place["hash"]:
+        return AnswerFormat(answer_in="hash")
+    if place["sentence"]:
+        return AnswerFormat(answer_in="line", spelling="is")
+    if place["line"]:
+        return AnswerFormat(answer_in="line")
+    if place["key"]:
+        is_gap = _PLACEHOLDER.fullmatch(place["value"]) is not None
+        return AnswerFormat(answer_in="json", spelling=place["key"]) if is_gap else None
+    is_told = _CALLED_ANSWER.search(place.string, max(0, place.start() - _NEAR), place.start()) is not None
+    if (tag := place["tag"]) is None:
+        inside = place["inside"]
+        is_one = _PLACEHOLDER.fullmatch(inside) and (is_told or _CALLED_ANSWER.search(inside))
+        return _between(place["double"], place["end"]) if is_one else None
+    if _THOUGHTS.search(tag):
+        return None
+    if _CALLED_ANSWER.search(tag):
+        is_one = "answer" in tag.lower() or f"</{tag}>" in place.string
+    else:
+        is_one = place["pair"] and is_told and _PLACEHOLDER.fullmatch(place["filling"])
+    return _between(f"<{tag}>", f"</{tag}>") if is_one else None
+
+
+def _between(start: str, end: str) -> AnswerFormat:
+    markers = Markers(reasoning_start="<think>", reasoning_end="</think>", solution_start=start, solution_end=end)
+    return AnswerFormat(answer_in="solution", markers=markers)
 
 
 def after_equals(prompt: str, completion: str) -> str | None:
@@ -201,7 +268,11 @@ def after_equals(prompt: str, completion: str) -> str | None:
 
 def _in_solution(text: str, markers: Markers) -> str | None:
     blocks = find_blocks(text, markers)
-    if blocks is None or blocks.after.strip() or (blocks.reasoning is not None and blocks.before.strip()):
+    if (
+        blocks is None
+        or not _ENDING.fullmatch(blocks.after)
+        or (blocks.reasoning is not None and blocks.before.strip())
+    ):
         return None
     return blocks.solution.strip() or None
 
@@ -216,18 +287,36 @@ def _after_hash(text: str, has_lines: bool) -> str | None:
     return answer.strip() or None
 
 
-def _on_line(text: str) -> str | None:
-    """The rest of the last line, if that is the only one that begins with `Answer:`."""
+def _on_line(text: str, label: re.Pattern[str]) -> str | None:
+    """The rest of the last line, if that is the only one that begins with the label."""
     lines = [line for line in text.splitlines() if line.strip()]
-    labelled = [match for line in lines if (match := _LINE.fullmatch(line))]
-    if len(labelled) != 1 or not _LINE.fullmatch(lines[-1]):
+    labelled = [match for line in lines if (match := label.fullmatch(line))]
+    if len(labelled) != 1 or not label.fullmatch(lines[-1]):
         return None
     return labelled[0][1].strip().strip("*").strip() or None
 
 
-def _in_box(text: str) -> str | None:
+def _in_sentence(text: str) -> str | None:
+    """`18` of a last line `The final answer is 18.`"""
+    found = _on_line(text, _SENTENCE)
+    return found and (found.removesuffix(".").rstrip() or None)
+
+
+def _in_json(text: str, key: str) -> str | None:
+    """The value of the key in the only JSON object of a text, a text or a number."""
+    try:
+        found = json.loads(text[text.index("{") : text.rindex("}") + 1])
+        value = found[key]
+    except (ValueError, KeyError, RecursionError):
+        return None
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return None
+    return str(value).strip() or None
+
+
+def _in_box(text: str, command: str) -> str | None:
     boxes = list(_BOX.finditer(text))
-    if len(boxes) != 1 or boxes[0][0] != "\\boxed":
+    if len(boxes) != 1 or boxes[0][0] != f"\\{command}":
         return None
     return _in_braces(text[boxes[0].end() :]) or None
 

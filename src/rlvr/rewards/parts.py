@@ -67,12 +67,13 @@ class PartsVerifier:
         runners = {name: PartRunner(name, part) for name, part in parts.items()}
         self._immediate = {name: runner for name, runner in runners.items() if not runner.waits}
         self._waiting = {name: runner for name, runner in runners.items() if runner.waits}
+        self._runs_user_code = any(part.in_process and not imports.is_ours(part) for part in parts.values())
         if sandbox is not None:
             for runner in self._waiting.values():
                 runner.preload(sandbox)
 
     async def verify(self, attempt: Attempt) -> Score:
-        attempt = self._ready(attempt)
+        attempt = self._ready(attempt.with_own_example() if self._runs_user_code else attempt)
         grades = {name: runner.grade_now(attempt) for name, runner in self._immediate.items()}
         if self._waiting:  # concurrently
             found = await asyncio.gather(*(runner.grade(attempt) for runner in self._waiting.values()))
@@ -109,6 +110,22 @@ class PartsVerifier:
                 raise ConfigError(f"{what} returned {result.value} {where}: it {NEEDED}.")
             if result.status == "ok" and result.value["status"] == "invalid":
                 yield f"warning: {what} returned None, which means unreadable, {where}"
+
+    def why_unpaid(self, example: Example, texts: Sequence[str]) -> str:
+        """Why no part that reads answers pays any of these right completions in full, a sentence that names one; empty
+        if one does, or none reads them."""
+        why = ""
+        for name, runner in {**self._immediate, **self._waiting}.items():
+            if not (runner.part.reads_answer and runner.part.weight > 0):
+                continue
+            for text in texts:
+                turn = TurnText(prompt="", completion=text, text=text, stop_reason=StopReason.STOP, num_tokens=1)
+                grade = asyncio.run(runner.grade(self._ready(Attempt.of(example, [turn]))))
+                if grade.late is not None or (grade.status != "error" and grade.value >= 1):
+                    return ""
+                said = grade.message or f"{text[-80:]!r} is {'wrong' if grade.status == 'scored' else 'unreadable'}"
+                why = why or f"reward.parts.{name}: {said}"
+        return why
 
     def _score(self, grades: Mapping[str, Grade]) -> Score:
         values: dict[str, float] = {}
@@ -192,7 +209,7 @@ class PartRunner:
 
     def submit(self, attempt: Attempt) -> Future[CallResult]:
         """Grade in a process of the attempt's sandbox."""
-        example = attempt.example if self.part.reads_metadata else replace(attempt.example, metadata={})
+        example = attempt.example if self.part.reads_metadata else replace(attempt.example, metadata={}, row={})
         return attempt.sandbox.submit(self._remote, replace(attempt, example=example, state=None, sandbox=None))
 
     async def _grade_elsewhere(self, attempt: Attempt) -> Grade | str:

@@ -3,11 +3,12 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
+from rlvr import imports
 from rlvr.chat.rendering import Chat
 from rlvr.config import Config
 from rlvr.errors import ConfigError, UserError
-from rlvr.imports import user_code
 from rlvr.models.policy import HubPolicy
 from rlvr.progress import progress
 from rlvr.rewards.parts import PartsVerifier, make_verifier
@@ -17,7 +18,10 @@ from rlvr.samplers.base import Checked
 from rlvr.tasks.base import Functions, Reads, Task, TaskContext
 from rlvr.tasks.prompting import Prompter, resolve_markers
 from rlvr.tasks.settings import TaskBundle
-from rlvr.types import Message, ToolSchema
+from rlvr.types import Example, Message, ToolSchema
+
+NUM_TRIED = 100
+"""Rows of which at least one must be paid for its own answer."""
 
 NUM_ASKED = 4
 """Prompts whose text the model's computations are compared on."""
@@ -38,6 +42,13 @@ class Tasks:
         """Notes of loading: sizes, overlap, excluded examples."""
         return [*self.own.notes, *(f"{task.name}: {note}" for task in self.also for note in task.notes)]
 
+    @property
+    def places(self) -> list[str]:
+        """Where the answers to the prompts of each part of the run's task are read, if that differs by prompt."""
+        parts = self.own.eval_sets()
+        said = {part.name: part.places for part in parts}
+        return [f"{name}: {text}" if len(parts) > 1 else f"answers: {text}" for name, text in said.items() if text]
+
     def check_training(self, config: Config) -> Iterator[str]:
         """UserError if a training task has no training data, a function of its reward fails, or the sampler cannot
         start with it; yields warnings."""
@@ -48,6 +59,7 @@ class Tasks:
             solved, verifier = part.solved(), self.verifiers.get(part.name)
             if solved is not None and verifier is not None:
                 yield from verifier.try_functions(*solved, max_error_share=config.reward.max_error_share)
+                check_pays(part, verifier, solved)
         Checked.started(config.sampler, self.own, config.seed)
 
     def fit(self, config: Config, policy: HubPolicy) -> HubPolicy:
@@ -73,6 +85,24 @@ class Tasks:
         # an environment that starts the dialogue has no messages yet
         prompts = tuple(chat.encode_prompt(messages) for messages in asked[:NUM_ASKED] if messages)
         return replace(policy, prompts=prompts)
+
+
+def check_pays(task: Task, verifier: PartsVerifier, solved: tuple[Example, str]) -> None:
+    """ConfigError if the parts that read answers pay none of the first rows for its own gold: nothing can be learnt.
+
+    Usually the first one is paid, and no other is read.
+    """
+    tried, why = 0, ""
+    for example, text in chain([solved], ((one, turns[-1]) for one, turns in task.solutions(NUM_TRIED)[1:])):
+        bare = task.answered(example.answer)
+        found = verifier.why_unpaid(example, [text, *([bare] if isinstance(bare, str) else [])])
+        if not found:
+            return
+        tried, why = tried + 1, why or found
+    raise ConfigError(
+        f"the reward pays none of {tried} rows of {task.name} for its own answer ({why}): choose the reward and the "
+        "task.metric that read these answers, a prompt that asks for them where they are read, or correct the data."
+    )
 
 
 def context_tokens(policy: HubPolicy) -> int:
@@ -124,9 +154,9 @@ class TaskOpener:
             open=self.open,
             reads="all" if prompt.few_shot else self.reads,  # few-shot examples come from training data
         )
-        is_ours = type(bundle.task).__module__.startswith("rlvr.")
+        is_ours = imports.is_ours(bundle.task)
         try:
-            with nullcontext() if is_ours else user_code(f"task={bundle.task.name}: opening its data"):
+            with nullcontext() if is_ours else imports.user_code(f"task={bundle.task.name}: opening its data"):
                 return bundle.task.open(context)
         except UserError as error:
             if is_ours:

@@ -71,6 +71,11 @@ class Task(ABC):
     sizes: tuple[int, int] | None = None  # numbers of training and held-out examples; None: endless
     notes: tuple[str, ...] = ()  # notes of loading, as sentences: sizes, overlap, exclusions
 
+    @property
+    def places(self) -> str:
+        """Where the answers of completions are read, a sentence with counts of prompts; empty: at one place for all."""
+        return ""
+
     @abstractmethod
     def train_example(self, index: int) -> Example:
         """Example `index` of the endless, seeded training stream; never held out."""

@@ -15,7 +15,7 @@ from pydantic import PlainValidator
 
 from rlvr import registry
 from rlvr.data.conversations import read_prompt, read_tools
-from rlvr.data.problems import Problem, fingerprint
+from rlvr.data.problems import OURS, Problem, fingerprint
 from rlvr.data.readers import Split, is_saved
 from rlvr.data.rows import (
     ENDINGS,
@@ -23,6 +23,7 @@ from rlvr.data.rows import (
     FilledText,
     Row,
     ascii_text,
+    cell,
     check_file,
     clean,
     number_text,
@@ -114,6 +115,7 @@ class ColumnSettings(MetricSettings, RowSettings):
             answer=golds[0] if golds else "",
             solution=working,
             metadata=self._others(row) | self._as_given(row, golds) | _about(golds, messages),
+            row=row.fields,
         )
 
     def _as_given(self, row: Row, golds: Sequence[str]) -> dict[str, Any]:
@@ -143,8 +145,8 @@ class ColumnSettings(MetricSettings, RowSettings):
         return row.read(FilledText, self.id_field) if isinstance(given, str) else str(given)
 
     def _others(self, row: Row) -> dict[str, Any]:
-        """The fields that rewards may read; also the answer's, where a function may know it by its own name."""
-        used = {self.question_field, self.id_field, self.demonstration_field, "answer", "aliases", "tags", "task"}
+        """The fields that parts read as metadata; also the answer's, where one may know it by its own name."""
+        used = {self.question_field, self.id_field, self.demonstration_field, "answer", *OURS}
         return {name: value for name, value in row.fields.items() if name not in used}
 
     def parser(self, key: str, seed: int) -> Callable[[Row], Problem | str]:
@@ -247,7 +249,7 @@ def _accepted(value: Any) -> tuple[str, ...]:
             raise ValueError(f"must be a text, a number or a list of them{which}")
         if isinstance(one, int | float) and not abs(one) <= sys.float_info.max:
             raise ValueError("must be a finite number")
-        texts.append(number_text(one) if isinstance(one, float) else clean("" if one is None else str(one)))
+        texts.append(number_text(one) if isinstance(one, float) else cell("" if one is None else str(one)))
     return tuple(filter(None, texts))
 
 

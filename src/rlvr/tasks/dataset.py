@@ -13,11 +13,13 @@ from typing import Any
 
 from rlvr.core.env import Env
 from rlvr.data.problems import Problem, fingerprint, hash_rank, is_held_out
-from rlvr.data.rows import DataError, Row
+from rlvr.data.rows import DataError, Row, noting_removals
 from rlvr.data.sources import Keep, ListSource, Source, anything
 from rlvr.envs.single_turn import SingleTurnEnv
 from rlvr.errors import ConfigError, UserError
+from rlvr.imports import is_ours
 from rlvr.printable import ascii_text, printable
+from rlvr.rewards.extract import AnswerFormat
 from rlvr.rewards.metrics import Metric
 from rlvr.rewards.trace import TracedAnswer
 from rlvr.seeding import EVAL_SEED, derive_seed
@@ -26,6 +28,9 @@ from rlvr.tasks.demonstrations import Demonstration, Replayed
 from rlvr.tasks.prompting import plain
 from rlvr.tasks.tool_play import ToolEnvironments, played
 from rlvr.types import Attempt, Example, GradedAnswer, Message, TurnText
+
+NUM_PROMPTS = 1_000
+"""Prompts that are asked where they want their answers."""
 
 NUM_SHOTS = 64
 """Examples of an endless source from which few-shot examples are chosen."""
@@ -68,6 +73,14 @@ class DatasetTask(Task):
         self._max_prompt_tokens, self.environments = max_prompt_tokens, environments
         self._tools = environments.tools if environments is not None else ()
         self._fill_shot_pool()
+
+    @property
+    def places(self) -> str:
+        form, problems = self._prompter.answer_format, self.source.some(NUM_PROMPTS)[:NUM_PROMPTS]
+        if form.answer_in != "stated":
+            return ""
+        asked = Counter(form.for_prompt(text_of(self._train_example(problem).messages)) for problem in problems)
+        return places_of(asked)
 
     def train_example(self, index: int) -> Example:
         return self._train_example(self.source.train(index))
@@ -142,6 +155,8 @@ class DatasetTask(Task):
         form = self._prompter.answer_format.for_prompt(attempt.prompt)
         if self._metric.reads_gold and not attempt.example.metadata.get("has_answer", True):
             return GradedAnswer(answer=form.answer_of(attempt), correct=False)
+        if not is_ours(self._metric):
+            attempt = attempt.with_own_example()
         return await self._metric.grade(replace(attempt, format=form, sandbox=self._sandbox))
 
     def tags(self, example: Example) -> tuple[str, ...]:
@@ -231,6 +246,7 @@ class DatasetTask(Task):
             answer=problem.answer,
             tools=problem.tools,
             metadata={**problem.metadata, "task": self.name} | ({"tags": problem.tags} if problem.tags else {}),
+            row=problem.row,
         )
 
     def _fields(self, problem: Problem) -> Mapping[str, str]:
@@ -257,6 +273,19 @@ class DatasetTask(Task):
             )
 
 
+def places_of(asked: Mapping[AnswerFormat, int]) -> str:
+    """ "118 of 120 prompts ask for `Answer: ...`, 2 name no place: their whole completion is the answer"."""
+    named = {form: count for form, count in asked.items() if form.answer_in != "whole"}
+    total, unnamed = sum(asked.values()), sum(asked.values()) - sum(named.values())
+    if not named:
+        return f"{total:,} of {total:,} prompts name no place: the whole completion is the answer"
+    first, *others = sorted(named.items(), key=lambda one: -one[1])
+    told = [f"{first[1]:,} of {total:,} prompts ask for `{first[0].filled('...')}`"]
+    told += [f"{count:,} for `{form.filled('...')}`" for form, count in others]
+    told += [f"{unnamed:,} name no place: their whole completion is the answer"] if unnamed else []
+    return ", ".join(told)
+
+
 def leave_out_long(name: str, source: Source, fits: Keep, fits_held_out: Keep, limit: int) -> tuple[str, ...]:
     """Exclude problems that do not fit into `limit` tokens; returns notes. UserError if none remain."""
     notes: tuple[str, ...] = ()
@@ -278,6 +307,9 @@ def overlap(num: int, total: int, what: str) -> tuple[str, ...]:
 
 # ------------------------------------------------------------------------------------------------ from rows to problems
 
+NUM_NAMED = 3
+"""Unusable rows whose faults are told."""
+
 NO_GOLD = "have no gold answer"
 """Reason for excluding a row."""
 
@@ -288,31 +320,60 @@ class Part:
 
     problems: tuple[Problem, ...]
     left_out: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    changed: Mapping[str, Sequence[str]] = field(default_factory=dict)  # places of rows, by what their texts have lost
 
     def notes(self, kind: str) -> list[str]:
         """`3 training rows have no gold answer: left out (first: train.jsonl, line 17)`"""
         return [
-            f"{len(places):,} {kind} rows {why}: left out (first: {places[0]})" for why, places in self.left_out.items()
+            f"{len(places):,} {kind} rows {why} (first: {places[0]})"
+            for why, places in (
+                *((f"{why}: left out", places) for why, places in self.left_out.items()),
+                *((f"have {what}", places) for what, places in self.changed.items()),
+            )
         ]
 
 
 def parse_rows(rows: Iterable[Row], parse: Callable[[Row], Problem | str]) -> Part:
-    """The problems of the rows in order, without repeated questions. DataError for an id of two questions."""
+    """The problems of the rows in order, without repeated questions.
+
+    DataError for an id of two questions, and for rows that cannot be used: it names the first ones and counts all.
+    """
     found: dict[str, tuple[Problem, str]] = {}
     left_out: dict[str, list[str]] = {}
-    for row in rows:
-        problem = parse(row)
-        if isinstance(problem, Problem):
-            first, place = found.setdefault(problem.id, (problem, row.place))
-            if first is problem:
+    changed: dict[str, list[str]] = {}
+    wrong: list[tuple[str, str]] = []
+    with noting_removals() as removed:
+        for row in rows:
+            try:
+                problem = parse(row)
+            except DataError as error:
+                wrong.append((row.place, str(error)))
                 continue
-            if first.key != problem.key:
-                name = ascii_text(problem.id[:80])
-                raise DataError(f"{row.place}: the id {name!r} was given before, at {place}: ids must differ.")
-            golds = ((one.answer, one.metadata.get("aliases")) for one in (first, problem))
-            problem = "repeat an earlier question" + ("" if next(golds) == next(golds) else " with another answer")
-        left_out.setdefault(problem, []).append(row.place)
-    return Part(problems=tuple(problem for problem, _ in found.values()), left_out=left_out)
+            for what in dict.fromkeys(removed):
+                changed.setdefault(what, []).append(row.place)
+            removed.clear()
+            if isinstance(problem, Problem):
+                first, place = found.setdefault(problem.id, (problem, row.place))
+                if first is problem:
+                    continue
+                if first.key != problem.key:
+                    name = ascii_text(problem.id[:80])
+                    raise DataError(f"{row.place}: the id {name!r} was given before, at {place}: ids must differ.")
+                golds = ((one.answer, one.metadata.get("aliases")) for one in (first, problem))
+                problem = "repeat an earlier question" + ("" if next(golds) == next(golds) else " with another answer")
+            left_out.setdefault(problem, []).append(row.place)
+    if wrong:
+        raise DataError(_named(wrong))
+    return Part(problems=tuple(problem for problem, _ in found.values()), left_out=left_out, changed=changed)
+
+
+def _named(wrong: Sequence[tuple[str, str]]) -> str:
+    """What is wrong with the first rows, and how many there are: places and sentences."""
+    told = " ".join(says for _, says in wrong[:NUM_NAMED])
+    if len(wrong) == 1:
+        return told
+    following = f", the next at {wrong[NUM_NAMED][0]}" if len(wrong) > NUM_NAMED else ""
+    return f"{told} In all {len(wrong):,} rows cannot be used{following}."
 
 
 def by_hash(part: Part, share: float, place: str) -> tuple[Part, Part]:

@@ -90,8 +90,8 @@ class ExamplesTask(MetricSettings):
         return ()
 
     def state(self, example: Example) -> object:
-        """A fresh state of an episode, for tools and rewards; the episodes of a question share the example."""
-        return deepcopy(dict(example.metadata))
+        """A fresh state of an episode, for tools and rewards; the example is the episode's own copy."""
+        return dict(example.metadata)
 
     @property
     def words(self) -> tuple[str, ...] | None:
@@ -128,7 +128,7 @@ class ExamplesTask(MetricSettings):
 
         def state(example: Example) -> object:
             try:
-                return self.state(example)
+                return self.state(deepcopy(example))
             except Exception as error:  # the user's code
                 said = imports.described(error, own_only=True)
                 raise UserError(f"task={self.name}: state of example {example.id}: {said}") from error
@@ -250,6 +250,7 @@ def _problem_of(task: ExamplesTask, item: Any, place: str, tools: Mapping[str, T
         demonstration=said,
         turns=turns,
         metadata={**(found.metadata or {}), **({"aliases": golds[1:]} if golds[1:] else {})},
+        row=found.metadata or {},
     )
 
 

@@ -85,11 +85,12 @@ class Prompter:
         if form.answer_in == "solution":
             marks = form.required_markers()
             within = before.count(marks.reasoning_start) > before.count(marks.reasoning_end)
-            return f"{marks.reasoning_end if within else ''}{marks.solution_start}{answer}{marks.solution_end}"
-        last = {"hash": f"{line}#### {answer}", "boxed": f"{line}\\boxed{{{answer}}}", "equals": f"= {answer}"}
-        last["line"] = f"{line}Answer: {answer}"
-        last["whole"] = answer.removeprefix(before.lstrip())
-        return last.get(form.answer_in, answer) if before or form.answer_in != "equals" else answer
+            return f"{marks.reasoning_end if within else ''}{form.filled(answer)}"
+        if form.answer_in == "equals":
+            return f"= {answer}" if before else answer
+        if form.answer_in == "whole":
+            return answer.removeprefix(before.lstrip())
+        return f"{line if form.answer_in in ('hash', 'boxed', 'line') else ''}{form.filled(answer)}"
 
     def worked(self, problem: Problem) -> str:
         """The problem solved in the required format:
@@ -107,13 +108,12 @@ class Prompter:
         if form.answer_in == "solution":
             marks = form.required_markers()
             reasoning = f"{marks.reasoning_start}{working or f'The answer is {answer}.'}{marks.reasoning_end}"
-            return f"{reasoning}{marks.solution_start}{answer}{marks.solution_end}"
+            return f"{reasoning}{form.filled(answer)}"
         if form.answer_in in ("whole", "complete"):
             return answer
         if form.answer_in == "equals":
             return f"{working} = {answer}" if working else answer
-        last = f"#### {answer}" if form.answer_in == "hash" else f"\\boxed{{{answer}}}"
-        return f"{working}\n{last}" if working else last
+        return f"{working}\n{form.filled(answer)}" if working else form.filled(answer)
 
 
 def plain(problem: Problem) -> str:

@@ -35,9 +35,9 @@ AnswerIn = Annotated[
     setting(
         description="solution: between the solution markers; hash: after #### on the last line; boxed: in the only "
         "\\boxed{}; line: after Answer: on the last line; equals: the word between the last = and <eoe>, or the end; "
-        "whole: the whole completion; complete: the argument final_answer of the tool `complete`; stated: where the "
-        "example's prompt asks for it, #### or \\boxed{} or <answer> or Answer:, else the whole completion; all behind "
-        "the model's own reasoning",
+        "whole: the whole completion; complete: the argument final_answer of the tool `complete`; stated: in the form "
+        "that the example's prompt shows, #### or \\boxed{} or <answer></answer> or [[ ]] or Answer: or The final "
+        "answer is, else the whole completion; all behind the model's own reasoning",
         only_if=OWN_PROMPTS,
     ),
 ]

@@ -392,6 +392,27 @@ def test_a_strict_format_is_no_error() -> None:
     assert FORMAT_REWRITES.keys() >= {"sentence around it", "equation"}
 
 
+@pytest.mark.parametrize(
+    ("grade", "row"),  # kind, group, how many of five failed, how many had errors
+    [
+        (lambda text, gold: 0.0 if "think" in text else number(text, gold), ("behind reasoning", "format", 5, 0)),
+        (lambda text, gold: 0.0 if gold == "1080" else number(text, gold), ("gold itself", "rewrite", 1, 0)),
+        (
+            lambda text, gold: slow(text) if gold in ("18", "1080", "3.5") else number(text, gold),
+            ("gold itself", "rewrite", 0, 3),
+        ),
+    ],
+)
+def test_an_answer_that_is_not_paid_is_told_once(grade: Grade, row: tuple[str, str, int, int]) -> None:
+    found = audited(grade)
+    told = {
+        (one.kind, one.group, one.num_failed, one.num_errors) for one in found.rows if one.num_failed or one.num_errors
+    }
+    assert row in told
+    assert {group for kind, group, *_ in told - {row}} <= {"format"}
+    assert not found.alarms
+
+
 def test_a_probe_says_what_it_is() -> None:
     assert Probe(kind="unit", group="rewrite", text="18 dollars").is_right
     assert not Probe(kind="sign", group="edit", text="-18").is_right

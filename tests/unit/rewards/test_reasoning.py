@@ -123,3 +123,58 @@ def test_the_place_is_the_one_that_the_prompt_names(prompt: str, place: str) -> 
 )
 def test_a_stated_line_is_the_last_and_the_only_one(text: str, answer: str | None) -> None:
     assert STATED.answer_of(attempt(DAPO, text)) == answer
+
+
+@pytest.mark.parametrize(
+    ("prompt", "completion", "answer"),
+    [
+        ('Finish with "The final answer is X".', "2+3.\nThe final answer is 5.", "5"),
+        ("End with: Therefore, say the final answer is [number]", "So the answer is $5$.", "$5$"),
+        ('Finish with "The final answer is X".', "The final answer is not known", "not known"),
+        ('Finish with "The final answer is X".', "The final answer is 5\nor so", None),
+        ('Finish with "Final Answer:" and the number.', "2+3\nFinal Answer: 5", "5"),
+        ("Reasoning: ...\nFinal Answer: [number]", "Reasoning: 2+3\nFinal Answer: 5", "5"),
+        ("Reasoning: ...\nANSWER: $LETTER", "hm\nANSWER: B", "B"),
+        ("Write it between <FINAL_ANSWER> and </FINAL_ANSWER>.", "2+3 <FINAL_ANSWER>5</FINAL_ANSWER>", "5"),
+        ("Use <ANSWER></ANSWER> tags.", "2+3\n<ANSWER>\n5\n</ANSWER>", "5"),
+        ("Use <ANSWER></ANSWER> tags.", "2+3\n<answer>5</answer>", None),
+        (
+            "<reasoning>\n...\n</reasoning>\n<result>\n...\n</result>",
+            "<reasoning>2</reasoning>\n<result>5</result>",
+            "5",
+        ),
+        ("Put your answer in <x></x>.", "2+3 is <x>5</x>", "5"),
+        ("The answer goes in <answer>...</answer>, the thoughts in <think>...</think>.", "<answer>5</answer>", "5"),
+        ("Give your final answer as [[X]].", "2+3 gives [[5]]", "5"),
+        ('Output your verdict by this format: "[[A]]" or "[[B]]".', "A is worse. [[B]]", "B"),
+        ("Give your final answer as [[X]].", "[[4]] or [[5]]", None),
+        ("Wrap it as [[answer]].", "It is [[5]].", "5"),
+        ("Wrap it as [[answer]].", "It is [[5]]%", None),
+        ("Put your answer in double brackets, <<answer>>.", "It is <<5>>", "5"),
+        ("Format:\n**Reasoning**: ...\n**Final Answer**: ...", "**Reasoning**: add\n**Final Answer**: 5", "5"),
+        ('Reply in JSON: {"answer": <number>}', '```json\n{"answer": 5}\n```', "5"),
+        ('Reply with {"reasoning": "...", "final answer": "..."}.', '{"reasoning": "a", "final answer": "5"}', "5"),
+        ('Reply in JSON: {"answer": <number>}', '{"answer": 5} or {"answer": 6}', None),
+        ('Reply in JSON: {"answer": <number>}', '{"answer": [5]}', None),
+        ('What is the result of {"result": 5}["result"]?', "5", "5"),
+        (r"Put the answer in \fbox{}.", r"so \fbox{5}", "5"),
+        (r"Put the answer in \fbox{}.", r"so \boxed{5}", None),
+        (r"Put it in \boxed{<answer>}.", r"\boxed{5}", "5"),
+        ("What does <b></b> do in HTML?", "bold", "bold"),
+        ("Is m[[1]] the first item in R?", "yes", "yes"),
+        ("Is <think></think> a tag of the answer?", "no", "no"),
+        ("Say whether the answer is a number.", "yes", "yes"),
+        ("Q: a or b?\nAnswer: A\n\nQ: c or d?\nAnswer:", "C", "C"),
+    ],
+)
+def test_the_place_is_the_form_that_the_prompt_shows(prompt: str, completion: str, answer: str | None) -> None:
+    assert STATED.answer_of(attempt(prompt, completion)) == answer
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [DAPO, BOX, HASH, TAG, BARE, 'as "The final answer is X".', "Answer as [[X]].", r"\fbox{}", '{"answer": "..."}'],
+)
+def test_a_filled_form_is_read_where_it_is(prompt: str) -> None:
+    form = STATED.for_prompt(prompt)
+    assert form.extract(f"2+3\n{form.filled('5')}" if form.answer_in != "whole" else form.filled("5")) == "5"

@@ -19,6 +19,7 @@ DESCRIPTION = """Grade rewritten right answers, edited wrong ones and known expl
 task, or by your own function, and train a tiny model to find more. Exit status 1: something wrong is paid."""
 EXAMPLE = """examples:
   rlvr audit gsm8k
+  rlvr audit my.jsonl                                   questions and answers of a file, and their reward
   rlvr audit runs/latest                                the task and the reward of a run; its report shows it, too
   rlvr audit finqa reward=numeric --seconds 0           another reward, without the trained adversary
   rlvr audit my_rewards:score --data my.jsonl           your function on your questions
@@ -51,7 +52,9 @@ def share(text: str) -> float:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "target", metavar="TARGET", help="configuration, task or run folder, or module:function with --data, --task"
+        "target",
+        metavar="TARGET",
+        help="configuration, task, data file or run folder, or module:function with --data, --task",
     )
     parser.add_argument("--data", metavar="FILE", help="questions and answers for a function: .jsonl, .json, .csv")
     parser.add_argument("--task", metavar="T", help="configuration or task with the questions for a function")

@@ -14,7 +14,7 @@ from rlvr.commands.audit.judge import Audit, Judge, Rule, Verdict, Verifier
 from rlvr.commands.audit.rewrites import Case, kind_of, same
 from rlvr.config import Config
 from rlvr.config.compose import load_task_config
-from rlvr.data.rows import read_file
+from rlvr.data.rows import ENDINGS, read_file
 from rlvr.errors import ConfigError, UserError
 from rlvr.imports import described
 from rlvr.lines import override_lines
@@ -59,6 +59,8 @@ def audit_config(
     if data is None and task is None:
         if ":" in target and not target.rpartition(":")[2][:1].isupper():
             raise ConfigError(f"{target}: add the questions that it grades: --data FILE.jsonl or --task T.")
+        if target.endswith(ENDINGS):
+            target, lines = "jsonl", [*override_lines({"task.path": target}), *lines]
         own = own_config(target, lines, config_dir)
         return own or load_task_config(target, lines, config_dir=config_dir, option="TASK")
     said = {line.lstrip("+").partition("=")[0] for line in lines}
@@ -79,7 +81,7 @@ def audit(config: Config, *, target: str, options: Options | None = None, functi
         raise ConfigError(f"task={config.task.name}: is a mix; audit its parts one by one.")
     with open_tasks(config, FAMILY, functions or {}, reads="all") as tasks:
         cases = collect(tasks.own, config, options.num_examples)
-        graders, notes = verifiers(tasks.own, config), [f"{len(cases)} examples"]
+        graders, notes = verifiers(tasks.own, config), [f"{len(cases)} examples", *tasks.places]
         if any(part.name == "custom" for part in config.reward.parts.values()):
             rule = _rule(graders["metric"], cases)
             cases, form = asyncio.run(_with_format(graders["reward"], cases, options.answer_template))
@@ -88,6 +90,7 @@ def audit(config: Config, *, target: str, options: Options | None = None, functi
         elif options.answer_template is not None:
             raise ConfigError("--answer-template: is for a function; a task's answers are written as its prompt says.")
         else:
+            asyncio.run(_check_pays(graders, cases))
             judges = [Judge(name, graders[name], cases) for name in graders]
         for judge in judges:
             with progress(f"grading by the {judge.name}") as on_progress:
@@ -204,6 +207,20 @@ async def _with_format(
         f"no right answer earned more than a wrong one {tried}: this verifier reads another format, or nothing; "
         "say how an answer is written, as in --answer-template '<result>{answer}</result>'."
     )
+
+
+async def _check_pays(graders: Mapping[str, Verifier], cases: Sequence[Case]) -> None:
+    """ConfigError if a task's reward or metric pays no right answer: of a wrong one it says nothing."""
+    for name, verifier in graders.items():
+        margins, paid = await _margins(verifier, cases, {"": lambda case: case.wrap})
+        if margins[""] <= 0 and not _pays_everything(paid):
+            first = cases[0]
+            found = await verifier(first.example, first.wrap(first.gold))
+            why = found.message or f"{found.value:g} for {first.wrap(first.gold)[-80:]!r}"
+            raise ConfigError(
+                f"no right answer earned more than a wrong one by the {name} ({why}), of {len(cases)}: it reads no "
+                "such golds, or at another place; choose the reward and the task.metric that do, or correct the data."
+            )
 
 
 def _formats(forms: Iterable[str]) -> dict[str, Wraps]:

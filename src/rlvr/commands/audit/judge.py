@@ -164,12 +164,18 @@ class Judge:
         """`rule`: whether an answer of a kind of `BY_RULE` is right; None: none is."""
         self.name, self._verifier, self._cases, self._rule = name, verifier, cases, rule
         self.findings = list[Finding]()
+        self._unpaid = dict[int, Verdict]()  # what own answers earn that are not paid, by example
         self._moved = dict[int, list[tuple[Verdict, Verdict]]]()  # another answer, before and behind the gold
         self._counts: dict[tuple[Group, str], list[str]] = defaultdict(list)  # outcomes, by example
 
     async def run(self, on_progress: Callable[[int, int], None] = lambda done, total: None) -> None:
         self.scales = await self._scales()
         for index, case in enumerate(self._cases):
+            if (verdict := self._unpaid.get(index)) is not None:  # what else is refused or paid there says nothing
+                gold = next(rewrite_probes(case))
+                self._counts[gold.group, gold.kind].append("error" if verdict.failed else "failed")
+                self.findings.append(self.finding(case, gold, verdict, self.scales[index].full))
+                continue
             kinds: dict[tuple[Group, str], list[Probe]] = defaultdict(list)
             for probe in (*rewrite_probes(case), *edit_probes(case), *exploit_probes(case, index)):
                 if not (probe.kind in BY_RULE and self._rule and await self._rule(case, probe.answer or "")):
@@ -217,7 +223,7 @@ class Judge:
 
     async def _scales(self) -> list[Scale]:
         """For an example whose own answer is not paid more than others: the median of the rest."""
-        found: list[Scale | None] = []
+        found, fulls = list[Scale | None](), list[Verdict]()
         values = list[float]()
         for index, case in enumerate(self._cases):
             others = [await self._verifier(case.example, case.wrap(other)) for other in case.others[:NUM_LOW]]
@@ -225,6 +231,7 @@ class Judge:
             if others:  # a verifier that remembers the right answer pays for others behind it
                 behind = [await self._verifier(case.example, case.wrap(case.others[0])) for _ in range(NUM_BEHIND)]
                 self._moved[index] = [(others[0], again) for again in behind]
+            fulls.append(full)
             seen = [one.value for one in others if not one.failed]
             values += [one.value for one in (full, *others) if not one.failed]
             tells = not full.failed and seen and full.value > min(seen)
@@ -235,6 +242,8 @@ class Judge:
         good = [scale for scale in found if scale is not None]
         if good:
             usual = Scale(low=median(one.low for one in good), full=median(one.full for one in good))
+            pairs = enumerate(zip(found, fulls, strict=True))
+            self._unpaid = {i: full for i, (own, full) in pairs if own is None and not usual.share(full.value) > PAID}
         else:  # full marks are its best ones
             usual = Scale(low=min(values, default=0.0), full=max(values, default=0.0))
         return [scale or usual for scale in found]

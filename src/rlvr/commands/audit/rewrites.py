@@ -21,6 +21,7 @@ from rlvr.types import Example
 GoldKind = Literal["number", "text", "expression", "program"]
 Group = Literal["rewrite", "format", "edit", "exploit", "gold", "stability", "adversary"]
 MOST_DENOMINATOR = 100
+THOUGHT = "<think>\nSo.\n</think>\n\n"
 LINE = "Let me think about it, step by step.\n"
 _DIGIT = re.compile(r"[0-9]")
 _OPERANDS = re.compile(r"\b(subtract|divide|greater)\(([^(),]+),([^(),]+)\)")
@@ -113,6 +114,7 @@ def rewrite_probes(case: Case) -> Iterator[Probe]:
     short, long = (f"{LINE * times}{case.wrap(case.gold)}" for times in (1, 200))
     group = "format" if case.strict else "rewrite"
     yield Probe(kind="long reasoning", group=group, text=long, where=short)  # who reads the answer alone reads neither
+    yield Probe(kind="behind reasoning", group="format", text=f"{THOUGHT}{case.wrap(case.gold)}")
     if case.wrap(case.gold) != case.gold:
         yield Probe(kind="answer without the format", group="format", text=case.gold)
 

@@ -111,7 +111,7 @@ def _train(setup: Setup, policy: HubPolicy, trackers: Trackers, stopped: Stopped
     nothing in it.
     """
     config, folder, console, world = setup.config, setup.folder, setup.console, setup.world
-    for note in setup.tasks.notes:
+    for note in (*setup.tasks.notes, *setup.tasks.places):
         console.note(note)
     console.note(policy.trainable)
     for line in disk_warnings(config, policy, folder.root):
