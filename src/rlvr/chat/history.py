@@ -14,7 +14,6 @@ from dataclasses import replace
 
 from rlvr.chat.template import PLACE, PROBE, QUESTION, Template, call_of
 from rlvr.chat.tool_calls import Tools
-from rlvr.reasoning import split
 from rlvr.types import Message
 
 _MAX_KNOWN = 10_000
@@ -43,11 +42,17 @@ def written(template: Template, said: Message, tools: Tools) -> str:
         template.render([QUESTION], tools=tools),
         template.render([QUESTION, said], header=False, tools=tools),
     )
-    if after.startswith(before) and said.content.strip() in after:
+    thoughts, text = template.parts(said)
+    if after.startswith(before) and all(part.strip() in after for part in (thoughts or "", text)):
         return after[len(before) :]
+    marks, closing = template.marks, ""
+    if thoughts is not None:
+        text = marks.around(thoughts, text)
+        text = text.removeprefix(marks.open).removeprefix("\n") if template.can.opened else text
+    if template.can.opened and marks.close not in text:
+        closing = marks.close
     calls = template.format.write(said.tool_calls, tools) if said.tool_calls else ""
-    closing = template.marks.close if template.can.opened and template.marks.close not in said.content else ""
-    return "\n".join(filter(None, [closing, said.content, calls]))
+    return "\n".join(filter(None, [closing, text, calls]))
 
 
 class History:
@@ -89,7 +94,7 @@ class History:
         if message.role != "assistant":
             return replace(message, content="x", call_id=None)
         marks = self._template.marks
-        thoughts, said = split(message.content, marks)
+        thoughts, said = self._template.parts(message)
         content = f"dummy-{index}-said" if said.strip() else ""
         if thoughts is not None:
             thought = f"\ndummy-{index}-thought" if thoughts.strip() else ""

@@ -97,7 +97,7 @@ class Split:
         if len(dataset) == 0:
             raise DataError(f"{place}: is empty, it has no row.")
         rows = dataset.select(range(min(most or len(dataset), len(dataset)))).to_list()
-        return [Row(f"{place}, row {number}", row) for number, row in enumerate(rows, start=1)]
+        return [Row(f"{place}, row {number}", row, fills_nulls=True) for number, row in enumerate(rows, start=1)]
 
     def _ask(self) -> str | None:
         """None if the Hub has the data set and grants access, else the reason why it could not be asked.

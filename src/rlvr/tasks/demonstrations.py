@@ -91,7 +91,7 @@ async def encoded(one: Demonstration, chat: Chat, max_tokens: int) -> Episode | 
         if len(prompt) + len(ids) > max_tokens:
             return f"have more than {max_tokens:,} tokens"
         turns.append(Turn(prompt_ids=prompt, completion=_completion(ids)))
-        if isinstance(message, str) or env.tools:
+        if isinstance(message, str) or env.tools or not message.tool_calls:  # as its tokens read
             read = chat.parse(ids, StopReason.STOP, env.tools)
             if isinstance(message, Message) and len(read.tool_calls) != len(message.tool_calls):
                 return "have tool calls that cannot be read back in this model's format"
