@@ -124,7 +124,7 @@ _TOKEN = re.compile(  # an unterminated string takes the rest: searching again w
     re.DOTALL,
 )
 _JSON_WORDS = {"True": "true", "False": "false", "None": "null"}
-_ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
+_ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\", "'": "'", '"': '"'}
 
 
 def _as_json(text: str, *, python: bool = False) -> str:
@@ -138,7 +138,7 @@ def _as_json(text: str, *, python: bool = False) -> str:
         raw, single, double, word, mark = token.groups()
         quoted = single if double is None else double
         if quoted is not None:
-            raw = re.sub(r"\\(.)", lambda found: _ESCAPES.get(found[1], found[1]), quoted, flags=re.DOTALL)
+            raw = re.sub(r"\\(.)", lambda found: _ESCAPES.get(found[1], found[0]), quoted, flags=re.DOTALL)
         if raw is not None:
             return to_json(raw)
         if not python and mark not in ("", ":"):

@@ -43,14 +43,16 @@ def written(template: Template, said: Message, tools: Tools) -> str:
         template.render([QUESTION, said], header=False, tools=tools),
     )
     thoughts, text = template.parts(said)
-    if after.startswith(before) and all(part.strip() in after for part in (thoughts or "", text)):
-        return after[len(before) :]
+    forms = ((said.content, said.reasoning or ""), (text, thoughts or ""))
+    if any(all(part.strip() in after for part in form) for form in forms):
+        for header in (before, before.rstrip()):  # Nemotron: `<think>` and a line break, for `<think></think>`
+            if after.startswith(header):
+                return after[len(header) :]
     marks, closing = template.marks, ""
-    if thoughts is not None:
-        text = marks.around(thoughts, text)
-        text = text.removeprefix(marks.open).removeprefix("\n") if template.can.opened else text
-    if template.can.opened and marks.close not in text:
-        closing = marks.close
+    text = said.content if said.reasoning is None else marks.around(said.reasoning, said.content)
+    if template.can.opened:
+        text = text.removeprefix(marks.open).removeprefix("\n") if thoughts is not None else text
+        closing = "" if marks.close in text else marks.close
     calls = template.format.write(said.tool_calls, tools) if said.tool_calls else ""
     return "\n".join(filter(None, [closing, text, calls]))
 

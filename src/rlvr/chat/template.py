@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Literal
 
 from rlvr.chat.formats import FORMATS, UNSHOWN, read_message
@@ -57,7 +58,8 @@ class Abilities:
     many_calls: bool = True  # several calls per message
     tool_role: bool = True  # tool messages, in a role that the template knows
     needs_call: bool = False  # ... only after a message with a call
-    fields: bool = False  # reasoning is in a separate field, not in the content
+    fields: bool = False  # reasoning is in a separate field
+    inline: bool = True  # reasoning in the content is rendered likewise
     opened: bool = False  # the header of a completion opens reasoning
 
 
@@ -67,6 +69,8 @@ class Template:
     - A system message that the template refuses or drops (Gemma 2, Mistral) goes before the first user message; of
       several, where it shows only one, one is made; a later one becomes the user's.
     - Reasoning is passed in the template's field, or stands in the content between its marks.
+    - Several calls of a message, where the template shows one, follow each other, each before its reply (GPT-OSS), or
+      are text.
     - Tools that the template does not render are described in the system message.
     - Tool calls that it does not render, or not in the chosen format, become text in the content.
     - Tool messages that it does not render become user messages; also where it renders neither tools nor calls and
@@ -174,7 +178,18 @@ class Template:
         thought = f"{self.marks.open}{PLACE}{self.marks.close}"
         self.can.fields = True
         said = (Message(role="assistant", content=f"{thought}x"), replace(call_of("x"), content=thought))
+        self.can.inline = False
         self.can.fields = any(self._shows(PLACE, [QUESTION, message]) for message in said)
+        self.can.inline = True
+        self.can.inline = not self.can.fields or all(map(self._reads_reasoning, said))
+
+    def _reads_reasoning(self, said: Message) -> bool:
+        """Whether reasoning in the content is rendered as that in its field is, spaces apart: now and later."""
+        thoughts, text = self.parts(said)
+        apart = replace(said, content=text, reasoning=thoughts)
+        later = ANSWERED if said.tool_calls else QUESTION
+        pairs = [[self.tried([QUESTION, one, *more]) for one in (said, apart)] for more in ((), (later,))]
+        return all(None not in pair and len({"".join(str(text).split()) for text in pair}) == 1 for pair in pairs)
 
     def _takes_any_role(self, messages: Sequence[Message]) -> bool:
         """Whether an invented role is rendered as `tool` is: the name of any role becomes a header, so nothing shows
@@ -193,6 +208,8 @@ class Template:
         shown = [dict(tool) for tool in tools] if self._describes else []
         if tools and not shown:
             given = described(given, self.format, tools)
+        if self.native and self.can.needs_call and not self.can.many_calls:
+            given = _one_by_one(given)
         if not self.can.tool_role:
             given = _said_by_the_user(given, self.format)
         given = self._with_systems(given)
@@ -294,7 +311,7 @@ class Template:
 
     def _with_reasoning(self, message: Message, calls: bool) -> dict[str, Any]:
         marks = self.marks
-        if self.can.fields:
+        if self.can.fields and (message.reasoning is not None or not self.can.inline):
             thoughts, said = self.parts(message)
             said = said if said.strip() else ""
             if thoughts is not None and calls and marks == HARMONY and said:
@@ -341,6 +358,27 @@ def _said_by_the_user(messages: Sequence[Message], tool_format: ToolFormat, role
         else:
             made.append(message)
         moved_before = moved or (moved_before and message.role == "user")
+    return made
+
+
+def _one_by_one(messages: Sequence[Message]) -> list[Message]:
+    """Several calls of a message as messages of their own, each before its reply."""
+    made, rest = list[Message](), list(messages)
+    while rest:
+        message = rest.pop(0)
+        if len(message.tool_calls) < 2:
+            made.append(message)
+            continue
+        replies = list(takewhile(lambda one: one.role == "tool", rest))
+        del rest[: len(replies)]
+        for call in message.tool_calls:
+            made.append(replace(message, tool_calls=(call,)))
+            message = replace(message, content="", reasoning=None)
+            reply = next((one for one in replies if one.call_id == call.id), replies[0] if replies else None)
+            if reply is not None:
+                replies.remove(reply)
+                made.append(reply)
+        made += replies
     return made
 
 

@@ -8,7 +8,7 @@ env.step(...)   the reply of a tool, the next header; then said[1], ...
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import nan
 
 from rlvr.chat.rendering import Chat
@@ -95,6 +95,9 @@ async def encoded(one: Demonstration, chat: Chat, max_tokens: int) -> Episode | 
             read = chat.parse(ids, StopReason.STOP, env.tools)
             if isinstance(message, Message) and len(read.tool_calls) != len(message.tool_calls):
                 return "have tool calls that cannot be read back in this model's format"
+            if isinstance(message, Message):  # replies name the calls by the ids of the data
+                pairs = zip(read.tool_calls, message.tool_calls, strict=True)
+                read = replace(read, tool_calls=tuple(replace(call, id=given.id) for call, given in pairs))
             message = read
         reply = await env.step(message)
         if reply.done:

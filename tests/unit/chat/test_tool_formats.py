@@ -259,6 +259,11 @@ def test_malformed_calls_of_families(name: str, text: str) -> None:
     assert read(name, text).content == text.strip()
 
 
+def test_an_unknown_escape_of_a_python_like_call_keeps_its_backslash() -> None:
+    text = r"<|tool_call_start|>[search(query='\d \\ \' \n')]<|tool_call_end|>"
+    assert calls("lfm", text) == [("search", {"query": "\\d \\ ' \n"})]
+
+
 LISTED = '<tool_call>{"name": "list"}</tool_call>'
 
 

@@ -18,7 +18,7 @@ from rlvr.models.scratch import build_tokenizer
 from rlvr.tasks.base import Task
 from rlvr.tasks.demonstrations import Demonstration, Replayed, all_encoded, token_ids
 from rlvr.types import Completion, Episode, Example, Message, SamplingParams, ToolCall
-from tests.unit.chat.test_template import FIELDS, OPENS
+from tests.unit.chat.test_template import FIELDS, HERMES, OPENS
 from tests.unit.chat.tokenizers import CHATML, SEARCH, answer, byte_tokenizer, user
 from tests.unit.core.fakes import FakeEngine, completion
 from tests.unit.tasks.data_tasks import FIXTURES, opened, write_jsonl
@@ -186,6 +186,26 @@ def test_pitfall_07_what_a_template_takes_back_is_not_in_later_prompts(said: dic
         wanted = chat._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         assert chat.decode(episodes[0].turns[1].prompt_ids) == wanted
         assert "think" not in wanted
+
+
+def test_replies_find_their_calls_by_the_ids_of_the_data(tmp_path: Path) -> None:
+    """The template names the reply's tool by the call's id, as Gemma 4 does."""
+    by_id = HERMES.replace(
+        "<|im_start|>{{ m['role'] }}",
+        "<|im_start|>{{ m['role'] }}{% for o in messages %}{% for c in o.tool_calls or [] %}"
+        "{% if m.role == 'tool' and c.id == m.tool_call_id %} {{ c.function.name }}{% endif %}"
+        "{% endfor %}{% endfor %} ",
+    )
+    other = {"type": "function", "function": {**SEARCH["function"], "name": "find"}}
+    calls = [
+        {"id": f"id-{n}", "function": {"name": name, "arguments": {}}} for n, name in enumerate(["search", "find"])
+    ]
+    replies = [{"role": "tool", "content": f"r{n}", "tool_call_id": f"id-{n}"} for n in (1, 0)]
+    messages = [{"role": "user", "content": "1?"}, {"role": "assistant", "tool_calls": calls}, *replies]
+    shown = {"messages": [*messages, {"role": "assistant", "content": "2"}], "tools": [SEARCH, other]}
+    chat, _, episodes, _ = demonstrated(tmp_path, shown, template=by_id)
+    text = chat.decode(episodes[0].turns[1].prompt_ids)
+    assert "tool find \nr1<|im_end|>\n<|im_start|>tool search \nr0<|im_end|>" in text
 
 
 def test_what_cannot_be_trained_on_is_counted_and_named(tmp_path: Path) -> None:
