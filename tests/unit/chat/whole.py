@@ -289,7 +289,7 @@ class _Answering(Replayed):
     async def step(self, said: Message) -> Reply:
         reply = await super().step(said)
         ids = iter(call.id for call in said.tool_calls)
-        named = [replace(m, call_id=next(ids)) if m.role == "tool" else m for m in reply.messages]
+        named = [replace(m, call_id=next(ids, m.call_id)) if m.role == "tool" else m for m in reply.messages]
         return replace(reply, messages=tuple(named))
 
 
