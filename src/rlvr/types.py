@@ -40,7 +40,9 @@ class ToolCall:
 class Message:
     """`Message(role="user", content="<boe> 3 4 + =")`
 
-    An assistant's message may call tools; a tool's message names the tool and the call it answers.
+    An assistant's message may call tools; a tool's message names the tool and the call it answers. Data and clients may
+    give an assistant's `reasoning` apart; that of a completion stays in its content, between the model's marks.
+    `unread` are their other fields, which rlvr does not know and a chat template might.
     """
 
     role: Literal["system", "user", "assistant", "tool"]
@@ -48,6 +50,8 @@ class Message:
     tool_calls: tuple[ToolCall, ...] = ()
     name: str | None = None
     call_id: str | None = None
+    reasoning: str | None = None
+    unread: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,11 +5,12 @@ The formats of model families parse what the family's chat template renders.
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from rlvr.chat.tool_calls import BadCallError, Found, Reading, Tools, as_written, load_json, schema_of, to_json
 from rlvr.chat.tool_formats import Hermes, List, Llama, Marked, Taught, ToolFormat, Words, bare, listed
-from rlvr.reasoning import Marks, pieces
+from rlvr.reasoning import Marks, Place, pieces
 from rlvr.types import Message, ToolCall
 
 
@@ -37,8 +38,23 @@ class _Tagged(Marked):
             value = body[opening.end() : end]
             text = value.removeprefix("\n").removesuffix("\n") if self.strips else value
             arguments[key] = as_written(text, schemas.get(key, {}))
-            position = end + len(self.closing)
+            between, position = body[position : opening.start()], end + len(self.closing)
+            if self.closing in between:  # it stood in the value before, whose rest would be lost
+                raise BadCallError(f"an argument has {self.closing} in its value")
+        if self.closing in body[position:]:
+            raise BadCallError(f"an argument has {self.closing} in its value")
         return [(name, arguments)]
+
+    def _end(self, text: str, start: int) -> int:
+        """Marks in the value of a parameter are text."""
+        start += len(self.open)
+        while (opening := self.opening.search(text, start)) is not None:
+            close = text.find(self.close, start, opening.start())
+            end = text.find(self.closing, opening.end())
+            if close >= 0 or end < 0:
+                break
+            start = end + len(self.closing)
+        return text.find(self.close, start)
 
     def write_call(self, call: ToolCall, tools: Tools) -> str:
         pairs = call.arguments.items()
@@ -108,7 +124,7 @@ _TOKEN = re.compile(  # an unterminated string takes the rest: searching again w
     re.DOTALL,
 )
 _JSON_WORDS = {"True": "true", "False": "false", "None": "null"}
-_ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
+_ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\", "'": "'", '"': '"'}
 
 
 def _as_json(text: str, *, python: bool = False) -> str:
@@ -122,7 +138,7 @@ def _as_json(text: str, *, python: bool = False) -> str:
         raw, single, double, word, mark = token.groups()
         quoted = single if double is None else double
         if quoted is not None:
-            raw = re.sub(r"\\(.)", lambda found: _ESCAPES.get(found[1], found[1]), quoted, flags=re.DOTALL)
+            raw = re.sub(r"\\(.)", lambda found: _ESCAPES.get(found[1], found[0]), quoted, flags=re.DOTALL)
         if raw is not None:
             return to_json(raw)
         if not python and mark not in ("", ":"):
@@ -190,6 +206,10 @@ class Harmony(ToolFormat):
         r"(?:<\|start\|>assistant)?(?: ?to=functions\.([^\s<]+)<\|channel\|>commentary[^<]*"
         r"|<\|channel\|>commentary to=functions\.([^\s<]+)[^<]*)(?:<\|constrain\|>[^<]*)?<\|message\|>"
     )
+
+    def next_call(self, text: str, position: int, *, tools: Tools) -> Place | None:
+        found = self._header.search(text, position) if "to=functions." in text else None
+        return found and (found.start(), len(text))
 
     def read(self, text: str, into: Reading, *, finished: bool, tools: Tools) -> None:
         """The first header starts the call, which takes the rest of the text."""
@@ -268,7 +288,8 @@ def read_message(
 ) -> Message:
     """The assistant's message in a text; nothing within reasoning, which the prompt may have `opened`, is a call."""
     reading = Reading()
-    for piece, is_reasoning in pieces(text, marks, opened=opened):
+    next_call = partial(tool_format.next_call, tools=tools)
+    for piece, is_reasoning in pieces(text, marks, opened=opened, next_call=next_call):
         if is_reasoning:
             reading.text.append(piece)
         else:

@@ -14,7 +14,6 @@ from dataclasses import replace
 
 from rlvr.chat.template import PLACE, PROBE, QUESTION, Template, call_of
 from rlvr.chat.tool_calls import Tools
-from rlvr.reasoning import split
 from rlvr.types import Message
 
 _MAX_KNOWN = 10_000
@@ -43,11 +42,19 @@ def written(template: Template, said: Message, tools: Tools) -> str:
         template.render([QUESTION], tools=tools),
         template.render([QUESTION, said], header=False, tools=tools),
     )
-    if after.startswith(before) and said.content.strip() in after:
-        return after[len(before) :]
+    thoughts, text = template.parts(said)
+    forms = ((said.content, said.reasoning or ""), (text, thoughts or ""))
+    if any(all(part.strip() in after for part in form) for form in forms):
+        for header in (before, before.rstrip()):  # Nemotron: `<think>` and a line break, for `<think></think>`
+            if after.startswith(header):
+                return after[len(header) :]
+    marks, closing = template.marks, ""
+    text = said.content if said.reasoning is None else marks.around(said.reasoning, said.content)
+    if template.can.opened:
+        text = text.removeprefix(marks.open).removeprefix("\n") if thoughts is not None else text
+        closing = "" if marks.close in text else marks.close
     calls = template.format.write(said.tool_calls, tools) if said.tool_calls else ""
-    closing = template.marks.close if template.can.opened and template.marks.close not in said.content else ""
-    return "\n".join(filter(None, [closing, said.content, calls]))
+    return "\n".join(filter(None, [closing, text, calls]))
 
 
 class History:
@@ -89,7 +96,7 @@ class History:
         if message.role != "assistant":
             return replace(message, content="x", call_id=None)
         marks = self._template.marks
-        thoughts, said = split(message.content, marks)
+        thoughts, said = self._template.parts(message)
         content = f"dummy-{index}-said" if said.strip() else ""
         if thoughts is not None:
             thought = f"\ndummy-{index}-thought" if thoughts.strip() else ""

@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from inspect import signature
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from rlvr.chat.coding import Coder
@@ -94,6 +95,9 @@ class Chat:
             return "the tokenizer has no chat template: messages are joined line by line, their roles are not marked"
         if self.template and not self.template.can.system and any(message.role == "system" for message in messages):
             return "the chat template takes no system message: its text goes before the first user message"
+        roles = [message.role for message in messages]
+        if self.template and not self.template.can.late_system and "system" in roles[len(_leading(roles)) :]:
+            return "the chat template shows no system message behind the first one: its text is said by the user"
         return None
 
     def encode_prompt(self, messages: Sequence[Message], tools: Tools = ()) -> tuple[int, ...]:
@@ -236,7 +240,7 @@ class Chat:
         return self._coder.spell(token, previous)
 
     def _plain(self, messages: Sequence[Message], tools: Tools) -> str:
-        lines = [message.content for message in messages]
+        lines = [THINK.around(message.reasoning or "", message.content) for message in messages]
         for index, message in enumerate(messages):
             if message.tool_calls:
                 lines[index] = " ".join(filter(None, [lines[index], self.tool_format.write(message.tool_calls, tools)]))
@@ -267,6 +271,10 @@ class Chat:
             ends |= set(closing[-1:]) & special
             ends |= set() if last else first(call_of("x"), _TOOL_REPLY)
         return ends, frozenset(last | earlier | call_ends)
+
+
+def _leading(roles: Sequence[str]) -> list[str]:
+    return list(takewhile(lambda role: role == "system", roles))
 
 
 def end_ids(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel | None) -> set[int]:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Literal
 
 from rlvr.chat.formats import FORMATS, UNSHOWN, read_message
 from rlvr.chat.tool_calls import Tools, to_json
 from rlvr.chat.tool_formats import ToolFormat
 from rlvr.errors import UserError
-from rlvr.reasoning import HARMONY, marks_of, split
+from rlvr.printable import ascii_text
+from rlvr.reasoning import FIELDS, HARMONY, marks_of, split
 from rlvr.types import Message, ToolCall, ToolSchema
 
 if TYPE_CHECKING:
@@ -38,25 +41,36 @@ def call_of(text: str) -> Message:
     return Message(role="assistant", content="", tool_calls=(call,))
 
 
+class UnreadFieldError(UserError):
+    """A message has a field that the chat template shows and rlvr does not read."""
+
+
 @dataclass(kw_only=True)
 class Abilities:
     """What a chat template can render; assumed until a probe fails."""
 
     parts: bool = False  # content is a list of parts (image models)
-    system: bool = True  # system messages
+    system: bool = True  # a system message at the beginning
+    systems: bool = True  # several of them
+    late_system: bool = True  # one behind an answer
     tools: bool = True  # tool descriptions
     arguments: Literal["object", "text"] | None = "object"  # form of a call's arguments; None: no calls
     many_calls: bool = True  # several calls per message
     tool_role: bool = True  # tool messages, in a role that the template knows
     needs_call: bool = False  # ... only after a message with a call
-    fields: bool = False  # reasoning is in a separate field, not in the content
+    fields: bool = False  # reasoning is in a separate field
+    inline: bool = True  # reasoning in the content is rendered likewise
     opened: bool = False  # the header of a completion opens reasoning
 
 
 class Template:
     """Renders messages.
 
-    - A system message that the template refuses or drops (Gemma 2, Mistral) goes before the first user message.
+    - A system message that the template refuses or drops (Gemma 2, Mistral) goes before the first user message; of
+      several, where it shows only one, one is made; a later one becomes the user's.
+    - Reasoning is passed in the template's field, or stands in the content between its marks.
+    - Several calls of a message, where the template shows one, follow each other, each before its reply (GPT-OSS), or
+      are text.
     - Tools that the template does not render are described in the system message.
     - Tool calls that it does not render, or not in the chosen format, become text in the content.
     - Tool messages that it does not render become user messages; also where it renders neither tools nor calls and
@@ -109,7 +123,13 @@ class Template:
         said = [replace(QUESTION, content=PLACE)]
         self.can.parts = not self._shows(PLACE, said)
         self.can.parts = self.can.parts and self._shows(PLACE, said)
-        self.can.system = self._shows(PLACE, [Message(role="system", content=PLACE), QUESTION])
+        system, other = Message(role="system", content=PLACE), Message(role="system", content="another-one")
+        self.can.system = self._shows(PLACE, [system, QUESTION])
+        both = [system, other, QUESTION]
+        self.can.systems = self.can.system and self._shows(PLACE, both) and self._shows("another-one", both)
+        late = self.tried([other, QUESTION, Message(role="assistant", content="an-answer"), system, QUESTION]) or ""
+        in_order = 0 <= late.find("another-one") < late.find("an-answer") < late.find(PLACE)
+        self.can.late_system = self.can.system and in_order
         self.can.tools = self._shows("probe", [QUESTION], [PROBE])
         self.can.opened = self._opens([QUESTION])
 
@@ -158,7 +178,18 @@ class Template:
         thought = f"{self.marks.open}{PLACE}{self.marks.close}"
         self.can.fields = True
         said = (Message(role="assistant", content=f"{thought}x"), replace(call_of("x"), content=thought))
+        self.can.inline = False
         self.can.fields = any(self._shows(PLACE, [QUESTION, message]) for message in said)
+        self.can.inline = True
+        self.can.inline = not self.can.fields or all(map(self._reads_reasoning, said))
+
+    def _reads_reasoning(self, said: Message) -> bool:
+        """Whether reasoning in the content is rendered as that in its field is, spaces apart: now and later."""
+        thoughts, text = self.parts(said)
+        apart = replace(said, content=text, reasoning=thoughts)
+        later = ANSWERED if said.tool_calls else QUESTION
+        pairs = [[self.tried([QUESTION, one, *more]) for one in (said, apart)] for more in ((), (later,))]
+        return all(None not in pair and len({"".join(str(text).split()) for text in pair}) == 1 for pair in pairs)
 
     def _takes_any_role(self, messages: Sequence[Message]) -> bool:
         """Whether an invented role is rendered as `tool` is: the name of any role becomes a header, so nothing shows
@@ -177,23 +208,50 @@ class Template:
         shown = [dict(tool) for tool in tools] if self._describes else []
         if tools and not shown:
             given = described(given, self.format, tools)
+        if self.native and self.can.needs_call and not self.can.many_calls:
+            given = _one_by_one(given)
         if not self.can.tool_role:
             given = _said_by_the_user(given, self.format)
-        if not self.can.system:
-            given = _folded(given)
-        entries: Any = self._dicts(given, tools)
-        schemas: Any = shown or None
-        try:
-            text: Any = self._tokenizer.apply_chat_template(
-                entries, tools=schemas, add_generation_prompt=header, tokenize=False, **self.variables
+        given = self._with_systems(given)
+        entries = self._dicts(given, tools)
+
+        def applied(entries: list[dict[str, Any]]) -> str:
+            shown_entries: Any = entries
+            schemas: Any = shown or None
+            return str(
+                self._tokenizer.apply_chat_template(
+                    shown_entries, tools=schemas, add_generation_prompt=header, tokenize=False, **self.variables
+                )
             )
+
+        try:
+            text = applied(entries)
         except Exception as error:  # raised by the template itself, through jinja2
             roles = ", ".join(message.role for message in messages)
             raise UserError(
                 f"the chat template of {self._tokenizer.name_or_path!r} cannot render the messages {roles} ({error}): "
                 "change the prompt, or use another model."
             ) from error
+        for name in dict.fromkeys(name for message in given for name in message.unread):
+            pairs = zip(entries, given, strict=True)
+            there = [entry | ({name: m.unread[name]} if name in m.unread else {}) for entry, m in pairs]
+            if _changes(partial(applied, there), text):
+                raise UnreadFieldError(
+                    f"the chat template shows the field {ascii_text(name)!r} of a message, which rlvr does not read: "
+                    "take it out, or put it into the content."
+                )
         return text
+
+    def _with_systems(self, given: Sequence[Message]) -> list[Message]:
+        first = next((index for index, message in enumerate(given) if message.role != "system"), len(given))
+        head, rest = list(given[:first]), list(given[first:])
+        if not self.can.late_system:
+            rest = _said_by_the_user(rest, self.format, "system")
+        if len(head) > 1 and not self.can.systems:
+            head = [replace(head[0], content="\n\n".join(message.content for message in head))]
+        if head and rest and not self.can.system:
+            return [replace(rest[0], content=f"{head[0].content}\n\n{rest[0].content}"), *rest[1:]]
+        return [*head, *rest]
 
     def _harmless(self, message: Message) -> Message:
         """A tool's message without special tokens: a document must not end its turn and speak for the model.
@@ -233,29 +291,35 @@ class Template:
         return entries
 
     def _message_dict(self, message: Message, ids: Mapping[str | None, str], tools: Tools) -> dict[str, Any]:
-        calls, content = self.calls_in(message), message.content
+        calls = self.calls_in(message)
+        entry = self._with_reasoning(message, bool(calls))
         unsaid = () if calls else [call for call in message.tool_calls if call.problem is None]
         if unsaid:
-            content = "\n".join(filter(None, [content, self.format.write(unsaid, tools)]))
-        entry = self._with_reasoning(content, bool(calls))
+            entry["content"] = "\n".join(filter(None, [entry["content"], self.format.write(unsaid, tools)]))
         for call in calls:
             arguments = to_json(call.arguments) if self.can.arguments == "text" else dict(call.arguments)
             function = {"name": call.name, "arguments": arguments}
             entry.setdefault("tool_calls", []).append({"id": ids[call.id], "type": "function", "function": function})
         return entry
 
-    def _with_reasoning(self, content: str, calls: bool) -> dict[str, Any]:
+    def parts(self, message: Message) -> tuple[str | None, str]:
+        """The reasoning of an assistant's message (None if there is none), and what it said."""
+        if message.reasoning is not None:
+            return message.reasoning, message.content
+        thoughts, said = split(message.content, self.marks)
+        return thoughts, said if thoughts is None else said.lstrip("\n")
+
+    def _with_reasoning(self, message: Message, calls: bool) -> dict[str, Any]:
         marks = self.marks
-        if self.can.fields:
-            thoughts, said = split(content, marks)
+        if self.can.fields and (message.reasoning is not None or not self.can.inline):
+            thoughts, said = self.parts(message)
             said = said if said.strip() else ""
             if thoughts is not None and calls and marks == HARMONY and said:
                 thoughts, said = f"{thoughts}\n{said}", ""  # GPT-OSS accepts only one of them with a call
-            return {"content": said} | (
-                {} if thoughts is None else {"reasoning_content": thoughts, "thinking": thoughts}
-            )
+            return {"content": said} | ({} if thoughts is None else dict.fromkeys(FIELDS, thoughts))
+        content = message.content if message.reasoning is None else marks.around(message.reasoning, message.content)
         closed, opened = content.find(marks.close), content.find(marks.open)
-        began_in_the_prompt = closed >= 0 and not 0 <= opened < closed
+        began_in_the_prompt = self.can.opened and closed >= 0 and not 0 <= opened < closed
         return {"content": f"{marks.open}\n{content.lstrip()}" if began_in_the_prompt else content}
 
 
@@ -279,27 +343,47 @@ def described(messages: Sequence[Message], tool_format: ToolFormat, tools: Tools
     return [Message(role="system", content=text), *messages]
 
 
-def _said_by_the_user(messages: Sequence[Message], tool_format: ToolFormat) -> list[Message]:
-    """Tool messages as one user message, merged with the next user message."""
+def _said_by_the_user(messages: Sequence[Message], tool_format: ToolFormat, role: str = "tool") -> list[Message]:
+    """Messages of the role as one user message, merged with the next user message."""
     made: list[Message] = []
-    behind_a_tool = False
+    moved_before = False
     for message in messages:
-        is_tool = message.role == "tool"
-        if is_tool:
-            wrapped = tool_format.name != "words"
+        moved = message.role == role
+        if moved:
+            wrapped = role == "tool" and tool_format.name != "words"
             content = f"<tool_response>\n{message.content}\n</tool_response>" if wrapped else message.content
             message = Message(role="user", content=content)
-        if message.role == "user" and made and made[-1].role == "user" and (is_tool or behind_a_tool):
+        if message.role == "user" and made and made[-1].role == "user" and (moved or moved_before):
             made[-1] = replace(made[-1], content=f"{made[-1].content}\n{message.content}")
         else:
             made.append(message)
-        behind_a_tool = is_tool or (behind_a_tool and message.role == "user")
+        moved_before = moved or (moved_before and message.role == "user")
     return made
 
 
-def _folded(messages: Sequence[Message]) -> list[Message]:
-    system = [message.content for message in messages if message.role == "system"]
-    rest = [message for message in messages if message.role != "system"]
-    if not system or not rest:
-        return list(messages)
-    return [replace(rest[0], content="\n\n".join([*system, rest[0].content])), *rest[1:]]
+def _one_by_one(messages: Sequence[Message]) -> list[Message]:
+    """Several calls of a message as messages of their own, each before its reply."""
+    made, rest = list[Message](), list(messages)
+    while rest:
+        message = rest.pop(0)
+        if len(message.tool_calls) < 2:
+            made.append(message)
+            continue
+        replies = list(takewhile(lambda one: one.role == "tool", rest))
+        del rest[: len(replies)]
+        for call in message.tool_calls:
+            made.append(replace(message, tool_calls=(call,)))
+            message = replace(message, content="", reasoning=None)
+            reply = next((one for one in replies if one.call_id == call.id), replies[0] if replies else None)
+            if reply is not None:
+                replies.remove(reply)
+                made.append(reply)
+        made += replies
+    return made
+
+
+def _changes(render: Callable[[], str], text: str) -> bool:
+    try:
+        return render() != text
+    except Exception:  # the template reads it, and cannot take it
+        return True

@@ -19,6 +19,7 @@ from rlvr.chat.tool_calls import (
     schema_of,
     to_json,
 )
+from rlvr.reasoning import Place
 from rlvr.types import ToolCall
 
 MAX_TRIES = 100  # JSON objects examined per turn
@@ -36,6 +37,12 @@ class ToolFormat(ABC):
 
         `finished`: the model ended the turn itself. If not, an incomplete call is plain text.
         """
+
+    def next_call(self, text: str, position: int, *, tools: Tools) -> Place | None:
+        """Where the first call behind a position stands, to its end or that of the text; None if there is none. What
+        is in its arguments is no mark of reasoning."""
+        start = text.find(self.open, position) if self.open else -1
+        return None if start < 0 else (start, len(text))
 
     @abstractmethod
     def write(self, calls: Sequence[ToolCall], tools: Tools) -> str:
@@ -71,6 +78,11 @@ class Marked(ToolFormat):
             else:
                 into.text.append(text[start:])
         into.text.append(text[position:])
+
+    def next_call(self, text: str, position: int, *, tools: Tools) -> Place | None:
+        start = text.find(self.open, position)
+        end = -1 if start < 0 else self._end(text, start)
+        return None if end < 0 else (start, end + len(self.close))
 
     def _end(self, text: str, start: int) -> int:
         """Position of the closing mark of the call at `start`; -1 if missing."""
@@ -186,6 +198,17 @@ class Llama(ToolFormat):
             into.malformed(tag + body[position:], problem)
         else:
             into.text.append(tag + body[position:])
+
+    def next_call(self, text: str, position: int, *, tools: Tools) -> Place | None:
+        for _ in range(MAX_TRIES):
+            if (opening := _OBJECT.search(text, position)) is None:
+                return None
+            with suppress(BadCallError):
+                value, end = decode_json(text, opening.start())
+                if _calls_a_tool(value, tools):
+                    return opening.start(), end
+            position = opening.start() + 1
+        return None
 
     def write(self, calls: Sequence[ToolCall], tools: Tools) -> str:
         return "; ".join(to_json({"name": call.name, "parameters": call.arguments}) for call in calls)

@@ -5,16 +5,21 @@
 [{"role": "user", ...}, {"role": "assistant", "tool_calls": [...]}, {"role": "tool", ...}, ...]
 {"messages": [...], "tools": [...]}                                   a whole conversation, with its tools
 
-A message may be in ShareGPT's form, {"from": "human", "value": ...}, and its content a list of parts of text.
+A message may be in ShareGPT's form, {"from": "human", "value": ...}, its content a list of parts of text, and the
+messages or the tools their JSON.
 """
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, Json
 
+from rlvr.data.nulls import allowed, plain_schema, without_nulls
 from rlvr.data.problems import Conversation
-from rlvr.data.rows import Row, Verbatim, with_kind
+from rlvr.data.rows import Row, Verbatim, harmless, with_kind
+from rlvr.reasoning import FIELDS
 from rlvr.types import Message, ToolCall, ToolSchema
 
 
@@ -35,8 +40,9 @@ def _renamed(message: Any) -> Any:
     """A message of ShareGPT as one of OpenAI's."""
     if not isinstance(message, dict) or "from" not in message or "role" in message:
         return message
-    role = message["from"]
-    return {"role": ROLES.get(role, role) if isinstance(role, str) else role, "content": message.get("value")}
+    role, others = message["from"], {key: value for key, value in message.items() if key not in ("from", "value")}
+    named = ROLES.get(role, role) if isinstance(role, str) else role
+    return {**others, "role": named, "content": message.get("value")}
 
 
 def _joined(content: Any) -> Any:
@@ -61,42 +67,62 @@ class _Call(BaseModel):
     function: _Function
 
 
-class _Message(BaseModel):
+class _Message(BaseModel, extra="allow"):
     role: Literal["system", "user", "assistant", "tool"]
     content: Annotated[Verbatim | None, BeforeValidator(_joined)] = None
     tool_calls: list[Annotated[_Call, BeforeValidator(_named)]] | None = None
     name: str | None = None
     tool_call_id: str | None = None
+    reasoning_content: Verbatim | None = None
+    reasoning: Verbatim | None = None
+    thinking: Verbatim | None = None
 
 
-Messages = list[Annotated[_Message, BeforeValidator(_renamed)]]
+def messages_in(value: Any) -> Any:
+    """The messages of a value, which may be their JSON; any other value as it is."""
+    found = value
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        with suppress(ValueError, RecursionError):
+            found = json.loads(value)
+    is_chat = isinstance(found, list) and all(isinstance(m, dict) and m.keys() & {"role", "from"} for m in found)
+    return found if found and is_chat else value
+
+
+def is_conversation(row: Row, field: str) -> bool:
+    """Whether the field holds messages, or their JSON."""
+    return field in row and isinstance(messages_in(row.get(field)), list)
+
+
+Messages = Annotated[list[Annotated[_Message, BeforeValidator(_renamed)]], BeforeValidator(messages_in)]
+Schemas = list[dict[str, Any]] | Json[list[dict[str, Any]]]
 
 
 class _Whole(BaseModel, extra="forbid"):
     messages: Messages
-    tools: list[dict[str, Any]] | None = None
+    tools: Schemas | None = None
 
 
 def read_demonstration(row: Row, field: str) -> str | Conversation | None:
     """The demonstration of a row; None if it has none. DataError for another shape."""
-    value = row.get(field) if field in row else None
+    value = messages_in(row.get(field)) if field in row else None
     if value is None or value == "":
         return None
     if isinstance(value, str):
         return row.read(Verbatim, field)
     if isinstance(value, list):
-        return Conversation(messages=tuple(_messages(row.read(Messages, field))))
+        return Conversation(messages=tuple(_messages(row, row.read(Messages, field))))
     if not isinstance(value, dict):
         raise row.wrong(field, value, "must be a text, a list of messages, or {'messages': [...], 'tools': [...]}")
     found: _Whole = row.read(_Whole, field)
-    return Conversation(messages=tuple(_messages(found.messages)), tools=tuple(found.tools or ()))
+    tools = _schemas(found.tools or ())
+    return Conversation(messages=tuple(_messages(row, found.messages, tools)), tools=tools)
 
 
 def read_prompt(row: Row, field: str, answer_field: str | None = None) -> tuple[Message, ...]:
     """The messages of a prompt that data brings, before the last one if `answer_field` is in that (`chat.-1.content`).
 
     DataError if there are none, or the last one is the assistant's."""
-    messages = tuple(_messages(row.read(Messages, field)))
+    messages = tuple(_messages(row, row.read(Messages, field), read_tools(row)))
     if answer_field is not None and answer_field.startswith(f"{field}.-1."):
         messages = messages[:-1]
     if not messages or messages[-1].role == "assistant":
@@ -109,14 +135,49 @@ def read_tools(row: Row, field: str = "tools") -> tuple[ToolSchema, ...]:
     """The tools offered with a prompt, a list or its JSON; none without the field."""
     if field not in row or row.get(field) in (None, ""):
         return ()
-    return tuple(row.read(list[dict[str, Any]] | Json[list[dict[str, Any]]], field))
+    return _schemas(row.read(Schemas, field))
 
 
-def _messages(given: list[_Message]) -> Iterator[Message]:
+def reasoning_of(message: BaseModel) -> tuple[str | None, dict[str, Any]]:
+    """The reasoning of a message (None if there is none), and its other fields that we do not know. An assistant's
+    only: with others, it is one of these."""
+    named = {name: value for name in FIELDS if (value := getattr(message, name)) is not None}
+    unread = {name: value for name, value in (message.model_extra or {}).items() if value is not None}
+    if getattr(message, "role") != "assistant":  # noqa: B009
+        return None, unread | {name: value for name, value in named.items() if value}
+    return next(iter(named.values()), None), unread
+
+
+def _messages(row: Row, given: list[_Message], tools: Sequence[ToolSchema] = ()) -> Iterator[Message]:
     for number, one in enumerate(given):
         calls = tuple(
-            ToolCall(id=call.id or f"call_{number}_{place}", name=call.function.name, arguments=call.function.arguments)
+            ToolCall(
+                id=call.id or f"call_{number}_{place}",
+                name=call.function.name,
+                arguments=_arguments(row, call.function, tools),
+            )
             for place, call in enumerate(one.tool_calls or ())
         )
-        said = one.content or ""
-        yield Message(role=one.role, content=said, tool_calls=calls, name=one.name, call_id=one.tool_call_id)
+        reasoning, unread = reasoning_of(one)
+        yield Message(
+            role=one.role,
+            content=one.content or "",
+            tool_calls=calls,
+            name=one.name,
+            call_id=one.tool_call_id,
+            reasoning=reasoning,
+            unread=unread,
+        )
+
+
+def _schemas(tools: Sequence[dict[str, Any]]) -> tuple[ToolSchema, ...]:
+    return tuple(map(plain_schema, tools))
+
+
+def _arguments(row: Row, function: _Function, tools: Sequence[ToolSchema]) -> dict[str, Any]:
+    """The arguments without nulls of other calls. Without a schema only Arrow tells them apart: there, all nulls."""
+    offered = [tool.get("function", tool) for tool in tools]
+    schema = next((one.get("parameters") or {} for one in offered if one.get("name") == function.name), None)
+    if schema is None:
+        return without_nulls(function.arguments) if row.fills_nulls else function.arguments
+    return allowed(function.arguments, schema)

@@ -100,7 +100,7 @@ class Split:
             raise DataError(f"{place}: is empty, it has no row.")
         rows = dataset.select(range(min(most or len(dataset), len(dataset)))).to_list()
         plain = plain_data(dataset.features.arrow_schema)
-        return [Row(f"{place}, row {number}", plain(row)) for number, row in enumerate(rows, start=1)]
+        return [Row(f"{place}, row {number}", plain(row), fills_nulls=True) for number, row in enumerate(rows, start=1)]
 
     def _ask(self) -> str | None:
         """None if the Hub has the data set and grants access, else the reason why it could not be asked.

@@ -126,6 +126,7 @@ class Row:
     place: str
     fields: Mapping[str, Any]
     name: str = ""  # split and number, `train/17`
+    fills_nulls: bool = False  # Arrow: null may mean that another row has the field
 
     def __contains__(self, field: str) -> bool:
         try:
@@ -145,7 +146,7 @@ class Row:
         found: Any = self.fields
         names = field.split(".")
         for depth, name in enumerate(names):
-            if isinstance(found, str) and found.startswith("{"):
+            if isinstance(found, str) and found.startswith(("{", "[")):
                 with suppress(ValueError, RecursionError):
                     found = json.loads(found)
             if isinstance(found, list) and re.fullmatch(r"-?\d{1,9}", name) and -len(found) <= int(name) < len(found):
@@ -220,7 +221,7 @@ def read_file(path: Path) -> Iterator[Row]:
                 is_empty = False
                 if not isinstance(fields, dict):
                     raise DataError(f"{place}: a row must be a JSON object, but is {with_kind(fields)}.")
-                yield Row(place, fields)
+                yield Row(place, fields, fills_nulls=path.suffix == ".parquet")
     except UnicodeDecodeError as error:
         raise _not_utf8(place, error) from None
     except (OSError, EOFError, ValueError, csv.Error, zlib.error) as error:  # Arrow's are ValueErrors

@@ -19,11 +19,11 @@ import asyncio
 import inspect
 import json
 import re
+import time
 import typing
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Any, Literal, NotRequired
 
 import pydantic_core
@@ -39,6 +39,8 @@ from rlvr.types import ToolSchema
 MAX_ERROR_CHARS = 500
 _GRACE_S = 0.1  # for a cancelled coroutine to clean up
 _STATE = "state"
+_DEFINITIONS = "#/$defs/"
+_NEEDLESS = ("title", "additionalProperties")
 _SECTIONS = re.compile(r"^(Args|Arguments|Returns|Yields|Raises|Example|Examples|Note|Notes):\s*$", re.MULTILINE)
 
 
@@ -110,9 +112,11 @@ def make_tool(
     """The tool of a typed function with a Google-style docstring. A parameter `state` receives the episode's state.
 
     A successful call of a `final` tool ends the episode. A result that is no text becomes JSON, None becomes "done";
-    text beyond `max_output_chars` characters is cut. Execution:
+    what JSON cannot write (a generator, an object) is the tool's error. Text beyond `max_output_chars` characters is
+    cut. Execution:
 
     - An asynchronous function runs on the event loop, and is cancelled after `timeout_s` seconds. It must not block.
+      So does whatever awaitable another function returns, as one behind a decorator.
     - Any other one runs in a thread of `threads` (default: its own) and is abandoned there after its time; it may still
       change the state later.
     - With `inline=True` the event loop calls it directly, which saves about 60 microseconds. There is no time limit:
@@ -127,11 +131,17 @@ def make_tool(
 
     async def run(arguments: dict[str, Any], state: object) -> str:
         given = arguments | {_STATE: state} if takes_state else arguments
-        if inspect.iscoroutinefunction(function):
-            return _text(await _within(partial(function, **given), timeout_s), max_output_chars)
-        if inline:
-            return _text(function(**given), max_output_chars)
-        return await pool.run(name, lambda: _text(function(**given), max_output_chars), timeout_s)
+        start = time.monotonic()
+
+        def result() -> Awaitable[object] | str:
+            found = function(**given)
+            return found if inspect.isawaitable(found) else _text(found, max_output_chars)
+
+        on_loop = inline or inspect.iscoroutinefunction(function)
+        found = result() if on_loop else await pool.run(name, result, timeout_s)
+        if isinstance(found, str):
+            return found
+        return _text(await _within(found, timeout_s - (time.monotonic() - start)), max_output_chars)
 
     schema = {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
     return Tool(name=name, schema=schema, final=final, timeout_s=timeout_s, arguments=adapter, run=run)
@@ -208,15 +218,41 @@ def _parameters(
     except PydanticUserError as error:
         reason = error.message.partition("\n")[0]
         raise UserError(f"the tool {name!r} has a parameter whose type JSON cannot write ({reason}).") from error
-    for needless in ("title", "additionalProperties", "description"):
+    for needless in (*_NEEDLESS, "description"):
         schema.pop(needless, None)
-    return adapter, schema, takes_state
+    try:
+        return adapter, _inlined(schema, schema.pop("$defs", {}), ()), takes_state
+    except RecursionError as error:
+        raise UserError(
+            f"the tool {name!r} has a parameter whose type contains itself ({error}), which no prompt can write out: "
+            "take a flat one, such as a list."
+        ) from None
+
+
+def _inlined(schema: Any, definitions: Mapping[str, Any], within: tuple[str, ...]) -> Any:
+    """The schema with definitions in the place of `$ref`, which many chat templates show as it stands.
+
+    RecursionError names a definition that contains itself.
+    """
+    if isinstance(schema, list):
+        return [_inlined(one, definitions, within) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    reference = schema.get("$ref")
+    if not isinstance(reference, str) or not reference.startswith(_DEFINITIONS):
+        return {key: _inlined(value, definitions, within) for key, value in schema.items()}
+    name = reference.removeprefix(_DEFINITIONS)
+    if name in within:
+        raise RecursionError(name)
+    beside = {key: value for key, value in schema.items() if key != "$ref"}
+    meant = {key: value for key, value in definitions[name].items() if key not in _NEEDLESS}
+    return _inlined(meant, definitions, (*within, name)) | _inlined(beside, definitions, within)
 
 
 # --------------------------------------------------------------------------------------------------------- running
 
 
-async def _within(call: Callable[[], Awaitable[object]], timeout_s: float) -> object:
+async def _within(call: Awaitable[object], timeout_s: float) -> object:
     """The call's result. After the time limit the call is cancelled, without waiting for its end."""
     task = asyncio.ensure_future(_no_exit(call))
     try:
@@ -231,17 +267,30 @@ async def _within(call: Callable[[], Awaitable[object]], timeout_s: float) -> ob
     raise TimeIsUpError
 
 
-async def _no_exit(call: Callable[[], Awaitable[object]]) -> object:
+async def _no_exit(call: Awaitable[object]) -> object:
     try:
-        return await call()
+        return await call
     except SystemExit as error:  # raised in a task, it would end the event loop
         raise RuntimeError(f"SystemExit: {error}") from error
 
 
 def _text(value: object, max_chars: int) -> str:
     if not isinstance(value, str):
-        value = "done" if value is None else pydantic_core.to_json(value, fallback=str).decode()
+        if isinstance(value, Iterator | AsyncIterator):
+            raise TypeError(f"the tool returned a {type(value).__name__}, which is no value: it should return a list")
+        try:
+            value = "done" if value is None else pydantic_core.to_json(value, fallback=_plain).decode()
+        except pydantic_core.PydanticSerializationError as error:
+            raise TypeError(f"the tool returned a {type(value).__name__} that JSON cannot write ({error})") from None
     return _bounded(value, max_chars)
+
+
+def _plain(value: object) -> object:
+    """Numbers and lists of an array or a tensor."""
+    plain = getattr(value, "tolist", None)
+    if plain is None:
+        raise TypeError(type(value).__name__)
+    return plain()
 
 
 def _error_text(error: BaseException, *, named: bool = True) -> str:

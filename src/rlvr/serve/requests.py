@@ -5,7 +5,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from rlvr.chat.template import UnreadFieldError
 from rlvr.chat.tool_calls import MAX_DEPTH, BadCallError, load_json
+from rlvr.data.conversations import reasoning_of
 from rlvr.errors import UserError, nearest
 from rlvr.seeding import derive_seed
 from rlvr.serve.answers import Answer, ChatAnswer, TextAnswer
@@ -41,11 +43,13 @@ def to_messages(messages: Sequence[ApiMessage]) -> tuple[Message, ...]:
         if parts is None and role not in ("assistant", "tool"):
             raise invalid(f"{place}.content", "it is missing.")
         content = "".join(part.text for part in parts) if isinstance(parts, list) else parts or ""
+        reasoning, unread = reasoning_of(message)
         if role == "tool":
-            made.append(Message(role=role, content=content, name=message.name or names.get(call_id), call_id=call_id))
+            name = message.name or names.get(call_id)
+            made.append(Message(role=role, content=content, name=name, call_id=call_id, unread=unread))
         else:
             role = "system" if role == "developer" else role
-            made.append(Message(role=role, content=content, tool_calls=calls))
+            made.append(Message(role=role, content=content, tool_calls=calls, reasoning=reasoning, unread=unread))
     return tuple(made)
 
 
@@ -72,7 +76,8 @@ def to_tools(tools: Sequence[Tool]) -> tuple[ToolSchema, ...]:
         if bad is not None:
             remedy = "it must be a JSON schema with a type of names and lists of alternatives, not nested too deep."
             raise invalid(f"{place}.{bad[:80]}", remedy)
-        known = {"name": function.name, "description": function.description or "", "parameters": parameters}
+        given = {name: value for name, value in function.model_dump(exclude_unset=True).items() if value is not None}
+        known = {"name": function.name, "description": "", **given, "parameters": parameters}
         made.append({"type": "function", "function": known})
     return tuple(made)
 
@@ -146,7 +151,8 @@ def chat_choices(request: ChatRequest, served: Served) -> tuple[Answer, list[Cho
     except UserError as error:
         raise invalid("chat_template_kwargs", str(error)) from None
     calls = [call for message in messages for call in message.tool_calls]
-    texts = [*(one.content for one in messages), *(str(one.arguments) for one in calls), *map(str, (*tools, variables))]
+    said = [text for one in messages for text in (one.content, one.reasoning or "", str(one.unread))]
+    texts = [*said, *(str(one.arguments) for one in calls), *map(str, (*tools, variables))]
     num_chars = sum(map(len, texts))  # approximates the rendered template
     prompt = _encoded("messages", num_chars, served, partial(chat.encode_prompt, messages, tools))
     with_ids = bool(request.return_token_ids)
@@ -260,6 +266,8 @@ def _encoded(field: str, num_chars: int, served: Served, encode: Callable[[], Id
         raise invalid(field, message, code="context_length_exceeded")
     try:
         return _checked(field, encode(), served)
+    except UnreadFieldError as error:
+        raise invalid(field, str(error)) from None
     except UserError:
         raise invalid(field, "the model's tokenizer or its chat template cannot take it.") from None
 

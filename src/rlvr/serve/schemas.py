@@ -155,15 +155,23 @@ class Call(Body):
 
 
 class ApiMessage(Body):
+    """A field that is not declared is refused where the model's template would show it."""
+
+    model_config = ConfigDict(extra="allow")
+
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | Annotated[list[TextPart], Field(fail_fast=True)] | None = None
     tool_calls: Annotated[list[Call], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     tool_call_id: str | None = None
     name: str | None = None
     reasoning_content: str | None = None
+    reasoning: str | None = None
+    thinking: str | None = None
 
 
 class ToolFunction(Body):
+    model_config = ConfigDict(extra="allow")  # the template shows it as it stands
+
     name: Name
     description: str | None = None
     parameters: dict[str, Any] | None = None

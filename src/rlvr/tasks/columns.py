@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import PlainValidator
 
 from rlvr import registry
-from rlvr.data.conversations import read_prompt, read_tools
+from rlvr.data.conversations import is_conversation, read_prompt, read_tools
 from rlvr.data.problems import OURS, Problem, fingerprint
 from rlvr.data.readers import Split, is_saved
 from rlvr.data.rows import (
@@ -83,7 +83,7 @@ class ColumnSettings(MetricSettings, RowSettings):
             what = f"reward.parts.{reading[0]}" if reading else f"task.metric={self.metric}"
             rows = self._first_rows(self.model_dump())
             for row in rows:
-                if self.question_field in row and isinstance(row.get(self.question_field), list):
+                if is_conversation(row, self.question_field):
                     read_prompt(row, self.question_field)  # the answer may be its last message
             there = {name for row in rows for name in row.fields}
             raise ConfigError(
@@ -96,7 +96,7 @@ class ColumnSettings(MetricSettings, RowSettings):
     def parse(self, row: Row) -> Problem | str:
         """The problem of a row; other fields become metadata. DataError if the metric could not grade it."""
         messages: tuple[Message, ...] = ()
-        if self.question_field in row and isinstance(row.get(self.question_field), list):
+        if is_conversation(row, self.question_field):
             messages = read_prompt(row, self.question_field, self.answer_field)
             question = "\n".join(message.content for message in messages)
         else:

@@ -8,7 +8,7 @@ env.step(...)   the reply of a tool, the next header; then said[1], ...
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import nan
 
 from rlvr.chat.rendering import Chat
@@ -91,10 +91,13 @@ async def encoded(one: Demonstration, chat: Chat, max_tokens: int) -> Episode | 
         if len(prompt) + len(ids) > max_tokens:
             return f"have more than {max_tokens:,} tokens"
         turns.append(Turn(prompt_ids=prompt, completion=_completion(ids)))
-        if isinstance(message, str) or env.tools:
+        if isinstance(message, str) or env.tools or not message.tool_calls:  # as its tokens read
             read = chat.parse(ids, StopReason.STOP, env.tools)
             if isinstance(message, Message) and len(read.tool_calls) != len(message.tool_calls):
                 return "have tool calls that cannot be read back in this model's format"
+            if isinstance(message, Message):  # replies name the calls by the ids of the data
+                pairs = zip(read.tool_calls, message.tool_calls, strict=True)
+                read = replace(read, tool_calls=tuple(replace(call, id=given.id) for call, given in pairs))
             message = read
         reply = await env.step(message)
         if reply.done:

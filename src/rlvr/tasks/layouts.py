@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlvr.data.conversations import ROLES
+from rlvr.data.conversations import ROLES, messages_in
 from rlvr.data.rows import Cell, Row
 from rlvr.rewards.extract import last_box
 from rlvr.rewards.numbers import parse_answer
@@ -70,7 +70,7 @@ def layout_of(rows: Sequence[Row], question: str | None, answer: str | None) -> 
     asked = question or _first(rows, QUESTIONS)
     if asked is None:
         return None
-    prompts = [row.get(asked) for row in rows if asked in row]
+    prompts = [messages_in(row.get(asked)) for row in rows if asked in row]
     gold = answer or _first(rows, ANSWERS) or _last_message(asked, prompts)
     whole = (question is None and asked.lower() == "prompt") or any(isinstance(one, list) for one in prompts)
     golds = [row.get(gold) for row in rows if gold in row] if gold else []

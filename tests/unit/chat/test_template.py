@@ -1,6 +1,7 @@
 """Templates without tools, a tool role or calls, and what replaces them."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -41,6 +42,18 @@ MISTRAL = (  # of 7B v0.3, without its defaults
     "{{ raise_exception('an answer to no call') }}{% endif %}"
     '[TOOL_RESULTS] {"content": {{ m.content | tojson }}, "call_id": "{{ m.tool_call_id }}"}[/TOOL_RESULTS]'
     "{% else %}{{ raise_exception('no such role') }}{% endif %}{% endfor %}"
+)
+FIELDS = (  # Qwen3's: reasoning is a field, or between marks, and shown only behind the last question
+    "{% set ns = namespace(last=0) %}"
+    "{% for m in messages %}{% if m.role == 'user' %}{% set ns.last = loop.index0 %}{% endif %}{% endfor %}"
+    "{% for m in messages %}{% set said = m.content %}{% set thought = m.reasoning_content %}"
+    "{% if m.role == 'assistant' and thought is not string and '</think>' in said %}"
+    "{% set thought = said.split('</think>')[0].rstrip('\n').split('<think>')[-1].lstrip('\n') %}"
+    "{% set said = said.split('</think>')[-1].lstrip('\n') %}{% endif %}"
+    "<|im_start|>{{ m.role }}\n"
+    "{% if m.role == 'assistant' and thought is string and loop.index0 > ns.last %}"
+    "<think>\n{{ thought.strip('\n') }}\n</think>\n\n{{ said.lstrip('\n') }}{% else %}{{ said }}{% endif %}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 OPENS = CHATML.replace("<|im_start|>assistant\n{% endif %}", "<|im_start|>assistant\n<think>\n{% endif %}")
 
@@ -218,3 +231,70 @@ def test_pitfall_03_a_call_may_have_its_own_end(template: str, end: str, closing
     last = chat._tokenizer.convert_tokens_to_ids(end)
     tail = f"{closing}\n{START}tool\nfound{END}\n{START}assistant\n"
     assert chat.decode(chat.encode_reply([answer()], last_id=last, said=said)) == tail
+
+
+@pytest.mark.parametrize(
+    "thought", ["<think>\nplan\n</think>", "<think>plan</think>", "<think>\n\n</think>", "plan\n</think>"]
+)
+@pytest.mark.parametrize("breaks", ["", "\n", "\n\n"])
+@pytest.mark.parametrize("later", [[], ["user"], ["user", "assistant", "user"]])
+def test_reasoning_in_the_content_is_rendered_as_the_template_itself_does(
+    thought: str, breaks: str, later: list[str]
+) -> None:
+    """Letter by letter: line breaks that end the reasoning are no part of what follows it."""
+    tokenizer = byte_tokenizer(template=FIELDS)
+    said = [("user", "x"), ("assistant", f"{thought}{breaks}step one"), *((role, "y") for role in later)]
+    wanted = tokenizer.apply_chat_template(
+        [{"role": role, "content": text} for role, text in said], tokenize=False, add_generation_prompt=True
+    )
+    chat = Chat(tokenizer)
+    assert chat.decode(chat.encode_prompt([Message(role=role, content=text) for role, text in said])) == wanted  # type: ignore[arg-type]
+
+
+TURN = "<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n"
+LATE = "m.role == 'system' and not loop.first"
+ONLY_FIRST = CHATML.replace(TURN, f"{{% if not ({LATE}) %}}{TURN}{{% endif %}}")
+REFUSES = CHATML.replace(TURN, f"{{% if {LATE} %}}{{{{ raise_exception('begin with it') }}}}{{% endif %}}{TURN}")
+ONLY_LAST = (  # DeepSeek R1's: the last of all stands at the beginning
+    "{% set ns = namespace(text='') %}{% for m in messages if m.role == 'system' %}{% set ns.text = m.content %}"
+    "{% endfor %}{{ ns.text }}" + CHATML.replace("in messages %}", "in messages if m.role != 'system' %}")
+)
+
+
+@pytest.mark.parametrize("template", [CHATML, ONLY_FIRST, ONLY_LAST, REFUSES, STRICT])
+@pytest.mark.parametrize("late", ["between", "last", "none"])
+@pytest.mark.parametrize("num", [0, 1, 2, 3])
+def test_no_system_message_is_lost(template: str, late: str, num: int) -> None:
+    """Several are joined where the template shows one, and a late one is said by the user."""
+    chat = Chat(byte_tokenizer(template=template))
+    messages = [Message(role="system", content=f"rule {n}") for n in range(num)]
+    messages += [user("Who?"), Message(role="assistant", content="Ann.")]
+    more = {"between": [Message(role="system", content="rule late"), user("Sure?")], "none": [user("Sure?")]}
+    messages += more.get(late, [Message(role="system", content="rule late")])
+    text = chat.decode(chat.encode_prompt(messages))
+    places = [text.find(message.content) for message in messages]
+    assert -1 not in places
+    assert places == sorted(places)
+    if template == CHATML:
+        assert text == chat._tokenizer.apply_chat_template(
+            [{"role": message.role, "content": message.content} for message in messages],
+            tokenize=False,
+            add_generation_prompt=True,
+        )
+    assert ("said by the user" in (chat.note(messages) or "")) is (
+        template in (ONLY_FIRST, ONLY_LAST, REFUSES) and late != "none"
+    )
+
+
+SHOWS_PLAN = CHATML.replace("{{ m['content'] }}", "{{ m['content'] }}{{ m.plan or '' }}")
+
+
+@pytest.mark.parametrize(("template", "shown"), [(CHATML, False), (SHOWS_PLAN, True)])
+def test_an_unread_field_is_refused_where_the_template_shows_it(template: str, shown: bool) -> None:
+    chat = Chat(byte_tokenizer(template=template))
+    messages = [replace(user("Who?"), unread={"plan": "first", "other": [1]})]
+    if shown:
+        with pytest.raises(UserError, match="shows the field 'plan' of a message, which rlvr does not read: take it"):
+            chat.encode_prompt(messages)
+    else:
+        assert chat.encode_prompt(messages) == chat.encode_prompt([user("Who?")])

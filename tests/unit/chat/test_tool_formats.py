@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -258,6 +259,11 @@ def test_malformed_calls_of_families(name: str, text: str) -> None:
     assert read(name, text).content == text.strip()
 
 
+def test_an_unknown_escape_of_a_python_like_call_keeps_its_backslash() -> None:
+    text = r"<|tool_call_start|>[search(query='\d \\ \' \n')]<|tool_call_end|>"
+    assert calls("lfm", text) == [("search", {"query": "\\d \\ ' \n"})]
+
+
 LISTED = '<tool_call>{"name": "list"}</tool_call>'
 
 
@@ -278,6 +284,35 @@ def test_pitfall_28_nothing_within_reasoning_is_a_call(text: str, num_calls: int
     assert "".join(read("hermes", text).content.split()).count("<think>") == text.count("<think>")
     assert read("hermes", LISTED, opened=True).tool_calls == ()  # the prompt has opened it
     assert len(read("hermes", f"so</think>{LISTED}", opened=True).tool_calls) == 1
+
+
+SAID = "say </think> or <think>, loudly"
+
+
+@pytest.mark.parametrize("before", ["", "Well. ", "<think>so</think>"])
+@pytest.mark.parametrize("name", [name for name in FORMATS if name not in ("words", "harmony")])
+def test_pitfall_28_marks_of_reasoning_within_an_argument_are_its_text(name: str, before: str) -> None:
+    call = ToolCall(id="call_0", name="search", arguments={"query": SAID})
+    message = read(name, before + FORMATS[name].write([call, replace(call, id="call_1")], [SEARCH]))
+    assert [one.arguments for one in message.tool_calls] == [{"query": SAID}] * 2
+    assert message.content == before.strip()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "problem"),
+    [
+        *((name, FORMATS[name].close, None) for name in ("xml", "glm", "atem")),
+        *((name, f"{FORMATS[name].close} twice {FORMATS[name].close}", None) for name in ("xml", "glm", "atem")),
+        ("xml", "a </parameter> b", "an argument has </parameter> in its value"),
+        ("glm", "a </arg_value> b", "an argument has </arg_value> in its value"),
+        ("atem", "a </atem:parameter> b", "an argument has </atem:parameter> in its value"),
+    ],
+)
+def test_marks_of_a_call_within_an_argument_do_not_cut_it(name: str, value: str, problem: str | None) -> None:
+    call = ToolCall(id="call_0", name="search", arguments={"query": value})
+    (found,) = read(name, FORMATS[name].write([call], [SEARCH])).tool_calls
+    assert (found.problem or "").partition(": ")[2].removesuffix(".") == (problem or "")
+    assert found.arguments == ({} if problem else {"query": value})
 
 
 MARKS = [

@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from rlvr.envs.tools import ToolError, ToolResult, load_tool, make_tool
 from rlvr.errors import UserError
@@ -131,7 +135,10 @@ def test_messages_about_huge_or_deep_arguments_are_short() -> None:
         (None, "done"),
         (3, "3"),
         ({"a": [1, None, "ü"]}, '{"a":[1,null,"ü"]}'),
-        ([object], "[\"<class 'object'>\"]"),
+        (np.array([[1, 2], [3, 4]]), "[[1,2],[3,4]]"),
+        (np.float32(1.5), "1.5"),
+        ({"a": np.int64(3), "b": [np.bool_(True)]}, '{"a":3,"b":[true]}'),
+        (torch.tensor([1.5, 2.0]), "[1.5,2.0]"),
         ("a\ud800b", "a?b"),
         ("", ""),
     ],
@@ -143,6 +150,105 @@ def test_returned_values_become_text_for_the_model(value: object, text: str) -> 
 
     assert call(give) == ToolResult(text=text)
     assert call(give, inline=True) == ToolResult(text=text)
+
+
+async def _three() -> object:
+    return 3
+
+
+class Later:
+    """An awaitable that is no coroutine."""
+
+    def __await__(self) -> Any:
+        return _three().__await__()
+
+
+async def _ticks() -> Any:
+    yield 1
+
+
+@pytest.mark.parametrize("inline", [True, False])
+@pytest.mark.parametrize(
+    ("give", "said"),
+    [
+        (_three, ToolResult(text="3")),
+        (Later, ToolResult(text="3")),
+        (lambda: asyncio.sleep(60, "late"), ToolResult(text="it timed out after 0.2 s", failure="timeout")),
+        (lambda: (one for one in "abc"), "returned a generator"),
+        (lambda: map(str, "abc"), "returned a map"),
+        (_ticks, "returned a async_generator"),
+        (object, "returned a object that JSON cannot write"),
+        (lambda: [object], "returned a list that JSON cannot write"),
+    ],
+)
+def test_a_result_is_awaited_and_written_or_the_error_of_the_tool(
+    give: Callable[[], object], said: ToolResult | str, inline: bool
+) -> None:
+    """Whatever is between the function and its tool, as a decorator; nothing is told by an address in memory."""
+
+    def wrapped() -> object:
+        """Give."""
+        return give()
+
+    result = call(wrapped, inline=inline, timeout_s=0.2)
+    if isinstance(said, ToolResult):
+        assert result == said
+    else:
+        assert result.failure == "error"
+        assert said in result.text
+        assert "0x" not in result.text
+
+
+class Color(Enum):
+    """A color."""
+
+    RED = "red"
+    BLUE = "blue"
+
+
+@dataclass
+class Point:
+    x: int
+    color: Color = Color.RED
+
+
+@dataclass
+class Tree:
+    below: list[Tree]
+
+
+def test_definitions_stand_where_they_are_used() -> None:
+    """Many chat templates show a `$ref` as it stands, or nothing."""
+
+    def paint(color: Color, at: Point, more: list[Point] | None = None) -> str:
+        """Paint.
+
+        Args:
+            color: With it.
+        """
+        return f"{color.value} {at.x} {at.color.value}"
+
+    tool = make_tool(paint, timeout_s=1.0)
+    shown = tool.schema["function"]["parameters"]["properties"]
+    color = {"enum": ["red", "blue"], "type": "string", "description": "A color."}
+    point = {
+        "type": "object",
+        "properties": {"x": {"type": "integer"}, "color": {**color, "default": "red"}},
+        "required": ["x"],
+    }
+    assert shown["color"] == {**color, "description": "With it."}
+    assert shown["at"] == point
+    assert shown["more"]["anyOf"] == [{"type": "array", "items": point}, {"type": "null"}]
+    assert call(paint, {"color": "blue", "at": {"x": 3}}) == ToolResult(text="blue 3 red")
+
+
+def test_a_type_that_contains_itself_cannot_be_shown() -> None:
+    def grow(tree: Tree) -> str:
+        """Grow."""
+        return "it did"
+
+    with pytest.raises(UserError, match=r"a parameter whose type contains itself \(Tree\)"):
+        make_tool(grow, timeout_s=1.0)
 
 
 def test_pitfall_27_ten_megabytes_are_cut_with_a_remark() -> None:

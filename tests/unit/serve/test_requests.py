@@ -158,6 +158,17 @@ def chat(*messages: dict[str, Any]) -> Any:
     return to_messages(read({"messages": list(messages)}, ChatRequest).messages)
 
 
+@pytest.mark.parametrize("name", ["reasoning_content", "reasoning", "thinking"])
+def test_the_reasoning_of_a_message_is_read(name: str) -> None:
+    found = chat({"role": "user", "content": "x", name: ""}, {"role": "assistant", "content": "y", name: "because"})
+    assert [(one.reasoning, one.unread) for one in found] == [(None, {}), ("because", {})]
+
+
+def test_fields_of_a_message_that_we_do_not_read_are_kept_for_the_template_to_tell() -> None:
+    (found,) = chat({"role": "assistant", "content": "y", "tool_plan": "x", "refusal": None, "annotations": []})
+    assert found.unread == {"tool_plan": "x", "annotations": []}
+
+
 def called(arguments: str = "{}", id_: str = "c1", name: str = "look") -> dict[str, Any]:
     return {"id": id_, "type": "function", "function": {"name": name, "arguments": arguments}}
 

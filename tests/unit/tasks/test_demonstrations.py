@@ -18,7 +18,8 @@ from rlvr.models.scratch import build_tokenizer
 from rlvr.tasks.base import Task
 from rlvr.tasks.demonstrations import Demonstration, Replayed, all_encoded, token_ids
 from rlvr.types import Completion, Episode, Example, Message, SamplingParams, ToolCall
-from tests.unit.chat.tokenizers import SEARCH, answer, byte_tokenizer, user
+from tests.unit.chat.test_template import FIELDS, HERMES, OPENS
+from tests.unit.chat.tokenizers import CHATML, SEARCH, answer, byte_tokenizer, user
 from tests.unit.core.fakes import FakeEngine, completion
 from tests.unit.tasks.data_tasks import FIXTURES, opened, write_jsonl
 from tests.unit.tasks.multihop_episodes import make_qa
@@ -108,9 +109,11 @@ def rows(field: Any) -> list[dict[str, Any]]:
     return [{"question": f"What is {n} plus 1?", "answer": n + 1, "shown": field} for n in range(20)]
 
 
-def demonstrated(tmp_path: Path, field: Any, *, max_tokens: int = 10_000, **more: Any) -> tuple[Chat, Any, Any, Any]:
+def demonstrated(
+    tmp_path: Path, field: Any, *, max_tokens: int = 10_000, template: str = CHATML, **more: Any
+) -> tuple[Chat, Any, Any, Any]:
     """The chat, the first training example, the episodes and what was left out."""
-    chat = Chat(byte_tokenizer())
+    chat = Chat(byte_tokenizer(template=template))
     settings = {"name": "jsonl", "path": str(write_jsonl(tmp_path / "rows.jsonl", rows(field)))}
     with opened({**settings, "demonstration_field": "shown", **more}) as task:
         (first, *_) = task.demonstrations(4)
@@ -149,6 +152,60 @@ def test_calls_and_replies_of_the_data(tools: list[Any] | None, tmp_path: Path) 
     call = '<tool_call>\n{"name": "search", "arguments": {"query": "1"}}\n</tool_call>'
     assert trained == f"{call}<|im_end|>2<|im_end|>"
     assert ("one" in chat.decode(row.ids), "Finds texts." in chat.decode(row.ids)) == (True, tools is not None)
+
+
+def trained_text(chat: Chat, episode: Episode) -> str:
+    rows = episode_rows(episode)
+    return "".join(chat.decode([t]) for row in rows for t, on in zip(row.ids, row.loss_mask, strict=True) if on)
+
+
+@pytest.mark.parametrize(
+    ("template", "begin"),
+    [(CHATML, "<think>\n"), (FIELDS, "<think>\n"), (OPENS, "")],
+    ids=["inline", "field", "opened"],
+)
+@pytest.mark.parametrize("field", ["reasoning_content", "reasoning", "thinking", "inline"])
+def test_reasoning_is_learned_wherever_data_have_it(template: str, begin: str, field: str, tmp_path: Path) -> None:
+    message = {"role": "assistant", "content": "a", field: "because"}
+    if field == "inline":
+        message = {"role": "assistant", "content": "<think>\nbecause\n</think>\n\na"}
+    chat, _, episodes, _ = demonstrated(tmp_path, [message], template=template)
+    assert trained_text(chat, episodes[0]) == f"{begin}because\n</think>\n\na<|im_end|>"
+
+
+@pytest.mark.parametrize(
+    "said", [{"content": "b"}, {"content": "b", "reasoning_content": "why"}, {"content": "<think>w</think>b"}]
+)
+def test_pitfall_07_what_a_template_takes_back_is_not_in_later_prompts(said: dict[str, Any], tmp_path: Path) -> None:
+    """Each turn sees what a rollout with the same completions has there: what the template makes of the whole."""
+    messages = [{"role": "user", "content": "1?"}, {"role": "assistant", **said}, {"role": "user", "content": "2?"}]
+    shows_empty = FIELDS.replace("<|im_start|>{{ m.role", "{% set thought = thought or '' %}<|im_start|>{{ m.role")
+    for template in (FIELDS, shows_empty):
+        last = {"role": "assistant", "content": "d"}
+        chat, _, episodes, _ = demonstrated(tmp_path, [*messages, last], template=template)
+        wanted = chat._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        assert chat.decode(episodes[0].turns[1].prompt_ids) == wanted
+        assert "think" not in wanted
+
+
+def test_replies_find_their_calls_by_the_ids_of_the_data(tmp_path: Path) -> None:
+    """The template names the reply's tool by the call's id, as Gemma 4 does."""
+    by_id = HERMES.replace(
+        "<|im_start|>{{ m['role'] }}",
+        "<|im_start|>{{ m['role'] }}{% for o in messages %}{% for c in o.tool_calls or [] %}"
+        "{% if m.role == 'tool' and c.id == m.tool_call_id %} {{ c.function.name }}{% endif %}"
+        "{% endfor %}{% endfor %} ",
+    )
+    other = {"type": "function", "function": {**SEARCH["function"], "name": "find"}}
+    calls = [
+        {"id": f"id-{n}", "function": {"name": name, "arguments": {}}} for n, name in enumerate(["search", "find"])
+    ]
+    replies = [{"role": "tool", "content": f"r{n}", "tool_call_id": f"id-{n}"} for n in (1, 0)]
+    messages = [{"role": "user", "content": "1?"}, {"role": "assistant", "tool_calls": calls}, *replies]
+    shown = {"messages": [*messages, {"role": "assistant", "content": "2"}], "tools": [SEARCH, other]}
+    chat, _, episodes, _ = demonstrated(tmp_path, shown, template=by_id)
+    text = chat.decode(episodes[0].turns[1].prompt_ids)
+    assert "tool find \nr1<|im_end|>\n<|im_start|>tool search \nr0<|im_end|>" in text
 
 
 def test_what_cannot_be_trained_on_is_counted_and_named(tmp_path: Path) -> None:

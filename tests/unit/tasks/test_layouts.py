@@ -1,9 +1,11 @@
 """Data as other libraries lay it out: each trains without a key about its columns."""
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet
 import pytest
 from datasets import Dataset, DatasetDict
 
@@ -354,6 +356,63 @@ def test_chats_of_sharegpt_are_messages(tmp_path: Path) -> None:
     assert example.messages[-1].content == f"{int(example.answer) - 3} + 3 ?"
     assert graded(made, example, example.answer).correct
     assert made.notes[-1] == "prompts in 'conversations', answers in 'conversations.-1.value' (task.metric=numeric)"
+
+
+def schema(of: str, **properties: Any) -> dict[str, Any]:
+    parameters = {"type": "object", "properties": properties}
+    return {"type": "function", "function": {"name": of, "description": "It does.", "parameters": parameters}}
+
+
+NOTHING = {"anyOf": [{"type": "string"}, {"type": "null"}], "enum": ["a", None], "default": None}
+EITHER = {"anyOf": [NOTHING, {"type": "number"}]}
+TOOLS = [
+    schema("add", a={"type": "integer"}, b={"type": "integer", "default": 3}),
+    schema("greet", name={"type": "string"}, at={"type": "object", "properties": {"x": {"type": "integer"}}}),
+    schema("note", default=NOTHING, at={"type": "object", "properties": {"y": EITHER}}),
+]
+ARGUMENTS = [
+    ("add", {"a": 1, "b": 2}),
+    ("greet", {"name": "Ann", "at": {"x": 1}}),
+    ("note", {"default": "a", "at": {"y": None}}),
+    ("note", {"default": None, "at": {"y": "z"}}),
+]
+
+
+def chats(n: int, num_calls: int = 4) -> dict[str, Any]:
+    calls = [
+        {"id": f"{place}", "function": {"name": name, "arguments": arguments}}
+        for place, (name, arguments) in enumerate(ARGUMENTS[:num_calls])
+    ]
+    said = {"role": "assistant", "content": "", "reasoning_content": "I call.", "tool_calls": calls}
+    messages = [{"role": "user", "content": f"{n}?"}, said, {"role": "tool", "content": "x", "tool_call_id": "0"}]
+    return {"prompt": messages, "tools": TOOLS, "answer": str(n)}
+
+
+@pytest.mark.parametrize("stored", ["text", "csv", "parquet", "save_to_disk", "arrow of no tools"])
+def test_messages_are_the_same_however_rows_are_stored(stored: str, tmp_path: Path) -> None:
+    """As JSON in a text, which is how CSV has them; or in Arrow, which gives each struct the fields of all others."""
+    rows = [chats(n) for n in range(4)]
+    if stored == "arrow of no tools":
+        rows = [{name: value for name, value in chats(n, 2).items() if name != "tools"} for n in range(4)]
+    plain = opened_by("task=jsonl", f"task.path={write_jsonl(tmp_path / 'x.jsonl', rows)}").train_example(0)
+    assert plain.messages[1].reasoning == "I call."
+    calls = [(call.name, call.arguments) for call in plain.messages[1].tool_calls]
+    assert calls == ARGUMENTS[: len(calls)]
+    path = tmp_path / f"y.{stored.partition(' ')[0].replace('arrow', 'parquet')}"
+    texts = [{name: value if name == "answer" else json.dumps(value) for name, value in row.items()} for row in rows]
+    if stored == "text":
+        path = write_jsonl(tmp_path / "y.jsonl", texts)
+    elif stored == "csv":
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, [*texts[0]])
+            writer.writeheader()
+            writer.writerows(texts)
+    elif stored == "save_to_disk":
+        Dataset.from_list(rows).save_to_disk(path)
+    else:
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    example = opened_by("task=jsonl", f"task.path={path}").train_example(0)
+    assert (example.messages, example.tools) == (plain.messages, plain.tools)
 
 
 def test_the_text_of_parts_is_joined_and_other_parts_are_refused(tmp_path: Path) -> None:

@@ -1,0 +1,70 @@
+"""Nulls that Arrow fills in: it has one type a column, so each struct has the fields of all the others.
+
+tools of two rows      {"properties": {"a": {...}}}                  {"properties": {"name": {...}}}
+read from Parquet      {"properties": {"a": {...}, "name": null}}    {"properties": {"a": null, "name": {...}}}
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+_CHOICES = ("anyOf", "oneOf", "allOf")
+
+
+def without_nulls(value: Any) -> Any:
+    """Objects, at any depth, without the fields that are null."""
+    if isinstance(value, list):
+        return [without_nulls(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    return {key: without_nulls(one) for key, one in value.items() if one is not None}
+
+
+def plain_schema(schema: Any, *, names: bool = False) -> Any:
+    """A JSON schema, or a tool with one, without keywords and properties that are null. A default or a constant may be,
+    where the schema allows it. The keys of `names` are no keywords."""
+    if isinstance(schema, list):
+        return [plain_schema(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    values = ("default", "const") if not names and _takes_null(_forms(schema, {})) else ()
+    inside = ("properties", "$defs", "definitions") if not names else ()
+    kept = {key: value for key, value in schema.items() if value is not None or key in values}
+    return {key: plain_schema(value, names=key in inside) for key, value in kept.items()}
+
+
+def allowed(value: Any, schema: Mapping[str, Any], root: Mapping[str, Any] | None = None) -> Any:
+    """Arguments without the nulls that their schema does not know or does not allow."""
+    root = schema if root is None else root
+    forms = _forms(schema, root)
+    if isinstance(value, list):
+        items = next((form["items"] for form in forms if isinstance(form.get("items"), Mapping)), {})
+        return [allowed(one, items, root) for one in value]
+    known = {name: one for form in forms for name, one in (form.get("properties") or {}).items()}
+    if not isinstance(value, dict) or not known:
+        return value
+    return {
+        key: allowed(one, known.get(key) or {}, root)
+        for key, one in value.items()
+        if one is not None or (key in known and _takes_null(_forms(known[key] or {}, root)))
+    }
+
+
+def _forms(schema: Mapping[str, Any], root: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The schema, its alternatives and what they refer to."""
+    found = [schema]
+    for form in found:
+        name = str(form.get("$ref") or "").rpartition("/")[2]
+        referred = (root.get("$defs") or root.get("definitions") or {}).get(name)
+        inner = [referred, *(one for key in _CHOICES for one in form.get(key) or ())]
+        found += [one for one in inner if isinstance(one, Mapping) and one not in found]
+    return found
+
+
+def _takes_null(forms: list[Mapping[str, Any]]) -> bool:
+    def takes(form: Mapping[str, Any]) -> bool:
+        kinds, enum = form.get("type"), form.get("enum")
+        if kinds is not None:
+            return "null" in ([kinds] if isinstance(kinds, str) else kinds)
+        return None in enum if enum is not None else not any(form.get(key) for key in ("$ref", *_CHOICES))
+
+    return any(map(takes, forms))
