@@ -14,7 +14,7 @@ from typing import Any, Literal, cast
 import sympy
 from math_verify import parse, verify
 
-from rlvr.rewards.numbers import COUNT_WORDS
+from rlvr.rewards.units import COUNT_WORDS
 
 Comparison = Literal["equal", "different", "no gold", "no answer"]
 
