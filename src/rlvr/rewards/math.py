@@ -13,11 +13,14 @@ MAX_ANSWER_CHARS = 1_000
 class MathEqual(AnswerPart):
     """1 for an equivalent expression, by math-verify, in a killable process.
 
-    Equal are `\\frac{1}{2}`, `0.5` and `1/2`; `2\\sqrt{2}` and `\\sqrt{8}`; floats to 6 decimals; `x=5` and `5`;
-    `12\\%` and both `0.12` and `12` (math-verify's choice). Words of three letters and more are compared as words:
-    `yes` is not the product of y, e and s. An answer that math-verify reads only in part is invalid: `x=6=5`, `6=5`, `7
-    \\approx 8`, `3\\text{ thousand}`. An answer above 1,000 characters is invalid; a longer or unparsable gold is an
-    error.
+    Gold and answer are read by one strict reader (`rlvr.rewards.math_reader`), as a whole: each number, letter, word
+    and command must be in what was read. What is not is invalid, as an answer (`x=6=5`, `5 \\ldots`, `3\\text{
+    thousand}`), and no gold, as a gold: an error. An answer that is the gold letter by letter is right.
+
+    Equal are `\\frac{1}{2}`, `0.5` and `1/2`; `2\\sqrt{2}` and `\\sqrt{8}`; `x=5` and `5`; `12.5\\%` and both `0.125`
+    and `12.5`; `0.\\overline{3}` and `1/3`, but not `0.333333`: numbers are compared to 15 digits. Words of three
+    letters and more are compared as words: `yes` is not the product of y, e and s. Answers above 1,000 characters are
+    invalid, longer golds an error.
     """
 
     lenient: bool = setting(
@@ -41,7 +44,7 @@ class MathEqual(AnswerPart):
         found = (
             "no gold"
             if len(example.answer) > MAX_ANSWER_CHARS
-            else compare(example.answer, answer, lenient=self.lenient)
+            else compare(example.answer, answer, prompt=attempt.prompt, lenient=self.lenient)
         )
         if found == "no gold":
             message = f"the gold answer {example.answer!r:.80} of example {example.id!r} is no expression"
