@@ -104,14 +104,15 @@ _TOKEN = re.compile(
     r"\^\s*\{?\s*\\(?:circ|degree)\s*\}?|"
     r"\\(?:begin|end|operatorname|math[a-z]*)\s*\{[^{}]*\}|\\[A-Za-z]+|\\.|\d+(?:\.\d+)?|\.\d+|[^\s]"
 )
-_SIZES = re.compile(r"\\(?:left|right|mleft|mright|middle|[bB]igg?[lr]?|displaystyle|textstyle|limits)(?![A-Za-z])|\\!")
+_SIZES = re.compile(r"\\(?:left|right|mleft|mright|middle|[bB]igg?[lr]?|displaystyle|textstyle|limits|underline|bm|boldsymbol)(?![A-Za-z])|\\!")
 _NAMES = {
     re.compile(pattern): name
     for pattern, name in (
         (r"\\[dtc]frac(?![A-Za-z])", r"\\frac"),
         (r"\\(?:math(?:rm|it|bf|normal)|text(?:normal|bf|it|rm)|mbox|hbox)(?![A-Za-z])", r"\\text"),
         (r"\\(?:vert|mid)(?![A-Za-z])", "|"),
-        (r"\\ |\\[;:]|~", " "),
+        (r"(?<!\\)\\[ ;:]|~", " "),
+        (r"\\varnothing(?![A-Za-z])", r"\\emptyset"),
         (r"\s*\{\s*,\s*\}", ","),
         (r"[\[(]?\s*\\begin\{(?:array|matrix)\}(?:\s*\{[lcr| ]*\})?", r"\\begin{bmatrix}"),
         (r"\\end\{(?:array|matrix)\}\s*[\])]?", r"\\end{bmatrix}"),
@@ -359,7 +360,7 @@ def _rewritten(latex: str, known: frozenset[str]) -> str:
 
 def _is_unit(found: re.Match[str], known: frozenset[str]) -> bool:
     if found[1] is not None:
-        return are_units(found[1].replace(".", "").split(), known)
+        return are_units(re.sub(r"\\[,;: ]|~", " ", found[1]).replace(".", "").split(), known)
     word, is_apart = found[2].strip(), not found[0][0].isalpha()
     if is_apart and len(word) > 2:
         return are_units(word.split(), known)
@@ -405,7 +406,7 @@ def _stands_in(there: Counter[str], latex: str, token: re.Match[str], value: Any
     if there[name] > 0:
         there[name] -= 1
         return True
-    if text.isascii() and len(text) == 1 and not text.isdigit():  # x' is no x
+    if text.isascii() and len(text) == 1 and not text.isdigit() and text != "e":  # x' is no x
         return text == "d" and ("integral" in there or "derivative" in there)
     alike = (_reads_alike(latex, token, other, value) for other in _others(text))
     return not (all(alike) if text[-1].isdigit() else any(alike))

@@ -15,6 +15,7 @@ from typing import Any, Literal, cast
 
 import sympy
 from math_verify import parse, verify
+from sympy.core.function import AppliedUndef
 
 from rlvr.rewards.math_reader import Reading, body_of, read
 
@@ -22,7 +23,7 @@ Comparison = Literal["equal", "different", "no gold", "no answer"]
 
 _RELATIVE = sympy.Rational(1, 10**15)  # of the difference of two numbers that are equal
 _APART = 1e-6  # relative difference of two formulas at a point
-_DIGITS = 25
+_DIGITS, _MAX_DIGITS = 25, 2_000
 _HUNDRED = sympy.Integer(100)
 _SPACES = re.compile(r"(?<!\w)\s+|\s+(?!\w)")
 _MAX_NODES = 100
@@ -102,12 +103,44 @@ def same(gold: Any, answer: Any) -> bool:
         return isinstance(gold, str) and isinstance(answer, str) and _same_name(gold, answer)
     if isinstance(gold, sympy.Set) and isinstance(answer, _RELATIONS):
         answer = _points(answer)
+    if isinstance(gold, sympy.Expr) and isinstance(answer, sympy.Expr) and gold.is_integer and answer.is_integer:
+        return _same_integer(gold, answer)
     numbers = _number(gold), _number(answer)
     if None not in numbers:
         return _same_number(*cast(Any, numbers))
-    if differ_in_value(gold, answer) or not _same_numbers(gold, answer):
+    if _is_no_value(gold, answer) or _is_no_value(answer, gold) or differ_in_value(gold, answer) or not _same_numbers(gold, answer):
         return False
     return verify([gold], [answer], timeout_seconds=None, raise_on_error=True)
+
+
+def _is_no_value(equation: Any, other: Any) -> bool:
+    """True for `x+y=5` or `2x=5` beside a value: what names no unknown alone does not give its value."""
+    if not isinstance(equation, sympy.Eq) or isinstance(other, _RELATIONS):
+        return False
+    return not all(map(_is_name, _parts(equation.lhs)))
+
+
+def _parts(left: Any) -> tuple[Any, ...]:
+    """The names in `AB`, `a/b` and `(a, b)`."""
+    if isinstance(left, sympy.Pow) and left.exp == -1:
+        return _parts(left.base)
+    is_many = isinstance(left, sympy.Mul | sympy.Tuple | sympy.Interval | sympy.FiniteSet)
+    return tuple(name for part in left.args for name in _parts(part)) if is_many else (left,)
+
+
+def _is_name(part: Any) -> bool:
+    return part.is_Symbol or isinstance(part, AppliedUndef) or part in (sympy.E, sympy.I, sympy.true, sympy.false)
+
+
+def _same_integer(gold: Any, answer: Any) -> bool:
+    """Equal in each digit, where there are not too many."""
+    numbers = _number(gold), _number(answer)
+    if None in numbers:
+        return bool(gold == answer)
+    digits = sympy.ceiling(sympy.log(abs(numbers[0]) + 1, 10).evalf(_DIGITS))
+    if not _same_number(*numbers) or digits > _MAX_DIGITS:
+        return _same_number(*numbers)
+    return bool(abs((gold - answer).evalf(int(digits) + _DIGITS, chop=False)) < sympy.Rational(1, 2))
 
 
 def _points(relation: Any) -> Any:

@@ -81,6 +81,7 @@ _SHARES = (
     "weekly monthly yearly annually hourly nightly once old long tall wide deep away later earlier ago apart this that "
     "these them his her their its"
 )
+_BEFORE_ANY = frozenset(("of", "per", "a", "an", "each", "every"))
 _MEASURES = frozenset(f"{_LENGTHS} {_AMOUNTS} {_TIMES}".split())
 _UNITS = _MEASURES.union(f"{_MEN} {_CURRENCIES} {_SHARES}".split())
 _UNIT = re.compile(r"(?:°[CF]?|/[a-z]+|(?:[A-Za-z]{2,}(?:[/-][A-Za-z]+)*|[mghlsLCF]|[ms]/[a-z]+)(?:[²³]|\^[23])?)")
@@ -98,12 +99,13 @@ def words_of(*texts: str) -> frozenset[str]:
 def are_units(words: list[str], known: Set[str] = frozenset()) -> bool:
     """Whether the words do not change the number before them; `known` are those of the prompt and of the gold.
 
-    `a` is allowed, as in `5 dollars a day`, but not at the end; after `of` any word that is no number: `44% of sales`.
+    `a` is allowed, as in `5 dollars a day`, but not at the end; after it, `per` and `of` any word that changes nothing:
+    `44% of sales`, `18 per class`.
     """
     if len(words) > MAX_UNIT_WORDS or words[-1:] in (["a"], ["an"], ["the"], ["of"], ["per"]):
         return False
     return all(
-        word == "a" or is_unit(word, known, is_free=place > 0 and words[place - 1].lower() == "of")
+        word == "a" or is_unit(word, known, is_free=place > 0 and words[place - 1].lower() in _BEFORE_ANY)
         for place, word in enumerate(words)
     )
 
