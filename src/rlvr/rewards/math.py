@@ -1,5 +1,7 @@
 """Mathematical equivalence by math-verify, which can hang: see `math_worker.py`."""
 
+import re
+
 from rlvr.registry import register
 from rlvr.rewards.base import AnswerPart, Grade
 from rlvr.rewards.parts import PartMetric, PartRunner
@@ -7,6 +9,10 @@ from rlvr.settings import setting
 from rlvr.types import Attempt
 
 MAX_ANSWER_CHARS = 1_000
+_SIMPLE = re.compile(
+    r"-?(?:[1-9][0-9]{0,30}|0)(?:\.[0-9]{1,30})?|[A-Z]|\\[dt]?frac\{[1-9][0-9]{0,9}\}\{[1-9][0-9]{0,9}\}"
+)
+"""Golds that need not be read to know that they can be: numbers, letters of options, fractions."""
 
 
 @register("reward", "math")
@@ -34,6 +40,14 @@ class MathEqual(AnswerPart):
     @property
     def reads_metadata(self) -> bool:
         return False
+
+    def surely_reads(self, gold: str) -> bool:
+        return _SIMPLE.fullmatch(gold) is not None
+
+    def reads_gold(self, gold: str) -> bool:
+        from rlvr.rewards.math_worker import is_readable
+
+        return len(gold) <= MAX_ANSWER_CHARS and is_readable(gold, lenient=self.lenient)
 
     def grade(self, attempt: Attempt) -> Grade:
         from rlvr.rewards.math_worker import compare

@@ -104,7 +104,9 @@ _TOKEN = re.compile(
     r"\^\s*\{?\s*\\(?:circ|degree)\s*\}?|"
     r"\\(?:begin|end|operatorname|math[a-z]*)\s*\{[^{}]*\}|\\[A-Za-z]+|\\.|\d+(?:\.\d+)?|\.\d+|[^\s]"
 )
-_SIZES = re.compile(r"\\(?:left|right|mleft|mright|middle|[bB]igg?[lr]?|displaystyle|textstyle|limits|underline|bm|boldsymbol)(?![A-Za-z])|\\!")
+_SIZES = re.compile(
+    r"\\(?:left|right|mleft|mright|middle|[bB]igg?[lr]?|displaystyle|textstyle|limits|underline|bm|boldsymbol)(?![A-Za-z])|\\!"
+)
 _NAMES = {
     re.compile(pattern): name
     for pattern, name in (

@@ -37,11 +37,12 @@ def compare(gold: str, answer: str, *, prompt: str = "", lenient: bool = False) 
     """Whether the answer is the gold: letter by letter, or by what was read of both as a whole.
 
     With `lenient` also what math-verify finds in either counts: in a sentence, the last of several. Words of the prompt
-    may be units.
+    and of the gold may be units.
     """
     if is_same_text(gold, answer):
         return "equal"
-    strict = _compared(read(gold, prompt), read(answer, prompt))
+    known = f"{prompt}\n{gold}" if "\\text" in gold or "\\text" in answer or " " in answer else ""
+    strict = _compared(read(gold, known), read(answer, known))
     if not lenient or strict == "equal":
         return strict
     golds, said = [*_strictly(gold), *_loosely(gold)], _loosely(answer)
@@ -53,9 +54,9 @@ def compare(gold: str, answer: str, *, prompt: str = "", lenient: bool = False) 
     return "equal" if equal else "different"
 
 
-def is_readable(gold: str) -> bool:
+def is_readable(gold: str, *, lenient: bool = False) -> bool:
     """Whether the text is one answer as a whole, so that it can be a gold."""
-    return read(gold) is not None
+    return read(gold, gold) is not None or (lenient and bool(_loosely(gold)))
 
 
 def is_same_text(gold: str, answer: str) -> bool:
@@ -108,7 +109,12 @@ def same(gold: Any, answer: Any) -> bool:
     numbers = _number(gold), _number(answer)
     if None not in numbers:
         return _same_number(*cast(Any, numbers))
-    if _is_no_value(gold, answer) or _is_no_value(answer, gold) or differ_in_value(gold, answer) or not _same_numbers(gold, answer):
+    if (
+        _is_no_value(gold, answer)
+        or _is_no_value(answer, gold)
+        or differ_in_value(gold, answer)
+        or not _same_numbers(gold, answer)
+    ):
         return False
     return verify([gold], [answer], timeout_seconds=None, raise_on_error=True)
 
