@@ -112,6 +112,7 @@ def load(kind: str, answer: Callable[[random.Random], str]) -> float:
             "reward=math",
             "model=hf",
             "model.name_or_path=x",
+            "prompt.markers=think",
         ]
         config = load_config(words, config_name="gsm8k")
         start = time.perf_counter()

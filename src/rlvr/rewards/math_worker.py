@@ -17,7 +17,8 @@ import sympy
 from math_verify import parse, verify
 from sympy.core.function import AppliedUndef
 
-from rlvr.rewards.math_reader import Reading, body_of, read
+from rlvr.rewards.math_reader import Reading, read
+from rlvr.rewards.math_text import body_of
 
 Comparison = Literal["equal", "different", "no gold", "no answer"]
 

@@ -1,7 +1,7 @@
 """Whether the golds of data can be paid: rows with others are named, counted and left out.
 
-Most golds are numbers and words, which are known to be read at a glance. The others are read by the reward's own reader in
-its worker processes, while other rows are parsed: `NUM_AT_LOADING` of each file at loading, each other one before it is first drawn.
+Most golds are numbers and words, which a glance knows to be read. The others are read by the reward's own reader in its
+worker processes: `NUM_AT_LOADING` of a file while its rows are parsed, each other one before it is first drawn.
 """
 
 from collections.abc import Iterable, Sequence
