@@ -131,6 +131,8 @@ def _parts(left: Any) -> tuple[Any, ...]:
     """The names in `AB`, `a/b` and `(a, b)`."""
     if isinstance(left, sympy.Pow) and left.exp == -1:
         return _parts(left.base)
+    if isinstance(left, sympy.Abs) and left.args[0].is_Mul:  # the length |AB|
+        return _parts(left.args[0])
     is_many = isinstance(left, sympy.Mul | sympy.Tuple | sympy.Interval | sympy.FiniteSet)
     return tuple(name for part in left.args for name in _parts(part)) if is_many else (left,)
 

@@ -77,12 +77,6 @@ def _shows(said: Fraction, gold: Fraction, prediction: Number) -> bool:
 
 
 class _Compared(AnswerPart):
-    def surely_reads(self, gold: str) -> bool:
-        return (gold.isdecimal() and gold.isascii()) or parse_gold(gold) is not None
-
-    def reads_gold(self, gold: str) -> bool:
-        return parse_gold(gold) is not None
-
     def grade(self, attempt: Attempt) -> Grade:
         gold = gold_answer(attempt.example.answer)
         if gold is None:
