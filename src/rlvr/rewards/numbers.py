@@ -33,7 +33,7 @@ exponents are bounded.
 """
 
 import re
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Decimal, Inexact, localcontext
@@ -110,7 +110,7 @@ class YesNo:
 Answer = Number | YesNo
 
 
-def parse_answer(text: str, known: Set[str] = frozenset()) -> Answer | None:
+def parse_answer(text: str, known: frozenset[str] = frozenset()) -> Answer | None:
     """The value of the whole `text`, by the table above; None if it is invalid. Bounded time.
 
     `known` are words that may follow the number besides those of `rlvr.rewards.units`: those of the question.
@@ -186,7 +186,7 @@ def _without_latex(text: str) -> str:
     return " ".join(text.split())
 
 
-def _in_parentheses(text: str, known: Set[str]) -> Number | None:
+def _in_parentheses(text: str, known: frozenset[str]) -> Number | None:
     """`(5)`, `$(5)`, `($5)`, `(5)%`, `(5) million`: the negative of the number in parentheses.
 
     `18 (eggs)` is 18 eggs.
@@ -202,7 +202,7 @@ def _in_parentheses(text: str, known: Set[str]) -> Number | None:
     return number and Number(-number.value, number.unit, number.decimals)
 
 
-def _number(text: str, known: Set[str]) -> Number | None:
+def _number(text: str, known: frozenset[str]) -> Number | None:
     match = _NUMBER.fullmatch(text)
     if match is None:
         return None
@@ -238,7 +238,7 @@ def _value(whole: str, decimals: str, exponent: str | None, denominator: str | N
     return Fraction(digits * 10**shift) if shift >= 0 else Fraction(digits, 10**-shift)
 
 
-def _unit(rest: str, known: Set[str]) -> Fraction | None:
+def _unit(rest: str, known: frozenset[str]) -> Fraction | None:
     """The value of one unit (1/100 for a percent, 1,000,000 for million, else 1); None if `rest` is no unit."""
     rest = rest.strip()
     percent = rest.startswith("%")

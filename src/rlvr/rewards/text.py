@@ -14,6 +14,7 @@ The official scorers of MuSiQue and HotpotQA are in `rlvr.rewards.official`. Som
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Literal
 
 from rlvr.errors import UserError
@@ -42,15 +43,18 @@ def golds_of(example: Example) -> tuple[str, ...]:
     return (example.answer, *aliases)
 
 
+@lru_cache(maxsize=2048)  # a group of completions has one gold
 def normalize(text: str) -> str:
     """The number, or the normalized words, with articles if nothing else remains, or the text itself."""
     number = _number(text)
     if number is not None:
         return str(number)
-    items = (_SEPARATOR_IN_BRACKETS if _BRACKETS.fullmatch(text) else _SEPARATOR).split(text)
-    if len(items) > 1 and all(listed := [_list_item(item.strip(" \\[](){}")) for item in items]):
-        return " ".join(listed)
-    marked = _MARKS.sub(lambda mark: chr(_PRIVATE + ord(mark[0])), " ".join(items))
+    if "," in text or ";" in text:
+        items = (_SEPARATOR_IN_BRACKETS if _BRACKETS.fullmatch(text) else _SEPARATOR).split(text)
+        if len(items) > 1 and all(listed := [_list_item(item.strip(" \\[](){}")) for item in items]):
+            return " ".join(listed)
+        text = " ".join(items)
+    marked = _MARKS.sub(lambda mark: chr(_PRIVATE + ord(mark[0])), text)
     words = normalize_answer(marked) or " ".join(marked.lower().translate(NO_PUNCTUATION).split())  # option `(A)`
     return words.translate(_SHOWN) or text.strip().lower()
 

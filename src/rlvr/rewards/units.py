@@ -12,7 +12,6 @@ Words that change the number before them are no units even where the prompt has 
 """
 
 import re
-from collections.abc import Set
 from functools import lru_cache
 
 MAX_UNIT_WORDS = 3
@@ -96,7 +95,7 @@ def words_of(*texts: str) -> frozenset[str]:
     return frozenset(word.lower() for text in texts for word in _WORD.findall(text))
 
 
-def are_units(words: list[str], known: Set[str] = frozenset()) -> bool:
+def are_units(words: list[str], known: frozenset[str] = frozenset()) -> bool:
     """Whether the words do not change the number before them; `known` are those of the prompt and of the gold.
 
     `a` is allowed, as in `5 dollars a day`, but not at the end; after it, `per` and `of` any word that changes nothing:
@@ -110,7 +109,8 @@ def are_units(words: list[str], known: Set[str] = frozenset()) -> bool:
     )
 
 
-def is_unit(word: str, known: Set[str] = frozenset(), *, is_free: bool = False) -> bool:
+@lru_cache(maxsize=4096)
+def is_unit(word: str, known: frozenset[str] = frozenset(), *, is_free: bool = False) -> bool:
     """Whether one word, such as `eggs`, `km/h` or `ft^2`, is a unit; with `is_free` any word that changes nothing."""
     if not _UNIT.fullmatch(word):
         return False
@@ -127,7 +127,7 @@ def is_measure(word: str) -> bool:
     )
 
 
-def _is_known(piece: str, known: Set[str], *, is_free: bool) -> bool:
+def _is_known(piece: str, known: frozenset[str], *, is_free: bool) -> bool:
     lowered = piece.lower()
     if lowered in _NOT_UNITS:
         return False
