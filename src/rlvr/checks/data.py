@@ -10,6 +10,7 @@ from rlvr.checks.patient import Patient, skip, verdict
 from rlvr.checks.rewards import played
 from rlvr.checks.speech import completions_of
 from rlvr.tasks.base import text_of
+from rlvr.tasks.golds import UNREAD
 from rlvr.tracking.checks import Check
 from rlvr.types import Example, Message
 
@@ -26,7 +27,9 @@ def rows_are_used(patient: Patient) -> Check:
     if task.sizes is None:
         return skip("the task makes its examples")
     lost = [(int(found[1].replace(",", "")), found[2]) for note in task.notes if (found := LEFT_OUT.search(note))]
-    total = task.sizes[0] + sum(number for number, _ in lost)
+    unread = task.unread_golds()  # loading looked at some of the rows
+    lost += [(len(unread), f"{UNREAD} ({unread[0]})")] if unread else []
+    total = task.sizes[0] + sum(number for number, _ in lost) - len(unread)
     worst, why = max(lost, default=(0, ""))
     return verdict(
         worst > MOST_LEFT_OUT * total,

@@ -18,7 +18,7 @@ from pydantic import BaseModel, BeforeValidator, Json
 
 from rlvr.data.nulls import allowed, plain_schema, without_nulls
 from rlvr.data.problems import Conversation
-from rlvr.data.rows import Row, Verbatim, harmless, with_kind
+from rlvr.data.rows import Row, Verbatim, with_kind
 from rlvr.reasoning import FIELDS
 from rlvr.types import Message, ToolCall, ToolSchema
 

@@ -111,6 +111,19 @@ class Part(Component, ABC):
         """If False, the worker process gets the example without its metadata, which may be large."""
         return True
 
+    @property
+    def reads_some_golds(self) -> bool:
+        """Whether there are golds that the part cannot read, by `surely_reads` and `reads_gold`."""
+        return type(self).reads_gold is not Part.reads_gold
+
+    def surely_reads(self, gold: str) -> bool:
+        """Whether a glance shows that the part reads the gold; asked of each row at loading."""
+        return False
+
+    def reads_gold(self, gold: str) -> bool:
+        """Whether the part can pay an answer with this gold; runs in a worker process."""
+        return True
+
     def suits(self, task: TaskView) -> bool:
         return True
 

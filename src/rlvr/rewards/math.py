@@ -1,5 +1,7 @@
 """Mathematical equivalence by math-verify, which can hang: see `math_worker.py`."""
 
+import re
+
 from rlvr.registry import register
 from rlvr.rewards.base import AnswerPart, Grade
 from rlvr.rewards.parts import PartMetric, PartRunner
@@ -7,17 +9,24 @@ from rlvr.settings import setting
 from rlvr.types import Attempt
 
 MAX_ANSWER_CHARS = 1_000
+_SIMPLE = re.compile(
+    r"-?(?:[1-9][0-9]{0,30}|0)(?:\.[0-9]{1,30})?|[A-Z]|\\[dt]?frac\{[1-9][0-9]{0,9}\}\{[1-9][0-9]{0,9}\}"
+)
+"""Golds that need not be read to know that they can be: numbers, letters of options, fractions."""
 
 
 @register("reward", "math")
 class MathEqual(AnswerPart):
     """1 for an equivalent expression, by math-verify, in a killable process.
 
-    Equal are `\\frac{1}{2}`, `0.5` and `1/2`; `2\\sqrt{2}` and `\\sqrt{8}`; floats to 6 decimals; `x=5` and `5`;
-    `12\\%` and both `0.12` and `12` (math-verify's choice). Words of three letters and more are compared as words:
-    `yes` is not the product of y, e and s. An answer that math-verify reads only in part is invalid: `x=6=5`, `6=5`, `7
-    \\approx 8`, `3\\text{ thousand}`. An answer above 1,000 characters is invalid; a longer or unparsable gold is an
-    error.
+    Gold and answer are read by one strict reader (`rlvr.rewards.math_reader`), as a whole: each number, letter, word
+    and command must be in what was read. What is not is invalid, as an answer (`x=6=5`, `5 \\ldots`, `3\\text{
+    thousand}`), and no gold, as a gold: an error. An answer that is the gold letter by letter is right.
+
+    Equal are `\\frac{1}{2}`, `0.5` and `1/2`; `2\\sqrt{2}` and `\\sqrt{8}`; `x=5` and `5`; `12.5\\%` and both `0.125`
+    and `12.5`; `0.\\overline{3}` and `1/3`, but not `0.333333`: numbers are compared to 15 digits. Words of three
+    letters and more are compared as words: `yes` is not the product of y, e and s. Answers above 1,000 characters are
+    invalid, longer golds an error.
     """
 
     lenient: bool = setting(
@@ -32,6 +41,14 @@ class MathEqual(AnswerPart):
     def reads_metadata(self) -> bool:
         return False
 
+    def surely_reads(self, gold: str) -> bool:
+        return _SIMPLE.fullmatch(gold) is not None
+
+    def reads_gold(self, gold: str) -> bool:
+        from rlvr.rewards.math_worker import is_readable
+
+        return len(gold) <= MAX_ANSWER_CHARS and is_readable(gold, lenient=self.lenient)
+
     def grade(self, attempt: Attempt) -> Grade:
         from rlvr.rewards.math_worker import compare
 
@@ -41,7 +58,7 @@ class MathEqual(AnswerPart):
         found = (
             "no gold"
             if len(example.answer) > MAX_ANSWER_CHARS
-            else compare(example.answer, answer, lenient=self.lenient)
+            else compare(example.answer, answer, prompt=attempt.prompt, lenient=self.lenient)
         )
         if found == "no gold":
             message = f"the gold answer {example.answer!r:.80} of example {example.id!r} is no expression"

@@ -10,7 +10,7 @@ from typing import ClassVar, Self
 from pydantic import PrivateAttr
 
 from rlvr.registry import register
-from rlvr.rewards.base import Verifier, run_verifier
+from rlvr.rewards.base import Part, Verifier, run_verifier
 from rlvr.settings import Component
 from rlvr.types import Attempt, GradedAnswer
 
@@ -27,6 +27,11 @@ class Metric(Component, ABC):
     group = "metric"
     uses_sandbox: ClassVar[bool] = False
     reads_gold: ClassVar[bool] = True
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The parts of rewards that grade, for metrics that are made of them."""
+        return ()
 
     def bound(self, verifier: Verifier) -> Self:
         """The metric of a task with this reward."""

@@ -20,9 +20,10 @@
     = 18   x = 18   18,                      18
 
 Invalid: empty text, words, NaN and infinities, more than 200 characters or 40 digits, two numbers (`18 or 19`, `3 4`,
-`3-4`), sums and formulas, misplaced commas (`1,08`), and after the number any word that can change its meaning: another
-number (`18 twenty-five`), a fraction or multiple (`18 tenths`, `18 lakh`), a comparison (`18 or more`, `~18`), a
-negative change (`5% reduction`), a second thought (`18 is wrong`, `18 nope`). `_NOT_UNITS` lists them.
+`3-4`), sums and formulas, misplaced commas (`1,08`), and after the number any word that is not known as a unit
+(`rlvr.rewards.units`: a measure, a currency, a plural, a word of the question): another number (`18 twenty-five`), a
+fraction or multiple (`18 tenths`, `18 lakh`, `18 mil`), a comparison (`18 or more`, `~18`), a negative change (`5%
+reduction`), a second thought (`18 is wrong`, `18 refuted`).
 
 Units are not graded, as in GSM8K's official scorer, where `18%` answers 18. A percentage has a second reading, without
 the percent sign, against a number with neither percent sign nor scale word: `44%` equals 0.44 and 44, but not `4400%`;
@@ -38,10 +39,11 @@ from dataclasses import dataclass, field
 from decimal import Decimal, Inexact, localcontext
 from fractions import Fraction
 
+from rlvr.rewards.units import SCALES, are_units, words_of
+
 MAX_CHARS = 200  # longer texts are invalid
 MAX_DIGITS = 40
 MAX_EXPONENT = 40
-MAX_UNIT_WORDS = 3
 
 _PLAIN_STARTS = frozenset("0123456789-+")
 _ONE, _PERCENT = Fraction(1), Fraction(1, 100)
@@ -49,16 +51,17 @@ _SYMBOLS = "$€£¥₹"
 _CURRENCY = rf"US\$|[{_SYMBOLS}]|USD|EUR|GBP|JPY"
 _NUMBER = re.compile(
     rf"([+-])? ?(?:{_CURRENCY})? ?([+-])? ?"
-    r"([0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)?(?:\.([0-9]+))?"
+    r"([1-9][0-9]{0,2}(?:,[0-9]{3})+|[0-9]+)?(?:\.([0-9]+))?"
     r"(?:[eE]([+-]?[0-9]+)|/([0-9]+))?(.*)"
 )
 _PARENTHESES = re.compile(rf"({_CURRENCY})? ?\(([^()a-zA-Z+-]*[0-9][^()a-zA-Z+-]*)\)(.*)")
 _MINUS_SIGNS = str.maketrans(dict.fromkeys("\u2212\u2013\ufe63\uff0d", "-"))
 _FRACTION = re.compile(r"\\[dt]?frac ?\{([0-9]+)\} ?\{([0-9]+)\}")
 _TEXT = re.compile(r"\\(?:text|mathrm) ?\{([^{}]*)\}")
-_UNIT = re.compile(r"(?:°[CF]?|/[a-z]+|(?:[A-Za-z]{2,}(?:[/-][A-Za-z]+)*|[mghlsLCF]|[ms]/[a-z]+)(?:[²³]|\^[23])?)")
 _UNIT_IN_PARENTHESES = re.compile(r"([^()]*[^() ]) ?\(([A-Za-z./ -]+)\)")
-_PIECES = re.compile(r"[^a-z]+")
+_GROUPED = re.compile(  # digits by threes, with LaTeX's small spaces
+    r"(?<![\d.,])\d{1,3}(?:(?:,?\\! ?|\\[,;:> ] ?|\\thinspace ?|~|\{[,~ ]\}|\{\\[,;!] ?\})\d{3})+(?!\d)"
+)
 _EQUATION = re.compile(r"(?:[A-Za-z] ?)?= ?")
 _WRAPPERS = (
     ("**", "**"),
@@ -72,45 +75,6 @@ _WRAPPERS = (
     ("\\[", "\\]"),
     ("\\boxed{", "}"),
 )
-_SCALES = {
-    "dozen": 12,
-    "hundred": 10**2,
-    "thousand": 10**3,
-    "million": 10**6,
-    "billion": 10**9,
-    "trillion": 10**12,
-}
-_SCALES |= {f"{word}s": scale for word, scale in _SCALES.items()}
-_COUNTS = (  # also in the plural
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
-    "eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety third fourth fifth sixth seventh eighth "
-    "ninth tenth eleventh twelfth twentieth hundredth thousandth millionth billionth trillionth quarter fraction "
-    "gross lakh lac crore myriad quadrillion quintillion zillion"
-)
-_FACTORS = (
-    "half halves point nan inf infinity pi mille permille permil basis bp bps reciprocal inverse root sqrt log bn mn "
-    "tn grand twice thrice double doubled triple tripled quadruple quadrupled halved squared cubed factorial power "
-    "fold multiplied divided mod"
-)
-_NEGATIVES = (
-    "minus negative decrease decreased decreasing decline declined drop dropped reduction reduced loss lost losing "
-    "down deficit shortfall fall fell fallen cut shrink shrank shrinkage contraction off debt owed"
-)
-_COMPARISONS = (
-    "more less fewer greater smaller higher lower over under above below beyond within least most max maximum minimum "
-    "about around approximately approx roughly nearly almost circa ish up too low high than between to through until "
-    "plus versus vs"
-)
-_SECOND_THOUGHTS = (
-    "and or but if else with then so because though although unless when while whereas nor not no non nope nah none "
-    "never neither without except yes maybe perhaps probably possibly is are was were be isn arent isnt equal equals "
-    "wrong incorrect false instead rather otherwise sorry oops wait actually error mistake guess unsure unknown cannot "
-    "cant dont doesnt wont nothing"
-)
-COUNT_WORDS = frozenset(word + plural for word in (*_COUNTS.split(), *_SCALES) for plural in ("", "s"))
-"""Words that change the number before them: thirty, tenths, million."""
-
-_NOT_UNITS = COUNT_WORDS.union(f"{_FACTORS} {_NEGATIVES} {_COMPARISONS} {_SECOND_THOUGHTS}".split())
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,14 +110,17 @@ class YesNo:
 Answer = Number | YesNo
 
 
-def parse_answer(text: str) -> Answer | None:
-    """The value of the whole `text`, by the table above; None if it is invalid. Bounded time."""
+def parse_answer(text: str, known: frozenset[str] = frozenset()) -> Answer | None:
+    """The value of the whole `text`, by the table above; None if it is invalid. Bounded time.
+
+    `known` are words that may follow the number besides those of `rlvr.rewards.units`: those of the question.
+    """
     if len(text) > MAX_CHARS:
         return None
     text = " ".join(text.split())
     if not text.isascii():
         text = text.translate(_MINUS_SIGNS)
-    if "\\" in text or "{" in text:
+    if "\\" in text or "{" in text or "~" in text:
         text = _without_latex(text)
     text = text.removesuffix(".").removesuffix(",")
     if text[:1] not in _PLAIN_STARTS:
@@ -161,8 +128,13 @@ def parse_answer(text: str) -> Answer | None:
     if text[:1] in ("y", "Y", "n", "N"):
         return {"yes": YesNo(True), "no": YesNo(False)}.get(text.lower())
     if "(" in text:
-        return _in_parentheses(text)
-    return _number(text)
+        return _in_parentheses(text, known)
+    return _number(text, known)
+
+
+def parse_gold(text: str) -> Answer | None:
+    """`parse_answer` for data: `18 egg` is 18 also by the word that the gold itself has."""
+    return parse_answer(text, words_of(text))
 
 
 def same_answer(a: Answer, b: Answer) -> bool:
@@ -203,29 +175,34 @@ def _unwrapped(text: str) -> str:
     return text[equation.end() :] if equation else text
 
 
+def ungrouped(latex: str) -> str:
+    """`10\\,000` and `10{,}000` without what stands between groups of three digits; other texts as they are."""
+    return _GROUPED.sub(lambda found: "".join(filter(str.isdigit, found[0])), latex)
+
+
 def _without_latex(text: str) -> str:
-    text = _FRACTION.sub(r"\1/\2", _TEXT.sub(r" \1", text))
+    text = _FRACTION.sub(r"\1/\2", _TEXT.sub(r" \1", ungrouped(text)))
     text = text.replace("\\ ", " ").replace("\\,", " ").replace("\\$", "$").replace("\\%", "%").replace("{,}", ",")
     return " ".join(text.split())
 
 
-def _in_parentheses(text: str) -> Number | None:
+def _in_parentheses(text: str, known: frozenset[str]) -> Number | None:
     """`(5)`, `$(5)`, `($5)`, `(5)%`, `(5) million`: the negative of the number in parentheses.
 
     `18 (eggs)` is 18 eggs.
     """
     unit = _UNIT_IN_PARENTHESES.fullmatch(text)
     if unit is not None:
-        return _number(f"{unit[1]} {unit[2]}")
+        return _number(f"{unit[1]} {unit[2]}", known)
     match = _PARENTHESES.fullmatch(text)
     if match is None:
         return None
     currency, inside, after = match.groups()
-    number = _number(f"{currency or ''}{inside.strip()}{after}")
+    number = _number(f"{currency or ''}{inside.strip()}{after}", known)
     return number and Number(-number.value, number.unit, number.decimals)
 
 
-def _number(text: str) -> Number | None:
+def _number(text: str, known: frozenset[str]) -> Number | None:
     match = _NUMBER.fullmatch(text)
     if match is None:
         return None
@@ -233,7 +210,7 @@ def _number(text: str) -> Number | None:
     if (sign and inner_sign) or not (whole or decimals):
         return None
     value = _value(whole or "", decimals or "", exponent, denominator)
-    unit = _unit(rest) if rest else _ONE
+    unit = _unit(rest, known) if rest else _ONE
     if value is None or unit is None:
         return None
     if "-" in (sign, inner_sign):
@@ -261,7 +238,7 @@ def _value(whole: str, decimals: str, exponent: str | None, denominator: str | N
     return Fraction(digits * 10**shift) if shift >= 0 else Fraction(digits, 10**-shift)
 
 
-def _unit(rest: str) -> Fraction | None:
+def _unit(rest: str, known: frozenset[str]) -> Fraction | None:
     """The value of one unit (1/100 for a percent, 1,000,000 for million, else 1); None if `rest` is no unit."""
     rest = rest.strip()
     percent = rest.startswith("%")
@@ -270,15 +247,6 @@ def _unit(rest: str) -> Fraction | None:
     words = rest.replace(".", "").split()
     lowered = [word.lower() for word in words]
     unit = _PERCENT if percent or lowered[:1] == ["percent"] or lowered[:2] == ["per", "cent"] else _ONE
-    if not percent and lowered and lowered[0] in _SCALES:
-        unit, words = Fraction(_SCALES[lowered[0]]), words[1:]
-    return unit if _all_units(words) else None
-
-
-def _all_units(words: list[str]) -> bool:
-    """Whether the words do not change the number, including `a`, as in `5 dollars a day`, but not at the end."""
-    if len(words) > MAX_UNIT_WORDS or words[-1:] == ["a"]:
-        return False
-    return all(
-        word == "a" or (_UNIT.fullmatch(word) and _NOT_UNITS.isdisjoint(_PIECES.split(word.lower()))) for word in words
-    )
+    if not percent and lowered and lowered[0] in SCALES:
+        unit, words = Fraction(SCALES[lowered[0]]), words[1:]
+    return unit if are_units(words, known) else None

@@ -15,7 +15,8 @@ from rlvr.errors import UserError
 from rlvr.registry import register
 from rlvr.rewards.base import AnswerPart, Grade, Part
 from rlvr.rewards.metrics import NO_ANSWER, Metric
-from rlvr.rewards.numbers import Answer, Number, YesNo, close, parse_answer, readings, same_answer
+from rlvr.rewards.numbers import Answer, Number, YesNo, close, parse_answer, parse_gold, readings, same_answer
+from rlvr.rewards.units import words_of
 from rlvr.run_view import TaskView
 from rlvr.settings import NonNegativeFloat, Share, setting, wrong
 from rlvr.types import Attempt, Example, GradedAnswer
@@ -26,8 +27,14 @@ RIGHT = Grade(value=1.0)
 
 
 def prediction_of(attempt: Attempt) -> Answer | None:
+    """The number or yes/no of the answer, with units in the words of the prompt or of the gold."""
     text = attempt.answer
-    return None if text is None else parse_answer(text)
+    if text is None:
+        return None
+    found = parse_answer(text)
+    if found is not None or text[-1:].isdigit() or text.isalpha():
+        return found
+    return parse_answer(text, words_of(attempt.prompt, attempt.example.answer))
 
 
 def unreadable_gold(example: Example) -> str:
@@ -36,8 +43,8 @@ def unreadable_gold(example: Example) -> str:
 
 @lru_cache(maxsize=1024)
 def gold_answer(text: str) -> Answer | None:
-    """`parse_answer` with a cache: a group of completions has one gold."""
-    return parse_answer(text)
+    """`parse_gold` with a cache: a group of completions has one gold."""
+    return parse_gold(text)
 
 
 def same_in_finqa(prediction: Answer, gold: Answer) -> bool:

@@ -272,6 +272,10 @@ class PartMetric(Metric):
     uses_sandbox = True
     runner: ClassVar[PartRunner]
 
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        return (self.runner.part,)
+
     async def grade(self, attempt: Attempt) -> GradedAnswer:
         self.runner.preload(attempt.sandbox)
         grade = await self.runner.grade(attempt)

@@ -4,6 +4,8 @@ The official scorers of MuSiQue and HotpotQA are in `rlvr.rewards.official`. Som
 
 - a number without letters only equals the same number, in any spelling (`rlvr.rewards.numbers`): SQuAD deletes minus
   signs and points, which turns -1 into 1 and 3.5 into 35;
+- a comma between items without a space separates them as one with a space, in `A,B` and `[8.124,12.852]`; one between
+  groups of three digits does not, but in brackets;
 - other texts keep these marks next to a digit, and `#` and `+` after a letter: C# is not C, 1-2 not 12;
 - an answer that normalizes to nothing (`the`, `?!`) is only right if it is the gold itself, not because a gold also
   normalizes to nothing;
@@ -12,6 +14,7 @@ The official scorers of MuSiQue and HotpotQA are in `rlvr.rewards.official`. Som
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Literal
 
 from rlvr.errors import UserError
@@ -25,6 +28,9 @@ from rlvr.types import Attempt, Example, GradedAnswer
 
 CLOSED = (["yes"], ["no"], ["noanswer"])
 _MARKS = re.compile(r"(?<![A-Za-z])[-.](?=\.?[0-9])|(?<=[0-9])[/:](?=[0-9])|(?<=[\w+])[#+]")
+_SEPARATOR = re.compile(r"[,;](?!(?<=[0-9],)[0-9]{3}(?![0-9]))")  # not the comma of 12,345
+_SEPARATOR_IN_BRACKETS = re.compile(r"[,;]")
+_BRACKETS = re.compile(r"\s*\\?[\[({].*[\])}]\s*")
 _PRIVATE = 0xE000  # private use area: normalization deletes no character there
 _SHOWN = {_PRIVATE + ord(mark): mark for mark in "-./:#+"}
 
@@ -37,11 +43,17 @@ def golds_of(example: Example) -> tuple[str, ...]:
     return (example.answer, *aliases)
 
 
+@lru_cache(maxsize=2048)  # a group of completions has one gold
 def normalize(text: str) -> str:
     """The number, or the normalized words, with articles if nothing else remains, or the text itself."""
     number = _number(text)
     if number is not None:
         return str(number)
+    if "," in text or ";" in text:
+        items = (_SEPARATOR_IN_BRACKETS if _BRACKETS.fullmatch(text) else _SEPARATOR).split(text)
+        if len(items) > 1 and all(listed := [_list_item(item.strip(" \\[](){}")) for item in items]):
+            return " ".join(listed)
+        text = " ".join(items)
     marked = _MARKS.sub(lambda mark: chr(_PRIVATE + ord(mark[0])), text)
     words = normalize_answer(marked) or " ".join(marked.lower().translate(NO_PUNCTUATION).split())  # option `(A)`
     return words.translate(_SHOWN) or text.strip().lower()
@@ -69,6 +81,12 @@ class TextMatch(Part):
         if self.metric == "em":
             return Grade(value=float(is_match(text, golds)))
         return Grade(value=max(_f1(text, gold) for gold in golds))
+
+
+def _list_item(text: str) -> str:
+    """A number or a single letter, which is no article in a list; empty for anything else."""
+    number = _number(text)
+    return str(number) if number else text.lower() if len(text) == 1 and text.isalpha() else ""
 
 
 def _number(text: str) -> Number | None:

@@ -112,6 +112,10 @@ class Task(ABC):
             said = [calling(turn, number) for number, turn in enumerate(turns)]
             yield Demonstration(example=example, env=self.env(example), said=said)
 
+    def unread_golds(self) -> list[str]:
+        """Id and gold of all rows that reward or metric cannot read, and that loading did not look at."""
+        return []
+
     def remarks_on_demonstrations(self) -> Iterator[str]:
         """What a warm start on them does not teach, as sentences."""
         yield from ()

@@ -32,7 +32,7 @@ from rlvr.data.rows import (
 )
 from rlvr.errors import ConfigError, UserError
 from rlvr.registry import register
-from rlvr.rewards.numbers import parse_answer
+from rlvr.rewards.numbers import parse_gold
 from rlvr.run_view import RunView
 from rlvr.settings import Text, setting
 from rlvr.tasks.base import TaskContext
@@ -284,7 +284,7 @@ def answers(row: Row, field: str, metric: str) -> tuple[tuple[str, ...], str]:
             f"{row.place}: field {field!r} has {len(golds)} accepted answers, which task.metric={metric} cannot grade: "
             "use task.metric=text."
         )
-    if metric == "numeric" and golds and parse_answer(golds[0]) is None:
+    if metric == "numeric" and golds and parse_gold(golds[0]) is None:
         said = (
             "must be a number, yes or no for task.metric=numeric (others: math, text, exact, each with its reward=, "
             "e.g. task.metric=text reward=text)"

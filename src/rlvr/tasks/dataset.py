@@ -14,7 +14,7 @@ from typing import Any
 from rlvr.core.env import Env
 from rlvr.data.problems import Problem, fingerprint, hash_rank, is_held_out
 from rlvr.data.rows import DataError, Row, noting_removals
-from rlvr.data.sources import Keep, ListSource, Source, anything
+from rlvr.data.sources import MAX_TRIES, Keep, ListSource, Source, anything
 from rlvr.envs.single_turn import SingleTurnEnv
 from rlvr.errors import ConfigError, UserError
 from rlvr.imports import is_ours
@@ -25,6 +25,7 @@ from rlvr.rewards.trace import TracedAnswer
 from rlvr.seeding import EVAL_SEED, derive_seed
 from rlvr.tasks.base import NUM_TEXTS, CountTokens, Task, TaskContext, Worked, own_question, text_of
 from rlvr.tasks.demonstrations import Demonstration, Replayed
+from rlvr.tasks.golds import NUM_AT_LOADING, UNREAD, GoldReader
 from rlvr.tasks.prompting import plain
 from rlvr.tasks.tool_play import ToolEnvironments, played
 from rlvr.types import Attempt, Example, GradedAnswer, Message, TurnText
@@ -46,6 +47,7 @@ class Data:
     source: Source
     notes: tuple[str, ...] = ()
     vocabulary: tuple[str, ...] | None = None
+    golds: GoldReader | None = None  # for problems that were not looked at when they were loaded
 
 
 class DatasetTask(Task):
@@ -69,6 +71,7 @@ class DatasetTask(Task):
         self._prompter, self.verifier, self._metric = context.prompter, context.verifier, metric.bound(context.verifier)
         self._sandbox, self._tool_format = context.sandbox, context.prompt.tool_format
         self._traced = TracedAnswer(self.verifier, self._prompter.answer_format)
+        self._golds = data.golds
         self._seed, self._few_shot = context.seed, context.prompt.few_shot
         self._max_prompt_tokens, self.environments = max_prompt_tokens, environments
         self._tools = environments.tools if environments is not None else ()
@@ -83,23 +86,37 @@ class DatasetTask(Task):
         return places_of(asked)
 
     def train_example(self, index: int) -> Example:
-        return self._train_example(self.source.train(index))
+        return self._train_example(self._problem(index))
+
+    def _problem(self, index: int, stream: str = "train") -> Problem:
+        """Problem `index` of the stream, or of another one if its gold cannot be read, which is noted once."""
+        for attempt in range(MAX_TRIES):
+            problem = self.source.train(index, stream if not attempt else f"{stream}, again {attempt}")
+            if not self._golds or not self._golds.unread([problem]):
+                return problem
+        raise UserError(f"{self.name}: {MAX_TRIES:,} training rows drawn {UNREAD}: correct the data.")
+
+    def unread_golds(self) -> list[str]:
+        if self._golds is None or self.source.sizes is None:
+            return []
+        problems = [*self.source.some(0), *self.source.held_out(self.source.sizes[1])]
+        return [f"{problem.id}: {ascii_text(problem.answer[:60])!r}" for problem in self._golds.unread(problems)]
 
     def solved(self) -> tuple[Example, str] | None:
-        problem = self.source.train(0)
+        problem = self._problem(0)
         if self._tools or not problem.answer:
             return None
         return self._train_example(problem), self._prompter.worked(problem)
 
     def solutions(self, num: int) -> list[tuple[Example, tuple[Any, ...]]]:
-        problems = {problem.id: problem for problem in map(self.source.train, range(num))}.values()
+        problems = {problem.id: problem for problem in map(self._problem, range(num))}.values()
         solved = [(p, tuple(p.turns) if self._tools else (self._prompter.worked(p),)) for p in problems if p.answer]
         return [(self._train_example(problem), turns) for problem, turns in solved if turns]
 
     def demonstrations(self, num: int) -> Iterator[Demonstration]:
         """The user's own, where there are any; else the solutions of the data in the required format."""
         there = self.source.sizes[0] if self.source.sizes else num
-        problems = {problem.id: problem for problem in map(self.source.train, range(there))}.values()
+        problems = {problem.id: problem for problem in map(self._problem, range(there))}.values()
         own = [p.id for p in problems if p.conversation or p.demonstration is not None]
         if not own:
             yield from super().demonstrations(num)
@@ -127,7 +144,7 @@ class DatasetTask(Task):
 
     def worked(self, index: int) -> Worked | None:
         """A user's own demonstration keeps its text around the answer."""
-        problem = self.source.train(index)
+        problem = self._problem(index)
         if not problem.answer:
             return None
         before, found, after = (problem.demonstration or "").rpartition(problem.answer)
@@ -140,7 +157,15 @@ class DatasetTask(Task):
         return self._prompter.answered(answer, before)
 
     def eval_examples(self, num: int) -> list[Example]:
-        return [self._eval_example(problem) for problem in self.source.held_out(num)]
+        wanted, found = num, list[Problem]()
+        while len(found) < num:
+            problems = self.source.held_out(wanted)
+            unread = {problem.id for problem in self._golds.unread(problems)} if self._golds else set[str]()
+            found = [problem for problem in problems if problem.id not in unread]
+            if len(problems) < wanted:
+                break
+            wanted += num - len(found)
+        return [self._eval_example(problem) for problem in found]
 
     def env(self, example: Example) -> Env:
         if self.environments is not None:
@@ -165,7 +190,7 @@ class DatasetTask(Task):
     def demonstration(self, index: int, worked_share: float) -> tuple[str, ...]:
         """With tools, the turns of the problem. Unworked ones solve it in the data's own format (GSM8K: working, then
         `#### 72`), or give only the answer if the data has no working."""
-        problem = self.source.train(index, "demonstration")
+        problem = self._problem(index, "demonstration")
         worked = random.Random(derive_seed(self._seed, self.name, "worked", index)).random() < worked_share
         if self._tools:
             return self._played(problem, worked)
@@ -333,12 +358,14 @@ class Part:
         ]
 
 
-def parse_rows(rows: Iterable[Row], parse: Callable[[Row], Problem | str]) -> Part:
-    """The problems of the rows in order, without repeated questions.
+def parse_rows(rows: Iterable[Row], parse: Callable[[Row], Problem | str], golds: GoldReader | None = None) -> Part:
+    """The problems of the rows in order, without repeated questions, and without golds that cannot be read, as far as
+    they are looked at here.
 
     DataError for an id of two questions, and for rows that cannot be used: it names the first ones and counts all.
     """
     found: dict[str, tuple[Problem, str]] = {}
+    unsure = list[Problem]()
     left_out: dict[str, list[str]] = {}
     changed: dict[str, list[str]] = {}
     wrong: list[tuple[str, str]] = []
@@ -352,19 +379,30 @@ def parse_rows(rows: Iterable[Row], parse: Callable[[Row], Problem | str]) -> Pa
             for what in dict.fromkeys(removed):
                 changed.setdefault(what, []).append(row.place)
             removed.clear()
-            if isinstance(problem, Problem):
-                first, place = found.setdefault(problem.id, (problem, row.place))
-                if first is problem:
-                    continue
-                if first.key != problem.key:
-                    name = ascii_text(problem.id[:80])
-                    raise DataError(f"{row.place}: the id {name!r} was given before, at {place}: ids must differ.")
-                golds = ((one.answer, one.metadata.get("aliases")) for one in (first, problem))
-                problem = "repeat an earlier question" + ("" if next(golds) == next(golds) else " with another answer")
-            left_out.setdefault(problem, []).append(row.place)
+            why = problem if isinstance(problem, str) else _repeats(found, problem, row.place)
+            if why:
+                left_out.setdefault(why, []).append(row.place)
+            elif golds and len(unsure) < NUM_AT_LOADING and not golds.is_surely_read(problem.answer):
+                unsure.append(problem)
+                golds.ask(problem.answer)
     if wrong:
         raise DataError(_named(wrong))
+    for problem in golds.unread(unsure) if golds else ():
+        place = found.pop(problem.id)[1]
+        left_out.setdefault(UNREAD, []).append(f"{place}: {ascii_text(problem.answer[:60])!r}")
     return Part(problems=tuple(problem for problem, _ in found.values()), left_out=left_out, changed=changed)
+
+
+def _repeats(found: dict[str, tuple[Problem, str]], problem: Problem, place: str) -> str:
+    """Why a problem is left out beside those found before; empty for a new one, which is put there."""
+    first, before = found.setdefault(problem.id, (problem, place))
+    if first is problem:
+        return ""
+    if first.key != problem.key:
+        name = ascii_text(problem.id[:80])
+        raise DataError(f"{place}: the id {name!r} was given before, at {before}: ids must differ.")
+    answers = ((one.answer, one.metadata.get("aliases")) for one in (first, problem))
+    return "repeat an earlier question" + ("" if next(answers) == next(answers) else " with another answer")
 
 
 def _named(wrong: Sequence[tuple[str, str]]) -> str:
@@ -383,7 +421,10 @@ def by_hash(part: Part, share: float, place: str) -> tuple[Part, Part]:
     """
     keys = {problem.key for problem in part.problems}
     if len(keys) < 2:
-        raise ConfigError(f"{place} has {len(keys)} different questions with an answer: 2 are needed, one to hold out.")
+        lost = "".join(f"; {note}" for note in part.notes("training"))
+        raise ConfigError(
+            f"{place} has {len(keys)} different questions with an answer: 2 are needed, one to hold out{lost}."
+        )
     held_out = {key for key in keys if is_held_out(key, share)}
     if not held_out or held_out == keys:
         held_out = {min(keys, key=hash_rank)}
@@ -392,7 +433,14 @@ def by_hash(part: Part, share: float, place: str) -> tuple[Part, Part]:
     return replace(part, problems=train), Part(problems=rest)
 
 
-def make_data(parts: tuple[Part | None, Part], *, where: str, max_train: int | None, **order: Any) -> Data:
+def make_data(
+    parts: tuple[Part | None, Part],
+    *,
+    where: str,
+    max_train: int | None,
+    golds: GoldReader | None = None,
+    **order: Any,
+) -> Data:
     """The task's data from a training and a held-out part, which is never trained on; notes account for every row.
 
     All training examples may also be held out, which is no error for evaluation. Without a training part only the other
@@ -411,4 +459,4 @@ def make_data(parts: tuple[Part | None, Part], *, where: str, max_train: int | N
     kept = kept[:max_train]
     training = f"{len(kept):,} training and " if train else ""
     sizes = f"{training}{len(held_out.problems):,} held-out examples from {place}"
-    return Data(source=ListSource(kept, held_out.problems, **order), notes=(sizes, *notes))
+    return Data(source=ListSource(kept, held_out.problems, **order), notes=(sizes, *notes), golds=golds)

@@ -9,7 +9,7 @@ from rlvr.data.problems import Problem, fingerprint
 from rlvr.data.rows import FilledText, Row, clean
 from rlvr.registry import register
 from rlvr.rewards.metrics import Metric
-from rlvr.rewards.numbers import parse_answer
+from rlvr.rewards.numbers import parse_gold
 from rlvr.rewards.numeric import NumericMetric
 from rlvr.settings import PositiveInt, Text, setting
 from rlvr.tasks.dataset import NO_GOLD
@@ -50,7 +50,7 @@ class Gsm8k(SplitSettings):
         question, text = row.read(FilledText, "question"), row.read(FilledText, "answer")
         working, mark, gold = text.rpartition("####")
         answer = clean(gold).replace(",", "")
-        if not mark or parse_answer(answer) is None:
+        if not mark or parse_gold(answer) is None:
             return NO_GOLD
         lines = [line.strip() for line in CALCULATION.sub("", working).splitlines() if line.strip()]
         steps = len(CALCULATION.findall(working))

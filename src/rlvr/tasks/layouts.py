@@ -22,7 +22,7 @@ from typing import Any
 from rlvr.data.conversations import ROLES, messages_in
 from rlvr.data.rows import Cell, Row
 from rlvr.rewards.extract import last_box
-from rlvr.rewards.numbers import parse_answer
+from rlvr.rewards.numbers import parse_gold
 
 QUESTIONS = ("question", "prompt", "problem", "query", "instruction", "input", "messages", "conversations")
 TARGET = ".target"
@@ -109,7 +109,7 @@ def _last_message(asked: str, chats: Sequence[Any]) -> str | None:
 
 def _kind(golds: Sequence[Any]) -> str:
     texts = [gold_of(str(one))[0] for one in golds if one not in (None, "") and not isinstance(one, list)]
-    others = [text for text in texts if parse_answer(text) is None]
+    others = [text for text in texts if parse_gold(text) is None]
     expressions = [text for text in others if _MATH.search(text)]
     if 2 * (len(others) - len(expressions)) >= len(texts):
         return "text"

@@ -216,11 +216,14 @@ class RowSettings(DataSettings):
     def load(self, context: TaskContext, **order: Any) -> Data:
         """`order` belongs to `ListSource`."""
         from rlvr.tasks.dataset import by_hash, make_data, parse_rows
+        from rlvr.tasks.golds import GoldReader
+
+        golds = GoldReader(context.reward, self.make_metric(), context.sandbox)
 
         def part(key: str, seed: int) -> Part | None:
             if getattr(self, key) is None:
                 return None
-            return parse_rows(self.rows(key), self._shown(key, self.parser(key, seed)))
+            return parse_rows(self.rows(key), self._shown(key, self.parser(key, seed)), golds)
 
         needs_train = context.reads == "all" or getattr(self, self.eval_key) is None
         train = part(self.train_key, context.seed) if needs_train else None
@@ -232,6 +235,7 @@ class RowSettings(DataSettings):
             (train if context.reads == "all" else None, held_out),
             where=self.origin,
             max_train=self.max_train_examples,
+            golds=golds,
             seed=context.seed,
             **order,
         )

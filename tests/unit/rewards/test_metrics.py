@@ -103,7 +103,9 @@ def test_a_grade_of_math(pool: Sandbox) -> None:
     assert found(pool, "?!", "0.5") == none
     cut = replace(attempt("18"), stop_reason=StopReason.LENGTH, format=WHOLE, sandbox=pool)
     assert asyncio.run(MathMetric().grade(cut)) == none
-    assert found(pool, "10^{10}", "\\log 3") == replace(none, failure="timed out after 1 s")  # and not wrong
+    assert found(pool, "0.1", "\\int_0^1 \\sin(\\frac{1}{x^9}) dx") == replace(
+        none, failure="timed out after 1 s"
+    )  # and not wrong
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlvr.rewards.numbers import Number, YesNo, close, parse_answer, same_answer
+from rlvr.rewards.units import words_of
 
 
 def number(text: str) -> Number:
@@ -19,7 +20,8 @@ SPELLINGS: dict[Fraction | int, tuple[str, ...]] = {
         *("\u201c18\u201d", "`18`", "\\boxed{18}", "\\(18\\)", "\\[18\\]", "$$18$$", "$18", "US$ 18", "18$", "$18$"),
         *("£18", "18 €", "EUR 18", "\u20b918", "\\$18", "**$18**", "18 eggs", "18kg", "18 m²", "18°C", "$18/hour"),
         *("18 sq. ft.", "18\\text{ eggs}", "18 ft^2", "18\\ \\text{eggs}", "18 (eggs)", "18(eggs per day)", "18 p.m."),
-        *("18 a day", "18 points", "18 min", "18 errors", "18 times"),
+        *("18 a day", "18 points", "18 min", "18 errors", "18 times", "18 apples", "18 dollars", "$18 per day"),
+        *("18 boxes", "18 people", "18 years old", "18 miles per hour", "18 kWh", "18 mg/dL", "18 books each"),
     ),
     0: ("-0",),
     5: ("5 dollars a day",),
@@ -27,6 +29,16 @@ SPELLINGS: dict[Fraction | int, tuple[str, ...]] = {
     1080: ("1,080", "1{,}080"),
     1500: ("1.5e3",),
     1234567: ("1,234,567",),
+    10_000: (
+        r"10\,000",
+        r"10,\!000",
+        r"10,\! 000",
+        r"\boxed{10\,000}",
+        r"10\;000",
+        r"10\ 000",
+        "10~000",
+        r"$10{,}000$",
+    ),
     10**16: ("1e+16",),
     36003776400000: ("36003776400000.0",),
     Fraction("1080.5"): ("1,080.5",),
@@ -71,6 +83,7 @@ def test_percents_and_scales(text: str, value: str, unit: str) -> None:
         *("18 or 19", "3 4", "3-4", "3 - 4", "18, 19", "18;19", "1 1/2", "18=18", "2+2", "3*6", "10 000", "18.0.0"),
         *("1,08", "10,80", "1,0801", ",080", "1,,080", "1,080,,", "1.080,5", "10,80,000"),
         *("--3", "+-3", "-+3", "-$-3", "(-3)", "-(3)", "(+3)", "(3", "3)", "((3))", "(3) (4)", "(three)"),
+        *(r"10\,00", r"1000\,000", r"1\,0000", r"3\,4", "10~0"),
         *("18 (eggs) or", "18 ()", "18 hundred two", "18 million and"),
         *("5% decrease", "18 or more", "18 is wrong", "18 not", "18 thirty", "18 and a half", "18 minus"),
         *("18x", "18 x", "18 a", "18e", "18e+", "1e41", "1e-41", "1e999999999", "0x12", "1_8", "18%%", "%18"),
@@ -83,6 +96,15 @@ def test_percents_and_scales(text: str, value: str, unit: str) -> None:
 )
 def test_pitfall_28_what_is_not_one_number_is_invalid(text: str) -> None:
     assert parse_answer(text) is None
+
+
+def test_a_word_of_the_question_may_follow_unless_it_changes_the_number() -> None:
+    known = words_of("Each egg of an ostrich feeds a dozen. It is wrong to eat half of it.")
+    for said in ("18 egg", "18 ostrich eggs", "18 ostrich-egg"):
+        assert parse_answer(said, known) == Number(Fraction(18)), said
+        assert parse_answer(said.replace("egg", "mil").replace("ostrich", "mil"), known) is None
+    for said in ("18 wrong", "18 half", "18 is", "18 dozen of", "18 chicken"):
+        assert parse_answer(said, known) is None, said
 
 
 def test_the_limits_are_where_the_docstring_says() -> None:
@@ -101,6 +123,8 @@ def test_the_limits_are_where_the_docstring_says() -> None:
         *("tenths", "hundredths", "fifths", "tens", "gross", "lakh", "quadrillion", "per mille", "basis points"),
         *("doubled", "halved", "factorial", "over seventy-two", "twenty-five", "point twenty-five", "below", "deficit"),
         *("too low", "nope sorry", "eggs-or-more", "eggs/no", "hundred twenty-five", "% reduction", "percent less"),
+        *("mil", "mio", "bil", "tril", "thou", "mrd", "cr", "kilo", "grands", "mils", "mln", "k", "M", "G", "lacs"),
+        *("refuted", "rejected", "disproved", "twofold", "mil dollars", "units squared", "inverted"),
         *("million twenty-five", "(or 19)", "(not sure)", "(twenty-five)", "squared", "a half", "dozen dozen", "plus"),
     ],
 )

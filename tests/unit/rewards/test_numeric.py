@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from rlvr.errors import ConfigError
 from rlvr.rewards.base import AnswerPart
 from rlvr.rewards.numbers import parse_answer
 from rlvr.rewards.numeric import FinqaMetric, FinqaNumeric, NumberCheck, Numeric, NumericMetric, same_in_finqa
+from rlvr.types import Message
 from tests.unit.rewards.attempts import (
     FORMATS,
     PERTURBATIONS,
@@ -47,6 +49,21 @@ def test_pitfall_28_each_perturbation_gets_its_grade(row: dict[str, str]) -> Non
 def test_pitfall_28_equal_numbers_get_equal_reward(said: str) -> None:
     assert grade(SHAPED, attempt(solved(said))).value == 1.0
     assert grade(NumberCheck(), attempt(solved(said))).value == 1.0
+
+
+@pytest.mark.parametrize(
+    ("said", "gold", "status"),
+    [
+        *(("18 egg", "18", "scored"), ("18 mil", "18", "invalid"), ("18 chicken", "18", "invalid")),
+        *(("18 chicken", "18 chicken", "scored"), ("18", "18 chicken", "scored"), ("18 thousand", "18", "scored")),
+    ],
+)
+def test_words_of_the_question_or_of_the_gold_are_units(said: str, gold: str, status: str) -> None:
+    made = attempt(said, gold)
+    question = Message(role="user", content="An egg a day: how many in 18 days?")
+    made = replace(made, example=replace(made.example, messages=(question,)))
+    found = grade(Numeric(), made, WHOLE)
+    assert (found.value, found.status) == (float(status == "scored" and "thousand" not in said), status)
 
 
 @pytest.mark.parametrize("said", ["yes", "no"])
