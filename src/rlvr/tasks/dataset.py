@@ -379,8 +379,9 @@ def parse_rows(rows: Iterable[Row], parse: Callable[[Row], Problem | str], golds
             for what in dict.fromkeys(removed):
                 changed.setdefault(what, []).append(row.place)
             removed.clear()
-            why = problem if isinstance(problem, str) else _repeats(found, problem, row.place)
-            if why:
+            if isinstance(problem, str):
+                left_out.setdefault(problem, []).append(row.place)
+            elif why := _repeats(found, problem, row.place):
                 left_out.setdefault(why, []).append(row.place)
             elif golds and len(unsure) < NUM_AT_LOADING and not golds.is_surely_read(problem.answer):
                 unsure.append(problem)
