@@ -160,10 +160,11 @@ def test_without_other_answers_there_are_no_texts_of_two() -> None:
 
 
 def test_reasoning_is_two_hundred_lines_and_the_bare_gold_has_another_format() -> None:
-    long, bare = [*rewrite_probes(case("18"))][-2:]
+    long, behind, bare = [*rewrite_probes(case("18"))][-3:]
     assert (long.text, long.where) == (LINE * 200 + "#### 18", LINE + "#### 18")
+    assert (behind.text, behind.group, behind.is_right) == ("<think>\nSo.\n</think>\n\n#### 18", "format", True)
     assert (bare.text, bare.group, bare.is_right) == ("18", "format", True)
-    assert [*rewrite_probes(case("18", wrap="{}"))][-1].kind == "long reasoning"
+    assert [*rewrite_probes(case("18", wrap="{}"))][-1].kind == "behind reasoning"
 
 
 def test_every_edit_of_a_drawn_place_is_tried_with_any_seed() -> None:
