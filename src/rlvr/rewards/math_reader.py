@@ -17,6 +17,7 @@ and word of the text (`accounts_for`). What the parser cannot know is read here 
     yes   \text{no solution}                  words
 """
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -36,7 +37,8 @@ from rlvr.rewards.units import words_of
 _ARGUMENTS_ONLY = NormalizationConfig(  # \\frac12 is \\frac{1}{2}; nothing is taken away before the grammar sees it
     basic_latex=False, units=False, malformed_operators=True, nits=False, boxed="none"
 )
-_WORDS = re.compile(r"[A-Za-z]{3,}(?:[ -][A-Za-z]+)*|[Nn][Oo]")
+_WORDS = re.compile(r"[A-Za-z]{3,}(?:[ -][A-Za-z]+)*|[A-Za-z]{2,}(?:[ -][A-Za-z]+)+|[Nn][Oo]")
+_NAME = re.compile(r"[A-Z][A-Za-z]?\d+")  # of an option, a point or a quarter: products begin with their number
 _PLAIN = re.compile(r"[+-]?(?:\\?\$)?[+-]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?(?: ?\\?%)?")
 _SPACED = re.compile(r"[+-]?\d{1,3}(?: \d{3})+(?:\.\d+)?")  # 1 000
 _PERCENT_END = re.compile(r"(.*?)\s*\\?%")
@@ -48,13 +50,14 @@ _NUMERAL = re.compile(
 )
 _BASES = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 _CONGRUENT = re.compile(
-    r"(?:(.+?)\\equiv)?(?![^\\]*\\equiv)(.+?)(?:\\pmod|\(\s*\\(?:bmod|mod|text\s*\{\s*mod\s*\}|mathrm\s*\{\s*mod\s*\}))\s*"
+    r"(?:(.+?)\\equiv)?(?![^\\]*\\equiv)(.+?)(?:\\pmod|\(?\s*\\?(?:bmod|mod|text\s*\{\s*mod\s*\}|mathrm\s*\{\s*mod\s*\}))\s*"
     r"(?:\{(.+)\}|([^{}]+?))\s*\)?"
 )
 _INEQUALITY = re.compile(r"[<>]|\\(?:le|ge|lt|gt|ne|leq|geq|neq|leqslant|geqslant)(?![A-Za-z])")
 _WORD_BESIDE = re.compile(rf"(?<=[\d}})]){SPACE}\\(?:text[a-z]*|mathrm|mbox)\s*\{{[^{{}}]*[A-Za-z]{{2}}[^{{}}]*\}}")
 _BESIDE = re.compile(r"(?<![\d_^.])[\d.]+(?:\\[,;:! ]|\\quad|\\qquad|~|\s)+\d")  # two numbers
-_SENTENCE = re.compile(  # no product of letters
+_SENTENCE = re.compile(  # no product of letters, no quotient
+    r"\d\s*/\s*\d+\s*/\s*\d|(?<![A-Za-z\\{])[A-Z][a-z]{2,}(?![A-Za-z}])|(?<![A-Za-z\\{])[A-Z]\d|"
     r"(?<![A-Za-z\\{])(?!arsinh|arcosh|artanh|arcsinh|arccosh|arctanh|floor|ceil)(?=[A-Z]*[a-z])[A-Za-z]{4,}(?![A-Za-z}])"
     r"|(?<![A-Za-z\\{])[A-Za-z]{2,} [A-Za-z]{2,}"
 )
@@ -132,17 +135,20 @@ def _rational(value: Fraction) -> Any:
 
 def _words(body: str) -> Reading | None:
     """Words of three letters and more are no product of letters."""
+    if _NAME.fullmatch(body):
+        return Reading(body)
     return Reading(sympy.Symbol(body.lower().replace(" ", ""), real=True)) if _WORDS.fullmatch(body) else None
 
 
 def _clock(body: str) -> Reading | None:
-    """A time. Without a zero, seconds or half of the day it may also be a ratio: 2:15."""
+    """A time. Without a zero, seconds or half of the day it may also be a ratio in its lowest terms: 2:15."""
     found = _CLOCK.fullmatch(body)
     if found is None:
         return None
     hours, minutes, seconds, half = found.groups()
     time = f"{int(hours)}:{minutes}:{seconds or '00'} {(half or '').lower()}".strip()
-    is_ratio = not (seconds or half or hours.startswith("0") or minutes.startswith("0"))
+    is_ratio = not (seconds or half or hours.startswith("0")) and math.gcd(int(hours), int(minutes)) == 1
+    is_ratio = is_ratio and not minutes.startswith("0")
     return Reading(sympy.Rational(int(hours), int(minutes)) if is_ratio else time, time=time)
 
 

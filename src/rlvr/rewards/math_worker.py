@@ -27,6 +27,7 @@ _APART = 1e-6  # relative difference of two formulas at a point
 _DIGITS, _MAX_DIGITS = 25, 2_000
 _HUNDRED = sympy.Integer(100)
 _SPACES = re.compile(r"(?<!\w)\s+|\s+(?!\w)")
+_TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 _MAX_NODES = 100
 _AT, _STEP = sympy.Rational(7351, 5000), sympy.Rational(4177, 10000)  # positive, and no special values
 _RELATIONS = (sympy.core.relational.Relational, sympy.And)
@@ -63,7 +64,7 @@ def is_readable(gold: str, *, lenient: bool = False) -> bool:
 def is_same_text(gold: str, answer: str) -> bool:
     """Whether the texts are equal but for spaces and wrappers, and have a letter or digit."""
     if gold != answer:
-        gold, answer = (_SPACES.sub("", body_of(text)) for text in (gold, answer))
+        gold, answer = (_SPACES.sub("", " ".join(_TEXT.sub(r" \1 ", body_of(text)).split())) for text in (gold, answer))
     return gold == answer and any(map(str.isalnum, gold))
 
 

@@ -11,7 +11,7 @@ from rlvr.rewards.base import Grade
 from rlvr.rewards.extract import AnswerFormat
 from rlvr.rewards.math import MathEqual
 from rlvr.rewards.math_reader import read
-from rlvr.rewards.math_worker import differ_in_value
+from rlvr.rewards.math_worker import compare, differ_in_value
 from rlvr.rewards.parts import PartRunner
 from rlvr.rewards.sandbox import Sandbox
 from rlvr.types import Attempt, StopReason
@@ -211,3 +211,20 @@ def test_a_lenient_reading_finds_answers_in_sentences(pool: Sandbox, gold: str, 
     assert asyncio.run(LENIENT.grade(attempt(gold, text, pool))) == expected
     strict = grades(pool, (gold, text))[0]
     assert strict in (INVALID, WRONG)
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "said"),
+    [
+        *(("May 3", answer, "no gold") for answer in ("Yam 3", "3May")),
+        ("1/2/2020", "1/4040", "no gold"),
+        *(("A1", "1A", "different"), ("A1", "A1", "equal"), ("2AB", "2BA", "equal")),
+        *(("10:30", "1:3", "different"), ("3:45", "6:90", "different"), ("2:15", r"\frac{2}{15}", "equal")),
+        *((rf"\text{{{text}}}", text, "equal") for text in ("no solution", "June 6", "A, C")),
+        *((r"5\text{ km/h}", "5 km/h", "equal"), ("5 km/h", r"5\text{ km/h}", "equal")),
+        *(("3 mod 7", r"3 \pmod 7", "equal"), (r"x\equiv 3 (mod 7)", r"x \equiv 10 \pmod 7", "equal")),
+        (r"n \equiv 2 \mod 3", r"n\equiv 2\pmod 5", "different"),
+    ],
+)
+def test_pitfall_28_words_names_dates_and_times_are_no_products(gold: str, answer: str, said: str) -> None:
+    assert compare(gold, answer) == said

@@ -81,7 +81,7 @@ def audit(config: Config, *, target: str, options: Options | None = None, functi
         raise ConfigError(f"task={config.task.name}: is a mix; audit its parts one by one.")
     with open_tasks(config, FAMILY, functions or {}, reads="all") as tasks:
         cases = collect(tasks.own, config, options.num_examples)
-        graders, notes = verifiers(tasks.own, config), [f"{len(cases)} examples", *tasks.places]
+        graders, notes = verifiers(tasks.own, config), [f"{len(cases)} examples", *tasks.notes, *tasks.places]
         if any(part.name == "custom" for part in config.reward.parts.values()):
             rule = _rule(graders["metric"], cases)
             cases, form = asyncio.run(_with_format(graders["reward"], cases, options.answer_template))
