@@ -39,7 +39,7 @@ MARKED = {  # marker -> modules that its tests need, and the extra that brings t
 
 
 TESTS = Path(__file__).parent
-LONG_S = 600.0  # for tests that train for minutes, load pretrained weights or start vLLM
+LONG_S = 600.0  # for tests that train for minutes, load pretrained weights, start vLLM or import what is MARKED
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -127,7 +127,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         marked = any(item.get_closest_marker(name) for name in ("long", "pitfalls", "real"))
         if marked or item.nodeid.startswith("tests/system/"):
             item.add_marker(pytest.mark.slow)
-        if any(item.get_closest_marker(name) for name in ("long", "vllm", "real")):
+        if any(item.get_closest_marker(name) for name in ("long", "vllm", "real", *MARKED)):
             item.add_marker(pytest.mark.timeout(LONG_S))
     of_vllm = [item for item in items if item.get_closest_marker("vllm")]
     if of_vllm and (missing := missing_vllm()) is not None:
