@@ -55,7 +55,10 @@ def test_a_runs_own_model(name: str, cli: Cli, request: pytest.FixtureRequest) -
     checks = [json.loads(line) for line in cli("doctor", folder, "--json").out.splitlines()]
     assert [check for check in checks if check["status"] == "fail" and "Error" in check["says"]] == []
     failed = {check["name"] for check in checks if check["status"] == "fail"}
-    assert failed <= {"prompts_fit"}  # the small model of the adapters has little room
+    assert failed <= {
+        "prompts_fit",
+        "step_is_sized",
+    }  # the adapters' small model has little room, and takes large steps
     assert len(checks) == len(CHECKS)
 
 

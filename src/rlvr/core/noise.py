@@ -70,13 +70,17 @@ def measure(model: PreTrainedModel, dtype: torch.dtype, compute: Callable[[], Se
 
 @contextmanager
 def embeddings_moved(model: PreTrainedModel, dtype: torch.dtype, seed: int) -> Iterator[None]:
-    """Within the block each number that the input embeddings give is one unit in the last place of `dtype` off."""
+    """Within the block each number that the input embeddings give is one unit in the last place of `dtype` off; in a
+    model of 8 bits, whose layers round each token's numbers to 127 steps of the largest, one such step if that is more.
+    """
+    int8 = bool(getattr(model, "is_loaded_in_8bit", False))
     draw = torch.Generator().manual_seed(seed)
 
     def move(module: nn.Module, arguments: tuple[object, ...], output: Tensor) -> Tensor:
         numbers = output.float()
         exponents = torch.frexp(numbers).exponent  # of x = m * 2^e with 0.5 <= m < 1
         units = torch.ldexp(torch.full_like(numbers, torch.finfo(dtype).eps), exponents - 1)
+        units = torch.maximum(units, numbers.abs().amax(-1, keepdim=True) / 127) if int8 else units
         signs = torch.randint(0, 2, output.shape, generator=draw).to(output.device) * 2 - 1
         # a padding token's zeros have no last place, and a norm would blow up what is added to them
         return torch.where(numbers == 0, numbers, numbers + signs * units).to(output.dtype)

@@ -39,13 +39,13 @@ def allowed(value: Any, schema: Mapping[str, Any], root: Mapping[str, Any] | Non
     if isinstance(value, list):
         items = next((form["items"] for form in forms if isinstance(form.get("items"), Mapping)), {})
         return [allowed(one, items, root) for one in value]
-    known = {name: one for form in forms for name, one in (form.get("properties") or {}).items()}
+    known = {name: one for form in forms for name, one in _mapping(form.get("properties")).items()}
     if not isinstance(value, dict) or not known:
         return value
     return {
-        key: allowed(one, known.get(key) or {}, root)
+        key: allowed(one, _mapping(known.get(key)), root)
         for key, one in value.items()
-        if one is not None or (key in known and _takes_null(_forms(known[key] or {}, root)))
+        if one is not None or (key in known and _takes_null(_forms(_mapping(known[key]), root)))
     }
 
 
@@ -54,17 +54,23 @@ def _forms(schema: Mapping[str, Any], root: Mapping[str, Any]) -> list[Mapping[s
     found = [schema]
     for form in found:
         name = str(form.get("$ref") or "").rpartition("/")[2]
-        referred = (root.get("$defs") or root.get("definitions") or {}).get(name)
-        inner = [referred, *(one for key in _CHOICES for one in form.get(key) or ())]
+        referred = _mapping(root.get("$defs") or root.get("definitions")).get(name)
+        choices = (form.get(key) for key in _CHOICES)
+        inner = [referred, *(one for some in choices if isinstance(some, list) for one in some)]
         found += [one for one in inner if isinstance(one, Mapping) and one not in found]
     return found
+
+
+def _mapping(schema: Any) -> Mapping[str, Any]:
+    """A schema that is none, as `true` or what a client got wrong, says nothing."""
+    return schema if isinstance(schema, Mapping) else {}
 
 
 def _takes_null(forms: list[Mapping[str, Any]]) -> bool:
     def takes(form: Mapping[str, Any]) -> bool:
         kinds, enum = form.get("type"), form.get("enum")
         if kinds is not None:
-            return "null" in ([kinds] if isinstance(kinds, str) else kinds)
-        return None in enum if enum is not None else not any(form.get(key) for key in ("$ref", *_CHOICES))
+            return "null" in (kinds if isinstance(kinds, list) else [kinds])
+        return None in enum if isinstance(enum, list) else not any(form.get(key) for key in ("$ref", *_CHOICES))
 
     return any(map(takes, forms))

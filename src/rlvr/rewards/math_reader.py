@@ -67,6 +67,8 @@ _TOKEN = re.compile(
     r"\^\s*\{?\s*\\(?:circ|degree)\s*\}?|"
     r"\\(?:begin|end|operatorname|math[a-z]*)\s*\{[^{}]*\}|\\[A-Za-z]+|\\.|\d+(?:\.\d+)?|\.\d+|[^\s]"
 )
+REPARSED_CHARS = 4_000
+"""Of an expression that is parsed again for its tokens; longer ones, of models that repeat themselves, are not read."""
 _LAYOUT = frozenset(
     (r"\text", r"\cdot", r"\times", r"\frac", r"\sqrt", r"\,", r"\quad", r"\qquad", r"\\", r"\{", r"\}")
 )
@@ -220,18 +222,23 @@ def accounts_for(latex: str, value: Any) -> bool:
     another one in its place reads otherwise, a command or sign if the text without it does: `101_2`, `x'`, `5 \\ldots`
     are read in part.
     """
-    there = _contents(value)
-    return all(_stands_in(there, latex, token, value) for token in _TOKEN.finditer(latex))
+    there, spent = _contents(value), 0
+    for token in _TOKEN.finditer(latex):
+        text = token[0]
+        if text in _LAYOUT or text in _GRAMMAR or text.startswith(("\\begin", "\\end")):
+            continue
+        name = _name(text)
+        if there[name] > 0:
+            there[name] -= 1
+            continue
+        spent += len(latex)
+        if spent > REPARSED_CHARS or not _makes_a_difference(latex, token, value, there):
+            return False
+    return True
 
 
-def _stands_in(there: Counter[str], latex: str, token: re.Match[str], value: Any) -> bool:
+def _makes_a_difference(latex: str, token: re.Match[str], value: Any, there: Counter[str]) -> bool:
     text = token[0]
-    if text in _LAYOUT or text in _GRAMMAR or text.startswith(("\\begin", "\\end")):
-        return True
-    name = _name(text)
-    if there[name] > 0:
-        there[name] -= 1
-        return True
     if text.isascii() and len(text) == 1 and not text.isdigit() and text != "e":  # x' is no x
         return text == "d" and ("integral" in there or "derivative" in there)
     alike = (_reads_alike(latex, token, other, value) for other in _others(text))

@@ -14,6 +14,7 @@ _UNICODE = str.maketrans(
     }
 )
 _DOUBLED = re.compile(r"\\\\(?=[A-Za-z({\[])")  # data that were escaped twice
+_REPEATED = re.compile(r"(~|\\[,;:! ]|\\q?quad ?)\1+")  # a look-behind would try each of them
 _OPENING = re.compile(r"\$\$?|\\\(|\\\[|\\(?:boxed|fbox)\s*\{")
 _AFTER = re.compile(r"\s*(\\?%)|\s+([A-Za-z]{2,}(?: [A-Za-z]+)*)(?<!and)(?<!or)")
 _PERCENT_WORD = re.compile(
@@ -71,7 +72,7 @@ def body_of(text: str) -> str:
     `$x$.` -> `x`; `\\boxed{1} and \\boxed{2}` -> `1 \\text{ and } 2`; `$28$ percent` -> `28\\%`; `$5$ eggs` ->
     `5\\text{ eggs}`.
     """
-    body = " ".join(text.translate(_UNICODE).split())
+    body = _REPEATED.sub(r"\1", " ".join(text.translate(_UNICODE).split()))
     body = body if "\\begin" in body else _DOUBLED.sub(r"\\", body)
     body = _PERCENT_WORD.sub(r"\\%", body)
     while True:

@@ -43,7 +43,8 @@ def compare(gold: str, answer: str, *, prompt: str = "", lenient: bool = False) 
     """
     if is_same_text(gold, answer):
         return "equal"
-    known = f"{prompt}\n{gold}" if "\\text" in gold or "\\text" in answer or " " in answer else ""
+    has_words = any(mark in text for mark in ("\\text", " ") for text in (gold, answer))
+    known = f"{prompt}\n{gold}" if has_words else ""
     strict = _compared(read(gold, known), read(answer, known))
     if not lenient or strict == "equal":
         return strict

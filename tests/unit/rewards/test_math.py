@@ -224,7 +224,16 @@ def test_a_lenient_reading_finds_answers_in_sentences(pool: Sandbox, gold: str, 
         *((r"5\text{ km/h}", "5 km/h", "equal"), ("5 km/h", r"5\text{ km/h}", "equal")),
         *(("3 mod 7", r"3 \pmod 7", "equal"), (r"x\equiv 3 (mod 7)", r"x \equiv 10 \pmod 7", "equal")),
         (r"n \equiv 2 \mod 3", r"n\equiv 2\pmod 5", "different"),
+        *((f"{number} egg", str(number), "equal") for number in (5, 18)),  # a word of the gold
+        *(("1.000000000001", "1", "different"), ("1.0000000000000001", "1", "equal")),
+        *(("101_2", "102_2", "no answer"), (r"0.5\%", "0.5", "different"), (r"12.5\%", "12.5", "equal")),
     ],
 )
 def test_pitfall_28_words_names_dates_and_times_are_no_products(gold: str, answer: str, said: str) -> None:
     assert compare(gold, answer) == said
+
+
+@pytest.mark.parametrize("piece", ["1,", "1 and ", r"\frac{1}{2}+", r"\boxed{1}", "~"])
+def test_pitfall_28_what_a_model_repeats_is_not_read_for_minutes(piece: str) -> None:
+    """Each piece would be taken away once, and the rest read again."""
+    assert read(f"{piece * 300}x'") is None
