@@ -58,7 +58,7 @@ def test_a_runs_own_model(name: str, cli: Cli, request: pytest.FixtureRequest) -
     assert failed <= {
         "prompts_fit",
         "step_is_sized",
-    }  # the adapters' small model has little room, and takes large steps
+    }  # the small model has little room, and takes large steps
     assert len(checks) == len(CHECKS)
 
 
