@@ -38,8 +38,11 @@ SETTINGS = split("""
     trainer.max_steps=2 trainer.warmup_steps=0 trainer.checkpoint_every=1
     evaluation.every=100 evaluation.num_examples=2 tracker.console=none tracker.rollouts_every=1
 """)
-LORA = split("model.lora.enabled=true model.lora.r=4 model.dtype=float32 trainer.learning_rate=1e-3")
-"""In float32: few CPUs multiply bfloat16 by themselves."""
+LORA = split("""
+    model.lora.enabled=true model.lora.r=4 model.dtype=float32 trainer.precision=fp32 engine.dtype=float32
+    trainer.learning_rate=1e-3
+""")
+"""In float32 on every processor: `auto` is bfloat16 where it multiplies that by itself, and the bound is float32's."""
 MODELS = ("smollm2", "gemma")
 
 
