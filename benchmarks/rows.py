@@ -19,7 +19,7 @@ import pyarrow
 import pyarrow.parquet
 
 from rlvr.tasks.columns import Jsonl
-from rlvr.tasks.dataset import parse_rows
+from rlvr.tasks.loading import parse_rows
 
 SOLUTION = "She sold {0} clips in April and half as many, {0} / 2, in May.\nThat makes {0} and a half of it.\n#### {0}"
 ASKED = (

@@ -36,9 +36,9 @@ from rlvr.rewards.numbers import parse_gold
 from rlvr.run_view import RunView
 from rlvr.settings import Text, setting
 from rlvr.tasks.base import TaskContext
-from rlvr.tasks.dataset import NO_GOLD, Data
 from rlvr.tasks.gsm8k import CALCULATION
 from rlvr.tasks.layouts import NUM_READ, TARGET, gold_of, input_of, layout_of
+from rlvr.tasks.loading import NO_GOLD, Data
 from rlvr.tasks.settings import HeldOutShare, MetricSettings, RowSettings, SplitSettings
 from rlvr.types import Message
 

@@ -25,7 +25,7 @@ from rlvr.rewards.text import ExactMetric
 from rlvr.seeding import derive_seed
 from rlvr.settings import Text, setting
 from rlvr.tasks.base import TaskContext
-from rlvr.tasks.dataset import Data, by_hash, make_data, parse_rows
+from rlvr.tasks.loading import Data, by_hash, make_data, parse_rows
 from rlvr.tasks.settings import DataSettings, HeldOutShare
 
 MAX_CHARS = 260

@@ -25,7 +25,7 @@ from rlvr.rewards.numbers import parse_answer
 from rlvr.rewards.numeric import FinqaMetric
 from rlvr.run_view import RunView
 from rlvr.settings import Text, setting
-from rlvr.tasks.dataset import NO_GOLD
+from rlvr.tasks.loading import NO_GOLD
 from rlvr.tasks.settings import DataPath, SplitSettings, data_folder
 
 CELL = " | "  # no cell has a bar; unlike spaces, bars are unambiguous

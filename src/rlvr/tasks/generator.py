@@ -32,7 +32,7 @@ from rlvr.run_view import RunView
 from rlvr.settings import ImportPath, PositiveInt, Text, setting
 from rlvr.tasks.base import TaskContext
 from rlvr.tasks.columns import answers
-from rlvr.tasks.dataset import Data
+from rlvr.tasks.loading import Data
 from rlvr.tasks.settings import HeldOutShare, MetricName, MetricSettings
 from rlvr.tasks.tool_play import ToolEnvironments
 from rlvr.types import Example

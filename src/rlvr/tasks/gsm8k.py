@@ -12,7 +12,7 @@ from rlvr.rewards.metrics import Metric
 from rlvr.rewards.numbers import parse_gold
 from rlvr.rewards.numeric import NumericMetric
 from rlvr.settings import PositiveInt, Text, setting
-from rlvr.tasks.dataset import NO_GOLD
+from rlvr.tasks.loading import NO_GOLD
 from rlvr.tasks.settings import DataPath, SplitSettings, Subset, data_folder
 
 CALCULATION = re.compile(r"<<[^<>\n]{0,200}>>")

@@ -20,7 +20,7 @@ from rlvr.data.problems import Problem
 from rlvr.data.rows import Cell, Row
 from rlvr.registry import register
 from rlvr.retrieval.base import Document
-from rlvr.tasks.dataset import NO_GOLD
+from rlvr.tasks.loading import NO_GOLD
 from rlvr.tasks.multihop_settings import EvalSets, MultiHopSettings, TrainSets, sets
 
 INCOMPLETE = "have a context without all supporting paragraphs, and need task.retrieval.scope=corpus"

@@ -20,7 +20,7 @@ from rlvr.run_view import RunView
 from rlvr.seeding import derive_seed
 from rlvr.settings import NonNegativeFloat, PositiveFloat, PositiveInt, Share, Text, setting, wrong
 from rlvr.tasks.base import Task, TaskContext
-from rlvr.tasks.dataset import Data
+from rlvr.tasks.loading import Data
 from rlvr.tasks.multihop import TOOLS, MultiHopEnvs, OfficialAnswer, demonstration
 from rlvr.tasks.prompting import DOCUMENTS, PARAGRAPHS
 from rlvr.tasks.settings import TRAINED, RowSettings, data_folder

@@ -20,8 +20,8 @@ from rlvr.rewards.reasoning_gym import ReasoningGymMetric, require_reasoning_gym
 from rlvr.seeding import derive_seed
 from rlvr.settings import Text, setting
 from rlvr.tasks.base import TaskContext
-from rlvr.tasks.dataset import Data
 from rlvr.tasks.generator import Scalar
+from rlvr.tasks.loading import Data
 from rlvr.tasks.settings import DataSettings
 
 HELD_OUT_SHARE = 0.1

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rlvr.data.problems import Problem
     from rlvr.rewards.metrics import Metric
     from rlvr.tasks.base import Task, TaskContext
-    from rlvr.tasks.dataset import Data, Part
+    from rlvr.tasks.loading import Data, Part
     from rlvr.tasks.tool_play import ToolEnvironments
 
 SUBSETS = "not has_split_files  # a repository with several configurations"
@@ -156,7 +156,8 @@ class DataSettings(LimitSettings):
 
     def open(self, context: TaskContext) -> Task:
         from rlvr.data.sources import ListSource
-        from rlvr.tasks.dataset import Data, DatasetTask
+        from rlvr.tasks.dataset import DatasetTask
+        from rlvr.tasks.loading import Data
 
         data = self.load(context) if context.reads != "nothing" else Data(source=ListSource([], [], context.seed))
         limits = {"max_prompt_tokens": self.max_prompt_tokens, "environments": self.environments(context)}
@@ -215,8 +216,8 @@ class RowSettings(DataSettings):
 
     def load(self, context: TaskContext, **order: Any) -> Data:
         """`order` belongs to `ListSource`."""
-        from rlvr.tasks.dataset import by_hash, make_data, parse_rows
         from rlvr.tasks.golds import GoldReader
+        from rlvr.tasks.loading import by_hash, make_data, parse_rows
 
         golds = GoldReader(context.reward, self.make_metric(), context.sandbox)
 

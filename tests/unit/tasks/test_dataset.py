@@ -7,7 +7,7 @@ import pytest
 
 from rlvr.data.problems import Problem, fingerprint
 from rlvr.errors import ConfigError, UserError
-from rlvr.tasks.dataset import Part, make_data
+from rlvr.tasks.loading import Part, make_data
 from rlvr.types import Example, Message
 from tests.unit.tasks.data_tasks import FIXTURES, graded, make, scored, solved, sums, write_jsonl
 

@@ -9,8 +9,8 @@ import pytest
 
 from rlvr.data.rows import DataError, Row
 from rlvr.tasks.base import Task
-from rlvr.tasks.dataset import NO_GOLD
 from rlvr.tasks.finqa import Finqa
+from rlvr.tasks.loading import NO_GOLD
 from rlvr.types import Example
 from tests.unit.tasks.data_tasks import FIXTURES, graded, ids, make, real_data, scored, solved, turn
 

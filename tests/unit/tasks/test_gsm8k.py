@@ -11,8 +11,9 @@ import pytest
 from rlvr.data.problems import fingerprint
 from rlvr.data.rows import Row
 from rlvr.errors import UserError
-from rlvr.tasks.dataset import NO_GOLD, DatasetTask
+from rlvr.tasks.dataset import DatasetTask
 from rlvr.tasks.gsm8k import Gsm8k
+from rlvr.tasks.loading import NO_GOLD
 from tests.unit.tasks.data_tasks import FIXTURES, graded, make, real_data, scored, solved, turn, write_jsonl
 
 GSM8K = FIXTURES / "gsm8k"

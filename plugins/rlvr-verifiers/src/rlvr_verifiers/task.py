@@ -15,8 +15,9 @@ from rlvr.data.problems import Problem, fingerprint
 from rlvr.errors import ConfigError, UserError
 from rlvr.settings import Text, setting
 from rlvr.tasks.base import CountTokens, Task, TaskContext, own_question, text_of
-from rlvr.tasks.dataset import Part, by_hash, leave_out_long, make_data
+from rlvr.tasks.dataset import leave_out_long
 from rlvr.tasks.generator import Scalar
+from rlvr.tasks.loading import Part, by_hash, make_data
 from rlvr.tasks.settings import HeldOutShare, LimitSettings
 from rlvr.types import Example, GradedAnswer, Score, TurnText
 from rlvr_verifiers.edition import Row

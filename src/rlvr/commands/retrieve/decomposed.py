@@ -23,7 +23,7 @@ from rlvr.data.rows import DataError, read_file
 from rlvr.evaluation.intervals import Interval, paired_bootstrap
 from rlvr.retrieval.base import Document
 from rlvr.retrieval.retriever import Retriever
-from rlvr.tasks.dataset import parse_rows
+from rlvr.tasks.loading import parse_rows
 from rlvr.tasks.musique import parse
 
 CUTS = (2, 5, 10)
