@@ -86,6 +86,12 @@ class DatasetTask(Task):
                 return problem
         raise UserError(f"{self.name}: {MAX_TRIES:,} training rows drawn {UNREAD}: correct the data.")
 
+    def _problems(self, num: int) -> list[Problem]:
+        """The first `num` of the stream, each once; their golds are read at the same time."""
+        if self._golds:
+            self._golds.unread([self.source.train(index, "train") for index in range(num)])
+        return list({problem.id: problem for problem in map(self._problem, range(num))}.values())
+
     def unread_golds(self) -> list[str]:
         if self._golds is None or self.source.sizes is None:
             return []
@@ -99,14 +105,15 @@ class DatasetTask(Task):
         return self._train_example(problem), self._prompter.worked(problem)
 
     def solutions(self, num: int) -> list[tuple[Example, tuple[Any, ...]]]:
-        problems = {problem.id: problem for problem in map(self._problem, range(num))}.values()
-        solved = [(p, tuple(p.turns) if self._tools else (self._prompter.worked(p),)) for p in problems if p.answer]
+        solved = [
+            (p, tuple(p.turns) if self._tools else (self._prompter.worked(p),)) for p in self._problems(num) if p.answer
+        ]
         return [(self._train_example(problem), turns) for problem, turns in solved if turns]
 
     def demonstrations(self, num: int) -> Iterator[Demonstration]:
         """The user's own, where there are any; else the solutions of the data in the required format."""
         there = self.source.sizes[0] if self.source.sizes else num
-        problems = {problem.id: problem for problem in map(self._problem, range(there))}.values()
+        problems = self._problems(there)
         own = [p.id for p in problems if p.conversation or p.demonstration is not None]
         if not own:
             yield from super().demonstrations(num)

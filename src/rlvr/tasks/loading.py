@@ -12,7 +12,7 @@ from rlvr.printable import ascii_text, printable
 from rlvr.tasks.golds import NUM_AT_LOADING, UNREAD, GoldReader
 
 NUM_NAMED = 3
-"""Unusable rows whose faults are told."""
+"""Rows with a fault that are named; all are counted."""
 
 NO_GOLD = "have no gold answer"
 """Reason for excluding a row."""
@@ -37,14 +37,19 @@ class Part:
     changed: Mapping[str, Sequence[str]] = field(default_factory=dict)  # places of rows, by what their texts have lost
 
     def notes(self, kind: str) -> list[str]:
-        """`3 training rows have no gold answer: left out (first: train.jsonl, line 17)`"""
+        """`3 training rows have no gold answer: left out (train.jsonl, line 17; train.jsonl, line 20; and 1 more)`"""
         return [
-            f"{len(places):,} {kind} rows {why} (first: {places[0]})"
+            f"{len(places):,} {kind} rows {why} ({_first(places)})"
             for why, places in (
                 *((f"{why}: left out", places) for why, places in self.left_out.items()),
                 *((f"have {what}", places) for what, places in self.changed.items()),
             )
         ]
+
+
+def _first(places: Sequence[str]) -> str:
+    more = len(places) - NUM_NAMED
+    return "; ".join((*places[:NUM_NAMED], *((f"and {more:,} more",) if more > 0 else ())))
 
 
 def parse_rows(rows: Iterable[Row], parse: Callable[[Row], Problem | str], golds: GoldReader | None = None) -> Part:

@@ -66,8 +66,8 @@ def test_a_row_that_two_sets_share_is_used_once_and_noted() -> None:
     task = make_qa(train_sets=f"{MUSIQUE},train;{MUSIQUE},train[:3]")
     assert task.sizes == (8, 8)
     note = next(note for note in task.notes if "repeat" in note)
-    assert note.startswith("3 training rows repeat an earlier question: left out (first: ")
-    assert note.endswith("train.jsonl, line 1)")
+    assert note.startswith("3 training rows repeat an earlier question: left out (")
+    assert note.endswith("train.jsonl, line 3)")
 
 
 def test_pitfall_28_a_musique_row_has_documents_golds_and_hops() -> None:
@@ -150,7 +150,8 @@ def test_questions_without_paragraphs_are_left_out_and_noted(tmp_path: Path) -> 
     bare = [{key: value for key, value in row.items() if key != "paragraphs"} for row in rows("musique")[:3]]
     folder = save(tmp_path / "data", rows("musique", "train"), bare + rows("musique")[3:])
     notes = [note for note in make_qa(folder=folder).notes if "paragraphs:" in note]
-    assert notes == [f"3 held-out rows have no paragraphs: left out (first: {folder}/dev.jsonl, line 1)"]
+    lines = "; ".join(f"{folder}/dev.jsonl, line {line}" for line in (1, 2, 3))
+    assert notes == [f"3 held-out rows have no paragraphs: left out ({lines})"]
     folder = save(tmp_path / "data", rows("musique", "train"), bare)
     with pytest.raises(DataError, match=r"no held-out row can be used; 3 held-out rows have no paragraphs: left out"):
         make_qa(folder=folder)

@@ -155,7 +155,9 @@ def test_a_data_set_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_rows_without_an_answer_are_left_out_and_noted(tmp_path: Path) -> None:
     rows = [*sums(20), {"question": "a?", "answer": None}, {"question": "b?", "answer": " "}, {"question": "c?"}]
-    note = f"3 training rows have no gold answer: left out (first: {tmp_path / 'x.jsonl'}, line 21)"
+    rows += [{"question": "d?", "answer": ""}]
+    places = "; ".join(f"{tmp_path / 'x.jsonl'}, line {line}" for line in (21, 22, 23))
+    note = f"4 training rows have no gold answer: left out ({places}; and 1 more)"
     assert note in of_rows(tmp_path, rows).notes
     with pytest.raises(DataError, match=r"x\.jsonl, line 1: field 'gold' is missing; there are 'question', 'answer'"):
         of_rows(tmp_path, rows, answer_field="gold")
@@ -164,11 +166,11 @@ def test_rows_without_an_answer_are_left_out_and_noted(tmp_path: Path) -> None:
 def test_a_question_asked_twice_is_left_out_and_one_with_another_answer_told_apart(tmp_path: Path) -> None:
     rows = [*sums(20), sums(20)[3], sums(20)[4] | {"answer": "1000"}, sums(20)[5] | {"answer": "1001"}]
     notes = of_rows(tmp_path, rows).notes
-    said = f"rows repeat an earlier question: left out (first: {tmp_path / 'x.jsonl'}, line 21)"
+    said = f"rows repeat an earlier question: left out ({tmp_path / 'x.jsonl'}, line 21)"
     assert f"1 training {said}" in notes
     assert (
-        "2 training rows repeat an earlier question with another answer: left out (first: "
-        f"{tmp_path / 'x.jsonl'}, line 22)"
+        "2 training rows repeat an earlier question with another answer: left out "
+        f"({tmp_path / 'x.jsonl'}, line 22; {tmp_path / 'x.jsonl'}, line 23)"
     ) in notes
 
 

@@ -26,7 +26,7 @@ def task_of(folder: Path, answers: list[str], **more: Any) -> Any:
 def test_rows_without_a_gold_that_can_be_read_are_never_drawn(
     tmp_path: Path, at_loading: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlvr.tasks.dataset.NUM_AT_LOADING", at_loading)
+    monkeypatch.setattr("rlvr.tasks.loading.NUM_AT_LOADING", at_loading)
     with opened(task_of(tmp_path, READ + UNREAD)) as task:
         drawn = {task.train_example(index).answer for index in range(40)}
         held_out = {example.answer for example in task.eval_examples(40)}
@@ -41,7 +41,7 @@ def test_rows_without_a_gold_that_can_be_read_are_never_drawn(
 def test_without_any_gold_the_task_does_not_begin(
     tmp_path: Path, at_loading: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlvr.tasks.dataset.NUM_AT_LOADING", at_loading)
+    monkeypatch.setattr("rlvr.tasks.loading.NUM_AT_LOADING", at_loading)
     with pytest.raises(UserError, match="cannot read"), opened(task_of(tmp_path, UNREAD)) as task:
         task.train_example(0)
 

@@ -240,7 +240,7 @@ def test_what_is_removed_from_a_text_is_counted(
     rows = [{"question": "7?", "answer": "7", **fields}, *sums(4)]
     made = make({"name": "jsonl", "path": str(write_jsonl(tmp_path / "x.jsonl", rows))}, prompt="plain")
     notes = [note for note in made.notes if "have " in note]
-    assert notes == ([f"1 training rows {what} (first: {tmp_path / 'x.jsonl'}, line 1)"] if what else [])
+    assert notes == ([f"1 training rows {what} ({tmp_path / 'x.jsonl'}, line 1)"] if what else [])
     asked = [example.messages[-1].content for example in (*map(made.train_example, range(5)), *made.eval_examples(5))]
     assert kept in asked
 
