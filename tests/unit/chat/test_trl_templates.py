@@ -107,12 +107,13 @@ def test_a_demonstrated_text_stands_as_it_is(name: str) -> None:
 def test_calls_of_one_message_follow_each_other_where_the_template_shows_one() -> None:
     chat = trl_templates.chat_of("gptoss")
     calls = [call(index) for index in range(3)]
-    said = Message(role="assistant", content="", tool_calls=tuple(calls))
+    said = Message(role="assistant", content="", tool_calls=tuple(calls), reasoning="Who knows?")
     for replies in (answers(calls), answers(calls)[::-1]):
-        text = chat.decode(chat.encode_prompt([QUESTION, said, *replies, SURE], [TOOL]))
+        text = chat.decode(chat.encode_prompt([QUESTION, said, *replies], [TOOL]))
         places = [text.find(word) for n in range(3) for word in (f"number {n}", f"found call_{n}")]
         assert -1 not in places
         assert places == sorted(places)
+        assert text.count("Who knows?") == 1
 
 
 SAID = [("user", "Who?"), ("assistant", "Ann."), ("user", "Sure?")]

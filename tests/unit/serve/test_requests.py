@@ -165,8 +165,11 @@ def test_the_reasoning_of_a_message_is_read(name: str) -> None:
 
 
 def test_fields_of_a_message_that_we_do_not_read_are_kept_for_the_template_to_tell() -> None:
-    (found,) = chat({"role": "assistant", "content": "y", "tool_plan": "x", "refusal": None, "annotations": []})
-    assert found.unread == {"tool_plan": "x", "annotations": []}
+    asked, told = chat(
+        {"role": "assistant", "content": "y", "tool_plan": "x", "refusal": None, "annotations": []},
+        {"role": "tool", "tool_call_id": "c1", "content": "z", "is_error": True},
+    )
+    assert (asked.unread, told.unread) == ({"tool_plan": "x", "annotations": []}, {"is_error": True})
 
 
 def called(arguments: str = "{}", id_: str = "c1", name: str = "look") -> dict[str, Any]:

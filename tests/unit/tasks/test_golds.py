@@ -5,8 +5,13 @@ from typing import Any
 
 import pytest
 
+from rlvr.data.problems import Problem
 from rlvr.errors import UserError
+from rlvr.rewards.base import Part
+from rlvr.rewards.parts import PartMetric, PartRunner
+from rlvr.rewards.sandbox import Sandbox
 from rlvr.tasks import golds
+from rlvr.types import Attempt
 from tests.unit.tasks.data_tasks import bundle, opened, write_jsonl
 
 pytestmark = pytest.mark.slow
@@ -35,6 +40,42 @@ def test_rows_without_a_gold_that_can_be_read_are_never_drawn(
         assert len(task.unread_golds()) == (0 if at_loading else len(UNREAD))
         assert len(said) == bool(at_loading)
         assert all(f"{len(UNREAD)} training rows have a gold" in note and "x.jsonl, line 10: " in note for note in said)
+
+
+def test_held_out_rows_that_cannot_be_read_are_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlvr.tasks.loading.NUM_AT_LOADING", 0)
+    rows = [{"question": f"Which one is {row}?", "answer": answer} for row, answer in enumerate(UNREAD + READ)]
+    held_out = write_jsonl(tmp_path / "held_out.jsonl", rows)
+    with opened(task_of(tmp_path, READ, eval_path=str(held_out))) as task:
+        readable = [example.answer for example in task.eval_examples(len(rows))]
+        assert sorted(readable) == sorted(READ)
+        for num in range(1, len(READ)):
+            assert [example.answer for example in task.eval_examples(num)] == readable[:num]
+
+
+class Slow(Part):
+    """Never done with reading a gold."""
+
+    def grade(self, attempt: Attempt) -> float:
+        return 0.0
+
+    def surely_reads(self, gold: str) -> bool:
+        return False
+
+    def reads_gold(self, gold: str) -> bool:
+        while gold:
+            pass
+        return False
+
+
+class SlowMetric(PartMetric):
+    runner = PartRunner("slow", Slow())
+
+
+def test_a_gold_that_takes_too_long_is_kept() -> None:
+    with Sandbox(num_workers=1, timeout_s=0.2, max_memory_mb=1024) as sandbox:
+        reader = golds.GoldReader(None, SlowMetric(), sandbox)
+        assert reader.unread([Problem(question="?", answer="a", id="a", key=b"a")]) == []
 
 
 @pytest.mark.parametrize("at_loading", [golds.NUM_AT_LOADING, 0])

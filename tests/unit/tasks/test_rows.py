@@ -279,3 +279,26 @@ def test_golds_of_a_table_are_what_its_writer_wrote(
     path = tmp_path / "train.parquet" if door == "jsonl" else tmp_path
     task = {"name": door, "path": str(path), "metric": "text", "answer_field": "answer.gold" if nested else "answer"}
     assert make(task, reward="text", prompt="plain").train_example(0).answer == gold
+
+
+MAP, DATES = pyarrow.map_(pyarrow.string(), pyarrow.float32()), pyarrow.list_(pyarrow.date32())
+
+
+@pytest.mark.parametrize(
+    ("column", "plain"),
+    [
+        (pyarrow.array([[("a", 0.6), ("b", None)]], MAP), [["a", 0.6], ["b", None]]),
+        (pyarrow.array([[("a", [DAY])]], pyarrow.map_(pyarrow.string(), DATES)), [["a", ["2024-05-01"]]]),
+        (
+            pyarrow.array([[{"x": 0.1}, None]], pyarrow.list_(pyarrow.struct([("x", pyarrow.float16())]))),
+            [{"x": 0.1}, None],
+        ),
+        (pyarrow.array([DAY], pyarrow.date32()).dictionary_encode(), "2024-05-01"),
+    ],
+)
+def test_a_reward_gets_the_row_as_json_would_have_it(column: pyarrow.Array, plain: Any, tmp_path: Path) -> None:
+    rows = {"question": [f"{n}?" for n in range(4)], "answer": ["1"] * 4, "more": pyarrow.concat_arrays([column] * 4)}
+    path = tmp_path / "train.parquet"
+    pyarrow.parquet.write_table(pyarrow.table(rows), path)
+    task = make({"name": "jsonl", "path": str(path), "metric": "text"}, reward="text", prompt="plain")
+    assert json.loads(json.dumps(task.train_example(0).row["more"])) == plain
