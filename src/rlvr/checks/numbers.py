@@ -50,7 +50,7 @@ def passes_repeat(patient: Patient) -> Check:
     again = logprobs(patient.trainer(layout="rows"), patient.batch)
     gap, where = difference(patient.batch, patient.scored, again)
     return verdict(
-        gap > patient.tolerance / 100,
+        gap > patient.noise,
         f"two passes over the same rows differ by {gap:.2g} in a logprob: the model draws random numbers",
         "two passes over the same rows give the same logprobs",
         "switch dropout and other noise off in the model's code: rlvr keeps the model in eval mode",
@@ -90,7 +90,7 @@ def is_causal(patient: Patient) -> Check:
     one, other = patient.model(input_ids=rows, use_cache=False).logits[:, :-1].float().log_softmax(-1).cpu()
     gap = float((one - other).abs().max())
     return verdict(
-        not gap <= patient.tolerance / 10,
+        not gap <= patient.noise,
         f"another last token changes the logprobs before it by {gap:.2g}: the model sees what it has to predict",
         f"another last token leaves the logprobs before it as they are ({gap:.1g})",
         "look at the attention mask, at convolutions and at shifts in the model's code: they must look back only",

@@ -18,6 +18,7 @@ from rlvr.config import Config
 from rlvr.core.batch import to_batch
 from rlvr.core.engine.base import OnToken
 from rlvr.core.env import Reply
+from rlvr.core.noise import ALLOWED_16_BIT, ALLOWED_32_BIT, SEEDS, embeddings_moved
 from rlvr.core.packing import Layout, Packing
 from rlvr.core.settings import cpu_tokens
 from rlvr.core.trainer import LocalTeacher, RemoteTeacher, Trainer
@@ -52,8 +53,6 @@ from rlvr.types import (
 SLOTS = 3  # of the engine: fewer than completions, so that finished ones are replaced
 LENGTHS = (9, 3, 12, 6)  # of the completions of a group, in tokens
 GROUPS = 2
-EXACT, ROUNDED = 1e-3, 0.25
-"""Largest difference of two logprobs of a token: in float32, and where a side computes in bfloat16."""
 
 
 def verdict(wrong: bool, bad: str, good: str, remedy: str, **evidence: Any) -> Check:
@@ -187,11 +186,32 @@ class Patient:
         tokens = cpu_tokens(self.config.trainer.microbatch_tokens)
         return teachers(self.config, self.policy, tokens, note=lambda text: None)
 
+    @cached_property
+    def noise(self) -> float:
+        """How far rounding alone moves a logprob of `batch` at most: see `rlvr.core.noise`.
+
+        Of the precision in which the model or a server computes.
+        """
+        trainer, half = self.trainer(layout="rows"), half_dtype(self.config.trainer.precision, self.model)
+        dtype = half or (self.policy.dtype if self.config.engine.in_process else torch.bfloat16)
+
+        def scored() -> Tensor:
+            with torch.random.fork_rng(devices=[] if self.model.device.type == "cpu" else None):
+                torch.manual_seed(0)  # what a model draws, as in dropout, is no rounding
+                return logprobs(trainer, self.batch)
+
+        plain = scored()
+        largest = [float(plain[self.batch.loss_mask].abs().max()) * torch.finfo(torch.float32).eps]
+        for seed in range(SEEDS):
+            with embeddings_moved(self.model, dtype, seed):
+                largest.append(difference(self.batch, plain, scored())[0])
+        return max(largest)
+
     @property
     def tolerance(self) -> float:
-        """Largest difference between two logprobs of a token that rounding explains."""
-        rounds = half_dtype(self.config.trainer.precision, self.model) is not None or not self.config.engine.in_process
-        return EXACT if self.policy.dtype == torch.float32 and not rounds else ROUNDED
+        """Largest difference that rounding explains between two ways to compute the logprob of a token."""
+        exact = self.policy.dtype == torch.float32 and half_dtype(self.config.trainer.precision, self.model) is None
+        return self.noise * (ALLOWED_32_BIT if exact and self.config.engine.in_process else ALLOWED_16_BIT)
 
     def trainer(
         self, temperature: float | None = None, layout: Layout | None = None, *, epochs: int = 2, **settings: Any

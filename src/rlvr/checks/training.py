@@ -108,7 +108,7 @@ def saves_and_loads(patient: Patient) -> Check:
     gap, where = difference(batch, patient.scored, logprobs(other.trainer(layout="rows"), batch))
     shutil.rmtree(folder)
     return verdict(
-        gap > patient.tolerance / 10,
+        gap > patient.noise,
         f"saved and loaded again, the model's logprobs differ by {gap:.2g}",
         "saved and loaded again, the model has the same logprobs",
         "config.json contradicts the weights: tie_word_embeddings=true with a head of its own, or tensors that the "
