@@ -18,7 +18,8 @@ from pydantic import model_validator
 
 from rlvr.algorithms.advantages import Estimate
 from rlvr.algorithms.columns import START, Column, Logprobs, OfPolicy
-from rlvr.algorithms.losses import Surrogate, clip
+from rlvr.algorithms.losses import Estimator, Surrogate, clip
+from rlvr.algorithms.weights import Mode
 from rlvr.errors import ConfigError
 from rlvr.run_view import RunView
 from rlvr.settings import Component, NonNegativeFloat, setting, wrong
@@ -46,7 +47,7 @@ SEVERAL_UPDATES = "num_epochs * num_minibatches > 1"
 
 # Fields with different defaults per algorithm: a subclass sets `aggregation: Aggregation = "fixed_length"`.
 Aggregation = Annotated[
-    Literal["token_mean", "sequence_mean", "prompt_mean", "sequence_sum", "fixed_length"],
+    Mode,
     setting(
         description="token_mean: sum / all trained tokens; sequence_mean: mean over episodes of their token means; "
         "prompt_mean: mean over prompts of the token means of their episodes together; "
@@ -54,7 +55,7 @@ Aggregation = Annotated[
     ),
 ]
 KlEstimator = Annotated[
-    Literal["k1", "k2", "k3"],
+    Estimator,
     setting(description="Schulman's estimators of KL(policy || reference)", only_if="kl_coef > 0"),
 ]
 KlPlacement = Annotated[

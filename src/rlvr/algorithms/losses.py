@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, assert_never
 
 from rlvr.algorithms.weights import within
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+Estimator = Literal["k1", "k2", "k3"]  # of the KL
 MIN_LOGPROB = -1e4  # minus infinity counts as this, so that -inf - (-inf) is 0 and not NaN
 MAX_LOG_RATIO = 20.0  # exp(20) = 4.9e8: beyond any plausible ratio, below the largest float32
 
@@ -73,7 +74,7 @@ def clipped_value_loss(values: Tensor, old_values: Tensor, returns: Tensor, *, v
 # --------------------------------------------------------------------------------------------- KL to the reference
 
 
-def kl_estimate(log_ratio: Tensor, estimator: str) -> Tensor:
+def kl_estimate(log_ratio: Tensor, estimator: Estimator) -> Tensor:
     """KL(policy || reference) of tokens sampled from the policy [b, T]; J. Schulman, joschu.net/blog/kl-approx.html.
 
     `log_ratio` [b, T] is log r = log pi(token) - log pi_ref(token). At r = 2: k1 0.69, k2 0.24, k3 0.19.
@@ -97,8 +98,10 @@ def kl_estimate(log_ratio: Tensor, estimator: str) -> Tensor:
             return log_ratio
         case "k2":
             return 0.5 * log_ratio.square()
-        case _:
+        case "k3":
             return (-log_ratio).expm1() + log_ratio
+        case _:
+            assert_never(estimator)
 
 
 # ------------------------------------------------------- ratios and mismatch correction

@@ -6,12 +6,14 @@ import them, and settings are checked before torch is loaded.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, assert_never
 
 from rlvr.types import TokenBatch
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+Mode = Literal["token_mean", "sequence_mean", "prompt_mean", "sequence_sum", "fixed_length"]  # of aggregation
 
 
 def within(x: Tensor, mask: Tensor) -> Tensor:
@@ -35,7 +37,7 @@ def trained_tokens(batch: TokenBatch, *, truncated: str) -> Tensor:
 
 
 def loss_weights(
-    mask: Tensor, episodes: Tensor, groups: Tensor, aggregation: str, max_completion_tokens: int
+    mask: Tensor, episodes: Tensor, groups: Tensor, aggregation: Mode, max_completion_tokens: int
 ) -> Tensor:
     """Weights [B, T] of the tokens in the loss, `mask` [B, T], of a whole minibatch; 0 elsewhere.
 
@@ -62,8 +64,10 @@ def loss_weights(
             return mask / sum_within(mask.sum(1), groups).clamp(min=1)[:, None] / num_within(mask, groups)
         case "sequence_sum":
             return mask / num_within(mask, episodes)
-        case _:
+        case "fixed_length":
             return mask / (num_within(mask, episodes) * max_completion_tokens)
+        case _:
+            assert_never(aggregation)
 
 
 def num_within(mask: Tensor, sets: Tensor) -> Tensor:

@@ -1,10 +1,12 @@
 """Which tokens are in the loss, and the weight of each."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 
+from rlvr.algorithms.losses import kl_estimate
 from rlvr.algorithms.weights import longest_turn, loss_weights
 from rlvr.types import TokenBatch
 from tests.unit.algorithms.cases import MODES, NAMES, algorithm, loss_of, noisy, ragged_batch, rows_of, take
@@ -38,6 +40,15 @@ def test_a_prompt_counts_once_however_many_tokens_its_episodes_have():
     episodes, groups = torch.arange(4), torch.tensor([0, 0, 1, 2])  # no token of the third prompt is in the loss
     weights = loss_weights(mask, episodes, groups, "prompt_mean", 16)
     assert weights.tolist() == [[1 / 8, 0, 0], [1 / 8] * 3, [1 / 4, 1 / 4, 0], [0, 0, 0]]
+
+
+def test_a_name_that_no_case_states_is_an_error():
+    """A new one never falls into the default of another."""
+    new: Any = "new"
+    with pytest.raises(AssertionError, match="new"):
+        loss_weights(torch.ones(1, 1, dtype=torch.bool), torch.zeros(1), torch.zeros(1), new, 16)
+    with pytest.raises(AssertionError, match="new"):
+        kl_estimate(torch.zeros(1), new)
 
 
 STRAIGHT = list(range(8))
