@@ -41,6 +41,7 @@ LAYERS = (
     ("training", "evaluation", "report", "serve"),
     ("config", "conf"),
     ("run",),
+    ("trust",),
     ("checks", "search"),
     ("cli",),
     ("commands",),

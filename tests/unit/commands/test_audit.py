@@ -11,10 +11,14 @@ from pathlib import Path
 import pytest
 
 from rlvr.commands.audit import report
-from rlvr.commands.audit.body import _margins, _metric, _pays_everything, _with_format
-from rlvr.commands.audit.exploits import EXPLOITS, REMEDIES, exploit_probes
-from rlvr.commands.audit.judge import Audit, Judge, Verdict
-from rlvr.commands.audit.rewrites import (
+from rlvr.commands.audit.body import _metric
+from rlvr.errors import ConfigError
+from rlvr.rewards.numbers import parse_answer, same_answer
+from rlvr.trust.probes.cases import _margins, _pays_everything, with_format
+from rlvr.trust.probes.causes import checks, exact_spellings, find_causes
+from rlvr.trust.probes.exploits import EXPLOITS, REMEDIES, exploit_probes
+from rlvr.trust.probes.judge import Audit, Judge, Verdict
+from rlvr.trust.probes.rewrites import (
     EDITS,
     FORMAT_REWRITES,
     REWRITES,
@@ -25,8 +29,6 @@ from rlvr.commands.audit.rewrites import (
     rewrite_probes,
     same,
 )
-from rlvr.errors import ConfigError
-from rlvr.rewards.numbers import parse_answer, same_answer
 from rlvr.types import Example, Message
 
 Grade = Callable[[str, str], float]
@@ -194,17 +196,17 @@ CAUSES: dict[str, Grade] = {
 def test_the_first_sentence_is_the_cause_of_many_alarms(cause: str) -> None:
     found = audited(CAUSES[cause])
     assert len(found.alarms) > 4
-    assert [one.name for one in found.causes] == [cause]
+    assert [one.name for one in find_causes(found)] == [cause]
     lines = list(report(found, shown=0))
     place = next(number for number, line in enumerate(lines) if line.startswith("- "))
     assert f"the reward: {cause}: " in lines[place]
     assert "more kinds may follow from it" in lines[place + 1]
-    assert next(found.checks()).name == cause
+    assert next(checks(found)).name == cause
 
 
 @pytest.mark.parametrize("kind", ["sign", "two formats", "claim", "part of it", "empty", "near"])
 def test_a_bug_of_its_own_kind_needs_no_other_cause(kind: str) -> None:
-    assert audited(*BROKEN[kind]).causes == []
+    assert find_causes(audited(*BROKEN[kind])) == []
 
 
 @pytest.mark.parametrize(
@@ -235,7 +237,7 @@ def test_an_empty_gold_that_no_row_has_is_told_and_no_alarm(grade: Grade) -> Non
     found = audited(grade, JSON if grade("", "") == 0 else WORDS)
     assert [row.kind for row in found.noted] == ["empty gold"]
     assert not found.alarms
-    assert {check.status for check in found.checks() if check.name == "empty gold"} == {"notice"}
+    assert {check.status for check in checks(found) if check.name == "empty gold"} == {"notice"}
     assert "empty gold" not in found.flagged
     assert "the reward pays" not in "".join(report(found, shown=0))
 
@@ -264,7 +266,7 @@ def test_a_comparison_that_reads_some_spellings_is_told_the_others() -> None:
 
 
 def test_an_exact_comparison_that_refuses_the_gold_is_no_choice() -> None:
-    assert audited(lambda text, gold: float(text == gold != "18")).exact == {}
+    assert exact_spellings(audited(lambda text, gold: float(text == gold != "18"))) == {}
 
 
 def test_a_form_that_pays_more_than_half_is_told_with_both_figures() -> None:
@@ -301,7 +303,7 @@ def test_a_format_behind_thoughts_is_found_out_if_no_other_is_paid() -> None:
         before, found, said = text.partition("</think>")
         return Verdict(value=number(said, example.answer) if found and "<think>" in before else 0.0)
 
-    cases, form = asyncio.run(_with_format(behind, NUMBERS))
+    cases, form = asyncio.run(with_format(behind, NUMBERS))
     assert "</think>" in form
     assert cases[0].wrap("18").startswith("<think>")
 
@@ -309,7 +311,7 @@ def test_a_format_behind_thoughts_is_found_out_if_no_other_is_paid() -> None:
         return Verdict(value=0.0)
 
     with pytest.raises(ConfigError, match=r"in any of 56 formats.*--answer-template"):
-        asyncio.run(_with_format(never, NUMBERS))
+        asyncio.run(with_format(never, NUMBERS))
 
 
 def test_edits_are_wrong_and_rewrites_right() -> None:

@@ -12,15 +12,17 @@ from typing import Any
 
 import pytest
 
-from rlvr.commands.audit import adversary, body, plain, report, share
+from rlvr.commands.audit import adversary, plain, report, share
 from rlvr.commands.audit.adversary import Gap
-from rlvr.commands.audit.body import NUM_OTHERS, Options, audit, audit_config, collect, verifiers
-from rlvr.commands.audit.judge import Audit, Finding, Judge, Row, Scale, Verdict
-from rlvr.commands.audit.rewrites import Case
+from rlvr.commands.audit.body import Options, audit, audit_config
 from rlvr.config.compose import load_config, load_task_config
 from rlvr.errors import ConfigError, UserError
+from rlvr.trust.probes.cases import NUM_OTHERS, collect, rule_of, verifiers, with_format
+from rlvr.trust.probes.causes import checks
+from rlvr.trust.probes.judge import Audit, Finding, Judge, Row, Scale, Verdict
+from rlvr.trust.probes.rewrites import Case
 from rlvr.types import Example, GradedAnswer, Message, Score
-from tests.unit.commands.test_probes import case
+from tests.unit.trust.probes.test_probes import case
 
 CASES = tuple(case(gold, wrap="{}", others=("17", "5", "4.5", "8", "9")) for gold in ("18", "1080", "0.25"))
 
@@ -168,17 +170,17 @@ def test_what_is_paid_alarms_and_what_is_refused_is_noted() -> None:
     assert [one.kind for one in found.refused] == ["commas"]
     assert [one.kind for one in found.noted] == ["empty gold"]
     assert found.flagged == ["commas", "sign", "empty", "adversary"]
-    checks = {check.name: check for check in found.checks()}
-    assert {name: check.status for name, check in checks.items()} == {
+    named = {check.name: check for check in checks(found)}
+    assert {name: check.status for name, check in named.items()} == {
         **{"commas": "notice", "unit": "ok", "equation": "ok", "sign": "fail", "digit": "ok", "empty": "fail"},
         **{"code": "ok", "empty gold": "notice", "same text twice": "ok", "adversary": "fail"},
     }
-    assert checks["sign"].says == "reward: 3 of 10 paid (11% to 60%), 0 errors"
-    assert checks["commas"].says.startswith("reward: 1 of 10 refused (")
-    assert checks["equation"].says.startswith("reward: 9 of 10 refused (")
-    assert checks["code"].says.endswith("2 errors")
-    assert [one["text"] for one in checks["sign"].evidence["texts"]] == ["-0", "-1", "-2"]
-    assert checks["commas"].evidence == {}
+    assert named["sign"].says == "reward: 3 of 10 paid (11% to 60%), 0 errors"
+    assert named["commas"].says.startswith("reward: 1 of 10 refused (")
+    assert named["equation"].says.startswith("reward: 9 of 10 refused (")
+    assert named["code"].says.endswith("2 errors")
+    assert [one["text"] for one in named["sign"].evidence["texts"]] == ["-0", "-1", "-2"]
+    assert named["commas"].evidence == {}
 
 
 class Task:
@@ -306,13 +308,13 @@ def test_a_function_is_asked_in_its_template_alone() -> None:
         asked.append(text)
         return Verdict(value=float(text == f"[{example.answer}]"))
 
-    cases, form = asyncio.run(body._with_format(verifier, CASES, "[{answer}]"))
+    cases, form = asyncio.run(with_format(verifier, CASES, "[{answer}]"))
     assert (form, cases[1].wrap("x")) == ("[{answer}]", "[x]")
     assert {*asked} == {*(f"[{one.gold}]" for one in CASES), "[17]", ""}
     with pytest.raises(ConfigError, match=r"--answer-template '\[\]': has no \{answer\}"):
-        asyncio.run(body._with_format(verifier, CASES, "[]"))
+        asyncio.run(with_format(verifier, CASES, "[]"))
     with pytest.raises(ConfigError, match="no right answer earned more than a wrong one in this template"):
-        asyncio.run(body._with_format(verifier, CASES, "<{answer}>"))
+        asyncio.run(with_format(verifier, CASES, "<{answer}>"))
 
 
 def test_eight_examples_are_enough_to_find_out_a_format() -> None:
@@ -323,7 +325,7 @@ def test_eight_examples_are_enough_to_find_out_a_format() -> None:
         return Verdict(value=float(text == example.answer))
 
     many = [case(f"{number}", wrap="{}") for number in range(20, 32)]
-    cases, form = asyncio.run(body._with_format(verifier, many))
+    cases, form = asyncio.run(with_format(verifier, many))
     assert (form, len(cases)) == ("the prompt says", 12)
     assert asked == {f"{number}" for number in range(20, 28)}
 
@@ -332,7 +334,7 @@ def test_a_function_that_pays_everything_alike_is_audited_as_the_prompt_says() -
     async def verifier(example: Example, text: str) -> Verdict:
         return Verdict(value=2.0)
 
-    cases, form = asyncio.run(body._with_format(verifier, [replace(one, others=()) for one in CASES]))
+    cases, form = asyncio.run(with_format(verifier, [replace(one, others=()) for one in CASES]))
     assert (form, cases[0].wrap("7")) == ("the prompt says", "7")
 
 
@@ -341,7 +343,7 @@ def test_the_rule_is_the_metric_in_the_prompts_format() -> None:
         return Verdict(value=1.0 if text == f"#### {example.answer}" else 0.5 if "half" in text else math.nan)
 
     cases = [case("18"), case("Oslo")]
-    rule = body._rule(metric, cases)
+    rule = rule_of(metric, cases)
     bare = replace(cases[0], wrap=lambda answer: answer)
     assert [asyncio.run(rule(bare, answer)) for answer in ("18", "half", "x")] == [True, False, False]
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from rlvr.cli.model_arguments import add_config_dir, at_least, note, save_checks
 
 if TYPE_CHECKING:
-    from rlvr.commands.audit.causes import Cause
-    from rlvr.commands.audit.judge import Audit, Finding, Row
+    from rlvr.trust.probes.causes import Cause
+    from rlvr.trust.probes.judge import Audit, Finding, Row
 
 HELP = "find right answers that a reward refuses, and wrong ones that it pays"
 DESCRIPTION = """Grade rewritten right answers, edited wrong ones and known exploits by the reward and the metric of a
@@ -77,6 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from rlvr.commands.audit.body import Options, audit, audit_config
+    from rlvr.trust.probes.causes import checks
 
     where = {"data": args.data, "task": args.task, "config_dir": args.config_dir}
     config = audit_config(args.target, args.overrides, **where)
@@ -89,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
     found = audit(config, target=args.target, options=options)
     for line in found.notes:
         note(f"note: {line}")
-    save_checks(args.target, "audit", found.checks())
+    save_checks(args.target, "audit", checks(found))
     sys.stdout.writelines(f"{line}\n" for line in (plain(found) if args.json else report(found, args.shown)))
     return 1 if found.alarms else 0
 
@@ -103,7 +104,8 @@ def plain(found: Audit) -> Iterator[str]:
 
 def report(found: Audit, shown: int) -> Iterator[str]:
     """A table of the kinds with failures, their texts, and a sentence with a remedy for each."""
-    from rlvr.commands.audit.exploits import SLOW
+    from rlvr.trust.probes.causes import exact_spellings, find_causes
+    from rlvr.trust.probes.exploits import SLOW
 
     for group, title in GROUPS.items():
         rows = [row for row in found.rows if row.group == group]
@@ -114,10 +116,11 @@ def report(found: Audit, shown: int) -> Iterator[str]:
                 texts = [one for one in found.findings if (one.verifier, one.kind) == (row.verifier, row.kind)]
                 for finding in texts[: 0 if group == "format" else shown]:
                     yield from _finding(finding)
-    for cause in found.causes:
+    causes = find_causes(found)
+    for cause in causes:
         yield from _cause(found.target, cause)
-    explained = {(cause.verifier, kind) for cause in found.causes for kind in (cause.kind, *cause.explains)}
-    for name, rows in found.exact.items():
+    explained = {(cause.verifier, kind) for cause in causes for kind in (cause.kind, *cause.explains)}
+    for name, rows in exact_spellings(found).items():
         explained |= {(name, row.kind) for row in rows}
         remedies = "; ".join(dict.fromkeys(row.remedy for row in rows))
         yield f"- {found.target}: the {name} takes an answer in its gold's own spelling alone,"
@@ -142,7 +145,7 @@ def _cause(target: str, cause: Cause) -> Iterator[str]:
 
 def _figures(found: Audit, row: Row) -> str:
     """What a wrong and a right answer earn, of a format that pays too much."""
-    from rlvr.commands.audit.exploits import FORM
+    from rlvr.trust.probes.exploits import FORM
 
     for one in found.findings:
         if row.kind == one.kind == FORM:

@@ -15,9 +15,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any, cast
 
-from rlvr.commands.audit.exploits import exploit_probes
-from rlvr.commands.audit.judge import PAID, Judge, Scale, Verdict, Verifier
-from rlvr.commands.audit.rewrites import Case, Probe, edit_probes
 from rlvr.config import Config
 from rlvr.config.compose import load_config
 from rlvr.core.loop import train as run_loop
@@ -33,6 +30,9 @@ from rlvr.run.tasks import Tasks
 from rlvr.tasks.base import Task
 from rlvr.tracking.console import Console
 from rlvr.tracking.trackers.fanout import Trackers
+from rlvr.trust.probes.exploits import exploit_probes
+from rlvr.trust.probes.judge import PAID, Judge, Scale, Verdict, Verifier
+from rlvr.trust.probes.rewrites import Case, Probe, edit_probes
 from rlvr.types import Attempt, Example, Message, Score
 
 PROMPT_CHARS = 80

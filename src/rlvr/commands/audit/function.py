@@ -11,7 +11,7 @@ from rlvr.errors import errors_from_here
 from rlvr.lines import override_lines
 
 if TYPE_CHECKING:
-    from rlvr.commands.audit.judge import Audit
+    from rlvr.trust.probes.judge import Audit
 
 
 @errors_from_here

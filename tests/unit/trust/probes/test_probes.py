@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rlvr.commands.audit.exploits import EXPLOITS, exploit_probes
-from rlvr.commands.audit.rewrites import EDITS, LINE, Case, Probe, edit_probes, is_bare, kind_of, rewrite_probes, same
+from rlvr.trust.probes.exploits import EXPLOITS, exploit_probes
+from rlvr.trust.probes.rewrites import EDITS, LINE, Case, Probe, edit_probes, is_bare, kind_of, rewrite_probes, same
 from rlvr.types import Example, Message
 
 FILE = Path(__file__).with_name("probes.tsv")

@@ -8,20 +8,17 @@ Rewards have any range, so a text is judged by its share of the way from wrong t
 import asyncio
 import math
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from rlvr.commands.audit.causes import STABILITY, Cause, exact_spellings, find_causes
-from rlvr.commands.audit.exploits import FORM, OTHERWISE, REMEDIES, SLOW, exploit_probes
-from rlvr.commands.audit.rewrites import BY_RULE, Case, Group, Probe, edit_probes, rewrite_probes
 from rlvr.evaluation.intervals import Interval, wilson
-from rlvr.tracking.checks import Check
+from rlvr.trust.probes.exploits import FORM, OTHERWISE, REMEDIES, SLOW, STABILITY, exploit_probes
+from rlvr.trust.probes.rewrites import BY_RULE, Case, Group, Probe, edit_probes, rewrite_probes
 from rlvr.types import Example
 
 PAID = 0.5  # a text with a larger share is paid
 MOST_ERRORS = 2  # examples whose verifier failed, by kind; a hanging one takes its whole time limit for each text
-MOST_TEXTS = 3  # of a kind, in a report
 NUM_BEHIND = 2  # times that another answer is graded behind the right one: two processes may take turns
 NUM_LOW = 3  # other answers that a right one is compared with
 
@@ -115,19 +112,9 @@ class Audit:
         ]
 
     @property
-    def causes(self) -> list[Cause]:
-        """The one fault behind most of a verifier's alarms, where they have one."""
-        return find_causes(self)
-
-    @property
     def refused(self) -> list[Row]:
         """Right answers that are not paid; not those that only the format refuses."""
         return [row for row in self.rows if row.group == "rewrite" and row.num_failed]
-
-    @property
-    def exact(self) -> dict[str, list[Row]]:
-        """Of `refused` what one rule refuses, by verifier: it compares with the gold letter by letter."""
-        return exact_spellings(self)
 
     @property
     def noted(self) -> list[Row]:
@@ -137,24 +124,6 @@ class Audit:
     @property
     def flagged(self) -> list[str]:
         return list(dict.fromkeys(row.kind for row in (*self.refused, *self.alarms)))
-
-    def checks(self) -> Iterator[Check]:
-        """A row a kind, for a report: wrong texts that are paid have failed, right ones that are refused are noted."""
-        for cause in self.causes:
-            shown = [vars(cause.example)] if cause.example else []
-            says = f"{cause.verifier}: {cause.says}"
-            yield Check(name=cause.name, status="fail", says=says, evidence={"texts": shown}, remedy=cause.remedy)
-        for row in self.rows:
-            wrong = "refused" if row.group in ("rewrite", "format") else "paid"
-            texts = [one for one in self.findings if (one.verifier, one.kind) == (row.verifier, row.kind)]
-            yield Check(
-                name=row.kind,
-                status="fail" if row in self.alarms else "notice" if row in (*self.refused, *self.noted) else "ok",
-                says=f"{row.verifier}: {row.num_failed} of {row.num_examples} {wrong} ({row.share.low:.0%} to "
-                f"{row.share.high:.0%}), {row.num_errors} errors",
-                evidence={"texts": [vars(one) for one in texts[:MOST_TEXTS]]} if texts else {},
-                remedy=row.remedy,
-            )
 
 
 class Judge:

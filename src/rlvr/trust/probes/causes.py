@@ -1,19 +1,16 @@
 """The one fault behind many kinds of texts that are paid."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING
 
-from rlvr.commands.audit.exploits import REMEDIES
-
-if TYPE_CHECKING:
-    from rlvr.commands.audit.judge import Audit, Finding, Row
+from rlvr.tracking.checks import Check
+from rlvr.trust.probes.exploits import REMEDIES, STABILITY
+from rlvr.trust.probes.judge import Audit, Finding, Row
 
 NEARLY_ALL, MANY = 0.9, 3  # a share of the examples; kinds that one sentence has to explain
-EXCEPTION, OTHER, STABILITY = "exception", "other answer", "same text twice"
+EXCEPTION, OTHER = "exception", "other answer"
+MOST_TEXTS = 3  # of a kind, in a report
 ANYWHERE = ("two values", "all candidates", "earlier answer")
 SPELLED_AS_GOLD = ("gold itself", "whitespace", "long reasoning")
 """Rewrites that leave the answer's characters as they are."""
@@ -89,3 +86,22 @@ def _cause(audit: Audit, verifier: str, alarms: Sequence[Row]) -> Cause | None:
         explains=explained,
         example=next(iter(shown), None),
     )
+
+
+def checks(audit: Audit) -> Iterator[Check]:
+    """A row a kind, for a report: wrong texts that are paid have failed, right ones that are refused are noted."""
+    for cause in find_causes(audit):
+        shown = [vars(cause.example)] if cause.example else []
+        says = f"{cause.verifier}: {cause.says}"
+        yield Check(name=cause.name, status="fail", says=says, evidence={"texts": shown}, remedy=cause.remedy)
+    for row in audit.rows:
+        wrong = "refused" if row.group in ("rewrite", "format") else "paid"
+        texts = [one for one in audit.findings if (one.verifier, one.kind) == (row.verifier, row.kind)]
+        yield Check(
+            name=row.kind,
+            status="fail" if row in audit.alarms else "notice" if row in (*audit.refused, *audit.noted) else "ok",
+            says=f"{row.verifier}: {row.num_failed} of {row.num_examples} {wrong} ({row.share.low:.0%} to "
+            f"{row.share.high:.0%}), {row.num_errors} errors",
+            evidence={"texts": [vars(one) for one in texts[:MOST_TEXTS]]} if texts else {},
+            remedy=row.remedy,
+        )

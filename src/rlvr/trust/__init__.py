@@ -1,0 +1,1 @@
+"""What can be said of a run, a model and a reward before it is trusted."""
