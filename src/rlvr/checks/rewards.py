@@ -9,11 +9,6 @@ from rlvr.checks.patient import Patient, Scripted, skip, verdict
 from rlvr.checks.speech import completions_of
 from rlvr.checks.texts import LONG
 from rlvr.core.episode import ChatModel, run_episode
-from rlvr.rewards.custom import Custom
-from rlvr.rewards.evidence import Evidence
-from rlvr.rewards.format import FormatApproximate, FormatExact
-from rlvr.rewards.multihop import Citation, Combined, CompletionForm, HopAnswers, Hops, Retrieval
-from rlvr.rewards.rpn import RpnBoxed
 from rlvr.run.tasks import context_tokens
 from rlvr.tracking.checks import Check
 from rlvr.types import Episode, Example
@@ -28,9 +23,6 @@ SLOW_CALL, SLOW_STEP = 0.05, 5.0  # seconds
 LARGEST = 1e6  # reward
 LETTERS = 4  # of a token
 THOUGHTS = "<think>\nWe count.\n</think>\n"
-OF_DOCUMENTS = (Retrieval, Citation, HopAnswers, Hops, Combined, Evidence)
-"""Parts that grade what was found and read: a right answer alone does not earn them in full."""
-OF_FORM = (FormatExact, FormatApproximate, CompletionForm, RpnBoxed)
 
 
 def played(patient: Patient, example: Example, turns: Sequence[Any], *, thinks: bool = False) -> Episode:
@@ -71,7 +63,7 @@ def gold_scores_full(patient: Patient) -> Check:
     ours = {
         name
         for name, part in parts.items()
-        if part.weight and not part.is_penalty and not isinstance(part, (Custom, *OF_DOCUMENTS))
+        if part.weight and not part.is_penalty and part.grades != "documents" and not part.user_function
     }
     bad = []
     for example, turns in golds:
@@ -180,7 +172,7 @@ def form_alone(patient: Patient) -> Check | None:
     """Skipped, if no part of the run's own reward reads the answer."""
     parts = getattr(patient.tasks.verifiers.get(patient.task.name), "parts", {})
     paid = {name: part for name, part in parts.items() if part.weight}
-    if not paid or not all(part.is_penalty or isinstance(part, OF_FORM) for part in paid.values()):
+    if not paid or not all(part.is_penalty or part.grades == "form" for part in paid.values()):
         return None
     names = ", ".join(paid)
     return skip(f"the reward pays the form of a completion alone (reward.parts: {names}), not its answer")
@@ -273,7 +265,7 @@ def reward_is_timeless(patient: Patient) -> Check:
     """Pauses between calls change nothing. What calls change by themselves, `reward_forgets` finds."""
     parts = getattr(patient.tasks.verifiers.get(patient.task.name), "parts", {})
     golds = patient.task.solutions(1)
-    if not golds or not any(isinstance(part, Custom) for part in parts.values()):
+    if not golds or not any(part.user_function for part in parts.values()):
         return skip("the reward has no function of your own")
 
     def spread(pause: float) -> float:

@@ -68,6 +68,8 @@ class Part(Component, ABC):
     Class attributes:
         in_process: `grade` never blocks and runs in this process. Otherwise it runs on a copy of the attempt without
             `state`, in a process that is killed after reward.timeout_s.
+        grades: what a completion earns the part's value for: its `answer`; its `form` alone; the `documents` that were
+            found and read, so that a right answer alone does not earn it in full.
         is_penalty: normally 0.
         needs_markers: reads the markers around reasoning and solution.
         needs_metadata: only scores examples with the metadata of a certain task.
@@ -79,6 +81,7 @@ class Part(Component, ABC):
 
     group = "reward"
     in_process: ClassVar[bool] = False
+    grades: ClassVar[Literal["answer", "form", "documents"]] = "answer"
     is_penalty: ClassVar[bool] = False
     needs_markers: ClassVar[bool] = False
     needs_metadata: ClassVar[bool] = False

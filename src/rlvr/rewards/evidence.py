@@ -79,6 +79,7 @@ class Evidence(Part):
     """How much the cited or retrieved documents raise the policy's own probability of the gold answer: the mean over
     them; 0 for none."""
 
+    grades = "documents"
     in_process = True
     needs_policy: ClassVar[bool] = True
     scores, instead = "tasks with documents (musique, hotpotqa, wiki2, keep_one)", "text"

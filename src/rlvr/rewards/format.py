@@ -14,6 +14,7 @@ from rlvr.types import Attempt, StopReason
 class FormatExact(Part):
     """1 if the completion is one reasoning block and one solution block and nothing else; 0 if cut off."""
 
+    grades = "form"
     in_process = True
     needs_markers = True
 
@@ -29,6 +30,7 @@ class FormatApproximate(Part):
     Range [-penalty, 1]; `</s><s></r><r>` earns only the first marker.
     """
 
+    grades = "form"
     in_process = True
     needs_markers = True
 

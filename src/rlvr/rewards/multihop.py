@@ -246,6 +246,7 @@ class MultiHopAnswer(_DocumentPart):
 class Retrieval(_DocumentPart):
     """Recall, precision or F1 of the supporting documents among the retrieved ones; 0 for none."""
 
+    grades = "documents"
     metric: ShareName = setting(
         "f1",
         "recall: share of the supporting documents that was found; precision: share of found documents that supports; "
@@ -261,6 +262,7 @@ class Retrieval(_DocumentPart):
 class Citation(_DocumentPart):
     """Recall, precision or F1 of the cited documents; without an answer invalid, 0."""
 
+    grades = "documents"
     metric: ShareName = setting("f1", "as for retrieval, of the cited documents")
 
     def grade(self, attempt: Attempt) -> Grade:
@@ -277,6 +279,8 @@ class CompletionForm(_DocumentPart):
     For an answer in text: only blocks that the prompt asks for, an answer, and one `<cite>` block.
     """
 
+    grades = "form"
+
     def grade(self, attempt: Attempt) -> Grade:
         final = final_answer(attempt)
         return INVALID if final is None else Grade(value=final.form)
@@ -290,6 +294,7 @@ class HopAnswers(_DocumentPart):
     per hop, and their paragraph must have been read. Naming titles that support nothing lowers it.
     """
 
+    grades = "documents"
     scores = "musique, whose questions are decomposed"
 
     def suits(self, task: TaskView) -> bool:
@@ -305,6 +310,8 @@ class HopAnswers(_DocumentPart):
 @register("reward", "hops")
 class Hops(_DocumentPart):
     """The question's number of hops: a measure of the data, to use with weight 0."""
+
+    grades = "documents"
 
     def grade(self, attempt: Attempt) -> Grade:
         return Grade(value=float(_state(attempt).hops))
@@ -324,6 +331,7 @@ class Combined(_DocumentPart):
     documents.
     """
 
+    grades = "documents"
     formula: Literal["spec", "later"] = setting(
         "later",
         "spec: (EM + F1) min(hops / 2, 1) / 2 + recall / 2; later: (hops / 2) (0.9 EM + F1 + recall + 0.4 precision + "

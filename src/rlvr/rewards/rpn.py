@@ -52,6 +52,8 @@ class _WordsPart(Part):
 class RpnBoxed(_WordsPart):
     """1 if prompt and completion end in `= operand <eoe>`, else invalid, 0; without task=rpn any word is an operand."""
 
+    grades = "form"
+
     def grade(self, attempt: Attempt) -> Grade:
         return INVALID if _boxed(attempt) is None else Grade(value=1.0)
 

@@ -8,9 +8,10 @@ import pytest
 
 from rlvr.checks import margins, odd, rewards
 from rlvr.checks.texts import LONG
+from rlvr.rewards.base import Part
 from rlvr.rewards.custom import Custom
-from rlvr.rewards.format import FormatExact
-from rlvr.types import Example, GradedAnswer, Score
+from rlvr.rewards.format import FormatExact, RepetitionPenalty
+from rlvr.types import Attempt, Example, GradedAnswer, Score
 from tests.unit.checks.paid import Grade, Task, exact, patient
 
 Monkey = pytest.MonkeyPatch
@@ -97,7 +98,18 @@ def test_a_right_answer_to_another_question_is_wrong(monkeypatch: Monkey) -> Non
     assert rewards.wrong_scores_less(alike).says == "the task knows no two right completions with different answers"
 
 
-PARTS: dict[str, Any] = {"form": FormatExact()}
+class Answer(Part):
+    """A user's own part."""
+
+    def grade(self, attempt: Attempt) -> float:
+        return 0.0
+
+
+class OwnForm(Answer):
+    grades = "form"
+
+
+PARTS: dict[str, Any] = {"form": FormatExact(), "mine": OwnForm()}
 
 
 @pytest.mark.parametrize(
@@ -108,12 +120,10 @@ def test_a_reward_of_the_form_alone_is_not_asked_for_answers(check: Any, monkeyp
         verifiers = {"sums": SimpleNamespace(parts=parts)}
         return patient(exact, monkeypatch, tasks=SimpleNamespace(verifiers=verifiers))
 
-    other = SimpleNamespace(weight=1.0, is_penalty=False)
-    penalty = SimpleNamespace(weight=1.0, is_penalty=True)
-    unused = SimpleNamespace(weight=0.0, is_penalty=False)
+    other, penalty, unused = Answer(), RepetitionPenalty(ngram_size=2), Answer(weight=0.0)
     found = check(of(**PARTS, long=penalty, unused=unused))
     assert found.status == "skipped"
-    assert "(reward.parts: form, long), not its answer" in found.says
+    assert "(reward.parts: form, mine, long), not its answer" in found.says
     for parts in ({**PARTS, "other": other}, {"unused": unused}, {}):
         assert check(of(**parts)).status == "ok"
 
@@ -364,10 +374,8 @@ def parts_of(**parts: Any) -> Any:
 )
 def test_a_right_answer_earns_full_marks(score: Score, wrong: bool, monkeypatch: Monkey) -> None:
     """In the parts that are ours, count and are no penalty."""
-    plain = {"weight": 1.0, "is_penalty": False}
-    own, unused = SimpleNamespace(**plain), SimpleNamespace(**plain | {"weight": 0.0})
-    penalty = SimpleNamespace(**plain | {"is_penalty": True})
-    one = patient(lambda e, text: score, monkeypatch, tasks=parts_of(own=own, other=unused, long=penalty))
+    parts = {"own": Answer(), "other": Answer(weight=0.0), "long": RepetitionPenalty(ngram_size=2)}
+    one = patient(lambda e, text: score, monkeypatch, tasks=parts_of(**parts))
     found = rewards.gold_scores_full(one)
     assert (found.status == "fail") == wrong
     if wrong:
