@@ -1,4 +1,4 @@
-"""Every check of `rlvr doctor` fails on a fault; `benchmarks/doctor.py` plants more of them on more architectures."""
+"""Every check of `rlvr doctor` fails on a fault; `benchmarks/faults/doctor.py` plants them on more architectures."""
 
 import importlib
 import re
@@ -37,10 +37,16 @@ ROUNDED = re.compile(
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """The machinery of the benchmark: model folders with faults in them."""
-    for folder in ("benchmarks", "examples/own"):
+    for folder in ("benchmarks/faults", "examples/own"):
         monkeypatch.syspath_prepend(str(ROOT / folder))
     monkeypatch.chdir(tmp_path)
-    return importlib.import_module("doctor")
+    return importlib.import_module("patients")
+
+
+def planted(name: str, case: Any) -> Any:
+    """A fault of the benchmark's table in the case."""
+    (fault,) = (fault for fault in importlib.import_module("doctor").TABLE if fault.name == name)
+    return fault.made(case)
 
 
 def only(bench: Any, monkeypatch: pytest.MonkeyPatch, case: Any, *names: str) -> dict[str, Check]:
@@ -177,17 +183,12 @@ PLANTED = {  # a check, and the fault of the benchmarks that it finds
 }
 
 
-HALVES = ("tuned", "fifth", "sixth", "seventh", "eighth", "siblings", "meant")
-
-
 @pytest.mark.filterwarnings("ignore:LlamaForCausalLM has logprobs that differ")  # the check itself has to find it
 @pytest.mark.filterwarnings("ignore:model.attn_implementation=sdpa")  # of Gemma 2, which caps its logits
 @pytest.mark.parametrize(("check", "fault"), PLANTED.items())
 def test_a_check_finds_its_fault(check: str, fault: str, bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    halves, name = importlib.import_module("doctor_unseen").halves(), check.partition(",")[0]
-    every = [*bench.faults(), *(fault for half in HALVES for fault in halves[half])]
-    (planted,) = (one for one in every if one.name == fault)
-    found = only(bench, monkeypatch, planted.change(bench.Case(architecture="llama")), name)[name]
+    name = check.partition(",")[0]
+    found = only(bench, monkeypatch, planted(fault, bench.Case(architecture="llama")), name)[name]
     assert found.status == "fail", found
     assert found.remedy
     says(fault, [found])
@@ -290,8 +291,7 @@ def test_a_mixture_of_experts_jumps_where_tokens_change_theirs(bench: Any, monke
     monkeypatch.setattr(body, "CHECKS", (numbers.gradient_is_slope,))
     (found,) = examine(case)
     assert found.status == "ok", found
-    planted = next(one for one in bench.faults() if one.name == PLANTED["gradient_is_slope"])
-    assert examine(planted.change(case))[0].status == "fail"
+    assert examine(planted(PLANTED["gradient_is_slope"], case))[0].status == "fail"
 
 
 @pytest.mark.parametrize("factor", [0.9, 0.97, 1.03, 1.1])
@@ -327,9 +327,9 @@ def test_a_check_finds_a_fault_of_the_loaded_model(name: str, bench: Any, monkey
 
 
 def test_where_right_answers_earn_nothing_no_others_are_compared(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    planted = next(one for one in bench.faults() if one.name == PLANTED["gold_scores_full"])
+    case = planted(PLANTED["gold_scores_full"], bench.Case(architecture="llama"))
     names = ("gold_scores_full", "empty_scores_less", "wrong_scores_less", "near_miss_scores_less")
-    found = only(bench, monkeypatch, planted.change(bench.Case(architecture="llama")), *names)
+    found = only(bench, monkeypatch, case, *names)
     assert [found[name].status for name in names] == ["fail", "skipped", "skipped", "skipped"]
 
 
@@ -371,8 +371,7 @@ SOUND = {  # what looks like a fault, and the check that must stay silent
 
 @pytest.mark.parametrize(("name", "check"), SOUND.items())
 def test_what_looks_like_a_fault_is_none(name: str, check: str, bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    sound = importlib.import_module("doctor_unseen").halves()["sound"]
-    (case,) = (one.change(bench.Case(architecture="llama")) for one in sound if one.name == name)
+    case = planted(name, bench.Case(architecture="llama"))
     assert only(bench, monkeypatch, case, check)[check].status == "ok"
 
 
@@ -446,8 +445,7 @@ def test_where_no_prompt_fits_what_follows_from_it_is_skipped(bench: Any, monkey
 
 
 def test_a_changed_history_does_not_matter_for_one_turn(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    (planted,) = (one for one in bench.faults() if one.name == PLANTED["keeps_reasoning"])
-    case = replace(planted.change(bench.Case(architecture="llama")), with_tools=False)
+    case = replace(planted(PLANTED["keeps_reasoning"], bench.Case(architecture="llama")), with_tools=False)
     assert only(bench, monkeypatch, case, "keeps_reasoning")["keeps_reasoning"].status == "skipped"
 
 
