@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from rlvr.commands.doctor.body import CHECKS
 from rlvr.config.compose import load_config
 from rlvr.report.diagnosis.causes import CHAIN
 
@@ -18,10 +19,25 @@ def test_settings_of_a_benchmark_exist(module: str, constant: str, monkeypatch: 
     load_config([*overrides], config_name="rpn")
 
 
-def test_causes_of_planted_faults_exist(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    faults = importlib.import_module("diagnose_faults")
-    named = {cause for name in ("FAULTS", "FURTHER", "SECOND", "THIRD") for one in getattr(faults, name).values()
-             for cause in one.causes}  # fmt: skip
-    assert len(named) > 12
-    assert named <= CHAIN.keys()
+def test_what_names_a_planted_fault_exists(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Causes of `rlvr diagnose`, checks of `rlvr doctor`; a fault that no check names says so by `new`."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS / "faults"))
+    runs = importlib.import_module("diagnose").table(["rpn", "two_hop", "gsm8k_smoke"], 1)
+    causes = {cause for fault in runs for cause in fault.right}
+    assert len(causes) > 12
+    assert causes <= CHAIN.keys()
+    checks = {check for fault in importlib.import_module("doctor").TABLE for check in fault.right}
+    assert len(checks) > 60
+    assert checks - {check.__name__ for check in CHECKS} == {"load", "new"}
+
+
+@pytest.mark.parametrize("runner", ["audit", "doctor", "diagnose"])
+def test_a_runner_lists_the_faults_of_a_name(
+    runner: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS / "faults"))
+    monkeypatch.setattr("sys.argv", [runner, "--list", "--only", "Oslo", "sign", "BOS"])
+    importlib.import_module(runner).main()
+    lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    assert lines
+    assert all("sign" in name or "BOS" in name for _, _, name, _ in lines)
