@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rlvr.tracking.metrics import undocumented
 from rlvr.tracking.rollouts import EpisodeRecord, read_rollouts
+from rlvr.tracking.signals import undocumented
 from rlvr.training.warm_start import warm_start
 from tests.system.conftest import shared
 from tests.system.harness import (

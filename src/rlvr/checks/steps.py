@@ -4,8 +4,8 @@ import torch
 
 from rlvr.checks.patient import Patient, logprobs, verdict
 from rlvr.tracking.checks import Check
+from rlvr.tracking.signals import SIGNALS
 
-LEAST_CHANGED = 0.01  # of the weights in a step
 MOST_MOVED = 1.0  # nats of a token in one step
 SMALL_KL = 0.1  # nats of a token
 
@@ -19,7 +19,7 @@ def step_is_sized(patient: Patient) -> Check:
         after = logprobs(patient.trainer(layout="rows"), patient.batch)
     share, mask = metrics["policy/changed_weight_share"], patient.batch.loss_mask
     moved = float((after - patient.scored)[mask].abs().nan_to_num(torch.inf).mean())
-    small = share < LEAST_CHANGED
+    small = SIGNALS["policy/changed_weight_share"].is_wrong(share)
     says = f"one step at trainer.learning_rate={rate:g} moves the logprob of a token by {moved:.2g} nats"
     return verdict(
         small or moved > MOST_MOVED,

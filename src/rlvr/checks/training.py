@@ -3,6 +3,7 @@
 import os
 import shutil
 from dataclasses import replace
+from math import isfinite
 
 from rlvr.algorithms.losses import kl_estimate, mismatch_log_weight
 from rlvr.checks.patient import Patient, difference, logprobs, skip, verdict
@@ -16,11 +17,11 @@ from rlvr.run.policies import Setup, engine_dtype
 from rlvr.run.run_folder import RunFolder
 from rlvr.tracking.checks import Check
 from rlvr.tracking.console import Console
+from rlvr.tracking.signals import SIGNALS
 from rlvr.training.checkpoint import latest_checkpoint, load_checkpoint
 from rlvr.training.memory import size_text
 from rlvr.training.state import CheckpointSchedule
 
-MOST_KL = 0.01  # as in docs/metrics.md
 LARGE_STEP = 1e-2  # a learning rate that every logprob shows
 
 
@@ -64,7 +65,7 @@ def mismatch(patient: Patient) -> Check:
     kl = float(kl_estimate(-log_weight, "k3")[batch.loss_mask].mean())
     gap, where = difference(batch, batch.behavior_logprobs, old)
     return verdict(
-        not kl <= MOST_KL,
+        SIGNALS["policy/mismatch_kl"].is_wrong(kl) or not isfinite(kl),
         f"sampler and trainer differ by {kl:.2g} nats a token in the run's own precision (largest {gap:.2g})",
         f"sampler and trainer differ by {kl:.1g} nats a token in the run's own precision (largest {gap:.1g})",
         "set trainer.precision=fp32 and engine.dtype=float32 to see whether it is rounding; if so, "

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rlvr.report.page import finite
-from rlvr.tracking.metrics import describe
+from rlvr.tracking.signals import describe
 
 Numbers = Mapping[str, float]
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, Self, TextIO
 
 from rlvr.progress import is_terminal, live_display, shown_in, wrapped
 from rlvr.tracking.health import WINDOW, hints
+from rlvr.tracking.signals import SIGNALS
 
 if TYPE_CHECKING:
     from rich.console import Console as RichConsole
@@ -26,13 +27,6 @@ def format_duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-_TROUBLE = (  # metric, its name on the console, share above which it is shown
-    ("rollout/error_share", "verifier failed", 0.0),
-    ("rollout/invalid_share", "unreadable", 0.1),
-    ("rollout/truncated_share", "cut off", 0.1),
-)
-
-
 def summarize(metrics: Mapping[str, float], headline: str = "accuracy") -> str:
     """The main metrics: `reward 0.512  accuracy 0.830 [0.794, 0.861]  5,120 tokens/s`.
 
@@ -42,7 +36,8 @@ def summarize(metrics: Mapping[str, float], headline: str = "accuracy") -> str:
     parts = [f"loss {metrics['loss']:.3f}"] if "loss" in metrics else []
     if "reward/mean" in metrics:
         parts.append(f"reward {metrics['reward/mean']:.3f}")
-    parts += [f"{word} {metrics[name]:.0%}" for name, word, least in _TROUBLE if metrics.get(name, 0.0) > least]
+    marked = (signal for name, signal in SIGNALS.items() if signal.mark and not signal.is_fine(metrics.get(name, 0.0)))
+    parts += [f"{signal.mark} {metrics[signal.name]:.0%}" for signal in marked]
     shown = [name for name in sorted(metrics) if name.startswith("eval/") and name.endswith(f"/{headline}")]
     for name in shown:
         task = f"{name.split('/')[1]} " if len(shown) > 1 else ""

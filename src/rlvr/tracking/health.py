@@ -1,41 +1,28 @@
-"""Hints for a flat curve: which metric looks wrong, and what to check first."""
+"""Hints for a flat curve: which metric looks wrong, and what to check first. Bounds and words are in signals.toml."""
 
-import operator
 import re
-import tomllib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+
+from rlvr.tracking.signals import LINKS, SIGNALS, Signal, describe, wrong_at
 
 Metrics = Mapping[str, float]
 WINDOW = 5  # a metric must look wrong for this many consecutive steps: one bad step is noise
 
-_RULES: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-_COMPARE = {">": operator.gt, "<": operator.lt, "==": operator.eq}
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hint:
-    """`Hint(key="truncated", text="...")`: `key` names the hint, so that each is reported once."""
+    """`Hint(key="rollout/truncated_share", metric="rollout/truncated_share", text="...")`; `key` names the hint, so
+    that each is reported once."""
 
     key: str
+    metric: str
     text: str
 
 
-def _holds(condition: str, metrics: Metrics) -> bool:
-    """Evaluate `policy/grad_norm > 0 and policy/grad_norm < 1e-5`; false if a metric is missing."""
-    parts = (part.split() for part in condition.split(" and "))
-    return all(name in metrics and _COMPARE[sign](metrics[name], float(limit)) for name, sign, limit in parts)
-
-
-def checked() -> dict[str, str]:
-    """The metric of each hint rule by key: `{"truncated": "rollout/truncated_share", ...}`."""
-    return {key: rule["when"].split()[0] for key, rule in _RULES.items()}
-
-
 def hints(history: Sequence[Metrics], *, window: int = WINDOW, penalties: Collection[str] = ()) -> list[Hint]:
-    """Problems in the metrics so far, oldest first; considers the last `window` steps and all evaluations.
+    """Problems in the metrics so far, causes before what they cause; considers the last `window` steps and all
+    evaluations.
 
     `penalties` are the reward parts that are normally 0.
     """
@@ -43,14 +30,37 @@ def hints(history: Sequence[Metrics], *, window: int = WINDOW, penalties: Collec
     updates = [metrics for metrics in history if "reward/mean" in metrics]  # line 0 holds only the evaluation
     recent = updates[-window:] if len(updates) >= window else []
     steps = "the last step" if window == 1 else f"each of the last {window} steps"
-    found = [
-        Hint(key=key, text=rule["text"].format(steps=steps))
-        for key, rule in _RULES.items()
-        if recent and not (is_solved and rule.get("unless_solved"))
-        if all(_holds(rule["when"], metrics) for metrics in recent)
-        if not any(_holds(other, metrics) for other in rule.get("unless", ()) for metrics in recent)
+    named = {name: signal for name in (recent[-1] if recent else ()) if (signal := describe(name)) is not None}
+    wrong = [
+        (name, signal)
+        for name, signal in named.items()
+        if all(name in metrics and signal.is_wrong(metrics[name]) for metrics in recent)
+        if is_said(signal, recent, is_solved=is_solved)
     ]
-    return found + _silent_parts(recent, steps, penalties) + _beyond_chance(history)
+    order = list(SIGNALS.values())
+    wrong.sort(key=lambda pair: (list(LINKS).index(pair[1].link), order.index(pair[1])))
+    told = [Hint(key=name, metric=name, text=_sentence(name, signal, recent, steps)) for name, signal in wrong]
+    return told + _silent_parts(recent, steps, penalties) + _beyond_chance(history)
+
+
+def is_said(signal: Signal, recent: Sequence[Metrics], *, is_solved: bool) -> bool:
+    """Whether nothing else says more than the signal, and the task is not solved where that explains it."""
+    worse = any(SIGNALS[name].is_wrong(row[name]) for name in signal.unless for row in recent if name in row)
+    sound = any(SIGNALS[name].is_fine(row[name]) for name in signal.unless_fine for row in recent if name in row)
+    return not (worse or sound or (is_solved and signal.unless_solved))
+
+
+def _sentence(name: str, signal: Signal, recent: Sequence[Metrics], steps: str) -> str:
+    return (
+        f"{signal.says} in {steps} ({name} {spread(row[name] for row in recent)}; wrong: {wrong_at(signal)}): "
+        f"{signal.leads}. {signal.remedy}"
+    )
+
+
+def spread(values: Iterable[float]) -> str:
+    """`0.3 to 0.5`, or `0.5` for equal ones."""
+    sizes = list(values)
+    return " to ".join(dict.fromkeys(f"{value:.3g}" for value in (min(sizes), max(sizes))))
 
 
 def _silent_parts(recent: Sequence[Metrics], steps: str, penalties: Collection[str]) -> list[Hint]:
@@ -70,6 +80,7 @@ def _silent_parts(recent: Sequence[Metrics], steps: str, penalties: Collection[s
     return [
         Hint(
             key=f"silent/{name}",
+            metric=name,
             text=f"{name} was exactly 0 in {steps} while other parts of the reward were not: never right, or never "
             "read. Compare an answer in rollouts/ with its reference by hand, then score it with `rlvr score`.",
         )
@@ -99,11 +110,11 @@ def _beyond_chance(history: Sequence[Metrics]) -> list[Hint]:
                 "Read the newest rollouts/, and give the parts of the reward that are not the answer less weight; "
                 "the checkpoint with the best accuracy is kept (trainer.keep_best)."
             )
-            gamed.append(Hint(key=f"gamed/{task}", text=text))
+            gamed.append(Hint(key=f"gamed/{task}", metric=accuracy, text=text))
         if rows and rows[-1][high] < rows[0][low]:
             text = (
                 f"Held-out accuracy on {task} is now lower than before training, by more than chance. "
                 "Lower trainer.learning_rate, and compare the reward with the metric: the reward may be gamed."
             )
-            worse.append(Hint(key=f"worse/{task}", text=text))
+            worse.append(Hint(key=f"worse/{task}", metric=accuracy, text=text))
     return gamed + worse

@@ -6,7 +6,7 @@ import pytest
 
 from rlvr.evaluation.summary import combine, majority_vote, pass_at_k, summarize
 from rlvr.tracking.graded import EvaluationRecord
-from rlvr.tracking.metrics import undocumented
+from rlvr.tracking.signals import undocumented
 from rlvr.types import StopReason
 from tests.unit.evaluation import records as shared
 

@@ -98,7 +98,7 @@ def test_a_hint_is_printed_once() -> None:
     console, stream = plain()
     for step in range(1, 30):
         console.log(step, {"reward/mean": 0.0})
-    assert stream.getvalue().count("Every reward was 0 in each of the last 5 steps (reward/mean)") == 1
+    assert stream.getvalue().count("Every reward was 0 in each of the last 5 steps (reward/mean 0; wrong: 0)") == 1
     assert stream.getvalue().startswith("step 5: ")
 
 

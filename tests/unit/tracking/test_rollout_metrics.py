@@ -4,8 +4,8 @@ from typing import Literal
 
 import pytest
 
-from rlvr.tracking.metrics import undocumented
 from rlvr.tracking.rollout_metrics import rollout_metrics
+from rlvr.tracking.signals import undocumented
 from rlvr.types import Episode, Group, Score, StopReason
 from tests.unit.core.test_batch import completion, episode, group
 

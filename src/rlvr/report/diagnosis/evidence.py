@@ -7,6 +7,7 @@ from statistics import fmean
 from rlvr.report.diagnosis.judge import Found, weight
 from rlvr.report.diagnosis.record import Group, Record, sampled
 from rlvr.tracking.rollouts import EpisodeRecord
+from rlvr.tracking.signals import SIGNALS
 
 QUOTED = 160  # characters of a completion
 NOTHING = Found(strength=0.0)
@@ -64,9 +65,9 @@ def not_solved(record: Record, groups: Sequence[Group]) -> float:
     return weight("common", "unsolved", record.right_share(groups) or 0.0)
 
 
-def alike_share(cause: str, groups: Sequence[Group], dead: float) -> float:
+def alike_share(groups: Sequence[Group], dead: float) -> float:
     """Completions are the same, and with them the rewards."""
-    return weight(cause, "same_share", same_share(groups)) * weight("common", "dead", dead)
+    return weight("common", "same_share", same_share(groups)) * SIGNALS["rollout/zero_advantage_share"].weight(dead)
 
 
 def about_sameness(record: Record, groups: Sequence[Group]) -> list[str]:

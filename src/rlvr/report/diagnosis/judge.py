@@ -16,6 +16,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from rlvr.report.diagnosis.record import Record
+from rlvr.tracking.signals import between
 
 TABLE: Mapping[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("causes.toml").read_text(encoding="utf-8"))
 NAMED = 0.25
@@ -124,13 +125,8 @@ Judge = Callable[[Record], Found]
 
 def weight(cause: str, level: str, value: float | None) -> float:
     """0 at the level's `fine`, 1 at `wrong`, in between on its scale; 0 for what was not recorded."""
-    if value is None or math.isnan(value):
-        return 0.0
     limits = TABLE[cause]["levels"][level]
-    fine, wrong = limits["fine"], limits["wrong"]
-    if limits.get("scale") == "log":
-        value, fine, wrong = (math.log(max(number, 1e-12)) for number in (value, fine, wrong))
-    return min(1.0, max(0.0, (value - fine) / (wrong - fine)))
+    return between(value, limits["fine"], limits["wrong"], log=limits.get("scale") == "log")
 
 
 def judged(record: Record, judges: Mapping[str, Judge]) -> list[Cause]:

@@ -23,6 +23,7 @@ from rlvr.report.diagnosis.evidence import (
 from rlvr.report.diagnosis.judge import Found, weight
 from rlvr.report.diagnosis.record import Record, end_tokens, stop_words
 from rlvr.tracking.rollouts import EpisodeRecord
+from rlvr.tracking.signals import SIGNALS
 
 WHOLE = {"temperature": 1.0, "top_p": 1.0, "top_k": 0.0, "min_p": 0.0}  # sampling from the whole distribution
 MIN_RIGHT = 2  # completions
@@ -42,7 +43,7 @@ def verifier_fails(record: Record) -> Found:
     right = [one for one in record.episodes if record.right(one)]
     failed = [one for one in right if one.score_status == "error"]
     of_right = len(failed) / len(right) if len(right) >= MIN_RIGHT else None
-    strengths = weight("verifier_fails", "error_share", share), weight("verifier_fails", "right_failed", of_right)
+    strengths = SIGNALS["rollout/error_share"].weight(share), weight("verifier_fails", "right_failed", of_right)
     evidence = [record.span("rollout/error_share")]
     if failed:
         evidence.append(f"it failed on {len(failed)} of {len(right)} completions that the metric calls right")
@@ -124,7 +125,7 @@ def never_ends(record: Record) -> Found:
         return NOTHING
     inside = [turn for turn in cut if record.end_ids.intersection(turn.completion_ids[:-1])]
     share = len(inside) / len(cut)
-    strength = weight("never_ends", "ended_inside", share) * _truncation(record)
+    strength = weight("never_ends", "ended_inside", share) * _early(record, "rollout/truncated_share")
     shown = f': "{inside[0].completion[:QUOTED]}"' if inside else ""
     return Found(
         strength=strength,
@@ -142,7 +143,7 @@ def truncated(record: Record) -> Found:
     prompt = max((len(one.turns[0].prompt_ids) for one in record.episodes), default=0)
     longer = min(4 * limit, room - prompt)
     return Found(
-        strength=_truncation(record),
+        strength=_early(record, "rollout/truncated_share"),
         evidence=[
             f"{record.span('rollout/truncated_share')}; the limit is {limit} tokens",
             *quotes(record, cut),
@@ -151,14 +152,15 @@ def truncated(record: Record) -> Found:
     )
 
 
-def _truncation(record: Record) -> float:
-    return weight("truncated", "truncated_share", record.early("rollout/truncated_share"))
+def _early(record: Record, name: str) -> float:
+    """How much a metric speaks in the first steps."""
+    return SIGNALS[name].weight(record.early(name))
 
 
 def other_sampler(record: Record) -> Found:
     surprise, errors = _surprise(record)
     drawn = weight("other_sampler", "surprise", abs(surprise)) * weight("other_sampler", "errors", errors)
-    by_kl = weight("other_sampler", "mismatch_kl", record.early("policy/mismatch_kl"))
+    by_kl = _early(record, "policy/mismatch_kl")
     if drawn > by_kl:
         return Found(
             strength=drawn,
@@ -215,13 +217,13 @@ def alike(record: Record) -> Found:
         return NOTHING
     now = {key: record.setting(f"rollout.{key}", usual) for key, usual in WHOLE.items()}
     narrow = max(*(weight("alike", key, now[key]) for key in ("temperature", "top_p", "min_p")), now["top_k"] == 1)
-    unsure = 1 - weight("collapsed", "entropy", record.early("rollout/entropy") or 0.0)
+    unsure = 1 - SIGNALS["rollout/entropy"].weight(record.early("rollout/entropy") or 0.0)
     same = same_share(record.first_groups)
     settings = ", ".join(f"{key}={value:g}" for key, value in now.items())
     overrides = [f"rollout.{key}={usual:g}" for key, usual in WHOLE.items() if now[key] != usual]
     said = f"completions of a question share {same or 0:.0%} of their tokens from the start on; {settings}"
     return Found(
-        strength=alike_share("alike", record.first_groups, record.dead_share(record.early_rows)) * max(narrow, unsure),
+        strength=alike_share(record.first_groups, record.dead_share(record.early_rows)) * max(narrow, unsure),
         evidence=[said, about_dead_groups(record), record.span("rollout/entropy")],
         overrides=overrides,
         remedy=None if overrides else DRAWN_APART,
@@ -251,8 +253,8 @@ def collapsed(record: Record) -> Found:
     entropy = record.early("rollout/entropy")
     if not record.groups or entropy is None:
         return NOTHING
-    same = alike_share("collapsed", record.first_groups, record.dead_share(record.early_rows))
-    sure = weight("collapsed", "entropy", entropy) * not_solved(record, record.first_groups)
+    same = alike_share(record.first_groups, record.dead_share(record.early_rows))
+    sure = SIGNALS["rollout/entropy"].weight(entropy) * not_solved(record, record.first_groups)
     heat = record.setting("rollout.temperature", 1.0) * min(20.0, max(2.0, LIVELY / max(entropy, 1e-3)))
     return Found(
         strength=sure * same,
@@ -262,8 +264,7 @@ def collapsed(record: Record) -> Found:
 
 
 def foreign_prompt(record: Record) -> Found:
-    unread = record.early("rollout/invalid_share")
-    strength = weight("foreign_prompt", "unread_share", unread) * starved(record)
+    strength = _early(record, "rollout/invalid_share") * starved(record)
     shown = [one for _, group in record.groups for one in group if one.score_status == "invalid"]
     evidence = [record.span("rollout/invalid_share"), about_dead_groups(record), *quotes(record, shown)]
     if shown:

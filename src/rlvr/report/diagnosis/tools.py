@@ -6,6 +6,7 @@ from itertools import combinations
 from rlvr.report.diagnosis.evidence import QUOTED
 from rlvr.report.diagnosis.judge import Found, weight
 from rlvr.report.diagnosis.record import Record, plain, words
+from rlvr.tracking.signals import SIGNALS
 
 MIN_CALLS = 6  # pairs of calls
 MIN_DOCUMENTS = 8
@@ -17,9 +18,9 @@ def tools_fail(record: Record) -> Found:
 
 def _failed(record: Record) -> Found:
     names = [f"rollout/{kind}_share" for kind in ("malformed_call", "unknown_tool", "invalid_argument", "tool_timeout")]
-    shares = {name: record.early(name) or 0.0 for name in names}
-    worst = max(shares, key=lambda name: shares[name])
-    return Found(strength=weight("tools_fail", "failed_share", shares[worst]), evidence=[record.span(worst)])
+    strengths = {name: SIGNALS[name].weight(record.early(name)) for name in names}
+    worst = max(strengths, key=lambda name: strengths[name])
+    return Found(strength=strengths[worst], evidence=[record.span(worst)])
 
 
 def _deaf(record: Record) -> Found:

@@ -6,6 +6,7 @@ from statistics import fmean, stdev
 from rlvr.report.diagnosis.evidence import NOTHING, about_engine, about_sameness, alike_share, back_to_usual, not_solved
 from rlvr.report.diagnosis.judge import Found, weight
 from rlvr.report.diagnosis.record import LATE_STEPS, Record
+from rlvr.tracking.signals import SIGNALS
 
 TYPICAL_STEP = 8e-3  # learning rate / size of a weight; of recipes from scratch that learn in tens of steps
 TYPICAL_WIDTH = 128  # of their matrices; wider ones stand smaller steps, in proportion (arXiv:2203.03466)
@@ -76,14 +77,14 @@ def no_gradient(record: Record) -> Found:
     teaches = 1 - record.dead_share(record.updates)
     norm = record.always("policy/grad_norm")
     return Found(
-        strength=weight("no_gradient", "grad_norm", norm) * float(teaches > FEW),
+        strength=SIGNALS["policy/grad_norm"].weight(norm) * float(teaches > FEW),
         evidence=[record.span("policy/grad_norm"), f"{teaches:.0%} of the groups have different rewards"],
     )
 
 
 def stale_sampler(record: Record) -> Found:
     return Found(
-        strength=weight("stale_sampler", "mismatch_kl", record.late("policy/mismatch_kl")),
+        strength=SIGNALS["policy/mismatch_kl"].weight(record.late("policy/mismatch_kl")),
         evidence=[record.span("policy/mismatch_kl"), *about_engine(record)],
         overrides=back_to_usual(record) or ["algorithm.mismatch_correction=truncate"],
     )
@@ -190,7 +191,7 @@ def _sizes(record: Record) -> tuple[float, float, float]:
     return (
         weight("step_too_large", "step", step),
         weight("step_too_large", "moved", _moved(record)),
-        weight("step_too_large", "kl", record.always("policy/approx_kl")),
+        SIGNALS["policy/approx_kl"].weight(record.always("policy/approx_kl")),
     )
 
 
@@ -214,8 +215,9 @@ def collapses(record: Record) -> Found:
     if not record.groups or entropy is None or before is None:
         return NOTHING
     last = [group for step, group in record.groups if step == record.groups[-1][0]]
-    same = alike_share("collapses", last, record.dead_share(record.updates[-LATE_STEPS:]))
-    fell = weight("collapses", "entropy", entropy) * (1 - weight("collapses", "entropy", before))
+    same = alike_share(last, record.dead_share(record.updates[-LATE_STEPS:]))
+    signal = SIGNALS["rollout/entropy"]
+    fell = signal.weight(entropy) * (1 - signal.weight(before))
     return Found(
         strength=fell * same * not_solved(record, last),
         evidence=about_sameness(record, last),
