@@ -8,7 +8,9 @@ A setting without a default: `setting(description="...")`.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from math import inf
 from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError
@@ -29,8 +31,39 @@ Text = Annotated[str, Field(min_length=1)]
 ImportPath = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")]
 
 
+Range = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Usual:
+    """The usual range of a setting, and what smaller and larger values lead to; rlvr.usual says it.
+
+    `range` may be a function of the run's values, nested as in config.yaml, whose docstring says it in words.
+    """
+
+    range: Range | Callable[[Mapping[str, Any]], Range]
+    below: str = ""
+    above: str = ""
+
+    @property
+    def words(self) -> str:
+        return (self.range.__doc__ or "") if callable(self.range) else in_words(self.range)
+
+
+def in_words(usual: Range) -> str:
+    """`0.1 to 2`, or `0.01 or more`."""
+    least, most = (f"{end:,}" if isinstance(end, int) else f"{end:.3g}" for end in usual)
+    return f"{least} or more" if usual[1] == inf else f"{least} to {most}"
+
+
 def setting(
-    default: Any = PydanticUndefined, description: str = "", *, only_if: str = "", debug: Any = ..., **bounds: Any
+    default: Any = PydanticUndefined,
+    description: str = "",
+    *,
+    only_if: str = "",
+    debug: Any = ...,
+    usual: Usual | None = None,
+    **bounds: Any,
 ) -> Any:
     """A field of a `Settings` class.
 
@@ -40,9 +73,11 @@ def setting(
         only_if: a condition over sibling fields and facts of the run, see `rlvr.conditions`, e.g. `"kl_coef > 0"` or
             `"model.from_scratch  # a model made from scratch"`. If it is false, a value set by the user is an error.
         debug: value with `debug=true`; a smaller number stays.
+        usual: outside of it the run, `rlvr doctor` and `rlvr diagnose` say what the value leads to.
         bounds: `ge`, `gt`, `le`, `lt`, `min_length`, `pattern`, ... of `pydantic.Field`.
     """
-    return Field(default, description=description, json_schema_extra={"only_if": only_if, "debug": debug}, **bounds)
+    extra: Any = {"only_if": only_if, "debug": debug, "usual": usual}
+    return Field(default, description=description, json_schema_extra=extra, **bounds)
 
 
 def wrong(key: str, remedy: str) -> PydanticCustomError:

@@ -32,6 +32,7 @@ LAYERS = (
     ("run_view",),
     ("conditions", "registry"),
     ("settings",),
+    ("usual",),
     ("types",),
     ("algorithms", "samplers", "data"),
     ("core",),

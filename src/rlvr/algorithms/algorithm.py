@@ -12,7 +12,9 @@ mismatch correction and aggregation are shared: `objective.py`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
+from collections.abc import Mapping
+from math import inf
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import model_validator
 
@@ -22,7 +24,7 @@ from rlvr.algorithms.losses import Estimator, Surrogate, clip
 from rlvr.algorithms.weights import Mode
 from rlvr.errors import ConfigError
 from rlvr.run_view import RunView
-from rlvr.settings import Component, NonNegativeFloat, setting, wrong
+from rlvr.settings import Component, NonNegativeFloat, Range, Usual, setting, wrong
 from rlvr.types import Predictions, TokenBatch
 
 if TYPE_CHECKING:
@@ -62,7 +64,14 @@ KlPlacement = Annotated[
     Literal["loss", "reward"],
     setting(description="add the KL to the loss or subtract it from the reward", only_if="kl_coef > 0"),
 ]
-NumEpochs = Annotated[int, setting(description="passes over each batch of rollouts", ge=1)]
+NumEpochs = Annotated[
+    int,
+    setting(
+        description="passes over each batch of rollouts",
+        usual=Usual((1, 16), above="the policy leaves the one that drew the samples"),
+        ge=1,
+    ),
+]
 NumMinibatches = Annotated[
     int, setting(debug=2, description="optimizer steps per pass; divides the rows of a batch", ge=1)
 ]
@@ -70,7 +79,13 @@ ClipLow = Annotated[
     float, setting(description="the ratio is clipped below 1 - clip_low", only_if=SEVERAL_UPDATES, gt=0, lt=1)
 ]
 ClipHigh = Annotated[
-    float, setting(description="the ratio is clipped above 1 + clip_high", only_if=SEVERAL_UPDATES, gt=0)
+    float,
+    setting(
+        description="the ratio is clipped above 1 + clip_high",
+        only_if=SEVERAL_UPDATES,
+        usual=Usual((0.01, inf), below="nearly every token is clipped after the first update of a batch"),
+        gt=0,
+    ),
 ]
 StdNormalization = Annotated[
     Literal["sample", "population", "batch", "none"],
@@ -90,7 +105,11 @@ class Algorithm(Component, ABC):
     default_group_size: ClassVar[int | None] = None  # of rollout.group_size, where it is not that section's own
 
     aggregation: Aggregation = "token_mean"
-    kl_coef: NonNegativeFloat = setting(0.0, "weight of the KL to the frozen starting policy; 0: no reference model")
+    kl_coef: NonNegativeFloat = setting(
+        0.0,
+        "weight of the KL to the frozen starting policy; 0: no reference model",
+        usual=Usual((0, 1), above="leaving the reference costs more than right answers pay"),
+    )
     kl_estimator: KlEstimator = "k3"
     kl_placement: KlPlacement = "loss"
     kl_unbiased: bool = setting(
@@ -99,7 +118,9 @@ class Algorithm(Component, ABC):
         "KL (DeepSeek-V3.2; TRL: use_bias_correction_kl)",
         only_if="kl_coef > 0 and kl_placement == 'loss'",
     )
-    entropy_coef: NonNegativeFloat = setting(0.0, "weight of the entropy bonus")
+    entropy_coef: NonNegativeFloat = setting(
+        0.0, "weight of the entropy bonus", usual=Usual((0, 0.1), above="noise pays more than right answers")
+    )
     truncated: Literal["keep", "mask"] = setting(
         "keep", "truncated completions: keep them with the reward they got, or leave them out of the loss"
     )
@@ -251,12 +272,26 @@ class ClippedRatio(Algorithm):
         return clip(log_ratio.exp(), advantages, self.clip_low, self.clip_high, self.dual_clip)
 
 
+LEAST_CREDIT = 0.01  # of a reward, at the first token of the longest completion
+
+
+def _gammas(run: Mapping[str, Any]) -> Range:
+    """from where 1 % of a reward at the end reaches the first token of the longest completion"""
+    return LEAST_CREDIT ** (1 / run["rollout"]["max_completion_tokens"]), 1.0
+
+
 class TokenReturns(ClippedRatio):
     """Algorithms with a return per token: they need no group, and the KL penalty is per token."""
 
     returns_per_token = True
 
-    gamma: float = setting(1.0, "discount per token", gt=0, le=1)
+    gamma: float = setting(
+        1.0,
+        "discount per token",
+        usual=Usual(_gammas, below="hardly any of a reward at the end reaches the first token"),
+        gt=0,
+        le=1,
+    )
     kl_estimator: KlEstimator = "k1"
     kl_placement: KlPlacement = "reward"
 
@@ -264,7 +299,11 @@ class TokenReturns(ClippedRatio):
 class Critic(Algorithm):
     """Algorithms that train a value head on the policy's trunk; `batch.values` holds its estimates."""
 
-    value_coef: NonNegativeFloat = setting(0.1, "weight of the critic's loss")
+    value_coef: NonNegativeFloat = setting(
+        0.1,
+        "weight of the critic's loss",
+        usual=Usual((1e-4, inf), below="the critic is not trained, and advantages are made from what it says"),
+    )
 
     @abstractmethod
     def value_loss(self, values: Tensor, old_values: Tensor, returns: Tensor) -> Tensor:

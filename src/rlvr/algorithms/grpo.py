@@ -1,7 +1,10 @@
 """Algorithms with a group baseline: GRPO and its variants."""
 
+from math import inf
+
 from rlvr.algorithms.advantages import group_normalized, leave_one_out
 from rlvr.algorithms.algorithm import (
+    SEVERAL_UPDATES,
     Aggregation,
     Algorithm,
     ClipHigh,
@@ -14,7 +17,7 @@ from rlvr.algorithms.losses import clip, detached_clip, sequence_log_ratio
 from rlvr.errors import ConfigError
 from rlvr.registry import register
 from rlvr.run_view import RunView
-from rlvr.settings import NonNegativeFloat, NonNegativeInt, setting
+from rlvr.settings import NonNegativeFloat, NonNegativeInt, Usual, setting
 
 
 @register("algorithm", "grpo")
@@ -106,7 +109,12 @@ class Gspo(Grpo):
 
     aggregation: Aggregation = "sequence_mean"
     clip_low: ClipLow = 3e-4
-    clip_high: ClipHigh = 4e-4
+    clip_high: ClipHigh = setting(
+        4e-4,
+        "the ratio is clipped above 1 + clip_high",
+        only_if=SEVERAL_UPDATES,
+        usual=Usual((1e-5, inf), below="every sequence is clipped after the first update of a batch"),
+    )
     num_minibatches: NumMinibatches = 4
 
     def surrogate(self, log_ratio, logprobs, advantages, mask):

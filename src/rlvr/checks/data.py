@@ -18,6 +18,7 @@ NUM_EXAMPLES, NUM_SOLVED, NUM_GRADED, FEWEST = 200, 64, 8, 20
 FLOAT = re.compile(r"(-?\d+)\.0+")
 MOST_LEFT_OUT, MOST_TOO_LONG = 0.1, 0.05
 MOST_ALIKE = 0.9  # of the answers
+MOST_PASSES = 500  # over the training rows
 LEFT_OUT = re.compile(r"([\d,]+) (?:of [\d,]+ )?training (?:rows|examples) ([^:]*): left out")
 
 
@@ -192,4 +193,21 @@ def golds_are_plain(patient: Patient) -> Check:
     )
 
 
-CHECKS = (rows_are_used, messages_are_plain, task_informs, golds_are_plain)
+def rows_suffice(patient: Patient) -> Check:
+    """How often the run goes over its rows."""
+    config, sizes = patient.config, patient.task.sizes
+    if sizes is None or len(config.trained) > 1:
+        return skip("the task makes its examples, or is a part of several")
+    passes = config.trainer.max_steps * config.rollout.prompts_per_step / max(1, sizes[0])
+    return verdict(
+        passes > MOST_PASSES,
+        f"{config.trainer.max_steps} steps of {config.rollout.prompts_per_step} prompts go {passes:,.0f} times over "
+        f"{sizes[0]:,} training rows: the answers are learnt by heart",
+        f"the run goes {passes:.2g} times over {sizes[0]:,} training rows",
+        "take more rows (task.max_train_examples limits them), or set trainer.max_steps to fewer",
+        rows=sizes[0],
+        passes=passes,
+    )
+
+
+CHECKS = (rows_are_used, messages_are_plain, task_informs, golds_are_plain, rows_suffice)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from rlvr.checks.patient import Patient, skip, verdict
 from rlvr.checks.rewards import NUM_EXAMPLES, form_alone, pays, played, value_of
 from rlvr.checks.texts import LONG
+from rlvr.samplers.thinned import Rated, Unsolved
 from rlvr.tasks.base import text_of
 from rlvr.tracking.checks import Check
 from rlvr.types import Example
@@ -27,6 +28,7 @@ STEPS = "First we look at what is given. Then we count."
 NUM_ROWS, MOST_GIVEN = 32, 0.05  # rows, and those that may be paid for anything
 NO_ANSWER = "I do not know."
 SHARE = 0.1  # of the way from a wrong to a right answer: less is shaping
+APART = 0.1  # of a reward of 1
 
 
 def near_miss_scores_less(patient: Patient) -> Check:
@@ -318,6 +320,33 @@ def penalties_bite(patient: Patient) -> Check:
     )
 
 
+def sampler_sees_right(patient: Patient) -> Check:
+    """A sampler that drops or prefers prompts by their answers must see which are right."""
+    sampler, golds = patient.config.sampler, patient.task.solutions(NUM_EXAMPLES)
+    if not isinstance(sampler, Rated):
+        return skip("the sampler does not look at rewards")
+    pairs, rated = list(zip(golds, [*golds[1:], *golds[:1]], strict=True)), list[tuple[float, float]]()
+    for (example, turns), (other, wrong) in pairs:
+        if other.answer != example.answer and isinstance(wrong[-1], str):
+            scores = [played(patient, example, said).score for said in (turns, [*turns[:-1], wrong[-1]])]
+            one, two = (s.value if sampler.part is None else s.parts.get(sampler.part, 0.0) for s in scores)
+            if not any(score.late or score.status == "error" for score in scores):
+                rated.append((min(max(one, 0.0), 1.0), min(max(two, 0.0), 1.0)))
+    if not rated:
+        return skip("the task knows no two right completions with different answers")
+    right, wrong = (sum(values) / len(rated) for values in zip(*rated, strict=True))
+    needed = sampler.solved_at if isinstance(sampler, Unsolved) else wrong + APART
+    what = f"sampler.part={sampler.part}" if sampler.part else "the whole reward"
+    return verdict(
+        right < needed or right - wrong < APART,
+        f"sampler={sampler.name} reads {what} as right or wrong, and a right answer earns {right:.2g} of 1, a wrong "
+        f"one {wrong:.2g}" + (f", where {needed:g} is solved" if isinstance(sampler, Unsolved) else ""),
+        f"sampler={sampler.name} tells right answers ({right:.2g}) from wrong ones ({wrong:.2g})",
+        "name the part of the reward that is 1 for a right answer: sampler.part=correct",
+        earned={"right": right, "wrong": wrong},
+    )
+
+
 CHECKS = (
     near_miss_scores_less,
     near_number_scores_less,
@@ -330,4 +359,5 @@ CHECKS = (
     commas_cost_nothing,
     asked_form_is_paid,
     penalties_bite,
+    sampler_sees_right,
 )

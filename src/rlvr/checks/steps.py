@@ -1,13 +1,13 @@
-"""Checks of the size of a step."""
+"""Checks of the size of a step, and of the settings that it follows from."""
 
 import torch
 
 from rlvr.checks.patient import Patient, logprobs, verdict
+from rlvr.config.checks import unusual_settings
 from rlvr.tracking.checks import Check
 from rlvr.tracking.signals import SIGNALS
 
 MOST_MOVED = 1.0  # nats of a token in one step
-SMALL_KL = 0.1  # nats of a token
 
 
 def step_is_sized(patient: Patient) -> Check:
@@ -34,17 +34,16 @@ def step_is_sized(patient: Patient) -> Check:
     )
 
 
-def reward_outweighs_kl(patient: Patient) -> Check:
-    """Advantages are about 1 in size; a policy that learns moves by tenths of a nat a token."""
-    coef = patient.config.algorithm.kl_coef
+def settings_are_usual(patient: Patient) -> Check:
+    """The run's values within the usual ranges of their settings."""
+    found = unusual_settings(patient.as_run.config)
     return verdict(
-        coef * SMALL_KL > 1,
-        f"algorithm.kl_coef={coef:g}: moving by {SMALL_KL} nats a token costs {coef * SMALL_KL:.3g}, more than "
-        "an advantage of 1 pays: the policy stays what it is",
-        f"moving by {SMALL_KL} nats a token costs {coef * SMALL_KL:.2g}, and advantages are about 1",
-        "lower algorithm.kl_coef: 0 to 0.1 are usual",
-        kl_coef=coef,
+        bool(found),
+        "; ".join(map(str, found)),
+        "the settings are within their usual ranges",
+        f"set {' '.join(f'{one.key}={one.default:g}' for one in found)}, their defaults",
+        values={one.key: one.value for one in found},
     )
 
 
-CHECKS = (step_is_sized, reward_outweighs_kl)
+CHECKS = (step_is_sized, settings_are_usual)

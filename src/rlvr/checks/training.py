@@ -22,6 +22,7 @@ from rlvr.training.checkpoint import latest_checkpoint, load_checkpoint
 from rlvr.training.memory import size_text
 from rlvr.training.state import CheckpointSchedule
 
+SAME = 1e-5  # nats between two models' logprobs
 LARGE_STEP = 1e-2  # a learning rate that every logprob shows
 
 
@@ -180,4 +181,21 @@ def _no_room(patient: Patient) -> str | None:
     return None
 
 
-CHECKS = (dtypes, mismatch, weights_reach_engine, saves_and_loads, resume_is_equal)
+def teacher_differs(patient: Patient) -> Check:
+    """What a teacher says beyond what the policy knows."""
+    algorithm = patient.config.algorithm
+    if "teacher" not in algorithm.columns() or getattr(algorithm, "reward_coef", 1) > 0:
+        return skip("the run does not learn from a teacher alone")
+    column = patient.trainer(epochs=1).score(patient.batch, patient.groups).columns["teacher"]
+    gap, _ = difference(patient.batch, column, patient.scored)
+    return verdict(
+        gap < SAME,
+        f"the teacher {getattr(algorithm, 'teacher', '')} gives every token the policy's own probability: there is "
+        "nothing to learn from it",
+        f"the teacher's logprobs differ from the policy's by up to {gap:.2g} nats",
+        "name another model as algorithm.teacher, or add a reward: algorithm.reward_coef=1",
+        gap=gap,
+    )
+
+
+CHECKS = (teacher_differs, dtypes, mismatch, weights_reach_engine, saves_and_loads, resume_is_equal)

@@ -11,7 +11,8 @@ from rlvr.config.overrides import UserKeys
 from rlvr.errors import ConfigError, UserError
 from rlvr.imports import user_code
 from rlvr.run_view import RunView
-from rlvr.settings import Component, Settings, only_if
+from rlvr.settings import Component, Settings, only_if, plain
+from rlvr.usual import Unusual, unusual
 
 
 def checked(config: Config, explicit: UserKeys) -> Config:
@@ -28,8 +29,12 @@ def checked(config: Config, explicit: UserKeys) -> Config:
             except ConfigError as error:
                 raise ConfigError(f"{key}.{name}: {error}") from None
     result = config.model_copy()
-    result._notes = tuple(dict.fromkeys(notes))
+    result._notes = tuple(dict.fromkeys([*notes, *map(str, unusual_settings(config))]))
     return result
+
+
+def unusual_settings(config: Config) -> list[Unusual]:
+    return list(unusual(plain(config), {name: type(getattr(config, name)) for name in SECTIONS}))
 
 
 def _with_headline(config: Config, explicit: UserKeys) -> tuple[Config, list[str]]:

@@ -1,12 +1,33 @@
 """Settings of sampling and of optimization."""
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from math import inf
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from rlvr.run_view import AlgorithmView
-from rlvr.settings import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Settings, Share, setting
+from rlvr.settings import (
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Range,
+    Settings,
+    Share,
+    Usual,
+    setting,
+)
 from rlvr.types import SamplingParams
+
+LIKELIEST = "mostly the likeliest token alone is left"
+
+
+def _temperatures(run: Mapping[str, Any]) -> Range:
+    """0.1 to 2, and more where unlikely tokens are left out"""
+    rollout = run["rollout"]
+    cuts = rollout.get("top_p", 1) < 1 or rollout.get("top_k", 0) > 0 or rollout.get("min_p", 0) > 0
+    return 0.1, inf if cuts else 2
 
 
 class RolloutSettings(Settings):
@@ -20,6 +41,7 @@ class RolloutSettings(Settings):
         0,
         "most updates between the weights that sample a token and those that train on it; 0: sampling and training "
         "alternate, k: the next k batches are sampled while the trainer works",
+        usual=Usual((0, 8), above="samples are those of a policy that is long gone"),  # docs/benchmarks/stale.md
     )
     dead_groups: Literal["auto", "keep", "drop", "refill"] = setting(
         "auto",
@@ -31,11 +53,23 @@ class RolloutSettings(Settings):
         3, "rounds of replacement per step; each waits for its completions", only_if="dead_groups == 'refill'"
     )
     max_completion_tokens: PositiveInt = setting(24, "longest completion; longer ones are truncated")
-    temperature: PositiveFloat = setting(1.0, "sampling temperature; the trainer's logprobs use it too")
-    top_p: Annotated[float, Field(gt=0, le=1)] = setting(1.0, "nucleus sampling; 1 turns it off")
+    temperature: PositiveFloat = setting(
+        1.0,
+        "sampling temperature; the trainer's logprobs use it too",
+        usual=Usual(
+            _temperatures,
+            below="completions of a group are equal",
+            above="all tokens become likely, and completions noise",
+        ),
+    )
+    top_p: Annotated[float, Field(gt=0, le=1)] = setting(
+        1.0, "nucleus sampling; 1 turns it off", usual=Usual((0.3, 1), below=LIKELIEST)
+    )
     top_k: NonNegativeInt = setting(0, "sample from the k likeliest tokens; 0 turns it off")
     min_p: Annotated[float, Field(ge=0, lt=1)] = setting(
-        0.0, "leave out tokens less likely than min_p x the likeliest; 0 turns it off"
+        0.0,
+        "leave out tokens less likely than min_p x the likeliest; 0 turns it off",
+        usual=Usual((0, 0.7), above=LIKELIEST),
     )
 
     @property
@@ -62,6 +96,11 @@ class RolloutSettings(Settings):
         )
 
 
+def _first_betas(run: Mapping[str, Any]) -> Range:
+    """0 to adam_beta2"""
+    return 0, run["trainer"]["adam_beta2"]
+
+
 class TrainerSettings(Settings):
     """Optimization and precision: what the trainer reads; `rlvr.training.settings` adds what a run needs beside it."""
 
@@ -78,10 +117,20 @@ class TrainerSettings(Settings):
         10, "steps of linear warm-up; a number below 1 is a share of max_steps", debug=0
     )
     final_learning_rate_share: Share = setting(0.1, "learning rate at the end / peak", only_if="schedule != 'constant'")
-    adam_beta1: Annotated[float, Field(ge=0, lt=1)] = setting(0.9, "AdamW")
+    adam_beta1: Annotated[float, Field(ge=0, lt=1)] = setting(
+        0.9,
+        "AdamW",
+        usual=Usual(_first_betas, above="old gradients are divided by the size of new ones, and steps have any size"),
+    )
     adam_beta2: Annotated[float, Field(ge=0, lt=1)] = setting(0.95, "AdamW")
-    weight_decay: NonNegativeFloat = setting(0.0, "AdamW")
-    max_grad_norm: PositiveFloat = setting(1.0, "the gradient is clipped to this norm")
+    weight_decay: NonNegativeFloat = setting(
+        0.0, "AdamW", usual=Usual((0, 1), above="weights shrink whatever is learnt")
+    )
+    max_grad_norm: PositiveFloat = setting(
+        1.0,
+        "the gradient is clipped to this norm",
+        usual=Usual((1e-4, inf), below="gradients vanish beside Adam's epsilon, and steps with them"),
+    )
     microbatch_tokens: PositiveInt | Literal["auto"] = setting(
         "auto",
         "tokens per forward and backward pass; gradients accumulate exactly, only memory and speed change; auto: on a "

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from rlvr.errors import ConfigError
 from rlvr.registry import register
 from rlvr.run_view import RunView
-from rlvr.settings import Component, PositiveFloat, PositiveInt, Settings, Text, setting, wrong
+from rlvr.settings import Component, PositiveFloat, PositiveInt, Range, Settings, Text, Usual, setting, wrong
 
 # Fields with different defaults for the models made from scratch.
 HiddenSize = Annotated[int, setting(description="width of the residual stream", ge=1, le=65_536)]
@@ -125,12 +126,23 @@ class ScratchBpeModel(ScratchModel):
     tie_embeddings: bool = setting(True, "one matrix for input and output embeddings")
 
 
+def _alphas(run: Mapping[str, Any]) -> Range:
+    """r / 64 to 64 r"""
+    rank = run["model"]["lora"]["r"]
+    return rank / 64, 64 * rank
+
+
 class LoraSettings(Settings):
     """Low-rank adapters, arXiv:2106.09685, by peft. No dropout: it would add noise to the ratio."""
 
     enabled: bool = setting(False, "train adapters and freeze the model's own weights")
     r: PositiveInt = setting(16, "rank", only_if="enabled")
-    alpha: PositiveInt = setting(32, "the adapter's output is scaled by alpha / r", only_if="enabled")
+    alpha: PositiveInt = setting(
+        32,
+        "the adapter's output is scaled by alpha / r",
+        only_if="enabled",
+        usual=Usual(_alphas, below="steps of adapters all but vanish", above="steps of adapters are that much larger"),
+    )
     target_modules: tuple[str, ...] = setting(
         ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
         "names of the layers that get an adapter; [all-linear]: all",

@@ -8,10 +8,18 @@ import pytest
 
 from rlvr.chat.rendering import Chat
 from rlvr.checks import data
-from rlvr.checks.data import answers_fit, golds_are_plain, messages_are_plain, rows_are_used, task_informs
+from rlvr.checks.data import (
+    answers_fit,
+    golds_are_plain,
+    messages_are_plain,
+    rows_are_used,
+    rows_suffice,
+    task_informs,
+)
 from rlvr.types import Example, GradedAnswer, Message
 from tests.unit.chat.tokenizers import CHATML, byte_tokenizer
 from tests.unit.checks.paid import Task, exact, patient
+from tests.unit.core.tiny import tiny_config
 from tests.unit.tasks.data_tasks import make, sums, write_jsonl
 
 
@@ -271,3 +279,17 @@ def test_the_two_hundredth_gold_may_be_the_first_with_a_point(monkeypatch: pytes
     for place, status in ((199, "ok"), (200, "skipped")):
         task = Graded(*(["7"] * place), "5.0", *(["7"] * 100))
         assert golds_are_plain(patient(lambda example, text: 1.0, monkeypatch, task)).status == status
+
+
+@pytest.mark.parametrize(
+    ("sizes", "status", "says"),
+    [
+        ((10, 8), "ok", "the run goes 5e+02 times over 10 training rows"),
+        ((9, 8), "fail", "156 steps of 32 prompts go 555 times over 9 training rows: the answers are learnt by heart"),
+        (None, "skipped", "the task makes its examples, or is a part of several"),
+    ],
+)
+def test_a_run_may_go_five_hundred_times_over_its_rows(sizes: tuple[int, int] | None, status: str, says: str) -> None:
+    config = tiny_config("trainer.max_steps=156", "rollout.prompts_per_step=32")
+    found = rows_suffice(SimpleNamespace(config=config, task=SimpleNamespace(sizes=sizes)))
+    assert (found.status, found.says) == (status, says)

@@ -353,14 +353,6 @@ def test_a_step_changes_weights_and_leaves_the_policy(share: float, by: float, s
     assert found.remedy.startswith("raise" if share < 0.01 else "lower" if failed(found) else "")
 
 
-@pytest.mark.parametrize(("coef", "fails"), [(10.0, False), (10.1, True), (0.0, False)])
-def test_a_tenth_of_a_nat_costs_no_more_than_an_advantage_pays(coef: float, fails: bool) -> None:
-    config = SimpleNamespace(algorithm=SimpleNamespace(kl_coef=coef))
-    found = steps.reward_outweighs_kl(of(config=config))
-    assert failed(found) == fails
-    assert f"costs {coef / 10:.3g}" in found.says
-
-
 # -------------------------------------------------------------------------------------------------------------- tools
 
 

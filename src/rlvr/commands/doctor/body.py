@@ -15,7 +15,6 @@ from rlvr.checks import (
     numbers,
     odd,
     rewards,
-    settings,
     steps,
     template,
     tokens,
@@ -60,8 +59,6 @@ CHECKS: tuple[Callable[[Patient], Check], ...] = (
     *weights.CHECKS,
     *tokens.STOPS,
     *numbers.CHECKS[1:],
-    *settings.CHECKS,
-    settings.teacher_differs,
     *steps.CHECKS,
     *training.CHECKS,
 )

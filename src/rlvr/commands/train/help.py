@@ -17,6 +17,7 @@ from rlvr.errors import ConfigError, nearest
 from rlvr.search.settings import SECTION as SWEEP
 from rlvr.search.settings import SweepSettings
 from rlvr.settings import Component, Settings, label_of, plain
+from rlvr.usual import usual_of
 
 SHOWN = (*SECTIONS, SWEEP)
 CONF = Path(__file__).parents[2] / "conf"
@@ -128,6 +129,7 @@ def _row(path: str, field: FieldInfo) -> Line:
     only_if = str(extra.get("only_if") or "") if isinstance(extra, dict) else ""
     usual = "" if field.is_required() else as_written(plain(field.get_default(call_default_factory=True)))
     note = f" Only with {condition(only_if).words(path.rpartition('.')[0])}." if only_if else ""
+    note += f" Usual: {usual_range.words}." if (usual_range := usual_of(field)) else ""
     return path, _type(field.annotation, field.metadata), usual, f"{field.description or ''}{'.' if note else ''}{note}"
 
 

@@ -13,9 +13,11 @@ from pathlib import Path
 from statistics import fmean
 
 from rlvr import registry
+from rlvr.core.settings import RolloutSettings, TrainerSettings
 from rlvr.errors import ConfigError, UserError
 from rlvr.report.diagnosis.weights import Weights, read_weights
 from rlvr.report.history import History, headline_of
+from rlvr.settings import Settings
 from rlvr.tracking.rollouts import EpisodeRecord, read_rollouts
 
 Metrics = dict[str, float]
@@ -52,6 +54,15 @@ class Record:
     def setting(self, key: str, usual: float = 0.0) -> float:
         value = self.history.setting(key)
         return float(value) if isinstance(value, int | float) else usual
+
+    @property
+    def sections(self) -> dict[str, type[Settings]]:
+        """The classes of the sections that shape an update; those of components that are not here are left out."""
+        found: dict[str, type[Settings]] = {"rollout": RolloutSettings, "trainer": TrainerSettings}
+        for group in ("algorithm", "model"):
+            with suppress(ConfigError):
+                found[group] = registry.find(group, str(self.history.setting(f"{group}.name")))
+        return found
 
     @property
     def compares_groups(self) -> bool:

@@ -7,6 +7,7 @@ from rlvr.report.diagnosis.evidence import NOTHING, about_engine, about_sameness
 from rlvr.report.diagnosis.judge import Found, weight
 from rlvr.report.diagnosis.record import LATE_STEPS, Record
 from rlvr.tracking.signals import SIGNALS
+from rlvr.usual import unusual
 
 TYPICAL_STEP = 8e-3  # learning rate / size of a weight; of recipes from scratch that learn in tens of steps
 TYPICAL_WIDTH = 128  # of their matrices; wider ones stand smaller steps, in proportion (arXiv:2203.03466)
@@ -14,9 +15,7 @@ FEW = 0.02  # share of groups that differ, below which nothing can be said about
 FEW_GROUPS = 2  # that differ, below which nothing can be said about the tokens that are trained on
 MIN_THIRD = 3  # steps of a third of a run, whose rewards are compared
 IDLE = 0.01  # of the peak learning rate
-OTHER_REFERENCE = (
-    "The penalty pulls towards a reference that is not the policy of the start: their KL is not 0 at first."
-)
+SURE = 0.8  # of a flat curve, by a setting that is outside of what is usual
 ENOUGH_MOVED = 0.03  # change of the weights in a run that learned / their size
 
 
@@ -55,22 +54,6 @@ def _weighted(record: Record) -> float:
         if mask
     ]
     return fmean(places) if places else 1.0
-
-
-def discounted(record: Record) -> Found:
-    """The reward is given at the last token, and hardly any of it reaches the first."""
-    gamma = record.setting("algorithm.gamma", 1.0)
-    tokens = record.early("rollout/completion_tokens_mean") or 1.0
-    reach = gamma ** max(tokens - 1, 0.0)
-    return Found(
-        strength=weight("discounted", "reach", reach),
-        evidence=[
-            f"algorithm.gamma={gamma:g}, and episodes have {tokens:.0f} tokens: {reach:.2g} of the reward reaches the "
-            "first of them",
-            record.span("reward/mean"),
-        ],
-        overrides=["algorithm.gamma=1"],
-    )
 
 
 def no_gradient(record: Record) -> Found:
@@ -146,19 +129,6 @@ def step_too_large(record: Record) -> Found:
             record.span("policy/entropy"),
         ],
         overrides=_smaller_steps(record),
-    )
-
-
-def entropy_bonus(record: Record) -> Found:
-    """Entropy rises, and a bonus pays for that."""
-    coef, before, after = (
-        record.setting("algorithm.entropy_coef"),
-        *(find("rollout/entropy") or 0.0 for find in (record.early, record.late)),
-    )
-    return Found(
-        strength=weight("entropy_bonus", "coef", coef) * weight("entropy_bonus", "rise", after - before),
-        evidence=[f"algorithm.entropy_coef={coef:g}", record.span("rollout/entropy"), record.span("reward/mean")],
-        overrides=["algorithm.entropy_coef=0"],
     )
 
 
@@ -281,12 +251,22 @@ def _idle(record: Record) -> Found:
     )
 
 
-def held_back(record: Record) -> Found:
-    coef, begin = record.setting("algorithm.kl_coef"), record.early("policy/reference_kl")
-    other = weight("held_back", "some", coef) * weight("held_back", "begin", begin)
+def unusual_setting(record: Record) -> Found:
+    """A value outside of its usual range, by the words of `setting(..., usual=...)`."""
+    found = list(unusual(record.history.settings, record.sections))
     return Found(
-        strength=max(weight("held_back", "kl_coef", coef), other),
-        says=OTHER_REFERENCE if other else None,
+        strength=SURE if found else 0.0,
+        says=f"{found[0]}." if found else None,
+        evidence=[*map(str, found), record.span("reward/mean"), record.span("rollout/entropy")],
+        overrides=[f"{one.key}={one.default:g}" for one in found],
+    )
+
+
+def held_back(record: Record) -> Found:
+    """By a reference that is not what the run began with."""
+    coef, begin = record.setting("algorithm.kl_coef"), record.early("policy/reference_kl")
+    return Found(
+        strength=weight("held_back", "some", coef) * weight("held_back", "begin", begin),
         evidence=[f"algorithm.kl_coef={coef:g}", record.span("policy/reference_kl")],
         overrides=["algorithm.kl_coef=0"],
     )

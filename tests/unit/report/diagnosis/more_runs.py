@@ -83,10 +83,7 @@ MORE: dict[str, Callable[[], Record]] = {
     "ends_early": stopped_inside,
     "other_gold": lambda: record(episodes=groups(lambda g, n, a: searched(g, n, "3", "o7 is in 3."))),
     "paid_by_question": lambda: record(DEAD, episodes=groups(lambda g, n, a: episode(g, n, a, float(g % 2)))),
-    "discounted": lambda: record(settings={"algorithm": {"gamma": 0.1}}),
-    "entropy_bonus": lambda: record(
-        {"rollout/entropy": [0.6 + 0.2 * step for step in range(10)]}, settings={"algorithm": {"entropy_coef": 1.0}}
-    ),
+    "unusual_setting": lambda: record(settings={"algorithm": {"name": "ppo", "gamma": 0.1}}),
     "frozen": lambda: record(weights=replace(WEIGHTS, still=1.0)),
     "unlike_held_out": lambda: record(RISING, episodes=groups(lambda g, n, a: episode(g, n, "7", 1.0))),
 }

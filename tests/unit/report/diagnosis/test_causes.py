@@ -101,7 +101,7 @@ RUNS: dict[str, Callable[[], Record]] = {
     "stale_sampler": lambda: record({"policy/mismatch_kl": [1e-5 * 4**step for step in range(10)]}),
     "step_too_large": lambda: record({"policy/learning_rate": 0.04}, accuracy=FALLEN),
     "step_too_small": lambda: record({"policy/learning_rate": 1e-7}, weights=replace(WEIGHTS, moved=1e-6)),
-    "held_back": lambda: record({"policy/reference_kl": 1e-5}, settings={"algorithm": {"kl_coef": 5.0}}),
+    "held_back": lambda: record({"policy/reference_kl": 1.5}, settings={"algorithm": {"kl_coef": 0.1}}),
     **MORE,
 }
 

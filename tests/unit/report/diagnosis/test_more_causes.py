@@ -230,21 +230,21 @@ def test_unread_completions_say_nothing_about_the_reward() -> None:
     assert of_record(made).named == "foreign_prompt"
 
 
-def test_a_discount_near_one_is_none() -> None:
-    assert strength("discounted", record(settings={"algorithm": {"gamma": 0.99}})) == 0.0
-
-
-def test_an_entropy_bonus_that_does_not_raise_the_entropy_is_small() -> None:
-    assert strength("entropy_bonus", record(settings={"algorithm": {"entropy_coef": 1.0}})) == 0.0
-
-
 @pytest.mark.parametrize(
-    ("name", "setting"), [("discounted", "algorithm.gamma=1"), ("entropy_bonus", "algorithm.entropy_coef=0")]
+    ("algorithm", "setting"),
+    [
+        ({"name": "ppo", "gamma": 0.1}, "algorithm.gamma=1"),
+        ({"name": "ppo", "gamma": 0.99}, None),
+        ({"entropy_coef": 1.0}, "algorithm.entropy_coef=0"),
+        ({"kl_coef": 5.0}, "algorithm.kl_coef=0"),
+        ({"name": "of another version", "kl_coef": 5.0}, None),
+    ],
 )
-def test_the_remedy_is_a_setting(name: str, setting: str) -> None:
-    top = of_record(MORE[name]()).top
-    assert top is not None
-    assert (list(top.overrides), top.in_code) == ([setting], False)
+def test_a_setting_outside_of_its_usual_range_is_set_back(algorithm: dict[str, Any], setting: str | None) -> None:
+    top = of_record(record(settings={"algorithm": algorithm})).top
+    assert (None if top is None else (top.name, list(top.overrides), top.in_code)) == (
+        None if setting is None else ("unusual_setting", [setting], False)
+    )
 
 
 @pytest.mark.parametrize(
