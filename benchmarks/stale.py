@@ -27,9 +27,10 @@ import rlvr.run.assemble
 from rlvr.commands.train.body import train
 from rlvr.config.compose import load_config
 from rlvr.core.engine import LocalEngine
+from rlvr.core.engine.base import Engine
 from rlvr.models.devices import frozen_copy
 from rlvr.models.policy import HubPolicy
-from rlvr.run.policies import Sampler, make_engine
+from rlvr.run.policies import open_engine
 from rlvr.tracking.jsonl import read_metrics
 
 CORRECTIONS = ("none", "truncate", "mask", "icepop", "sequence_mask")
@@ -47,8 +48,8 @@ def late(policy: HubPolicy, lag: int) -> Iterator[Weights]:
 def run(config_name: str, lag: int, correction: str, seed: int, steps: int, more: Sequence[str]) -> dict[str, Any]:
     """One run; its accuracies by step, and what it cost."""
 
-    def make(config: Any, policy: HubPolicy, *rest: Any, **others: Any) -> Sampler:
-        made = make_engine(config, policy, *rest, **others)
+    def make(config: Any, policy: HubPolicy, *rest: Any, **others: Any) -> Engine:
+        made = open_engine(config, policy, *rest, **others)
         weights = late(policy, lag)
         return LocalEngine(
             frozen_copy(policy.model, policy.dtype),
@@ -60,7 +61,7 @@ def run(config_name: str, lag: int, correction: str, seed: int, steps: int, more
     words = [f"seed={seed}", f"trainer.max_steps={steps}", f"algorithm.mismatch_correction={correction}"]
     words += ["tracker.console=none", "tracker.rollouts_every=null", "trainer.checkpoint_every=null", *more]
     begin = time.process_time()
-    with tempfile.TemporaryDirectory() as folder, mock.patch.object(rlvr.run.assemble, "make_engine", make):
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(rlvr.run.assemble, "open_engine", make):
         config = load_config([*words, f"run_dir={folder}/run"], config_name=config_name)
         result = train(config)
         rows = read_metrics(result.folder / "metrics.jsonl")

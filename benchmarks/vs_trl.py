@@ -57,7 +57,6 @@ from rlvr.models.loading import load_for_inference
 from rlvr.models.policy import HubPolicy
 from rlvr.models.scratch import build_model, build_tokenizer
 from rlvr.models.settings import ScratchModel
-from rlvr.run.policies import engine_dtype
 from rlvr.run.tasks import open_tasks
 from rlvr.samplers.base import Checked
 from rlvr.tasks.base import Task
@@ -123,6 +122,10 @@ class FixedLengths:
     @property
     def policy_version(self) -> int:
         return self._engine.policy_version
+
+    @property
+    def max_context_tokens(self) -> int:
+        return self._engine.max_context_tokens
 
     async def generate(
         self,
@@ -240,7 +243,7 @@ def make_run(case: Case, config: Config, task: Task, model_folder: Path, turns: 
     policy = load_for_inference(str(model_folder))
     model, tokenizer = policy.model, policy.tokenizer
     context = int(model.config.max_position_embeddings)
-    dtype = engine_dtype(config, policy)
+    dtype = config.engine.sampling_dtype(policy, config)
     engine: Engine = LocalEngine(
         model if dtype == policy.dtype else frozen_copy(model, dtype),
         max_batch_size=config.engine.max_batch_size,

@@ -6,7 +6,7 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -72,6 +72,11 @@ def user_code(what: str, passing: type[Exception] = UserError) -> Iterator[None]
         raise
     except Exception as error:
         raise ConfigError(f"{what} raised {described(error)}; correct it.") from error
+
+
+def code_of(component: object, what: str) -> AbstractContextManager[None]:
+    """`user_code` around the methods of a user's component; nothing around those of ours."""
+    return nullcontext() if is_ours(component) else user_code(what)
 
 
 def described(error: BaseException, own_only: bool = False) -> str:

@@ -1,6 +1,7 @@
 """The parts of a run as the checks use them, and what a check says."""
 
 import asyncio
+import sys
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,7 +17,7 @@ from rlvr.chat.coding import Coder
 from rlvr.chat.rendering import Chat
 from rlvr.config import Config
 from rlvr.core.batch import to_batch
-from rlvr.core.engine.base import OnToken
+from rlvr.core.engine.base import Engine, OnToken
 from rlvr.core.env import Reply
 from rlvr.core.noise import ALLOWED_16_BIT, ALLOWED_32_BIT, SEEDS, embeddings_moved
 from rlvr.core.packing import Layout, Packing
@@ -29,7 +30,7 @@ from rlvr.models.devices import half_dtype, in_bf16
 from rlvr.models.layout import choose_layout
 from rlvr.models.loading import value_head
 from rlvr.models.policy import HubPolicy
-from rlvr.run.policies import Sampler, make_engine
+from rlvr.run.policies import open_engine
 from rlvr.run.tasks import Tasks, context_tokens, make_chat
 from rlvr.run.teachers import teachers
 from rlvr.scale.fsdp import make_parallel
@@ -75,7 +76,7 @@ def skip(why: str, **evidence: Any) -> Check:
 class Scripted:
     """An engine that gives prepared completions in turn."""
 
-    policy_version = 0
+    policy_version, max_context_tokens = 0, sys.maxsize
 
     def __init__(self, completions: Sequence[Sequence[int]]) -> None:
         self._left = [tuple(ids) for ids in completions]
@@ -178,8 +179,8 @@ class Patient:
         return choose_layout(self.policy)
 
     @cached_property
-    def engine(self) -> Sampler:
-        return make_engine(self.config, self.policy, self.root)
+    def engine(self) -> Engine:
+        return open_engine(self.config, self.policy, self.root)
 
     @cached_property
     def teachers(self) -> dict[str, LocalTeacher | RemoteTeacher]:

@@ -9,7 +9,6 @@ from rlvr.chat.rendering import end_ids
 from rlvr.checks.patient import Patient, around, first_fault, next_token, skip, verdict
 from rlvr.checks.speech import end_of_turn
 from rlvr.checks.texts import answered, asked, awkward
-from rlvr.core.engine import LocalEngine
 from rlvr.reasoning import THINK
 from rlvr.tracking.checks import Check
 from rlvr.types import Message, StopReason
@@ -107,9 +106,7 @@ def own_ends_of_thoughts(patient: Patient) -> set[int]:
 
 def stop_tokens_stop(patient: Patient) -> Check:
     """Each stop token, made the likeliest, ends a completion of the engine."""
-    if not isinstance(engine := patient.engine, LocalEngine):
-        return skip("the engine is a server")
-    head, failed = patient.model.get_output_embeddings(), []
+    engine, head, failed = patient.engine, patient.model.get_output_embeddings(), []
     ids = patient.prompt(0)[1]
     for token in sorted(patient.chat.stop_ids):
 

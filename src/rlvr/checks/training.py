@@ -11,9 +11,8 @@ from rlvr.core.batch import to_batch
 from rlvr.errors import UserError
 from rlvr.models.devices import half_dtype
 from rlvr.models.loading import load_policy
-from rlvr.models.settings import PretrainedModel
 from rlvr.run.assemble import make_rollouts
-from rlvr.run.policies import Setup, engine_dtype
+from rlvr.run.policies import Setup
 from rlvr.run.run_folder import RunFolder
 from rlvr.tracking.checks import Check
 from rlvr.tracking.console import Console
@@ -30,7 +29,7 @@ def dtypes(patient: Patient) -> Check:
     config, policy = patient.as_run.config, patient.policy
     half = half_dtype(config.trainer.precision, policy.model)
     trained = {str(p.dtype).removeprefix("torch.") for p in policy.parameters()}
-    sampled = engine_dtype(config, policy) if config.engine.in_process else "the server's"
+    sampled = config.engine.sampling_dtype(policy, config) if config.engine.in_process else "the server's"
     found = {
         "weights": str(policy.dtype).removeprefix("torch."),
         "trained": sorted(trained),
@@ -103,8 +102,8 @@ def saves_and_loads(patient: Patient) -> Check:
     if why := _no_room(patient):
         return skip(why)
     patient.policy.save(folder)
-    settings = patient.config.model
-    assert isinstance(settings, PretrainedModel)
+    settings = patient.config.model.pretrained
+    assert settings is not None, "what doctor examines is loaded"
     again = load_policy(settings.model_copy(update={"name_or_path": str(folder)}), seed=0, device=patient.model.device)
     other = Patient(patient.config, patient.tasks, replace(again, value_head=None), patient.root)
     gap, where = difference(batch, patient.scored, logprobs(other.trainer(layout="rows"), batch))

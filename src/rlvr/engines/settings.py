@@ -1,6 +1,12 @@
 """The choices of `engine=...`."""
 
-from typing import Annotated, ClassVar, Literal, Self
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -13,17 +19,50 @@ MAX_WAIT_S = 604_800.0  # one week: sockets cannot wait forever
 LEAST_TEMPERATURE = 0.01  # vLLM 0.32: `vllm.sampling_params._MAX_TEMP`
 
 
-class EngineSettings(Component):
+if TYPE_CHECKING:
+    import torch
+
+    from rlvr.core.engine.base import Engine
+    from rlvr.core.world import World
+    from rlvr.models.policy import HubPolicy
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineContext:
+    """What an engine is opened with."""
+
+    policy: HubPolicy  # model, tokenizer and device; its weights change with every update
+    run: RunView
+    folder: Path  # of the run
+    max_context_tokens: int  # of the model
+    max_batch_size: int | None  # what memory allows, if that is less than the engine's own
+    world: World
+    note: Callable[[str], None]  # tells the user a sentence
+    stopped: Callable[[], bool]  # whether the run was asked to stop; callable in any thread
+
+
+class EngineSettings(Component, ABC):
     """What samples."""
 
     group: ClassVar[str] = "engine"
-    in_process: ClassVar[bool] = False
+    in_process: ClassVar[bool] = False  # its work and memory are this process's; False: another's
     max_batch_size: PositiveInt = setting(256, "completions decoded at the same time; the rest wait")
 
     @property
     def samples_in_half(self) -> bool:
         """Whether it is told to use 16 bits, whatever trains."""
         return False
+
+    @abstractmethod
+    def open(self, context: EngineContext) -> Engine:
+        """The engine of a run. UserError if it cannot sample for the policy."""
+
+    def check(self, policy: HubPolicy | None) -> None:
+        """Raise UserError if it could not be opened, for this policy if it is known; called before work is spent."""
+
+    def sampling_dtype(self, policy: HubPolicy, run: RunView) -> torch.dtype:
+        """Data type of the weights that an engine in this process samples with."""
+        return policy.dtype
 
 
 @register("engine", "local")
@@ -53,6 +92,42 @@ class LocalEngineSettings(EngineSettings):
             raise ConfigError(
                 f"engine.dtype={self.dtype}: with model.{frozen} the frozen weights sample as they are; leave it out."
             )
+
+    def sampling_dtype(self, policy: HubPolicy, run: RunView) -> torch.dtype:
+        from rlvr.models.devices import half_dtype, sampling_dtype
+
+        half = half_dtype(run.trainer.precision, policy.model)
+        return sampling_dtype(self.dtype, policy.model, half=half, adapted=policy.adapters is not None)
+
+    def open(self, context: EngineContext) -> Engine:
+        """On the policy's own weights; on a copy if sampling overlaps training or weights are sharded (fsdp2: open it
+        before the trainer shards them)."""
+        import torch
+
+        from rlvr.core.engine import LocalEngine
+        from rlvr.models.devices import frozen_copy, half_dtype
+
+        policy, run = context.policy, context.run
+        dtype = self.sampling_dtype(policy, run)
+        alone = run.rollout.max_staleness == 0 and run.trainer.strategy != "fsdp2" and dtype == policy.dtype
+        # all weights of a pretrained model lie on the grid of their 16-bit file, which small updates do not leave when
+        # they are rounded
+        on_grid = not (run.model.from_scratch or run.model.adapted)
+        if dtype != policy.dtype:
+            context.note(f"sampling from a {str(dtype).removeprefix('torch.')} copy of the weights (engine.dtype)")
+        elif dtype == torch.float32 and half_dtype(run.trainer.precision, policy.model) is not None and on_grid:
+            context.note(
+                "engine.dtype=float32 samples with all digits of the weights, and training rounds them to 16 bits in "
+                "each pass: the two drift apart (policy/mismatch_kl); trainer.precision=fp32 trains what is sampled"
+            )
+        return LocalEngine(
+            policy.model if alone else frozen_copy(policy.model, dtype),
+            max_batch_size=context.max_batch_size or self.max_batch_size,
+            max_context_tokens=context.max_context_tokens,
+            weights=None if alone else policy.trained_weights,
+            on_note=context.note,
+            prompts=policy.prompts,
+        )
 
 
 @register("engine", "vllm")
@@ -114,3 +189,29 @@ class VllmEngineSettings(EngineSettings):
                 "engine.sync=adapter: there is no adapter to push; choose engine.sync=folder, or set "
                 "model.lora.enabled=true."
             )
+
+    def check(self, policy: HubPolicy | None) -> None:
+        from rlvr.engines.vllm import check_servers, expect
+        from rlvr.tracking.files import writing
+
+        if self.weights_dir is not None:
+            with writing(Path(self.weights_dir)):
+                Path(self.weights_dir).mkdir(parents=True, exist_ok=True)
+        expected = None if policy is None else expect(policy, sync=self.sync)
+        check_servers(self.urls, expected, timeout_s=self.timeout_s)
+
+    def open(self, context: EngineContext) -> Engine:
+        from rlvr.engines.vllm import VllmEngine
+
+        weights = context.folder / "weights"
+        if self.weights_dir is not None:
+            weights = Path(self.weights_dir) / context.folder.name
+        return VllmEngine(
+            context.policy,
+            self,
+            weights,
+            max_context_tokens=context.max_context_tokens,
+            world=context.world,
+            on_note=context.note,
+            stopped=context.stopped,
+        )

@@ -13,7 +13,9 @@ from tokenizers.trainers import BpeTrainer
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from rlvr.errors import ConfigError
-from rlvr.models.settings import ScratchBpeModel, ScratchModel
+from rlvr.models.devices import move
+from rlvr.models.policy import HubPolicy
+from rlvr.models.settings import ModelContext, ScratchModel
 from rlvr.seeding import derive_seed
 
 PAD, BOS, EOS = "<pad>", "<boe>", "<eoe>"
@@ -67,9 +69,15 @@ def build_bpe_tokenizer(texts: Iterable[str], vocabulary_size: int, markers: Seq
     )
 
 
+def new_policy(settings: ScratchModel, tokenizer: PreTrainedTokenizerFast, context: ModelContext) -> HubPolicy:
+    """`build_model` on the device, with its tokenizer."""
+    model = build_model(settings, tokenizer, context.seed).eval()
+    move(model, context.device)
+    return HubPolicy(model=model, tokenizer=tokenizer)
+
+
 def build_model(settings: ScratchModel, tokenizer: PreTrainedTokenizerFast, seed: int) -> LlamaForCausalLM:
     """Random float32 weights on the CPU, a function of settings, vocabulary and seed; keeps the global random state."""
-    bpe = settings if isinstance(settings, ScratchBpeModel) else None
     ids: dict[str, Any] = {f"{role}_token_id": getattr(tokenizer, f"{role}_token_id") for role in ("pad", "bos", "eos")}
     config = LlamaConfig(
         vocab_size=len(tokenizer),
@@ -82,13 +90,13 @@ def build_model(settings: ScratchModel, tokenizer: PreTrainedTokenizerFast, seed
         max_position_embeddings=settings.max_context_tokens,
         initializer_range=settings.init_std,
         rope_parameters={"rope_type": "default", "rope_theta": settings.rope_theta},
-        tie_word_embeddings=bpe is not None and bpe.tie_embeddings,
+        tie_word_embeddings=settings.ties,
         dtype="float32",
         **ids,
     )
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(derive_seed(seed, "model"))  # torch.manual_seed would also reseed GPUs
         model = LlamaForCausalLM(config)
-        if bpe is not None:
-            torch.nn.init.normal_(model.model.embed_tokens.weight, std=bpe.embedding_init_std)
+        if settings.embedding_std is not None:
+            torch.nn.init.normal_(model.model.embed_tokens.weight, std=settings.embedding_std)
         return model

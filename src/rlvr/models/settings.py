@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, Self
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from rlvr.errors import ConfigError
+from rlvr.progress import progress
 from rlvr.registry import register
 from rlvr.run_view import RunView
 from rlvr.settings import Component, PositiveFloat, PositiveInt, Range, Settings, Text, Usual, setting, wrong
@@ -21,11 +24,28 @@ RopeTheta = Annotated[float, setting(description="base of the rotary embedding; 
 ContextTokens = Annotated[int, setting(description="context; holds the longest prompt plus completion", ge=1)]
 
 
-class Model(Component):
+if TYPE_CHECKING:
+    import torch
+
+    from rlvr.models.policy import HubPolicy
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelContext:
+    """What a model is opened with."""
+
+    seed: int
+    device: torch.device
+    vocabulary: Sequence[str] | None  # words of the task, if it consists of words
+    texts: Callable[[], Iterable[str]]  # texts of the task, on which a tokenizer can be trained
+    markers: Callable[[], Sequence[str]]  # texts of the prompts' markers (`<think>`), each a token of a new tokenizer
+
+
+class Model(Component, ABC):
     """A model, from scratch or pretrained."""
 
     group: ClassVar[str] = "model"
-    from_scratch: ClassVar[bool] = False
+    from_scratch: ClassVar[bool] = False  # random weights: it is warmed up, and the run keeps what it begins with
     tokens_are_words: ClassVar[bool] = False  # the tokenizer has one token per word of the task's vocabulary
 
     head_dtype: Literal["auto", "float32"] = setting(
@@ -36,8 +56,16 @@ class Model(Component):
         "trainer.precision than fp32, or 16 bits for frozen weights (model.dtype) or sampling (engine.dtype)",
     )
 
+    @abstractmethod
+    def open(self, context: ModelContext) -> HubPolicy:
+        """The model before its first update, on the device: a function of settings and seed.
+
+        UserError for a missing model, ConfigError for settings that do not fit it or this machine.
+        """
+
     @property
     def pretrained(self) -> PretrainedModel | None:
+        """How files of transformers are loaded; None: as by default."""
         return None
 
     @property
@@ -99,6 +127,22 @@ class ScratchModel(Model):
             )
         return self
 
+    def open(self, context: ModelContext) -> HubPolicy:
+        from rlvr.models.scratch import build_tokenizer, new_policy
+
+        assert context.vocabulary is not None, "a rule of the task"
+        return new_policy(self, build_tokenizer(context.vocabulary), context)
+
+    @property
+    def ties(self) -> bool:
+        """Whether one matrix is input and output embeddings."""
+        return False
+
+    @property
+    def embedding_std(self) -> float | None:
+        """Standard deviation of the initial embeddings; None: as of the other weights."""
+        return None
+
     def check_run(self, run: RunView) -> None:
         longest = run.task.longest_prompt or 1
         if self.max_context_tokens < longest + run.rollout.max_completion_tokens:
@@ -124,6 +168,19 @@ class ScratchBpeModel(ScratchModel):
     max_context_tokens: ContextTokens = 192
     vocabulary_size: Annotated[int, Field(ge=300)] = setting(1024, "tokens of the vocabulary, markers included")
     tie_embeddings: bool = setting(True, "one matrix for input and output embeddings")
+
+    def open(self, context: ModelContext) -> HubPolicy:
+        from rlvr.models.scratch import build_bpe_tokenizer, new_policy
+
+        return new_policy(self, build_bpe_tokenizer(context.texts(), self.vocabulary_size, context.markers()), context)
+
+    @property
+    def ties(self) -> bool:
+        return self.tie_embeddings
+
+    @property
+    def embedding_std(self) -> float:
+        return self.embedding_init_std
 
 
 def _alphas(run: Mapping[str, Any]) -> Range:
@@ -173,6 +230,12 @@ class PretrainedModel(Model):
     load_in_4bit: bool = setting(False, "bitsandbytes nf4 weights; needs adapters and the extra quantization")
     load_in_8bit: bool = setting(False, "bitsandbytes int8 weights; needs adapters and the extra quantization")
     lora: LoraSettings = LoraSettings()
+
+    def open(self, context: ModelContext) -> HubPolicy:
+        from rlvr.models.loading import load_policy
+
+        with progress(f"loading {self.name_or_path}"):
+            return load_policy(self, seed=context.seed, device=context.device)
 
     @property
     def pretrained(self) -> PretrainedModel:

@@ -28,7 +28,7 @@ from rlvr.models.policy import HubPolicy
 from rlvr.run.evaluate_sets import evaluate_all
 from rlvr.run.late import late_grader
 from rlvr.run.memory import agreed, plan_run
-from rlvr.run.policies import Sampler, Setup, make_engine
+from rlvr.run.policies import Setup, open_engine
 from rlvr.run.ranks import note_of_rank
 from rlvr.run.tasks import context_tokens, make_chat
 from rlvr.run.teachers import teachers
@@ -99,14 +99,14 @@ def assemble(setup: Setup, policy: HubPolicy, trackers: Trackers) -> TrainingRun
     )
 
 
-def engine_of_run(setup: Setup, policy: HubPolicy, memory: MemoryPlan) -> Sampler:
-    """`make_engine`, with as many completions at a time as memory allows."""
+def engine_of_run(setup: Setup, policy: HubPolicy, memory: MemoryPlan) -> Engine:
+    """`open_engine`, with as many completions at a time as memory allows."""
     config, world, most = setup.config, setup.world, memory.max_batch_size if memory.samples_fewer else None
     note = note_of_rank(config, world, setup.console.note)
-    return make_engine(config, policy, setup.folder.root, world, note, setup.stopped, max_batch_size=most)
+    return open_engine(config, policy, setup.folder.root, world, note, setup.stopped, max_batch_size=most)
 
 
-def make_rollouts(setup: Setup, policy: HubPolicy, engine: Sampler, chat: Chat) -> RolloutSchedule:
+def make_rollouts(setup: Setup, policy: HubPolicy, engine: Engine, chat: Chat) -> RolloutSchedule:
     """The rollout schedule of the run's task, in a background thread if rollouts may be stale."""
     config, background = setup.config, setup.config.rollout.max_staleness > 0
     model = ChatModel(engine=engine, chat=chat, max_context_tokens=_context(policy, engine))
@@ -182,7 +182,7 @@ def restore(setup: Setup, checkpoints: CheckpointSchedule, metrics_file: Metrics
     return step
 
 
-def evaluate(setup: Setup, policy: HubPolicy, engine: Sampler, rollouts: RolloutSchedule) -> dict[str, float]:
+def evaluate(setup: Setup, policy: HubPolicy, engine: Engine, rollouts: RolloutSchedule) -> dict[str, float]:
     """Metrics of all evaluation sets; those of a mix are also combined under its name."""
     config, tasks, context = setup.config, setup.tasks, _context(policy, engine)
 
@@ -197,7 +197,7 @@ def evaluate(setup: Setup, policy: HubPolicy, engine: Sampler, rollouts: Rollout
     return metrics | (combine(tasks.own.name, parts) if tasks.own.name not in found else {})
 
 
-def _context(policy: HubPolicy, engine: Sampler) -> int:
+def _context(policy: HubPolicy, engine: Engine) -> int:
     return min(context_tokens(policy), engine.max_context_tokens)  # a server's context may be shorter than the model's
 
 

@@ -21,7 +21,7 @@ def checkpoint_bytes(saved_bytes: int, trained_bytes: int) -> int:
 def disk_of_models(config: Config, saved_bytes: int, trained_bytes: int) -> dict[str, int]:
     """Bytes of checkpoints and of the models beside them; `saved_bytes`: of a saved model."""
     kept = config.trainer.keep_last + (config.trainer.keep_best and config.evaluation.every is not None)
-    folders = 1 if config.model.pretrained and not config.warm_start.enabled else 2  # final/, warm_start/
+    folders = 2 if config.model.from_scratch or config.warm_start.enabled else 1  # final/, warm_start/
     return {
         "checkpoints": min(kept, num_saved(config)) * checkpoint_bytes(saved_bytes, trained_bytes),
         "models": folders * saved_bytes,

@@ -17,7 +17,7 @@ from rlvr.models.settings import PretrainedModel
 from rlvr.places import ENDPOINT
 from rlvr.progress import progress
 from rlvr.run.late import late_grader, refuse_late
-from rlvr.run.policies import engine_dtype, set_threads
+from rlvr.run.policies import set_threads
 from rlvr.run.sources import weights_of
 from rlvr.run.tasks import Tasks, context_tokens, make_chat, open_tasks
 from rlvr.tasks.base import Functions, Reads, Task
@@ -121,7 +121,7 @@ def _as_sampled(config: Config, loaded: Loaded) -> Loaded:
     """The model in the data type that the run samples with, so that its score is the run's own."""
     policy = loaded.model
     assert isinstance(policy, HubPolicy)
-    dtype = engine_dtype(config, policy) if config.engine.in_process else policy.dtype
+    dtype = config.engine.sampling_dtype(policy, config)
     if dtype == policy.dtype:
         return loaded
     copy = replace(policy, model=frozen_copy(policy.model, dtype))

@@ -14,7 +14,6 @@ from rlvr.core.world import World
 from rlvr.models.devices import half_dtype
 from rlvr.models.policy import HubPolicy
 from rlvr.run import teachers
-from rlvr.run.policies import engine_dtype
 from rlvr.run.tasks import context_tokens
 from rlvr.tasks.base import Task
 from rlvr.training.memory import (
@@ -49,7 +48,7 @@ def plan_run(
     local, is_stale = engine if engine.in_process else None, rollout.max_staleness > 0
     half = half_dtype(trainer.precision, policy.model)
     autocast = partial(torch.autocast, policy.model.device.type, half or torch.bfloat16, enabled=half is not None)
-    dtype = engine_dtype(config, policy) if local else None
+    dtype = engine.sampling_dtype(policy, config) if local else None
     one_turn = config.task.num_turns == 1
     shared = layout == "shared" and one_turn  # later turns are rows of their own, with what was said before
     num_prompts = rollout.prompts_per_step if shared else num_rows

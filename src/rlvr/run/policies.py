@@ -4,31 +4,27 @@ import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from rlvr import imports
 from rlvr.config import Config
-from rlvr.core.engine import LocalEngine
 from rlvr.core.engine.base import Engine
 from rlvr.core.settings import cpu_tokens
 from rlvr.core.world import ALONE, World
-from rlvr.engines.settings import LocalEngineSettings, VllmEngineSettings
-from rlvr.errors import ConfigError, UserError
-from rlvr.models.devices import choose_device, choose_products, frozen_copy, half_dtype, move, sampling_dtype
+from rlvr.engines.settings import EngineContext
+from rlvr.errors import UserError
+from rlvr.models.devices import choose_device, choose_products
 from rlvr.models.heads import use_float32_head
-from rlvr.models.loading import load_for_inference, load_policy
+from rlvr.models.loading import load_for_inference
 from rlvr.models.policy import HubPolicy
-from rlvr.models.scratch import build_bpe_tokenizer, build_model, build_tokenizer
-from rlvr.models.settings import ScratchBpeModel, ScratchModel
+from rlvr.models.settings import ModelContext
 from rlvr.models.weight_cache import content_key, keep, restore_on_all
-from rlvr.progress import progress
 from rlvr.run.run_folder import RunFolder
 from rlvr.run.tasks import Tasks, context_tokens
 from rlvr.run.teachers import check_tokens
-from rlvr.tasks.base import Task
 from rlvr.tasks.prompting import resolve_markers
 from rlvr.tracking.console import Console
 from rlvr.tracking.files import writing
@@ -44,28 +40,7 @@ CACHED = "warm start: from the cache, made by an earlier run (warm_start.cache=f
 Stopped = Callable[[], bool]
 
 
-class Sampler(Engine, Protocol):
-    """An engine that knows its longest row."""
-
-    @property
-    def max_context_tokens(self) -> int: ...  # of prompt and completion together
-
-
-def check_engine(config: Config, policy: HubPolicy | None = None) -> None:
-    """UserError if a remote engine is unreachable or does not fit the policy, or its folder is not writable. Called
-    before the warm start."""
-    engine = config.engine
-    if isinstance(engine, VllmEngineSettings):
-        from rlvr.engines.vllm import check_servers, expect
-
-        if engine.weights_dir is not None:
-            with writing(Path(engine.weights_dir)):
-                Path(engine.weights_dir).mkdir(parents=True, exist_ok=True)
-        expected = None if policy is None else expect(policy, sync=engine.sync)
-        check_servers(engine.urls, expected, timeout_s=engine.timeout_s)
-
-
-def make_engine(
+def open_engine(
     config: Config,
     policy: HubPolicy,
     folder: Path,
@@ -73,49 +48,24 @@ def make_engine(
     on_note: Callable[[str], None] = lambda text: None,
     stopped: Callable[[], bool] = lambda: False,
     max_batch_size: int | None = None,
-) -> Sampler:
-    """The engine that samples for training: on the policy's own weights; on a copy if sampling overlaps training or
-    weights are sharded (fsdp2: call before the trainer shards them); or on remote servers. `folder` is the run's,
-    `max_batch_size` what memory allows if that is less than the engine's own."""
-    engine, context = config.engine, context_tokens(policy)
-    if isinstance(engine, VllmEngineSettings):
-        from rlvr.engines.vllm import VllmEngine
-
-        weights_dir = folder / "weights" if engine.weights_dir is None else Path(engine.weights_dir) / folder.name
-        return VllmEngine(
-            policy, engine, weights_dir, max_context_tokens=context, world=world, on_note=on_note, stopped=stopped
-        )
-    dtype = engine_dtype(config, policy)
-    alone = config.rollout.max_staleness == 0 and config.trainer.strategy != "fsdp2" and dtype == policy.dtype
-    if dtype != policy.dtype:
-        on_note(f"sampling from a {str(dtype).removeprefix('torch.')} copy of the weights (engine.dtype)")
-    elif dtype == torch.float32 and half_dtype(config.trainer.precision, policy.model) is not None and _full(config):
-        on_note(
-            "engine.dtype=float32 samples with all digits of the weights, and training rounds them to 16 bits in each "
-            "pass: the two drift apart (policy/mismatch_kl); trainer.precision=fp32 trains what is sampled"
-        )
-    return LocalEngine(
-        policy.model if alone else frozen_copy(policy.model, dtype),
-        max_batch_size=max_batch_size or engine.max_batch_size,
-        max_context_tokens=context,
-        weights=None if alone else policy.trained_weights,
-        on_note=on_note,
-        prompts=policy.prompts,
+) -> Engine:
+    """The engine that samples for training. `folder` is the run's, `max_batch_size` what memory allows if that is less
+    than the engine's own. Call it before the trainer is made, which may shard the weights."""
+    context = EngineContext(
+        policy=policy,
+        run=config,
+        folder=folder,
+        max_context_tokens=context_tokens(policy),
+        max_batch_size=max_batch_size,
+        world=world,
+        note=on_note,
+        stopped=stopped,
     )
-
-
-def _full(config: Config) -> bool:
-    """Whether all weights of a pretrained model are trained: they lie on the grid of their 16-bit file, which small
-    updates do not leave when they are rounded."""
-    return not (config.model.from_scratch or config.model.adapted)
-
-
-def engine_dtype(config: Config, policy: HubPolicy) -> torch.dtype:
-    """Data type of the local engine's weights."""
-    if not isinstance(config.engine, LocalEngineSettings):
-        raise ConfigError(f"engine={config.engine.name}: only engine=local and engine=vllm can sample for training.")
-    half = half_dtype(config.trainer.precision, policy.model)
-    return sampling_dtype(config.engine.dtype, policy.model, half=half, adapted=policy.adapters is not None)
+    with imports.code_of(config.engine, f"engine={config.engine.name}: open"):
+        engine = config.engine.open(context)
+        if not isinstance(engine, Engine):
+            raise TypeError(f"it must return an Engine (rlvr.core.engine.base), not {type(engine).__name__}")
+        return engine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,15 +80,37 @@ class Setup:
 
 def pretrained_policy(config: Config, tasks: Tasks) -> HubPolicy | None:
     """The loaded model; None if it is made from scratch. Removes examples that do not fit its context."""
-    device = choose_device(config.trainer.device)
-    choose_products(device, config.trainer.precision)
-    if config.model.pretrained is None:
+    choose_products(choose_device(config.trainer.device), config.trainer.precision)
+    if config.model.from_scratch:
         return None
-    with progress(f"loading {config.model.pretrained.name_or_path}"):
-        policy = load_policy(config.model.pretrained, seed=config.seed, device=device)
+    policy = open_model(config, tasks)
+    if config.model.pretrained is None:  # its tokenizer was not known before
+        check_tokens(config, policy.tokenizer)
     if config.model.head_dtype == "float32":  # also in its warm start
         use_float32_head(policy.model)
     return tasks.fit(config, policy)
+
+
+def open_model(config: Config, tasks: Tasks) -> HubPolicy:
+    """The model before any training."""
+    context = ModelContext(
+        seed=config.seed,
+        device=choose_device(config.trainer.device),
+        vocabulary=tasks.own.vocabulary,
+        texts=tasks.own.texts,
+        markers=partial(_markers, config),
+    )
+    with imports.code_of(config.model, f"model={config.model.name}: open"):
+        policy = config.model.open(context)
+        if not isinstance(policy, HubPolicy):
+            raise TypeError(f"it must return a HubPolicy (rlvr.models.policy), not {type(policy).__name__}")
+        return policy
+
+
+def _markers(config: Config) -> list[str]:
+    family = config.model.family()
+    sets = [resolve_markers(bundle.prompt, config.markers, family) for bundle in config.trained.values()]
+    return list(dict.fromkeys(text for markers in sets if markers for text in markers.model_dump().values()))
 
 
 def scratch_policy(setup: Setup, stopped: Stopped) -> HubPolicy | None:
@@ -153,7 +125,7 @@ def scratch_policy(setup: Setup, stopped: Stopped) -> HubPolicy | None:
         return setup.tasks.fit(config, policy)
     policy = random_policy(setup)
     check_tokens(config, policy.tokenizer)
-    check_engine(config, policy)
+    config.engine.check(policy)
     set_threads(config, policy, world)
     if config.warm_start.enabled and not warmed(setup, policy, stopped):
         return None
@@ -164,10 +136,7 @@ def scratch_policy(setup: Setup, stopped: Stopped) -> HubPolicy | None:
 
 def random_policy(setup: Setup) -> HubPolicy:
     """The model made from scratch, before its warm start."""
-    model, tokenizer = _random(setup.config, setup.tasks.own)
-    move(model, choose_device(setup.config.trainer.device))
-    policy = HubPolicy(model=model, tokenizer=tokenizer)
-    return setup.tasks.fit(setup.config, policy)
+    return setup.tasks.fit(setup.config, open_model(setup.config, setup.tasks))
 
 
 def warmed(setup: Setup, policy: HubPolicy, stopped: Stopped) -> bool:
@@ -208,20 +177,6 @@ def keep_in_cache(setup: Setup, policy: HubPolicy, key: str | None) -> None:
         keep(policy, key)
     except UserError as error:
         setup.console.note(f"the next run will compute its warm start again: {error}")
-
-
-def _random(config: Config, task: Task) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    settings = config.model
-    assert isinstance(settings, ScratchModel)
-    if settings.tokens_are_words:
-        assert task.vocabulary is not None, "a rule of the configuration"
-        tokenizer = build_tokenizer(task.vocabulary)
-    else:
-        assert isinstance(settings, ScratchBpeModel)
-        sets = [resolve_markers(one.prompt, config.markers, settings.family()) for one in config.trained.values()]
-        markers = dict.fromkeys(marker for found in sets if found for marker in found.model_dump().values())
-        tokenizer = build_bpe_tokenizer(task.texts(), settings.vocabulary_size, tuple(markers))
-    return build_model(settings, tokenizer, config.seed).eval(), tokenizer
 
 
 def set_threads(config: Config, policy: HubPolicy, world: World = ALONE) -> None:

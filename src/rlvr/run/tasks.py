@@ -1,7 +1,7 @@
 """The tasks of a run, for training and evaluation, and the model's chat codec for each."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
@@ -154,12 +154,11 @@ class TaskOpener:
             open=self.open,
             reads="all" if prompt.few_shot else self.reads,  # few-shot examples come from training data
         )
-        is_ours = imports.is_ours(bundle.task)
         try:
-            with nullcontext() if is_ours else imports.user_code(f"task={bundle.task.name}: opening its data"):
+            with imports.code_of(bundle.task, f"task={bundle.task.name}: opening its data"):
                 return bundle.task.open(context)
         except UserError as error:
-            if is_ours:
+            if imports.is_ours(bundle.task):
                 raise
             raise ConfigError(str(error)) from error
 

@@ -18,7 +18,6 @@ from rlvr.errors import ConfigError, UserError
 from rlvr.evaluation.right_samples import RightSamples
 from rlvr.models.devices import line_columns
 from rlvr.models.layout import choose_layout
-from rlvr.models.loading import load_policy
 from rlvr.models.policy import HubPolicy
 from rlvr.models.weight_cache import content_key, restore_on_all
 from rlvr.run.assemble import engine_of_run, make_trainer
@@ -27,8 +26,8 @@ from rlvr.run.policies import (
     CACHED,
     Setup,
     Stopped,
-    check_engine,
     keep_in_cache,
+    open_model,
     save_atomically,
     set_threads,
 )
@@ -53,7 +52,7 @@ def tuned_policy(setup: Setup, policy: HubPolicy, stopped: Stopped) -> HubPolicy
     if world.first(folder.warm_start.is_dir()):
         policy.load_weights(folder.warm_start)
         return policy
-    check_engine(config, policy)
+    config.engine.check(policy)
     set_threads(config, policy, world)
     examples = supervised_examples(setup, policy, stopped)
     if examples is None:
@@ -67,8 +66,7 @@ def tuned_policy(setup: Setup, policy: HubPolicy, stopped: Stopped) -> HubPolicy
     save_atomically(partial(policy.save, writes=world.is_first), folder.warm_start, writes=world.is_first)
     world.first(None)  # the other ranks wait for the files of the first
     if not cached and config.trainer.strategy == "fsdp2":  # the engine copies whole weights: begin as if resumed
-        assert config.model.pretrained is not None
-        policy = load_policy(config.model.pretrained, seed=config.seed, device=policy.model.device)
+        policy = open_model(config, setup.tasks)
         policy.load_weights(folder.warm_start)
     keep_in_cache(setup, policy, None if cached else key)
     return policy

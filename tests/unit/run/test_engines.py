@@ -11,7 +11,7 @@ from rlvr.core.engine import LocalEngine
 from rlvr.core.world import World
 from rlvr.engines.vllm import VllmEngine
 from rlvr.errors import UserError
-from rlvr.run.policies import check_engine, engine_dtype, make_engine
+from rlvr.run.policies import open_engine
 from rlvr.run.ranks import note_of_rank
 from rlvr.run.tasks import context_tokens
 from tests.unit.engines.vllm.fake import running
@@ -21,7 +21,7 @@ from tests.unit.engines.vllm.world import fake_of, make_policy
 def test_the_local_engine_shares_or_copies_the_weights() -> None:
     policy = make_policy()
     for overrides, shares in (([], True), (["rollout.max_staleness=1"], False), (["trainer.strategy=fsdp2"], False)):
-        engine = make_engine(load_config(overrides), policy, Path("unused"))
+        engine = open_engine(load_config(overrides), policy, Path("unused"))
         assert isinstance(engine, LocalEngine)
         assert (engine._model is policy.model) == shares
         assert engine.max_context_tokens == context_tokens(policy)
@@ -42,12 +42,13 @@ def test_the_local_engine_shares_or_copies_the_weights() -> None:
 def test_the_local_engine_samples_in_bfloat16_where_it_pays(said: str, width: int, found: torch.dtype) -> None:
     policy = make_policy()
     policy.model.config.hidden_size = width
-    assert engine_dtype(load_config(said.split()), policy) == found
+    config = load_config(said.split())
+    assert config.engine.sampling_dtype(policy, config) == found
 
 
 def test_a_bfloat16_copy_has_the_new_weights_after_every_update() -> None:
     policy, notes = make_policy(), []
-    engine = make_engine(load_config(["engine.dtype=bfloat16"]), policy, Path("unused"), on_note=notes.append)
+    engine = open_engine(load_config(["engine.dtype=bfloat16"]), policy, Path("unused"), on_note=notes.append)
     assert isinstance(engine, LocalEngine)
     assert notes == ["sampling from a bfloat16 copy of the weights (engine.dtype)"]
     with torch.no_grad():
@@ -72,8 +73,8 @@ def test_servers_read_weights_from_run_folder_or_weights_dir(tmp_path: Path) -> 
             ([f"engine.weights_dir={tmp_path}/all"], tmp_path / "all" / "run"),
         ):
             config = load_config([*lines, *more])
-            check_engine(config)
-            engine = make_engine(config, policy, tmp_path / "run")
+            config.engine.check(None)
+            engine = open_engine(config, policy, tmp_path / "run")
             assert isinstance(engine, VllmEngine)
             assert engine.max_context_tokens == context_tokens(policy)
             engine.load_weights(4)
@@ -91,7 +92,7 @@ def test_ranks_begin_with_different_servers_and_log_their_loss(
         config = load_config(["engine=vllm", f"engine.urls=[{fakes[0].url},{fakes[1].url}]"])
         for rank, fake in enumerate(fakes):
             world = World(rank=rank)
-            engine = make_engine(config, policy, tmp_path, world, note_of_rank(config, world, notes.append))
+            engine = open_engine(config, policy, tmp_path, world, note_of_rank(config, world, notes.append))
             assert isinstance(engine, VllmEngine)
             assert engine._fleet.members[0].url == fake.url
             engine._fleet._on_note("lost")

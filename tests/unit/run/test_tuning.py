@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from rlvr.errors import ConfigError, UserError
+from rlvr.models.loading import load_policy
 from rlvr.models.policy import HubPolicy
-from rlvr.run import policies
 from rlvr.run.policies import CACHED, Setup, pretrained_policy
 from rlvr.run.run_folder import RunFolder
 from rlvr.run.tasks import open_tasks
@@ -71,7 +71,7 @@ def test_what_it_learned_is_kept_for_the_run_and_the_next_one(tuned: Tuned) -> N
     assert first is not None
     assert CACHED not in said
     assert "warm start: 8 demonstrations\n" in said
-    saved = policies.load_policy(setup.config.model.pretrained, seed=0, device=torch.device("cpu"))  # type: ignore[arg-type]
+    saved = load_policy(setup.config.model.pretrained, seed=0, device=torch.device("cpu"))  # type: ignore[arg-type]
     before = weights(saved).clone()
     saved.load_weights(setup.folder.warm_start)
     assert torch.equal(weights(saved), weights(first))

@@ -63,7 +63,7 @@ def _start(root: Path, record: Record) -> int:
     config = own_config(str(root))
     if config is None:
         raise UserError(f"{root} is no run folder to go on from: it has no config.yaml.")
-    is_own = config.model.pretrained is None or config.warm_start.enabled
+    is_own = config.model.from_scratch or config.warm_start.enabled
     if start == 0 and is_own and not (root / "warm_start").is_dir():
         raise UserError(f"{root} has no warm_start/: its first weights are lost, so nothing can be tried.")
     return start

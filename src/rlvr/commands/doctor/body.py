@@ -31,7 +31,7 @@ from rlvr.models.settings import PretrainedModel
 from rlvr.places import ENDPOINT
 from rlvr.progress import progress
 from rlvr.run.errors import in_the_users_words
-from rlvr.run.policies import check_engine, set_threads
+from rlvr.run.policies import set_threads
 from rlvr.run.ranks import quiet
 from rlvr.run.sources import weights_of
 from rlvr.run.tasks import open_tasks
@@ -91,7 +91,7 @@ def opened(config: Config, functions: Functions | None = None) -> Iterator[Patie
     assert model is not None, "see trained_from"
     with ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rlvr-doctor-")))
-        check_engine(config)
+        config.engine.check(None)
         device = choose_device(config.trainer.device)
         choose_products(device, config.trainer.precision)
         # a reward that remembers is found out by the order of its calls, which several processes would share by chance

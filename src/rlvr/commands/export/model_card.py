@@ -155,7 +155,7 @@ def _summary(card: Card) -> str:
     origin = f" for {base}" if base and card.kind == "adapter" else ""
     start = f", starting from {base}" if base and not origin else ""
     how, tuned = f"as reinforcement learning on `{config.task.name}` started from it", ""
-    if config.model.pretrained and config.warm_start.enabled:
+    if not config.model.from_scratch and config.warm_start.enabled:
         tuned = "on its own right samples" if config.warm_start.source == "own" else "on demonstrations"
         how = f"trained on `{config.task.name}` {tuned}{start}"
     if card.step:

@@ -156,7 +156,7 @@ def check_replays(config: Config, found: Recorded) -> None:
     for setting, reason in reasons.items():
         if reason:
             raise UserError(f"{found.folder.root} cannot be replayed number for number ({setting}): {reason}.")
-    is_own = config.model.pretrained is None or config.warm_start.enabled
+    is_own = config.model.from_scratch or config.warm_start.enabled
     if found.checkpoint is None and is_own and not found.folder.warm_start.is_dir():
         raise UserError(
             f"{found.folder.root} has neither a checkpoint before step {found.step} nor warm_start/: its weights of "

@@ -21,7 +21,6 @@ from rlvr.run.disk import disk_warnings
 from rlvr.run.policies import (
     Setup,
     Stopped,
-    check_engine,
     pretrained_policy,
     save_atomically,
     scratch_policy,
@@ -65,7 +64,7 @@ def train(config: Config, stopped: Stopped = lambda: False, functions: Functions
         stack.enter_context(fail_together(world))
         check_shares(config, world)
         config.tracker.check_installed()
-        check_engine(config)
+        config.engine.check(None)
         check_teachers(config)
         console = stack.enter_context(_console(config, world))
         for line in summary(config):

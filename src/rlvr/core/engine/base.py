@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -25,12 +25,18 @@ class Alternatives:
     seen: list[tuple[tuple[int, ...], tuple[float, ...]]] = field(default_factory=list)
 
 
+@runtime_checkable
 class Engine(Protocol):
     """Token ids in, token ids out. Concurrent calls are batched together."""
 
     @property
     def policy_version(self) -> int:
         """Version of the weights the next token is sampled with."""
+        ...
+
+    @property
+    def max_context_tokens(self) -> int:
+        """Tokens of the longest row, prompt and completion together."""
         ...
 
     async def generate(
