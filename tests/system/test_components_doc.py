@@ -40,6 +40,8 @@ CLASSES = {
     "A sampler": "my_sampler.py",
     "A tracker": "my_tracker.py",
     "A retriever": "my_retriever.py",
+    "An engine": "my_engine.py",
+    "A model": "my_model.py",
 }
 """Sections that link a file of examples/own; test_own_components.py runs the commands in its docstring."""
 COMMON = "What all have in common"

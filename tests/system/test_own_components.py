@@ -5,6 +5,7 @@ import json
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -13,8 +14,21 @@ from typing import Any
 
 import pytest
 
-from tests.system.harness import DATA, ENVIRONMENT, Finished, check_equal, metrics, once, outcome, split
+from tests.system.harness import (
+    DATA,
+    ENVIRONMENT,
+    Command,
+    Finished,
+    check_equal,
+    metrics,
+    num_lines,
+    once,
+    outcome,
+    split,
+    wait_until,
+)
 from tests.system.served import check_installed
+from tests.variants import variants
 
 ROOT = Path(__file__).parents[2]
 OWN = ROOT / "examples" / "own"
@@ -31,6 +45,8 @@ TINY = split("""
 MORE = {  # what makes the command of a docstring short
     "my_shop": (*TINY, "rollout.group_size=4", "rollout.max_completion_tokens=32"),
     "my_algorithm": TINY,
+    "my_engine": TINY,
+    "my_model": (*(word for word in TINY if not word.startswith("model.")), "model.width=32", "model.num_layers=1"),
     "my_distillation": (*TINY, "algorithm.teacher=start"),
     "my_reward": TINY,
     "my_tracker": TINY,
@@ -46,6 +62,8 @@ MORE = {  # what makes the command of a docstring short
 MEASURED = {
     "my_shop": "eval/shop/accuracy",
     "my_algorithm": "loss/policy",
+    "my_engine": "policy/mismatch_kl",
+    "my_model": "reward/boxed",
     "my_distillation": "policy/teacher_kl",
     "my_reward": "reward/brief",
     "my_tracker": "reward/mean",
@@ -117,10 +135,11 @@ def well(finished: Sequence[Finished]) -> None:
 
 
 def test_each_file_is_short_and_says_how_it_is_started() -> None:
-    names = "my_algorithm my_distillation my_retriever my_reward my_sampler my_settings my_shop my_tracker"
-    assert [file.stem for file in FILES] == names.split()
+    names = "my_algorithm my_distillation my_engine my_model my_retriever my_reward my_sampler my_settings my_shop"
+    assert [file.stem for file in FILES] == [*names.split(), "my_tracker"]
+    longer = {"my_engine": 130, "my_model": 80}  # a whole service, and an architecture
     for file in FILES:
-        assert len(file.read_text().splitlines()) <= 60, file
+        assert len(file.read_text().splitlines()) <= longer.get(file.stem, 60), file
         assert commands(file.stem), file
 
 
@@ -160,12 +179,38 @@ def test_runs_that_are_resumed_equal_the_uninterrupted_ones(installed: Path, too
     check_installed([sys.executable, "-m", "rlvr"], tmp_path, environment(installed), "Customer 1 buys one fig.")
 
 
+@pytest.mark.parametrize("module", variants(["my_model", "my_engine"], always=1))
+def test_a_killed_run_of_an_own_model_or_engine_goes_on_exactly(module: str, tmp_path: Path) -> None:
+    copied(tmp_path, module)
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+
+    def started(*words: str) -> Command:
+        return Command(*words, log=tmp_path / "log", cwd=tmp_path)
+
+    def succeeds(*words: str) -> None:
+        command = started(*words)
+        assert command.wait() == 0, command.err
+
+    short = (module, "trainer.max_steps=3")
+    succeeds(*training(*short, f"run_dir={whole}"))
+    command = started(*training(*short, f"run_dir={killed}"))
+    wait_until(lambda: num_lines(killed) > 1)
+    command.send(signal.SIGKILL)
+    assert command.wait() == -signal.SIGKILL
+    assert not (killed / "final").exists()
+    succeeds("train", f"run_dir={killed}", "resume=true")
+    succeeds("eval", str(killed), "--num-examples", "2")
+    check_equal(outcome(killed), outcome(whole))
+
+
 # ------------------------------------------------------------------------------------------------------ what is wrong
 
 BROKEN = {
     "missing.py": "import there_is_no_such_module\n",
     "unfinished.py": """
 from rlvr.algorithms import Algorithm
+from rlvr.engines.settings import EngineSettings
+from rlvr.models.settings import Model
 from rlvr.retrieval.retriever import Retriever
 from rlvr.rewards.base import Part
 from rlvr.samplers.base import PromptSampler
@@ -177,6 +222,15 @@ class P(Part): ...
 class R(Retriever): ...
 class E(ExamplesTask): ...
 class S(PromptSampler): ...
+class G(EngineSettings): ...
+class M(Model): ...
+
+class Fails(Model):
+    def open(self, context):
+        return {}[context.seed]
+
+class Forgets(Model):
+    def open(self, context): ...
 class T(Tracker): ...
 
 class Unfit(Part):
@@ -228,6 +282,16 @@ sampler=my_sampler:Stairs sampler.rise=1 -> sampler.rise; did you mean sampler.r
 sampler=my_sampler:Stairs sampler.part=brief -> sampler.part=brief: the reward has no such part; there are
 sampler=unfinished:S -> has no method take
 sampler=my_reward:Brief -> module my_reward has Brief, which is no PromptSampler
+engine=my_engine:Elsewher -> did you mean Elsewhere?
+engine=my_engine:Elsewhere engine.num_thread=2 -> engine.num_thread; did you mean engine.num_threads?
+engine=my_engine:Asking -> module my_engine has Asking, which is no EngineSettings; there are Elsewhere.
+engine=my_engine:Elsewhere model=hf model.name_or_path=x model.lora.enabled=true -> samples from whole models
+engine=unfinished:G -> has no method open, which every EngineSettings needs
+model=my_model:Square -> did you mean Squared?
+model=my_model:Squared model.width=12 -> model.width=12: must be a multiple of 8
+model=unfinished:M -> has no method open, which every Model needs
+model=unfinished:Fails tracker.console=none -> model=unfinished:Fails: open raised KeyError: 0 (unfinished.py, line
+model=unfinished:Forgets tracker.console=none -> it must return a HubPolicy (rlvr.models.policy), not NoneType
 tracker.report_to=[my_tracker:Cvs] -> did you mean Csv?
 tracker.report_to=[my_tracker:Csv] tracker.csv.pth=a -> tracker.csv.pth; did you mean tracker.csv.path?
 tracker.report_to=[unfinished:T] -> has no method log
@@ -244,6 +308,8 @@ HELP = {
     "algorithm=my_algorithm:Reinforce": "algorithm.baseline   true or false   default: true",
     "reward.parts=my_reward:Brief": "reward.parts.<name>.free_tokens   int >= 1   default: 6",
     "sampler=my_sampler:Stairs": "sampler.rise_at   number >= 0, <= 1   default: 0.8",
+    "engine=my_engine:Elsewhere": "engine.num_threads   int >= 1   default: 1",
+    "model=my_model:Squared": "model.num_layers   int >= 1   default: 3",
     "tracker.report_to=[my_tracker:Csv]": "tracker.csv.path   text not empty   default: numbers.csv",
     "task.retriever=my_retriever:Trigrams": "task.retrieval.own.width   int >= 1   default: 3",
 }
