@@ -159,7 +159,7 @@ def read(doc_id: str, state: Mapping[str, str]) -> str:
 class InstantEngine:
     """An engine that returns prepared completions at once; the seed is the index."""
 
-    policy_version = 0
+    policy_version, max_context_tokens = 0, sys.maxsize
 
     def __init__(self, completions: Sequence[Completion]) -> None:
         self._completions = completions

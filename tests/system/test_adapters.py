@@ -4,16 +4,16 @@ import json
 import shutil
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from rlvr.config import Config
 from rlvr.models.policy import HubPolicy
-from rlvr.models.settings import PretrainedModel
 from rlvr.run.inference import open_inference
 from rlvr.run.sources import inference_config
+from rlvr.run.tasks import Tasks
 from tests.system.harness import Cli, check_equal, num_lines, numbers, outcome, rlvr, run_train, split
 from tests.system.small_qwen import save_questions, save_small_qwen
 from tests.unit.models.checkpoints import frozen_bytes
@@ -48,14 +48,14 @@ def policies(monkeypatch: pytest.MonkeyPatch) -> list[tuple[HubPolicy, dict[str,
     """The policies that runs load, each with the bytes of its frozen weights before the first step."""
     loaded: list[tuple[HubPolicy, dict[str, bytes]]] = []
     module = import_module("rlvr.run.policies")
-    real = module.load_policy
+    real = module.open_model
 
-    def load(settings: PretrainedModel, **options: Any) -> HubPolicy:
-        policy = real(settings, **options)
+    def load(config: Config, tasks: Tasks) -> HubPolicy:
+        policy = real(config, tasks)
         loaded.append((policy, frozen_bytes(policy)))
         return policy
 
-    monkeypatch.setattr(module, "load_policy", load)
+    monkeypatch.setattr(module, "open_model", load)
     return loaded
 
 

@@ -145,13 +145,13 @@ def in_a_thread(monkeypatch: pytest.MonkeyPatch, *, own_weights: bool) -> list[s
     monkeypatch.setattr(build, "Executor", lambda: Background(num_threads=1))
     monkeypatch.setattr(RolloutSource, "sample", noting)
     if own_weights:
-        monkeypatch.setattr(build, "make_engine", engine_with_a_copy)
+        monkeypatch.setattr(build, "open_engine", engine_with_a_copy)
     return names
 
 
 def engine_with_a_copy(config: Any, *rest: Any, **more: Any) -> Any:
     stale = config.model_copy(update={"rollout": config.rollout.model_copy(update={"max_staleness": 1})})
-    return policies.make_engine(stale, *rest, **more)
+    return policies.open_engine(stale, *rest, **more)
 
 
 SAME = {

@@ -189,7 +189,7 @@ def test_a_killed_run_of_an_own_model_or_engine_goes_on_exactly(module: str, tmp
 
     def succeeds(*words: str) -> None:
         command = started(*words)
-        assert command.wait() == 0, command.err
+        assert command.wait(110.0) == 0, command.err
 
     short = (module, "trainer.max_steps=3")
     succeeds(*training(*short, f"run_dir={whole}"))

@@ -262,7 +262,7 @@ def test_what_is_left_out_is_said_and_nothing_left_is_an_error(small: Path, tmp_
 def test_a_task_without_demonstrations_is_refused_before_the_model_is_loaded(
     small: Path, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlvr.run.policies.load_policy", None)
+    monkeypatch.setattr("rlvr.run.policies.open_model", None)
     tools = ("prompt=musique_tags", "task.tools=[retrieve_documents,get_document]")  # how to answer is not known
     words = words_for(tmp_path / "run", *tools, *FEW, f"model.name_or_path={small}", name="musique")
     refuses(cli, 1, words, "task musique has none to train on", "warm_start.enabled=false")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Hashable, Sequence
 from typing import Any
 
@@ -52,7 +53,7 @@ class FakeEngine:
     """An engine but for what it samples; notes what it was asked."""
 
     def __init__(self) -> None:
-        self.policy_version = 0
+        self.policy_version, self.max_context_tokens = 0, sys.maxsize
         self.prompts: list[tuple[int, ...]] = []
         self.requests: list[SamplingParams] = []
         self.sessions: list[Hashable] = []
