@@ -1,19 +1,15 @@
-"""Checks of what is paid between nothing and a right answer: near misses, silence, and working."""
+"""Checks of what is paid beside right and wrong answers: for silence, working, form and length."""
 
-import asyncio
 import re
-from collections.abc import Callable
 
 from rlvr.checks.patient import Patient, skip, verdict
-from rlvr.checks.rewards import NUM_EXAMPLES, form_alone, pays, played, value_of
+from rlvr.checks.rewards import NUM_EXAMPLES, form_alone, played, value_of
 from rlvr.checks.texts import LONG
 from rlvr.samplers.thinned import Rated, Unsolved
 from rlvr.tasks.base import text_of
 from rlvr.tracking.checks import Check
 from rlvr.types import Example
 
-INTEGER = re.compile(r"-?\d+")
-THOUSANDS = re.compile(r"(?<![\d.,])\d{4,9}(?![\d,]|\.\d)")
 THOUGHT = "<think>\nWe count.\nNow it is known.\n</think>"
 FORMS = {
     "\\boxed": "We count.\n\\boxed{{{}}}",
@@ -29,73 +25,6 @@ NUM_ROWS, MOST_GIVEN = 32, 0.05  # rows, and those that may be paid for anything
 NO_ANSWER = "I do not know."
 SHARE = 0.1  # of the way from a wrong to a right answer: less is shaping
 APART = 0.1  # of a reward of 1
-
-
-def near_miss_scores_less(patient: Patient) -> Check:
-    """A number that begins or ends as the right one is another number."""
-    if skipped := form_alone(patient):
-        return skipped
-    texts = dict[int, tuple[str, ...]]()
-    for index, (example, _) in enumerate(patient.task.solutions(NUM_EXAMPLES)):
-        if INTEGER.fullmatch(gold := str(example.answer)):
-            found = patient.task.answered(f"{gold}1")
-            texts[index] = (found,) if isinstance(found, str) and patient.reads(found) else ()
-    if not any(texts.values()):
-        return skip("the task's answers are no integers, or it has no words for other ones")
-    return pays(
-        patient,
-        "numbers that begin as the right one",
-        {index: texts.get(index, ()) for index in range(NUM_EXAMPLES)},
-        "compare whole answers: a part of the text, such as its beginning, is another answer",
-    )
-
-
-def near_number_scores_less(patient: Patient) -> Check:
-    """A number beside the right one is wrong: the next one, one with a fraction more, one some percent off."""
-    if skipped := form_alone(patient):
-        return skipped
-    kinds = dict[str, dict[int, tuple[str, ...]]]()
-    for index, (example, _) in enumerate(patient.task.solutions(NUM_EXAMPLES)):
-        if INTEGER.fullmatch(gold := str(example.answer)):
-            for kind, number in _beside(int(gold)).items():
-                found = patient.task.answered(number)
-                kinds.setdefault(kind, {})[index] = (found,) if isinstance(found, str) else ()
-    if not kinds:
-        return skip("the task's answers are no integers")
-    remedy = "compare numbers exactly, or pay less for near ones: a model that learns to guess earns the same"
-    none = dict.fromkeys(range(NUM_EXAMPLES), ())
-    checks = [pays(patient, f"numbers {kind}", none | texts, remedy) for kind, texts in kinds.items()]
-    return next((check for check in checks if check.status != "ok"), checks[0])
-
-
-def _beside(gold: int) -> dict[str, str]:
-    return {
-        "one above the right one": str(gold + 1),
-        "with a fraction more than the right one": f"{gold}.4",
-        "some percent off the right one": str(gold + max(1, abs(gold) * 4 // 100)),
-    }
-
-
-def hedging_scores_less(patient: Patient) -> Check:
-    """Several answers, of which one in the middle is right."""
-    if skipped := form_alone(patient):
-        return skipped
-    golds = [str(example.answer) for example, _ in patient.task.solutions(NUM_EXAMPLES)]
-    texts = dict[int, tuple[str, ...]]()
-    for index, gold in enumerate(golds):
-        others = list(dict.fromkeys(other for other in golds if other != gold))
-        if len(others) > 3 and gold:
-            listed = [*others[:2], gold, *others[2:4]]
-            said = [patient.task.answered(mark.join(listed)) for mark in (", ", " or ")]
-            texts[index] = tuple(text for text in said if isinstance(text, str) and patient.reads(text))
-    if not any(texts.values()):
-        return skip("the task knows no five right completions with different answers")
-    return pays(
-        patient,
-        "lists of answers with the right one among them",
-        {index: texts.get(index, ()) for index in range(len(golds))},
-        "read one answer, at one place: a model learns to list what it is paid for",
-    )
 
 
 def silence_scores_less(patient: Patient) -> Check:
@@ -201,66 +130,6 @@ def answer_outweighs_form(patient: Patient) -> Check:
     )
 
 
-def spaces_cost_nothing(patient: Patient) -> Check:
-    """What the metric calls right and differs from a right answer by spaces alone earns as much."""
-    kinds: dict[str, Callable[[str], str]] = {
-        "with a line break behind it": lambda text: f"{text}\n",
-        "with a space before it": lambda text: f" {text}",
-    }
-    return _costs_nothing(
-        patient,
-        kinds,
-        "right answers earn the same with spaces around them, where the metric takes them",
-        "strip the text in the reward: models write spaces and line breaks around answers",
-    )
-
-
-def commas_cost_nothing(patient: Patient) -> Check:
-    """12,345 is 12345, where the metric takes it so and no prompt forbids it."""
-    golds = patient.task.solutions(NUM_EXAMPLES)
-    if not any(THOUSANDS.search(str(turns[-1])) for _, turns in golds):
-        return skip("no right answer has thousands")
-    if any("comma" in text_of(example.messages).lower() for example, _ in golds):
-        return skip("the prompts say how numbers are written")
-    kinds = {"with commas between thousands": lambda text: THOUSANDS.sub(lambda found: f"{int(found[0]):,}", text)}
-    return _costs_nothing(
-        patient,
-        kinds,
-        "right answers earn the same with commas between thousands, where the metric takes them",
-        "take the commas out of numbers in the reward: models write 12,345",
-    )
-
-
-def _costs_nothing(patient: Patient, kinds: dict[str, Callable[[str], str]], says_ok: str, remedy: str) -> Check:
-    """Changed right answers that the metric still calls right, and that must earn as much."""
-    golds = patient.task.solutions(NUM_EXAMPLES)
-    says, bad = "", list[dict[str, object]]()
-    for kind, change in kinds.items():
-        tried, lost = 0, list[dict[str, object]]()
-        for example, turns in golds:
-            said = turns[-1]
-            if not isinstance(said, str) or change(said) == said or not patient.reads(change(said)):
-                continue
-            if patient.task.vocabulary is not None:
-                continue
-            other = played(patient, example, [*turns[:-1], change(said)])
-            if not asyncio.run(patient.task.grade(example, other.texts)).correct:
-                continue
-            tried += 1
-            full, value = value_of(patient, example, turns), other.score.value
-            if full > 0 and not value > full / 2:
-                lost.append({"example": example.id, "completion": change(said), "value": value, "without": full})
-        if 2 * len(lost) > tried and not says:
-            says, bad = f"{len(lost)} of {tried} right answers {kind} earn less than half", lost
-    return verdict(
-        bool(says),
-        f"{says}: the metric calls them right",
-        says_ok,
-        remedy,
-        examples=bad[:3],
-    )
-
-
 def asked_form_is_paid(patient: Patient) -> Check:
     """A prompt that asks for working, or for a mark around the answer, is obeyed: this must be paid."""
     found, tried, on_one_line = list[dict[str, object]](), 0, 0
@@ -348,15 +217,10 @@ def sampler_sees_right(patient: Patient) -> Check:
 
 
 CHECKS = (
-    near_miss_scores_less,
-    near_number_scores_less,
-    hedging_scores_less,
     silence_scores_less,
     working_is_worth_it,
     each_gold_counts,
     answer_outweighs_form,
-    spaces_cost_nothing,
-    commas_cost_nothing,
     asked_form_is_paid,
     penalties_bite,
     sampler_sees_right,

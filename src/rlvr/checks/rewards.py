@@ -143,31 +143,6 @@ def metric_agrees(patient: Patient) -> Check:
     )
 
 
-def pays(patient: Patient, what: str, texts: Mapping[int, Sequence[str]], remedy: str) -> Check:
-    """Fails if more than half of the examples pay for one of their texts at least what their right answer earns."""
-    golds, paid, asked = patient.task.solutions(NUM_EXAMPLES), [], 0
-    known = [(example, value_of(patient, example, turns)) for example, turns in golds]
-    if known and all(full <= 0 for _, full in known):
-        return skip("right answers earn nothing, so there is nothing to compare with: see gold_scores_full")
-    known = known or [(patient.task.train_example(index), 1e-9) for index in range(NUM_EXAMPLES)]
-    for index, (example, full) in enumerate(known):
-        for text in texts.get(index, texts.get(-1, ())):
-            text = text.replace("{question}", example.messages[-1].content)
-            if not patient.reads(text):
-                continue
-            asked += 1
-            value = value_of(patient, example, [text])
-            if value >= full:
-                paid.append({"example": example.id, "completion": text[:200], "value": value, "right_answer": full})
-    return verdict(
-        2 * len(paid) > asked,
-        f"{len(paid)} of {asked} {what} earn as much as the right answer",
-        f"{asked} {what} earn less than the right answer" if not paid else f"{len(paid)} of {asked} {what} are paid",
-        remedy,
-        examples=paid[:3],
-    )
-
-
 def form_alone(patient: Patient) -> Check | None:
     """Skipped, if no part of the run's own reward reads the answer."""
     parts = getattr(patient.tasks.verifiers.get(patient.task.name), "parts", {})
@@ -176,46 +151,6 @@ def form_alone(patient: Patient) -> Check | None:
         return None
     names = ", ".join(paid)
     return skip(f"the reward pays the form of a completion alone (reward.parts: {names}), not its answer")
-
-
-def empty_scores_less(patient: Patient) -> Check:
-    return pays(patient, "empty completions", {-1: ("",)}, "let the reward return 0 where there is no answer")
-
-
-def wrong_scores_less(patient: Patient) -> Check:
-    if skipped := form_alone(patient):
-        return skipped
-    golds = patient.task.solutions(NUM_EXAMPLES)
-    answers = [(example.answer, turns[-1]) for example, turns in golds]
-    others = {i: next((t for a, t in answers if a != answer), None) for i, (answer, _) in enumerate(answers)}
-    texts = {index: (text,) for index, text in others.items() if isinstance(text, str)}
-    if not texts:
-        return skip("the task knows no two right completions with different answers")
-    return pays(
-        patient,
-        "right answers to other questions",
-        texts,
-        "a reward that does not depend on the answer "
-        "gives every group the same rewards, and no gradient: compare with the argument `answer`",
-    )
-
-
-def echo_scores_less(patient: Patient) -> Check:
-    texts = ("{question}", "I do not know. {question}")
-    return pays(
-        patient,
-        "repetitions of the question",
-        {-1: texts},
-        "score the completion alone: a model learns to repeat what is paid",
-    )
-
-
-def long_scores_less(patient: Patient) -> Check:
-    if not patient.reads(LONG):
-        return skip("the tokenizer knows no other words than the task's")
-    texts = (LONG, f"{LONG}\n" * 3)
-    remedy = "let the reward take no account of length, or limit what it adds: completions grow with what is paid"
-    return pays(patient, "long texts without an answer", {-1: texts}, remedy)
 
 
 def reward_is_scaled(patient: Patient) -> Check:
@@ -364,8 +299,4 @@ CHECKS = (
     thoughts_are_passed_over,
     metric_agrees,
     reward_is_scaled,
-    empty_scores_less,
-    wrong_scores_less,
-    echo_scores_less,
-    long_scores_less,
 )

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rlvr.checks import data, margins, odd, rewards
+from rlvr.checks import data, margins, rewards
 from rlvr.types import Example, GradedAnswer, Message, Score
 
 Grade = Callable[[Example, str], float | Score]
@@ -48,7 +48,7 @@ def patient(grade: Grade, monkeypatch: pytest.MonkeyPatch, task: Task | None = N
             found = Score(value=found, status="scored" if found == found else "error", diagnostics={"error": "no"})
         return SimpleNamespace(score=found, texts=turns)
 
-    for module in (rewards, data, margins, odd):
+    for module in (rewards, data, margins):
         monkeypatch.setattr(module, "played", played)
     rollout = SimpleNamespace(max_completion_tokens=20, prompts_per_step=4, group_size=8)
     plain = {

@@ -68,7 +68,6 @@ PLANTED = {  # a check, and the fault of the benchmarks that it finds
     "prompt_renders": "wants a system message",
     "vocabulary_fits, ends": "ends with a token beyond its vocabulary",
     "reward_survives, patterns": "takes forever on long numbers",
-    "reward_survives, words": "returns words",
     "reward_is_timeless": "doubles in every other second",
     "completions_vary": "gives one token all of the probability",
     "reads_prompt": "has a head of zeros",
@@ -79,7 +78,7 @@ PLANTED = {  # a check, and the fault of the benchmarks that it finds
     "reward_is_fast": "takes half a second",
     "reward_forgets": "compares with the answer of the call before",
     "reward_is_scaled": "gives 1e30 for what is right",
-    "long_scores_less": "pays who does not end",
+    "wrong_earns_nothing, long": "pays who does not end",
     "thoughts_are_passed_over": "opens reasoning, and the reward reads the whole completion",
     "roles_kept": "writes a user's later words as the assistant's",
     "vocabulary_fits": "has tokens that the model lacks",
@@ -97,9 +96,9 @@ PLANTED = {  # a check, and the fault of the benchmarks that it finds
     "keeps_spaces": "strips the spaces of earlier turns",
     "prompts_fit": "has too little context",
     "gold_scores_full": "never pays the gold answer",
-    "empty_scores_less": "pays the empty answer",
-    "wrong_scores_less": "pays any number",
-    "echo_scores_less": "pays for repeating the question",
+    "wrong_earns_nothing, empty": "pays the empty answer",
+    "wrong_earns_nothing, any number": "pays any number",
+    "wrong_earns_nothing, echo": "pays for repeating the question",
     "reward_repeats": "draws random numbers",
     "reward_survives": "raises on what is no number",
     "weights_finite": "has NaN in one row",
@@ -119,7 +118,7 @@ PLANTED = {  # a check, and the fault of the benchmarks that it finds
     "golds_are_plain": "have golds such as 5.0, compared as characters",
     "ends_are_special, thoughts": "ends completions with </think>",
     "completions_vary, sampling": "sample the likeliest token",
-    "near_miss_scores_less": "pays what begins like the answer",
+    "wrong_earns_nothing, beginning": "pays what begins like the answer",
     "silence_scores_less": "pays what it cannot read",
     "working_is_worth_it": "takes more for length than it pays",
     "step_is_sized, large": "have a learning rate of 0.3",
@@ -148,13 +147,13 @@ PLANTED = {  # a check, and the fault of the benchmarks that it finds
     "held_out_informs, labels": "have hidden labels in the held-out file",
     "held_out_informs, few": "hold out three rows",
     "held_out_informs, known": "hold out questions without their marks",
-    "near_number_scores_less": "pays a tenth off",
-    "near_number_scores_less, fraction": "rounds",
-    "hedging_scores_less": "pays any number of a list",
-    "spaces_cost_nothing": "compares every space",
+    "wrong_earns_nothing, near": "pays a tenth off",
+    "wrong_earns_nothing, fraction": "rounds",
+    "wrong_earns_nothing, list": "pays any number of a list",
+    "right_is_paid, spaces": "compares every space",
     "asked_form_is_paid": "ask for steps and read all of the text",
     "penalties_bite": "punish length that cannot be reached",
-    "odd_answers_survive": "raises for a superscript digit",
+    "reward_survives, digits": "raises for a superscript digit",
     "tools_inform, leaks": "tells the gold where it finds nothing",
     "tools_inform, errors": "replies with one error as a text",
     "rows_suffice": "train on 8 rows for 500 steps",
@@ -168,7 +167,6 @@ PLANTED = {  # a check, and the fault of the benchmarks that it finds
     "sampler_sees_right": "leave out prompts solved at 0.9, where a right answer earns 0.5",
     "sampler_sees_right, part": "leave out prompts whose form is right",
     "teacher_differs": "distill from the model itself",
-    "commas_cost_nothing": "cannot read 12,345",
     "each_gold_counts": "pays all where the gold cannot be read",
     "answer_outweighs_form": "pays twenty times more for the form",
     "asked_form_is_paid, lines": "reads one line",
@@ -328,7 +326,7 @@ def test_a_check_finds_a_fault_of_the_loaded_model(name: str, bench: Any, monkey
 
 def test_where_right_answers_earn_nothing_no_others_are_compared(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     case = planted(PLANTED["gold_scores_full"], bench.Case(architecture="llama"))
-    names = ("gold_scores_full", "empty_scores_less", "wrong_scores_less", "near_miss_scores_less")
+    names = ("gold_scores_full", "wrong_earns_nothing", "right_is_paid", "reward_survives")
     found = only(bench, monkeypatch, case, *names)
     assert [found[name].status for name in names] == ["fail", "skipped", "skipped", "skipped"]
 
@@ -352,7 +350,6 @@ SOUND = {  # what looks like a fault, and the check that must stay silent
     "code": "texts_are_whole",
     "the same weights twice": "weights_are_one_set",
     "the same template twice": "template_is_one",
-    "the last number": "near_number_scores_less",
     "unsolved": "sampler_sees_right",
     "ppo": "settings_are_usual",
     "gspo": "settings_are_usual",
@@ -363,7 +360,6 @@ SOUND = {  # what looks like a fault, and the check that must stay silent
     "boxed": "asked_form_is_paid",
     "a penalty of length": "penalties_bite",
     "tags over several lines": "asked_form_is_paid",
-    "numbers with commas": "commas_cost_nothing",
     "options below the question": "golds_are_answers",
     "a tool by its name": "named_tools_are_there",
 }
@@ -372,7 +368,8 @@ SOUND = {  # what looks like a fault, and the check that must stay silent
 @pytest.mark.parametrize(("name", "check"), SOUND.items())
 def test_what_looks_like_a_fault_is_none(name: str, check: str, bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     case = planted(name, bench.Case(architecture="llama"))
-    assert only(bench, monkeypatch, case, check)[check].status == "ok"
+    found = only(bench, monkeypatch, case, check)[check]
+    assert found.status == "ok", found.says
 
 
 @pytest.mark.parametrize(

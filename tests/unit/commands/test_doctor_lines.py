@@ -33,7 +33,7 @@ def test_a_check_has_a_line_and_a_failed_one_its_evidence_and_remedy() -> None:
         '      found: {"ids": [1, 2], "path": "ä"}',
         "      do:    name the token",
         "skip  a_name_that_is_longer_than_its_column no tool",
-        "runs/x: 1 ok, 1 failed, 1 skipped, in 2 s",
+        "runs/x: 1 ok, 1 failed, 0 noted, 1 skipped, in 2 s",
     ]
 
 

@@ -239,7 +239,7 @@ def test_a_reward_and_a_metric_are_asked_as_in_training() -> None:
 
 def cases_of(answers: Sequence[str], num: int) -> tuple[list[Case], Task]:
     task: Any = Task(answers)
-    return collect(task, load_task_config("gsm8k", []), num), task
+    return collect(task, load_task_config("gsm8k", []), num, seed=0), task
 
 
 def test_examples_have_answers_of_others() -> None:
@@ -490,7 +490,7 @@ def attacked(monkeypatch: pytest.MonkeyPatch, scales: Sequence[Scale], paid: Any
     judge.scales = list(scales)
     task: Any = SimpleNamespace(name="sums", vocabulary=None)
     anything: Any = None
-    note = adversary.attack(anything, task, judge, {"reward": right, "metric": right}, CASES, 7.0)
+    note = adversary.attack(anything, task, judge, {"reward": right, "metric": right}, 7.0)
     return note, judge, scale
 
 

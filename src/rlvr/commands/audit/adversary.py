@@ -113,25 +113,23 @@ class Gap:
                 yield probe.text
 
 
-def attack(
-    config: Config, task: Task, judge: Judge, graders: Mapping[str, Verifier], cases: Sequence[Case], seconds: float
-) -> str:
+def attack(config: Config, task: Task, judge: Judge, graders: Mapping[str, Verifier], seconds: float) -> str:
     """Train for about that long, add what is paid and wrong to the judge's findings, and return a note."""
     scales = [scale for scale in judge.scales if scale.full > scale.low]
     if not scales:
         return "adversary: not trained, because the reward does not tell right from wrong"
     scale = Scale(low=median(one.low for one in scales), full=median(one.full for one in scales))
-    gap = Gap(task, cases, scale, graders)
+    gap = Gap(task, judge.cases, scale, graders)
     try:
         num_steps = _train(_config(config), gap, seconds)
     except UserError as error:
         return f"adversary: not trained: {error}"
     findings = [
         judge.finding(case, Probe(kind="adversary", group="adversary", text=text), verdict, scale.full)
-        for case in cases
+        for case in judge.cases
         for text, verdict in sorted(gap.paid[case.example.id], key=lambda one: -one[1].value)[:1]
     ]
-    judge.note_failures("adversary", "adversary", findings, len(cases))
+    judge.note_failures("adversary", "adversary", findings, len(judge.cases))
     return f"adversary: {num_steps} steps, {gap.num_wrong:,} wrong texts"
 
 

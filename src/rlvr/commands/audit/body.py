@@ -16,8 +16,8 @@ from rlvr.rewards.numbers import parse_answer
 from rlvr.run.sources import own_config
 from rlvr.run.tasks import open_tasks
 from rlvr.tasks.base import Functions
-from rlvr.trust.probes.cases import check_pays, collect, rule_of, verifiers, with_format
-from rlvr.trust.probes.judge import Audit, Judge
+from rlvr.trust.probes.cases import collect, judges, verifiers
+from rlvr.trust.probes.judge import Audit
 
 FAMILY = "llama"  # no model is loaded: markers are those of models made from scratch
 FUNCTION = "reward.parts.custom.function"
@@ -66,29 +66,20 @@ def audit(config: Config, *, target: str, options: Options | None = None, functi
     if config.task.bundles:
         raise ConfigError(f"task={config.task.name}: is a mix; audit its parts one by one.")
     with open_tasks(config, FAMILY, functions or {}, reads="all") as tasks:
-        cases = collect(tasks.own, config, options.num_examples)
-        graders, notes = verifiers(tasks.own, config), [f"{len(cases)} examples", *tasks.notes, *tasks.places]
-        if any(part.name == "custom" for part in config.reward.parts.values()):
-            rule = rule_of(graders["metric"], cases)
-            cases, form = asyncio.run(with_format(graders["reward"], cases, options.answer_template))
-            notes.append(f"answers are written as {form}")
-            judges = [Judge("reward", graders["reward"], cases, rule)]
-        elif options.answer_template is not None:
-            raise ConfigError("--answer-template: is for a function; a task's answers are written as its prompt says.")
-        else:
-            asyncio.run(check_pays(graders, cases))
-            judges = [Judge(name, graders[name], cases) for name in graders]
-        for judge in judges:
+        cases = collect(tasks.own, config, options.num_examples, config.seed)
+        graders, told = judges(tasks.own, config, cases, options.answer_template)
+        notes = [f"{len(cases)} examples", *tasks.notes, *tasks.places, *told]
+        for judge in graders:
             with progress(f"grading by the {judge.name}") as on_progress:
                 asyncio.run(judge.run(on_progress))
         if options.seconds:
             from rlvr.commands.audit.adversary import attack
 
-            notes.append(attack(config, tasks.own, judges[0], graders, cases, options.seconds))
+            notes.append(attack(config, tasks.own, graders[0], verifiers(tasks.own, config), options.seconds))
     return Audit(
         target=target,
-        rows=tuple(row for judge in judges for row in judge.rows),
-        findings=tuple(finding for judge in judges for finding in judge.findings),
+        rows=tuple(row for judge in graders for row in judge.rows),
+        findings=tuple(finding for judge in graders for finding in judge.findings),
         notes=tuple(notes),
         threshold=options.threshold,
     )

@@ -28,8 +28,8 @@ EXAMPLE = """examples:
   rlvr doctor PATH_OR_HUB_ID --task gsm8k --set model.lora.enabled=true --set algorithm=dapo
   rlvr doctor PATH_OR_HUB_ID --task jsonl --set task.path=my.jsonl --json
 """
-MARKS = {"ok": "ok  ", "fail": "FAIL", "skipped": "skip"}
-COLORS = {"ok": "\x1b[32m", "fail": "\x1b[1;31m", "skipped": "\x1b[2m"}
+MARKS = {"ok": "ok  ", "fail": "FAIL", "notice": "note", "skipped": "skip"}
+COLORS = {"ok": "\x1b[32m", "fail": "\x1b[1;31m", "notice": "\x1b[33m", "skipped": "\x1b[2m"}
 TRAINED, OTHER, END = "\x1b[32m", "\x1b[2m", "\x1b[0m"
 WIDTH, MAX_EVIDENCE = 118, 600
 
@@ -72,16 +72,15 @@ def told(model: str, checks: Sequence[Check], *, color: bool) -> str:
         lines.append(f"{mark}  {check.name:25} {printable(check.says)}")
         if "row" in check.evidence:
             lines.append(f"      {masked(check.evidence['row'], color=color)}")
-        if check.status == "fail":
+        if check.status in ("fail", "notice"):
             known = {name: value for name, value in check.evidence.items() if name != "row"}
             found = json.dumps(known, ensure_ascii=False, default=str)
             cut = found if len(found) <= MAX_EVIDENCE else f"{found[:MAX_EVIDENCE]} ..."
             lines += [f"      found: {printable(cut)}", f"      do:    {printable(check.remedy)}"]
     counts = {status: sum(check.status == status for check in checks) for status in MARKS}
     seconds = sum(check.seconds for check in checks)
-    lines.append(
-        f"{model}: {counts['ok']} ok, {counts['fail']} failed, {counts['skipped']} skipped, in {seconds:.0f} s"
-    )
+    summary = f"{counts['ok']} ok, {counts['fail']} failed, {counts['notice']} noted, {counts['skipped']} skipped"
+    lines.append(f"{model}: {summary}, in {seconds:.0f} s")
     return "\n".join(wrapped(line, WIDTH) if "\x1b" not in line else line for line in lines) + "\n"
 
 

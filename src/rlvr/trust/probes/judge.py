@@ -131,7 +131,7 @@ class Judge:
 
     def __init__(self, name: str, verifier: Verifier, cases: Sequence[Case], rule: Rule | None = None) -> None:
         """`rule`: whether an answer of a kind of `BY_RULE` is right; None: none is."""
-        self.name, self._verifier, self._cases, self._rule = name, verifier, cases, rule
+        self.name, self.cases, self._verifier, self._rule = name, cases, verifier, rule
         self.findings = list[Finding]()
         self._unpaid = dict[int, Verdict]()  # what own answers earn that are not paid, by example
         self._moved = dict[int, list[tuple[Verdict, Verdict]]]()  # another answer, before and behind the gold
@@ -139,7 +139,7 @@ class Judge:
 
     async def run(self, on_progress: Callable[[int, int], None] = lambda done, total: None) -> None:
         self.scales = await self._scales()
-        for index, case in enumerate(self._cases):
+        for index, case in enumerate(self.cases):
             if (verdict := self._unpaid.get(index)) is not None:  # what else is refused or paid there says nothing
                 gold = next(rewrite_probes(case))
                 self._counts[gold.group, gold.kind].append("error" if verdict.failed else "failed")
@@ -154,7 +154,7 @@ class Judge:
             for key, outcome in zip(wanted, found, strict=True):
                 self._counts[key].append(outcome)
             await self._repeat(case, self.scales[index], self._moved.get(index, []))
-            on_progress(index + 1, len(self._cases))
+            on_progress(index + 1, len(self.cases))
 
     @property
     def rows(self) -> list[Row]:
@@ -194,7 +194,7 @@ class Judge:
         """For an example whose own answer is not paid more than others: the median of the rest."""
         found, fulls = list[Scale | None](), list[Verdict]()
         values = list[float]()
-        for index, case in enumerate(self._cases):
+        for index, case in enumerate(self.cases):
             others = [await self._verifier(case.example, case.wrap(other)) for other in case.others[:NUM_LOW]]
             full = await self._verifier(case.example, case.wrap(case.gold))
             if others:  # a verifier that remembers the right answer pays for others behind it
