@@ -25,11 +25,12 @@ def muon(model: PreTrainedModel, *, beta2: float, weight_decay: float) -> list[O
     """Muon for the hidden matrices, with weight decay, and AdamW for the rest, without."""
     ends = (model.get_input_embeddings(), model.get_output_embeddings())
     tables = {id(weight) for end in ends if end is not None for weight in end.parameters()}
-    parts: tuple[list[nn.Parameter], list[nn.Parameter]] = ([], [])
+    matrices, vectors_and_tables = list[nn.Parameter](), list[nn.Parameter]()
     for parameter in model.parameters():
-        parts[parameter.dim() == 2 and id(parameter) not in tables].append(parameter)
-    others, matrices = parts
-    return [Muon(matrices, weight_decay=weight_decay), adamw(others, beta1=0.9, beta2=beta2, weight_decay=0.0)]
+        is_hidden_matrix = parameter.dim() == 2 and id(parameter) not in tables
+        (matrices if is_hidden_matrix else vectors_and_tables).append(parameter)
+    plain = adamw(vectors_and_tables, beta1=0.9, beta2=beta2, weight_decay=0.0)
+    return [Muon(matrices, weight_decay=weight_decay), plain]
 
 
 class Muon(Optimizer):
