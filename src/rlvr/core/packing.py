@@ -79,7 +79,7 @@ class Packing:
             yield attempt()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Microbatch:
     """R lines of L tokens with the source of each of their N predicted tokens. Shapes in brackets."""
 
@@ -161,10 +161,15 @@ _Unit = list[_Row]
 
 
 def _rows(batch: TokenBatch, chosen: Sequence[int]) -> list[_Row]:
-    chosen = list(chosen)
-    ids, masks, lengths = (x[chosen].tolist() for x in (batch.ids, batch.loss_mask, batch.lengths))
-    more = (batch.prompt_lengths[chosen].tolist(), batch.groups[chosen].tolist())
-    return [_Row(n, i[:end], m, *rest) for n, i, m, end, *rest in zip(chosen, ids, masks, lengths, *more, strict=True)]
+    part = batch.take(chosen)
+    ids, masks, lengths = part.ids.tolist(), part.loss_mask.tolist(), part.lengths.tolist()
+    prompt_lengths, groups = part.prompt_lengths.tolist(), part.groups.tolist()
+    return [
+        _Row(number=number, ids=ids[:length], mask=mask, prompt_length=prompt_length, group=group)
+        for number, ids, mask, length, prompt_length, group in zip(
+            chosen, ids, masks, lengths, prompt_lengths, groups, strict=True
+        )
+    ]
 
 
 def _units(rows: Sequence[_Row], line_tokens: int) -> list[_Unit]:
@@ -244,11 +249,11 @@ def share_out(sizes: Sequence[int], num_shares: int) -> list[list[int]]:
 def _stack(lines: Sequence[list[_Unit]], layout: Layout) -> Microbatch:
     """Lines as tensors: for each unit its prompt, then the tails of its rows."""
     length = max(sum(map(_num_tokens, line)) for line in lines)
-    laid = ids, positions, segments, parents = [], [], [], []  # R * L places, line after line
-    about = predictors, rows, columns, targets = [], [], [], []  # N predicted tokens
+    ids, positions, segments, parents = (list[int]() for _ in range(4))  # R * L places, line after line
+    predictors, rows, columns, targets = (list[int]() for _ in range(4))  # N predicted tokens
 
-    def lay(part: list[int], first: int, segment: int, parent: int) -> int:
-        """Append the part; returns its offset."""
+    def lay(part: list[int], *, first: int, segment: int, parent: int) -> int:
+        """Append the part, whose first token is at position `first` of its rows; returns its offset."""
         ids.extend(part)
         positions.extend(range(first, first + len(part)))
         segments.extend([segment] * len(part))
@@ -259,17 +264,26 @@ def _stack(lines: Sequence[list[_Unit]], layout: Layout) -> Microbatch:
         segment = 0
         for unit in line:
             start, prompt = unit[0].prompt_length, segment
-            prompt_end = lay(unit[0].ids[:start], 0, prompt, prompt) + start - 1
+            prompt_end = lay(unit[0].ids[:start], first=0, segment=prompt, parent=prompt) + start - 1
             for segment, row in enumerate(unit, start=prompt + 1):
-                shift = lay(row.ids[start:], start, segment, prompt) - start
+                shift = lay(row.ids[start:], first=start, segment=segment, parent=prompt) - start
                 sampled = [token for token in range(start, len(row.ids)) if row.mask[token]]
                 predictors.extend([shift + token - 1 if token > start else prompt_end for token in sampled])
                 rows.extend([row.number] * len(sampled))
                 columns.extend(sampled)
                 targets.extend([row.ids[token] for token in sampled])
             segment += 1
-        for places, filling in zip(laid, (0, 0, -1, -1), strict=True):
-            places.extend([filling] * (number * length - len(places)))
-    lines_of = (torch.tensor(places).view(-1, length) for places in laid)
-    values_of = (torch.tensor(values, dtype=torch.int64) for values in about)
-    return Microbatch(*lines_of, *values_of, layout=layout)
+        num_padding = number * length - len(ids)
+        for places, filling in ((ids, 0), (positions, 0), (segments, -1), (parents, -1)):
+            places.extend([filling] * num_padding)
+    return Microbatch(
+        ids=torch.tensor(ids).view(-1, length),
+        positions=torch.tensor(positions).view(-1, length),
+        segments=torch.tensor(segments).view(-1, length),
+        parents=torch.tensor(parents).view(-1, length),
+        predictors=torch.tensor(predictors, dtype=torch.int64),
+        rows=torch.tensor(rows, dtype=torch.int64),
+        columns=torch.tensor(columns, dtype=torch.int64),
+        targets=torch.tensor(targets, dtype=torch.int64),
+        layout=layout,
+    )
