@@ -90,7 +90,7 @@ class Rows:
         sampling = RowSampling.of([request.sampling for request in requests], self._draws_on)
         self._last_ids = torch.cat([self._last_ids[:first], last_ids])
         self._positions = torch.cat([self._positions[:first], positions])
-        self._sampling = RowSampling(*map(torch.cat, zip(self._sampling.rows(slice(first)), sampling, strict=True)))
+        self._sampling = self._sampling.rows(slice(first)).followed_by(sampling)
         self._truncates = any(request.sampling.truncates for request in self.requests)
 
     def _sample(self, requests: Sequence[Request], logits: Tensor) -> list[Sampled]:

@@ -55,6 +55,10 @@ class RowSampling(NamedTuple):
     def rows(self, which: slice | Tensor) -> RowSampling:
         return RowSampling(*(column[which] for column in self))
 
+    def followed_by(self, more: RowSampling) -> RowSampling:
+        """These rows, then `more`."""
+        return RowSampling(*(torch.cat(columns) for columns in zip(self, more, strict=True)))
+
 
 class Draw(NamedTuple):
     """One token for each of R rows."""
