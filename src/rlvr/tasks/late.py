@@ -15,6 +15,16 @@ from rlvr.types import Episode, Example, Group, LateGrade, Score, ToolSchema
 
 
 @dataclass(frozen=True, kw_only=True)
+class _LatePart:
+    """A part of an episode's reward that is not graded yet, and the branches whose probabilities it reads."""
+
+    group: int  # its index
+    episode: int  # its index in the group
+    name: str
+    branches: list[Branch]
+
+
+@dataclass(frozen=True, kw_only=True)
 class LateGrader:
     """Completes scores with the policy as it is; for a whole step in a few forward passes. Not for sharded weights."""
 
@@ -26,46 +36,43 @@ class LateGrader:
 
     def groups(self, groups: Sequence[Group]) -> list[Group]:
         """The groups with complete scores. UserError if the task does not know the format of its answers."""
-        branches = [self._of_group(group) for group in groups]
-        known = self._read([one for of_group in branches for parts in of_group for part in parts for one in part])
-        return [
-            replace(
-                group,
-                episodes=tuple(
-                    _graded(episode, [[known[one] for one in part] for part in parts])
-                    for episode, parts in zip(group.episodes, of_group, strict=True)
-                ),
-            )
-            for group, of_group in zip(groups, branches, strict=True)
-        ]
+        parts = [part for number, group in enumerate(groups) for part in self._parts(number, group)]
+        known = self._read([branch for part in parts for branch in part.branches])
+        episodes = [list(group.episodes) for group in groups]
+        for part in parts:
+            graded = _graded(episodes[part.group][part.episode], part.name, [known[branch] for branch in part.branches])
+            episodes[part.group][part.episode] = graded
+        return [replace(group, episodes=tuple(made)) for group, made in zip(groups, episodes, strict=True)]
 
     def episode(self, example: Example, episode: Episode) -> Episode:
         (group,) = self.groups([Group(example=example, episodes=(episode,))])
         return group.episodes[0]
 
     def probabilities(self, example: Example, late: LateGrade) -> list[float]:
-        """Of the example's answer after each prompt of `late`."""
+        """The probability of the example's answer after each prompt of `late`."""
         branches = self._branches(example, late, self.task.env(example).tools)
         known = self._read(branches)
         return [known[branch] for branch in branches]
 
-    def _of_group(self, group: Group) -> list[list[list[Branch]]]:
-        """For each episode what its late parts read, in order."""
+    def _parts(self, number: int, group: Group) -> list[_LatePart]:
+        """What the late parts of the group's episodes read."""
         if not any(episode.score.late for episode in group.episodes):
-            return [[] for _ in group.episodes]
+            return []
         tools = self.task.env(group.example).tools  # once a group: an environment may be costly
         return [
-            [self._branches(group.example, late, tools) for late in episode.score.late.values()]
-            for episode in group.episodes
+            _LatePart(group=number, episode=place, name=name, branches=self._branches(group.example, late, tools))
+            for place, episode in enumerate(group.episodes)
+            for name, late in episode.score.late.items()
         ]
 
     def _read(self, branches: Sequence[Branch]) -> dict[Branch, float]:
-        """The probability of the gold after each prompt, computed once for equal prompts."""
-        different = dict.fromkeys(branches, math.nan)
-        fitting = [one for one in different if len(one.prompt_ids) + len(one.ids) <= self.max_context_tokens]
-        found = branch_logprobs(self.policy, fitting, layout=self.layout)
-        means = {one: math.exp(value / len(one.counted)) for one, value in zip(fitting, found, strict=True)}
-        return different | means
+        """The probability of the gold after each prompt, computed once for equal prompts; NaN after too long ones."""
+        known = dict.fromkeys(branches, math.nan)
+        fitting = [branch for branch in known if len(branch.prompt_ids) + len(branch.ids) <= self.max_context_tokens]
+        logprobs = branch_logprobs(self.policy, fitting, layout=self.layout)
+        for branch, logprob in zip(fitting, logprobs, strict=True):
+            known[branch] = math.exp(logprob / len(branch.counted))
+        return known
 
     def _branches(self, example: Example, late: LateGrade, tools: Sequence[ToolSchema]) -> list[Branch]:
         gold = gold_branch(self.task, self.chat, example.answer, tools=tools)
@@ -77,13 +84,12 @@ class LateGrader:
         return [replace(gold, prompt_ids=self.chat.encode_prompt(prompt, tools)) for prompt in late.prompts]
 
 
-def _graded(episode: Episode, probabilities: Sequence[Sequence[float]]) -> Episode:
-    """The episode with its late parts, from the probabilities that each of them reads."""
-    score = replace(episode.score, late={})
-    for (name, late), found in zip(episode.score.late.items(), probabilities, strict=True):
-        value = late.value(found) if all(map(math.isfinite, found)) else math.nan
-        score = _with_part(score, name, late.weight, value)
-    return replace(episode, score=score)
+def _graded(episode: Episode, name: str, probabilities: Sequence[float]) -> Episode:
+    """The episode with its late part `name`, from the probabilities that the part reads."""
+    late = dict(episode.score.late)
+    part = late.pop(name)
+    value = part.value(probabilities) if all(map(math.isfinite, probabilities)) else math.nan
+    return replace(episode, score=_with_part(replace(episode.score, late=late), name, part.weight, value))
 
 
 def _with_part(score: Score, name: str, weight: float, value: float) -> Score:
@@ -92,7 +98,7 @@ def _with_part(score: Score, name: str, weight: float, value: float) -> Score:
         facts = {**score.diagnostics, name: value}
         parts = {**score.parts, name: value}
         return replace(score, value=score.value + weight * value, parts=parts, diagnostics=facts)
-    said = f"{name}: a prompt to read is longer than the model's context, or the policy's probabilities are not finite"
-    before = score.diagnostics.get("error")
-    diagnostics = {**score.diagnostics, "error": f"{before}; {said}" if before else said}
-    return replace(score, value=math.nan, status="error", diagnostics=diagnostics)
+    error = f"{name}: a prompt to read is longer than the model's context, or the policy's probabilities are not finite"
+    if earlier := score.diagnostics.get("error"):
+        error = f"{earlier}; {error}"
+    return replace(score, value=math.nan, status="error", diagnostics={**score.diagnostics, "error": error})
