@@ -116,7 +116,7 @@ class RolloutSchedule:
     refills: int | None = None  # rounds in which groups of equal rewards are replaced, then dropped; None keeps them
     max_staleness: int = 0
     world: World = ALONE
-    late: Callable[[list[Group]], list[Group]] | None = None  # completes the scores of sampled groups, in this thread
+    late: Callable[[list[Group]], list[Group]] = list  # completes the scores of sampled groups, in this thread
     _again: deque[list[int]] = field(default_factory=deque, init=False)  # batches in flight before a resume
     # prompts of the next steps, and functions that wait for this rank's groups
     _issued: deque[tuple[list[int], Callable[[], list[Group]]]] = field(default_factory=deque, init=False)
@@ -157,8 +157,8 @@ class RolloutSchedule:
         return self.world.first(self.prompts.take(count))  # also if the user's draws differ between ranks
 
     def _start(self, indices: Sequence[int], step: int) -> Callable[[], list[Group]]:
-        wait, late = self.executor.start(self.source.sample(self.world.share(indices), step=step)), self.late
-        return wait if late is None else lambda: late(wait())
+        wait = self.executor.start(self.source.sample(self.world.share(indices), step=step))
+        return lambda: self.late(wait())
 
     def _finish(self, groups: list[Group], step: int) -> SampledGroups:
         sampled = list(groups)

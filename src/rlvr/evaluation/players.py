@@ -35,7 +35,7 @@ class LocalPlayer:
     engine: Engine
     chat: ChatCodec
     max_context_tokens: int
-    late: Callable[[Example, Episode], Episode] | None = None  # completes the score of an episode
+    late: Callable[[Example, Episode], Episode] = lambda example, episode: episode  # completes its score
 
     @property
     def stop_ids(self) -> frozenset[int]:
@@ -45,7 +45,7 @@ class LocalPlayer:
         """Play the episode as in training. UserError if the prompt leaves no room for a completion."""
         model = ChatModel(engine=self.engine, chat=self.chat, max_context_tokens=self.max_context_tokens)
         episode = await run_episode(example, env, model, sampling, sample_index=sample_index, seed=seed)
-        return played(self.chat, episode if self.late is None else self.late(example, episode))
+        return played(self.chat, self.late(example, episode))
 
     async def close(self) -> None:
         """Nothing to close."""

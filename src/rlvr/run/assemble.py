@@ -119,7 +119,7 @@ def make_rollouts(setup: Setup, policy: HubPolicy, engine: Engine, chat: Chat) -
         max_error_share=config.reward.max_error_share,
         max_staleness=config.rollout.max_staleness,
         world=setup.world,
-        late=late and late.groups,
+        late=late.groups,
     )
 
 
@@ -189,7 +189,7 @@ def evaluate(setup: Setup, policy: HubPolicy, engine: Engine, rollouts: RolloutS
     def player(task: Task) -> LocalPlayer:
         chat = make_chat(config, policy, task)
         late = late_grader(config, policy, chat, task, context)
-        return LocalPlayer(engine=engine, chat=chat, max_context_tokens=context, late=late and late.episode)
+        return LocalPlayer(engine=engine, chat=chat, max_context_tokens=context, late=late.episode)
 
     found = evaluate_all(config, tasks.eval_sets, player, run=rollouts.run, world=setup.world)
     metrics = {name: value for result in found.values() for name, value in result.metrics.items()}

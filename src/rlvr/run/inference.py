@@ -65,7 +65,7 @@ class Inference:
         chat = make_chat(self.config, model, task)
         context = self.engine.max_context_tokens
         late = late_grader(self.config, model, chat, task, context)
-        return LocalPlayer(engine=self.engine, chat=chat, max_context_tokens=context, late=late and late.episode)
+        return LocalPlayer(engine=self.engine, chat=chat, max_context_tokens=context, late=late.episode)
 
 
 @contextmanager

@@ -6,15 +6,15 @@ from rlvr.errors import UserError
 from rlvr.models.layout import choose_layout
 from rlvr.models.policy import HubPolicy
 from rlvr.tasks.base import Task
-from rlvr.tasks.late import LateGrader
+from rlvr.tasks.late import LateGrader, NoLateGrades
 
 
 def late_grader(
     config: Config, policy: HubPolicy, chat: Chat, task: Task, max_context_tokens: int
-) -> LateGrader | None:
-    """None if no part of the task's reward needs the policy."""
+) -> LateGrader | NoLateGrades:
+    """What completes the scores of the task's episodes."""
     if not late_parts(config, task):
-        return None
+        return NoLateGrades()
     layout = choose_layout(policy)
     return LateGrader(policy=policy, chat=chat, task=task, layout=layout, max_context_tokens=max_context_tokens)
 

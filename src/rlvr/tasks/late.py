@@ -84,6 +84,16 @@ class LateGrader:
         return [replace(gold, prompt_ids=self.chat.encode_prompt(prompt, tools)) for prompt in late.prompts]
 
 
+class NoLateGrades:
+    """Leaves scores as they are: no part of the reward needs the policy."""
+
+    def groups(self, groups: Sequence[Group]) -> list[Group]:
+        return list(groups)
+
+    def episode(self, example: Example, episode: Episode) -> Episode:
+        return episode
+
+
 def _graded(episode: Episode, name: str, probabilities: Sequence[float]) -> Episode:
     """The episode with its late part `name`, from the probabilities that the part reads."""
     late = dict(episode.score.late)

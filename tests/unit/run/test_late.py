@@ -42,9 +42,9 @@ class Opened:
         self.chat: Chat = make_chat(self.config, self.policy, self.task)
 
     def grader(self, room: int = 96) -> LateGrader:
-        found = late_grader(self.config, self.policy, self.chat, self.task, room)
-        assert found is not None
-        return found
+        grader = late_grader(self.config, self.policy, self.chat, self.task, room)
+        assert isinstance(grader, LateGrader)
+        return grader
 
     def played(self, example: Example, *kept: str) -> Episode:
         """An episode that keeps these and answers e0."""
@@ -136,7 +136,12 @@ def test_a_prompt_that_does_not_fit_and_a_broken_policy_are_errors_and_no_zeros(
 
 def test_without_such_a_part_nothing_is_read() -> None:
     plain = Opened("reward=two_hop")
-    assert late_grader(plain.config, plain.policy, plain.chat, plain.task, 96) is None
+    grader = late_grader(plain.config, plain.policy, plain.chat, plain.task, 96)
+    assert not isinstance(grader, LateGrader)
+    example = plain.task.train_example(0)
+    group = Group(example=example, episodes=(plain.played(example, "e1"),))
+    assert grader.groups([group]) == [group]
+    assert grader.episode(example, group.episodes[0]) == group.episodes[0]
     refuse_late(plain.config, plain.task)
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rlvr.models.policy import HubPolicy
     from rlvr.rewards.parts import PartsVerifier
     from rlvr.tasks.base import Task
-    from rlvr.tasks.late import LateGrader
+    from rlvr.tasks.late import LateGrader, NoLateGrades
     from rlvr.types import Episode, Example, Group
 
 T = TypeVar("T")
@@ -47,7 +47,7 @@ class Opened:
     task: Task
     rewards: Mapping[str, PartsVerifier]  # by task
     layout: Layout
-    late: LateGrader | None  # of parts of the reward that need the policy
+    late: LateGrader | NoLateGrades  # completes scores by the policy
     executor: Executor = field(repr=False)
     _stack: ExitStack = field(repr=False)
 
@@ -69,7 +69,7 @@ class Opened:
         settings = self.config.rollout.model_copy(update={"group_size": count or self.config.rollout.group_size})
         chosen = _Chosen(task=self.task, examples=examples)
         source = RolloutSource(task=chosen, model=self.model, settings=settings, seed=seed)
-        return self._graded(self.run(source.sample(range(len(examples)), step=0)))
+        return self.late.groups(self.run(source.sample(range(len(examples)), step=0)))
 
     def gold_logprobs(
         self, groups: Sequence[Group], *, every: int | None = None, answers: Sequence[str] | None = None
@@ -114,11 +114,8 @@ class Opened:
             return await asyncio.gather(*work)
 
         found = zip(places, self.run(all_of_them()), strict=True)
-        groups = self._graded([Group(example=place[0], episodes=tuple(episodes)) for place, episodes in found])
+        groups = self.late.groups([Group(example=place[0], episodes=tuple(episodes)) for place, episodes in found])
         return [list(group.episodes) for group in groups]
-
-    def _graded(self, groups: list[Group]) -> list[Group]:
-        return groups if self.late is None else self.late.groups(groups)
 
     def close(self) -> None:
         self._stack.close()
