@@ -4,9 +4,9 @@ To add a loss term: add its coefficient to `Algorithm` and to `Objective.coefs`,
 the same name. It becomes a metric by itself: `policy/NAME`, or `loss/NAME` if the name is `NAME_loss` (`sums.py`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -85,9 +85,10 @@ class Objective:
             old, reference = required(batch, "old_logprobs"), required(batch, "reference_logprobs")
             log_ratio, _ = bounded_log_ratio(within(old, sampled), within(reference, sampled))
             penalties = kl_coef * kl_estimate(log_ratio, self.algorithm.kl_estimator)
-        given = (penalties,) if batch.values is None else (penalties, batch.values)
-        arguments = (replace(batch, rewards=rewards), penalties, trained)
-        estimate = _checked(self.algorithm, "advantages", arguments, Estimate, trained, given)
+        with _errors_of(self.algorithm, "advantages"):
+            estimate = self.algorithm.advantages(replace(batch, rewards=rewards), penalties, trained)
+        inputs = (penalties,) if batch.values is None else (penalties, batch.values)
+        check_estimate(self.algorithm, estimate, trained, inputs)
         returns = None if estimate.returns is None else within(estimate.returns, trained)
         return replace(batch, advantages=within(estimate.advantages, trained), returns=returns)
 
@@ -133,6 +134,8 @@ class Objective:
         algorithm, mask = self.algorithm, weights > 0
         columns, predicted = algorithm.columns(), predicted.map(lambda x: within(x, mask))
         current = predicted.logprobs.clamp(min=MIN_LOGPROB)
+        predicted = predicted._replace(logprobs=current)
+        advantages = within(required(rows, "advantages"), mask)
         # with one update per batch the old policy is the current one
         old = within(required(rows, "old_logprobs"), mask) if "old_logprobs" in columns else current
         log_ratio, extreme = bounded_log_ratio(current, old.detach())
@@ -140,12 +143,10 @@ class Objective:
         clamped = extreme | odd
 
         # loss per token: the policy's, then the other terms
-        given = (log_ratio, current, within(required(rows, "advantages"), mask))
-        method, inputs = "surrogate", (*given, mask)
-        if self.reads_more:
-            seen, of_rows = predicted._replace(logprobs=current), replace(rows, advantages=given[-1])
-            method, inputs = "token_loss", (log_ratio, seen, of_rows, mask)
-        policy = _checked(algorithm, method, inputs, Surrogate, mask, given)
+        method = "token_loss" if self.reads_more else "surrogate"
+        with _errors_of(algorithm, method):
+            policy = algorithm.token_loss(log_ratio, predicted, replace(rows, advantages=advantages), mask)
+        check_surrogate(algorithm, method, policy, mask, (log_ratio, current, advantages))
         weight = mismatch_weight(log_weight, mask, algorithm.mismatch_correction)
         factor = mismatch_factor(weight, log_weight, algorithm.mismatch_correction, algorithm.mismatch_cap)
         per_token = policy_loss = policy.loss * factor
@@ -185,40 +186,57 @@ class Objective:
         return trained_tokens(batch, truncated=self.algorithm.truncated)
 
 
-def _checked(
-    algorithm: Algorithm, method: str, arguments: tuple[Any, ...], kind: type, mask: Tensor, given: Sequence[Tensor]
-) -> Any:
-    """Call a method, possibly the user's, and check its result: a `kind` of tensors [B, T], finite in `mask` if `given`
-    are.
-
-    Raises AlgorithmError if it raises or returns something else.
-    """
+@contextmanager
+def _errors_of(algorithm: Algorithm, method: str) -> Iterator[None]:
+    """Errors of a user's method become AlgorithmError; out of memory is left to smaller microbatches."""
     try:
-        returned = getattr(algorithm, method)(*arguments)
-    except UserError:
+        yield
+    except (UserError, MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:
-        if type(algorithm).__module__.startswith("rlvr.") or isinstance(error, MemoryError | torch.OutOfMemoryError):
-            raise  # out of memory: retried with smaller microbatches
+        if type(algorithm).__module__.startswith("rlvr."):
+            raise
         raise AlgorithmError(algorithm.name, method, f"raised {type(error).__name__}") from error
-    wrong = "" if isinstance(returned, kind) else "None" if returned is None else f"a {type(returned).__name__}"
-    for name in () if wrong else kind.__dataclass_fields__:
-        value = getattr(returned, name)
-        if value is None and name == "returns":
+
+
+def check_estimate(algorithm: Algorithm, estimate: object, mask: Tensor, inputs: Sequence[Tensor]) -> None:
+    """AlgorithmError unless `advantages` returned an Estimate of tensors [B, T], finite in `mask` if the inputs are."""
+    if problem := _problem(estimate, Estimate, mask, inputs):
+        raise _must_return(algorithm, "advantages", "an Estimate with finite advantages", mask, problem)
+
+
+def check_surrogate(
+    algorithm: Algorithm, method: str, surrogate: object, mask: Tensor, inputs: Sequence[Tensor]
+) -> None:
+    """AlgorithmError unless the method returned a Surrogate of tensors [b, T], finite in `mask` if the inputs are, and
+    its loss has a gradient if one of them has."""
+    problem = _problem(surrogate, Surrogate, mask, inputs)
+    if isinstance(surrogate, Surrogate) and not problem:
+        lacks_gradient = not surrogate.loss.requires_grad and any(x.requires_grad for x in inputs)
+        problem = "a loss without gradient" if lacks_gradient else ""
+    if problem:
+        raise _must_return(algorithm, method, "a Surrogate with finite tensors", mask, problem)
+
+
+def _problem(returned: object, kind: type, mask: Tensor, inputs: Sequence[Tensor]) -> str:
+    """What is wrong with a record of tensors [B, T]; empty if nothing is."""
+    if not isinstance(returned, kind):
+        return "None" if returned is None else f"a {type(returned).__name__}"
+    for name, value in vars(returned).items():
+        if value is None and name == "returns":  # for a critic only
             continue
         if not isinstance(value, Tensor):
-            wrong = wrong or f"{name} of type {type(value).__name__}"
-        elif value.shape != mask.shape:
-            wrong = wrong or f"{name} of shape {list(value.shape)}"
-        elif not value[mask].isfinite().all() and all(x[mask].isfinite().all() for x in given):
-            wrong = wrong or f"{name} with NaN or infinity"
-        elif name == "loss" and not value.requires_grad and any(x.requires_grad for x in given):
-            wrong = wrong or "a loss without gradient"
-    if wrong:
-        wanted = "an Estimate with finite advantages" if kind is Estimate else "a Surrogate with finite tensors"
-        problem = f"must return {wanted} [B, T] = {list(mask.shape)}, a number for each token, not {wrong}"
-        raise AlgorithmError(algorithm.name, method, problem)
-    return returned
+            return f"{name} of type {type(value).__name__}"
+        if value.shape != mask.shape:
+            return f"{name} of shape {list(value.shape)}"
+        if not value[mask].isfinite().all() and all(x[mask].isfinite().all() for x in inputs):
+            return f"{name} with NaN or infinity"
+    return ""
+
+
+def _must_return(algorithm: Algorithm, method: str, wanted: str, mask: Tensor, problem: str) -> AlgorithmError:
+    shape = f"[B, T] = {list(mask.shape)}, a number for each token"
+    return AlgorithmError(algorithm.name, method, f"must return {wanted} {shape}, not {problem}")
 
 
 def required(batch: TokenBatch, name: str) -> Tensor:
