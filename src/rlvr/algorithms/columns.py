@@ -17,6 +17,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from rlvr.errors import ConfigError
@@ -58,6 +59,10 @@ class Passes(Protocol):
 
     def rows(self, groups: Sequence[Group]) -> TokenBatch:
         """The token rows of other episodes."""
+        ...
+
+    def at_turns(self, numbers: Sequence[Sequence[float]]) -> Tensor:
+        """[B, T]: `numbers[i][k]` at the sampled tokens of turn k of episode i of the groups, 0 elsewhere."""
         ...
 
     def logprobs(self, teacher: Teacher, batch: TokenBatch) -> Tensor:
@@ -151,12 +156,7 @@ class PerTurn(Column):
     value: Callable[[Group, Episode], Sequence[float]]
 
     def compute(self, passes: Passes) -> Tensor:
-        def numbered(group: Group, episode: Episode) -> Episode:
-            return replace(episode, score=replace(episode.score, potentials=tuple(self.value(group, episode))))
-
-        groups = [replace(g, episodes=tuple(numbered(g, e) for e in g.episodes)) for g in passes.groups]
-        found = passes.rows(groups).potentials
-        return passes.batch.behavior_logprobs.new_zeros(passes.batch.ids.shape) if found is None else found
+        return passes.at_turns([self.value(group, episode) for group in passes.groups for episode in group.episodes])
 
 
 @dataclass(frozen=True)
@@ -172,9 +172,8 @@ class FromGold(Column):
     def compute(self, passes: Passes) -> Tensor:
         gold, numbers = iter(passes.gold()), list[Sequence[float]]()
         for group in passes.groups:
-            numbers += self.value(group, [next(gold) for _ in group.episodes])
-        in_order = iter(numbers)
-        return PerTurn(lambda group, episode: next(in_order)).compute(passes)
+            numbers += self.value(group, list(islice(gold, len(group.episodes))))
+        return passes.at_turns(numbers)
 
 
 def teachers_of(columns: Iterable[Column]) -> list[Teacher]:

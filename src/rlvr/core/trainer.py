@@ -68,6 +68,18 @@ class _Passes:
     def rows(self, groups: Sequence[Group]) -> TokenBatch:
         return to_batch(groups)
 
+    def at_turns(self, numbers: Sequence[Sequence[float]]) -> Tensor:
+        episodes = [episode for group in self.groups for episode in group.episodes]
+        # sampled tokens are in the order of episodes and turns, over however many rows
+        per_token = [
+            number
+            for episode, of_turns in zip(episodes, numbers, strict=True)
+            for turn, number in zip(episode.turns, of_turns, strict=True)
+            for _ in turn.completion.token_ids
+        ]
+        zeros = torch.zeros_like(self.batch.behavior_logprobs)
+        return zeros.masked_scatter(self.batch.loss_mask, zeros.new_tensor(per_token))
+
     def logprobs(self, teacher: Teacher, batch: TokenBatch) -> Tensor:
         return self.trainer.logprobs(teacher, batch)
 

@@ -123,6 +123,20 @@ def test_how_likely_the_answer_was_before_each_turn() -> None:
     torch.testing.assert_close(found, torch.tensor([[0, 0, first, first, 0, 0, second, second], row, row]))
 
 
+def test_numbers_of_turns_in_several_rows() -> None:
+    """A rewritten history gives an episode two rows; each has the numbers of its own turns."""
+    rewritten = episode(((1, 7), completion(5, 9)), ((1, 8, 3), completion(6, 2)), ((1, 8, 3, 6, 2, 4), completion(5)))
+    turns = PerTurn(lambda group, one: [10.0 + number for number in range(len(one.turns))])
+    column = scored({"turns": turns}, (group(ONE_TURN, rewritten),)).columns["turns"]
+    assert column.tolist() == [[0, 0, 10, 10, 10, 0, 0], [0, 0, 10, 10, 0, 0, 0], [0, 0, 0, 11, 11, 0, 12]]
+
+
+@pytest.mark.parametrize("numbers", [[1.0], [1.0, 2.0, 3.0]], ids=["too few", "too many"])
+def test_each_turn_has_one_number(numbers: list[float]) -> None:
+    with pytest.raises(AlgorithmError, match="raised ValueError for its turns"):
+        scored({"turns": PerTurn(lambda group, one: numbers)}, (group(TWO_TURNS),))
+
+
 def test_without_answers_that_is_not_known() -> None:
     with pytest.raises(UserError, match="nothing says what the right answers of a batch are"):
         scored({"gold": FromGold(lambda group, gold: gold)})
