@@ -382,7 +382,7 @@ def measure(size: Size, device: torch.device, num_steps: int, trl_python: str, m
         f"{machine(device)}: {size.num_prompts} prompts of {size.prompt_tokens} tokens x {size.group_size} x "
         f"{size.completion_tokens} tokens, {subject.policy.num_weights / 1e6:.1f}M weights, training in "
         f"{subject.trainer.precision} with {subject.plan.microbatch_tokens:,} tokens a pass, decoding by "
-        f"{type(subject.engine._rows.runner).__name__}, median of {num_steps} steps",
+        f"{type(subject.engine._scheduler.rows.runner).__name__}, median of {num_steps} steps",
         "",
     ]
     with tempfile.TemporaryDirectory() as folder:

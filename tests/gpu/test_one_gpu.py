@@ -52,7 +52,7 @@ def test_graphs_give_the_logprobs_of_a_plain_forward(name, device):
     def assert_sampled(requests):
         assert_exact(on_cpu, requests, generate(engine, requests), atol=1e-4)
 
-    runner = engine._rows.runner
+    runner = engine._scheduler.rows.runner
     if not isinstance(runner, GraphedRunner):
         assert name == "mixtral"  # float32 experts may be multiplied one by one, which waits for their token counts
         assert_sampled(crowd(4, 5))
@@ -102,7 +102,7 @@ def test_steps_are_recorded_while_another_thread_computes(device):
         finally:
             over.set()
         assert beside.result() > 0
-    runner = engine._rows.runner
+    runner = engine._scheduler.rows.runner
     assert isinstance(runner, GraphedRunner)
     assert not runner.graphs.gave_up
 

@@ -291,7 +291,7 @@ def fail_at(count: int, function: Callable[..., Any], error: BaseException) -> C
 
 TROUBLE = {
     "a verifier that breaks its contract": (RolloutSource, "_sample_group", 14, UserError("mend your verifier")),
-    "a step of the engine": (Scheduler, "schedule", 40, RuntimeError("no memory left")),
+    "a step of the engine": (Scheduler, "step", 40, RuntimeError("no memory left")),
     "new weights": (LocalEngine, "load_weights", 3, RuntimeError("no such tensor")),
     "the trainer": (Trainer, "update", 3, RuntimeError("no memory left")),
     "the trainer, asked to stop at once": (Trainer, "update", 3, SystemExit(130)),

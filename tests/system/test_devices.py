@@ -194,7 +194,7 @@ def reads_per_step(architecture: str) -> dict[str, float]:
     """Of recorded decode steps in which no row starts or ends: how often the host waits, and for what."""
     model = tiny_model(architecture).to(NAME)
     engine = LocalEngine(model, max_batch_size=8, max_context_tokens=100)
-    assert type(engine._rows.runner) is CachedRunner
+    assert type(engine._scheduler.rows.runner) is CachedRunner
     recorded = []
 
     def record(compute: Callable[[], None]) -> Callable[[], None]:
@@ -206,7 +206,7 @@ def reads_per_step(architecture: str) -> dict[str, float]:
         return compute
 
     record.forget = list  # nothing is kept
-    engine._rows.runner = GraphedRunner(model, 8, recorder=record)
+    engine._scheduler.rows.runner = GraphedRunner(model, 8, recorder=record)
     for seed in range(6):
         settings = SamplingParams(max_tokens=60, temperature=1.0, stop_ids=frozenset(), seed=seed)
         engine._scheduler.submit(Request(prompt_ids=(1, 2, 3 + seed // 3), sampling=settings, future=Future()))

@@ -376,7 +376,7 @@ PLAIN = ("tracker.console=plain",)
 REST = [
     case("seed", 0, 1, lambda seen: seen.prompts),
     case("debug", "false", "true", lambda seen: "---- step 1, group 1" in seen.err, "tracker.console=plain"),
-    case("engine.max_batch_size", 256, 3, lambda seen: seen.calls["schedule"]),
+    case("engine.max_batch_size", 256, 3, lambda seen: seen.calls["step"]),
     case("evaluation.every", 1, 100, lambda seen: ["eval/rpn/accuracy" in row for row in seen.rows], TWO),
     case("evaluation.num_examples", 10, 16, metric("eval/rpn/num_examples", 0)),
     case("evaluation.samples_per_example", 0, 2, lambda seen: set(evaluation(seen))),
@@ -473,7 +473,7 @@ def watch(runs: Runs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
 
     noted(HubPolicy, "hidden")
     noted(Qwen2MLP, "forward")
-    noted(Scheduler, "schedule")
+    noted(Scheduler, "step")
     noted(rlvr.models.loading.AutoModelForCausalLM, "from_pretrained")
 
     def run(config: Config) -> Seen:

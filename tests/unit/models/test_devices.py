@@ -186,7 +186,7 @@ def test_the_engine_samples_without_flash_attention():
     model.config._attn_implementation_internal = "flash_attention_2"
     assert has_flash_attention(model)
     engine = LocalEngine(model, max_batch_size=4, max_context_tokens=64)
-    assert type(engine._rows.runner) is CachedRunner
+    assert type(engine._scheduler.rows.runner) is CachedRunner
     completions = generate(engine, requests)
     assert has_flash_attention(model)
     model.config._attn_implementation_internal = "sdpa"

@@ -150,7 +150,7 @@ def test_a_failing_model_does_not_end_the_server(qwen, monkeypatch, capsys):
         raise RuntimeError("out of order, at /some/path")
 
     with monkeypatch.context() as patch:
-        patch.setattr(qwen.engine._rows.runner, "decode", fail)
+        patch.setattr(qwen.engine._scheduler.rows.runner, "decode", fail)
         broken = answer(LONG | {"n": 2})
         stream = answer(LONG | {"stream": True})
     assert (broken.status, broken.message) == (500, "the server failed (RuntimeError): its log says where.")

@@ -168,7 +168,7 @@ def test_keys_and_values_are_what_the_engine_holds():
     engine = LocalEngine(policy.model, max_batch_size=8, max_context_tokens=256)
     sampling = [SamplingParams(max_tokens=120, temperature=1.0, stop_ids=frozenset(), seed=i) for i in range(8)]
     generate(engine, [([1, 2, 3], settings) for settings in sampling])
-    taken = held(engine._rows.runner._cache.rows._made.values())
+    taken = held(engine._scheduler.rows.runner._cache.rows._made.values())
     assert 0.7 * taken < 8 * keys_values_bytes(policy, 123) < 1.5 * taken
 
 

@@ -64,7 +64,7 @@ class LocalEngine:
         self.without_cache = reason  # why completions are sampled without one, slowly; None: they are not
         # a plain forward keeps its own attention: some models compute another one than they are switched to (Falcon)
         self._attention = engine_attention if reason is None else nullcontext
-        self._rows, self._scheduler = self._make_rows()
+        self._scheduler = self._make_scheduler()
         if reason is not None:
             warnings.warn(
                 f"{type(model).__name__} has {reason}: completions are sampled without a key/value cache, slowly",
@@ -171,16 +171,14 @@ class LocalEngine:
     def _step(self) -> None:
         """Sample the first token of requests that start, then one for every running row."""
         with self._serving(), self._packed.active():
-            for batch in self._scheduler.schedule():
-                sampled = self._rows.run(batch)
-                self._scheduler.postprocess(batch, sampled)
+            self._scheduler.step()
 
-    def _make_rows(self) -> tuple[Rows, Scheduler]:
+    def _make_scheduler(self) -> Scheduler:
         num_slots = self._max_batch_size
         with self._serving():  # recorded steps belong to the model's device, in any thread
             rows = Rows(self._make_runner(self._model, num_slots), self._model.device)
         budget = num_slots * self.max_context_tokens
-        return rows, Scheduler(rows, num_slots=num_slots, max_cached_tokens=budget)
+        return Scheduler(rows, num_slots=num_slots, max_cached_tokens=budget)
 
     def _step_or_halve(self) -> None:
         try:
@@ -200,10 +198,10 @@ class LocalEngine:
         if together <= 1:
             raise error
         self._max_batch_size = together // 2
-        rows, scheduler = self._make_rows()
+        scheduler = self._make_scheduler()
         scheduler.new_weights(self._scheduler.policy_version)
         requests = self._scheduler.drop_all()
-        self._rows, self._scheduler = rows, scheduler
+        self._scheduler = scheduler
         free()
         self._note(f"{error}: going on with {self._max_batch_size} at a time")
         for request in requests:

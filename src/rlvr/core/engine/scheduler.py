@@ -1,11 +1,11 @@
-"""Which requests a step computes, and what their new tokens change. `rows.py` computes them.
+"""A step of the engine: which requests it computes, and what their new tokens change. `rows.py` computes them.
 
 Waiting requests are admitted by priority, then in order; running ones advance by one token; finished ones leave.
 """
 
 from bisect import insort
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from itertools import takewhile
 from typing import TypeVar
 
@@ -25,7 +25,7 @@ class Scheduler:
     """
 
     def __init__(self, rows: Rows, *, num_slots: int, max_cached_tokens: int):
-        self._rows, self._num_slots, self._max_cached_tokens = rows, num_slots, max_cached_tokens
+        self.rows, self._num_slots, self._max_cached_tokens = rows, num_slots, max_cached_tokens
         self.waiting: list[Request] = []  # the next one first
         self.undelivered: dict[Request, None] = {}  # waiting, starting or running, in order of submission
         # per session: tokens of its last completion, and their keys and values
@@ -35,7 +35,7 @@ class Scheduler:
 
     @property
     def running(self) -> list[Request]:
-        return self._rows.requests
+        return self.rows.requests
 
     @property
     def has_work(self) -> bool:
@@ -69,30 +69,32 @@ class Scheduler:
         for held in (self.undelivered, self.waiting, self.parked):
             held.clear()
         self._stale = False
-        self._rows.reset(reuse=False)  # buffers may hold NaN, and 0 x NaN is NaN
+        self.rows.reset(reuse=False)  # buffers may hold NaN, and 0 x NaN is NaN
         return dropped
 
-    def schedule(self) -> Iterator[Batch]:
-        """The forwards of a step: of waiting requests that start, then of every running row. Each is postprocessed
-        before the next is made."""
+    def step(self) -> None:
+        """Sample the first token of waiting requests that start, then one for every running row."""
         if self._stale:
-            self._rows.recompute(_chunks([request.cached_ids for request in self.running], len))
+            self.rows.recompute(_chunks([request.cached_ids for request in self.running], len))
             self._stale = False
-        yield from self._admit()
+        for batch in self._admit():
+            self._finish(batch, self.rows.run(batch))
         if self.running:
-            yield Batch(requests=self.running)
+            batch = Batch(requests=self.running)
+            self._finish(batch, self.rows.run(batch))
 
-    def _admit(self) -> Iterator[Batch]:
-        """Start waiting requests; each distinct prompt is prefilled once, a session only from its first new token.
+    def _admit(self) -> list[Batch]:
+        """The forwards of waiting requests that start; each distinct prompt is prefilled once, a session only from its
+        first new token.
 
         A prefill costs about as much as a step, so a full batch waits until an eighth of its slots are free.
         """
         free = self._num_slots - len(self.running)
         worth_it = max(1, min(len(self.waiting), self._num_slots // 8))
         if not self.waiting or (self.running and free < worth_it):
-            return
+            return []
         if not self.running:
-            self._rows.reset()
+            self.rows.reset()
         admitted, self.waiting = self.waiting[:free], self.waiting[free:]
         known: list[tuple[Request, Stored]] = []
         fresh: dict[tuple[int, ...], list[Request]] = {}  # by prompt
@@ -105,16 +107,19 @@ class Scheduler:
                 known.append((request, [(planes, states[:count]) for planes, states in stored]))
             else:
                 fresh.setdefault(request.prompt_ids, []).append(request)
+        batches = list[Batch]()
         for groups in _chunks(list(fresh.values()), lambda same: len(same[0].prompt_ids)):
             requests = [request for same in groups for request in same]
             owners = [i for i, same in enumerate(groups) for _ in same]
-            yield Batch(requests=requests, prompts=[same[0].prompt_ids for same in groups], owners=owners)
+            prompts = [same[0].prompt_ids for same in groups]
+            batches.append(Batch(requests=requests, prompts=prompts, owners=owners))
         for chunk in _chunks(known, lambda item: len(item[0].prompt_ids) - len(item[1][0][1])):
             requests, stored = zip(*chunk, strict=True)
-            yield Batch(requests=requests, prompts=[request.prompt_ids for request in requests], stored=stored)
-        self._evict()
+            prompts = [request.prompt_ids for request in requests]
+            batches.append(Batch(requests=requests, prompts=prompts, stored=stored))
+        return batches
 
-    def postprocess(self, batch: Batch, sampled: Sequence[Sampled]) -> None:
+    def _finish(self, batch: Batch, sampled: Sequence[Sampled]) -> None:
         """Hand out the batch's tokens; finished requests leave."""
         first = len(self.running) - len(batch.requests)
         tokens = enumerate(zip(batch.requests, sampled, strict=True), first)
@@ -124,6 +129,8 @@ class Scheduler:
                 request.on_token(request.token_ids[-1], request.logprobs[-1][0])
         if done:
             self._leave(done)
+        if batch.prompts:  # more requests run, beside the parked sessions
+            self._evict()
 
     def _leave(self, rows: Sequence[int]) -> None:
         """Park and deliver the requests of these rows."""
@@ -131,8 +138,8 @@ class Scheduler:
         # park sessions, with one copy for all
         kept = [row for row in rows if self.running[row].session is not None and not self.running[row].aborted]
         parking = [self.running[row] for row in kept]
-        saved = self._rows.runner.save(kept, [len(request.cached_ids) for request in parking]) if kept else []
-        self._rows.leave(rows)
+        saved = self.rows.runner.save(kept, [len(request.cached_ids) for request in parking]) if kept else []
+        self.rows.leave(rows)
         for request, stored in zip(parking, saved, strict=bool(saved)):
             self.parked[request.session] = request.cached_ids, stored
             self.parked.move_to_end(request.session)

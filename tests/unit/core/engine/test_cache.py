@@ -142,7 +142,7 @@ def test_the_dtype_of_keys_and_values_is_one_setting(monkeypatch):
         assert probe(model.eval(), CachedRunner) is None  # its rounding is expected
     engine = LocalEngine(model, max_batch_size=4, max_context_tokens=64)
     assert_exact(model, *play(engine, [prompt(9)], max_tokens=3), atol=0.1)
-    buffers = engine._rows.runner._cache.rows.buffers
+    buffers = engine._scheduler.rows.runner._cache.rows.buffers
     assert {buffer.dtype for buffer in buffers.values()} == {torch.bfloat16}
 
 

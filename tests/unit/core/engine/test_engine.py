@@ -35,7 +35,7 @@ def make_engine(model, *, max_batch_size=8, max_context_tokens=64) -> LocalEngin
 def test_pitfall_01_logprobs_equal_a_plain_forward(name):
     model, requests = tiny_model(name), crowd()
     engine = make_engine(model, max_batch_size=6)  # for 20 requests
-    assert type(engine._rows.runner) is CachedRunner  # a wrong one is noticed at the start and not taken
+    assert type(engine._scheduler.rows.runner) is CachedRunner  # a wrong one is noticed at the start and not taken
     completions = generate(engine, requests)
     assert len({len(c.token_ids) for c in completions}) > 3
     assert_exact(model, requests, completions)
@@ -277,7 +277,7 @@ def test_pitfall_25_smaller_priorities_start_first():
 def test_an_exception_reaches_all_callers_and_sampling_goes_on(monkeypatch):
     engine = make_engine(tiny_model(), max_batch_size=2)
     expected = generate(engine, [(prompt(5), sampling(0))])
-    decode, calls = engine._rows.runner.decode, []
+    decode, calls = engine._scheduler.rows.runner.decode, []
 
     def fail_once(*args):
         calls.append(args)
@@ -285,7 +285,7 @@ def test_an_exception_reaches_all_callers_and_sampling_goes_on(monkeypatch):
             raise RuntimeError("a broken step")
         return decode(*args)
 
-    monkeypatch.setattr(engine._rows.runner, "decode", fail_once)
+    monkeypatch.setattr(engine._scheduler.rows.runner, "decode", fail_once)
 
     async def run():
         jobs = [engine.generate(prompt(5), sampling(i), session=i) for i in range(5)]
@@ -347,7 +347,7 @@ def test_pitfall_37_the_engine_has_no_memory():
     generate(used, [(prompt(20), sampling(seed=99, max_tokens=40))] * 8)
     assert generate(used, requests) == generate(fresh, requests)  # to the last bit
     # the shapes of the buffers decide how products are cut: on some machines and sizes that is the last bit
-    caches = [engine._rows.runner._cache for engine in (used, fresh)]
+    caches = [engine._scheduler.rows.runner._cache for engine in (used, fresh)]
     shapes = [[b.shape for slots in (c.rows, c.prefixes) for b in slots.buffers.values()] for c in caches]
     assert shapes[0] == shapes[1]
 
@@ -361,7 +361,7 @@ def test_pitfall_31_nan_of_broken_weights_does_not_outlive_them():
     head[requests[0][0][0]] = float("nan")
     with pytest.raises(NonFiniteLogitsError):
         generate(engine, requests)
-    cache = engine._rows.runner._cache
+    cache = engine._scheduler.rows.runner._cache
     for buffers in (cache.rows._aside, cache.rows._made, cache.prefixes._aside, cache.prefixes._made):
         assert buffers == {}, "0 x NaN would be NaN"
     head.copy_(sound)
@@ -399,7 +399,7 @@ def test_the_next_batch_takes_the_buffers_of_the_last():
     engine, held = make_engine(tiny_model()), []
     for seed in range(2):
         generate(engine, [(prompt(5), sampling(seed, max_tokens=4))])
-        held.append([*engine._rows.runner._cache.rows.buffers.values()])
+        held.append([*engine._scheduler.rows.runner._cache.rows.buffers.values()])
     assert held[0]
     assert [id(buffer) for buffer in held[0]] == [id(buffer) for buffer in held[1]]
 
@@ -407,5 +407,5 @@ def test_the_next_batch_takes_the_buffers_of_the_last():
 def test_rows_have_room_for_what_they_sample_and_not_for_their_prompts_again():
     engine = make_engine(tiny_model())
     generate(engine, [(prompt(40), sampling(seed, max_tokens=12)) for seed in range(2)])
-    cache = engine._rows.runner._cache
+    cache = engine._scheduler.rows.runner._cache
     assert (cache.prefixes.capacity, cache.rows.capacity) == (48, 16)

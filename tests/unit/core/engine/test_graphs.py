@@ -79,8 +79,7 @@ def make_engine(model, recorder, *, max_batch_size=8) -> LocalEngine:
     """An engine that decodes by recorded steps."""
     engine = LocalEngine(model, max_batch_size=max_batch_size, max_context_tokens=100)
     runner = GraphedRunner(model, max_batch_size, recorder=recorder)
-    engine._rows = Rows(runner, model.device)
-    engine._scheduler = Scheduler(engine._rows, num_slots=max_batch_size, max_cached_tokens=1000)
+    engine._scheduler = Scheduler(Rows(runner, model.device), num_slots=max_batch_size, max_cached_tokens=1000)
     return engine
 
 

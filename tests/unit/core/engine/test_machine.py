@@ -324,7 +324,7 @@ class Calls(RuleBasedStateMachine):
         assert steps == sorted(steps)
         assert {session: ids for session, (ids, _) in found.items()} == {s: ids for s, (_, ids) in self.parked.items()}
         assert all(len(states) == len(ids) for ids, stored in found.values() for _, states in stored)
-        runner = engine._rows.runner
+        runner = engine._scheduler.rows.runner
         assert isinstance(runner, CachedRunner)
         prefixes = {owner for owner in runner._owners if owner >= 0}
         assert len(runner._owners) == len(self.running)

@@ -39,40 +39,28 @@ class Scripted:
         return []
 
 
-class Engine:
-    """The step of `LocalEngine`, on a scripted runner."""
-
-    def __init__(self) -> None:
-        self.runner = Scripted()
-        self.rows = Rows(self.runner, torch.device("cpu"))
-        self.scheduler = Scheduler(self.rows, num_slots=8, max_cached_tokens=99)
-
-    def step(self) -> None:
-        for batch in self.scheduler.schedule():
-            self.scheduler.postprocess(batch, self.rows.run(batch))
-
-
-def begin(*scripts: tuple[int, ...], settings=None) -> tuple[Engine, list[Request]]:
+def begin(*scripts: tuple[int, ...], settings=None) -> tuple[Scripted, Scheduler, list[Request]]:
     """Requests that will be answered with what their prompts hold; they begin."""
-    engine = Engine()
+    runner = Scripted()
+    scheduler = Scheduler(Rows(runner, torch.device("cpu")), num_slots=8, max_cached_tokens=99)
     settings = settings or [sampling(max_tokens=9, stop_ids=frozenset({7}))] * len(scripts)
     requests = [Request(prompt_ids=s, sampling=one, future=Future()) for s, one in zip(scripts, settings, strict=True)]
     for request in requests:
-        engine.scheduler.submit(request)
-    return engine, requests
+        scheduler.submit(request)
+    return runner, scheduler, requests
 
 
 def test_the_example_of_the_docstring():
     a, b, c, d, e = (10, 20, 30), (11, 7), (12, 22, 32), (13, 7), (14, 24, 34)
-    engine, requests = begin(a, b, c, d, e)
-    engine.step()  # the first two tokens of each
-    assert engine.runner.kept[-1] == [0, 4, 2]
-    assert engine.scheduler.running == [requests[0], requests[4], requests[2]]
-    assert [request.token_ids for request in engine.scheduler.running] == [[10, 20], [14, 24], [12, 22]]
+    runner, scheduler, requests = begin(a, b, c, d, e)
+    scheduler.step()  # the first two tokens of each
+    assert runner.kept[-1] == [0, 4, 2]
+    assert scheduler.running == [requests[0], requests[4], requests[2]]
+    assert [request.token_ids for request in scheduler.running] == [[10, 20], [14, 24], [12, 22]]
     assert [requests[row].future.result().token_ids for row in (1, 3)] == [(11, 7), (13, 7)]
     assert requests[0].cached_ids == (*a, 10)
-    engine.step()
-    assert [request.token_ids[-1] for request in engine.scheduler.running] == [30, 34, 32]
+    scheduler.step()
+    assert [request.token_ids[-1] for request in scheduler.running] == [30, 34, 32]
 
 
 def test_pitfall_03_a_row_that_moves_keeps_its_limits():
@@ -81,14 +69,14 @@ def test_pitfall_03_a_row_that_moves_keeps_its_limits():
         sampling(stop_ids=frozenset({7})),
         sampling(max_tokens=3, stop_ids=frozenset({5, 6})),
     ]
-    engine, requests = begin((1, 0), (1, 2, 5, 7), (1, 7, 6, 0), settings=settings)
-    engine.step()  # the third row moves into the first slot
-    assert engine.runner.kept[-1] == [2, 1]
+    runner, scheduler, requests = begin((1, 0), (1, 2, 5, 7), (1, 7, 6, 0), settings=settings)
+    scheduler.step()  # the third row moves into the first slot
+    assert runner.kept[-1] == [2, 1]
     assert requests[0].future.result().stop_reason is StopReason.LENGTH
     assert [request.token_ids for request in requests[1:]] == [[1, 2], [1, 7]]
-    engine.step()
+    scheduler.step()
     assert requests[2].future.result().token_ids == (1, 7, 6)
     assert requests[2].future.result().stop_reason is StopReason.STOP
     assert not requests[1].future.done()
-    engine.step()
+    scheduler.step()
     assert requests[1].future.result().token_ids == (1, 2, 5, 7)
