@@ -3,7 +3,6 @@
 import json
 import math
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -219,6 +218,22 @@ class Record:
         return [one for episodes in self.rollouts.values() for one in episodes]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Paid:
+    """An episode as a pair compares it."""
+
+    right: bool  # by the metric
+    is_read: bool  # by the reward
+    reward: float
+    tokens: tuple[int, ...]
+
+    @classmethod
+    def of(cls, episode: EpisodeRecord, record: Record) -> "Paid":
+        is_read = not record.guesses or episode.score_status != "invalid"
+        reward, tokens = episode.reward or 0.0, sampled(episode)
+        return cls(right=record.right(episode), is_read=is_read, reward=reward, tokens=tokens)
+
+
 @dataclass(frozen=True)
 class Agreement:
     """How the reward goes with what the metric calls right, over pairs of completions of one question."""
@@ -234,27 +249,23 @@ class Agreement:
 
     @classmethod
     def of(cls, record: Record) -> "Agreement":
-        rights = {id(one): record.right(one) for _, group in record.groups for one in group}
-        read = {
-            id(one): not record.guesses or one.score_status != "invalid" for _, group in record.groups for one in group
-        }
-        counts = Counter[str](mixed=sum(len({rights[id(one)] for one in group}) > 1 for _, group in record.groups))
-        for one, other in record.pairs():
-            earned = (one.reward or 0.0) - (other.reward or 0.0)
-            differs, ranks = earned != 0, rights[id(one)] - rights[id(other)]
-            if ranks and not all(read[id(episode)] for episode in (one, other) if rights[id(episode)]):
-                continue  # what is unread earns nothing for that, whatever stands in it
-            if ranks:
-                counts["unlike"] += 1
-                counts["paid_right"] += earned * ranks > 0
-                counts["paid_equal"] += not differs
-            else:
-                counts["alike"] += 1
-                counts["paid_apart"] += differs
-            if sampled(one) == sampled(other):
-                counts["same"] += 1
-                counts["same_apart"] += differs
-        return cls(**{name: counts[name] for name in cls.__dataclass_fields__})
+        groups = [[Paid.of(episode, record) for episode in group] for _, group in record.groups]
+        pairs = [pair for group in groups for pair in combinations(group, 2)]
+        ordered = [(a, b) if a.right else (b, a) for a, b in pairs if a.right != b.right]
+        # what is unread earns nothing for that, whatever stands in it
+        unlike = [(right, wrong) for right, wrong in ordered if right.is_read]
+        alike = [(a, b) for a, b in pairs if a.right == b.right]
+        same = [(a, b) for a, b in (*unlike, *alike) if a.tokens == b.tokens]
+        return cls(
+            mixed=sum(len({member.right for member in group}) > 1 for group in groups),
+            unlike=len(unlike),
+            paid_right=sum(right.reward > wrong.reward for right, wrong in unlike),
+            paid_equal=sum(right.reward == wrong.reward for right, wrong in unlike),
+            alike=len(alike),
+            paid_apart=sum(a.reward != b.reward for a, b in alike),
+            same=len(same),
+            same_apart=sum(a.reward != b.reward for a, b in same),
+        )
 
     @property
     def auc(self) -> float | None:
