@@ -7,12 +7,14 @@ the same name. It becomes a metric by itself: `policy/NAME`, or `loss/NAME` if t
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from rlvr.algorithms.advantages import Estimate
 from rlvr.algorithms.algorithm import Algorithm, Critic
+from rlvr.algorithms.columns import Column
 from rlvr.algorithms.losses import (
     MIN_LOGPROB,
     Surrogate,
@@ -69,12 +71,17 @@ class Objective:
     max_completion_tokens: int
     temperature: float  # of sampling, applied to all logprobs
 
+    @cached_property
+    def columns(self) -> Mapping[str, Column]:
+        """What the trainer computes for the algorithm before `advantages`, by name."""
+        return self.algorithm.columns()
+
     def advantages(self, batch: TokenBatch) -> TokenBatch:
         """The whole batch with shaped rewards and KL cost turned into advantages (and returns), 0 outside the loss.
 
         Raises ValueError if the batch lacks a column of the algorithm.
         """
-        for name in self.algorithm.columns():
+        for name in self.columns:
             required(batch, name)
         sampled, trained = sampled_tokens(batch), self.trained(batch)
         rewards, num_tokens = within(batch.rewards, batch.valid), longest_turn(batch.loss_mask, batch.episodes)
@@ -132,12 +139,12 @@ class Objective:
         Raises ValueError if the rows lack an input of a term.
         """
         algorithm, mask = self.algorithm, weights > 0
-        columns, predicted = algorithm.columns(), predicted.map(lambda x: within(x, mask))
+        predicted = predicted.map(lambda x: within(x, mask))
         current = predicted.logprobs.clamp(min=MIN_LOGPROB)
         predicted = predicted._replace(logprobs=current)
         advantages = within(required(rows, "advantages"), mask)
         # with one update per batch the old policy is the current one
-        old = within(required(rows, "old_logprobs"), mask) if "old_logprobs" in columns else current
+        old = within(required(rows, "old_logprobs"), mask) if "old_logprobs" in self.columns else current
         log_ratio, extreme = bounded_log_ratio(current, old.detach())
         log_weight, odd = mismatch_log_weight(old.detach(), within(rows.behavior_logprobs, mask))
         clamped = extreme | odd
@@ -151,7 +158,7 @@ class Objective:
         factor = mismatch_factor(weight, log_weight, algorithm.mismatch_correction, algorithm.mismatch_cap)
         per_token = policy_loss = policy.loss * factor
         terms = {"entropy": predicted.entropy}
-        if "reference_logprobs" in columns:
+        if "reference_logprobs" in self.columns:
             to_reference, far = bounded_log_ratio(current, within(required(rows, "reference_logprobs"), mask))
             importance = log_ratio.exp() if algorithm.kl_unbiased else 1.0
             terms["kl"], clamped = importance * kl_estimate(to_reference, algorithm.kl_estimator), clamped | far

@@ -121,7 +121,7 @@ class Trainer:
         self.packing = packing or Packing(max_tokens=cpu_tokens(settings.microbatch_tokens))
         self.parallel = parallel or DataParallel()
         self.parallel.broadcast_weights(policy)
-        self.columns, self.answers = self.algorithm.columns(), answers
+        self.columns, self.answers = objective.columns, answers
         wanted, others = teachers_of(self.columns.values()), teachers or {}
         # copy before sharding: a shard cannot be copied
         self.frozen = {one: policy.freeze(moves=one.refresh_every is not None) for one in wanted if one.name == START}
