@@ -9,7 +9,7 @@ model searches, reads a document and answers (three turns, two tool calls). The 
 rlvr does more work per episode: `run_episode` and the metric render prompts with the chat template, encode them, decode
 completions, parse calls from text and validate their arguments, with a byte-level BPE tokenizer. In-process verifiers
 gets prepared messages with tool calls, and no token ids. Two APIs are measured: `run_group`, and `rollout` with
-`rubric.score_group`. Prints a section of docs/benchmarks/environments.md, whole, for the edition that is installed.
+`rubric.score_group`. Prints a section of benchmarks/results/environments.md, whole, for the edition that is installed.
 """
 
 from __future__ import annotations

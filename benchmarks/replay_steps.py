@@ -1,6 +1,6 @@
 """`rlvr replay`: steps made once more, and the influence of episodes beside updates that are really made without them.
 
-    RLVR_DATA=data python benchmarks/replay_steps.py > docs/benchmarks/replay.md
+    RLVR_DATA=data python benchmarks/replay_steps.py > benchmarks/results/replay.md
 
 Six recipes are trained for a few steps with a checkpoint every five and every episode recorded. Of each, random steps
 are replayed. Then, for random steps of some, the update is made without one episode, for random episodes, and the
@@ -161,7 +161,7 @@ def main() -> None:
 
 PAGE = """# Replayed steps, and the influence of episodes
 
-    RLVR_DATA=data OMP_NUM_THREADS=1 python benchmarks/replay_steps.py > docs/benchmarks/replay.md
+    RLVR_DATA=data OMP_NUM_THREADS=1 python benchmarks/replay_steps.py > benchmarks/results/replay.md
 
 {date}, one core of an AMD EPYC that other work shared, seed {seed} of the runs and of the choices.
 

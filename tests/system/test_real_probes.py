@@ -22,7 +22,7 @@ def test_right_ways_are_accepted_and_wrong_ones_refused(
     model: str, dtype: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if dtype == "bfloat16" and not has_bf16(torch.device("cpu")):
-        pytest.skip("minutes on a CPU that does not multiply bfloat16 by itself: docs/benchmarks/noise.md has them")
+        pytest.skip("minutes on a CPU that does not multiply bfloat16 by itself: benchmarks/results/noise.md has them")
     monkeypatch.setenv("RLVR_DATA", str(DATA))
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     noise = import_module("noise")

@@ -43,7 +43,7 @@ class Distill(ClippedRatio):
     std_normalization: StdNormalization = setting("sample", "of GRPO's advantages", only_if="reward_coef > 0")
     max_gap: PositiveFloat = setting(
         1.0,
-        "largest difference of the two logprobs of a token, in nats: more costs samples (docs/benchmarks/methods.md)",
+        "largest difference of the two logprobs of a token, in nats: more costs samples (docs/benchmarks.md)",
     )
 
     def columns(self) -> dict[str, Column]:

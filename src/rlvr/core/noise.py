@@ -4,7 +4,7 @@ Two right ways through a model (with a cache or without, packed or alone, one ke
 by how much is the model's: a Llama with random weights moves by 1e-7, SmolLM2 in bfloat16 by 0.05 on text and by 0.9 on
 rare tokens. So nothing is compared with an absolute number. The plain forward pass is compared with itself after each
 number of its embeddings has moved by one unit in the last place, and another computation may differ by some times that.
-Measured on pretrained models (docs/benchmarks/noise.md), in the row where it is most: right ways 0.4 to 2.7 times;
+Measured on pretrained models (benchmarks/results/noise.md), in the row where it is most: right ways 0.4 to 2.7 times;
 wrong contexts 3 to 30 times in bfloat16, ten thousands of times in float32.
 """
 

@@ -41,7 +41,7 @@ class RolloutSettings(Settings):
         0,
         "most updates between the weights that sample a token and those that train on it; 0: sampling and training "
         "alternate, k: the next k batches are sampled while the trainer works",
-        usual=Usual((0, 8), above="samples are those of a policy that is long gone"),  # docs/benchmarks/stale.md
+        usual=Usual((0, 8), above="samples are those of a policy that is long gone"),  # benchmarks/results/stale.md
     )
     dead_groups: Literal["auto", "keep", "drop", "refill"] = setting(
         "auto",

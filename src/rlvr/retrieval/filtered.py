@@ -38,7 +38,7 @@ WEIGHTS = {
     "length": 0.39,
     "named by the best": 0.92,
 }
-"""Of the features, in order; learnt without labels of documents, see docs/benchmarks/filtered.md."""
+"""Of the features, in order; learnt without labels of documents, see benchmarks/results/filtered.md."""
 POOL = 50
 """Of more documents, the best by BM25 are filtered."""
 BUCKETS = 2048  # of hashed trigrams

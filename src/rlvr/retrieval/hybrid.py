@@ -13,7 +13,7 @@ from rlvr.retrieval.retriever import IndexRetriever, find_retriever
 from rlvr.retrieval.semantic import SemanticIndex
 
 MEANING = 1.5
-"""BM25 points per standard deviation of the cosines; chosen in docs/benchmarks/retrieval.md."""
+"""BM25 points per standard deviation of the cosines; chosen in benchmarks/results/retrieval.md."""
 SMALLEST_SPREAD = 1e-6
 
 

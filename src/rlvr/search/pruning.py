@@ -6,7 +6,7 @@ pruned ones included, the one with the middle score, the lower one of two. Two s
 before the first update, and the last one, where nothing is left to save.
 
 The best run in place of the median one saves more and ends the wrong runs: one that rises fast and then collapses ends
-all others (docs/benchmarks/sweep.md).
+all others (benchmarks/results/sweep.md).
 """
 
 import json

@@ -22,7 +22,7 @@ SIMULATED = 100_000  # completions; more steps than these fill say little
 BUSY = 0.5  # other work per core
 LINK_BYTES_S = {"gpu": 25e9, "cpu": 0.5e9}
 """Assumed, not measured: bytes a second between two processes or machines."""
-OWN_ERROR = 0.1  # standard deviation of the logarithm of predicted / measured (docs/benchmarks/plan.md)
+OWN_ERROR = 0.1  # standard deviation of the logarithm of predicted / measured (benchmarks/results/plan.md)
 STRAGGLERS = 0.05  # assumed with several devices
 
 

@@ -9,7 +9,7 @@ g_k is the gradient of step k and u_k = - (d b / d g_k)^T grad L(b): the slope o
 through Adam and the clip. "Without i" includes what i does to the others: its group's mean and deviation, and the
 denominators. Gradient dot products are those of TracIn (arXiv:2002.08484); that the optimizer belongs into them, LESS
 (arXiv:2402.04333). Here it decides the sign: an update that overshoots is made worse by the episodes that agree with
-it. The slope before the update, and the change of the weights, predict leave-one-out worse (docs/benchmarks/replay.md).
+it. The slope before the update, and the change of the weights, predict leave-one-out worse (docs/benchmarks.md).
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -45,5 +45,5 @@ def _staleness(config: Config) -> list[str]:
         return []
     how = f"corrected by {correction}"
     if correction == "none":
-        how = "not corrected (algorithm.mismatch_correction=none costs accuracy, docs/benchmarks/stale.md)"
+        how = "not corrected (algorithm.mismatch_correction=none costs accuracy, benchmarks/results/stale.md)"
     return [f"rollouts: sampled while the trainer works, by weights at most {limit} updates old, {how}"]

@@ -1,7 +1,7 @@
 """A model's bfloat16 matrices in the order in which the CPU multiplies them, kept beside the model's own.
 
 torch hands a bfloat16 product on a CPU to oneDNN, which first copies the weights into its own order, at every call. A
-decode step multiplies few rows with every weight, so that copy is a third to a half of it (docs/benchmarks/engine.md).
+decode step multiplies few rows with every weight, so that copy is a third to a half of it (docs/benchmarks.md).
 The weights change only with an update: they are copied once per update instead. Products stay equal bit by bit.
 """
 
