@@ -24,7 +24,7 @@ from rlvr.scale.launch import is_local_main_process, tell_launcher, wait_for_the
 
 DESCRIPTION = "Train language models with reinforcement learning from verifiable rewards."
 EXAMPLE = """example:
-  rlvr train                  learn arithmetic on this machine in about a minute
+  rlvr train                  learn arithmetic on this machine: a minute on a CPU
   rlvr train --help           how to change anything about it
 """
 

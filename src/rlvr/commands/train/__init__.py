@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 HELP = "train a model"
 DESCRIPTION = """Train a model from a configuration. The default configuration is `rpn`, arithmetic on this machine."""
 EXAMPLE = """examples:
-  rlvr train                                            the default, about a minute
+  rlvr train                                            the default: a minute on a CPU
   rlvr train --config-name rpn_ppo seed=3               another configuration, another seed
   rlvr train algorithm=dapo trainer.max_steps=60        another algorithm, another value
   rlvr train --cfg job                                  print the resolved configuration and stop
