@@ -2,7 +2,7 @@
 
     python benchmarks/shuffled_gold.py train --config-name keep_one
 
-docs/keep_one.md shows the effect.
+docs/research.md shows the effect.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     python benchmarks/tool_tokens.py train --config-name two_hop
 
-docs/two_hop.md shows the effect.
+docs/research.md shows the effect.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Runs `rlvr train --config-name two_hop` with several seeds, unchanged and with tool tokens in the loss.
 
-    python benchmarks/two_hop.py [--seeds 0-4] [--keep runs/two_hop] [--svg docs/two_hop.svg] [KEY=VALUE ...]
+    python benchmarks/two_hop.py [--seeds 0-4] [--keep runs/two_hop] [--svg docs/images/two_hop.svg] [KEY=VALUE ...]
 
 Prints a Markdown table line by line: held-out accuracy by step, tool calls per held-out episode, and seconds of the
 whole command (start, warm start, training, evaluations, saving; CPU seconds by the operating system).

@@ -22,7 +22,7 @@ TASKS = ("gsm8k", "finqa", "rpn", "two_hop", "musique", "hotpotqa")
 DOCUMENTED = {
     ("musique", "empty gold"),
     ("hotpotqa", "empty gold"),
-}  # docs/scoring.md; such rows are left out in loading
+}  # docs/score.md; such rows are left out in loading
 
 
 def judged(fault: Fault, arguments: argparse.Namespace, **more: Any) -> Verdict:

@@ -86,7 +86,6 @@ TREATMENTS = [
     plain(
         r"rlvr (eval|predict) "
         r"(?!.*(smollm2|--retriever|where p\d|--few-shot|shuffled_supports|e1 w2|openai:|--help)).*",
-        pages=r"(?!docs/two_hop\.md).*",
     ),
     plain(r"rlvr (eval|predict) (?!.*--retriever).*where p\d.*", latest="two_hop"),
     plain(r"rlvr (eval|predict) .*(shuffled_supports|e1 w2).*", latest="meta"),

@@ -9,7 +9,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what lies here, and skip it where torch sees no GPU."""
     import torch
 
-    skip = pytest.mark.skip(reason=f"no GPU: torch {torch.__version__} sees none; docs/gpu.md says what was never run")
+    skip = pytest.mark.skip(reason=f"no GPU: torch {torch.__version__} sees none; docs/scale.md says what never ran")
     for item in items:
         if Path(__file__).parent in Path(item.path).parents:
             item.add_marker(pytest.mark.gpu)

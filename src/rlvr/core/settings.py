@@ -134,7 +134,7 @@ class TrainerSettings(Settings):
     microbatch_tokens: PositiveInt | Literal["auto"] = setting(
         "auto",
         "tokens per forward and backward pass; gradients accumulate exactly, only memory and speed change; auto: on a "
-        "GPU the most that fit by the memory plan (docs/gpu.md), on a CPU 2048, and 512 below adapters from a hidden "
+        "GPU the most that fit by the memory plan (docs/plan.md), on a CPU 2048, and 512 below adapters from a hidden "
         "size of 512 on",
     )
     precision: Literal["auto", "fp32", "bf16", "fp16"] = setting(

@@ -1,7 +1,7 @@
 """Signals: every metric of `metrics.jsonl`, what it means, and from where on it is wrong; the table is signals.toml.
 
 `python -m rlvr.tracking.signals > docs/metrics.md` writes the page; `python -m rlvr.tracking.signals chain` prints the
-table of docs/troubleshooting.md.
+table of docs/diagnose.md.
 """
 
 import math
@@ -188,7 +188,7 @@ def page() -> str:
 
 
 def chain() -> str:
-    """The table of docs/troubleshooting.md: what is said on the terminal, in the order of the chain."""
+    """The table of docs/diagnose.md: what is said on the terminal, in the order of the chain."""
     rows = [
         (LINKS[link], f"`{signal.name}`", wrong_at(signal), f"{signal.leads}. {signal.remedy}")
         for link in LINKS

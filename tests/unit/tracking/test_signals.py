@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[3]
 
 def test_the_pages_of_the_docs_are_written_from_the_table() -> None:
     assert (ROOT / "docs/metrics.md").read_text() == page(), "python -m rlvr.tracking.signals > docs/metrics.md"
-    assert chain() in (ROOT / "docs/troubleshooting.md").read_text(), "python -m rlvr.tracking.signals chain"
+    assert chain() in (ROOT / "docs/diagnose.md").read_text(), "python -m rlvr.tracking.signals chain"
     assert page().count("\n| `") == len(SIGNALS) > 80
     assert {line.replace(r"\|", "").count("|") for line in page().splitlines() if line.startswith("| `")} == {5}
 

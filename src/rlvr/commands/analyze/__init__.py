@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 HELP = "compare evaluations: tables, intervals, differences"
 DESCRIPTION = """Compare the records written by `rlvr eval --output`, `predict` and `benchmark`: scores with 95 %
 intervals, by kind of example, cost, and for each pair of models on the same examples the size of the difference and
-its significance (paired bootstrap, McNemar's test; docs/comparing.md)."""
+its significance (paired bootstrap, McNemar's test; docs/evaluation.md)."""
 EXAMPLE = """examples:
   rlvr analyze results/                             every record under the folder
   rlvr analyze before.jsonl after.jsonl             two evaluations

@@ -30,7 +30,7 @@ sub-questions with and without the answers between them, beside the whole questi
 EXAMPLE = """examples:
   rlvr retrieve corpus.jsonl.gz --query "Where was Marie Curie born?"     results of every retriever
   rlvr retrieve corpus.jsonl.gz --query "Marie Curie" --retriever bm25 --top-n 10 --json
-  rlvr retrieve corpus.jsonl.gz --serve --retriever hybrid --port 8931    POST /search and /rerank, docs/retrieval.md
+  rlvr retrieve corpus.jsonl.gz --serve --retriever hybrid --port 8931    POST /search and /rerank, docs/retrieve.md
   rlvr retrieve musique/dev.jsonl.gz --decomposed --corpus musique/corpus.jsonl.gz
 """
 SHOWN_CHARS = 200

@@ -15,7 +15,7 @@ from rlvr.errors import UserError
 
 HELP = "score predictions officially"
 DESCRIPTION = """Score predictions exactly as the official evaluators of GSM8K, FinQA, MuSiQue and HotpotQA do.
-FILE has one JSON object per line, {"vid", "task", "prediction", "golds"}; docs/scoring.md says what each task takes.
+FILE has one JSON object per line, {"vid", "task", "prediction", "golds"}; docs/score.md says what each task takes.
 Other fields are ignored."""
 EXAMPLE = """examples:
   rlvr score predictions.jsonl                 a table: count, mean and 95 % interval by task and metric
