@@ -101,7 +101,7 @@ def without_each(made: Repeated, numbers: list[int]) -> list[float]:
     samples = to_batch(made.sampled.groups)
     made.before.restore(trainer, made.step)
     batch = objective.advantages(trainer.score(samples))
-    batch = replace(batch, old_logprobs=trainer.predict(trainer.policy, samples).logprobs)
+    batch = batch.with_columns(old_logprobs=trainer.predict(trainer.policy, samples).logprobs)
     again = objective.algorithm.model_copy(update={"num_epochs": objective.algorithm.num_epochs + 1})
     judge, weights = replace(objective, algorithm=again), objective.loss_weights(batch)
 

@@ -366,12 +366,14 @@ class TokenBatch:
     truncated: Tensor  # [B] bool, the episode stopped for length
     policy_versions: Tensor | None = None  # [B, T] int64, of the weights each token was sampled with; -1 elsewhere
     potentials: Tensor | None = None  # [B, T] potential before each sampled token, 0 elsewhere
-    old_logprobs: Tensor | None = None  # [B, T] the policy before the update, recomputed by the trainer
-    reference_logprobs: Tensor | None = None  # [B, T] the frozen reference
-    values: Tensor | None = None  # [B, T] the critic's, before the update
     advantages: Tensor | None = None  # [B, T], 0 where loss_mask is False
     returns: Tensor | None = None  # [B, T], targets of the critic
-    columns: Mapping[str, Tensor] = field(default_factory=dict)  # [B, ...] the algorithm's other columns by name
+    columns: Mapping[str, Tensor] = field(default_factory=dict)
+    """[B, ...] what the trainer computed for the algorithm, by name: `old_logprobs` (the policy before the update),
+    `reference_logprobs`, the critic's `values`, each [B, T], and others (`rlvr.algorithms.columns`)."""
+
+    def with_columns(self, **columns: Tensor) -> TokenBatch:
+        return replace(self, columns={**self.columns, **columns})
 
     def take(self, rows: Sequence[int] | Tensor) -> TokenBatch:
         """These rows of every array, in this order."""

@@ -6,7 +6,6 @@ import ast
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -50,11 +49,11 @@ def of_the_truncated(original: Callable[..., Draw], *rest: Any, **more: Any) -> 
 def old_is_current(
     original: Callable[..., LossTerms], objective: Any, rows: TokenBatch, weights: Tensor, predicted: Any
 ) -> LossTerms:
-    return original(objective, replace(rows, old_logprobs=predicted.logprobs.detach()), weights, predicted)
+    return original(objective, rows.with_columns(old_logprobs=predicted.logprobs.detach()), weights, predicted)
 
 
 def old_is_behavior(original: Callable[..., TokenBatch], trainer: Any, batch: TokenBatch) -> TokenBatch:
-    return replace(original(trainer, batch), old_logprobs=batch.behavior_logprobs - 0.1)
+    return original(trainer, batch).with_columns(old_logprobs=batch.behavior_logprobs - 0.1)
 
 
 def clipped_upwards(original: Callable[..., Tensor], values: Tensor, old: Tensor, *rest: Any, **more: Any) -> Tensor:

@@ -120,8 +120,7 @@ def few_rows(world: World, strategy: str) -> tuple[dict[str, float], list[float]
     batch = tiny_batch(policy).take([4, 5])
     trainer = trainer_of(policy, strategy, world, "algorithm=ppo", "trainer.max_grad_norm=1e9")
     metrics, after = step_on(trainer, batch)
-    assert after.old_logprobs is not None
-    return metrics, gradient_of(trainer), after.old_logprobs.tolist()
+    return metrics, gradient_of(trainer), after.columns["old_logprobs"].tolist()
 
 
 def apart(world: World, strategy: str) -> list[float]:
@@ -219,9 +218,9 @@ def with_adapters(world: World, strategy: str, folder: str) -> dict[str, Any]:
     batches = [tiny_batch(policy, seed=seed) for seed in range(20)]
     frozen = {name: p.detach().clone() for name, p in policy.model.named_parameters() if not p.requires_grad}
     trainer = trainer_of(policy, strategy, world, *GRPO)
-    start = trainer.score(batches[0]).reference_logprobs
+    start = trainer.score(batches[0]).columns["reference_logprobs"]
     lines = [step_on(trainer, batch, step)[0] for step, batch in enumerate(batches)]
-    after = trainer.score(batches[0]).reference_logprobs
+    after = trainer.score(batches[0]).columns["reference_logprobs"]
     assert start is not None
     assert after is not None
     parameters = dict(policy.model.named_parameters())
@@ -271,7 +270,7 @@ def sample_after_an_update(world: World, strategy: str) -> dict[str, Any]:
     engine.load_weights(1)
     after = generate(engine, request)[0]
     weights = dict(copied.named_parameters())
-    scored = trainer.score(row_of((1, 5, 3), after)).old_logprobs
+    scored = trainer.score(row_of((1, 5, 3), after)).columns["old_logprobs"]
     assert scored is not None
     return {
         "copied": all(torch.equal(weights[name], whole(p)) for name, p in policy.model.named_parameters()),

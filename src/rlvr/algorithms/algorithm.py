@@ -297,7 +297,7 @@ class TokenReturns(ClippedRatio):
 
 
 class Critic(Algorithm):
-    """Algorithms that train a value head on the policy's trunk; `batch.values` holds its estimates."""
+    """Algorithms that train a value head on the policy's trunk; `batch.columns["values"]` holds its estimates."""
 
     value_coef: NonNegativeFloat = setting(
         0.1,

@@ -7,9 +7,9 @@
         batch.columns["teacher"]      # [B, T]
         batch.columns["brief"]        # [B]
 
-old_logprobs, reference_logprobs and values are columns too, and fields of the batch. The trainer computes them in
-packed passes, each rank its share; models that they name are loaded at the start, counted in the memory plan and
-sharded as the policy is. A column of one's own subclasses `Column`.
+old_logprobs, reference_logprobs and values are columns too. The trainer computes them in packed passes, each rank its
+share; models that they name are loaded at the start, counted in the memory plan and sharded as the policy is. A column
+of one's own subclasses `Column`.
 """
 
 from __future__ import annotations

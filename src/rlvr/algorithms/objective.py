@@ -82,19 +82,19 @@ class Objective:
         Raises ValueError if the batch lacks a column of the algorithm.
         """
         for name in self.columns:
-            required(batch, name)
+            column(batch, name)
         sampled, trained = sampled_tokens(batch), self.trained(batch)
         rewards, num_tokens = within(batch.rewards, batch.valid), longest_turn(batch.loss_mask, batch.episodes)
         rewards = self.algorithm.shaped_rewards(rewards, num_tokens, self.max_completion_tokens)
         penalties = torch.zeros_like(batch.behavior_logprobs)
         kl_coef = self.algorithm.kl_coef_in("reward")
         if kl_coef > 0:
-            old, reference = required(batch, "old_logprobs"), required(batch, "reference_logprobs")
+            old, reference = column(batch, "old_logprobs"), column(batch, "reference_logprobs")
             log_ratio, _ = bounded_log_ratio(within(old, sampled), within(reference, sampled))
             penalties = kl_coef * kl_estimate(log_ratio, self.algorithm.kl_estimator)
         with _errors_of(self.algorithm, "advantages"):
             estimate = self.algorithm.advantages(replace(batch, rewards=rewards), penalties, trained)
-        inputs = (penalties,) if batch.values is None else (penalties, batch.values)
+        inputs = (penalties, column(batch, "values")) if "values" in self.columns else (penalties,)
         check_estimate(self.algorithm, estimate, trained, inputs)
         returns = None if estimate.returns is None else within(estimate.returns, trained)
         return replace(batch, advantages=within(estimate.advantages, trained), returns=returns)
@@ -122,8 +122,9 @@ class Objective:
         With another loss term, every token in the loss counts, even with advantage 0.
         """
         trained = self.trained(batch)
-        every = self.coefs or self.reads_more
-        return (trained if every else trained & (required(batch, "advantages") != 0)).any(1)
+        if self.coefs or self.reads_more:
+            return trained.any(1)
+        return (trained & (set_before(batch.advantages) != 0)).any(1)
 
     @property
     def reads_more(self) -> bool:
@@ -142,9 +143,9 @@ class Objective:
         predicted = predicted.map(lambda x: within(x, mask))
         current = predicted.logprobs.clamp(min=MIN_LOGPROB)
         predicted = predicted._replace(logprobs=current)
-        advantages = within(required(rows, "advantages"), mask)
+        advantages = within(set_before(rows.advantages), mask)
         # with one update per batch the old policy is the current one
-        old = within(required(rows, "old_logprobs"), mask) if "old_logprobs" in self.columns else current
+        old = within(column(rows, "old_logprobs"), mask) if "old_logprobs" in self.columns else current
         log_ratio, extreme = bounded_log_ratio(current, old.detach())
         log_weight, odd = mismatch_log_weight(old.detach(), within(rows.behavior_logprobs, mask))
         clamped = extreme | odd
@@ -159,13 +160,13 @@ class Objective:
         per_token = policy_loss = policy.loss * factor
         terms = {"entropy": predicted.entropy}
         if "reference_logprobs" in self.columns:
-            to_reference, far = bounded_log_ratio(current, within(required(rows, "reference_logprobs"), mask))
+            to_reference, far = bounded_log_ratio(current, within(column(rows, "reference_logprobs"), mask))
             importance = log_ratio.exp() if algorithm.kl_unbiased else 1.0
             terms["kl"], clamped = importance * kl_estimate(to_reference, algorithm.kl_estimator), clamped | far
             terms["reference_kl"] = kl_estimate(to_reference, "k3")
         if isinstance(algorithm, Critic):
             assert predicted.values is not None, "the policy has no value head"
-            old_values, returns = within(required(rows, "values"), mask), within(required(rows, "returns"), mask)
+            old_values, returns = within(column(rows, "values"), mask), within(set_before(rows.returns), mask)
             terms["value_loss"] = algorithm.value_loss(predicted.values, old_values, returns)
         for name, coef in self.coefs.items():
             per_token = per_token + coef * terms[name]
@@ -246,8 +247,15 @@ def _must_return(algorithm: Algorithm, method: str, wanted: str, mask: Tensor, p
     return AlgorithmError(algorithm.name, method, f"must return {wanted} {shape}, not {problem}")
 
 
-def required(batch: TokenBatch, name: str) -> Tensor:
-    """A field or column, or ValueError if it is missing: not scored, or advantages not computed yet."""
-    if (x := getattr(batch, name, batch.columns.get(name))) is None:
-        raise ValueError(f"the batch has no {name}: score it, then set advantages")
+def column(batch: TokenBatch, name: str) -> Tensor:
+    """A column of the batch, or ValueError if it was not scored."""
+    if name not in batch.columns:
+        raise ValueError(f"the batch has no {name}: score it")
+    return batch.columns[name]
+
+
+def set_before(x: Tensor | None) -> Tensor:
+    """Advantages or returns, or ValueError if they are not computed yet."""
+    if x is None:
+        raise ValueError("the batch has no advantages and returns: score it, then set them")
     return x

@@ -38,7 +38,7 @@ class Ppo(TokenReturns, Critic):
 
     def advantages(self, batch, penalties, mask):
         """Generalized advantages; the returns are the critic's targets."""
-        advantages, returns = token_returns(batch, penalties, batch.values, self.gamma, self.gae_lambda)
+        advantages, returns = token_returns(batch, penalties, batch.columns["values"], self.gamma, self.gae_lambda)
         advantages = normalize_over_tokens(advantages, mask) if self.whiten_advantages else advantages
         return Estimate(advantages=advantages, returns=returns)
 

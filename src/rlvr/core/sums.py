@@ -67,9 +67,9 @@ class Sums:
 def critic_metrics(batch: TokenBatch, trained: Tensor) -> dict[str, float]:
     """Mean value and explained variance of the critic over the tokens in the loss, `trained` [B, T]; {} without a
     critic."""
-    if batch.values is None or batch.returns is None:
+    if "values" not in batch.columns or batch.returns is None:
         return {}
-    values, returns = batch.values[trained], batch.returns[trained]
+    values, returns = batch.columns["values"][trained], batch.returns[trained]
     spread = returns.var(correction=0).item()
     alike = spread <= 1e-12 * returns.square().mean().item()  # returns differ by rounding only
     explained = 0.0 if alike else 1 - (returns - values).var(correction=0).item() / spread
@@ -77,8 +77,10 @@ def critic_metrics(batch: TokenBatch, trained: Tensor) -> dict[str, float]:
 
 
 def teacher_metrics(batch: TokenBatch, columns: Mapping[str, Column], trained: Tensor) -> dict[str, float]:
-    """k1 estimate of KL(behavior || teacher) per token in the loss, `trained` [B, T], for each column of logprobs that
-    is no field of the batch: `policy/teacher_kl` for `teacher`. Tokens without a logprob are left out."""
-    named = {name: batch.columns[name] for name, one in columns.items() if one.teacher and name in batch.columns}
-    gaps = {name: (batch.behavior_logprobs - found)[trained] for name, found in named.items()}
+    """k1 estimate of KL(behavior || teacher) per token in the loss, `trained` [B, T], for each column of a
+    teacher's logprobs: `policy/teacher_kl` for `teacher`. Tokens without a logprob are left out, and the reference has
+    `policy/reference_kl`, of the current policy."""
+    of_teachers = {name for name, column in columns.items() if column.teacher} - {"reference_logprobs"}
+    named = {name: logprobs for name, logprobs in batch.columns.items() if name in of_teachers}
+    gaps = {name: (batch.behavior_logprobs - logprobs)[trained] for name, logprobs in named.items()}
     return {f"policy/{name}_kl": gap.nanmean().item() for name, gap in gaps.items() if not gap.isnan().all()}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
@@ -155,24 +155,23 @@ class Trainer:
 
     def score(self, batch: TokenBatch, groups: Sequence[Group] = ()) -> TokenBatch:
         """Add the algorithm's columns. `groups` are those of the batch, for columns that read episodes."""
-        passes, others = _Passes(trainer=self, batch=batch, groups=groups), {}
+        passes, columns = _Passes(trainer=self, batch=batch, groups=groups), dict[str, Tensor]()
         for name, column in self.columns.items():
             try:
-                found = column.compute(passes)
+                computed = column.compute(passes)
             except Exception as error:
                 if isinstance(error, UserError | MemoryError | torch.OutOfMemoryError):
                     raise
                 problem = f"raised {type(error).__name__} for its {name}"
                 raise AlgorithmError(self.algorithm.name, "columns", problem) from error
-            if not isinstance(found, Tensor) or len(found) != len(batch.ids):
+            if not isinstance(computed, Tensor) or len(computed) != len(batch.ids):
                 raise AlgorithmError(
                     self.algorithm.name, "columns", f"must give {name} a tensor of {len(batch.ids)} rows"
                 )
-            others[name] = found
-        own = {name: others.pop(name) for name in tuple(others) if name in TokenBatch.__dataclass_fields__}
+            columns[name] = computed
         if passes.made is not None:  # a pass for other columns gives them too
-            own["old_logprobs"] = passes.made.logprobs
-        return replace(batch, columns=others, **own)
+            columns["old_logprobs"] = passes.made.logprobs
+        return batch.with_columns(**columns)
 
     def logprobs(self, teacher: Teacher, batch: TokenBatch) -> Tensor:
         """[B, T] of the sampled tokens under a teacher."""
@@ -229,10 +228,10 @@ class Trainer:
         metrics = sums.metrics() | critic_metrics(batch, trained) | teacher_metrics(batch, self.columns, trained)
         metrics |= {"policy/learning_rate": rate, "policy/changed_weight_share": changed}
         metrics["system/microbatch_tokens"] = float(min(self._world.gather(self.packing.max_tokens)))
-        if batch.old_logprobs is None:
+        if "old_logprobs" not in batch.columns:
             known = self._world.add((~seen.isnan()).int()) > 0  # each rank has some of the logprobs
             seen = torch.where(known, self._world.add(seen.nan_to_num(0.0)), math.nan)
-            batch = replace(batch, old_logprobs=seen)
+            batch = batch.with_columns(old_logprobs=seen)
         return metrics, batch
 
     def gradient(self, batch: TokenBatch, rows: Sequence[int], seen: Tensor) -> Sums:

@@ -204,9 +204,9 @@ def _row_record(batch: TokenBatch, row: int) -> RowRecord:
         ids=batch.ids[row, :length].tolist(),
         loss_mask=batch.loss_mask[row, :length].int().tolist(),
         behavior_logprobs=numbers(batch.behavior_logprobs) or [],
-        trainer_logprobs=numbers(batch.old_logprobs),  # before the update
-        reference_logprobs=numbers(batch.reference_logprobs),
-        values=numbers(batch.values),
+        trainer_logprobs=numbers(batch.columns.get("old_logprobs")),  # before the update
+        reference_logprobs=numbers(batch.columns.get("reference_logprobs")),
+        values=numbers(batch.columns.get("values")),
         advantages=numbers(batch.advantages),
         returns=numbers(batch.returns),
         policy_versions=None if versions is None else versions[row, :length].tolist(),

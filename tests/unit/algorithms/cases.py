@@ -43,7 +43,7 @@ def batch_of(mask: list[list[int]], rewards: list[float], **overrides: Any) -> T
     loss_mask = torch.tensor(mask, dtype=torch.bool)
     num_rows, num_tokens = loss_mask.shape
     constant = torch.full((num_rows, num_tokens), -1.0, dtype=torch.float64)
-    return replace(
+    return changed(
         TokenBatch(
             ids=torch.zeros(num_rows, num_tokens, dtype=torch.long),
             lengths=torch.full((num_rows,), num_tokens),
@@ -55,9 +55,11 @@ def batch_of(mask: list[list[int]], rewards: list[float], **overrides: Any) -> T
             episodes=torch.arange(num_rows),
             valid=torch.ones(num_rows, dtype=torch.bool),
             truncated=torch.zeros(num_rows, dtype=torch.bool),
-            old_logprobs=constant.clone(),
-            reference_logprobs=constant.clone(),
-            values=torch.zeros_like(constant),
+            columns={
+                "old_logprobs": constant.clone(),
+                "reference_logprobs": constant.clone(),
+                "values": torch.zeros_like(constant),
+            },
         ),
         **overrides,
     )
@@ -88,10 +90,19 @@ def ragged_batch(seed: int = 0, num_ids: int = 5) -> TokenBatch:
         episodes=torch.arange(8),
         valid=torch.tensor([True, True, False, True, True, True, True, True]),
         truncated=torch.tensor([False] * 5 + [True] + [False] * 2),
-        old_logprobs=old,
-        reference_logprobs=old + noise(0.3),
-        values=noise(0.5),
+        columns={"old_logprobs": old, "reference_logprobs": old + noise(0.3), "values": noise(0.5)},
     )
+
+
+def changed(batch: TokenBatch, **arrays: Tensor) -> TokenBatch:
+    """The batch with other arrays, fields and columns alike."""
+    fields_of_it = {name: arrays.pop(name) for name in tuple(arrays) if name in TokenBatch.__dataclass_fields__}
+    return replace(batch, **fields_of_it).with_columns(**arrays)
+
+
+def without(batch: TokenBatch, name: str) -> TokenBatch:
+    """The batch without a column."""
+    return replace(batch, columns={other: x for other, x in batch.columns.items() if other != name})
 
 
 def take(batch: TokenBatch, rows: Tensor) -> TokenBatch:
@@ -108,7 +119,8 @@ def noisy(batch: TokenBatch, seed: int = 1) -> Predictions:
     def near(x: Tensor) -> Tensor:
         return (x + 0.3 * torch.randn(x.shape, generator=draw, dtype=x.dtype)).requires_grad_()
 
-    return Predictions(near(batch.old_logprobs), near(torch.ones_like(batch.values)), near(batch.values))
+    values = batch.columns["values"]
+    return Predictions(near(batch.columns["old_logprobs"]), near(torch.ones_like(values)), near(values))
 
 
 def rows_of(predicted: Predictions, rows: Tensor) -> Predictions:
@@ -117,12 +129,12 @@ def rows_of(predicted: Predictions, rows: Tensor) -> Predictions:
 
 def current(batch: TokenBatch) -> Tensor:
     """The old logprobs as the current policy's."""
-    return batch.old_logprobs.clone().requires_grad_()
+    return batch.columns["old_logprobs"].clone().requires_grad_()
 
 
 def loss_of(chosen: Objective, scored: TokenBatch, predicted: Predictions | Tensor | None = None) -> LossTerms:
     """The loss of a batch that has advantages; logprobs alone have entropy 1, and without any they are the old ones."""
     if not isinstance(predicted, Predictions):
         now = current(scored) if predicted is None else predicted
-        predicted = Predictions(now, torch.ones_like(now), scored.values)
+        predicted = Predictions(now, torch.ones_like(now), scored.columns.get("values"))
     return chosen.loss(scored, chosen.loss_weights(scored), predicted)

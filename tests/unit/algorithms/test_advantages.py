@@ -15,7 +15,7 @@ from rlvr.algorithms.advantages import (
     token_returns,
 )
 from rlvr.types import TokenBatch
-from tests.unit.algorithms.cases import NAMES, algorithm, batch_of, ragged_batch
+from tests.unit.algorithms.cases import NAMES, algorithm, batch_of, ragged_batch, without
 
 EPSILON = 1e-4
 GROUPS = ("grpo", "dr_grpo", "dapo", "rloo", "gspo", "cispo")
@@ -174,14 +174,13 @@ def test_pitfall_05_tool_positions_change_no_advantage():
     settings = {"kl_coef": 0.1, "kl_placement": "reward"}
     batch = ragged_batch()
 
-    names = ("old_logprobs", "reference_logprobs", "values")
-    spoiled = replace(batch, **{n: torch.where(batch.loss_mask, getattr(batch, n), float("nan")) for n in names})
+    spoiled = batch.with_columns(**{n: torch.where(batch.loss_mask, x, float("nan")) for n, x in batch.columns.items()})
     for name in NAMES:
         assert torch.equal(advantages_of(name, batch, **settings), advantages_of(name, spoiled, **settings))
 
 
 def test_a_missing_tensor_is_an_error_not_a_guess():
-    batch = replace(ragged_batch(), values=None)
+    batch = without(ragged_batch(), "values")
     with pytest.raises(ValueError, match="values"):
         algorithm("ppo").advantages(batch)
 

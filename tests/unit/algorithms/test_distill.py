@@ -1,7 +1,6 @@
 """Distillation: a token's advantage is how much more likely the teacher finds it."""
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -18,7 +17,7 @@ TEACHER = [[0.0, -0.5, -3.0, -40.0], [0.0, math.nan, 0.0, -1.0]]
 def scored(**overrides: object):
     """The behavior's logprobs are -1."""
     chosen = algorithm("distill", teacher="other", **overrides)
-    batch = batch_of(MASK, [1.0, 0.0], columns={"teacher": torch.tensor(TEACHER, dtype=torch.float64)})
+    batch = batch_of(MASK, [1.0, 0.0], teacher=torch.tensor(TEACHER, dtype=torch.float64))
     return chosen.advantages(batch)
 
 
@@ -45,17 +44,17 @@ def test_a_kl_in_the_reward_is_paid_once() -> None:
     """By the episode, before it is compared, where there is a reward."""
     shared = {"max_gap": 10, "reward_coef": 1.0, "std_normalization": "none", "kl_coef": 0.1, "kl_placement": "reward"}
     chosen = algorithm("distill", teacher="other", kl_estimator="k1", **shared)
-    batch = batch_of(MASK, [1.0, 0.0], columns={"teacher": torch.full((2, 4), -1.0).double()})
-    found = chosen.advantages(replace(batch, reference_logprobs=torch.full((2, 4), -3.0).double())).advantages
+    batch = batch_of(MASK, [1.0, 0.0], teacher=torch.full((2, 4), -1.0).double())
+    found = chosen.advantages(batch.with_columns(reference_logprobs=torch.full((2, 4), -3.0).double())).advantages
     half = (1.0 - 0.2 * 3 + 0.2 * 2) / 2  # of the difference of the two rewards
     torch.testing.assert_close(found, torch.tensor([[half], [-half]]).double() * torch.tensor(MASK))
 
 
 def test_a_kl_in_the_reward_is_paid_by_the_token() -> None:
     chosen = algorithm("distill", teacher="other", max_gap=10, kl_coef=0.1, kl_placement="reward", kl_estimator="k1")
-    batch = batch_of(MASK, [1.0, 0.0], columns={"teacher": torch.full((2, 4), -1.0).double()})
+    batch = batch_of(MASK, [1.0, 0.0], teacher=torch.full((2, 4), -1.0).double())
     nearer = torch.full((2, 4), -3.0).double()
-    found = chosen.advantages(replace(batch, reference_logprobs=nearer)).advantages
+    found = chosen.advantages(batch.with_columns(reference_logprobs=nearer)).advantages
     torch.testing.assert_close(found, -0.2 * torch.tensor(MASK).double())
 
 
@@ -66,7 +65,7 @@ def test_the_expected_gradient_is_that_of_the_reverse_kl() -> None:
     policy = logits.log_softmax(0)
     chosen = algorithm("distill", teacher="other", num_epochs=1, max_gap=10)
     batch = batch_of([[1]] * 5, [0.0] * 5, behavior_logprobs=policy.detach()[:, None])
-    batch = chosen.advantages(replace(batch, columns={"teacher": teacher[:, None]}))
+    batch = chosen.advantages(batch.with_columns(teacher=teacher[:, None]))
     loss = (policy.detach().exp() * -batch.advantages[:, 0] * policy).sum()
     kl = (policy.exp() * (policy - teacher)).sum()
     [found], [wanted] = torch.autograd.grad(loss, logits, retain_graph=True), torch.autograd.grad(kl, logits)

@@ -1,13 +1,11 @@
 """Does the whole loss have the right gradient, and does following it learn?"""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from torch import Tensor
 
 from rlvr.types import Predictions, TokenBatch
-from tests.unit.algorithms.cases import NAMES, OWN_NAME, algorithm, batch_of, loss_of, ragged_batch
+from tests.unit.algorithms.cases import NAMES, OWN_NAME, algorithm, batch_of, changed, loss_of, ragged_batch
 from tests.variants import variants
 
 pytestmark = pytest.mark.slow
@@ -36,7 +34,7 @@ def tiny_case() -> tuple[list[Tensor], TokenBatch]:
     batch = ragged_batch(num_ids=NUM_IDS)
     logprobs, _, values = tiny_model(parameters, batch.ids)
     old = logprobs + 0.2 * noise(*logprobs.shape)
-    return parameters, replace(
+    return parameters, changed(
         batch,
         old_logprobs=old,
         behavior_logprobs=torch.where(batch.loss_mask, old + 0.4 * noise(*old.shape), 0.0),
@@ -62,8 +60,8 @@ def test_pitfall_17_the_loss_gradient_is_the_finite_difference(name: str, estima
         rows = batch
         if name == "cispo":  # its ratio is detached: hold it by moving the old policy along
             moved = (logprobs - at_start).detach()
-            names = ("old_logprobs", "behavior_logprobs")
-            rows = replace(batch, **{name: getattr(batch, name) + moved for name in names})
+            old = batch.columns["old_logprobs"] + moved
+            rows = changed(batch, old_logprobs=old, behavior_logprobs=batch.behavior_logprobs + moved)
         found = chosen.loss(rows, weights, Predictions(logprobs, entropy, values))
         return found.loss, {key: x.item() for key, x in found.sums.items()}
 

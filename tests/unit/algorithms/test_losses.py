@@ -1,7 +1,6 @@
 """Surrogates, the critic's loss, KL estimators, ratios and the mismatch correction, per token."""
 
 import math
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any, get_args
 
@@ -22,7 +21,7 @@ from rlvr.algorithms.losses import (
     sequence_log_ratio,
 )
 from rlvr.types import Predictions
-from tests.unit.algorithms.cases import algorithm, batch_of
+from tests.unit.algorithms.cases import algorithm, batch_of, changed
 
 INF = float("inf")
 
@@ -137,7 +136,7 @@ def enumerated_gradient(logits: Tensor, name: str = "grpo", **settings: Any) -> 
     now = logprobs.detach()
     batch = batch_of([[1]] * 4, [0.0] * 4, old_logprobs=now, behavior_logprobs=now)
     chosen = algorithm(name, kl_coef=1.0, num_epochs=1, **settings)
-    scored = chosen.advantages(replace(batch, reference_logprobs=REFERENCE[:, None]))
+    scored = chosen.advantages(batch.with_columns(reference_logprobs=REFERENCE[:, None]))
     chosen.loss(scored, now.exp(), Predictions(logprobs, torch.zeros(4, 1).double())).loss.backward()
     return logits.grad
 
@@ -182,7 +181,7 @@ def test_the_kl_in_the_loss_is_that_of_trl(unbiased: bool):
     reference = torch.tensor([[-0.9, -1.2, -1.0], [-0.2, -1.7, -1.1]]).double()
     advantages = torch.tensor([[1.0], [-0.5]]).double().expand(2, 3)
     batch = batch_of([[1] * 3] * 2, [0.0] * 2, old_logprobs=old, behavior_logprobs=old)
-    batch = replace(batch, reference_logprobs=reference, advantages=advantages)
+    batch = changed(batch, reference_logprobs=reference, advantages=advantages)
     chosen = algorithm("grpo", kl_coef=0.3, kl_estimator="k3", kl_unbiased=unbiased, num_epochs=2)
     logprobs = LOGPROBS.clone().requires_grad_()
     found = chosen.loss(batch, chosen.loss_weights(batch), Predictions(logprobs, torch.zeros(2, 3).double())).loss

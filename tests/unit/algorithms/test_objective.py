@@ -19,10 +19,12 @@ from tests.unit.algorithms.cases import (
     NAMES,
     algorithm,
     batch_of,
+    changed,
     current,
     loss_of,
     noisy,
     ragged_batch,
+    without,
 )
 
 EVERY_TERM = {"kl_coef": 0.1, "entropy_coef": 0.01, "mismatch_correction": "truncate"}
@@ -42,7 +44,7 @@ def means(terms: LossTerms) -> dict[str, float]:
 @pytest.mark.parametrize("num_epochs", [1, 2])
 def test_pitfall_21_nothing_differs_before_the_first_update(name: str, num_epochs: int):
     batch = ragged_batch()
-    batch = replace(batch, behavior_logprobs=current(batch).detach(), reference_logprobs=batch.old_logprobs)
+    batch = changed(batch, behavior_logprobs=current(batch).detach(), reference_logprobs=batch.columns["old_logprobs"])
     chosen = algorithm(name, **EVERY_TERM | {"mismatch_correction": "none"}, num_epochs=num_epochs)
     found = means(loss_of(chosen, chosen.advantages(batch)))
     assert found["ratio"] == found["mismatch_weight"] == 1
@@ -63,7 +65,7 @@ def test_pitfall_22_after_an_update_the_ratio_is_not_one(name: str):
 
 def test_pitfall_22_old_logprobs_are_demanded_not_guessed():
     batch, chosen = ragged_batch(), algorithm("grpo")
-    scored = replace(chosen.advantages(batch), old_logprobs=None)
+    scored = without(chosen.advantages(batch), "old_logprobs")
     with pytest.raises(ValueError, match="no old_logprobs"):
         loss_of(chosen, scored, current(batch))
 
@@ -79,7 +81,7 @@ def test_pitfall_16_extreme_logprobs_stay_finite_and_are_counted(name: str, esti
         tensors[which][:, 1] = extreme
         logprobs = tensors.pop("logprobs").requires_grad_()
         chosen = algorithm(name, **EVERY_TERM | {"kl_estimator": estimator})
-        scored = chosen.advantages(replace(batch, rewards=batch.rewards.float(), **tensors))
+        scored = chosen.advantages(changed(batch, rewards=batch.rewards.float(), **tensors))
         predicted = Predictions(logprobs, torch.ones(2, 3), torch.zeros(2, 3, requires_grad=True))
         terms = loss_of(chosen, scored, predicted)
         terms.loss.backward()
@@ -101,7 +103,7 @@ def test_pitfall_16_missing_behavior_logprobs_have_weight_one(correction: str):
             chosen.advantages(replace(batch, behavior_logprobs=torch.where(missing, value, batch.behavior_logprobs))),
             noisy(batch),
         )
-        for value in (float("nan"), batch.old_logprobs)
+        for value in (float("nan"), batch.columns["old_logprobs"])
     )
     assert one.loss.isfinite()
     assert torch.equal(one.loss, other.loss)
@@ -117,7 +119,7 @@ def test_pitfall_16_clamped_tokens_are_counted_once() -> None:
     behavior[0, 1], behavior[0, 2] = -60.0, float("nan")  # old / behavior: tokens 1, 2 and 4
     reference[0, [3, 4]] = -60.0
     tensors = {"old_logprobs": old, "behavior_logprobs": behavior, "reference_logprobs": reference}
-    batch = replace(batch_of([[1] * 7], [1.0]), advantages=torch.ones(1, 7).double(), **tensors)
+    batch = changed(batch_of([[1] * 7], [1.0]), advantages=torch.ones(1, 7).double(), **tensors)
     for kl_coef, count in ((0.1, 5), (0.0, 4)):
         terms = loss_of(algorithm("grpo", kl_coef=kl_coef), batch, torch.full((1, 7), -1.0).double())
         assert terms.sums["clamped_tokens"] == count
@@ -125,7 +127,7 @@ def test_pitfall_16_clamped_tokens_are_counted_once() -> None:
 
 def test_pitfall_15_the_logged_kl_has_the_policy_on_top() -> None:
     """k3 of log r = log pi - log pi_ref, with pi = 2 pi_ref: 1/2 - 1 + log 2. The other sign gives 2 - 1 - log 2."""
-    batch = replace(ragged_batch(), reference_logprobs=current(ragged_batch()).detach() - math.log(2))
+    batch = changed(ragged_batch(), reference_logprobs=current(ragged_batch()).detach() - math.log(2))
     for estimator in ("k1", "k2", "k3"):
         chosen = algorithm("grpo", kl_coef=0.1, kl_estimator=estimator)
         assert means(loss_of(chosen, chosen.advantages(batch)))["reference_kl"] == pytest.approx(-0.5 + math.log(2))
@@ -142,8 +144,8 @@ def test_pitfall_05_masked_positions_change_no_term(name: str, junk: float):
     def spoil(x: Tensor) -> Tensor:
         return torch.where(weights > 0, x, junk)
 
-    names = ("advantages", "old_logprobs", "reference_logprobs", "behavior_logprobs", "values", "returns")
-    spoiled = replace(scored, **{n: spoil(x) for n in names if (x := getattr(scored, n)) is not None})
+    arrays = {n: x for n in ("advantages", "behavior_logprobs", "returns") if (x := getattr(scored, n)) is not None}
+    spoiled = changed(scored, **{n: spoil(x) for n, x in {**arrays, **scored.columns}.items()})
     clean = chosen.loss(scored, weights, predicted)
     clean.loss.backward()
     expected, predicted.logprobs.grad = predicted.logprobs.grad, None
@@ -187,7 +189,7 @@ def test_pitfall_22_with_one_update_the_correction_acts_alone():
     for num_epochs in (1, 2):
         chosen = algorithm("grpo", num_epochs=num_epochs, mismatch_correction="truncate")
         assert ("old_logprobs" in chosen.algorithm.columns()) == (num_epochs == 2)
-        scored = batch if num_epochs == 2 else replace(batch, old_logprobs=None)
+        scored = batch if num_epochs == 2 else without(batch, "old_logprobs")
         logprobs = current(batch)
         terms = loss_of(chosen, scored, logprobs)
         terms.loss.backward()

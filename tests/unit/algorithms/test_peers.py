@@ -65,9 +65,7 @@ def batch(kind: str) -> TokenBatch:
         episodes=torch.arange(rows),
         valid=torch.ones(rows, dtype=torch.bool),
         truncated=torch.zeros(rows, dtype=torch.bool),
-        old_logprobs=x["old"],
-        reference_logprobs=x["reference"],
-        values=x["old_values"],
+        columns={"old_logprobs": x["old"], "reference_logprobs": x["reference"], "values": x["old_values"]},
         advantages=x["advantages"] * x["mask"],
     )
 
@@ -141,7 +139,7 @@ def test_estimators_of_the_kl(estimator: str) -> None:
 
 def gae(kind: str) -> tuple[Tensor, Tensor, TokenBatch]:
     x = batch(kind)
-    return *token_returns(x, torch.zeros_like(x.behavior_logprobs), x.values, 0.99, 0.95), x
+    return *token_returns(x, torch.zeros_like(x.behavior_logprobs), x.columns["values"], 0.99, 0.95), x
 
 
 @kinds

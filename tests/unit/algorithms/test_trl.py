@@ -67,8 +67,7 @@ def random_batch(seed: int) -> TokenBatch:
         episodes=torch.arange(rows),
         valid=torch.ones(rows, dtype=torch.bool),
         truncated=torch.zeros(rows, dtype=torch.bool),
-        old_logprobs=old,
-        reference_logprobs=old + noise(0.4),
+        columns={"old_logprobs": old, "reference_logprobs": old + noise(0.4)},
     )
 
 
@@ -76,10 +75,8 @@ def theirs(batch: TokenBatch, logprobs: Tensor, settings: dict[str, Any]) -> Ten
     """TRL's loss of one accumulation window."""
     from trl.trainer.grpo_trainer import GRPOTrainer
 
-    assert batch.old_logprobs is not None
     assert batch.advantages is not None
-    assert batch.reference_logprobs is not None
-    mask = batch.loss_mask[:, 1:].long()
+    old, mask = batch.columns["old_logprobs"], batch.loss_mask[:, 1:].long()
     args = {"delta": None, "use_bias_correction_kl": False, "steps_per_generation": 1} | settings
     own = {"importance_sampling_level": "token", "beta": 0.0, "epsilon_high": HIGH, "use_vllm": False} | settings
     trainer: Any = SimpleNamespace(
@@ -103,10 +100,10 @@ def theirs(batch: TokenBatch, logprobs: Tensor, settings: dict[str, Any]) -> Ten
         "completion_mask": (torch.arange(MAX_COMPLETION_TOKENS) < batch.lengths[:, None])[:, 1:].long(),
         "tool_mask": mask,
         "advantages": batch.advantages[:, 1:],
-        "old_per_token_logps": batch.old_logprobs[:, 1:],
-        "ref_per_token_logps": batch.reference_logprobs[:, 1:],
+        "old_per_token_logps": old[:, 1:],
+        "ref_per_token_logps": batch.columns["reference_logprobs"][:, 1:],
         "num_items_in_batch": mask.sum(),
-        "importance_sampling_ratio": (batch.old_logprobs - batch.behavior_logprobs)[:, 1:].exp().clamp(max=CAP),
+        "importance_sampling_ratio": (old - batch.behavior_logprobs)[:, 1:].exp().clamp(max=CAP),
     }
     return GRPOTrainer._compute_loss(trainer, None, inputs)
 
@@ -118,10 +115,9 @@ def test_losses_and_gradients_are_trl_s(case: str) -> None:
     chosen = algorithm(name, **ours)
     for seed in range(20):
         batch = chosen.advantages(random_batch(seed))
-        assert batch.old_logprobs is not None
         draw = torch.Generator().manual_seed(100 + seed)
         moved = 0.3 * torch.randn(batch.ids.shape, generator=draw, dtype=torch.float64)
-        mine, other = ((batch.old_logprobs + moved).requires_grad_() for _ in range(2))
+        mine, other = ((batch.columns["old_logprobs"] + moved).requires_grad_() for _ in range(2))
         found, expected = loss_of(chosen, batch, mine).loss, theirs(batch, other, settings)
         torch.testing.assert_close(found, expected)
         found.backward()

@@ -61,7 +61,7 @@ def test_logprobs_of_another_model() -> None:
     other = tiny_policy("qwen3", num_hidden_layers=1)
     batch = scored({"teacher": Logprobs("other")}, other=other)
     assert torch.allclose(batch.columns["teacher"], plain_logprobs(other, batch) * batch.loss_mask, atol=1e-5)
-    assert batch.old_logprobs is None  # nobody asked for it
+    assert "old_logprobs" not in batch.columns  # nobody asked for it
 
 
 def test_logprobs_under_another_prompt() -> None:
@@ -169,7 +169,7 @@ def test_the_entropy_and_old_logprobs_come_from_one_pass() -> None:
     logits = policy.model(input_ids=batch.ids, use_cache=False).logits.log_softmax(-1)
     entropy = -(logits.exp() * logits).sum(-1).roll(1, dims=1) * batch.loss_mask
     assert torch.allclose(found.columns["entropy"], entropy, atol=1e-5)
-    assert torch.allclose(found.old_logprobs, batch.behavior_logprobs, atol=1e-5)
+    assert torch.allclose(found.columns["old_logprobs"], batch.behavior_logprobs, atol=1e-5)
 
 
 def test_a_copy_of_the_start_follows_after_every_n_updates() -> None:

@@ -138,7 +138,7 @@ def test_pitfall_21_the_reference_stays_the_start_policy() -> None:
     update(trainer, batch)
     now = plain_logprobs(policy, batch) * batch.loss_mask
     assert (now - start).abs().max() > 0.05
-    after = trainer.score(batch).reference_logprobs
+    after = trainer.score(batch).columns["reference_logprobs"]
     assert torch.allclose(after, start, atol=1e-5)
     assert update(trainer, batch)["policy/reference_kl"] > 1e-4
 
@@ -150,7 +150,7 @@ def test_pitfall_22_old_logprobs_stay_for_all_updates() -> None:
     before = plain_logprobs(policy, batch) * batch.loss_mask
     ready = trainer.objective.advantages(trainer.score(batch))
     metrics, after = trainer.update(ready, 0)
-    assert torch.allclose(after.old_logprobs, before, atol=1e-5)
+    assert torch.allclose(after.columns["old_logprobs"], before, atol=1e-5)
     assert metrics["policy/updates"] == 4
     assert metrics["policy/approx_kl"] > 1e-4
     assert metrics["policy/clip_fraction"] > 0
@@ -161,10 +161,10 @@ def test_the_batch_comes_back_with_the_updates_logprobs() -> None:
     trainer, batch = tiny_trainer(policy), tiny_batch(policy)
     expected = plain_logprobs(policy, batch)
     _, after = trainer.update(trainer.objective.advantages(trainer.score(batch)), 0)
-    assert after.old_logprobs[:4].isnan().all()  # the group without spread got no forward pass
-    trained = batch.loss_mask & ~after.old_logprobs.isnan()
+    assert after.columns["old_logprobs"][:4].isnan().all()  # the group without spread got no forward pass
+    trained = batch.loss_mask & ~after.columns["old_logprobs"].isnan()
     assert trained[4:].any()
-    assert torch.allclose(after.old_logprobs[trained], expected[trained], atol=1e-5)
+    assert torch.allclose(after.columns["old_logprobs"][trained], expected[trained], atol=1e-5)
 
 
 def test_pitfall_33_a_tiny_update_is_not_rounded_away() -> None:
@@ -266,7 +266,7 @@ def test_returns_equal_up_to_rounding_explain_nothing(apart: float, explained: f
     batch = tiny_batch(tiny_policy())
     sign = torch.where(torch.arange(batch.ids.shape[1]) % 2 == 0, 1.0, -1.0).expand(batch.ids.shape)
     returns, values = 1.0 + apart * sign, 1.0 + max(apart, 0.1) / 2 * sign
-    found = critic_metrics(replace(batch, returns=returns, values=values), batch.loss_mask)
+    found = critic_metrics(replace(batch, returns=returns).with_columns(values=values), batch.loss_mask)
     assert found["critic/explained_variance"] == pytest.approx(explained, abs=1e-5)
 
 
@@ -274,8 +274,8 @@ def test_a_right_critic_explains_all_but_truncated_rows() -> None:
     batch = tiny_batch(tiny_policy())
     truncated = torch.arange(len(batch.ids)) % 2 == 0
     objective = Objective(algorithm=Ppo(truncated="mask"), max_completion_tokens=8, temperature=1.0)
-    batch = replace(batch, truncated=truncated, values=torch.linspace(-1, 1, batch.ids.numel()).view(batch.ids.shape))
-    trained = objective.trained(batch)
-    batch = replace(batch, returns=torch.where(trained, batch.values, 0.0))
+    batch = replace(batch, truncated=truncated)
+    trained, values = objective.trained(batch), torch.linspace(-1, 1, batch.ids.numel()).view(batch.ids.shape)
+    batch = replace(batch, returns=torch.where(trained, values, 0.0)).with_columns(values=values)
     assert trained.sum() < batch.loss_mask.sum()
     assert critic_metrics(batch, trained)["critic/explained_variance"] == pytest.approx(1.0)

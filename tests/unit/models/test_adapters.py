@@ -143,7 +143,7 @@ def test_pitfall_32_the_reference_is_the_model_without_adapters(kind: str, folde
     for _ in range(3):
         update(trainer, batch)
     scored = trainer.score(batch)
-    assert torch.allclose(scored.reference_logprobs, base, atol=tolerance(policy))
+    assert torch.allclose(scored.columns["reference_logprobs"], base, atol=tolerance(policy))
     assert (plain_logprobs(policy, batch) * batch.loss_mask - base).abs().max() > 0.2  # and training moved the policy
     check_trainable(policy)  # the adapters are on again, and trained
 

@@ -108,7 +108,7 @@ def batch(rows: int = 2) -> TokenBatch:
         episodes=torch.arange(rows),
         valid=torch.ones(rows, dtype=torch.bool),
         truncated=torch.zeros(rows, dtype=torch.bool),
-        old_logprobs=torch.where(mask, -0.2, 0.0),
+        columns={"old_logprobs": torch.where(mask, -0.2, 0.0)},
         advantages=torch.where(mask, 0.7, 0.0),
     )
 
@@ -131,7 +131,7 @@ def test_a_record_has_sampled_and_trained_tokens() -> None:
 def test_numbers_of_the_trainer_are_the_same_float32_bits() -> None:
     generator = torch.Generator().manual_seed(0)
     logprobs = torch.randn(2, 6, generator=generator) * 10.0 ** torch.randint(-30, 30, (2, 6), generator=generator)
-    records = make_records([GROUP], replace(batch(), old_logprobs=logprobs), decode)
+    records = make_records([GROUP], batch().with_columns(old_logprobs=logprobs), decode)
     for record, expected in zip(records, logprobs, strict=True):
         assert torch.equal(torch.tensor(record.rows[0].trainer_logprobs), expected[:4])
 

@@ -108,8 +108,8 @@ def optimizer_steps(trainer: Trainer, batch: TokenBatch, step: int) -> Iterator[
 def slope_after(made: Repeated, batch: TokenBatch) -> Weights:
     """Gradient of the batch's loss at the weights after the update, with ratios to the policy before it."""
     trainer, objective = made.run.trainer, made.run.objective
-    if batch.old_logprobs is None:  # rows without gradient have no logprob, and need none
-        batch = replace(batch, old_logprobs=made.batch.old_logprobs)
+    if "old_logprobs" not in batch.columns:  # rows without gradient have no logprob, and need none
+        batch = batch.with_columns(old_logprobs=made.batch.columns["old_logprobs"])
     # one more epoch over this batch sees this loss; with a single update there is no ratio in it
     again = objective.algorithm.model_copy(update={"num_epochs": objective.algorithm.num_epochs + 1})
     trainer.objective = replace(objective, algorithm=again)
