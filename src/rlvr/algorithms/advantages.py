@@ -97,7 +97,7 @@ def center_within_groups(rewards: Tensor, groups: Tensor) -> tuple[Tensor, Tenso
 
 
 def is_dead_group(rewards: Sequence[float]) -> bool:
-    """Whether the group has no learning signal: equal rewards (NaN, a verifier error, is ignored) or fewer than two."""
+    """True if the group has no learning signal: equal rewards (NaN, a verifier error, is ignored) or fewer than two."""
     return len({reward for reward in rewards if reward == reward}) < 2
 
 

@@ -171,21 +171,21 @@ class Algorithm(Component, ABC):
         With one update per batch the old policy is the current one: the update's own pass gives the ratio (1) and the
         mismatch weights. A KL in the reward needs old logprobs before the update.
         """
-        found: dict[str, Column] = {}
+        columns: dict[str, Column] = {}
         if self.num_epochs * self.num_minibatches > 1 or self.kl_coef_in("reward") > 0:
-            found["old_logprobs"] = OfPolicy("logprobs")
+            columns["old_logprobs"] = OfPolicy("logprobs")
         if self.kl_coef > 0:
-            found["reference_logprobs"] = Logprobs(START)
+            columns["reference_logprobs"] = Logprobs(START)
         if isinstance(self, Critic):
-            found["values"] = OfPolicy("values")
-        return found
+            columns["values"] = OfPolicy("values")
+        return columns
 
     def shaped_rewards(self, rewards: Tensor, num_tokens: Tensor, max_completion_tokens: int) -> Tensor:
         """Rewards [B] before any statistics; `num_tokens` [B] is the length of the episode's longest completion."""
         return rewards
 
     def stop_early(self, approx_kl: float) -> bool:
-        """Whether to skip a batch's remaining updates; `approx_kl` is the mean KL(old || current) per token."""
+        """True to skip a batch's remaining updates; `approx_kl` is the mean KL(old || current) per token."""
         return False
 
     @property
@@ -197,7 +197,7 @@ class Algorithm(Component, ABC):
 
     @property
     def divides_by_std(self) -> bool:
-        """Whether the rewards of a group are divided by their standard deviation."""
+        """True if the rewards of a group are divided by their standard deviation."""
         return getattr(self, "std_normalization", "none") in ("sample", "population")
 
     def kl_coef_in(self, placement: Literal["loss", "reward"]) -> float:

@@ -92,9 +92,9 @@ class OfPolicy(Column):
     what: Literal["logprobs", "entropy", "values"]
 
     def compute(self, passes: Passes) -> Tensor:
-        found = getattr(passes.own, self.what)
-        assert found is not None, f"the policy predicts no {self.what}"
-        return found
+        predicted = getattr(passes.own, self.what)
+        assert predicted is not None, f"the policy predicts no {self.what}"
+        return predicted
 
 
 @dataclass(frozen=True)
@@ -128,11 +128,10 @@ class Logprobs(Column):
             unknown += [prompt is None for prompt in prompts]
         seen = passes.rows(moved)
         # the same rows with the same sampled tokens, behind longer or shorter prompts
-        found = batch.behavior_logprobs.masked_scatter(
-            batch.loss_mask, passes.logprobs(self.teacher, seen)[seen.loss_mask]
-        )
+        of_teacher = passes.logprobs(self.teacher, seen)[seen.loss_mask]
+        logprobs = batch.behavior_logprobs.masked_scatter(batch.loss_mask, of_teacher)
         rows = batch.ids.new_tensor(unknown).bool()[batch.episodes]
-        return found.masked_fill(rows[:, None] & batch.loss_mask, float("nan"))
+        return logprobs.masked_fill(rows[:, None] & batch.loss_mask, float("nan"))
 
 
 @dataclass(frozen=True)
@@ -145,8 +144,8 @@ class PerEpisode(Column):
     value: Callable[[Group, Episode], float | Sequence[float]]
 
     def compute(self, passes: Passes) -> Tensor:
-        found = [self.value(group, episode) for group in passes.groups for episode in group.episodes]
-        return passes.batch.rewards.new_tensor(found)[passes.batch.episodes]
+        numbers = [self.value(group, episode) for group in passes.groups for episode in group.episodes]
+        return passes.batch.rewards.new_tensor(numbers)[passes.batch.episodes]
 
 
 @dataclass(frozen=True)

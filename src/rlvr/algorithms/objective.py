@@ -128,7 +128,7 @@ class Objective:
 
     @property
     def reads_more(self) -> bool:
-        """Whether the loss of a token depends on more than `surrogate` is given."""
+        """True if the algorithm overrides `token_loss`, which is given more than `surrogate`."""
         return type(self.algorithm).token_loss is not Algorithm.token_loss
 
     def loss(self, rows: TokenBatch, weights: Tensor, predicted: Predictions) -> LossTerms:

@@ -49,7 +49,7 @@ def sliding_window(config: PretrainedConfig) -> int | None:
 
 
 def rows_depend(config: PretrainedConfig) -> bool:
-    """Whether a row's numbers depend on the longest row of its pass: its rotary frequencies do (Phi's longrope)."""
+    """True if a row's numbers depend on the longest row of its pass: its rotary frequencies do (Phi's longrope)."""
     rope = getattr(config.get_text_config(), "rope_parameters", None) or {}
     kinds = {rope.get("rope_type")} | {r.get("rope_type") for r in rope.values() if isinstance(r, dict)}
     return bool(kinds & {"dynamic", "longrope"})

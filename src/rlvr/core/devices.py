@@ -72,5 +72,5 @@ def free() -> None:
 
 
 def has_flash_attention(model: PreTrainedModel) -> bool:
-    """Whether the model uses flash-attn, which needs 16-bit weights and takes no mask."""
+    """True if the model uses flash-attn, which needs 16-bit weights and takes no mask."""
     return str(model.config.get_text_config()._attn_implementation).startswith("flash")

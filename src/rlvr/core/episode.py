@@ -29,12 +29,12 @@ class ChatCodec(Protocol):
 
     @property
     def marks(self) -> Marks:
-        """Those of reasoning in a completion."""
+        """The marks of reasoning in a completion."""
         ...
 
     @property
     def opened(self) -> bool:
-        """Whether the header of a completion opens reasoning."""
+        """True if the header of a completion opens reasoning."""
         ...
 
     def encode_prompt(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()) -> tuple[int, ...]:
@@ -80,11 +80,11 @@ class ChatModel:
 class Prefix:
     """What an episode begins with: whole completions, then the first tokens of the next one."""
 
-    said: tuple[Completion, ...] = ()
-    begun: Completion | None = None
+    completions: tuple[Completion, ...] = ()
+    started: Completion | None = None
 
 
-NOTHING_SAID = Prefix()
+NO_PREFIX = Prefix()
 
 
 async def run_episode(
@@ -95,12 +95,12 @@ async def run_episode(
     *,
     sample_index: int,
     seed: int,
-    prefix: Prefix = NOTHING_SAID,
+    prefix: Prefix = NO_PREFIX,
 ) -> Episode:
     """Alternate policy and `env` until the episode ends, then score it.
 
     `sampling(turn).max_tokens` is cut to the remaining context. `seed` is only recorded; draws use the seeds of
-    `sampling`. The `prefix` is said first, instead of the policy's own completions. A verifier exception becomes a
+    `sampling`. The `prefix` comes first, instead of the policy's own completions. A verifier exception becomes a
     score with status "error".
 
     Raises:
@@ -109,11 +109,11 @@ async def run_episode(
     # a unique key: episodes never share an engine session. None for one turn: no later turn reuses its cache
     session = None if env.max_turns == 1 else object()
     try:
-        turns, said, stop_reason = await _take_turns(example, env, model, sampling, session, prefix)
+        turns, messages, stop_reason = await _take_turns(example, env, model, sampling, session, prefix)
     finally:
         if session is not None:
             model.engine.release(session)  # before scoring: a slow verifier must not hold cache
-    texts = turn_texts(model.chat, turns, said)
+    texts = turn_texts(model.chat, turns, messages)
     score = await _score(env, texts)
     if stop_reason == StopReason.ABORTED:  # scored anyway: the environment cleans up in `score`
         score = _error("the engine gave the request up")
@@ -132,7 +132,7 @@ async def _take_turns(
     example: Example, env: Env, model: ChatModel, sampling: Sampling, session: Hashable | None, prefix: Prefix
 ) -> tuple[list[Turn], list[Message], StopReason]:
     turns: list[Turn] = []
-    said: list[Message] = []
+    messages: list[Message] = []
     chat, room = model.chat, model.max_context_tokens
     conversation = list(await env.start())
     prompt_ids = chat.encode_prompt(conversation, env.tools)
@@ -146,29 +146,29 @@ async def _take_turns(
         params = sampling(len(turns))
         if params.max_tokens > (left := room - len(prompt_ids)):
             params = replace(params, max_tokens=left)
-        if len(turns) < len(prefix.said):
-            completion = prefix.said[len(turns)]
+        if len(turns) < len(prefix.completions):
+            completion = prefix.completions[len(turns)]
         else:
-            begun = prefix.begun if len(turns) == len(prefix.said) else None
-            completion = await _complete(model.engine, prompt_ids, params, session, begun)
+            started = prefix.started if len(turns) == len(prefix.completions) else None
+            completion = await _complete(model.engine, prompt_ids, params, session, started)
         turns.append(Turn(prompt_ids=prompt_ids, completion=completion, restarts=restarts))
-        said.append(chat.parse(completion.token_ids, completion.stop_reason, env.tools))
+        messages.append(chat.parse(completion.token_ids, completion.stop_reason, env.tools))
         if completion.stop_reason != StopReason.STOP:
-            return turns, said, completion.stop_reason  # an unfinished message cannot be answered
-        reply = await env.step(said[-1])
+            return turns, messages, completion.stop_reason  # an unfinished message cannot be answered
+        reply = await env.step(messages[-1])
         if reply.done:
-            return turns, said, StopReason.STOP
+            return turns, messages, StopReason.STOP
         if len(turns) == env.max_turns:
-            return turns, said, StopReason.MAX_TURNS
+            return turns, messages, StopReason.MAX_TURNS
         restarts = reply.restarts
         if restarts:
             conversation = list(reply.messages)
             prompt_ids = chat.encode_prompt(conversation, env.tools)
         else:
-            conversation.append(said[-1])
+            conversation.append(messages[-1])
             prompt_ids = chat.next_prompt(prompt_ids, completion.token_ids, conversation, reply.messages, env.tools)
             conversation += reply.messages
-    return turns, said, StopReason.LENGTH
+    return turns, messages, StopReason.LENGTH
 
 
 async def _complete(
@@ -176,26 +176,26 @@ async def _complete(
     prompt_ids: tuple[int, ...],
     params: SamplingParams,
     session: Hashable | None,
-    begun: Completion | None,
+    started: Completion | None,
 ) -> Completion:
-    """A completion of the prompt; one that was begun is gone on with."""
-    if begun is None:
+    """Samples a completion of the prompt, or continues a started one."""
+    if started is None:
         return await engine.generate(prompt_ids, params, session=session)
-    left = replace(params, max_tokens=params.max_tokens - len(begun.token_ids))
+    left = replace(params, max_tokens=params.max_tokens - len(started.token_ids))
     if left.max_tokens <= 0:
-        return begun
-    rest = await engine.generate(prompt_ids + begun.token_ids, left, session=session)
-    return begun.followed_by(rest)
+        return started
+    rest = await engine.generate(prompt_ids + started.token_ids, left, session=session)
+    return started.followed_by(rest)
 
 
-def turn_texts(chat: ChatCodec, turns: Sequence[Turn], said: Sequence[Message]) -> tuple[TurnText, ...]:
-    """The turns as text with special tokens; `said` are the parsed completions.
+def turn_texts(chat: ChatCodec, turns: Sequence[Turn], messages: Sequence[Message]) -> tuple[TurnText, ...]:
+    """The turns as text with special tokens; `messages` are the parsed completions.
 
     Each turn decodes only its new tokens: decoding whole prompts would be quadratic.
     """
     texts: list[TurnText] = []
     known: tuple[int, ...] = ()
-    for turn, message in zip(turns, said, strict=True):
+    for turn, message in zip(turns, messages, strict=True):
         ids, stop_reason = turn.completion.token_ids, turn.completion.stop_reason
         extends = not turn.restarts and turn.prompt_ids[: len(known)] == known
         completion = chat.decode(ids)

@@ -62,9 +62,9 @@ def measure(model: PreTrainedModel, dtype: torch.dtype, compute: Callable[[], Se
         with embeddings_moved(model, dtype, seed):
             moved.append(compute())
     least = [float(row.abs().mean()) * torch.finfo(torch.float32).eps / 2 for row in plain]
-    gaps = [[float((a - b).abs().mean()) for a, b in zip(one, plain, strict=True)] for one in moved]
+    gaps = [[float((a - b).abs().mean()) for a, b in zip(rows, plain, strict=True)] for rows in moved]
     allowed = ALLOWED_32_BIT if dtype == torch.float32 else ALLOWED_16_BIT
-    rows = tuple(max(sum(row) / SEEDS, own) for *row, own in zip(*gaps, least, strict=True))
+    rows = tuple(max(sum(of_row) / SEEDS, floor) for *of_row, floor in zip(*gaps, least, strict=True))
     return Noise(plain=plain, rows=rows, allowed=allowed)
 
 

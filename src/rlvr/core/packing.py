@@ -74,8 +74,8 @@ class Packing:
             if tokens <= max(longest, MIN_LINE_TOKENS):  # no smaller cut is possible: a line is never cut
                 raise LineMemoryError(longest, reason)
             self.max_tokens = half
-            said = f"out of memory at {tokens:,} tokens per microbatch"
-            self.note(f"{said}: going on with {half:,}, which changes no result")
+            event = f"out of memory at {tokens:,} tokens per microbatch"
+            self.note(f"{event}: going on with {half:,}, which changes no result")
             yield attempt()
 
 
@@ -186,8 +186,8 @@ def _units(rows: Sequence[_Row], line_tokens: int) -> list[_Unit]:
 
 
 def _cost(units: Sequence[_Unit], line_tokens: int, columns: int) -> float:
-    """Of a pass over the units in lines of this length, in tokens without attention: a group of 4 rows with a prompt of
-    96 and tails of 64 is 352 tokens in one line, or 640 in four, and each token attends to its whole line."""
+    """The cost of a pass over the units in lines of this length, in tokens without attention: a group of 4 rows with a
+    prompt of 96 and tails of 64 is 352 tokens in one line, or 640 in four, and each token attends to its whole line."""
     num_lines = len(first_fit([_num_tokens(unit) for unit in units], line_tokens))
     return num_lines * line_tokens * (1 + line_tokens / columns)
 

@@ -133,7 +133,7 @@ class Frozen:
 
     enter: Callable[[], AbstractContextManager[Policy]]
     weights: Callable[[], Mapping[str, Tensor]]
-    """Those that differ from the policy's, by the policy's names. A function: sharding replaces the tensors."""
+    """The weights that differ from the policy's, by the policy's names. A function: sharding replaces the tensors."""
 
     def __call__(self) -> AbstractContextManager[Policy]:
         return self.enter()
@@ -156,11 +156,11 @@ def forward(policy: Policy, microbatch: Microbatch, temperature: float, entropy_
     positions = None if allowed is None else microbatch.positions
     hidden = policy.hidden(microbatch.ids, positions, allowed)
     before = hidden.flatten(0, 1).index_select(0, microbatch.predictors)  # [N, D]
-    found = policy.predict(before, microbatch.targets, temperature, entropy_grad=entropy_grad)
+    predicted = policy.predict(before, microbatch.targets, temperature, entropy_grad=entropy_grad)
     with torch.autocast(before.device.type, enabled=False):  # bf16 is too coarse for the critic's targets
         values = None if policy.value_head is None else policy.value_head(before.float())[:, 0]
     # clone: FSDP's hooks can be lost on views
-    return found._replace(values=values).map(lambda x: x.to(home).clone())
+    return predicted._replace(values=values).map(lambda x: x.to(home).clone())
 
 
 @contextmanager

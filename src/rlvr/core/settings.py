@@ -74,7 +74,7 @@ class RolloutSettings(Settings):
 
     @property
     def truncates(self) -> bool:
-        """Whether sampling leaves out part of the vocabulary."""
+        """True if sampling leaves out part of the vocabulary."""
         return self.top_p < 1 or self.top_k > 0 or self.min_p > 0
 
     def refills(self, algorithm: AlgorithmView) -> int | None:

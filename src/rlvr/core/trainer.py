@@ -122,15 +122,15 @@ class Trainer:
         self.parallel = parallel or DataParallel()
         self.parallel.broadcast_weights(policy)
         self.columns, self.answers = objective.columns, answers
-        wanted, others = teachers_of(self.columns.values()), teachers or {}
+        named, given = teachers_of(self.columns.values()), teachers or {}
         # copy before sharding: a shard cannot be copied
-        self.frozen = {one: policy.freeze(moves=one.refresh_every is not None) for one in wanted if one.name == START}
+        self.frozen = {x: policy.freeze(moves=x.refresh_every is not None) for x in named if x.name == START}
         self.parallel.shard(policy)
-        self._teachers = {one: LocalTeacher(copy, self.packing) for one, copy in self.frozen.items()}
-        self._teachers |= {one: others[one.name] for one in wanted if one.name != START}
-        for teacher in self._teachers.values():
-            if isinstance(teacher, LocalTeacher):
-                with teacher.policy() as frozen:
+        self._teachers = {teacher: LocalTeacher(copy, self.packing) for teacher, copy in self.frozen.items()}
+        self._teachers |= {teacher: given[teacher.name] for teacher in named if teacher.name != START}
+        for model in self._teachers.values():
+            if isinstance(model, LocalTeacher):
+                with model.policy() as frozen:
                     self.parallel.shard(frozen)
         self.optimizer = adamw(policy.parameters(), settings.adam_beta1, settings.adam_beta2, settings.weight_decay)
         self._world, self.settings, self._seed = self.parallel.world, settings, seed
@@ -179,10 +179,10 @@ class Trainer:
         if isinstance(model, LocalTeacher):
             with model.policy() as policy:
                 return self.predict(policy, batch, model.packing).logprobs
-        found, own = torch.zeros_like(batch.behavior_logprobs), self._world.share(range(len(batch.ids)))
-        if own:
-            found[own] = model.logprobs(batch.take(own))
-        return self._world.add(found)
+        logprobs, rows = torch.zeros_like(batch.behavior_logprobs), self._world.share(range(len(batch.ids)))
+        if rows:
+            logprobs[rows] = model.logprobs(batch.take(rows))
+        return self._world.add(logprobs)
 
     def refresh(self, step: int) -> None:
         """Let copies of the policy that are due after `step` updates follow it."""
@@ -195,15 +195,15 @@ class Trainer:
         """Predictions [B, T] of the policy as it is now, 0 at tokens that were not sampled."""
         packing = packing or self.packing
         zeros = torch.zeros_like(batch.behavior_logprobs)
-        found = Predictions(zeros, zeros, None if policy.value_head is None else zeros).map(torch.clone)
+        predictions = Predictions(zeros, zeros, None if policy.value_head is None else zeros).map(torch.clone)
         for attempt in self._attempts(batch.lengths, packing):
             with attempt:
                 for microbatch in self._own_share(batch, range(len(batch.ids)), packing):
                     predicted = self._forward(policy, microbatch)
-                    for of_batch, of_tokens in zip(found, predicted, strict=True):
+                    for of_batch, of_tokens in zip(predictions, predicted, strict=True):
                         if of_batch is not None and of_tokens is not None:
                             of_batch[microbatch.rows, microbatch.columns] = of_tokens
-        return found.map(self._world.add)
+        return predictions.map(self._world.add)
 
     def update(self, batch: TokenBatch, step: int) -> tuple[dict[str, float], TokenBatch]:
         """All optimizer steps on one batch of rollouts.
@@ -241,20 +241,20 @@ class Trainer:
         """
         weights = torch.zeros_like(batch.behavior_logprobs)  # [B, T], 0 outside of the minibatch and of the loss
         weights[rows] = self.objective.loss_weights(batch.take(rows))
-        chosen, own, sums = self._with_gradient(batch, rows), Sums(), Sums()
+        chosen, of_share, sums = self._with_gradient(batch, rows), Sums(), Sums()
         for scale in self.parallel.loss_scales(weights):
             for attempt in self._attempts(batch.lengths[rows], self.packing):
                 with attempt:
-                    own.clear()
+                    of_share.clear()
                     for p in self.policy.parameters():
                         p.grad = None if p.grad is None or not self._reaches else p.grad.zero_()
                     # also after a non-finite loss: other ranks may wait
                     for microbatch in self._own_share(batch, chosen, self.packing):
-                        self._backward(batch, weights, microbatch, seen, own, scale)
+                        self._backward(batch, weights, microbatch, seen, of_share, scale)
             if self.parallel.unscale(self.policy, scale):
                 break
         self._share_reached()
-        for of_rank in self._world.gather(own):
+        for of_rank in self._world.gather(of_share):
             sums.add(of_rank)
         if sums.non_finite:
             raise NonFiniteError("the loss", sorted(sums.non_finite))
@@ -317,8 +317,8 @@ class Trainer:
                     yield torch.nonzero(torch.isin(episode_of_row, part))[:, 0].tolist()
 
     def _with_gradient(self, batch: TokenBatch, rows: Sequence[int]) -> list[int]:
-        found = self.objective.has_gradient(batch.take(rows)).tolist()
-        return [row for row, has in zip(rows, found, strict=True) if has]
+        flags = self.objective.has_gradient(batch.take(rows)).tolist()
+        return [row for row, has_gradient in zip(rows, flags, strict=True) if has_gradient]
 
     def _attempts(self, lengths: Tensor, packing: Packing) -> Iterator[AbstractContextManager[None]]:
         return packing.attempts(longest=int(lengths.max()), repeatable=not self.parallel.in_lockstep)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -56,11 +57,11 @@ class State:
 
 def states(episode: Episode, every: int | None = None) -> list[State]:
     """The states before each turn, and inside of completions after each `every` tokens; never after the last token."""
-    found = []
+    places = []
     for number, turn in enumerate(episode.turns):
         length = len(turn.completion.token_ids)
-        found += [State(turn=number, tokens=tokens) for tokens in range(0, max(length, 1), every or max(length, 1))]
-    return found
+        places += [State(turn=number, tokens=tokens) for tokens in range(0, max(length, 1), every or max(length, 1))]
+    return places
 
 
 def state_ids(episode: Episode, state: State) -> tuple[int, ...]:
@@ -90,8 +91,8 @@ def gold_logprobs(
         for episode, places in zip(episodes, answers, strict=True)
         for state, branch in places.items()
     ]
-    found = iter(branch_logprobs(policy, branches, layout=layout, max_tokens=max_tokens))
-    return [[next(found) for _ in places] for places in answers]
+    logprobs = iter(branch_logprobs(policy, branches, layout=layout, max_tokens=max_tokens))
+    return [list(islice(logprobs, len(places))) for places in answers]
 
 
 @torch.no_grad()
@@ -103,12 +104,12 @@ def branch_logprobs(
     A prompt that begins another one is a part of it: the states of an episode share one copy of its tokens. With
     layout=rows, for models that do not take our attention mask, each branch has a row of its own.
     """
-    found = [0.0] * len(branches)
+    totals = [0.0] * len(branches)
     for lines in _passes(_lines(branches, shared=layout == "shared"), max_tokens):
         numbers, logprobs = policy.run(_forward, policy, lines, layout == "rows")
         for number, logprob in zip(numbers, logprobs.tolist(), strict=True):
-            found[number] += logprob
-    return found
+            totals[number] += logprob
+    return totals
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,24 +205,24 @@ async def resample(
     ):
         raise UserError(f"{state} is no state of an episode of {len(episode.turns)} turns: see rlvr.core.value.states.")
     before = episode.turns[state.turn]
-    begun = _first(before.completion, state.tokens) if state.tokens else None
-    prefix = Prefix(said=tuple(turn.completion for turn in episode.turns[: state.turn]), begun=begun)
+    started = _first(before.completion, state.tokens) if state.tokens else None
+    prefix = Prefix(completions=tuple(turn.completion for turn in episode.turns[: state.turn]), started=started)
 
-    async def one(number: int) -> Episode:
+    async def continued(number: int) -> Episode:
         place = (example.id, episode.sample_index, state.turn, state.tokens, number)
 
         def params(turn: int) -> SamplingParams:
             return replace(sampling, seed=derive_seed(seed, "value", *place, turn))
 
-        found = await run_episode(example, new_env(), model, params, sample_index=number, seed=seed, prefix=prefix)
-        if len(found.turns) <= state.turn or found.turns[state.turn].prompt_ids != before.prompt_ids:
+        played = await run_episode(example, new_env(), model, params, sample_index=number, seed=seed, prefix=prefix)
+        if len(played.turns) <= state.turn or played.turns[state.turn].prompt_ids != before.prompt_ids:
             raise UserError(
                 f"the environment of example {example.id!r} answers otherwise than it did in the recorded episode, so "
                 f"that there is no going on from turn {state.turn + 1}."
             )
-        return found
+        return played
 
-    return list(await asyncio.gather(*map(one, range(count))))
+    return list(await asyncio.gather(*map(continued, range(count))))
 
 
 def _first(completion: Completion, count: int) -> Completion:

@@ -29,7 +29,7 @@ class World:
 
     @property
     def is_first(self) -> bool:
-        """Whether this rank writes files and logs."""
+        """True on the rank that writes files and logs."""
         return self.rank == 0
 
     def share(self, items: Sequence[T]) -> Sequence[T]:
@@ -66,13 +66,13 @@ class World:
         except UserError as error:
             answer = error
         answers = self.gather(answer)
-        for found in answers:
-            if isinstance(found, UserError):
-                raise found
+        for result in answers:
+            if isinstance(result, UserError):
+                raise result
         return cast(list[T], answers)
 
     def any(self, flag: bool) -> bool:
-        """Whether the flag is set on any rank."""
+        """True if the flag is set on any rank."""
         return any(self.gather(flag))
 
     def add(self, tensor: Tensor) -> Tensor:

@@ -87,16 +87,16 @@ class Checked:
 
     def take(self, count: int) -> list[int]:
         wanted = f"must return {count} different indices of the training stream, not"
-        found = self._call("take", count)
-        if not isinstance(found, Sequence):
-            raise self._error("take", f"{wanted} a {type(found).__name__}")
-        if len(found) != count:
-            raise self._error("take", f"{wanted} {len(found)}")
-        if strange := [index for index in found if type(index) is not int or index < 0]:
+        indices = self._call("take", count)
+        if not isinstance(indices, Sequence):
+            raise self._error("take", f"{wanted} a {type(indices).__name__}")
+        if len(indices) != count:
+            raise self._error("take", f"{wanted} {len(indices)}")
+        if strange := [index for index in indices if type(index) is not int or index < 0]:
             raise self._error("take", f"{wanted} {strange[0]!r:.40}, which is no whole number from 0")
-        if len({*found}) < count:
-            raise self._error("take", f"{wanted} {max(found, key=found.count)} twice")
-        return list(found)
+        if len({*indices}) < count:
+            raise self._error("take", f"{wanted} {max(indices, key=indices.count)} twice")
+        return list(indices)
 
     def observe(self, groups: Sequence[Group]) -> None:
         self._call("observe", groups)

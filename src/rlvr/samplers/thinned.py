@@ -123,9 +123,9 @@ class ByTag(Thinned):
         for index in range(MOST_SEARCHED):
             if not missing:
                 break
-            found = stream.tags(stream.train_example(index))
-            missing -= {*found}
-            seen |= {*found}
+            tags = {*stream.tags(stream.train_example(index))}
+            missing -= tags
+            seen |= tags
         if missing:
             known = f"there are {', '.join(sorted(seen))}" if seen else "the task has no tags"
             raise ConfigError(f"sampler.weights: no example has the tag {min(missing)}; {known}.")

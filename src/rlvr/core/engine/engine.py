@@ -133,10 +133,10 @@ class LocalEngine:
         Completions in flight continue with the new weights; see `Completion.version_changes`.
         """
         if self._weights is not None:
-            own = dict(self._model.named_parameters())
+            parameters = dict(self._model.named_parameters())
             with torch.no_grad():
                 for name, value in self._weights():
-                    own[name].copy_(value)
+                    parameters[name].copy_(value)
         self._packed.clear()
         self._scheduler.new_weights(version)
 

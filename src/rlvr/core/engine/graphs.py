@@ -66,7 +66,7 @@ class Graphs:
 
     @property
     def gave_up(self) -> bool:
-        """Whether a step could not be recorded."""
+        """True after a step that could not be recorded."""
         return self._recorder is None
 
     def clear(self) -> None:
@@ -95,8 +95,8 @@ class Graphs:
             if len(self.steps) > MOST_STEPS:
                 self.steps.popitem(last=False)
         self.steps.move_to_end(key)
-        own, replay = self.steps[key]
-        for target, value in zip(own, inputs, strict=True):
+        recorded_inputs, replay = self.steps[key]
+        for target, value in zip(recorded_inputs, inputs, strict=True):
             target.copy_(value)
         replay()
         assert self._result is not None, "a step was recorded"
@@ -105,16 +105,16 @@ class Graphs:
     def _record(
         self, recorder: CudaRecorder, compute: Callable[..., Tensor], inputs: Sequence[Tensor], most_rows: int
     ) -> tuple[tuple[Tensor, ...], Callable[[], None]]:
-        own = tuple(value.clone() for value in inputs)
-        logits = compute(*own)  # allocates long-lived tensors, such as cache buffers, before the recording
+        recorded_inputs = tuple(value.clone() for value in inputs)
+        logits = compute(*recorded_inputs)  # allocates long-lived tensors, such as cache buffers, before the recording
         if self._result is None:
             self._result = logits.new_empty(most_rows, logits.shape[1])
-        result = self._result[: len(own[0])]
+        result = self._result[: len(inputs[0])]
 
         def step() -> None:
-            result.copy_(compute(*own))
+            result.copy_(compute(*recorded_inputs))
 
-        return own, recorder(step)
+        return recorded_inputs, recorder(step)
 
 
 class GraphedRunner(CachedRunner):
@@ -141,8 +141,8 @@ class GraphedRunner(CachedRunner):
 
         def compute(ids: Tensor, positions: Tensor, starts: Tensor, *index: Tensor) -> Tensor:
             members, places = index or (None, None)
-            own = replace(grouping, starts=starts, members=members, places=places)
-            return self._step(ids, positions, own, num_columns)
+            recorded = replace(grouping, starts=starts, members=members, places=places)
+            return self._step(ids, positions, recorded, num_columns)
 
         padded = [pad(tensor, (0, num_rows - len(ids))) for tensor in (ids, positions)]
         inputs = [*padded, grouping.starts, *(tensor for tensor in index if tensor is not None)]

@@ -25,7 +25,7 @@ class PackedLinears:
     """
 
     def __init__(self, model: nn.Module):
-        linears = [one for one in _linears(model) if one.weight.dtype == torch.bfloat16]
+        linears = [linear for linear in _linears(model) if linear.weight.dtype == torch.bfloat16]
         self._linears = linears if packed_bytes(model, torch.bfloat16) else []
         self._forwards: list[partial[Tensor]] = []
 
@@ -36,28 +36,28 @@ class PackedLinears:
     @contextmanager
     def active(self) -> Iterator[None]:
         if not self._forwards:
-            self._forwards = [partial(_product, _packed(one.weight), one.bias) for one in self._linears]
-        for one, forward in zip(self._linears, self._forwards, strict=True):
-            one.forward = forward
+            self._forwards = [partial(_product, _packed(x.weight), x.bias) for x in self._linears]
+        for linear, forward in zip(self._linears, self._forwards, strict=True):
+            linear.forward = forward
         try:
             yield
         finally:
-            for one in self._linears:
-                one.__dict__.pop("forward", None)
+            for linear in self._linears:
+                linear.__dict__.pop("forward", None)
 
 
 def packed_bytes(model: nn.Module, dtype: torch.dtype) -> int:
-    """Of the copies for a model that samples in `dtype`; 0 where there are none."""
-    size = sum(one.weight.numel() * dtype.itemsize for one in _linears(model)) if dtype == torch.bfloat16 else 0
+    """Bytes of the copies for a model that samples in `dtype`; 0 where there are none."""
+    size = sum(x.weight.numel() * dtype.itemsize for x in _linears(model)) if dtype == torch.bfloat16 else 0
     return size if size <= MEMORY_SHARE * _memory_bytes() else 0
 
 
 def _linears(model: nn.Module) -> list[nn.Linear]:
-    """Those whose weights may take part in the processor's bfloat16 products; measured on x86-64."""
+    """The plain linears that may take part in the processor's bfloat16 products; measured on x86-64."""
     if platform.machine() not in ("x86_64", "AMD64") or not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return []
-    plain = [one for one in model.modules() if type(one) is nn.Linear and "forward" not in one.__dict__]
-    return [one for one in plain if one.weight.device.type == "cpu"]
+    plain = [module for module in model.modules() if type(module) is nn.Linear and "forward" not in module.__dict__]
+    return [linear for linear in plain if linear.weight.device.type == "cpu"]
 
 
 def _memory_bytes() -> int:

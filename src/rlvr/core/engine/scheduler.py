@@ -43,7 +43,7 @@ class Scheduler:
 
     def submit(self, request: Request) -> None:
         self.undelivered[request] = None
-        insort(self.waiting, request, key=lambda one: one.sampling.priority)
+        insort(self.waiting, request, key=lambda queued: queued.sampling.priority)
 
     def abort(self, request: Request) -> None:
         """Drop a request; a running one leaves at the next step."""

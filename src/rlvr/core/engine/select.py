@@ -34,9 +34,9 @@ def choose_runner(model: PreTrainedModel, prompts: Prompts = ()) -> tuple[MakeRu
 
 def unfit(config: PretrainedConfig) -> str | None:
     """Why our cache does not fit, from the configuration alone, for cases that `probe`'s short rows may miss."""
-    other = layer_kinds(config) - {FULL, SLIDING}
-    if other:
-        return f"layers of kind {', '.join(sorted(other))}"
+    unknown = layer_kinds(config) - {FULL, SLIDING}
+    if unknown:
+        return f"layers of kind {', '.join(sorted(unknown))}"
     if rows_depend(config):
         return "rotary positions that depend on the longest row of the batch"
     return None

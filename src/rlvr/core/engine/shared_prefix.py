@@ -77,10 +77,10 @@ class Grouping:
         if sinks is not None:
             scores = torch.cat([scores, sinks.view(1, -1, repeats, 1).expand(num_rows, -1, -1, -1)], -1)
         weights = torch.softmax(scores, -1, dtype=torch.float32).to(values.dtype)
-        found = _weighted_sum(weights[..., columns : columns + keys.shape[2]], values)
+        output = _weighted_sum(weights[..., columns : columns + keys.shape[2]], values)
         if shared:
-            found.add_(self.collect(torch.matmul(self.spread(weights[..., :columns]), shared[1]), repeats))
-        return found.view(num_rows, 1, num_heads, -1)
+            output.add_(self.collect(torch.matmul(self.spread(weights[..., :columns]), shared[1]), repeats))
+        return output.view(num_rows, 1, num_heads, -1)
 
 
 def _weighted_sum(weights: Tensor, values: Tensor) -> Tensor:
@@ -102,8 +102,8 @@ class EngineAttention:
         """`[R, Q, heads, D]` from queries `[R, heads, Q, D]`; weights only where the usual one returns them."""
         grouping: Grouping | None = how.pop("grouping", None)
         if grouping is None:
-            own = ALL_ATTENTION_FUNCTIONS.get(self.usual) or sys.modules[module.__module__].eager_attention_forward
-            return own(module, query, key, value, attention_mask, **how)
+            attend = ALL_ATTENTION_FUNCTIONS.get(self.usual) or sys.modules[module.__module__].eager_attention_forward
+            return attend(module, query, key, value, attention_mask, **how)
         if attention_mask is None or how.get("position_bias") is not None:
             raise ValueError("attention with a position_bias cannot share prefixes")
         layer: int = module.layer_idx  # pyright: ignore[reportAssignmentType]
@@ -116,11 +116,11 @@ for _usual in ("sdpa", "eager"):
 
 
 _serving: dict[int, tuple[int, str | None]] = {}
-"""By configuration id: number of engines serving its model, and its usual attention."""
+"""For each configuration id: number of engines serving its model, and its usual attention."""
 
 
 def has_engine_attention(model: PreTrainedModel) -> bool:
-    """Whether the model is inside `engine_attention` with an attention that supports groupings."""
+    """True if the model is inside `engine_attention` with an attention that supports groupings."""
     return str(model.config.get_text_config()._attn_implementation).startswith("rlvr_")
 
 

@@ -57,15 +57,15 @@ class Record:
     @property
     def sections(self) -> dict[str, type[Settings]]:
         """The classes of the sections that shape an update; those of components that are not here are left out."""
-        found: dict[str, type[Settings]] = {"rollout": RolloutSettings, "trainer": TrainerSettings}
+        classes: dict[str, type[Settings]] = {"rollout": RolloutSettings, "trainer": TrainerSettings}
         for group in ("algorithm", "model"):
             with suppress(ConfigError):
-                found[group] = registry.find(group, str(self.history.setting(f"{group}.name")))
-        return found
+                classes[group] = registry.find(group, str(self.history.setting(f"{group}.name")))
+        return classes
 
     @property
     def compares_groups(self) -> bool:
-        """Whether equal rewards in a group teach nothing."""
+        """True if equal rewards in a group teach nothing."""
         with suppress(ConfigError):
             name = self.history.setting("algorithm.name")
             return bool(registry.find("algorithm", str(name)).compares_groups)
@@ -120,8 +120,8 @@ class Record:
 
     @cached_property
     def evaluations(self) -> list[Evaluation]:
-        """Of the run's own task (of a mix: the first one's), by its headline metric."""
-        own = headline_of(self.history.settings)
+        """The evaluations of the run's own task (of a mix: the first one's), by its headline metric."""
+        headline = headline_of(self.history.settings)
         names = {
             name
             for row in self.history.rows
@@ -130,13 +130,13 @@ class Record:
         }
         if not names:
             return []
-        name, found = min(names, key=lambda name: (name != own, name)), list[Evaluation]()
+        name, evaluations = min(names, key=lambda name: (name != headline, name)), list[Evaluation]()
         for row in self.history.rows:
             value = row.get(name, math.nan)
             low, high = row.get(f"{name}_low", value), row.get(f"{name}_high", value)
             if all(map(math.isfinite, (value, low, high))):
-                found.append(Evaluation(int(row["step"]), value, low, high))
-        return found
+                evaluations.append(Evaluation(int(row["step"]), value, low, high))
+        return evaluations
 
     # ---------------------------------------------------------------------------------------------------- episodes
 
@@ -146,8 +146,8 @@ class Record:
         return [
             (step, group)
             for step, episodes in self.rollouts.items()
-            for _, members in groupby(episodes, key=lambda one: one.group)
-            if (group := tuple(one for one in members if one.reward is not None))
+            for _, members in groupby(episodes, key=lambda episode: episode.group)
+            if (group := tuple(episode for episode in members if episode.reward is not None))
         ]
 
     @cached_property
@@ -155,8 +155,8 @@ class Record:
         return [group for step, group in self.groups if step == self.groups[0][0]]
 
     def right(self, episode: EpisodeRecord) -> bool:
-        """Whether the metric, not the reward, calls an episode right; without its word, whether the gold answer stands
-        in the last turn."""
+        """True if the metric, not the reward, calls an episode right; without its word, if the gold answer stands in
+        the last turn."""
         part = self.headline.removeprefix("sampled_")
         if part.startswith("part_"):
             return (episode.reward_parts.get(part.removeprefix("part_")) or 0.0) >= 1.0
@@ -169,32 +169,32 @@ class Record:
 
     @cached_property
     def traces_answers(self) -> bool:
-        """Whether the task says what it read as the answer; an episode without one then has none."""
-        return any(step.kind == "answer" for one in self.episodes for step in one.trace)
+        """True if the task says what it read as the answer; an episode without one then has none."""
+        return any(step.kind == "answer" for episode in self.episodes for step in episode.trace)
 
     @cached_property
     def is_graded(self) -> bool:
-        """Whether `right` is the metric's own word, or at least that of an answer that was read."""
+        """True if `right` is the metric's own word, or at least that of an answer that was read."""
         return self.traces_answers or self.grades_part
 
     @property
     def grades_part(self) -> bool:
-        """Whether the run is judged by a part of its reward."""
+        """True if the run is judged by a part of its reward."""
         return self.headline.removeprefix("sampled_").startswith("part_")
 
     @cached_property
     def is_strict(self) -> bool:
-        """Whether answers were only read: they are compared word by word, and the metric may be milder."""
-        answers = [step.ok for one in self.episodes for step in one.trace if step.kind == "answer"]
+        """True if answers were only read: they are compared word by word, and the metric may be milder."""
+        answers = [step.ok for episode in self.episodes for step in episode.trace if step.kind == "answer"]
         return not self.grades_part and bool(answers) and all(ok is None for ok in answers)
 
     @cached_property
     def guesses(self) -> bool:
-        """Whether `right` only looks for the gold answer in the text, while some completions are read."""
+        """True if `right` only looks for the gold answer in the text, while some completions are read."""
         return not self.is_graded and (self.always("rollout/invalid_share") or 0.0) < 1.0
 
     def right_share(self, groups: Sequence[Group]) -> float | None:
-        flags = [self.right(one) for group in groups for one in group]
+        flags = [self.right(episode) for group in groups for episode in group]
         return fmean(flags) if flags else None
 
     def pairs(self) -> Iterator[tuple[EpisodeRecord, EpisodeRecord]]:
@@ -205,7 +205,7 @@ class Record:
     @cached_property
     def end_ids(self) -> set[int]:
         """Tokens that end completions: the last ones of those that ended by themselves, and by their names others."""
-        turns = [turn for one in self.episodes for turn in one.turns]
+        turns = [turn for episode in self.episodes for turn in episode.turns]
         last = {turn.completion_ids[-1] for turn in turns if turn.stop_reason == "stop" and turn.completion_ids}
         return last | end_tokens(self.history)
 
@@ -215,7 +215,7 @@ class Record:
 
     @cached_property
     def episodes(self) -> list[EpisodeRecord]:
-        return [one for episodes in self.rollouts.values() for one in episodes]
+        return [episode for episodes in self.rollouts.values() for episode in episodes]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -290,12 +290,12 @@ WORD = re.compile(r"[^\W_]+")
 
 
 def plain(text: str) -> str:
-    """Its words alone, in lower case, one space between them."""
+    """The words of a text alone, in lower case, one space between them."""
     return " ".join(WORD.findall(text.casefold()))
 
 
 def contains(text: str, answer: str) -> bool:
-    """Whether the words of the answer stand in the text, in a row."""
+    """True if the words of the answer stand in the text, in a row."""
     inside, wanted = words(text), words(answer)
     return any(inside[start : start + len(wanted)] == wanted for start in range(len(inside) - len(wanted) + 1))
 
@@ -307,17 +307,17 @@ def end_tokens(history: History) -> set[int]:
     """Tokens that the files of the run's model call the end, or whose name does, such as `<eos>` and `<|im_end|>`."""
     named = history.setting("model.name_or_path")
     folders = [history.folder / "final", history.folder / "warm_start", *([Path(named)] if named else [])]
-    folder = next((one for one in folders if (one / "tokenizer.json").is_file()), None)
+    folder = next((path for path in folders if (path / "tokenizer.json").is_file()), None)
     if folder is None:
         return set()
-    found = set[int]()
+    ids = set[int]()
     with suppress(OSError, ValueError, KeyError, TypeError):
-        known = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["added_tokens"]
-        found |= {int(one["id"]) for one in known if ENDS.fullmatch(one["content"])}
+        tokens = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["added_tokens"]
+        ids |= {int(token["id"]) for token in tokens if ENDS.fullmatch(token["content"])}
     with suppress(OSError, ValueError, KeyError, TypeError):
-        said = json.loads((folder / "generation_config.json").read_text(encoding="utf-8"))["eos_token_id"]
-        found |= {int(one) for one in (said if isinstance(said, list) else [said])}
-    return found
+        end = json.loads((folder / "generation_config.json").read_text(encoding="utf-8"))["eos_token_id"]
+        ids |= {int(number) for number in (end if isinstance(end, list) else [end])}
+    return ids
 
 
 def stop_words(history: History) -> tuple[str, ...]:
@@ -351,7 +351,8 @@ def read_record(
     for path in files:
         try:
             episodes = read_rollouts(path)
-            rollouts[int(path.name[5:].partition(".")[0])] = [one for one in episodes if one.group < MAX_GROUPS]
+            step = int(path.name[5:].partition(".")[0])
+            rollouts[step] = [episode for episode in episodes if episode.group < MAX_GROUPS]
         except (UserError, OSError, ValueError) as error:
             on_note(str(error))
     return Record(history, rollouts, read_weights(folder, history) if with_weights else None)
