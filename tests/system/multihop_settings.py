@@ -59,7 +59,7 @@ def stream(stage: Stage) -> list[str]:
 
 def said_first(stage: Stage) -> list[object]:
     """What a supervised start of a pretrained model shows."""
-    return [list(one.said) for one in stage.task.demonstrations(2)]
+    return [list(one.turns) for one in stage.task.demonstrations(2)]
 
 
 def num_different(stage: Stage) -> int:

@@ -97,7 +97,7 @@ def shown(task: Task) -> list[str]:
 
 def said(task: Task) -> list[object]:
     """The completions that a supervised start of a pretrained model shows."""
-    return [list(one.said) for one in task.demonstrations(3)]
+    return [list(one.turns) for one in task.demonstrations(3)]
 
 
 def demonstration(task: Task) -> str:

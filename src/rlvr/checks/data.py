@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from rlvr.checks.patient import Patient, skip, verdict
+from rlvr.checks.patient import Patient, skip, solved, verdict
 from rlvr.checks.rewards import played
 from rlvr.checks.speech import completions_of
 from rlvr.tasks.base import text_of
@@ -119,7 +119,7 @@ def _ends(question: str, answer: str) -> bool:
 
 def answers_fit(patient: Patient) -> Check:
     """A completion has room for a right answer and its end."""
-    limit, golds = patient.config.rollout.max_completion_tokens, patient.task.solutions(NUM_SOLVED)
+    limit, golds = patient.config.rollout.max_completion_tokens, solved(patient, NUM_SOLVED)
     if not golds:
         return skip("the task knows no right completion to measure")
     lengths = [max(map(len, completions_of(patient, example, turns))) for example, turns in golds]

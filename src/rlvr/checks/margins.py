@@ -2,7 +2,7 @@
 
 import re
 
-from rlvr.checks.patient import Patient, skip, verdict
+from rlvr.checks.patient import Patient, skip, solved, verdict
 from rlvr.checks.rewards import NUM_EXAMPLES, form_alone, played, value_of
 from rlvr.checks.texts import LONG
 from rlvr.samplers.thinned import Rated, Unsolved
@@ -31,7 +31,7 @@ def silence_scores_less(patient: Patient) -> Check:
     """Who answers wrong must not earn less than who says nothing: a model learns to say nothing."""
     if skipped := form_alone(patient):
         return skipped
-    golds, tried, silent = patient.task.solutions(NUM_EXAMPLES), 0, []
+    golds, tried, silent = solved(patient, NUM_EXAMPLES), 0, []
     for (example, turns), (other, wrong) in zip(golds, [*golds[1:], *golds[:1]], strict=True):
         if other.answer == example.answer or not isinstance(wrong[-1], str):
             continue
@@ -52,7 +52,7 @@ def silence_scores_less(patient: Patient) -> Check:
 
 def working_is_worth_it(patient: Patient) -> Check:
     """A right answer at the end of the longest completion, beside an empty one."""
-    golds = patient.task.solutions(NUM_EXAMPLES)
+    golds = solved(patient, NUM_EXAMPLES)
     if not golds or not patient.reads(LONG):
         return skip("the task knows no right completion, or no words to put before it")
     limit, ids, bad = patient.config.rollout.max_completion_tokens, patient.coder.encode(LONG), []
@@ -82,7 +82,7 @@ def each_gold_counts(patient: Patient) -> Check:
     """No row pays whatever is said: a gold that the reward cannot read may be given away."""
     if skipped := form_alone(patient):
         return skipped
-    golds, given, tried = patient.task.solutions(NUM_ROWS), list[dict[str, object]](), 0
+    golds, given, tried = solved(patient, NUM_ROWS), list[dict[str, object]](), 0
     if not patient.reads(NO_ANSWER):
         return skip("the tokenizer knows no other words than the task's")
     for (example, turns), (other, wrong) in zip(golds, [*golds[1:], *golds[:1]], strict=True):
@@ -109,7 +109,7 @@ def answer_outweighs_form(patient: Patient) -> Check:
     """What the right answer adds, beside what a wrong one in the same form earns."""
     if skipped := form_alone(patient):
         return skipped
-    golds, answer, form = patient.task.solutions(NUM_EXAMPLES), list[float](), list[float]()
+    golds, answer, form = solved(patient, NUM_EXAMPLES), list[float](), list[float]()
     for (example, turns), (other, wrong) in zip(golds, [*golds[1:], *golds[:1]], strict=True):
         if other.answer == example.answer or len(turns) > 1 or not isinstance(wrong[-1], str):
             continue
@@ -133,7 +133,7 @@ def answer_outweighs_form(patient: Patient) -> Check:
 def asked_form_is_paid(patient: Patient) -> Check:
     """A prompt that asks for working, or for a mark around the answer, is obeyed: this must be paid."""
     found, tried, on_one_line = list[dict[str, object]](), 0, 0
-    for example, turns in patient.task.solutions(NUM_EXAMPLES):
+    for example, turns in solved(patient, NUM_EXAMPLES):
         form = _asked_form(patient, example)
         if form is None or not isinstance(turns[-1], str) or not patient.reads(form):
             continue
@@ -191,7 +191,7 @@ def penalties_bite(patient: Patient) -> Check:
 
 def sampler_sees_right(patient: Patient) -> Check:
     """A sampler that drops or prefers prompts by their answers must see which are right."""
-    sampler, golds = patient.config.sampler, patient.task.solutions(NUM_EXAMPLES)
+    sampler, golds = patient.config.sampler, solved(patient, NUM_EXAMPLES)
     if not isinstance(sampler, Rated):
         return skip("the sampler does not look at rewards")
     pairs, rated = list(zip(golds, [*golds[1:], *golds[:1]], strict=True)), list[tuple[float, float]]()

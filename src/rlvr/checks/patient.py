@@ -34,7 +34,7 @@ from rlvr.run.policies import open_engine
 from rlvr.run.tasks import Tasks, context_tokens, make_chat
 from rlvr.run.teachers import teachers
 from rlvr.scale.fsdp import make_parallel
-from rlvr.tasks.base import Task
+from rlvr.tasks.base import Said, Task
 from rlvr.tasks.gold import all_gold_branches
 from rlvr.tracking.checks import Check
 from rlvr.types import (
@@ -347,3 +347,8 @@ def around(first: str, second: str, one: str = "appended", other: str = "rendere
     pairs = zip(first, second, strict=False)
     place = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(first), len(second)))
     return {one: first[max(0, place - 40) : place + 40], other: second[max(0, place - 40) : place + 40]}
+
+
+def solved(patient: Patient, num: int) -> list[tuple[Example, Sequence[Said]]]:
+    """Up to `num` training examples, and the completions of their right episodes."""
+    return [(solution.example, solution.turns) for solution in patient.task.solutions(num)]

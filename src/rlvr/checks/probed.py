@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from rlvr.checks.patient import Patient, skip, verdict
+from rlvr.checks.patient import Patient, skip, solved, verdict
 from rlvr.checks.rewards import NUM_EXAMPLES, form_alone, value_of
 from rlvr.errors import UserError
 from rlvr.tracking.checks import Check
@@ -26,7 +26,7 @@ def probed(patient: Patient) -> Audit | Check:
         try:
             known["probed"] = _audit(patient)
         except TellsNothingError as error:
-            paid = any(value_of(patient, *gold) > 0 for gold in patient.task.solutions(NUM_EXAMPLES))
+            paid = any(value_of(patient, *gold) > 0 for gold in solved(patient, NUM_EXAMPLES))
             remedy = "compare with the argument `answer`: a reward that is the same for all gives no gradient"
             known["probed"] = Check(status="fail", says=str(error), remedy=remedy) if paid else skip(str(error))
         except UserError as error:
@@ -77,7 +77,7 @@ def right_is_paid(patient: Patient) -> Check:
         return skip(found.says)
     settings = patient.config.bundles.get(patient.task.name, patient.config)
     metric = verifiers(patient.task, settings)["metric"]
-    examples = {example.messages[-1].content: example for example, _ in patient.task.solutions(4 * NUM_EXAMPLES)}
+    examples = {example.messages[-1].content: example for example, _ in solved(patient, 4 * NUM_EXAMPLES)}
 
     async def taken() -> list[Finding]:
         refused = [one for one in found.findings if (one.verifier, one.group) == ("reward", "rewrite")]

@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rlvr.checks.patient import Patient, Scripted, skip, verdict
+from rlvr.checks.patient import Patient, Scripted, skip, solved, verdict
 from rlvr.checks.speech import completions_of
 from rlvr.checks.texts import LONG
 from rlvr.core.episode import ChatModel, run_episode
@@ -56,7 +56,7 @@ def prompts_fit(patient: Patient) -> Check:
 
 
 def gold_scores_full(patient: Patient) -> Check:
-    golds = patient.task.solutions(NUM_EXAMPLES)
+    golds = solved(patient, NUM_EXAMPLES)
     if not golds:
         return skip("the task knows no right completion to try")
     parts = getattr(patient.tasks.verifiers.get(patient.task.name), "parts", {})
@@ -109,7 +109,7 @@ def thoughts_are_passed_over(patient: Patient) -> Check:
     template = patient.chat.template
     if template is None or not template.can.opened:
         return skip("the template opens no reasoning")
-    golds, lost = patient.task.solutions(NUM_EXAMPLES), []
+    golds, lost = solved(patient, NUM_EXAMPLES), []
     for example, turns in golds:
         bare, behind = (played(patient, example, turns, thinks=thinks).score for thinks in (False, True))
         if behind.status == "error" or behind.value < bare.value:
@@ -127,7 +127,7 @@ def thoughts_are_passed_over(patient: Patient) -> Check:
 
 def metric_agrees(patient: Patient) -> Check:
     """The evaluation's metric, which shares no code with the reward."""
-    golds = patient.task.solutions(NUM_EXAMPLES)
+    golds = solved(patient, NUM_EXAMPLES)
     if not golds:
         return skip("the task knows no right completion to try")
     found = [(e, asyncio.run(patient.task.grade(e, played(patient, e, turns).texts))) for e, turns in golds]
@@ -154,7 +154,7 @@ def form_alone(patient: Patient) -> Check | None:
 
 
 def reward_is_scaled(patient: Patient) -> Check:
-    golds = patient.task.solutions(NUM_EXAMPLES)
+    golds = solved(patient, NUM_EXAMPLES)
     tried = [*golds, *((example, ("x",)) for example, _ in golds if patient.reads("x"))]
     largest = max((abs(value_of(patient, *one)) for one in tried), default=0.0)
     return verdict(
@@ -168,7 +168,7 @@ def reward_is_scaled(patient: Patient) -> Check:
 
 def reward_is_fast(patient: Patient) -> Check:
     """The time of one call, projected on a step."""
-    example, turns = next(iter(patient.task.solutions(1)), (patient.task.train_example(0), [""]))
+    example, turns = next(iter(solved(patient, 1)), (patient.task.train_example(0), [""]))
     seconds, long = _seconds(patient, example, turns), LONG[: LETTERS * patient.config.rollout.max_completion_tokens]
     if patient.reads(long):
         seconds = max(seconds, _seconds(patient, example, [long]))
@@ -199,7 +199,7 @@ def _seconds(patient: Patient, example: Example, turns: Sequence[Any]) -> float:
 def reward_is_timeless(patient: Patient) -> Check:
     """Pauses between calls change nothing. What calls change by themselves, `reward_forgets` finds."""
     parts = getattr(patient.tasks.verifiers.get(patient.task.name), "parts", {})
-    golds = patient.task.solutions(1)
+    golds = solved(patient, 1)
     if not golds or not any(part.user_function for part in parts.values()):
         return skip("the reward has no function of your own")
 
@@ -225,7 +225,7 @@ def reward_is_timeless(patient: Patient) -> Check:
 
 def reward_forgets(patient: Patient) -> Check:
     """What was scored before changes nothing: neither the order of completions, nor a second call."""
-    golds = patient.task.solutions(NUM_ORDERED)
+    golds = solved(patient, NUM_ORDERED)
     if len(golds) < NUM_ORDERED or not patient.reads("x"):
         return skip(f"the task knows no {NUM_ORDERED} right completions of which some could be scored first")
     calls = patient.config.reward.num_workers  # each process may remember
@@ -274,7 +274,7 @@ def _apart(first: Sequence[float], second: Sequence[float]) -> bool:
 
 
 def reward_repeats(patient: Patient) -> Check:
-    tried = [(example, turns) for example, turns in patient.task.solutions(4)]
+    tried = [(example, turns) for example, turns in solved(patient, 4)]
     tried += [(patient.task.train_example(index), ["x y z" if patient.reads("x y z") else ""]) for index in range(4)]
     odd = []
     for example, turns in tried:

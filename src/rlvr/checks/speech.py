@@ -1,12 +1,12 @@
 """What a model says, as the tokens that it would sample."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from rlvr.chat.rendering import Chat, end_ids
 from rlvr.chat.template import QUESTION, Template
 from rlvr.checks.patient import Patient
-from rlvr.types import Example, Message, ToolCall
+from rlvr.tasks.base import Said, calling
+from rlvr.types import Example, Message
 
 
 def reply_to(said: Message) -> Message:
@@ -39,20 +39,16 @@ def lead_of(template: Template | None, said: Message, written: str) -> str:
 
 
 def completions_of(
-    patient: Patient, example: Example, turns: Sequence[Any], *, thinks: bool = False
+    patient: Patient, example: Example, turns: Sequence[Said], *, thinks: bool = False
 ) -> list[tuple[int, ...]]:
-    """The tokens of an episode's completions: texts, and calls as `{"name": ..., "arguments": ...}`.
-
-    `thinks`: behind the reasoning that the template opens.
-    """
+    """The tokens of an episode's completions. `thinks`: behind the reasoning that the template opens."""
     chat, tools = patient.chat, patient.task.env(example).tools
     completions = []
     for number, turn in enumerate(turns):
-        calls = ()
-        if not isinstance(turn, str):
-            calls = (ToolCall(id=f"call_{number}", name=turn["name"], arguments=dict(turn.get("arguments", {}))),)
-        text = chat.tool_format.write(calls, tools) if calls else turn
-        said = Message(role="assistant", content="" if calls else text, tool_calls=calls)
+        said = calling(turn, number)
+        if isinstance(said, str):
+            said = Message(role="assistant", content=said)
+        text = chat.tool_format.write(said.tool_calls, tools) if said.tool_calls else said.content
         if thinks:
             text = lead_of(chat.template, said, text) + text
         completions.append((*patient.coder.encode(text), *end_of_turn(chat, said, text)))

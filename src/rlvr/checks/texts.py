@@ -2,7 +2,7 @@
 
 import random
 
-from rlvr.checks.patient import Patient
+from rlvr.checks.patient import Patient, solved
 
 LONG = " ".join(f"word{number}" for number in range(600))
 NUM_AWKWARD, NUM_OWN = 24, 8
@@ -71,4 +71,4 @@ def asked(patient: Patient) -> list[str]:
 
 def answered(patient: Patient) -> list[str]:
     """Right completions, where they are known."""
-    return [turns[-1] for _, turns in patient.task.solutions(NUM_OWN) if isinstance(turns[-1], str)]
+    return [turns[-1] for _, turns in solved(patient, NUM_OWN) if isinstance(turns[-1], str)]

@@ -6,7 +6,7 @@ from typing import Any, cast
 import torch
 
 from rlvr.chat.rendering import end_ids
-from rlvr.checks.patient import Patient, around, first_fault, next_token, skip, verdict
+from rlvr.checks.patient import Patient, around, first_fault, next_token, skip, solved, verdict
 from rlvr.checks.speech import end_of_turn
 from rlvr.checks.texts import answered, asked, awkward
 from rlvr.reasoning import THINK
@@ -143,7 +143,7 @@ def stop_is_possible(patient: Patient) -> Check:
     worst, vocabulary = 1.0, patient.model.config.get_text_config().vocab_size
     stops = [token for token in patient.chat.stop_ids if token < vocabulary]
     rows = [patient.prompt(index)[1] for index in range(4)]
-    for number, (_, turns) in enumerate(patient.task.solutions(4)):
+    for number, (_, turns) in enumerate(solved(patient, 4)):
         rows[number] += patient.coder.encode(turns[-1]) if isinstance(turns[-1], str) else ()
     found = [next_token(patient, ids)[stops].sum().item() for ids in rows]
     worst = max(found)

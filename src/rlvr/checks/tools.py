@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from rlvr.checks.patient import Patient, first_fault, skip, verdict
+from rlvr.checks.patient import Patient, first_fault, skip, solved, verdict
 from rlvr.checks.rewards import played
 from rlvr.checks.speech import completions_of
 from rlvr.run.tasks import context_tokens
@@ -34,7 +34,7 @@ NO_CALLS = "the task knows no right episode that calls a tool"
 
 def turns_suffice(patient: Patient) -> Check:
     allowed = patient.config.task.num_turns
-    golds = patient.task.solutions(NUM_COUNTED)
+    golds = solved(patient, NUM_COUNTED)
     longest = max((len(turns) for _, turns in golds), default=0)
     if longest < 2:
         return skip(NO_CALLS)
@@ -51,7 +51,7 @@ def turns_suffice(patient: Patient) -> Check:
 
 def tools_answer(patient: Patient) -> Check:
     """The calls of right episodes succeed, give the same replies again, and leave room for the next turn."""
-    golds = [gold for gold in patient.task.solutions(NUM_PLAYED) if not all(isinstance(turn, str) for turn in gold[1])]
+    golds = [gold for gold in solved(patient, NUM_PLAYED) if not all(isinstance(turn, str) for turn in gold[1])]
     if not golds:
         return skip(NO_CALLS)
     room = context_tokens(patient.policy) - patient.config.rollout.max_completion_tokens
@@ -97,9 +97,11 @@ def named_tools_are_there(patient: Patient) -> Check:
 
 def tools_inform(patient: Patient) -> Check:
     """A tool answers what it is asked: not every call with one error, nor any call with the gold."""
-    golds = [gold for gold in patient.task.solutions(NUM_TOLD) if not all(isinstance(turn, str) for turn in gold[1])]
+    golds = [gold for gold in solved(patient, NUM_TOLD) if not all(isinstance(turn, str) for turn in gold[1])]
     if len(golds) < FEWEST_TOLD:
         return skip(NO_CALLS)
+    if not patient.reads(NOTHING):
+        return skip("the tokenizer knows no other words than the task's")
     said = [_replies(patient, example, turns) for example, turns in golds]
     one = {" ".join(replies) for replies in said if replies}
     always = next(iter(one)) if len(one) == 1 and len({example.answer for example, _ in golds}) > 1 else None

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import chain
 
 from rlvr import imports
 from rlvr.chat.rendering import Chat
@@ -18,7 +17,10 @@ from rlvr.samplers.base import Checked
 from rlvr.tasks.base import Functions, Reads, Task, TaskContext
 from rlvr.tasks.prompting import Prompter, resolve_markers
 from rlvr.tasks.settings import TaskBundle
-from rlvr.types import Example, Message, ToolSchema
+from rlvr.types import Message, ToolSchema
+
+NUM_SHOWN = 64
+"""Demonstrations that are looked at for their working."""
 
 NUM_TRIED = 100
 """Rows of which at least one must be paid for its own answer."""
@@ -55,11 +57,14 @@ class Tasks:
         for part in self.own.eval_sets():
             part.train_example(0)
             if config.warm_start.enabled and config.warm_start.source == "demonstrations":
-                yield from part.remarks_on_demonstrations()
-            solved, verifier = part.solved(), self.verifiers.get(part.name)
-            if solved is not None and verifier is not None:
-                yield from verifier.try_functions(*solved, max_error_share=config.reward.max_error_share)
-                check_pays(part, verifier, solved)
+                yield from _lacks_working(part)
+            verifier, solution = self.verifiers.get(part.name), next(iter(part.solutions(1)), None)
+            if verifier is None or solution is None or len(solution.turns) > 1:
+                continue
+            if isinstance(text := solution.turns[0], str):
+                max_error_share = config.reward.max_error_share
+                yield from verifier.try_functions(solution.example, text, max_error_share=max_error_share)
+                check_pays(part, verifier)
         Checked.started(config.sampler, self.own, config.seed)
 
     def fit(self, config: Config, policy: HubPolicy) -> HubPolicy:
@@ -87,18 +92,25 @@ class Tasks:
         return replace(policy, prompts=prompts)
 
 
-def check_pays(task: Task, verifier: PartsVerifier, solved: tuple[Example, str]) -> None:
-    """ConfigError if the parts that read answers pay none of the first rows for its own gold: nothing can be learnt.
+def _lacks_working(task: Task) -> Iterator[str]:
+    solutions = task.solutions(NUM_SHOWN)
+    if solutions and all(solution.is_bare for solution in solutions):
+        yield (
+            f"warm start: the demonstrations of {task.name} are bare answers, as its data have no working; "
+            "task.demonstration_field names a field with whole completions"
+        )
 
-    Usually the first one is paid, and no other is read.
-    """
+
+def check_pays(task: Task, verifier: PartsVerifier) -> None:
+    """ConfigError if the parts that read answers pay none of the first rows for its own gold: nothing can be learnt."""
     tried, why = 0, ""
-    for example, text in chain([solved], ((one, turns[-1]) for one, turns in task.solutions(NUM_TRIED)[1:])):
-        bare = task.answered(example.answer)
-        found = verifier.why_unpaid(example, [text, *([bare] if isinstance(bare, str) else [])])
-        if not found:
-            return
-        tried, why = tried + 1, why or found
+    for num in (1, NUM_TRIED):  # usually the first one is paid, and no other is read
+        for solution in task.solutions(num)[tried:]:
+            texts = [solution.turns[-1], task.answered(solution.example.answer)]
+            found = verifier.why_unpaid(solution.example, [text for text in texts if isinstance(text, str)])
+            if not found:
+                return
+            tried, why = tried + 1, why or found
     raise ConfigError(
         f"the reward pays none of {tried} rows of {task.name} for its own answer ({why}): choose the reward and the "
         "task.metric that read these answers, a prompt that asks for them where they are read, or correct the data."

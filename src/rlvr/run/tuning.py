@@ -83,7 +83,7 @@ def check_demonstrations(config: Config, tasks: Tasks) -> None:
     """UserError, before a model is loaded, if it should learn from demonstrations and there are none."""
     warm = config.warm_start
     needs_them = warm.enabled and config.model.pretrained is not None and warm.source == "demonstrations"
-    if needs_them and not any(True for task in tasks.own.eval_sets() for _ in task.demonstrations(1)):
+    if needs_them and not any(task.demonstrations(1) for task in tasks.own.eval_sets()):
         raise _without(tasks)
 
 
@@ -104,7 +104,7 @@ def _demonstrated(setup: Setup, policy: HubPolicy) -> list[Episode]:
     config, found, reasons = setup.config, list[Episode](), list[str]()
     for task in setup.tasks.own.eval_sets():
         shown = task.demonstrations(task.num_examples(config.warm_start.num_examples))
-        episodes, left_out = all_encoded(shown, make_chat(config, policy, task), context_tokens(policy))
+        episodes, left_out = all_encoded(shown, task.env, make_chat(config, policy, task), context_tokens(policy))
         reasons += [f"{len(ids):,} {why} (first: {ids[0]})" for why, ids in left_out.items()]
         found += episodes
     said = f" (left out: {', '.join(reasons)})" if reasons else ""

@@ -11,8 +11,7 @@ from rlvr.core.env import Env
 from rlvr.data.problems import fingerprint
 from rlvr.data.rows import clean
 from rlvr.errors import UserError
-from rlvr.tasks.demonstrations import Demonstration, calling
-from rlvr.types import Example, GradedAnswer, Message, TurnText
+from rlvr.types import Example, GradedAnswer, Message, ToolCall, TurnText
 
 if TYPE_CHECKING:
     from rlvr.rewards.base import Verifier
@@ -33,6 +32,9 @@ NUM_TEXTS = 2_000
 NUM_DEMONSTRATED = 1_000
 """Number of examples of an endless task that demonstrations show by default."""
 
+Said = str | Mapping[str, Any] | Message
+"""A completion: a text as it stands, without its end token; a call `{"name": ..., "arguments": ...}`, or a message, as
+the chat writes it."""
 
 Functions = Mapping[str, Callable[..., Any]]
 """Import path -> function, for functions of a script or notebook that cannot be imported."""
@@ -62,6 +64,28 @@ class TaskContext:
         return self.reward
 
 
+@dataclass(frozen=True, kw_only=True)
+class Solution:
+    """`Solution(example=..., turns=({"name": "search", "arguments": {"name": "p3"}}, "<ans> c4 </ans>"))`
+
+    A right episode; `turns` are its completions. After each of them others say `replies`; None: what the task's
+    environment says.
+    """
+
+    example: Example
+    turns: Sequence[Said]
+    replies: Sequence[Sequence[Message]] | None = None
+    is_bare: bool = False  # an answer without working, as the data have none
+
+
+def calling(turn: Said, number: int) -> str | Message:
+    """A completion as a text, or as a message: a call is one that says nothing else."""
+    if not isinstance(turn, Mapping):
+        return turn
+    call = ToolCall(id=f"call_{number}", name=turn["name"], arguments=dict(turn.get("arguments", {})))
+    return Message(role="assistant", content="", tool_calls=(call,))
+
+
 class Task(ABC):
     """A function of (data, settings, seed, index); held-out examples do not depend on the seed."""
 
@@ -84,15 +108,14 @@ class Task(ABC):
     def eval_examples(self, num: int) -> list[Example]:
         """The first `num` distinct held-out examples, always the same; fewer if there are no more."""
 
-    def solved(self) -> tuple[Example, str] | None:
-        """A training example and a right completion in the prompt's format, to try a reward; None if not known."""
-        return None
+    def solutions(self, num: int) -> list[Solution]:
+        """Right episodes of up to `num` different training examples in the prompt's format; empty if none is known."""
+        return []
 
-    def solutions(self, num: int) -> list[tuple[Example, tuple[Any, ...]]]:
-        """Up to `num` training examples with the completions of a right episode: texts, and calls as
-        `{"name": ..., "arguments": ...}`; empty if not known."""
-        found = self.solved()
-        return [] if found is None else [(found[0], (found[1],))]
+    def demonstrations(self, num: int) -> list[Solution]:
+        """Up to `num` right episodes to learn from, the user's own where there are any; an example of which none is
+        known may be among them without turns."""
+        return self.solutions(num)
 
     def worked(self, index: int) -> Worked | None:
         """A training example, and its completion with any answer in the prompt's format; of an episode with tools the
@@ -106,19 +129,9 @@ class Task(ABC):
         """
         return None
 
-    def demonstrations(self, num: int) -> Iterator[Demonstration]:
-        """Up to `num` right episodes of different training examples, for supervised training of any model."""
-        for example, turns in self.solutions(num):
-            said = [calling(turn, number) for number, turn in enumerate(turns)]
-            yield Demonstration(example=example, env=self.env(example), said=said)
-
     def unread_golds(self) -> list[str]:
         """Id and gold of all rows that reward or metric cannot read, and that loading did not look at."""
         return []
-
-    def remarks_on_demonstrations(self) -> Iterator[str]:
-        """What a warm start on them does not teach, as sentences."""
-        yield from ()
 
     def num_examples(self, wanted: int | None) -> int:
         """That many training examples, fewer if there are no more; None: all, or a thousand of an endless stream."""

@@ -9,7 +9,6 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from rlvr.core.env import Env
 from rlvr.data.problems import Problem, fingerprint
@@ -22,8 +21,8 @@ from rlvr.rewards.extract import AnswerFormat
 from rlvr.rewards.metrics import Metric
 from rlvr.rewards.trace import TracedAnswer
 from rlvr.seeding import EVAL_SEED, derive_seed
-from rlvr.tasks.base import NUM_TEXTS, CountTokens, Task, TaskContext, Worked, own_question, text_of
-from rlvr.tasks.demonstrations import Demonstration, Replayed
+from rlvr.tasks.base import NUM_TEXTS, CountTokens, Solution, Task, TaskContext, Worked, own_question, text_of
+from rlvr.tasks.demonstrations import of_conversation
 from rlvr.tasks.golds import UNREAD
 from rlvr.tasks.loading import Data, overlap
 from rlvr.tasks.prompting import plain
@@ -98,46 +97,33 @@ class DatasetTask(Task):
         problems = [*self.source.some(0), *self.source.held_out(self.source.sizes[1])]
         return [f"{problem.id}: {ascii_text(problem.answer[:60])!r}" for problem in self._golds.unread(problems)]
 
-    def solved(self) -> tuple[Example, str] | None:
-        problem = self._problem(0)
-        if self._tools or not problem.answer:
-            return None
-        return self._train_example(problem), self._prompter.worked(problem)
-
-    def solutions(self, num: int) -> list[tuple[Example, tuple[Any, ...]]]:
-        solved = [
-            (p, tuple(p.turns) if self._tools else (self._prompter.worked(p),)) for p in self._problems(num) if p.answer
+    def solutions(self, num: int) -> list[Solution]:
+        """What leads to the golds: the data's own calls and texts, or their working in the required format."""
+        solved = [(p, p.turns if self._tools else (self._prompter.worked(p),)) for p in self._problems(num) if p.answer]
+        return [
+            Solution(example=self._train_example(problem), turns=turns, is_bare=self._is_bare(problem))
+            for problem, turns in solved
+            if turns
         ]
-        return [(self._train_example(problem), turns) for problem, turns in solved if turns]
 
-    def demonstrations(self, num: int) -> Iterator[Demonstration]:
-        """The user's own, where there are any; else the solutions of the data in the required format."""
-        there = self.source.sizes[0] if self.source.sizes else num
-        problems = self._problems(there)
-        own = [p.id for p in problems if p.conversation or p.demonstration is not None]
+    def _is_bare(self, problem: Problem) -> bool:
+        has_working = problem.solution or problem.demonstration or problem.conversation
+        return not (has_working or self._tools or self.vocabulary)
+
+    def demonstrations(self, num: int) -> list[Solution]:
+        """The user's own among all rows, and the rows without one; if there are none, the solutions."""
+        problems = self._problems(self.source.sizes[0] if self.source.sizes else num)
+        own = [p for p in problems if p.conversation or p.demonstration is not None]
+        without = [p for p in problems if not p.conversation and p.demonstration is None]
         if not own:
-            yield from super().demonstrations(num)
-        chosen, others = set(own[:num]), set(own[num:])
-        for problem in problems if own else ():
-            if problem.id in others:
-                continue
-            example = self._train_example(problem)
-            if problem.id not in chosen:  # has none: counted
-                yield Demonstration(example=example, env=self.env(example), said=())
-                continue
-            if problem.conversation:
-                env = Replayed(problem.conversation, example, self._tools)
-                yield Demonstration(example=example, env=env, said=env.said)
-            else:
-                yield Demonstration(example=example, env=self.env(example), said=[problem.demonstration or ""])
+            return self.solutions(num)
+        return [*map(self._own, own[:num]), *(Solution(example=self._train_example(p), turns=()) for p in without)]
 
-    def remarks_on_demonstrations(self) -> Iterator[str]:
-        problems = [] if self._tools or self.vocabulary else self.source.some(NUM_SHOTS)[:NUM_SHOTS]
-        if problems and not any(p.solution or p.demonstration or p.conversation for p in problems):
-            yield (
-                f"warm start: the demonstrations of {self.name} are bare answers, as its data have no working; "
-                "task.demonstration_field names a field with whole completions"
-            )
+    def _own(self, problem: Problem) -> Solution:
+        example = self._train_example(problem)
+        if problem.conversation:
+            return of_conversation(problem.conversation, example, self._tools)
+        return Solution(example=example, turns=(problem.demonstration or "",))
 
     def worked(self, index: int) -> Worked | None:
         """A user's own demonstration keeps its text around the answer."""

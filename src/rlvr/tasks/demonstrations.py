@@ -1,20 +1,21 @@
 """Demonstrations as token ids: the very tokens that a rollout with these completions would have.
 
 env.start()     the prompt                         [1, 10, 11, 4]
-said[0]         a completion, end token included   [14, 2]
-env.step(...)   the reply of a tool, the next header; then said[1], ...
+turns[0]        a completion, with its end token   [14, 2]
+env.step(...)   the reply of a tool, the next header; then turns[1], ...
                 A reply that restarts is a prompt of its own.
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from math import nan
 
 from rlvr.chat.rendering import Chat
 from rlvr.core.env import Env, Reply
 from rlvr.data.problems import Conversation
 from rlvr.errors import UserError
+from rlvr.tasks.base import Solution, calling
 from rlvr.types import (
     Completion,
     Episode,
@@ -22,43 +23,38 @@ from rlvr.types import (
     Message,
     Score,
     StopReason,
-    ToolCall,
     ToolSchema,
     Turn,
     TurnText,
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Demonstration:
-    """`Demonstration(example=..., env=..., said=("7",))`: completions in order; texts as they stand, messages as the
-    chat template writes them, and a fresh environment that answers them."""
-
-    example: Example
-    env: Env
-    said: Sequence[str | Message]
+def of_conversation(conversation: Conversation, example: Example, tools: Sequence[ToolSchema] = ()) -> Solution:
+    """A user's own right episode. One that begins with the assistant follows the example's prompt; `tools` are those of
+    one that brings none."""
+    turns, parts = list[Message](), [list[Message]()]
+    for message in conversation.messages:
+        if message.role == "assistant":
+            turns.append(message)
+            parts.append([])
+        else:
+            parts[-1].append(message)
+    opening, *replies = parts
+    messages = tuple(opening) or example.messages
+    asked = replace(example, messages=messages, tools=conversation.tools or tuple(tools))
+    return Solution(example=asked, turns=turns, replies=replies)
 
 
 class Replayed:
-    """The environment of a conversation: it says what the other roles said."""
+    """The environment of a solution with replies: it says them."""
 
-    def __init__(self, conversation: Conversation, otherwise: Example, tools: Sequence[ToolSchema] = ()) -> None:
-        """`otherwise` has the prompt of a conversation that begins with the assistant, `tools` are those of one that
-        brings none."""
-        self.tools: tuple[ToolSchema, ...] = conversation.tools or tuple(tools)
-        self.said = tuple(message for message in conversation.messages if message.role == "assistant")
-        self.max_turns: int | None = len(self.said)
-        parts: list[list[Message]] = [[]]
-        for message in conversation.messages:
-            if message.role == "assistant":
-                parts.append([])
-            else:
-                parts[-1].append(message)
-        self._opening, *self._replies = parts
-        self._opening = self._opening or list(otherwise.messages)
+    def __init__(self, solution: Solution) -> None:
+        self.tools: tuple[ToolSchema, ...] = solution.example.tools
+        self.max_turns: int | None = len(solution.turns)
+        self._opening, self._replies = solution.example.messages, [*(solution.replies or ())]
 
     async def start(self) -> tuple[Message, ...]:
-        return tuple(self._opening)
+        return self._opening
 
     async def step(self, said: Message) -> Reply:
         reply = tuple(self._replies.pop(0))
@@ -68,26 +64,19 @@ class Replayed:
         return Score(value=nan)
 
 
-def calling(turn: object, number: int) -> str | Message:
-    """A completion of `Task.solutions`: a text, or a call `{"name": ..., "arguments": ...}` as a message."""
-    if not isinstance(turn, dict):
-        return str(turn)
-    call = ToolCall(id=f"call_{number}", name=turn["name"], arguments=dict(turn.get("arguments", {})))
-    return Message(role="assistant", content="", tool_calls=(call,))
-
-
-async def encoded(one: Demonstration, chat: Chat, max_tokens: int) -> Episode | str:
-    """The demonstration as an episode with unknown logprobs, or why it cannot be one."""
-    if not one.said:
-        return "have no assistant turn" if isinstance(one.env, Replayed) else "have no demonstration"
-    env, turns = one.env, list[Turn]()
+async def encoded(solution: Solution, env: Env, chat: Chat, max_tokens: int) -> Episode | str:
+    """The solution as an episode with unknown logprobs, or why it cannot be one; `env` is fresh."""
+    if not solution.turns:
+        return "have no demonstration" if solution.replies is None else "have no assistant turn"
+    turns = list[Turn]()
     conversation = list(await env.start())
     prompt = chat.encode_prompt(conversation, env.tools)
-    for message in one.said:
+    for number, turn in enumerate(solution.turns):
+        message = calling(turn, number)
         try:
             ids = chat.encode_completion(message, env.tools)
         except UserError as error:
-            raise UserError(f"the demonstration of example {one.example.id}: {error}") from error
+            raise UserError(f"the demonstration of example {solution.example.id}: {error}") from error
         if len(prompt) + len(ids) > max_tokens:
             return f"have more than {max_tokens:,} tokens"
         turns.append(Turn(prompt_ids=prompt, completion=_completion(ids)))
@@ -110,7 +99,7 @@ async def encoded(one: Demonstration, chat: Chat, max_tokens: int) -> Episode | 
         prompt = chat.next_prompt(prompt, ids, conversation, reply.messages, env.tools)
         conversation += reply.messages
     return Episode(
-        example_id=one.example.id,
+        example_id=solution.example.id,
         sample_index=0,
         seed=0,
         turns=tuple(turns),
@@ -131,18 +120,20 @@ def _completion(ids: tuple[int, ...]) -> Completion:
 
 
 def all_encoded(
-    demonstrations: Iterable[Demonstration], chat: Chat, max_tokens: int
+    solutions: Iterable[Solution], env: Callable[[Example], Env], chat: Chat, max_tokens: int
 ) -> tuple[list[Episode], dict[str, list[str]]]:
-    """The demonstrations as episodes, and the examples of those that cannot be trained on, by reason."""
+    """The solutions as episodes, and the examples of those that cannot be trained on, by reason. `env` makes the
+    environment of those without replies."""
     episodes, left_out = list[Episode](), dict[str, list[str]]()
 
     async def encode() -> None:
-        for one in demonstrations:
-            found = await encoded(one, chat, max_tokens)
+        for solution in solutions:
+            replies = Replayed(solution) if solution.replies is not None else env(solution.example)
+            found = await encoded(solution, replies, chat, max_tokens)
             if isinstance(found, Episode):
                 episodes.append(found)
             else:
-                left_out.setdefault(found, []).append(one.example.id)
+                left_out.setdefault(found, []).append(solution.example.id)
 
     asyncio.run(encode())
     return episodes, left_out

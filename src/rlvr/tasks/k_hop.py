@@ -21,7 +21,7 @@ and its entity, in a fresh context; right or wrong, the environment does not say
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, zip_longest
@@ -37,8 +37,7 @@ from rlvr.registry import register
 from rlvr.rewards.trace import Trace
 from rlvr.seeding import EVAL_SEED, derive_seed
 from rlvr.settings import PositiveInt, setting, wrong
-from rlvr.tasks.base import TaskContext, text_of
-from rlvr.tasks.demonstrations import Demonstration
+from rlvr.tasks.base import Said, TaskContext, text_of
 from rlvr.tasks.settings import HeldOutShare
 from rlvr.tasks.words import CALL, CALL_END, END, NOTHING, REPLY, REPLY_END, STOP, WordsEnv, WordsSettings, WordsTask
 from rlvr.types import Example, Message
@@ -191,12 +190,11 @@ class KHopTask(WordsTask):
         """`("hops_3",)`"""
         return (f"hops_{len(example.metadata['chain']) - 1}",)
 
-    def demonstrations(self, num: int) -> Iterator[Demonstration]:
-        """All searches, after a plan if the mode has one, then the answer."""
-        for index, example in enumerate(map(self.train_example, range(num))):
-            rng = random.Random(derive_seed(self._seed, "k_hop", "plan", index))
-            said = [*(call for call, _ in self._steps(example, rng)), f"{self.answered(example.answer)} {END}"]
-            yield Demonstration(example=example, env=self.env(example), said=said)
+    def calls(self, example: Example, index: int) -> Sequence[Said]:
+        """All searches, after a plan if the mode has one."""
+        return [
+            call for call, _ in self._calls(example, random.Random(derive_seed(self._seed, "k_hop", "plan", index)))
+        ]
 
     def demonstration(self, index: int, worked_share: float) -> tuple[str, ...]:
         """Worked ones find the answer; others stop before any of the searches and name any entity.
@@ -219,15 +217,28 @@ class KHopTask(WordsTask):
         return (text_of(example.messages), *chain.from_iterable(steps), f"{self.answered(answer)} {END}")
 
     def _steps(self, example: Example, rng: random.Random) -> list[tuple[str, str]]:
-        """The calls of an episode before its answer, and their replies."""
-        calls = [(f"{search.__name__} {fact[0]} {fact[1]}", " ".join(fact)) for fact in example.metadata["facts"]]
+        """The calls of an episode before its answer, and their replies, as texts."""
+        return [
+            (f"{CALL} {call['name']} {' '.join(call['arguments'].values())} {CALL_END}", f"{REPLY} {said} {REPLY_END}")
+            for call, said in self._calls(example, rng)
+        ]
+
+    def _calls(self, example: Example, rng: random.Random) -> list[tuple[dict[str, Any], str]]:
+        names = ("name", "relation")
+        calls = [
+            (
+                {"name": search.__name__, "arguments": dict(zip(names, fact[:2], strict=True))},
+                f"{' '.join(fact)} {STOP}",
+            )
+            for fact in example.metadata["facts"]
+        ]
         if self._settings.plans:
             planned = list(example.metadata["chain"][1:])
             if self._settings.mode == "shuffled_plan":
                 rng.shuffle(planned)
             words = " ".join([STOP] * len(planned) if self._settings.mode == "filler" else planned)
-            calls.insert(0, (f"{plan.__name__} {words}", NOTED))
-        return [(f"{CALL} {call} {CALL_END}", f"{REPLY} {said} {STOP} {REPLY_END}") for call, said in calls]
+            calls.insert(0, ({"name": plan.__name__, "arguments": {"steps": words}}, f"{NOTED} {STOP}"))
+        return calls
 
     def env(self, example: Example) -> Env:
         look_up = partial(self._look_up, example.metadata["world"])

@@ -15,7 +15,7 @@ seed: no example of RL asks for it. Demonstrations ask for any of the facts they
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
@@ -29,8 +29,7 @@ from rlvr.rewards.extract import AnswerFormat
 from rlvr.rewards.trace import Trace
 from rlvr.seeding import EVAL_SEED, derive_seed
 from rlvr.settings import NonNegativeInt, Share, setting
-from rlvr.tasks.base import TaskContext
-from rlvr.tasks.demonstrations import Demonstration, calling
+from rlvr.tasks.base import Said, TaskContext
 from rlvr.tasks.settings import HeldOutShare
 from rlvr.tasks.words import CALL, CALL_END, END, NOTHING, REPLY, REPLY_END, STOP, WordsEnv, WordsSettings, WordsTask
 from rlvr.types import Attempt, Example, Message, Score
@@ -175,17 +174,12 @@ class KeepOneTask(WordsTask):
             for index in range(num)
         ]
 
-    def demonstrations(self, num: int) -> Iterator[Demonstration]:
-        """The right fact kept, then the answer."""
-        for example in map(self.train_example, range(num)):
-            right = next(name for name, fact in example.metadata["facts"].items() if fact == example.metadata["asked"])
-            call = calling(
-                {"name": self._tool.name, "arguments": {"about": example.metadata["asked"][0], "ids": [right]}}, 0
-            )
-            said: list[str | Message] = [f"{self.answered(example.answer)} {END}"]
-            if self._settings.filter == "keep":
-                said.insert(0, call)
-            yield Demonstration(example=example, env=self.env(example), said=said)
+    def calls(self, example: Example, index: int) -> Sequence[Said]:
+        """The right fact kept, if the policy chooses."""
+        asked = example.metadata["asked"]
+        right = [name for name, fact in example.metadata["facts"].items() if fact == asked]
+        call = {"name": self._tool.name, "arguments": {"about": asked[0], "ids": right}}
+        return [call] if self._settings.filter == "keep" else []
 
     def demonstration(self, index: int, worked_share: float) -> tuple[str, ...]:
         """Few facts, and for each of them in any order a call that keeps one, an answer, and the answer without marks,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 from rlvr.core.env import Env
@@ -22,7 +22,6 @@ from rlvr.rewards.trace import TracedAnswer
 from rlvr.seeding import EVAL_SEED, derive_seed
 from rlvr.settings import NonNegativeInt, PositiveInt, setting
 from rlvr.tasks.base import TaskContext, text_of
-from rlvr.tasks.demonstrations import Demonstration
 from rlvr.tasks.words import END, STOP, WordsSettings, WordsTask
 from rlvr.types import Example, Message
 
@@ -86,10 +85,6 @@ class MetaTask(WordsTask):
                     examples[example.id] = example
                     break
         return list(examples.values())
-
-    def demonstrations(self, num: int) -> Iterator[Demonstration]:
-        for example in map(self.train_example, range(num)):
-            yield Demonstration(example=example, env=self.env(example), said=[f"{self.answered(example.answer)} {END}"])
 
     def demonstration(self, index: int, worked_share: float) -> tuple[str, ...]:
         """Worked ones answer right, and the relations of their supports are trained on as completions are. The others

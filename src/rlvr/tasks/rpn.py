@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from bisect import bisect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import accumulate
 from typing import Annotated, ClassVar, Literal, Self
@@ -29,8 +29,7 @@ from rlvr.run_view import RunView
 from rlvr.seeding import EVAL_SEED, derive_seed
 from rlvr.settings import PositiveFloat, PositiveInt, plain, setting, wrong
 from rlvr.tasks import rpn_metric
-from rlvr.tasks.base import CountTokens, Task, TaskContext, Worked, text_of
-from rlvr.tasks.demonstrations import Demonstration
+from rlvr.tasks.base import CountTokens, Solution, Task, TaskContext, Worked, text_of
 from rlvr.tasks.settings import HeldOutShare, TaskSettings
 from rlvr.tasks.shapes import OPERAND, OPERATOR, chain_shape, count_shapes, unrank_shape
 from rlvr.types import Example, GradedAnswer, Message, TurnText
@@ -155,30 +154,19 @@ class RpnTask(Task):
     def train_example(self, index: int) -> Example:
         return self._example(self._train_words(self._rng("train", index)))
 
-    def solved(self) -> tuple[Example, str]:
-        example = self.train_example(0)
-        return example, example.answer
-
-    def solutions(self, num: int) -> list[tuple[Example, tuple[str, ...]]]:
+    def solutions(self, num: int) -> list[Solution]:
+        """The steps: `4 1 + = 5`."""
         examples = {example.id: example for example in map(self.train_example, range(num))}.values()
-        return [(example, (example.answer,)) for example in examples]
+        return [Solution(example=example, turns=(self._steps(example),)) for example in examples]
+
+    def _steps(self, example: Example) -> str:
+        return f" {EQUALS} ".join(derivation(example.metadata["expression"].split(), self.arithmetic)[1:])
 
     def worked(self, index: int) -> Worked:
         return self.train_example(index), str
 
     def answered(self, answer: str, before: str = "") -> str:
         return f"{EQUALS} {answer}" if before and not before.endswith(EQUALS) else answer
-
-    def demonstrations(self, num: int) -> Iterator[Demonstration]:
-        """Different training expressions with their steps: `4 1 + = 5 <eoe>`."""
-        seen: set[str] = set()
-        for index in range(num):
-            words = self._train_words(self._rng("train", index))
-            example, lines = self._example(words), derivation(words, self.arithmetic)
-            if example.id not in seen:
-                seen.add(example.id)
-                text = f" {EQUALS} ".join(lines[1:])
-                yield Demonstration(example=example, env=self.env(example), said=[f"{text} {END}"])
 
     def demonstration(self, index: int, worked_share: float) -> tuple[str, ...]:
         """Worked ones write the steps, `4 1 + = 5 <eoe>`; others answer directly, `5 <eoe>`."""

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rlvr.chat.formats import FORMATS
@@ -11,8 +12,8 @@ from rlvr.data.problems import Problem
 from rlvr.envs.tool_env import ToolEnv
 from rlvr.envs.tools import Tool
 from rlvr.rewards.base import Verifier
-from rlvr.tasks.base import text_of
-from rlvr.types import Example, Message, ToolCall, ToolSchema
+from rlvr.tasks.base import Said, calling, text_of
+from rlvr.types import Example, Message, ToolSchema
 
 
 class ToolEnvironments:
@@ -34,7 +35,7 @@ class ToolEnvironments:
         return {}
 
 
-def played(example: Example, env: Env, turns: Sequence[Any], tool_format: str) -> tuple[str, ...]:
+def played(example: Example, env: Env, turns: Sequence[Said], tool_format: str) -> tuple[str, ...]:
     """Prompt, completion, reply, completion, ... for the given completions `turns`; the tools give the replies.
 
     `[{"name": "search", "arguments": {"query": "Oslo"}}, "Norway"]` is a call, its reply, and the answer.
@@ -47,11 +48,13 @@ def played(example: Example, env: Env, turns: Sequence[Any], tool_format: str) -
             opening = tuple(described(opening, written, env.tools))
         parts = [text_of(opening)]
         for number, turn in enumerate(turns):
-            calls = ()
-            if not isinstance(turn, str):
-                calls = (ToolCall(id=f"call_{number}", name=turn["name"], arguments=dict(turn.get("arguments", {}))),)
-            parts.append(written.write(calls, env.tools) if calls else turn)
-            reply = await env.step(Message(role="assistant", content=parts[-1], tool_calls=calls))
+            said = calling(turn, number)
+            if isinstance(said, str):
+                said = Message(role="assistant", content=said)
+            else:
+                said = replace(said, content=written.write(said.tool_calls, env.tools))
+            parts.append(said.content)
+            reply = await env.step(said)
             if reply.done:
                 break
             parts.append(text_of(reply.messages))

@@ -14,7 +14,7 @@ trained on.
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -26,8 +26,7 @@ from rlvr.registry import register
 from rlvr.rewards.trace import Trace
 from rlvr.seeding import EVAL_SEED, derive_seed
 from rlvr.settings import PositiveInt, setting
-from rlvr.tasks.base import TaskContext, text_of
-from rlvr.tasks.demonstrations import Demonstration, calling
+from rlvr.tasks.base import Said, TaskContext, text_of
 from rlvr.tasks.settings import HeldOutShare
 from rlvr.tasks.words import CALL, CALL_END, END, NOTHING, REPLY, REPLY_END, STOP, WordsEnv, WordsSettings, WordsTask
 from rlvr.types import Example, Message
@@ -112,13 +111,8 @@ class TwoHopTask(WordsTask):
         seed = derive_seed(self._seed, "two_hop", "train", index)
         return self._example(self._trained_chain(random.Random(seed)), seed)
 
-    def demonstrations(self, num: int) -> Iterator[Demonstration]:
-        """Both searches, then the city."""
-        for example in map(self.train_example, range(num)):
-            calls = [{"name": self._tool.name, "arguments": {"name": name}} for name in example.metadata["chain"][:2]]
-            answer = f"{self.answered(example.answer)} {END}"
-            said = [*(calling(call, number) for number, call in enumerate(calls)), answer]
-            yield Demonstration(example=example, env=self.env(example), said=said)
+    def calls(self, example: Example, index: int) -> Sequence[Said]:
+        return [{"name": self._tool.name, "arguments": {"name": name}} for name in example.metadata["chain"][:2]]
 
     def eval_examples(self, num: int) -> list[Example]:
         rng = random.Random(derive_seed(EVAL_SEED, "two_hop", "eval"))

@@ -21,7 +21,7 @@ from rlvr.rewards.extract import AnswerFormat
 from rlvr.rewards.text import ExactMetric
 from rlvr.rewards.trace import Trace
 from rlvr.run_view import RunView
-from rlvr.tasks.base import CountTokens, Task, TaskContext, Worked
+from rlvr.tasks.base import CountTokens, Said, Solution, Task, TaskContext, Worked
 from rlvr.tasks.settings import TaskSettings
 from rlvr.types import Attempt, Example, GradedAnswer, Message, TraceStep, TurnText
 
@@ -113,6 +113,18 @@ class WordsTask(Task):
     def answered(self, answer: str, before: str = "") -> str:
         """The completion that answers: `<ans> c4 </ans>`, without its end."""
         return f"{self._answer_start} {answer} {self._answer_end}"
+
+    def calls(self, example: Example, index: int) -> Sequence[Said]:
+        """The calls of a right episode of training example `index`, before its answer."""
+        return ()
+
+    def solutions(self, num: int) -> list[Solution]:
+        """The calls, then the answer."""
+        examples = map(self.train_example, range(num))
+        return [
+            Solution(example=example, turns=(*self.calls(example, index), self.answered(example.answer)))
+            for index, example in enumerate(examples)
+        ]
 
     def worked(self, index: int) -> Worked:
         return self.train_example(index), self.answered

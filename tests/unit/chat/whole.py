@@ -17,7 +17,7 @@ import pyarrow
 from hypothesis import strategies as st
 
 from rlvr.chat.rendering import Chat
-from rlvr.core.env import Reply
+from rlvr.core.env import Env, Reply
 from rlvr.core.episode import ChatModel, run_episode
 from rlvr.data.conversations import read_demonstration, read_prompt, read_tools
 from rlvr.data.problems import Conversation
@@ -25,7 +25,7 @@ from rlvr.data.rows import Row
 from rlvr.reasoning import FIELDS
 from rlvr.serve.requests import to_messages, to_tools
 from rlvr.serve.schemas import ChatRequest, parse
-from rlvr.tasks.demonstrations import Demonstration, Replayed, all_encoded
+from rlvr.tasks.demonstrations import Replayed, all_encoded, of_conversation
 from rlvr.types import Episode, Example, Message, SamplingParams, ToolCall, ToolSchema
 from tests.unit.chat.tokenizers import _SPECIAL as SPECIAL
 from tests.unit.chat.tokenizers import encode
@@ -263,14 +263,17 @@ def served(chat: Chat, messages: Chats, tools: Sequence[ToolSchema]) -> str:
     return chat.decode(chat.encode_prompt(to_messages(request.messages), to_tools(request.tools or ())))
 
 
+def no_env(example: Example) -> Env:
+    raise AssertionError("a conversation has replies of its own")
+
+
 def demonstrated(chat: Chat, row: Row) -> Episode | None:
     whole = Row(
         row.place, {"shown": {"messages": row.get("prompt"), "tools": row.get("tools")}}, fills_nulls=row.fills_nulls
     )
     conversation = read_demonstration(whole, "shown")
     assert isinstance(conversation, Conversation)
-    env = Replayed(conversation, EXAMPLE)
-    episodes, left_out = all_encoded([Demonstration(example=EXAMPLE, env=env, said=env.said)], chat, 1_000_000)
+    episodes, left_out = all_encoded([of_conversation(conversation, EXAMPLE)], no_env, chat, 1_000_000)
     return None if left_out else episodes[0]
 
 
@@ -301,7 +304,7 @@ def rolled_out(chat: Chat, row: Row, completions: Sequence[tuple[int, ...]]) -> 
     assert isinstance(conversation, Conversation)
     model = ChatModel(engine=_Script(completions), chat=chat, max_context_tokens=1_000_000)
     params = SamplingParams(max_tokens=100_000, stop_ids=chat.stop_ids, seed=0)
-    env = _Answering(conversation, EXAMPLE)
+    env = _Answering(of_conversation(conversation, EXAMPLE))
     return asyncio.run(run_episode(EXAMPLE, env, model, lambda turn: params, sample_index=0, seed=0))
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from rlvr.checks import data, margins, rewards
+from rlvr.tasks.base import Solution
 from rlvr.types import Example, GradedAnswer, Message, Score
 
 Grade = Callable[[Example, str], float | Score]
@@ -27,9 +28,12 @@ class Task:
         answer = str(100 + index) if self.answers is None else self.answers[index % len(self.answers)]
         return Example(id=f"e{index}", messages=(Message(role="user", content=f"q{index}"),), answer=answer)
 
-    def solutions(self, num: int) -> list[tuple[Example, list[Any]]]:
+    def solutions(self, num: int) -> list[Solution]:
         examples = [self.train_example(index) for index in range(min(num, self.num))]
-        return [(example, [f"so {example.answer}"]) for example in examples]
+        return [Solution(example=example, turns=[self.said(index, example)]) for index, example in enumerate(examples)]
+
+    def said(self, index: int, example: Example) -> str:
+        return f"so {example.answer}"
 
     def answered(self, answer: str) -> str | None:
         return f"so {answer}"

@@ -301,8 +301,8 @@ def test_a_right_answer_earns_full_marks(score: Score, wrong: bool, monkeypatch:
 
 def test_answers_that_the_data_contradict_are_told(monkeypatch: Monkey) -> None:
     class Worked(Task):
-        def solutions(self, num: int) -> list[tuple[Example, list[Any]]]:
-            return [(example, ["worked out otherwise"]) for example, _ in super().solutions(num)]
+        def said(self, index: int, example: Example) -> str:
+            return "worked out otherwise"
 
     found = rewards.gold_scores_full(patient(exact, monkeypatch, Worked()))
     assert found.says.endswith(", but their answer column alone does: the solutions end in other answers")

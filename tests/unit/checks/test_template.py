@@ -10,6 +10,7 @@ from rlvr.chat.rendering import Chat
 from rlvr.checks import template
 from rlvr.checks.messages import PLACES, _between, roles_kept, whole_messages
 from rlvr.checks.speech import completions_of, end_of_turn, lead_of, reply_to
+from rlvr.tasks.base import Solution
 from rlvr.types import Example, Message, ToolCall
 from tests.unit.chat.tokenizers import CHATML, END, START, byte_tokenizer, user
 
@@ -28,7 +29,7 @@ def of(text: str = TOOLS, *, several_turns: bool = True, **more: Any) -> Any:
     example = Example(id="e", messages=(user("Why is it so?"),), answer="")
     task = SimpleNamespace(
         train_example=lambda index: example,
-        solutions=lambda num: [(example, ["Because."])],
+        solutions=lambda num: [Solution(example=example, turns=["Because."])],
         vocabulary=None,
         env=lambda example: SimpleNamespace(tools=()),
     )

@@ -16,6 +16,7 @@ from rlvr.checks import numbers, patient, steps, tokens, tools, training, weight
 from rlvr.checks.texts import BREAKS, LONG, NUM_AWKWARD, PIECES, asked, awkward
 from rlvr.engines.settings import LocalEngineSettings
 from rlvr.errors import UserError
+from rlvr.tasks.base import Solution
 from rlvr.types import Example, Message
 from tests.unit.checks.paid import Task
 
@@ -358,7 +359,7 @@ def test_a_step_changes_weights_and_leaves_the_policy(share: float, by: float, s
 
 def right_episodes(*turns: int) -> Any:
     found = [
-        (Example(id=f"e{n}", messages=(), answer=""), [{"name": "look"}] * (k - 1) + ["so"])
+        Solution(example=Example(id=f"e{n}", messages=(), answer=""), turns=[*[{"name": "look"}] * (k - 1), "so"])
         for n, k in enumerate(turns)
     ]
     return SimpleNamespace(solutions=lambda num: found[:num])

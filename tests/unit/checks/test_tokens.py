@@ -18,6 +18,7 @@ from rlvr.checks.tokens import (
     specials_are_whole,
     text_survives,
 )
+from rlvr.tasks.base import Solution
 from rlvr.tracking.checks import Check
 from rlvr.types import Example
 from tests.unit.chat.tokenizers import BOS, CHATML, START, byte_tokenizer, user
@@ -69,7 +70,8 @@ def of(tokenizer: Any, *solutions: str, vocabulary: tuple[str, ...] | None = Non
     """A patient whose model names `eos` as its end."""
     chat, coder = Chat(tokenizer), Coder(tokenizer)
     example = Example(id="e", messages=(user("Why?"),), answer="")
-    plain = {"solutions": lambda num: [(example, [one]) for one in solutions], "train_example": lambda index: example}
+    right = [Solution(example=example, turns=[text]) for text in solutions]
+    plain = {"solutions": lambda num: right, "train_example": lambda index: example}
     text = SimpleNamespace(eos_token_id=eos)
     model = SimpleNamespace(config=SimpleNamespace(get_text_config=lambda: text), generation_config=SimpleNamespace())
     return SimpleNamespace(

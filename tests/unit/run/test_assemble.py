@@ -16,6 +16,7 @@ from rlvr.run.assemble import assemble
 from rlvr.run.policies import Setup, random_policy, scratch_policy, warmed
 from rlvr.run.run_folder import RunFolder
 from rlvr.run.tasks import open_tasks
+from rlvr.tasks.base import Solution
 from rlvr.tracking.console import Console
 from rlvr.tracking.trackers.fanout import Trackers
 from tests.unit.core.tiny import tiny_config
@@ -117,9 +118,13 @@ def test_demonstrations_are_looked_at_where_a_run_reads_them(prepared: Prepared,
     setup, _ = prepared(f"warm_start.enabled={str(enabled).lower()}")
     warm = setup.config.warm_start.model_copy(update={"source": source})
     task = setup.tasks.own
-    task.remarks_on_demonstrations = lambda: ["a remark"]  # type: ignore[method-assign]
-    found = list(setup.tasks.check_training(setup.config.model_copy(update={"warm_start": warm})))
-    assert found == (["a remark"] if enabled and source == "demonstrations" else [])
+    bare = Solution(example=task.train_example(0), turns=("5",), is_bare=True)
+    task.solutions = lambda num: [bare]  # type: ignore[method-assign]
+    remarks = list(setup.tasks.check_training(setup.config.model_copy(update={"warm_start": warm})))
+    wanted = (
+        ["warm start: the demonstrations of rpn are bare answers"] if enabled and source == "demonstrations" else []
+    )
+    assert [remark.partition(",")[0] for remark in remarks] == wanted
 
 
 @pytest.mark.parametrize("stopped", [False, True])

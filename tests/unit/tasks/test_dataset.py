@@ -153,11 +153,9 @@ def test_an_unreadable_completion_is_invalid_and_not_zero(text: str) -> None:
     assert scored(made, example, text).status == "invalid"
 
 
-def test_a_warm_start_on_bare_answers_is_told(tmp_path: Path) -> None:
-    path = write_jsonl(tmp_path / "rows.jsonl", sums(20))
-    (said,) = make({"name": "jsonl", "path": str(path)}).remarks_on_demonstrations()
-    assert said.startswith("warm start: the demonstrations of jsonl are bare answers")
-    assert "task.demonstration_field" in said
-    shown = write_jsonl(tmp_path / "shown.jsonl", [row | {"shown": "so"} for row in sums(20)])
-    for task in ({"name": "jsonl", "path": str(shown), "demonstration_field": "shown"}, TASK):
-        assert list(make(task).remarks_on_demonstrations()) == []
+@pytest.mark.parametrize("shown", [{}, {"shown": "so"}, None], ids=["bare", "the user's own", "with working"])
+def test_answers_without_working_are_told_from_others(shown: dict[str, str] | None, tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "rows.jsonl", [row | (shown or {}) for row in sums(20)])
+    settings = {"name": "jsonl", "path": str(path)} | ({"demonstration_field": "shown"} if shown else {})
+    solutions = make(TASK if shown is None else settings).solutions(3)
+    assert [solution.is_bare for solution in solutions] == [shown == {}] * 3

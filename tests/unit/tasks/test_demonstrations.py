@@ -15,11 +15,13 @@ from rlvr.data.problems import Conversation
 from rlvr.data.rows import Row
 from rlvr.errors import UserError
 from rlvr.models.scratch import build_tokenizer
+from rlvr.registry import ours
 from rlvr.tasks.base import Task
-from rlvr.tasks.demonstrations import Demonstration, Replayed, all_encoded, token_ids
+from rlvr.tasks.demonstrations import Replayed, all_encoded, of_conversation, token_ids
 from rlvr.types import Completion, Episode, Example, Message, SamplingParams, ToolCall
 from tests.unit.chat.test_template import FIELDS, HERMES, OPENS
 from tests.unit.chat.tokenizers import CHATML, SEARCH, answer, byte_tokenizer, user
+from tests.unit.chat.whole import no_env
 from tests.unit.core.fakes import FakeEngine, completion
 from tests.unit.tasks.data_tasks import FIXTURES, opened, write_jsonl
 from tests.unit.tasks.multihop_episodes import make_qa
@@ -46,7 +48,7 @@ def played(task: Task, example: Example, chat: Chat, completions: Sequence[tuple
 
 
 def check_like_a_rollout(task: Task, chat: Chat, num: int = 3) -> list[tuple[Example, Episode]]:
-    episodes, left_out = all_encoded(task.demonstrations(num), chat, 100_000)
+    episodes, left_out = all_encoded(task.demonstrations(num), task.env, chat, 100_000)
     assert (len(episodes), left_out) == (num, {})
     examples = [one.example for one in task.demonstrations(num)]
     for example, demonstrated in zip(examples, episodes, strict=True):
@@ -68,6 +70,16 @@ def test_expressions_write_their_steps() -> None:
         (turn,) = first.turns
         assert chat.decode(turn.completion.token_ids).endswith(f"= {example.answer} <eoe>")
         assert chat.decode(turn.prompt_ids) == example.messages[0].content
+
+
+@pytest.mark.parametrize("name", [name for name, kind in ours("task").items() if kind.made_of_words is True])
+def test_solutions_of_a_made_up_task_are_paid_and_right(name: str) -> None:
+    with opened({"name": name}) as task:
+        chat = words_of(task)
+        for example, demonstrated in check_like_a_rollout(task, chat):
+            episode = played(task, example, chat, [turn.completion.token_ids for turn in demonstrated.turns])
+            assert episode.score.value == 1
+            assert asyncio.run(task.grade(example, episode.texts)).correct
 
 
 def test_calls_are_answered_by_the_tools() -> None:
@@ -117,7 +129,7 @@ def demonstrated(
     settings = {"name": "jsonl", "path": str(write_jsonl(tmp_path / "rows.jsonl", rows(field)))}
     with opened({**settings, "demonstration_field": "shown", **more}) as task:
         (first, *_) = task.demonstrations(4)
-        return chat, first.example, *all_encoded(task.demonstrations(4), chat, max_tokens)
+        return chat, first.example, *all_encoded(task.demonstrations(4), task.env, chat, max_tokens)
 
 
 def test_a_text_is_the_completion_as_it_stands(tmp_path: Path) -> None:
@@ -227,8 +239,9 @@ def test_the_context_may_be_full_to_its_last_token(tmp_path: Path) -> None:
 
 def test_a_conversation_with_tools_has_no_others() -> None:
     example, said = Example(id="x", messages=(), answer=""), (user("Who?"), Message(role="assistant", content="Ann."))
-    assert Replayed(Conversation(messages=said, tools=(SEARCH,)), example, [{}]).tools == (SEARCH,)
-    assert Replayed(Conversation(messages=said), example, [SEARCH]).tools == (SEARCH,)
+    its_own = of_conversation(Conversation(messages=said, tools=(SEARCH,)), example, [{}])
+    assert its_own == of_conversation(Conversation(messages=said), example, [SEARCH])
+    assert Replayed(its_own).tools == (SEARCH,)
 
 
 def test_calls_have_ids_of_their_own_and_replies_keep_theirs() -> None:
@@ -272,11 +285,11 @@ def test_rows_without_one_are_counted(tmp_path: Path) -> None:
     file = write_jsonl(tmp_path / "rows.jsonl", [row | {"shown": None} for row in rows(0)[:15]] + rows("yes")[15:])
     with opened({"name": "jsonl", "path": str(file), "demonstration_field": "shown"}) as task:
         shown = list(task.demonstrations(99))
-        assert {tuple(one.said) for one in shown} == {("yes",), ()}
-        groups, left_out = all_encoded(shown, Chat(byte_tokenizer()), 99_999)
+        assert {tuple(one.turns) for one in shown} == {("yes",), ()}
+        groups, left_out = all_encoded(shown, task.env, Chat(byte_tokenizer()), 99_999)
         assert left_out.keys() == {"have no demonstration"}
         assert len(groups) + len(left_out["have no demonstration"]) == len(shown)
-        few = [tuple(one.said) for one in task.demonstrations(2)]
+        few = [tuple(one.turns) for one in task.demonstrations(2)]
         assert few.count(("yes",)) == 2
 
 
@@ -292,9 +305,6 @@ def test_a_call_that_cannot_be_read_back_is_left_out() -> None:
     calls = (ToolCall(id="a", name="search", arguments={"query": "Ann"}),)
     said = Message(role="assistant", content="<think>", tool_calls=calls)
     conversation = Conversation(messages=(user("Who?"), said, answer(), Message(role="assistant", content="Ann.")))
-    example = Example(id="x", messages=(), answer="")
-    env = Replayed(conversation, example, [SEARCH])
-    episodes, left_out = all_encoded(
-        [Demonstration(example=example, env=env, said=env.said)], Chat(byte_tokenizer()), 10_000
-    )
+    solution = of_conversation(conversation, Example(id="x", messages=(), answer=""), [SEARCH])
+    episodes, left_out = all_encoded([solution], no_env, Chat(byte_tokenizer()), 10_000)
     assert (len(episodes), list(left_out)) == (0, ["have tool calls that cannot be read back in this model's format"])

@@ -13,6 +13,7 @@ from rlvr.errors import ConfigError, UserError
 from rlvr.models.scratch import build_tokenizer
 from rlvr.rewards.evidence import Readable
 from rlvr.run.tasks import open_tasks
+from rlvr.tasks.base import calling
 from rlvr.tasks.keep_one import KeepOneTask
 from rlvr.types import Example, Message, Score, StopReason, ToolCall, TurnText
 
@@ -242,11 +243,12 @@ def test_pitfall_06_a_demonstrated_call_has_the_tokens_of_an_episode() -> None:
     tokenizer: Any = build_tokenizer(TASK.vocabulary)
     chat = Chat(tokenizer, TASK.stop_words)
     (shown,) = TASK.demonstrations(1)
-    ids = chat.encode_completion(shown.said[0], shown.env.tools)
+    tools = TASK.env(shown.example).tools
+    ids = chat.encode_completion(calling(shown.turns[0], 0), tools)
     name, subject = right(shown.example), shown.example.metadata["asked"][0]
     assert chat.decode(ids) == f"<call> keep {subject} {name} </call>"
     assert ids[-1] in chat.stop_ids
-    parsed = chat.parse(ids, StopReason.STOP, shown.env.tools)
+    parsed = chat.parse(ids, StopReason.STOP, tools)
     assert parsed.tool_calls[0].arguments == {"about": subject, "ids": [name]}
 
 

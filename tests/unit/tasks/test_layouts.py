@@ -196,7 +196,8 @@ def test_verls_prompts_are_used_as_they_are_and_read_where_they_ask(tmp_path: Pa
     assert example.metadata["data_source"] == "openai/gsm8k"
     assert graded(made, example, f"so\n#### {n + 3}").correct
     assert graded(made, example, f"\\boxed{{{n + 3}}}").answer is None
-    assert made.solved()[1] == f"#### {made.solved()[0].answer}"
+    (solution,) = made.solutions(1)
+    assert solution.turns == (f"#### {solution.example.answer}",)
     assert "answers in 'reward_model.ground_truth' (task.metric=numeric)" in made.notes[-1]
 
 
@@ -256,7 +257,7 @@ def test_prompts_without_answers_train_with_a_reward_that_needs_none(tmp_path: P
     with pytest.raises(ConfigError, match=r"task\.metric=text compares with one"):
         load_config(["task=jsonl", f"task.path={path}", *OWN, "task.metric=text", *HF], config_name="gsm8k")
     made = opened_by("task=jsonl", f"task.path={path}", *OWN)
-    assert made.solved() is None
+    assert made.solutions(1) == []
     assert "no answers: accuracy is the share of completions with a reward above 0" in made.notes[-1]
 
 

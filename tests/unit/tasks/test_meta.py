@@ -204,4 +204,4 @@ def test_a_context_that_is_too_short_for_a_demonstration_is_refused() -> None:
 
 def test_demonstrations_for_any_model_answer_right() -> None:
     for one in TASK.demonstrations(20):
-        assert one.said == [f"<ans> {one.example.answer} </ans> <eoe>"]
+        assert one.turns == (f"<ans> {one.example.answer} </ans>",)
