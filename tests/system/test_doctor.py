@@ -60,6 +60,9 @@ def test_a_runs_own_model(name: str, cli: Cli, request: pytest.FixtureRequest) -
         "step_is_sized",
     }  # the small model has little room, and takes large steps
     assert len(checks) == len(CHECKS)
+    passed = {check["name"] for check in checks if check["status"] == "ok"}
+    assert {"gold_scores_full", "metric_agrees"} <= passed
+    assert ("tools_answer" in passed) == (name == "two_hop_run")
 
 
 @pytest.mark.parametrize("same", [False, True])
