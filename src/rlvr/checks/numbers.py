@@ -122,7 +122,7 @@ def _engine_is_trainer(patient: Patient, temperature: float) -> Check:
     gap, where = difference(batch, batch.behavior_logprobs, logprobs(patient.trainer(temperature, "rows"), batch))
     how = f"at temperature {temperature:g}, with {len(batch.ids)} completions of shared prompts on 3 slots"
     return verdict(
-        gap > patient.tolerance,
+        gap > patient.tolerance_in(batch),
         f"engine and trainer differ by {gap:.2g} in a logprob {how}",
         f"engine and trainer agree {how} (largest difference {gap:.1g})",
         "the ratio of the update starts beside 1: look for code of the model that treats a cache, a mask or positions "
@@ -161,7 +161,7 @@ def three_turns(patient: Patient) -> Check:
     gap, where = difference(batch, batch.behavior_logprobs, logprobs(patient.trainer(1.0, "rows"), batch))
     turns = sum(len(episode.turns) for episode in episodes)
     return verdict(
-        gap > patient.tolerance,
+        gap > patient.tolerance_in(batch),
         f"engine and trainer differ by {gap:.2g} in a logprob of episodes of several turns",
         f"engine and trainer agree over {turns} turns of 4 episodes in {len(batch.ids)} rows (largest difference "
         f"{gap:.1g})",

@@ -189,7 +189,11 @@ class Patient:
 
     @cached_property
     def noise(self) -> float:
-        """How far rounding alone moves a logprob of `batch` at most: see `rlvr.core.noise`.
+        """How far rounding alone moves a logprob of `batch` at most."""
+        return self.noise_in(self.batch)
+
+    def noise_in(self, batch: TokenBatch) -> float:
+        """How far rounding alone moves a logprob of this batch at most: see `rlvr.core.noise`.
 
         Of the precision in which the model or a server computes.
         """
@@ -199,20 +203,28 @@ class Patient:
         def scored() -> Tensor:
             with torch.random.fork_rng(devices=[] if self.model.device.type == "cpu" else None):
                 torch.manual_seed(0)  # what a model draws, as in dropout, is no rounding
-                return logprobs(trainer, self.batch)
+                return logprobs(trainer, batch)
 
         plain = scored()
-        largest = [float(plain[self.batch.loss_mask].abs().max()) * torch.finfo(torch.float32).eps]
+        largest = [float(plain[batch.loss_mask].abs().max()) * torch.finfo(torch.float32).eps]
         for seed in range(SEEDS):
             with embeddings_moved(self.model, dtype, seed):
-                largest.append(difference(self.batch, plain, scored())[0])
+                largest.append(difference(batch, plain, scored())[0])
         return max(largest)
 
     @property
     def tolerance(self) -> float:
-        """Largest difference that rounding explains between two ways to compute the logprob of a token."""
+        """Largest difference that rounding explains between two ways to compute a logprob of `batch`."""
+        return self.noise * self._times
+
+    def tolerance_in(self, batch: TokenBatch) -> float:
+        """The same for another batch: longer rows round more."""
+        return self.noise_in(batch) * self._times
+
+    @property
+    def _times(self) -> float:
         exact = self.policy.dtype == torch.float32 and half_dtype(self.config.trainer.precision, self.model) is None
-        return self.noise * (ALLOWED_32_BIT if exact and self.config.engine.in_process else ALLOWED_16_BIT)
+        return ALLOWED_32_BIT if exact and self.config.engine.in_process else ALLOWED_16_BIT
 
     def trainer(
         self, temperature: float | None = None, layout: Layout | None = None, *, epochs: int = 2, **settings: Any

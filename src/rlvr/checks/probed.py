@@ -9,7 +9,7 @@ from rlvr.checks.rewards import NUM_EXAMPLES, form_alone, value_of
 from rlvr.errors import UserError
 from rlvr.tracking.checks import Check
 from rlvr.trust.probes.cases import TellsNothingError, collect, judges, verifiers
-from rlvr.trust.probes.causes import SPELLED_AS_GOLD, find_causes
+from rlvr.trust.probes.causes import find_causes
 from rlvr.trust.probes.exploits import SLOW
 from rlvr.trust.probes.judge import Audit, Finding
 
@@ -70,7 +70,8 @@ def wrong_earns_nothing(patient: Patient) -> Check:
 def right_is_paid(patient: Patient) -> Check:
     """What the metric calls right earns more than half of the gold's own reward, however it is written.
 
-    A reward may want the gold's own spelling, as the prompt says; it fails where spaces or reasoning around it cost it.
+    A reward may want the gold's own spelling, as the prompt says, or take something for length: both are noted. Where
+    spaces around the answer cost it, it fails.
     """
     found = form_alone(patient) or probed(patient)
     if isinstance(found, Check):
@@ -93,8 +94,7 @@ def right_is_paid(patient: Patient) -> Check:
         f"{next(iter(kinds.values())).remedy if kinds else ''}; `rlvr audit` shows all",
         examples=_shown(lost),
     )
-    is_strict = bool(lost) and not kinds.keys() & set(SPELLED_AS_GOLD)
-    return replace(check, status="notice") if is_strict else check
+    return replace(check, status="notice") if lost and "whitespace" not in kinds else check
 
 
 def reward_survives(patient: Patient) -> Check:

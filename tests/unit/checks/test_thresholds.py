@@ -38,7 +38,9 @@ def of(**more: Any) -> Any:
     """A patient in float32, whose batch is scored with zeros."""
     zeros = torch.zeros(2, 4)
     given = {"batch": Batch(), "scored": zeros, "noise": 1e-5, "tolerance": 1e-3, "several_turns": True}
-    return SimpleNamespace(**given | more)
+    made = SimpleNamespace(**given | more)
+    made.tolerance_in = lambda batch: made.tolerance
+    return made
 
 
 def moved(by: float) -> torch.Tensor:
