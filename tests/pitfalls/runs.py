@@ -152,7 +152,7 @@ BUGS = [
     Planted(
         pitfall=38,
         name="held-out examples are trained on",
-        plant=edit("rlvr.tasks.dataset:make_data", without_filter),
+        plant=edit("rlvr.tasks.loading:make_data", without_filter),
         caught_by=TASKS + "test_gsm8k.py::test_pitfall_38_held_out_training_examples_are_left_out",
     ),
     Planted(
