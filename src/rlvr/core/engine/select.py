@@ -12,7 +12,7 @@ from rlvr.core.devices import exact_products, is_out_of_memory
 from rlvr.core.engine import cache
 from rlvr.core.engine.graphs import GraphedRunner
 from rlvr.core.engine.runner import CachedRunner, FullForwardRunner, Runner
-from rlvr.core.noise import Prompts, measure, probe_rows
+from rlvr.core.noise import NUM_COMPARED, Prompts, measure, probe_rows
 
 MakeRunner = Callable[[PreTrainedModel, int], Runner]
 """From a model and the number of slots."""
@@ -42,24 +42,22 @@ def unfit(config: PretrainedConfig) -> str | None:
     return None
 
 
-LENGTHS = (12, 12, 30, 5)
-"""Tokens of the probe's rows. A pretrained model is least noisy on long ones; in one with nearly flat attention a lost
-token shows on short ones only. The first two share a prompt."""
-
-NUM_DECODED = 2
+LENGTHS = (12, 12, 30, 3)
+"""Tokens of the prompts of the probe's rows. A pretrained model is least noisy on long ones; in one with nearly flat
+attention a lost token shows on short ones only. The first two are the same."""
 
 
 def probe(model: PreTrainedModel, kind: MakeRunner, prompts: Prompts = (), num_slots: int = 4) -> str | None:
-    """Compare the last tokens of a few rows with a plain forward; None if they agree, else the difference.
+    """Compare the decoded tokens of a few rows with a plain forward; None if they agree, else the difference.
 
-    Four rows of three prompts, and two decoded tokens for each.
+    Four rows of three prompts, and `NUM_COMPARED` decoded tokens for each.
     """
     limit = getattr(model.config.get_text_config(), "max_position_embeddings", None) or max(LENGTHS)
-    lengths = [max(NUM_DECODED + 2, min(length, limit)) for length in LENGTHS]
+    lengths = [max(2, min(length, limit - NUM_COMPARED)) + NUM_COMPARED for length in LENGTHS]
     rows = probe_rows(prompts, model.config.get_text_config().vocab_size, lengths)
-    rows[1][:-NUM_DECODED] = rows[0][:-NUM_DECODED]
+    rows[1][:-NUM_COMPARED] = rows[0][:-NUM_COMPARED]
     with exact_products():
-        noise = measure(model, _coarser(model.dtype, cache.KV_DTYPE), partial(_last_alone, model, rows))
+        noise = measure(model, _coarser(model.dtype, cache.KV_DTYPE), partial(_ends_alone, model, rows))
         if not all(row.isfinite().all() for row in noise.plain):
             return None  # the weights hold NaN, which the first step of a run says
         try:
@@ -75,20 +73,21 @@ def probe(model: PreTrainedModel, kind: MakeRunner, prompts: Prompts = (), num_s
     return None if excess is None else f"logprobs that differ from a plain forward by {excess}"
 
 
-def _last_alone(model: PreTrainedModel, rows: Prompts) -> list[Tensor]:
-    """Logprobs [V] after each row, by a plain forward pass of each row alone."""
+def _ends_alone(model: PreTrainedModel, rows: Prompts) -> list[Tensor]:
+    """Logprobs [N, V] after each of a row's last tokens, by a plain forward pass of each row alone."""
     ids = (torch.tensor([row], device=model.device) for row in rows)
-    return [torch.log_softmax(model(input_ids=row, use_cache=False).logits[0, -1].float(), -1) for row in ids]
+    logits = (model(input_ids=row, use_cache=False).logits[0, -NUM_COMPARED:] for row in ids)
+    return [torch.log_softmax(of_row.float(), -1) for of_row in logits]
 
 
 def _decoded(runner: Runner, rows: Prompts, device: torch.device) -> Tensor:
-    """Logits [R, V] after each row; the last tokens are decoded one at a time."""
-    texts = [rows[i][:-NUM_DECODED] for i in (0, 2, 3)]
-    logits = runner.prefill(texts, [0, 0, 1, 2])
-    for step in range(NUM_DECODED, 0, -1):
+    """Logits [R, N, V] after each of a row's last tokens, which are decoded one at a time."""
+    runner.prefill([rows[i][:-NUM_COMPARED] for i in (0, 2, 3)], [0, 0, 1, 2])
+    steps = []
+    for step in range(NUM_COMPARED, 0, -1):
         ids = torch.tensor([row[-step] for row in rows], device=device)
-        logits = runner.decode(ids, torch.tensor([len(row) - step for row in rows], device=device))
-    return logits
+        steps.append(runner.decode(ids, torch.tensor([len(row) - step for row in rows], device=device)).clone())
+    return torch.stack(steps, 1)
 
 
 def _coarser(dtype: torch.dtype, other: torch.dtype | None) -> torch.dtype:

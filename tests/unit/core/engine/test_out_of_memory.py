@@ -121,22 +121,22 @@ def test_pitfall_24_restarted_completions_use_the_newest_weights(rows):
 
 
 def test_alternatives_are_noted_once(rows):
+    engine = make_engine([])
     rows[:] = [3, 2]
     seen = [Alternatives(count=2) for _ in REQUESTS]
-    for completion, alternatives in zip(
-        outcomes(make_engine([]), [{"alternatives": a} for a in seen]), seen, strict=True
-    ):
+    for completion, alternatives in zip(outcomes(engine, [{"alternatives": a} for a in seen]), seen, strict=True):
         assert len(alternatives.seen) == len(completion.token_ids)
 
 
 def test_listeners_hear_of_the_end_and_the_others_go_on(rows):
+    engine = make_engine([])
     rows[:] = [3, 2]
     heard = [[] for _ in REQUESTS]
 
     def listener(index):
         return None if index % 2 else lambda token, logprob: heard[index].append(token)
 
-    found = outcomes(make_engine([]), [{"on_token": listener(index)} for index in range(11)])
+    found = outcomes(engine, [{"on_token": listener(index)} for index in range(11)])
     failed = [index for index, one in enumerate(found) if isinstance(one, UserError)]
     assert failed
     assert all(index % 2 == 0 and heard[index] for index in failed)
