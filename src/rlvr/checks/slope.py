@@ -7,6 +7,7 @@ from itertools import pairwise
 SHRINK = 4
 NUM_STEPS = 7  # the larger bend, the smallest are rounding
 AGREE = 0.005  # two slopes that differ by less are where the gradient is compared
+NEARLY = 0.02  # or else by less than this: a loss near 0 is rounded before it is straight
 
 
 def slope_of(change: Callable[[float], float], largest: float) -> tuple[float, dict[str, list[float]]]:
@@ -22,20 +23,23 @@ def slope_of(change: Callable[[float], float], largest: float) -> tuple[float, d
         up, down = change(x), change(-x)
         for side, quotient in (("both", (up - down) / (2 * x)), ("up", up / x), ("down", -down / x)):
             quotients[side].append(quotient)
-        if (limit := _limit(quotients["both"], order=2)) is not None:
+        gap, limit = _limit(quotients["both"][-3:], order=2)
+        if gap < AGREE:
             return limit, quotients
-    for side in ("up", "down"):
-        for count in range(2, NUM_STEPS + 1):
-            if (limit := _limit(quotients[side][:count], order=1)) is not None:
+    for side, order, near in (("both", 2, NEARLY), ("up", 1, AGREE), ("down", 1, AGREE)):
+        for end in range(2, NUM_STEPS + 1):
+            gap, limit = _limit(quotients[side][max(end - 3, 0) : end], order)
+            if gap < near:
                 return limit, quotients
-    every = [one for side in quotients.values() for one in side if math.isfinite(one)]
-    return min(every, key=lambda one: abs(one - 1), default=math.nan), quotients
+    every = [quotient for side in quotients.values() for quotient in side if math.isfinite(quotient)]
+    return min(every, key=lambda quotient: abs(quotient - 1), default=math.nan), quotients
 
 
-def _limit(quotients: Sequence[float], order: int) -> float | None:
-    """What they tend to if their error shrinks with that power of the step (Richardson's extrapolation); None as long
-    as neither the last two agree, nor the last two extrapolated ones."""
+def _limit(quotients: Sequence[float], order: int) -> tuple[float, float]:
+    """By how much the last two of up to three quotients differ, or the last two that are extrapolated if that is less;
+    and what the quotients tend to if their error shrinks with that power of the step (Richardson's extrapolation)."""
     factor = SHRINK**order
     better = [(factor * second - first) / (factor - 1) for first, second in pairwise(quotients)]
-    agree = any(len(one) > 1 and abs(one[-1] - one[-2]) < AGREE for one in (quotients, better))
-    return better[-1] if agree else None
+    gaps = [abs(second - first) for pairs in (quotients[-2:], better[-2:]) for first, second in pairwise(pairs)]
+    finite = [gap for gap in gaps if math.isfinite(gap)]
+    return min(finite, default=math.inf), better[-1] if better else math.nan
