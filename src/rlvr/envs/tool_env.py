@@ -88,11 +88,12 @@ class ToolEnv(SingleTurnEnv):
         return Reply(messages=tuple(replies), done=False)
 
     async def score(self, turns: Sequence[TurnText]) -> Score:
-        """The verifier's score of turns and state, with the error counts."""
+        """The verifier's score of turns and state, with the counts of calls and errors if there are tools."""
         attempt = Attempt.of(self._example, turns, self._state)
         score = await run_verifier(self._verifier, attempt)
-        counted = {"turns": float(len(turns)), **{name: float(self._counts[name]) for name in COUNTED}}
-        counted |= {"reminders": float(self._counts["reminders"])} if self._reminds else {}
+        names = [*(COUNTED if self._tools else ()), *(["reminders"] if self._reminds else ())]
+        counted = {"turns": float(len(turns))} if names else {}
+        counted |= {name: float(self._counts[name]) for name in names}
         return replace(
             score,
             diagnostics={**score.diagnostics, **counted},

@@ -253,6 +253,9 @@ def _accepted(value: Any) -> tuple[str, ...]:
     return tuple(filter(None, texts))
 
 
+_ACCEPTED = Annotated[Any, PlainValidator(_accepted)]
+
+
 def _of_boolean(row: Row, field: str, said: bool, metric: str) -> tuple[str, ...]:
     words = ("yes", "true") if said else ("no", "false")
     if metric == "numeric":
@@ -274,7 +277,7 @@ def answers(row: Row, field: str, metric: str) -> tuple[tuple[str, ...], str]:
     """
     if field in row and isinstance(said := row.get(field), bool):
         return _of_boolean(row, field, said, metric), ""
-    golds = row.read(Annotated[Any, PlainValidator(_accepted)], field) if field in row else ()
+    golds = row.read(_ACCEPTED, field) if field in row else ()
     working = ""
     if len(golds) == 1 and metric in ("numeric", "math"):
         gold, working = gold_of(golds[0])
