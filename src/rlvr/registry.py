@@ -3,15 +3,14 @@
     @register("algorithm", "grpo")
     class Grpo(ClippedRatio): ...
 
-A class declares a component completely. Ours are found in the package of their group; the user's by `module:Class` in
-the current folder, `--config-dir` or an installed package, which can also register short names:
+A class declares a component completely; `components.toml` says which module holds one of ours. The user's are found by
+`module:Class` in the current folder, `--config-dir` or an installed package, which can also register short names:
 
     [project.entry-points."rlvr.components"]
     "algorithm.mine" = "my_algo:Reinforce"
 """
 
 import importlib
-import re
 import tomllib
 from collections.abc import Callable
 from contextlib import suppress
@@ -38,6 +37,7 @@ PACKAGES = {  # group -> package of our components
     "metric": "rlvr.rewards",
 }
 WORDS = {"reward": "part of a reward"}  # a component in a message, if not the group's name
+TABLE = Path(__file__).with_name("components.toml")
 PLUGINS = Path(__file__).parents[2] / "plugins"  # of a clone: packages beside ours, each installed where it is wanted
 KEYS = {  # the key that names one
     "tracker": "tracker.report_to",
@@ -47,7 +47,6 @@ KEYS = {  # the key that names one
 }
 
 Class = TypeVar("Class", bound=type)
-_DECLARATION = re.compile(r'^@register\("(\w+)", (.+)\)$', re.MULTILINE)
 _registered: dict[str, dict[str, type]] = {group: {} for group in PACKAGES}
 
 
@@ -136,14 +135,9 @@ def _check_methods(what: str, component: type) -> None:
 
 @cache
 def _modules(group: str) -> dict[str, str]:
-    """Name -> module of each of our components, read from the source: importing one imports no other."""
-    folder = Path(importlib.import_module(PACKAGES[group]).__path__[0])
-    found = {}
-    for file in folder.glob("*.py"):
-        for of, quoted in _DECLARATION.findall(file.read_text(encoding="utf-8")):
-            if of == group:
-                found |= dict.fromkeys(re.findall(r"\w+", quoted), f"{PACKAGES[group]}.{file.stem}")
-    return dict(sorted(found.items()))
+    """Name -> module of each of our components, by `components.toml`: importing one imports no other."""
+    modules = tomllib.loads(TABLE.read_text(encoding="utf-8")).get(group, {})
+    return dict(sorted((name, f"{PACKAGES[group]}.{module}") for module, here in modules.items() for name in here))
 
 
 def _ours(group: str, name: str) -> type:

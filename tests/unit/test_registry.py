@@ -1,6 +1,8 @@
 """Names of components: ours win over installed packages and files in the current folder."""
 
 import colorsys
+import importlib
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,6 +40,20 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     registry._installed.cache_clear()
     yield
     registry._installed.cache_clear()
+
+
+def test_the_table_says_where_each_of_our_components_is_declared() -> None:
+    declared = re.compile(r'^@register\("(\w+)", (.+)\)$', re.MULTILINE)
+    for group, package in registry.PACKAGES.items():
+        folder = Path(importlib.import_module(package).__path__[0])
+        names = {
+            name: f"{package}.{file.stem}"
+            for file in folder.glob("*.py")
+            for of, quoted in declared.findall(file.read_text())
+            if of == group
+            for name in re.findall(r"\w+", quoted)
+        }
+        assert registry._modules(group) == names
 
 
 def test_an_installed_package_adds_names_and_takes_none_of_ours(installed: None) -> None:
