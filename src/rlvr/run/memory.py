@@ -14,7 +14,7 @@ from rlvr.core.world import World
 from rlvr.models.devices import half_dtype
 from rlvr.models.policy import HubPolicy
 from rlvr.run import teachers
-from rlvr.run.tasks import context_tokens
+from rlvr.run.tasks import context_tokens, first_prompt
 from rlvr.tasks.base import Task
 from rlvr.training.memory import (
     Demand,
@@ -37,9 +37,7 @@ def plan_run(
     """Memory use of each process of the run, with rows of up to `longest_row` tokens where sampled ones are shorter.
     ConfigError if it cannot fit the GPU."""
     rollout, trainer, engine = config.rollout, config.trainer, config.engine
-    prompts = [task.train_example(index).messages for index in range(EXAMPLES)]
-    # an environment that starts the dialogue has no prompt to measure
-    lengths = [len(chat.encode_prompt(messages)) for messages in prompts if messages] or [0]
+    lengths = [len(first_prompt(chat, task, task.train_example(index))) for index in range(EXAMPLES)]
     sampled = config.task.num_turns * rollout.max_completion_tokens
     line_tokens = min(context_tokens(policy), max(longest_row, max(lengths) + sampled))
     num_rows = rollout.prompts_per_step * rollout.group_size

@@ -17,7 +17,7 @@ from rlvr.samplers.base import Checked
 from rlvr.tasks.base import Functions, Reads, Task, TaskContext
 from rlvr.tasks.prompting import Prompter, resolve_markers
 from rlvr.tasks.settings import TaskBundle
-from rlvr.types import Message, ToolSchema
+from rlvr.types import Example, Message, ToolSchema
 
 NUM_SHOWN = 64
 """Demonstrations that are looked at for their working."""
@@ -86,10 +86,14 @@ class Tasks:
 
             task.limit_prompts(count_tokens, context - max_completion_tokens)
         chat = make_chat(config, policy, self.own)
-        asked = [example.messages for part in self.own.eval_sets() for example in part.eval_examples(NUM_ASKED)]
-        # an environment that starts the dialogue has no messages yet
-        prompts = tuple(chat.encode_prompt(messages) for messages in asked[:NUM_ASKED] if messages)
-        return replace(policy, prompts=prompts)
+        asked = [(part, example) for part in self.own.eval_sets() for example in part.eval_examples(NUM_ASKED)]
+        prompts = (first_prompt(chat, part, example) for part, example in asked[:NUM_ASKED])
+        return replace(policy, prompts=tuple(filter(None, prompts)))
+
+
+def first_prompt(chat: Chat, task: Task, example: Example) -> tuple[int, ...]:
+    """The first prompt of an episode, with its tools; empty where an environment starts the dialogue."""
+    return chat.encode_prompt(example.messages, task.env(example).tools) if example.messages else ()
 
 
 def _lacks_working(task: Task) -> Iterator[str]:

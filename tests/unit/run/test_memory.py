@@ -17,11 +17,16 @@ LONGEST = 7
 """Tokens of the longest prompt."""
 
 
-def plan(*overrides: str, name: str = "rpn", world: World = ALONE, longest: int = LONGEST, **more: int) -> MemoryPlan:
-    """Of a policy of two layers with a context of 256."""
+def plan(
+    *overrides: str, name: str = "rpn", world: World = ALONE, longest: int = LONGEST, tools: int = 0, **more: int
+) -> MemoryPlan:
+    """Of a policy of two layers with a context of 256; `tools`: tokens that describe them."""
     policy = tiny_policy(max_position_embeddings=256)
-    chat: Any = SimpleNamespace(encode_prompt=lambda length: [0] * length)
-    task: Any = SimpleNamespace(train_example=lambda index: SimpleNamespace(messages=min(1 + index, longest)))
+    chat: Any = SimpleNamespace(encode_prompt=lambda length, tools: [0] * (length + tools))
+    task: Any = SimpleNamespace(
+        train_example=lambda index: SimpleNamespace(messages=min(1 + index, longest)),
+        env=lambda example: SimpleNamespace(tools=tools),
+    )
     config = tiny_config("rollout.max_completion_tokens=20", *overrides, name=name)
     return plan_run(config, policy, chat, task, layout="shared", world=world, **more)
 
@@ -34,6 +39,7 @@ def asked_about(found: MemoryPlan) -> str:
 def test_the_longest_row_fits_the_context():
     assert asked_about(plan()) == "27"
     assert asked_about(plan("task.max_turns=3", name="two_hop")) == "67"
+    assert asked_about(plan(tools=50)) == "77"  # they stand in the prompt
     assert asked_about(plan(longest=0)) == "20"  # the environment begins
     assert asked_about(plan(longest_row=60)) == "60"  # of a demonstration
     assert asked_about(plan(longest_row=20)) == "27"
