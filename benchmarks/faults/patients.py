@@ -26,7 +26,7 @@ from tokenizers.trainers import BpeTrainer
 from transformers import PreTrainedTokenizerFast
 
 import rlvr
-from rlvr.commands.doctor import body
+from rlvr.run import opened
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "own"
 ROWS = [{"question": f"What is {a} plus {b}?", "answer": str(a + b)} for a in range(1, 12) for b in range(20, 31)]
@@ -138,7 +138,7 @@ def save(case: Case, folder: Path, seed: int) -> None:
 
 def examine(case: Case, seed: int = 0) -> list[Any]:
     """The checks of `rlvr.doctor` on the case; a refusal to load is a failed check called `load`."""
-    real, folder = body.load_policy, Path("model")
+    real, folder = opened.open_model, Path("model")
 
     def load(*arguments: Any, **named: Any) -> Any:
         policy = real(*arguments, **named)
@@ -158,7 +158,7 @@ def examine(case: Case, seed: int = 0) -> list[Any]:
         arguments = {"data": case.rows}
     if case.reward is not None:
         arguments["reward"] = case.reward
-    with patch.object(body, "load_policy", load):
+    with patch.object(opened, "open_model", load):
         try:
             return rlvr.doctor(folder, **arguments | limit | case.settings)
         except rlvr.errors.UserError as error:

@@ -47,7 +47,7 @@ def overrides(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
 def policies(monkeypatch: pytest.MonkeyPatch) -> list[tuple[HubPolicy, dict[str, bytes]]]:
     """The policies that runs load, each with the bytes of its frozen weights before the first step."""
     loaded: list[tuple[HubPolicy, dict[str, bytes]]] = []
-    module = import_module("rlvr.run.policies")
+    module = import_module("rlvr.run.opened")
     real = module.open_model
 
     def load(config: Config, tasks: Tasks) -> HubPolicy:

@@ -22,7 +22,7 @@ from rlvr.core.trainer import Trainer
 from rlvr.core.world import World
 from rlvr.run import tuning
 from rlvr.run.assemble import make_trainer
-from rlvr.run.policies import Setup
+from rlvr.run.opened import OpenRun
 from rlvr.tracking.jsonl import read_metrics
 from tests.ranks import Ranks
 from tests.system.harness import (
@@ -120,9 +120,9 @@ def test_its_optimizer_is_its_own_and_its_loss_is_the_model_s(
     """At temperature 1, however the run samples; what is no setting of the warm start is the trainer's."""
     made = []
 
-    def spy(setup: Setup, policy: Any, objective: Objective, packing: Any) -> Trainer:
-        made.append((setup.config.trainer, objective.temperature))
-        return make_trainer(setup, policy, objective, packing)
+    def spy(run: OpenRun, policy: Any, objective: Objective, packing: Any) -> Trainer:
+        made.append((run.config.trainer, objective.temperature))
+        return make_trainer(run, policy, objective, packing)
 
     monkeypatch.setattr(tuning, "make_trainer", spy)
     own = ("warm_start.weight_decay=0.5", "warm_start.final_learning_rate_share=0.3", "warm_start.warmup_steps=0.5")
@@ -262,7 +262,7 @@ def test_what_is_left_out_is_said_and_nothing_left_is_an_error(small: Path, tmp_
 def test_a_task_without_demonstrations_is_refused_before_the_model_is_loaded(
     small: Path, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlvr.run.policies.open_model", None)
+    monkeypatch.setattr("rlvr.run.opened.open_model", None)
     tools = ("prompt=musique_tags", "task.tools=[retrieve_documents,get_document]")  # how to answer is not known
     words = words_for(tmp_path / "run", *tools, *FEW, f"model.name_or_path={small}", name="musique")
     refuses(cli, 1, words, "task musique has none to train on", "warm_start.enabled=false")

@@ -23,17 +23,17 @@ from rlvr.core.noise import ALLOWED_16_BIT, ALLOWED_32_BIT, SEEDS, embeddings_mo
 from rlvr.core.packing import Layout, Packing
 from rlvr.core.settings import cpu_tokens
 from rlvr.core.trainer import LocalTeacher, RemoteTeacher, Trainer
-from rlvr.core.world import ALONE
 from rlvr.engines.settings import LocalEngineSettings
 from rlvr.errors import UserError
-from rlvr.models.devices import half_dtype, in_bf16
+from rlvr.models.devices import half_dtype
 from rlvr.models.layout import choose_layout
 from rlvr.models.loading import value_head
 from rlvr.models.policy import HubPolicy
+from rlvr.run.assemble import make_trainer
+from rlvr.run.opened import OpenRun
 from rlvr.run.policies import open_engine
 from rlvr.run.tasks import Tasks, context_tokens, make_chat
 from rlvr.run.teachers import teachers
-from rlvr.scale.fsdp import make_parallel
 from rlvr.tasks.base import Said, Task
 from rlvr.tasks.gold import all_gold_branches
 from rlvr.tracking.checks import Check
@@ -135,8 +135,8 @@ class Patient:
     own precision and engine.
     """
 
-    def __init__(self, config: Config, tasks: Tasks, policy: HubPolicy, root: Path, *, exact: bool = True) -> None:
-        self.as_run = self if not exact else Patient(config, tasks, policy, root, exact=False)
+    def __init__(self, run: OpenRun, policy: HubPolicy, *, exact: bool = True) -> None:
+        self.as_run, config = self if not exact else Patient(run, policy, exact=False), run.config
         trainer: dict[str, Any] = {"warmup_steps": 0, "strategy": "single", "world_size": None}
         sections: dict[str, Any] = {}
         if exact:
@@ -144,8 +144,19 @@ class Patient:
             sections["engine"] = LocalEngineSettings(max_batch_size=SLOTS, dtype="float32")
             sections["rollout"] = config.rollout.model_copy(update={"max_staleness": 0})
         sections["trainer"] = config.trainer.model_copy(update=trainer)
-        self.config = config.model_copy(update=sections)
-        self.tasks, self.policy, self.root = tasks, policy, root
+        self.run, self.policy = replace(run, config=config.model_copy(update=sections)), policy
+
+    @property
+    def config(self) -> Config:
+        return self.run.config
+
+    @property
+    def tasks(self) -> Tasks:
+        return self.run.tasks
+
+    @property
+    def root(self) -> Path:
+        return self.run.folder.root
 
     @property
     def model(self) -> Any:
@@ -232,24 +243,19 @@ class Patient:
         """The run's trainer with other `settings`. With two passes over a batch it scores the old policy, and its loss
         is a function of the weights."""
         own, policy = self.config.trainer.model_copy(update=settings), self.policy
+        run = replace(self.run, config=self.config.model_copy(update={"trainer": own}))
         algorithm = self.config.algorithm.model_copy(update={"num_epochs": epochs, "num_minibatches": 1})
         if "values" in algorithm.columns():
             critic = value_head(self.model.config.get_text_config().hidden_size).to(self.model.device)
             policy = replace(policy, value_head=critic)
-        return Trainer(
-            policy=policy,
-            objective=Objective(
-                algorithm=algorithm,
-                max_completion_tokens=self.config.rollout.max_completion_tokens,
-                temperature=self.config.rollout.temperature if temperature is None else temperature,
-            ),
-            settings=own,
-            seed=self.config.seed,
-            packing=Packing(layout=layout or self.layout, max_tokens=cpu_tokens(own.microbatch_tokens)),
-            parallel=make_parallel(own, ALONE, bf16=in_bf16(own.precision, self.model)),
-            teachers=self.teachers,
-            answers=partial(all_gold_branches, self.task, self.chat),
+        objective = Objective(
+            algorithm=algorithm,
+            max_completion_tokens=self.config.rollout.max_completion_tokens,
+            temperature=self.config.rollout.temperature if temperature is None else temperature,
         )
+        packing = Packing(layout=layout or self.layout, max_tokens=cpu_tokens(own.microbatch_tokens))
+        answers = partial(all_gold_branches, self.task, self.chat)
+        return make_trainer(run, policy, objective, packing, self.teachers, answers)
 
     def prompt(self, index: int) -> tuple[Example, tuple[int, ...]]:
         """A training example, and the ids of its first prompt."""

@@ -12,10 +12,7 @@ from rlvr.errors import UserError
 from rlvr.models.devices import half_dtype
 from rlvr.models.loading import load_policy
 from rlvr.run.assemble import make_rollouts
-from rlvr.run.policies import Setup
-from rlvr.run.run_folder import RunFolder
 from rlvr.tracking.checks import Check
-from rlvr.tracking.console import Console
 from rlvr.tracking.signals import SIGNALS
 from rlvr.training.checkpoint import latest_checkpoint, load_checkpoint
 from rlvr.training.memory import size_text
@@ -106,7 +103,7 @@ def saves_and_loads(patient: Patient) -> Check:
     settings = patient.config.model.pretrained
     assert settings is not None, "what doctor examines is loaded"
     again = load_policy(settings.model_copy(update={"name_or_path": str(folder)}), seed=0, device=patient.model.device)
-    other = Patient(patient.config, patient.tasks, replace(again, value_head=None), patient.root)
+    other = Patient(patient.run, replace(again, value_head=None))
     gap, where = difference(batch, patient.scored, logprobs(other.trainer(layout="rows"), batch))
     shutil.rmtree(folder)
     return verdict(
@@ -125,8 +122,7 @@ def resume_is_equal(patient: Patient) -> Check:
         return skip(why)
     root, policy = patient.root / "resumed", patient.policy
     config = patient.config
-    setup = Setup(config=config, tasks=patient.tasks, folder=RunFolder(root=root), console=Console("none", 1, 1))
-    rollouts = make_rollouts(setup, policy, patient.engine, patient.chat)
+    rollouts = make_rollouts(patient.run, policy, patient.engine, patient.chat)
 
     def schedule() -> CheckpointSchedule:
         trainer = patient.trainer(epochs=1)

@@ -1,5 +1,6 @@
 """Puts a run together: a resolved configuration -> policy, tasks, engine, trainer, run folder.
 
-`assemble.assemble` builds the parts of a training, `inference.open_inference` opens a model for evaluation, `sources`
-resolves MODEL arguments. With the commands the only rooms that know every part.
+`opened.opened` reads data and makes folder and model when they are asked for, `assemble.assemble` builds a training
+from them, `inference.open_inference` opens a model for evaluation, `sources` resolves MODEL arguments. With the
+commands the only rooms that know every part.
 """

@@ -28,7 +28,8 @@ from rlvr.models.policy import HubPolicy
 from rlvr.run.evaluate_sets import evaluate_all
 from rlvr.run.late import late_grader
 from rlvr.run.memory import agreed, plan_run
-from rlvr.run.policies import Setup, open_engine
+from rlvr.run.opened import OpenRun
+from rlvr.run.policies import open_engine
 from rlvr.run.ranks import note_of_rank
 from rlvr.run.tasks import context_tokens, make_chat
 from rlvr.run.teachers import teachers
@@ -48,20 +49,20 @@ from rlvr.training.state import CheckpointSchedule
 from rlvr.types import Episode, Example, GradedAnswer, Group
 
 
-def assemble(setup: Setup, policy: HubPolicy, trackers: Trackers) -> TrainingRun:
+def assemble(run: OpenRun, policy: HubPolicy, trackers: Trackers | None = None) -> TrainingRun:
     """All components of the loop, restored from the last complete checkpoint if there is one."""
-    config, world, task, note = setup.config, setup.world, setup.tasks.own, setup.console.note
+    config, world, task, note = run.config, run.world, run.tasks.own, run.console.note
     if config.model.head_dtype == "float32":
         use_float32_head(policy.model)
     chat, layout = make_chat(config, policy, task), choose_layout(policy)
     memory = agreed(plan_run(config, policy, chat, task, layout=layout, world=world), world)
     for line in memory.lines:
         note(line)
-    engine = engine_of_run(setup, policy, memory)
+    engine = engine_of_run(run, policy, memory)
     if "values" in config.algorithm.columns():
         critic = value_head(policy.model.config.get_text_config().hidden_size).to(policy.model.device)
         policy = replace(policy, value_head=critic)
-    rollouts = make_rollouts(setup, policy, engine, chat)
+    rollouts = make_rollouts(run, policy, engine, chat)
     objective = Objective(
         algorithm=config.algorithm,
         max_completion_tokens=config.rollout.max_completion_tokens,
@@ -69,11 +70,11 @@ def assemble(setup: Setup, policy: HubPolicy, trackers: Trackers) -> TrainingRun
     )
     packing = Packing(layout=layout, max_tokens=memory.microbatch_tokens, columns=line_columns(policy.model), note=note)
     others = teachers(config, policy, memory.microbatch_tokens, note)
-    answers = partial(all_gold_branches, setup.tasks.own, chat)
-    trainer = make_trainer(setup, policy, objective, packing, others, answers)
-    metrics_file = MetricsFile(setup.folder.metrics)
+    answers = partial(all_gold_branches, run.tasks.own, chat)
+    trainer = make_trainer(run, policy, objective, packing, others, answers)
+    metrics_file = MetricsFile(run.folder.metrics)
     checkpoints = CheckpointSchedule(
-        folder=setup.folder.checkpoints,
+        folder=run.folder.checkpoints,
         settings=config.trainer,
         policy=policy,
         trainer=trainer,
@@ -82,7 +83,7 @@ def assemble(setup: Setup, policy: HubPolicy, trackers: Trackers) -> TrainingRun
         before_save=metrics_file.sync,
         world=world,
     )
-    start_step = restore(setup, checkpoints, metrics_file, engine)
+    start_step = restore(run, checkpoints, metrics_file, engine)
     if line := chat.note(task.train_example(0).messages):
         note(line)
     note(f"training in {trainer.precision} on {torch.get_num_threads()} thread(s)")
@@ -93,38 +94,38 @@ def assemble(setup: Setup, policy: HubPolicy, trackers: Trackers) -> TrainingRun
         rollouts=rollouts,
         objective=objective,
         trainer=trainer,
-        evaluate=partial(evaluate, setup, policy, engine, rollouts),
-        recorder=make_recorder(setup, chat, metrics_file, trackers),
+        evaluate=partial(evaluate, run, policy, engine, rollouts),
+        recorder=make_recorder(run, chat, metrics_file, trackers),
         checkpoints=checkpoints,
     )
 
 
-def engine_of_run(setup: Setup, policy: HubPolicy, memory: MemoryPlan) -> Engine:
+def engine_of_run(run: OpenRun, policy: HubPolicy, memory: MemoryPlan) -> Engine:
     """`open_engine`, with as many completions at a time as memory allows."""
-    config, world, most = setup.config, setup.world, memory.max_batch_size if memory.samples_fewer else None
-    note = note_of_rank(config, world, setup.console.note)
-    return open_engine(config, policy, setup.folder.root, world, note, setup.stopped, max_batch_size=most)
+    config, world, most = run.config, run.world, memory.max_batch_size if memory.samples_fewer else None
+    note = note_of_rank(config, world, run.console.note)
+    return open_engine(config, policy, run.folder.root, world, note, run.stopped, max_batch_size=most)
 
 
-def make_rollouts(setup: Setup, policy: HubPolicy, engine: Engine, chat: Chat) -> RolloutSchedule:
+def make_rollouts(run: OpenRun, policy: HubPolicy, engine: Engine, chat: Chat) -> RolloutSchedule:
     """The rollout schedule of the run's task, in a background thread if rollouts may be stale."""
-    config, background = setup.config, setup.config.rollout.max_staleness > 0
+    config, background = run.config, run.config.rollout.max_staleness > 0
     model = ChatModel(engine=engine, chat=chat, max_context_tokens=_context(policy, engine))
-    late = late_grader(config, policy, chat, setup.tasks.own, model.max_context_tokens)
+    late = late_grader(config, policy, chat, run.tasks.own, model.max_context_tokens)
     return RolloutSchedule(
-        source=RolloutSource(task=setup.tasks.own, model=model, settings=config.rollout, seed=config.seed),
+        source=RolloutSource(task=run.tasks.own, model=model, settings=config.rollout, seed=config.seed),
         executor=Background(num_threads=torch.get_num_threads()) if background else Executor(),
-        prompts=Checked.started(config.sampler, setup.tasks.own, config.seed),
+        prompts=Checked.started(config.sampler, run.tasks.own, config.seed),
         refills=config.rollout.refills(config.algorithm),
         max_error_share=config.reward.max_error_share,
         max_staleness=config.rollout.max_staleness,
-        world=setup.world,
+        world=run.world,
         late=late.groups,
     )
 
 
 def make_trainer(
-    setup: Setup,
+    run: OpenRun,
     policy: HubPolicy,
     objective: Objective,
     packing: Packing,
@@ -132,13 +133,13 @@ def make_trainer(
     answers: Answers | None = None,
 ) -> Trainer:
     """The trainer; it may shard the policy's weights, so make the engine first."""
-    settings, world = setup.config.trainer, setup.world
+    settings, world = run.config.trainer, run.world
     bf16 = world.first(in_bf16(settings.precision, policy.model))
     return Trainer(
         policy=policy,
         objective=objective,
         settings=settings,
-        seed=setup.config.seed,
+        seed=run.config.seed,
         packing=packing,
         parallel=make_parallel(settings, world, bf16=bf16),
         teachers=others,
@@ -146,25 +147,25 @@ def make_trainer(
     )
 
 
-def make_recorder(setup: Setup, chat: Chat, metrics_file: MetricsFile, trackers: Trackers) -> Recorder:
+def make_recorder(run: OpenRun, chat: Chat, metrics_file: MetricsFile, trackers: Trackers | None) -> Recorder:
     """Writes into the run folder on rank 0, nothing on other ranks."""
-    task, root = setup.tasks.own, setup.folder.root
-    if not setup.world.is_first:
+    task, root = run.tasks.own, run.folder.root
+    if not run.world.is_first:
         return SilentRecorder(folder=root)
     return FolderRecorder(
         folder=root,
         metrics_file=metrics_file,
-        console=setup.console,
-        settings=setup.config.tracker,
+        console=run.console,
+        settings=run.config.tracker,
         decode=chat.decode,
-        printer=episode_printer(setup.config, task, chat, setup.console),
+        printer=episode_printer(run.config, task, chat, run.console),
         trackers=trackers,
     )
 
 
-def restore(setup: Setup, checkpoints: CheckpointSchedule, metrics_file: MetricsFile, engine: Engine) -> int:
+def restore(run: OpenRun, checkpoints: CheckpointSchedule, metrics_file: MetricsFile, engine: Engine) -> int:
     """Restore the last complete checkpoint, or the start; later metrics and rollouts are cut off."""
-    folder, world = setup.folder, setup.world
+    folder, world = run.folder, run.world
     latest = world.first(latest_checkpoint(folder.checkpoints) if world.is_first else None)
     if latest is None and folder.final.is_dir():
         raise UserError(f"{folder.root} has a final model but no checkpoint to go on from: choose another run_dir.")
@@ -173,8 +174,8 @@ def restore(setup: Setup, checkpoints: CheckpointSchedule, metrics_file: Metrics
         checkpoint = load_checkpoint(latest, world)
         checkpoints.restore(checkpoint)
         step = checkpoint.step
-    elif setup.config.resume:
-        setup.console.note("no checkpoint was saved: the run starts again")
+    elif run.config.resume:
+        run.console.note("no checkpoint was saved: the run starts again")
     if world.is_first:
         metrics_file.cut_back(step if step > 0 else -1)  # the loop writes line 0 again
         cut_back(folder.rollouts, step)
@@ -182,16 +183,16 @@ def restore(setup: Setup, checkpoints: CheckpointSchedule, metrics_file: Metrics
     return step
 
 
-def evaluate(setup: Setup, policy: HubPolicy, engine: Engine, rollouts: RolloutSchedule) -> dict[str, float]:
+def evaluate(run: OpenRun, policy: HubPolicy, engine: Engine, rollouts: RolloutSchedule) -> dict[str, float]:
     """Metrics of all evaluation sets; those of a mix are also combined under its name."""
-    config, tasks, context = setup.config, setup.tasks, _context(policy, engine)
+    config, tasks, context = run.config, run.tasks, _context(policy, engine)
 
     def player(task: Task) -> LocalPlayer:
         chat = make_chat(config, policy, task)
         late = late_grader(config, policy, chat, task, context)
         return LocalPlayer(engine=engine, chat=chat, max_context_tokens=context, late=late.episode)
 
-    found = evaluate_all(config, tasks.eval_sets, player, run=rollouts.run, world=setup.world)
+    found = evaluate_all(config, tasks.eval_sets, player, run=rollouts.run, world=run.world)
     metrics = {name: value for result in found.values() for name, value in result.metrics.items()}
     parts = [found[part.name].metrics for part in tasks.own.eval_sets()]
     return metrics | (combine(tasks.own.name, parts) if tasks.own.name not in found else {})

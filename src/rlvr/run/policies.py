@@ -3,8 +3,6 @@
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -16,17 +14,12 @@ from rlvr.core.settings import cpu_tokens
 from rlvr.core.world import ALONE, World
 from rlvr.engines.settings import EngineContext
 from rlvr.errors import UserError
-from rlvr.models.devices import choose_device, choose_products
-from rlvr.models.heads import use_float32_head
+from rlvr.models.devices import choose_device
 from rlvr.models.loading import load_for_inference
 from rlvr.models.policy import HubPolicy
-from rlvr.models.settings import ModelContext
 from rlvr.models.weight_cache import content_key, keep, restore_on_all
-from rlvr.run.run_folder import RunFolder
-from rlvr.run.tasks import Tasks, context_tokens
-from rlvr.run.teachers import check_tokens
-from rlvr.tasks.prompting import resolve_markers
-from rlvr.tracking.console import Console
+from rlvr.run.opened import OpenRun, Stopped
+from rlvr.run.tasks import context_tokens
 from rlvr.tracking.files import writing
 from rlvr.tracking.losses import Losses
 from rlvr.training.checkpoint import replace_folder, temporary_folder
@@ -36,8 +29,6 @@ ONE_THREAD_BELOW = 500_000
 """One thread is faster below this parameter count: two were 1.5x slower at 150k and 1.5x faster at 900k."""
 
 CACHED = "warm start: from the cache, made by an earlier run (warm_start.cache=false computes it)"
-
-Stopped = Callable[[], bool]
 
 
 def open_engine(
@@ -68,88 +59,37 @@ def open_engine(
         return engine
 
 
-@dataclass(frozen=True, kw_only=True)
-class Setup:
-    config: Config
-    tasks: Tasks
-    folder: RunFolder
-    console: Console
-    world: World = ALONE
-    stopped: Stopped = lambda: False  # whether this process was asked to stop
-
-
-def pretrained_policy(config: Config, tasks: Tasks) -> HubPolicy | None:
-    """The loaded model; None if it is made from scratch. Removes examples that do not fit its context."""
-    choose_products(choose_device(config.trainer.device), config.trainer.precision)
-    if config.model.from_scratch:
-        return None
-    policy = open_model(config, tasks)
-    if config.model.pretrained is None:  # its tokenizer was not known before
-        check_tokens(config, policy.tokenizer)
-    if config.model.head_dtype == "float32":  # also in its warm start
-        use_float32_head(policy.model)
-    return tasks.fit(config, policy)
-
-
-def open_model(config: Config, tasks: Tasks) -> HubPolicy:
-    """The model before any training."""
-    context = ModelContext(
-        seed=config.seed,
-        device=choose_device(config.trainer.device),
-        vocabulary=tasks.own.vocabulary,
-        texts=tasks.own.texts,
-        markers=partial(_markers, config),
-    )
-    with imports.code_of(config.model, f"model={config.model.name}: open"):
-        policy = config.model.open(context)
-        if not isinstance(policy, HubPolicy):
-            raise TypeError(f"it must return a HubPolicy (rlvr.models.policy), not {type(policy).__name__}")
-        return policy
-
-
-def _markers(config: Config) -> list[str]:
-    family = config.model.family()
-    sets = [resolve_markers(bundle.prompt, config.markers, family) for bundle in config.trained.values()]
-    return list(dict.fromkeys(text for markers in sets if markers for text in markers.model_dump().values()))
-
-
-def scratch_policy(setup: Setup, stopped: Stopped) -> HubPolicy | None:
+def scratch_policy(run: OpenRun, stopped: Stopped) -> HubPolicy | None:
     """The model made from scratch, after its warm start; None if stopped.
 
     Removes examples that do not fit the model's context, also from demonstrations. Every rank makes the same steps;
     rank 0 writes.
     """
-    config, folder, world = setup.config, setup.folder, setup.world
+    config, folder, world = run.config, run.folder, run.world
     if world.first(folder.warm_start.is_dir()):
         policy = load_for_inference(str(folder.warm_start), device=choose_device(config.trainer.device))
-        return setup.tasks.fit(config, policy)
-    policy = random_policy(setup)
-    check_tokens(config, policy.tokenizer)
+        return run.tasks.fit(config, policy)
+    policy = run.load_policy()
     config.engine.check(policy)
     set_threads(config, policy, world)
-    if config.warm_start.enabled and not warmed(setup, policy, stopped):
+    if config.warm_start.enabled and not warmed(run, policy, stopped):
         return None
     if world.is_first:
         save_atomically(policy.save, folder.warm_start)
     return policy
 
 
-def random_policy(setup: Setup) -> HubPolicy:
-    """The model made from scratch, before its warm start."""
-    return setup.tasks.fit(setup.config, open_model(setup.config, setup.tasks))
-
-
-def warmed(setup: Setup, policy: HubPolicy, stopped: Stopped) -> bool:
+def warmed(run: OpenRun, policy: HubPolicy, stopped: Stopped) -> bool:
     """Run the warm start, or load it from the cache; False if stopped."""
-    settings, task, world, console = setup.config.warm_start, setup.tasks.own, setup.world, setup.console
-    microbatch_tokens = cpu_tokens(setup.config.trainer.microbatch_tokens)
+    settings, task, world, console = run.config.warm_start, run.tasks.own, run.world, run.console
+    microbatch_tokens = cpu_tokens(run.config.trainer.microbatch_tokens)
     key = None
     if settings.cache and world.is_first:
         key = content_key(policy, *content(task, settings, microbatch_tokens))
     if restore_on_all(policy, key, world):
         console.note(CACHED)
         return True
-    losses = Losses(console=console, folder=setup.folder.root, num_steps=settings.num_steps, writes=world.is_first)
+    losses = Losses(console=console, folder=run.folder.root, num_steps=settings.num_steps, writes=world.is_first)
     hidden = settings.num_steps - settings.final_phase_steps
     told = not (0 < hidden < settings.num_steps and settings.final_worked_share < settings.worked_share)
 
@@ -166,17 +106,17 @@ def warmed(setup: Setup, policy: HubPolicy, stopped: Stopped) -> bool:
     how = {"microbatch_tokens": microbatch_tokens, "progress": show, "stopped": stopped}
     if not warm_start(policy, task, settings, **how):
         return False
-    keep_in_cache(setup, policy, key)
+    keep_in_cache(run, policy, key)
     return True
 
 
-def keep_in_cache(setup: Setup, policy: HubPolicy, key: str | None) -> None:
+def keep_in_cache(run: OpenRun, policy: HubPolicy, key: str | None) -> None:
     if key is None:
         return
     try:
         keep(policy, key)
     except UserError as error:
-        setup.console.note(f"the next run will compute its warm start again: {error}")
+        run.console.note(f"the next run will compute its warm start again: {error}")
 
 
 def set_threads(config: Config, policy: HubPolicy, world: World = ALONE) -> None:

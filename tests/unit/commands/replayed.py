@@ -109,7 +109,7 @@ def made_step(*overrides: str) -> Case:
     before = copy.deepcopy(policy.model)
     moments = {name: copy.deepcopy(dict(trainer.optimizer.state[p])) for name, p in policy.model.named_parameters()}
     run = cast("Any", SimpleNamespace(trainer=trainer, objective=trainer.objective))
-    made = Repeated(step=STEP, setup=cast("Any", None), run=run, on_progress=lambda done, total: None)
+    made = Repeated(step=STEP, opened=cast("Any", None), run=run, on_progress=lambda done, total: None)
     made.before = State.of(trainer)
     batch = trainer.objective.advantages(trainer.score(to_batch(groups), groups))
     metrics, batch = trainer.update(batch, STEP - 1)

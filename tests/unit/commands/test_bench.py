@@ -11,12 +11,8 @@ import torch
 from rlvr.commands.plan import costs
 from rlvr.commands.plan.costs import Bench
 from rlvr.run.assemble import assemble
-from rlvr.run.policies import Setup, random_policy
-from rlvr.run.run_folder import RunFolder
-from rlvr.run.tasks import open_tasks
-from rlvr.tracking.console import Console
+from rlvr.run.opened import opened
 from rlvr.tracking.rollouts import rollouts_path
-from rlvr.tracking.trackers.fanout import Trackers
 from rlvr.types import TokenBatch
 from tests.unit.core.tiny import tiny_config
 
@@ -25,16 +21,12 @@ RECORDED = ("tracker.rollouts_every=2", "tracker.rollouts_max_groups=2")
 
 
 @pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    config, root = costs._alone(tiny_config(*SMALL, *RECORDED)), tmp_path_factory.mktemp("bench")
+def bench() -> Iterator[Bench]:
     with ExitStack() as stack:
-        console = stack.enter_context(Console("none", 1, 1))
-        tasks = stack.enter_context(open_tasks(config, None, {}))
-        setup = Setup(config=config, tasks=tasks, folder=RunFolder(root=root), console=console)
-        trackers = Trackers(config.tracker, root, console.note, experiment="x", config={})
-        run = assemble(setup, random_policy(setup), trackers)
+        parts = stack.enter_context(opened(costs._alone(tiny_config(*SMALL, *RECORDED))))
+        run = assemble(parts, parts.load_policy())
         stack.enter_context(run.rollouts)
-        yield Bench(setup, run, 4)
+        yield Bench(parts, run, 4)
 
 
 def test_a_step_is_of_this_size_and_counts_its_tokens(bench: Bench) -> None:

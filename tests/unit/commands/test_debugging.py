@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from rlvr.commands.train.body import _console
 from rlvr.config.compose import load_config
 from rlvr.core.world import ALONE
 from rlvr.report.history import History
 from rlvr.run.assemble import _part_weights
+from rlvr.run.opened import _console
 from rlvr.settings import dumped
 from rlvr.types import Example
 

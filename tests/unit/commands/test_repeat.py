@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rlvr.commands.replay.repeat import Recorded, Repeated, _linked, check_replays, find_step
+from rlvr.commands.replay.repeat import Recorded, Repeated, check_replays, find_step, linked
 from rlvr.config.compose import load_config
 from rlvr.errors import UserError
 from rlvr.run.run_folder import RunFolder
@@ -112,18 +112,18 @@ def test_the_first_weights_must_be_there(
 def test_a_resume_finds_the_start_and_the_one_checkpoint(tmp_path: Path) -> None:
     found = recorded(tmp_path / "run", checkpoint=True, warm=True)
     (tmp_path / "run/checkpoints/step_000004").mkdir()
-    (tmp_path / "new").mkdir()
-    folder = _linked(tmp_path / "new", found)
-    assert folder.warm_start.resolve() == tmp_path / "run/warm_start"
-    assert [path.name for path in folder.checkpoints.iterdir()] == ["step_000002"]
-    (tmp_path / "empty").mkdir()
-    _linked(tmp_path / "empty", recorded(tmp_path / "other"))
-    assert [*(tmp_path / "empty").iterdir()] == []
+    with linked(found) as folder:
+        assert folder.warm_start.resolve() == tmp_path / "run/warm_start"
+        assert [path.name for path in folder.checkpoints.iterdir()] == ["step_000002"]
+    assert not folder.root.exists()
+    assert (tmp_path / "run/warm_start").is_dir()
+    with linked(recorded(tmp_path / "other")) as folder:
+        assert [*folder.root.iterdir()] == []
 
 
 def test_progress_is_that_of_the_steps() -> None:
     seen, nothing = list[tuple[int, int]](), SimpleNamespace()
-    made = Repeated(step=3, setup=nothing, run=nothing, on_progress=lambda *told: seen.append(told))  # type: ignore[arg-type]
+    made = Repeated(step=3, opened=nothing, run=nothing, on_progress=lambda *told: seen.append(told))  # type: ignore[arg-type]
     assert made.made == 0
     made.log(2, {"loss/total": 1.0})
     assert (seen, made.made, made.metrics) == ([(2, 3)], 2, {"loss/total": 1.0})

@@ -1,7 +1,7 @@
 """The parts of a run, as its settings ask for them, and where it goes on."""
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -13,30 +13,29 @@ from rlvr.core.executor import Background, Executor
 from rlvr.core.loop import TrainingRun
 from rlvr.errors import UserError
 from rlvr.run.assemble import assemble
-from rlvr.run.policies import Setup, random_policy, scratch_policy, warmed
+from rlvr.run.opened import OpenRun, opened
+from rlvr.run.policies import scratch_policy, warmed
 from rlvr.run.run_folder import RunFolder
-from rlvr.run.tasks import open_tasks
 from rlvr.tasks.base import Solution
 from rlvr.tracking.console import Console
-from rlvr.tracking.trackers.fanout import Trackers
 from tests.unit.core.tiny import tiny_config
 
 SMALL = ("model.hidden_size=16", "model.num_layers=1", "model.intermediate_size=16", "trainer.num_threads=1")
 
-Prepared = Callable[..., tuple[Setup, StringIO]]
+Prepared = Callable[..., tuple[OpenRun, StringIO]]
 Assembled = Callable[..., tuple[TrainingRun, str]]
 
 
 @pytest.fixture
 def prepared(tmp_path: Path) -> Iterator[Prepared]:
-    """The setup of a run with these settings in `tmp_path`, and what it says."""
+    """A run with these settings in `tmp_path`, and what it says."""
     with ExitStack() as stack:
 
-        def make(*overrides: str) -> tuple[Setup, StringIO]:
+        def make(*overrides: str) -> tuple[OpenRun, StringIO]:
             config, said = tiny_config(*SMALL, *overrides), StringIO()
             console = stack.enter_context(Console("plain", 1, 1, stream=said))
-            tasks = stack.enter_context(open_tasks(config, None, {}))
-            return Setup(config=config, tasks=tasks, folder=RunFolder(root=tmp_path), console=console), said
+            run = stack.enter_context(opened(config, folder=nullcontext(RunFolder(root=tmp_path))))
+            return replace(run, console=console), said
 
         yield make
 
@@ -47,9 +46,8 @@ def assembled(prepared: Prepared) -> Iterator[Assembled]:
     with ExitStack() as stack:
 
         def make(*overrides: str) -> tuple[TrainingRun, str]:
-            setup, said = prepared(*overrides)
-            trackers = Trackers(setup.config.tracker, setup.folder.root, setup.console.note, experiment="x", config={})
-            run = assemble(setup, random_policy(setup), trackers)
+            opened_run, said = prepared(*overrides)
+            run = assemble(opened_run, opened_run.load_policy())
             stack.enter_context(run.rollouts)
             return run, said.getvalue()
 
@@ -103,11 +101,11 @@ SHORT = ("warm_start.num_steps=2", "warm_start.batch_size=2", "warm_start.cache=
 )
 def test_a_warm_start_says_why_its_loss_rises(prepared: Prepared, final: int, share: float, told: bool) -> None:
     """From the step on that hides most of the work, if there were others before."""
-    setup, said = prepared(*SHORT, f"warm_start.final_phase_steps={final}")
+    run, said = prepared(*SHORT, f"warm_start.final_phase_steps={final}")
     shares = {"worked_share": 0.9, "final_worked_share": share}
-    warm = setup.config.warm_start.model_copy(update=shares)
-    setup = replace(setup, config=setup.config.model_copy(update={"warm_start": warm}))
-    assert warmed(setup, random_policy(setup), lambda: False)
+    warm = run.config.warm_start.model_copy(update=shares)
+    run = replace(run, config=run.config.model_copy(update={"warm_start": warm}))
+    assert warmed(run, run.load_policy(), lambda: False)
     expected = "from here 20% of the answers show their steps, not 90% (warm_start.final_phase_steps): the loss rises"
     assert (expected in said.getvalue()) == told
     assert ("the loss rises" in said.getvalue()) == told
@@ -115,12 +113,12 @@ def test_a_warm_start_says_why_its_loss_rises(prepared: Prepared, final: int, sh
 
 @pytest.mark.parametrize(("enabled", "source"), [(True, "own"), (False, "demonstrations"), (True, "demonstrations")])
 def test_demonstrations_are_looked_at_where_a_run_reads_them(prepared: Prepared, enabled: bool, source: str) -> None:
-    setup, _ = prepared(f"warm_start.enabled={str(enabled).lower()}")
-    warm = setup.config.warm_start.model_copy(update={"source": source})
-    task = setup.tasks.own
+    run, _ = prepared(f"warm_start.enabled={str(enabled).lower()}")
+    warm = run.config.warm_start.model_copy(update={"source": source})
+    task = run.tasks.own
     bare = Solution(example=task.train_example(0), turns=("5",), is_bare=True)
     task.solutions = lambda num: [bare]  # type: ignore[method-assign]
-    remarks = list(setup.tasks.check_training(setup.config.model_copy(update={"warm_start": warm})))
+    remarks = list(run.tasks.check_training(run.config.model_copy(update={"warm_start": warm})))
     wanted = (
         ["warm start: the demonstrations of rpn are bare answers"] if enabled and source == "demonstrations" else []
     )
@@ -129,11 +127,11 @@ def test_demonstrations_are_looked_at_where_a_run_reads_them(prepared: Prepared,
 
 @pytest.mark.parametrize("stopped", [False, True])
 def test_a_model_made_from_scratch_is_saved_after_its_warm_start(prepared: Prepared, stopped: bool) -> None:
-    setup, _ = prepared(*SHORT, "warm_start.final_phase_steps=0")
-    policy = scratch_policy(setup, lambda: stopped)
-    assert (policy is None) == stopped == (not setup.folder.warm_start.is_dir())
+    run, _ = prepared(*SHORT, "warm_start.final_phase_steps=0")
+    policy = scratch_policy(run, lambda: stopped)
+    assert (policy is None) == stopped == (not run.folder.warm_start.is_dir())
     if policy is not None:
-        again = scratch_policy(setup, lambda: True)  # a resumed run
+        again = scratch_policy(run, lambda: True)  # a resumed run
         assert again is not None
         for one, other in zip(policy.parameters(), again.parameters(), strict=True):
             assert one.equal(other)

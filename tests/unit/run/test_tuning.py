@@ -2,7 +2,8 @@
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,10 @@ import torch
 from rlvr.errors import ConfigError, UserError
 from rlvr.models.loading import load_policy
 from rlvr.models.policy import HubPolicy
-from rlvr.run.policies import CACHED, Setup, pretrained_policy
+from rlvr.run.opened import OpenRun, opened
+from rlvr.run.policies import CACHED
 from rlvr.run.run_folder import RunFolder
-from rlvr.run.tasks import open_tasks
-from rlvr.run.tuning import tuned_policy
+from rlvr.run.tuning import started_policy
 from rlvr.tracking.console import Console
 from tests.system.small_qwen import save_small_qwen
 from tests.unit.core.tiny import tiny_config
@@ -28,7 +29,7 @@ SETTINGS = (
     "warm_start.warmup_steps=2",  # of its two
 )
 
-Tuned = Callable[..., tuple[HubPolicy | None, Setup, str]]
+Tuned = Callable[..., tuple[HubPolicy | None, OpenRun, str]]
 
 
 @pytest.fixture(scope="module")
@@ -38,12 +39,12 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def tuned(model: Path, tmp_path: Path) -> Iterator[Tuned]:
-    """The policy after its warm start in a new folder, the setup, and what was said."""
+    """The policy after its warm start in a new folder, its run, and what was said."""
     with ExitStack() as stack:
 
         def make(
             *overrides: str, shown: Any = "The answer is \\boxed{2}.", stopped: bool = False, to: str = "run"
-        ) -> tuple[HubPolicy | None, Setup, str]:
+        ) -> tuple[HubPolicy | None, OpenRun, str]:
             rows = [{"question": f"What is {a} plus 1?", "answer": a + 1, "shown": shown} for a in range(12)]
             file = tmp_path / "sums.jsonl"
             file.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -51,13 +52,10 @@ def tuned(model: Path, tmp_path: Path) -> Iterator[Tuned]:
             config = tiny_config(*SETTINGS, *about, *overrides, name="gsm8k")
             said = StringIO()
             console = stack.enter_context(Console("plain", 1, 1, stream=said))
-            tasks = stack.enter_context(open_tasks(config, None, {}))
             folder = RunFolder(root=tmp_path / to)
             folder.root.mkdir(exist_ok=True)
-            setup = Setup(config=config, tasks=tasks, folder=folder, console=console)
-            policy = pretrained_policy(config, tasks)
-            assert policy is not None
-            return tuned_policy(setup, policy, lambda: stopped), setup, said.getvalue()
+            run = replace(stack.enter_context(opened(config, folder=nullcontext(folder))), console=console)
+            return started_policy(run, lambda: stopped), run, said.getvalue()
 
         yield make
 
@@ -67,13 +65,13 @@ def weights(policy: HubPolicy) -> torch.Tensor:
 
 
 def test_what_it_learned_is_kept_for_the_run_and_the_next_one(tuned: Tuned) -> None:
-    first, setup, said = tuned()
+    first, run, said = tuned()
     assert first is not None
     assert CACHED not in said
     assert "warm start: 8 demonstrations\n" in said
-    saved = load_policy(setup.config.model.pretrained, seed=0, device=torch.device("cpu"))  # type: ignore[arg-type]
+    saved = load_policy(run.config.model.pretrained, seed=0, device=torch.device("cpu"))  # type: ignore[arg-type]
     before = weights(saved).clone()
-    saved.load_weights(setup.folder.warm_start)
+    saved.load_weights(run.folder.warm_start)
     assert torch.equal(weights(saved), weights(first))
     assert not torch.equal(weights(first), before)
     second, _, said = tuned(to="other")
@@ -88,9 +86,9 @@ def test_what_it_learned_is_kept_for_the_run_and_the_next_one(tuned: Tuned) -> N
 
 
 def test_a_stopped_warm_start_leaves_nothing(tuned: Tuned) -> None:
-    policy, setup, _ = tuned("seed=79", stopped=True)
+    policy, run, _ = tuned("seed=79", stopped=True)
     assert policy is None
-    assert not setup.folder.warm_start.exists()
+    assert not run.folder.warm_start.exists()
 
 
 def test_rows_that_are_left_out_are_named(tuned: Tuned) -> None:

@@ -5,13 +5,10 @@ product's own loop. Prompts are the ends of the questions: the answer need not b
 """
 
 import random
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 from statistics import median
 from typing import Any, cast
 
@@ -23,13 +20,11 @@ from rlvr.errors import UserError
 from rlvr.models.settings import ScratchBpeModel, ScratchModel
 from rlvr.rewards.extract import END
 from rlvr.run.assemble import assemble
-from rlvr.run.policies import Setup, random_policy, set_threads, warmed
+from rlvr.run.opened import opened
+from rlvr.run.policies import set_threads, warmed
 from rlvr.run.ranks import quiet
-from rlvr.run.run_folder import RunFolder
 from rlvr.run.tasks import Tasks
 from rlvr.tasks.base import Task
-from rlvr.tracking.console import Console
-from rlvr.tracking.trackers.fanout import Trackers
 from rlvr.trust.probes.exploits import exploit_probes
 from rlvr.trust.probes.judge import PAID, Judge, Scale, Verdict, Verifier
 from rlvr.trust.probes.rewrites import Case, Probe, edit_probes
@@ -149,14 +144,10 @@ def _train(config: Config, gap: Gap, seconds: float) -> int:
     def after(share: float) -> Callable[[], bool]:
         return lambda: time.perf_counter() - begin > share * seconds
 
-    with ExitStack() as stack:
-        folder = RunFolder(root=Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rlvr-audit-"))))
-        console = stack.enter_context(Console("none", 1, 1))
-        tasks = Tasks(own=cast(Task, gap), also=(), verifiers={})
-        setup = Setup(config=config, tasks=tasks, folder=folder, console=console)
-        policy = random_policy(setup)
+    tasks = Tasks(own=cast(Task, gap), also=(), verifiers={})
+    with opened(config, tasks=tasks) as run:
+        policy = run.load_policy()
         set_threads(config, policy)
-        if not warmed(setup, policy, after(WARM_SHARE)):
+        if not warmed(run, policy, after(WARM_SHARE)):
             policy.model.zero_grad()
-        trackers = Trackers(config.tracker, folder.root, console.note, experiment=config.name, config={})
-        return run_loop(assemble(setup, policy, trackers), after(1.0))
+        return run_loop(assemble(run, policy), after(1.0))

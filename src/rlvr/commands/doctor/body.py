@@ -1,11 +1,9 @@
 """Runs the checks of `rlvr doctor` in order."""
 
-import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 from rlvr.checks import (
     corpus,
@@ -25,16 +23,13 @@ from rlvr.checks import (
 from rlvr.checks.patient import Patient, skip
 from rlvr.config import Config
 from rlvr.errors import ConfigError
-from rlvr.models.devices import choose_device, choose_products
-from rlvr.models.loading import load_policy
 from rlvr.models.settings import PretrainedModel
 from rlvr.places import ENDPOINT
-from rlvr.progress import progress
 from rlvr.run.errors import in_the_users_words
+from rlvr.run.opened import opened
 from rlvr.run.policies import set_threads
 from rlvr.run.ranks import quiet
 from rlvr.run.sources import weights_of
-from rlvr.run.tasks import open_tasks
 from rlvr.tasks.base import Functions
 from rlvr.tracking.checks import Check
 
@@ -80,26 +75,19 @@ def examine(
     config: Config, functions: Functions | None = None, on_progress: OnProgress = lambda i, n: None
 ) -> list[Check]:
     """Every check in order. UserError if the model or the data cannot be loaded."""
-    with opened(config, functions) as patient:
+    with made_patient(config, functions) as patient:
         return list(examined(patient, on_progress))
 
 
 @contextmanager
-def opened(config: Config, functions: Functions | None = None) -> Iterator[Patient]:
-    model = config.model.pretrained
-    assert model is not None, "see trained_from"
-    with ExitStack() as stack:
-        root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rlvr-doctor-")))
-        config.engine.check(None)
-        device = choose_device(config.trainer.device)
-        choose_products(device, config.trainer.precision)
-        # a reward that remembers is found out by the order of its calls, which several processes would share by chance
-        alone = config.model_copy(update={"reward": config.reward.model_copy(update={"num_workers": 1})})
-        tasks = stack.enter_context(open_tasks(alone, model.family(), functions or {}))
-        with progress(f"loading {model.name_or_path}"):
-            policy = load_policy(model, seed=config.seed, device=device)
+def made_patient(config: Config, functions: Functions | None = None) -> Iterator[Patient]:
+    config.engine.check(None)
+    # a reward that remembers is found out by the order of its calls, which several processes would share by chance
+    alone = config.model_copy(update={"reward": config.reward.model_copy(update={"num_workers": 1})})
+    with opened(alone, functions) as run:
+        policy = run.load_model()
         set_threads(config, policy)
-        patient = Patient(config, tasks, policy, root)
+        patient = Patient(replace(run, config=config), policy)
         yield patient
         for one in {id(p): p for p in (patient, patient.as_run)}.values():
             if "engine" in vars(one):

@@ -9,7 +9,6 @@ import copy
 import hashlib
 import math
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
@@ -39,17 +38,15 @@ from rlvr.models.layout import choose_layout
 from rlvr.run.assemble import assemble
 from rlvr.run.disk import sizes_of
 from rlvr.run.memory import plan_run
-from rlvr.run.policies import Setup, pretrained_policy, random_policy, set_threads
+from rlvr.run.opened import OpenRun, opened
+from rlvr.run.policies import set_threads
 from rlvr.run.ranks import quiet
-from rlvr.run.run_folder import RunFolder
 from rlvr.run.sources import with_absolute_model
-from rlvr.run.tasks import make_chat, open_tasks
+from rlvr.run.tasks import make_chat
 from rlvr.run.tuning import check_demonstrations
 from rlvr.tasks.base import Functions
-from rlvr.tracking.console import Console
 from rlvr.tracking.files import sync_file
 from rlvr.tracking.rollouts import rollouts_path
-from rlvr.tracking.trackers.fanout import Trackers
 from rlvr.training.memory import Parts
 from rlvr.types import Group, StopReason, TokenBatch
 
@@ -132,7 +129,7 @@ class Sample:
 class Bench:
     """The parts of a run, and what they took."""
 
-    def __init__(self, setup: Setup, run: TrainingRun, slots: int) -> None:
+    def __init__(self, setup: OpenRun, run: TrainingRun, slots: int) -> None:
         self.setup, self.run, self.slots, self.samples = setup, run, slots, list[Sample]()
         self.model: Any = run.trainer.policy.model
         self.engine = TimedEngine(self.model, slots)
@@ -313,28 +310,23 @@ class Bench:
 def measure(config: Config, *, gpus: int = 1, seconds: float = 10.0, functions: Functions | None = None) -> Measured:
     """Measure for about that long, after loading; longer where one small step takes longer. UserError as `train`."""
     config, notes = with_absolute_model(config), list[str]()
-    alone = _alone(config)
     with ExitStack() as stack:
-        folder = RunFolder(root=Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rlvr-plan-"))))
-        console = stack.enter_context(Console("none", 1, 1))
-        tasks = stack.enter_context(open_tasks(config, config.model.family(), functions or {}))
-        notes += tasks.check_training(config)
-        setup = Setup(config=alone, tasks=tasks, folder=folder, console=console)
-        check_demonstrations(config, tasks)
-        policy = pretrained_policy(config, tasks) or random_policy(setup)
+        run = stack.enter_context(opened(_alone(config), functions))
+        notes += run.tasks.check_training(config)
+        check_demonstrations(config, run.tasks)
+        policy = run.load_policy()
         set_threads(config, policy)
         # before the warm start: what that frees stays with the process
-        chat, layout = make_chat(config, policy, tasks.own), choose_layout(policy)
-        memory = plan_run(config, policy, chat, tasks.own, layout=layout, world=World(size=gpus))
+        chat, layout = make_chat(config, policy, run.tasks.own), choose_layout(policy)
+        memory = plan_run(config, policy, chat, run.tasks.own, layout=layout, world=World(size=gpus))
         warm_start_s = 0.0
         if config.warm_start.enabled:
             warm = warm_seconds if config.model.from_scratch else tuned_seconds
-            warm_start_s = warm(setup, policy, WARM_START_SHARE * seconds, notes)
+            warm_start_s = warm(run, policy, WARM_START_SHARE * seconds, notes)
             seconds *= 1 - WARM_START_SHARE
-        trackers = Trackers(alone.tracker, folder.root, console.note, experiment=alone.name, config={})
-        run = assemble(setup, policy, trackers)
-        stack.enter_context(run.rollouts)
-        bench = Bench(setup, run, memory.max_batch_size)
+        training = assemble(run, policy)
+        stack.enter_context(training.rollouts)
+        bench = Bench(run, training, memory.max_batch_size)
         beside = bench.measure(seconds)
         saved, trained = sizes_of(policy)
         on_cpu = policy.model.device.type == "cpu"
@@ -342,13 +334,13 @@ def measure(config: Config, *, gpus: int = 1, seconds: float = 10.0, functions: 
             costs=bench.costs(),
             **bench.workload(notes),
             beside=beside,
-            eval_examples=sum(len(examples_of(one, config.evaluation.limit)) for one in tasks.eval_sets),
+            eval_examples=sum(len(examples_of(one, config.evaluation.limit)) for one in run.tasks.eval_sets),
             warm_start_s=warm_start_s,
             memory=memory.parts,
             saved_bytes=saved,
             trained_bytes=trained,
             episode_bytes=bench.episode_bytes,
-            disk_bytes_s=_disk_speed(folder.root / "probe"),
+            disk_bytes_s=_disk_speed(run.folder.root / "probe"),
             device=f"CPU, {torch.get_num_threads()} thread(s)" if on_cpu else device_name(policy.model.device),
             notes=tuple(notes),
         )

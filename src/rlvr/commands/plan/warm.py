@@ -6,7 +6,8 @@ from dataclasses import replace
 from rlvr.core.supervised import num_steps
 from rlvr.errors import UserError
 from rlvr.models.policy import HubPolicy
-from rlvr.run.policies import Setup, warmed
+from rlvr.run.opened import OpenRun
+from rlvr.run.policies import warmed
 from rlvr.run.tuning import supervised_examples, tuned
 
 SAMPLED_QUESTIONS = 32  # of those to learn from by the model's own samples
@@ -31,25 +32,25 @@ class Watch:
         return num_steps * (self._times[-1] - self._times[first]) / (made - first)
 
 
-def warm_seconds(setup: Setup, policy: HubPolicy, patience_s: float, notes: list[str]) -> float:
+def warm_seconds(run: OpenRun, policy: HubPolicy, patience_s: float, notes: list[str]) -> float:
     """Seconds of the warm start. It is made as far as there is time, so that completions have its lengths."""
     watch, begin = Watch(patience_s), time.perf_counter()
-    if warmed(setup, policy, watch.stopped):  # or taken from the cache
+    if warmed(run, policy, watch.stopped):  # or taken from the cache
         return time.perf_counter() - begin
     policy.model.zero_grad()
-    return watch.whole(setup.config.warm_start.num_steps, notes)
+    return watch.whole(run.config.warm_start.num_steps, notes)
 
 
-def tuned_seconds(setup: Setup, policy: HubPolicy, patience_s: float, notes: list[str]) -> float:
+def tuned_seconds(run: OpenRun, policy: HubPolicy, patience_s: float, notes: list[str]) -> float:
     """As `warm_seconds`, for a pretrained model; of questions to sample only a few are."""
-    settings, begin, few = setup.config.warm_start, time.perf_counter(), 1.0
+    settings, begin, few = run.config.warm_start, time.perf_counter(), 1.0
     if settings.source == "own":
-        whole = sum(task.num_examples(settings.num_examples) for task in setup.tasks.own.eval_sets())
+        whole = sum(task.num_examples(settings.num_examples) for task in run.tasks.own.eval_sets())
         settings = settings.model_copy(update={"num_examples": min(whole, SAMPLED_QUESTIONS)})
-        setup = replace(setup, config=setup.config.model_copy(update={"warm_start": settings}))
-        few = sum(task.num_examples(settings.num_examples) for task in setup.tasks.own.eval_sets()) / whole
+        run = replace(run, config=run.config.model_copy(update={"warm_start": settings}))
+        few = sum(task.num_examples(settings.num_examples) for task in run.tasks.own.eval_sets()) / whole
     try:
-        examples = supervised_examples(setup, policy, lambda: False)
+        examples = supervised_examples(run, policy, lambda: False)
     except UserError as error:
         if settings.source == "demonstrations":
             raise
@@ -59,7 +60,7 @@ def tuned_seconds(setup: Setup, policy: HubPolicy, patience_s: float, notes: lis
     if not examples:
         return made_s
     watch, size = Watch(patience_s), settings.examples_per_step
-    if tuned(setup, policy, examples, watch.stopped):
+    if tuned(run, policy, examples, watch.stopped):
         watch.stopped()  # the end of the last step
     policy.model.zero_grad()
     count = round(len(examples) / few)

@@ -12,7 +12,7 @@ from rlvr.commands.replay.what_if import WhatIf, read_changes, what_if
 from rlvr.config import Config
 from rlvr.errors import ConfigError, UserError
 from rlvr.progress import progress
-from rlvr.run.policies import Stopped
+from rlvr.run.opened import Stopped, never
 from rlvr.run.sources import own_config
 from rlvr.run.tasks import Tasks
 from rlvr.tasks.base import Functions
@@ -53,7 +53,7 @@ def replay(
     changes: Sequence[str] = (),
     influence: bool = False,
     functions: Functions | None = None,
-    stopped: Stopped = lambda: False,
+    stopped: Stopped = never,
 ) -> Replay:
     """Make a step once more and compare it with the run's record; see `rlvr replay --help`.
 

@@ -4,10 +4,9 @@ Everything is written into a temporary folder; the run's own is only read.
 """
 
 import copy
-import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -24,18 +23,17 @@ from rlvr.core.trainer import Trainer
 from rlvr.errors import UserError
 from rlvr.places import check_one_run
 from rlvr.run.assemble import assemble
-from rlvr.run.policies import Setup, Stopped, pretrained_policy, scratch_policy, set_threads
+from rlvr.run.opened import OpenRun, Stopped, never, opened, temporary_run
+from rlvr.run.policies import set_threads
 from rlvr.run.ranks import quiet
 from rlvr.run.run_folder import RunFolder
 from rlvr.run.sources import with_absolute_model
-from rlvr.run.tasks import Tasks, open_tasks
-from rlvr.run.tuning import tuned_policy
+from rlvr.run.tasks import Tasks
+from rlvr.run.tuning import started_policy
 from rlvr.tasks.base import Functions
-from rlvr.tracking.console import Console
 from rlvr.tracking.jsonl import read_metrics
 from rlvr.tracking.rollout_metrics import rollout_metrics
 from rlvr.tracking.rollouts import rollout_lines, rollouts_path
-from rlvr.tracking.trackers.fanout import Trackers
 from rlvr.training.checkpoint import list_checkpoints
 from rlvr.types import TokenBatch
 
@@ -91,7 +89,7 @@ class Repeated:
     """
 
     step: int
-    setup: Setup
+    opened: OpenRun
     run: TrainingRun
     on_progress: Progress
     made: int = 0  # updates
@@ -170,20 +168,16 @@ def repeated(
     found: Recorded,
     functions: Functions,
     on_progress: Progress,
-    stopped: Stopped = lambda: False,
+    stopped: Stopped = never,
     on_open: Callable[[Tasks], None] = lambda tasks: None,
 ) -> Iterator[Repeated]:
     """The step, made once more from the nearest weights before it; `on_open` sees its tasks as the run began with them.
     UserError if stopped before."""
     config = quiet(with_absolute_model(config))
-    with ExitStack() as stack:
-        root = stack.enter_context(tempfile.TemporaryDirectory(prefix="rlvr-replay-"))
-        tasks = stack.enter_context(open_tasks(config, config.model.family(), functions))
-        console = stack.enter_context(Console("none", 1, 1))
-        setup = Setup(config=config, tasks=tasks, folder=_linked(Path(root), found), console=console)
-        run = assembled(setup, found)
-        on_open(tasks)
-        made = Repeated(step=found.step, setup=setup, run=run, on_progress=on_progress, made=run.start_step)
+    with opened(config, functions, folder=linked(found)) as parts:
+        run = assembled(parts, found)
+        on_open(parts.tasks)
+        made = Repeated(step=found.step, opened=parts, run=run, on_progress=on_progress, made=run.start_step)
         made.save_if_due(run.start_step, {}, now=False)
         evaluates = any(name.startswith("eval/") for name in found.metrics)
 
@@ -197,27 +191,25 @@ def repeated(
         yield made
 
 
-def _linked(root: Path, found: Recorded) -> RunFolder:
+@contextmanager
+def linked(found: Recorded) -> Iterator[RunFolder]:
     """A folder with the run's start and the one checkpoint: what a resume looks for."""
-    folder = RunFolder(root=root)
-    if found.folder.warm_start.is_dir():
-        folder.warm_start.symlink_to(found.folder.warm_start.resolve())
-    if found.checkpoint is not None:
-        folder.checkpoints.mkdir()
-        (folder.checkpoints / found.checkpoint.name).symlink_to(found.checkpoint.resolve())
-    return folder
+    with temporary_run() as folder:
+        if found.folder.warm_start.is_dir():
+            folder.warm_start.symlink_to(found.folder.warm_start.resolve())
+        if found.checkpoint is not None:
+            folder.checkpoints.mkdir()
+            (folder.checkpoints / found.checkpoint.name).symlink_to(found.checkpoint.resolve())
+        yield folder
 
 
-def assembled(setup: Setup, found: Recorded) -> TrainingRun:
+def assembled(parts: OpenRun, found: Recorded) -> TrainingRun:
     """The run's components, as a resume has them."""
-    config = setup.config
     try:
-        policy, never = pretrained_policy(config, setup.tasks), lambda: False
-        policy = tuned_policy(setup, policy, never) if policy else scratch_policy(setup, never)
+        policy = started_policy(parts)
         assert policy is not None, "nothing stops it"
-        set_threads(config, policy)
-        trackers = Trackers(config.tracker, setup.folder.root, setup.console.note, experiment=config.name, config={})
-        return assemble(setup, policy, trackers)
+        set_threads(parts.config, policy)
+        return assemble(parts, policy)
     except (UserError, OSError) as error:
         if found.checkpoint is not None and not found.checkpoint.is_dir():
             raise UserError(f"{found.checkpoint} was removed meanwhile, by its run: repeat the command.") from error

@@ -125,8 +125,7 @@ def what_if(made: Repeated, found: Recorded, changes: Changes, lines: Sequence[s
     changed = changed_batch(batch, changes)
     run = made.run
     if changes.config is not None:
-        setup = replace(made.setup, config=quiet(with_absolute_model(changes.config)))
-        run = assembled(setup, found)
+        run = assembled(replace(made.opened, config=quiet(with_absolute_model(changes.config))), found)
     parts = _parts(batch, changes)
     return WhatIf(
         changes=lines,

@@ -18,20 +18,13 @@ from rlvr.models.policy import HubPolicy
 from rlvr.printable import printable
 from rlvr.run.assemble import assemble
 from rlvr.run.disk import disk_warnings
-from rlvr.run.policies import (
-    Setup,
-    Stopped,
-    pretrained_policy,
-    save_atomically,
-    scratch_policy,
-    set_threads,
-)
+from rlvr.run.opened import OpenRun, Stopped, opened
+from rlvr.run.policies import save_atomically, set_threads
 from rlvr.run.ranks import any_stopped, check_shares, fail_together, shared_folder
 from rlvr.run.run_folder import RunFolder, open_run_folder
 from rlvr.run.sources import with_absolute_model
-from rlvr.run.tasks import open_tasks
 from rlvr.run.teachers import check_teachers, check_tokens
-from rlvr.run.tuning import check_demonstrations, tuned_policy
+from rlvr.run.tuning import check_demonstrations, started_policy
 from rlvr.scale.launch import errors_once, open_world
 from rlvr.settings import dumped
 from rlvr.tasks.base import Functions
@@ -66,35 +59,31 @@ def train(config: Config, stopped: Stopped = lambda: False, functions: Functions
         config.tracker.check_installed()
         config.engine.check(None)
         check_teachers(config)
-        console = stack.enter_context(_console(config, world))
+        parts = opened(config, functions, folder=_run_folder(config, world), world=world, stopped=stopped)
+        run = stack.enter_context(parts)
+        console = run.console
         for line in summary(config):
             console.note(line)
         if config.trainer.strategy != "single":
             console.note(f"processes: {world.size}, trainer.strategy={config.trainer.strategy}")
-        tasks = stack.enter_context(open_tasks(config, config.model.family(), functions or {}))
-        for line in tasks.check_training(config):
+        for line in run.tasks.check_training(config):
             console.note(line)
-        check_demonstrations(config, tasks)
+        check_demonstrations(config, run.tasks)
         check_tokens(config)
-        policy = pretrained_policy(config, tasks)
-        folder = stack.enter_context(_open_folder(config, world))
-        data = dumped(config.model_copy(update={"run_dir": None, "resume": False}))
-        reporting = config.tracker if world.is_first else config.tracker.model_copy(update={"report_to": ()})
-        trackers = Trackers(reporting, folder.root, console.note, experiment=config.name, config=data)
-        stack.enter_context(trackers)
-        if world.is_first and not folder.metrics.exists():
-            failing.add(folder.root)
-        setup = Setup(config=config, tasks=tasks, folder=folder, console=console, world=world, stopped=stopped)
-        console.note(f"run folder: {folder.root}")
+        policy = None if config.model.from_scratch else run.load_policy()  # before anything is written
+        trackers = stack.enter_context(_trackers(run))
+        if world.is_first and not run.folder.metrics.exists():
+            failing.add(run.folder.root)
+        console.note(f"run folder: {run.folder.root}")
         all_stop = any_stopped(stopped, world, console.note)
-        policy = tuned_policy(setup, policy, all_stop) if policy else scratch_policy(setup, all_stop)
+        policy = started_policy(run, all_stop, policy)
         if policy is None:
             console.note("stopped in the warm start: nothing is saved, and a resumed run begins it again")
-        num_steps = 0 if policy is None else _train(setup, policy, trackers, all_stop, failing)
-        rows = world.first(read_metrics(folder.metrics) if world.is_first and policy is not None else [])
+        num_steps = 0 if policy is None else _train(run, policy, trackers, all_stop, failing)
+        rows = world.first(read_metrics(run.folder.metrics) if world.is_first and policy is not None else [])
         evaluations = [row for row in rows if any(name.startswith("eval/") for name in row)] or [{}]
         return TrainResult(
-            folder=folder.root,
+            folder=run.folder.root,
             num_steps=num_steps,
             finished=policy is not None and num_steps == config.trainer.max_steps,
             before=evaluations[0],
@@ -103,36 +92,36 @@ def train(config: Config, stopped: Stopped = lambda: False, functions: Functions
         )
 
 
-def _train(setup: Setup, policy: HubPolicy, trackers: Trackers, stopped: Stopped, failing: set[Path]) -> int:
+def _train(run: OpenRun, policy: HubPolicy, trackers: Trackers, stopped: Stopped, failing: set[Path]) -> int:
     """Run the loop, then write `final/` and the report; returns the number of steps made.
 
     From here on the run's folder is among the `failing` ones; before, if it has no metrics: a refusal to go on changes
     nothing in it.
     """
-    config, folder, console, world = setup.config, setup.folder, setup.console, setup.world
-    for note in (*setup.tasks.notes, *setup.tasks.places):
+    config, folder, console, world = run.config, run.folder, run.console, run.world
+    for note in (*run.tasks.notes, *run.tasks.places):
         console.note(note)
     console.note(policy.trainable)
     for line in disk_warnings(config, policy, folder.root):
         console.note(line)
     set_threads(config, policy, world)
-    run = assemble(setup, policy, trackers)
-    if config.model.head_dtype == "float32" == run.trainer.precision and not config.engine.samples_in_half:
+    training = assemble(run, policy, trackers)
+    if config.model.head_dtype == "float32" == training.trainer.precision and not config.engine.samples_in_half:
         console.note("model.head_dtype=float32 changes nothing here: float32 computes all the rest, too")
     if world.is_first:
-        write_start(folder.root, run.start_step, config, setup.tasks)
-    trackers.begin(run.start_step + 1 if run.start_step else 0)
+        write_start(folder.root, training.start_step, config, run.tasks)
+    trackers.begin(training.start_step + 1 if training.start_step else 0)
     if world.is_first:
         for name in (ERROR, PRUNED):  # of an earlier start
             (folder.root / name).unlink(missing_ok=True)
         failing.add(folder.root)
-    if run.start_step < run.max_steps and world.is_first:
+    if training.start_step < training.max_steps and world.is_first:
         shutil.rmtree(folder.final, ignore_errors=True)  # of an earlier end of this run
-    console.stage("training", run.max_steps, done=run.start_step)
-    num_steps = run_loop(run, stopped)
+    console.stage("training", training.max_steps, done=training.start_step)
+    num_steps = run_loop(training, stopped)
     if config.debug:
         console.diagnose()
-    finished = num_steps == run.max_steps
+    finished = num_steps == training.max_steps
     if finished:
         save_atomically(partial(policy.save_final, writes=world.is_first), folder.final, writes=world.is_first)
     if world.is_first:
@@ -144,10 +133,18 @@ def _train(setup: Setup, policy: HubPolicy, trackers: Trackers, stopped: Stopped
 
 
 @contextmanager
-def _open_folder(config: Config, world: World) -> Iterator[RunFolder]:
+def _run_folder(config: Config, world: World) -> Iterator[RunFolder]:
     with open_run_folder(config) if world.is_first else nullcontext() as own:
         root = shared_folder(own and own.root, world)
         yield own or RunFolder(root=root)
+
+
+def _trackers(run: OpenRun) -> Trackers:
+    """Those of rank 0; the other ranks report nothing."""
+    config, tracker = run.config, run.config.tracker
+    reporting = tracker if run.world.is_first else tracker.model_copy(update={"report_to": ()})
+    data = dumped(config.model_copy(update={"run_dir": None, "resume": False}))
+    return Trackers(reporting, run.folder.root, run.console.note, experiment=config.name, config=data)
 
 
 @contextmanager
@@ -184,12 +181,3 @@ def _warn_if_flat(folder: RunFolder, console: Console) -> None:
             console.note(said)
     except Exception as error:
         console.note(f"warning: no diagnosis ({error}); try again with: rlvr diagnose {folder.root}")
-
-
-def _console(config: Config, world: World) -> Console:
-    """Lines of rank 0; the other ranks print none."""
-    tracker, headline = config.tracker, config.evaluation.headline
-    parts = [item for bundle in config.trained.values() for item in bundle.reward.parts.items()]
-    penalties = frozenset(name for name, part in parts if part.is_penalty)
-    mode = tracker.console if world.is_first else "none"
-    return Console(mode, tracker.log_every, config.trainer.max_steps, headline=headline, penalties=penalties)
