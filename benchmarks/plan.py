@@ -1,16 +1,13 @@
-"""`rlvr plan` beside what runs really take: eight configurations, eight with long completions, two processes, and
-older samples.
+"""`rlvr plan` beside what runs really take: eight configurations, eight with long completions, and two processes.
 
     OMP_WAIT_POLICY=PASSIVE OMP_NUM_THREADS=1 taskset -c 0 python benchmarks/plan.py --parts configurations
     OMP_WAIT_POLICY=PASSIVE OMP_NUM_THREADS=1 taskset -c 0 python benchmarks/plan.py --parts long --steps 3
-    OMP_WAIT_POLICY=PASSIVE OMP_NUM_THREADS=1 python benchmarks/plan.py --parts processes staleness
+    OMP_WAIT_POLICY=PASSIVE OMP_NUM_THREADS=1 python benchmarks/plan.py --parts processes
 
 "configurations" and "long": each round predicts each of them (`rlvr plan`) and trains it for a few steps, one right
 after the other in one process. Both clocks count the seconds of this process on a core (`time.process_time`; one
-thread): what else a shared machine does is not waited for. The others count all seconds. "processes": the same with two
-processes under torchrun, beside one. "staleness": `benchmarks/async.py`, whose engine sleeps as if it were other
-hardware; the simulator gets the seconds of each stage alone and the lengths of the completions, and has to find those
-of a step.
+thread): what else a shared machine does is not waited for. "processes" counts all seconds: the same with two processes
+under torchrun, beside one.
 
 Measured are mean seconds of the steps after the first, without evaluation; predicted and measured are medians of the
 rounds, "ratio" is the median of the rounds' ratios. Runs learn next to nothing (a learning rate of 1e-9): lengths and
@@ -20,7 +17,6 @@ rewards stay those of the first step, which is what a plan sees. Warm starts are
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import os
 import subprocess
@@ -34,13 +30,11 @@ from statistics import fmean, median
 from unittest.mock import patch
 
 from rlvr.commands.plan.body import Plan, plan
-from rlvr.commands.plan.costs import measure
-from rlvr.commands.plan.simulate import STAGES, Cluster, Costs, Workload, simulate
+from rlvr.commands.plan.measure import STAGES
 from rlvr.commands.train.body import train
 from rlvr.config.compose import load_config
 from rlvr.core import loop
 from rlvr.core.clock import Clock
-from rlvr.run import policies
 
 STILL = (
     "trainer.learning_rate=1e-9",
@@ -137,7 +131,7 @@ def compare(root: Path, cases: Sequence[str], arguments: argparse.Namespace, pro
                 if "warm_start.enabled=false" not in CASES[case]:
                     trained(case, folder, 1)  # leaves the warm start in the cache
                 continue
-            predicted = vars(planned(case, processes, arguments.seconds).prediction.step)
+            predicted = dict(planned(case, processes, arguments.seconds).stages)
             measured = trained(case, folder, num_steps, processes)
             pairs[case].append((predicted, measured))
             took = sum(predicted.values()), sum(measured.values())
@@ -155,55 +149,13 @@ def row(case: str, pairs: Sequence[tuple[dict[str, float], dict[str, float]]]) -
     return f"| {case} | {stages} | {middle(0, *STAGES):.3f} / {middle(1, *STAGES):.3f} | **{ratio:.2f}** |"
 
 
-def staleness(root: Path, num_rounds: int) -> list[str]:
-    """Rows of `benchmarks/async.py` beside the simulator."""
-    slow = importlib.import_module("async")
-    rows = []
-    with patch.object(policies, "LocalEngine", slow.SlowEngine):
-        slow.run(root / "first", slow.WARM_START, 0, 2)
-        start = f"model.name_or_path={root / 'first' / 'warm_start'}"
-        model = ("model=hf", start, "model.dtype=float32", "warm_start.enabled=false")
-        episodes = measure(load_config([*slow.BASE, *model], config_name="rpn"), seconds=5).episodes
-        for kind, (sleeps, slots) in slow.KINDS.items():
-            found: dict[int, list[tuple[float, float]]] = {bound: [] for bound in slow.BOUNDS}
-            for number in range(num_rounds):
-                folder = root / f"{number}_{sleeps}_{slots}"
-                plain = slow.run(folder / "plain", model, 0, 12, slots=slots)
-                delay = {sleeps: max(0.0, 2 * plain.trained - plain.waited) / plain.counts[sleeps]}
-                means = {b: slow.run(folder / str(b), model, b, 12, slots=slots, **delay) for b in slow.BOUNDS}
-                for bound, ratio in simulated(means[0], sleeps, slots, episodes).items():
-                    found[bound].append((ratio, means[bound].step / means[0].slower))
-                print(f"round {number + 1}, {kind}: {found}", flush=True)
-            for bound, pairs in found.items():
-                predicted, measured = (median(pair[place] for pair in pairs) for place in (0, 1))
-                ratio = median(a / b for a, b in pairs)
-                rows.append(f"| {kind}, max_staleness={bound} | {predicted:.2f} / {measured:.2f} | **{ratio:.2f}** |")
-    return rows
-
-
-def simulated(alone: object, sleeps: str, slots: int, episodes: tuple[tuple[int, ...], ...]) -> dict[int, float]:
-    """Seconds of a step / those of the slower stage alone, for each bound; the stages alone take what was measured."""
-    slow = importlib.import_module("async")
-    work = Workload(prompts=slow.PROMPTS, group_size=slow.GROUP, episodes=episodes)
-
-    def step(costs: Costs, bound: int) -> float:
-        bounded = Workload(**{**vars(work), "max_staleness": bound})
-        return simulate(Cluster(costs=costs, slots=slots, servers=1), bounded, num_steps=12).step
-
-    waited, slower = alone.waited, alone.slower  # type: ignore[attr-defined]
-    unit = {"row" if sleeps == "token" else "step": 1.0}
-    scale = waited / step(Costs(**unit), 0)
-    costs = Costs(**{name: scale for name in unit}, update=alone.trained)  # type: ignore[attr-defined]
-    return {bound: step(costs, bound) / slower for bound in slow.BOUNDS}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=8, help="measured steps of a run")
     parser.add_argument("--seconds", type=float, default=10.0, help="as for rlvr plan")
     parser.add_argument("--cases", nargs="+", choices=CASES, help="only these of configurations and long")
-    parser.add_argument("--parts", nargs="+", default=["configurations", "processes", "staleness"])
+    parser.add_argument("--parts", nargs="+", default=["configurations", "processes"])
     arguments = parser.parse_args()
     cases = arguments.cases or list(CASES)
     head = "| | generation | scoring, update | sync, other | step | ratio |\n|---|---|---|---|---|---|"
@@ -223,8 +175,6 @@ def main() -> None:
                 blocks.append([head, *compare(root, [one for one in cases if one in LONG_CASES], arguments)])
         if "processes" in arguments.parts:
             blocks.append([head, *compare(root, TWO, arguments, processes=2)])
-        if "staleness" in arguments.parts:
-            blocks.append(["| | step / slower stage | ratio |\n|---|---|---|", *staleness(root, arguments.rounds)])
     print("\nseconds, predicted / measured\n")
     print("\n\n".join("\n".join(block) for block in blocks))
     print(f"\nload average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")

@@ -37,7 +37,7 @@ LEAST = {
     "eval": {"num_examples": 1, "samples_per_example": 0, "verbose": 1},
     "explain": {"step": 1, "episodes": 1, "every": 1},
     "export": {"samples": 0},
-    "plan": {"gpus": 1, "servers": 0, "mean_tokens": 1, "seconds": 1},
+    "plan": {"gpus": 1, "seconds": 1},
     "predict": {"num_examples": 1, "num_samples": 1, "batch_size": 1},
     "replay": {"step": 1},
     "report": {"max_episodes": 1, "max_mb": 1},

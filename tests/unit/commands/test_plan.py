@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -9,9 +10,8 @@ from typing import Any
 import pytest
 
 from rlvr.commands.plan import body, duration, plain, table
-from rlvr.commands.plan.body import Machines, Plan, plan, predict
-from rlvr.commands.plan.costs import Measured
-from rlvr.commands.plan.simulate import Costs
+from rlvr.commands.plan.body import Plan, plan, totals_of
+from rlvr.commands.plan.measure import STAGES, UNKNOWN_NOISE, Measured, Watch, alone, noise
 from rlvr.config import Config
 from rlvr.config.compose import load_config
 from tests.unit.cli.conftest import Rlvr
@@ -23,16 +23,18 @@ SETTINGS = {
     "trainer.keep_best": "false",
 }
 LINE = [f"{key}={value}" for key, value in SETTINGS.items()]
+
+
+def step(generation: float, update: float = 2.0, sync: float = 0.5) -> dict[str, float]:
+    return {"generation": generation, "scoring": 0.0, "update": update, "sync": sync, "other": 0.0}
+
+
 MEASURED = Measured(
-    costs=Costs(step=1.0, update=2.0, sync=0.5),
-    episodes=((21,),),  # a token with the prompt, and twenty steps of the engine
-    lengths=(1.0, 1.0),
+    steps={1: step(8.0), 2: step(10.0), 4: step(20.0)},
     noise=0.0,
-    prompt_tokens=3.0,
-    reply_tokens=0.0,
-    trained_share=1.0,
-    beside=1.0,
-    eval_examples=10,
+    evaluation_s=40.0,
+    mean_tokens=21.0,
+    taught_share=1.0,
     warm_start_s=7.0,
     memory={"weights": 100, "optimizer": 50},
     saved_bytes=1000,
@@ -51,22 +53,20 @@ def config(*more: str) -> Config:
     )
 
 
-def planned(
-    monkeypatch: pytest.MonkeyPatch, *more: str, measured: Measured = MEASURED, changes: bool = False, **options: Any
-) -> Plan:
-    """`rlvr plan` of a machine that was measured already, with nothing else to do; `changes`: also tries them."""
+def planned(monkeypatch: pytest.MonkeyPatch, *more: str, measured: Measured = MEASURED, **options: Any) -> Plan:
+    """`rlvr plan` of a machine that was measured already, with nothing else to do."""
     monkeypatch.setattr(body, "measure", lambda config, *, gpus, seconds, functions: measured)
     monkeypatch.setattr(body.os, "getloadavg", lambda: (1.0, 1.0, 1.0))
     monkeypatch.setattr(body.os, "cpu_count", lambda: 2)
-    if not changes:
-        monkeypatch.setattr(body, "_changes", lambda config, machines: iter(()))
     return plan(config(*more), **options)
 
 
-def test_a_run_is_its_steps_its_evaluations_and_its_checkpoints() -> None:
-    """Eight completions in eight slots, ten of an evaluation in two waves; saved before the first step, too."""
-    found = predict(config(), MEASURED, Machines())
-    assert vars(found.step) == {"generation": 20.0, "scoring": 0.0, "update": 2.0, "sync": 0.5, "other": 0.0}
+def test_a_run_is_its_steps_its_evaluations_and_its_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Saved and evaluated before the first step, too."""
+    found = planned(monkeypatch)
+    assert found.stages == step(20.0)
+    assert found.step_s == 22.5
+    assert found.bound_by == "generation"
     assert found.totals == {
         "warm start": 7.0,
         "steps": 10 * 22.5,
@@ -81,75 +81,65 @@ def test_a_run_is_its_steps_its_evaluations_and_its_checkpoints() -> None:
     [
         ("evaluation.every=5", {"evaluations": 3 * 40.0}),
         ("evaluation.every=10", {"evaluations": 2 * 40.0}),
-        ("evaluation.samples_per_example=1", {"evaluations": 4 * 60.0}),  # twenty completions
         ("trainer.checkpoint_every=null trainer.keep_best=true", {"checkpoints": 18.0}),
         ("trainer.checkpoint_every=10", {"checkpoints": 2 * 18.0}),
         ("trainer.max_steps=8", {"steps": 8 * 22.5, "evaluations": 3 * 40.0, "checkpoints": 3 * 18.0}),
-        ("engine.max_batch_size=4", {"steps": 10 * 42.5, "evaluations": 4 * 60.0}),
     ],
 )
 def test_what_is_done_more_often_takes_longer(setting: str, totals: dict[str, float]) -> None:
-    assert predict(config(*setting.split()), MEASURED, Machines()).totals.items() >= totals.items()
+    assert totals_of(config(*setting.split()), MEASURED, step(20.0)).items() >= totals.items()
 
 
 def test_without_evaluations_there_is_no_time_of_them() -> None:
-    assert "evaluations" not in predict(config("evaluation.every=null"), MEASURED, Machines()).totals
-
-
-@pytest.mark.parametrize(("share", "prompts"), [(1.0, 4), (0.5, 4 + 2 + 1), (0.75, 4 + 1)])
-def test_groups_that_teach_nothing_are_sampled_again(share: float, prompts: int) -> None:
-    """Twice: a half, then a quarter of the four prompts. Prompts are whole: 4 + 1 + 0.25."""
-    refilling = config("rollout.dead_groups=refill", "rollout.max_refills=2")
-    measured = replace(MEASURED, trained_share=share, costs=Costs(prompt_token=1.0))
-    assert predict(refilling, measured, Machines()).step.generation == pytest.approx(3.0 * prompts)
-    assert predict(config("rollout.dead_groups=drop"), measured, Machines()).step.generation == pytest.approx(3.0 * 4)
+    assert "evaluations" not in totals_of(config("evaluation.every=null"), MEASURED, step(20.0))
 
 
 @pytest.mark.parametrize(
-    ("device", "strategy", "servers", "exchange", "pushed"),
+    ("sizes", "prompts", "generation"),
     [
-        ("CPU, 1 thread(s)", "ddp", 0, 2 * 400 / 2 / 0.5e9, 0.0),
-        ("CPU, 1 thread(s)", "fsdp2", 0, 3 * 400 / 2 / 0.5e9, 0.0),
-        ("NVIDIA H100", "ddp", 3, 2 * 400 / 2 / 25e9, 1000 / 25e9),
+        ({1: 8.0, 2: 10.0, 4: 20.0}, 4, 20.0),
+        ({1: 8.0, 2: 10.0, 4: 20.0}, 3, 15.0),
+        ({1: 8.0, 2: 10.0, 4: 20.0}, 8, 40.0),  # there was no time for it: as from 2 to 4
+        ({1: 8.0, 4: 7.0}, 100, 7.0),
+        ({1: 8.0, 4: 7.0}, 3, pytest.approx(8.0 - 2 / 3)),
+        ({1: 8.0}, 1, 8.0),
     ],
 )
-def test_several_devices_exchange_gradients_and_are_sent_weights(
-    device: str, strategy: str, servers: int, exchange: float, pushed: float
-) -> None:
-    measured = replace(MEASURED, device=device, costs=Costs(sync=0.5))
-    found = predict(config(f"trainer.strategy={strategy}"), measured, Machines(gpus=2, servers=servers))
-    assert found.step.update == pytest.approx(exchange, rel=1e-9)
-    assert found.step.sync == pytest.approx(0.5 + pushed, rel=1e-12)
+def test_a_size_that_was_not_timed_is_on_a_line(sizes: dict[int, float], prompts: int, generation: float) -> None:
+    measured = replace(MEASURED, steps={size: step(took) for size, took in sizes.items()})
+    assert measured.stages(prompts) == step(generation)
 
 
-@pytest.mark.parametrize("servers", [0, 1])
-def test_devices_that_wait_for_each_other_wait_for_the_slower_one(servers: int) -> None:
-    alone, two = (predict(config(), MEASURED, Machines(gpus=gpus, servers=servers)) for gpus in (1, 2))
-    assert (alone.step.update == 2.0) == (servers == 0)
-    assert two.step.update != pytest.approx(2.0, rel=1e-3)
+def test_a_device_makes_its_share_of_the_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of four prompts two devices sample and train two each, and four one each."""
+    found = planned(monkeypatch, gpus=2)
+    assert found.stages == step(10.0)
+    assert dict(found.gains)["--gpus 4"] == pytest.approx(10 * 2 / found.total_s)
+    assert found.notes[-1] == "what devices send each other is not counted"
+    of_run = planned(monkeypatch, "trainer.strategy=ddp", "trainer.world_size=2")
+    assert (of_run.gpus, of_run.stages) == (2, step(10.0))
 
 
-def test_the_range_is_that_of_shorter_and_longer_completions_two_deviations_off(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    measured = replace(MEASURED, episodes=((16,),), lengths=(0.5, 2.0), noise=0.24)
-    found = planned(monkeypatch, "evaluation.every=null", measured=measured)
+def test_the_range_is_two_deviations_of_steps_and_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = planned(monkeypatch, measured=replace(MEASURED, noise=0.24))
     spread = math.hypot(0.1, 0.24)
-    short, long = (7 + 10 * (tokens - 1 + 2.5) + 72 for tokens in (8, 32))
-    assert found.range_s == pytest.approx((short * math.exp(-2 * spread), long * math.exp(2 * spread)))
+    assert found.range_s == pytest.approx((464 * math.exp(-2 * spread), 464 * math.exp(2 * spread)))
 
 
 @pytest.mark.parametrize(
-    ("mean", "turns"), [(7, ((4,), (10,))), (14, ((7,), (20,))), (49, ((24,), (32,))), (0.1, ((1,), (1,)))]
+    ("settings", "generation", "said"),
+    [
+        (["rollout.max_staleness=1"], 20.0, False),  # was measured so
+        (["engine=vllm"], 20.0, True),
+        (["engine=vllm", "rollout.max_staleness=1"], 17.5, True),  # what the trainer does not hide
+    ],
 )
-def test_completions_of_another_mean_keep_their_shape(
-    mean: float, turns: object, monkeypatch: pytest.MonkeyPatch
+def test_servers_sample_while_the_trainer_works(
+    settings: list[str], generation: float, said: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """None is shorter than a token, or longer than allowed."""
-    measured = replace(MEASURED, episodes=((7,), (20,)), lengths=(0.1, 9.0))
-    found = planned(monkeypatch, measured=measured, mean_tokens=mean * 27 / 28)
-    assert found.measured.episodes == turns
-    assert found.range_s == pytest.approx([found.prediction.total_s * math.exp(k * 0.2) for k in (-1, 1)])
+    found = planned(monkeypatch, *settings)
+    assert found.stages["generation"] == generation
+    assert ("a server is taken to be as fast as the local engine on this device" in found.notes) == said
 
 
 def test_memory_and_disk_are_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,53 +165,35 @@ def test_what_is_kept_takes_space(settings: list[str], disk: dict[str, int]) -> 
     assert body._disk(config(*settings), MEASURED).items() >= disk.items()
 
 
-def test_changes_are_tried_and_the_best_one_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = planned(monkeypatch, changes=True)
+def test_the_change_that_saves_most_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = planned(monkeypatch)
     gains = dict(found.gains)
     assert list(gains.values()) == sorted(gains.values(), reverse=True)
-    assert set(gains) == {
-        *("engine.max_batch_size=16", "engine.max_batch_size=2", "rollout.max_staleness=1", "evaluation.every=8"),
-        *("trainer.checkpoint_every=8", "--gpus 2", "--servers 1"),
+    assert gains == {
+        "--gpus 2": pytest.approx(10 * 10 / 464),
+        "evaluation.every=8": pytest.approx(40 / 464),  # before the first step, after 8 and 10
+        "rollout.max_staleness=1 and a device that only samples": pytest.approx(10 * 2.5 / 464),
+        "trainer.checkpoint_every=8": pytest.approx(18 / 464),
     }
-    assert gains["engine.max_batch_size=16"] == pytest.approx(4 * 20 / 464)  # the evaluation's second wave
-    assert gains["evaluation.every=8"] == pytest.approx(40 / 464)  # before the first step, after 8 and 10
-    assert gains["trainer.checkpoint_every=8"] == pytest.approx(18 / 464)
-    assert gains["engine.max_batch_size=2"] == pytest.approx(1 - (7 + 10 * 82.5 + 4 * 100 + 72) / 464)
 
 
 @pytest.mark.parametrize(
-    ("settings", "machines", "absent"),
+    ("settings", "gpus", "absent"),
     [
-        ([], Machines(gpus=4, servers=2), "--gpus"),  # four prompts cannot be shared by eight
-        (["evaluation.every=10"], Machines(), "evaluation.every"),
-        (["evaluation.every=null"], Machines(), "evaluation.every"),
-        (["trainer.checkpoint_every=10"], Machines(), "trainer.checkpoint_every"),
-        (["trainer.checkpoint_every=null", "trainer.keep_best=true"], Machines(), "trainer.checkpoint_every"),
-        (["rollout.max_staleness=1"], Machines(), "rollout.max_staleness"),
+        ([], 4, "--gpus"),  # four prompts cannot be shared by eight
+        (["evaluation.every=10"], 1, "evaluation.every"),
+        (["evaluation.every=null"], 1, "evaluation.every"),
+        (["trainer.checkpoint_every=10"], 1, "trainer.checkpoint_every"),
+        (["trainer.checkpoint_every=null", "trainer.keep_best=true"], 1, "trainer.checkpoint_every"),
+        (["rollout.max_staleness=1"], 1, "rollout.max_staleness"),
     ],
 )
-def test_a_change_that_changes_nothing_is_not_tried(settings: list[str], machines: Machines, absent: str) -> None:
-    lines = [line for line, *_ in body._changes(config(*settings), machines)]
-    assert lines[:2] == ["engine.max_batch_size=16", "engine.max_batch_size=2"]
-    assert not [line for line in lines if line.startswith(absent)]
-    assert lines[-1] == f"--servers {machines.servers + 1}"
-
-
-def test_changed_machines_are_one_server_more_or_twice_the_devices() -> None:
-    changes = {line: machines for line, _, machines in body._changes(config(), Machines(gpus=2, servers=3))}
-    assert changes["--gpus 4"] == Machines(gpus=4, servers=3)
-    assert changes["--servers 4"] == Machines(gpus=2, servers=4)
-    assert changes["engine.max_batch_size=16"] == Machines(gpus=2, servers=3)
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "correction"), [("grpo", ""), ("ppo", " algorithm.mismatch_correction=truncate")]
-)
-def test_asynchronous_training_is_tried_with_a_correction_only_where_it_needs_one(
-    algorithm: str, correction: str
+def test_a_change_that_changes_nothing_is_not_tried(
+    settings: list[str], gpus: int, absent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lines = [line for line, *_ in body._changes(config(f"algorithm={algorithm}"), Machines())]
-    assert [line for line in lines if "stale" in line] == [f"rollout.max_staleness=1{correction}"]
+    names = [name for name, _ in planned(monkeypatch, *settings, gpus=gpus).gains]
+    assert len(names) == 3
+    assert not [name for name in names if name.startswith(absent)]
 
 
 @pytest.mark.parametrize(("load", "is_busy"), [(2.0, False), (2.01, True)])
@@ -230,41 +202,66 @@ def test_a_busy_machine_is_noted(load: float, is_busy: bool, monkeypatch: pytest
     monkeypatch.setattr(body.os, "getloadavg", lambda: (load, 0.0, 0.0))
     monkeypatch.setattr(body.os, "cpu_count", lambda: 2)
     said = f"the machine is busy (load {load:.1f} on 2 cores): times are those of now, longer than alone"
-    assert list(body._notes(config(), MEASURED, Machines())) == ["as measured", *[said] * is_busy]
+    assert list(body._notes(config(), MEASURED, 1)) == ["as measured", *[said] * is_busy]
 
 
 def test_a_machine_that_does_not_know_its_cores_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(body.os, "getloadavg", lambda: (1.75, 0.0, 0.0))
     monkeypatch.setattr(body.os, "cpu_count", lambda: None)
-    [_, said] = body._notes(config(), MEASURED, Machines())
+    [_, said] = body._notes(config(), MEASURED, 1)
     assert "(load 1.8 on 1 cores)" in said
 
 
-@pytest.mark.parametrize(("gpus", "servers", "count"), [(1, 0, 0), (2, 0, 1), (1, 1, 2)])
-def test_what_is_assumed_is_said(gpus: int, servers: int, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = planned(monkeypatch, measured=replace(MEASURED, trained_share=0.25), gpus=gpus, servers=servers)
-    first, share, *more = found.notes
-    assert (first, share[:38]) == ("as measured", "25% of the rows move the gradient now;")
-    assert len(more) == count
-    assert not count or more[-1] == "assumed: 0.5 GB/s between devices, speeds that vary by 5%"
-    on_gpu = replace(MEASURED, device="NVIDIA H100")
-    assert not count or "25 GB/s" in planned(monkeypatch, measured=on_gpu, gpus=gpus, servers=servers).notes[-1]
-
-
-@pytest.mark.parametrize(
-    ("settings", "options", "machines"),
-    [
-        ([], {}, Machines(gpus=1, servers=0)),
-        (["trainer.strategy=ddp", "trainer.world_size=2"], {}, Machines(gpus=2)),
-        (["trainer.strategy=ddp", "trainer.world_size=2"], {"gpus": 4}, Machines(gpus=4)),
-        (["engine=vllm", "engine.urls=[http://a,http://b]"], {}, Machines(servers=2)),
-        (["engine=vllm", "engine.urls=[http://a,http://b]"], {"servers": 1}, Machines(servers=1)),
-    ],
-)
-def test_devices_are_those_asked_for_or_those_of_the_configuration(
-    settings: list[str], options: dict[str, int], machines: Machines, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("algorithm", "said"), [("grpo", True), ("ppo", False)])
+def test_groups_of_equal_rewards_are_noted_where_they_teach_nothing(
+    algorithm: str, said: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert planned(monkeypatch, *settings, **options).machines == machines
+    measured = replace(MEASURED, taught_share=0.25)
+    notes = planned(monkeypatch, f"algorithm={algorithm}", measured=measured).notes
+    assert notes[0] == "as measured"
+    assert [note[:39] for note in notes[1:]] == ["25% of the groups move the gradient now;"[:39]] * said
+
+
+def test_what_is_measured_is_one_process_that_changes_no_weight() -> None:
+    """It reports nothing; the rest is the run's, also samples that are older than the policy."""
+    run = config("trainer.strategy=fsdp2", "trainer.world_size=4", "trainer.warmup_steps=7", "rollout.max_staleness=3")
+    found = alone(run)
+    trainer = found.trainer
+    assert (trainer.strategy, trainer.world_size, trainer.warmup_steps) == ("single", None, 0)
+    assert trainer.learning_rate == 1e-12
+    assert (found.tracker.console, found.tracker.report_to) == ("none", ())
+    assert (found.engine, found.rollout) == (run.engine, run.rollout)
+    assert (found.algorithm, found.task, found.model) == (run.algorithm, run.task, run.model)
+    of_servers = alone(config("engine=vllm", "rollout.max_staleness=1", "engine.max_batch_size=7"))
+    assert (of_servers.engine.name, of_servers.engine.max_batch_size) == ("local", 7)
+    assert of_servers.rollout.max_staleness == 0
+
+
+def watched(*rows: Mapping[str, float], until: float = math.inf) -> Watch:
+    watch: Any = Watch(None, until, None)  # type: ignore[arg-type]
+    watch.log(0, {"time/step_s": 99.0})  # the evaluation before the first step
+    for number, row in enumerate(rows, 1):
+        watch.log(number, row)
+    return watch
+
+
+def test_the_first_step_does_not_count() -> None:
+    rows = [{"time/step_s": took, "time/generation_share": 0.5, "time/other_share": 0.25} for took in (9.0, 1.0, 3.0)]
+    assert watched(*rows).mean == dict.fromkeys(STAGES, 0.0) | {"generation": 1.0, "other": 0.5}
+
+
+@pytest.mark.parametrize(("steps", "until", "stopped"), [(1, 0.0, False), (2, 3.0, False), (2, 2.9, True)])
+def test_two_steps_are_made_and_then_as_many_as_fit(
+    steps: int, until: float, stopped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is 1 o'clock, and a step takes 2."""
+    monkeypatch.setattr("rlvr.commands.plan.measure.time.perf_counter", lambda: 1.0)
+    assert watched(*[{"time/step_s": 2.0}] * steps, until=until).stopped() == stopped
+
+
+def test_the_noise_is_that_of_steps_of_one_size() -> None:
+    assert noise([1.0, math.e, 1.0, math.e]) == pytest.approx(0.5)
+    assert noise([1.0, math.e]) == UNKNOWN_NOISE
 
 
 @pytest.mark.parametrize(
@@ -290,7 +287,7 @@ def test_the_command_prints_notes_and_a_table(rlvr: Rlvr, monkeypatch: pytest.Mo
     assert texts["generation"] == ["20 s", "89% of a step"]
     assert texts["a step"] == ["22 s", "bound by generation"]
     assert texts["evaluations"] == ["2:40 min", "34% of the run"]
-    assert texts["the run"] == ["7:44 min", "6:19 min to 9:26 min; 21 tokens an episode"]
+    assert texts["the run"] == ["7:44 min", "6:19 min to 9:26 min; 21 tokens a turn"]
     assert texts["memory"][1:] == ["peak of a process"]
     assert ran.out.splitlines()[-1].startswith("would help most: evaluation.every=8 (9% less)")
     assert "note: as measured" in ran.err

@@ -15,36 +15,38 @@ if TYPE_CHECKING:
 
 HELP = "predict time, memory and disk of a run"
 DESCRIPTION = """Predict what `rlvr train` with the same words will take: seconds of a step by stage, memory, disk, the
-whole run, what bounds it, and the change that would help most. Measures this machine for about ten seconds with the
-run's own model, and simulates the rest: more GPUs, servers, older samples."""
+whole run, what bounds it, and the change that would help most. Makes a few steps of the run on this machine, for about
+ten seconds or as long as small steps take, at a learning rate next to 0."""
 EXAMPLE = """examples:
   rlvr plan                                             the default configuration on this machine
   rlvr plan --config-name two_hop rollout.group_size=16
-  rlvr plan --config-name gsm8k model.name_or_path=PATH_OR_HUB_ID --mean-tokens 300
-  rlvr plan --config-name gsm8k model.name_or_path=PATH_OR_HUB_ID --gpus 8 --servers 4
+  rlvr plan --config-name gsm8k model.name_or_path=PATH_OR_HUB_ID --seconds 120
+  rlvr plan --config-name gsm8k model.name_or_path=PATH_OR_HUB_ID --gpus 8
   rlvr plan --json                                      one JSON line
 """
 LEAST_GAIN = 0.01
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--config-name", metavar="NAME", help="configuration to start from (default: rpn)")
+    parser.add_argument(
+        "--config-name",
+        metavar="NAME",
+        help="configuration to start from (default: rpn)",
+    )
     add_config_dir(parser)
-    parser.add_argument("--gpus", type=at_least(1), metavar="N", help="devices like this one that train (default: 1)")
     parser.add_argument(
-        "--servers",
-        type=at_least(0),
-        default=0,
-        metavar="M",
-        help="devices like this one that only sample (default: those of engine.urls; without any, each GPU samples)",
-    )
-    parser.add_argument(
-        "--mean-tokens",
+        "--gpus",
         type=at_least(1),
-        metavar="T",
-        help="mean sampled tokens of an episode (default: as the model's own completions are now)",
+        metavar="N",
+        help="devices like this one, each with its share of the prompts (default: trainer.world_size, else 1)",
     )
-    parser.add_argument("--seconds", type=at_least(1), default=10, metavar="S", help="time to measure (default: 10)")
+    parser.add_argument(
+        "--seconds",
+        type=at_least(1),
+        default=10,
+        metavar="S",
+        help="time to measure (default: 10)",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON line on stdout")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="as for rlvr train")
 
@@ -52,11 +54,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from rlvr.config.compose import DEFAULT_CONFIG, load_config
 
-    config = load_config(args.overrides, config_name=args.config_name or DEFAULT_CONFIG, config_dir=args.config_dir)
+    config = load_config(
+        args.overrides,
+        config_name=args.config_name or DEFAULT_CONFIG,
+        config_dir=args.config_dir,
+    )
     with progress("loading libraries"):
         from rlvr.commands.plan.body import plan
-    options = {"mean_tokens": args.mean_tokens, "seconds": args.seconds}
-    found = plan(config, gpus=args.gpus, servers=args.servers, **options)
+    found = plan(config, gpus=args.gpus, seconds=args.seconds)
     if args.json:
         print(json.dumps(plain(found)))
         return 0
@@ -68,21 +73,20 @@ def run(args: argparse.Namespace) -> int:
 
 def plain(found: Plan) -> dict[str, object]:
     """As JSON: seconds and bytes."""
-    step = found.prediction.step
+    measured = found.measured
     return {
-        "device": found.measured.device,
-        "gpus": found.machines.gpus,
-        "servers": found.machines.servers,
-        "step_s": step.step,
-        "stages_s": vars(step),
+        "device": measured.device,
+        "gpus": found.gpus,
+        "step_s": found.step_s,
+        "stages_s": found.stages,
         "bound_by": found.bound_by,
-        "mean_tokens": found.mean_tokens,
-        "trained_share": found.measured.trained_share,
-        "total_s": found.prediction.total_s,
+        "mean_tokens": measured.mean_tokens,
+        "taught_share": measured.taught_share,
+        "total_s": found.total_s,
         "range_s": found.range_s,
-        "totals_s": found.prediction.totals,
+        "totals_s": found.totals,
         "memory_bytes": found.memory_bytes,
-        "memory": found.measured.memory,
+        "memory": measured.memory,
         "disk": found.disk,
         "gains": dict(found.gains),
         "notes": found.notes,
@@ -94,12 +98,17 @@ def table(found: Plan) -> str:
     from rlvr.evaluation.tables import table as aligned
     from rlvr.training.memory import size_text
 
-    run, step = found.prediction, found.prediction.step
-    rows = [(name, duration(took), f"{took / step.step:.0%} of a step") for name, took in vars(step).items()]
-    rows += [("a step", duration(step.step), f"bound by {found.bound_by}")]
-    rows += [(name, duration(took), f"{took / run.total_s:.0%} of the run") for name, took in run.totals.items()]
+    rows = [(name, duration(took), f"{took / found.step_s:.0%} of a step") for name, took in found.stages.items()]
+    rows += [("a step", duration(found.step_s), f"bound by {found.bound_by}")]
+    rows += [(name, duration(took), f"{took / found.total_s:.0%} of the run") for name, took in found.totals.items()]
     low, high = map(duration, found.range_s)
-    rows += [("the run", duration(run.total_s), f"{low} to {high}; {found.mean_tokens:.3g} tokens an episode")]
+    rows += [
+        (
+            "the run",
+            duration(found.total_s),
+            f"{low} to {high}; {found.measured.mean_tokens:.3g} tokens a turn",
+        )
+    ]
     rows += [("memory", size_text(found.memory_bytes), "peak of a process")]
     disk = ", ".join(f"{name} {size_text(size)}" for name, size in found.disk.items())
     rows += [("disk", size_text(sum(found.disk.values())), disk)]

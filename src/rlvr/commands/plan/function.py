@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 def plan(
     *,
     gpus: int | None = None,
-    servers: int = 0,
-    mean_tokens: float | None = None,
     seconds: float = 10.0,
     config_name: str | None = None,
     config_dir: str | Path | None = None,
@@ -32,5 +30,4 @@ def plan(
 
     given = {key: arguments.pop(key) for key in ("model", "data", "eval_data", "reward", "tools") if key in arguments}
     config, functions = training_call(config_name, config_dir, **given, values=arguments)
-    options = {"gpus": gpus, "servers": servers, "mean_tokens": mean_tokens, "seconds": seconds}
-    return in_a_thread(lambda stopped: make_plan(config, functions=functions, **options))
+    return in_a_thread(lambda stopped: make_plan(config, gpus=gpus, seconds=seconds, functions=functions))
