@@ -1,5 +1,6 @@
 """Algorithms with a group baseline: GRPO and its variants."""
 
+from collections.abc import Iterator
 from math import inf
 
 from rlvr.algorithms.advantages import group_normalized, leave_one_out
@@ -82,6 +83,11 @@ class Dapo(Grpo):
     @property
     def refills(self) -> int | None:
         return self.max_refills if self.dynamic_sampling else None
+
+    def remarks(self, run: RunView) -> Iterator[str]:
+        yield from super().remarks(run)
+        if self.dynamic_sampling and run.rollout.dead_groups in ("keep", "drop"):
+            yield f"rollout.dead_groups={run.rollout.dead_groups} turns dynamic_sampling off"
 
     def shaped_rewards(self, rewards, num_tokens, max_completion_tokens):
         """r - penalty * clamp((L - (L_max - L_buffer)) / L_buffer, 0, 1), eq. 13.

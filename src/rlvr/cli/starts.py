@@ -22,6 +22,7 @@ from pydantic import TypeAdapter
 
 import rlvr
 from rlvr.config import Config
+from rlvr.run.run_folder import DECIDED
 from rlvr.run.tasks import Tasks
 from rlvr.settings import dumped, leaf_values
 from rlvr.tasks.base import Task
@@ -164,6 +165,7 @@ def edits(start: Start, config: Config, step: int) -> list[str]:
     """A sentence for each setting of config.yaml that is not as the run had it."""
     before, now = dict(start.settings), dict(_settings(config))
     keys = [key for key in before | now if before.get(key) != now.get(key)]
+    keys = [key for key in keys if key not in DECIDED or before.get(key) != "auto"]  # older runs did not write it
     if start.libraries.get("rlvr") != rlvr.__version__:
         keys = [key for key in keys if key in before and key in now]  # versions differ in their settings
     if config.trainer.schedule == "constant":

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from math import inf
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import Field
 
@@ -19,6 +19,8 @@ from rlvr.settings import (
     setting,
 )
 from rlvr.types import SamplingParams
+
+T = TypeVar("T")
 
 LIKELIEST = "mostly the likeliest token alone is left"
 
@@ -82,6 +84,12 @@ class RolloutSettings(Settings):
         if self.dead_groups == "auto" or not algorithm.compares_groups:
             return algorithm.refills
         return {"keep": None, "drop": 0, "refill": self.max_refills}[self.dead_groups]
+
+    def fitted(self, algorithm: AlgorithmView) -> Self:
+        """The settings with `auto` resolved, unless the algorithm's own settings say what becomes of dead groups."""
+        if self.dead_groups != "auto" or not algorithm.compares_groups or algorithm.refills is not None:
+            return self
+        return self.model_copy(update={"dead_groups": "keep"})
 
     def params(self, stop_ids: frozenset[int]) -> SamplingParams:
         """Sampling parameters of a draw; the seed is set later."""
@@ -151,6 +159,18 @@ class TrainerSettings(Settings):
         "fsdp2 on GPUs: keep weights, gradients and moments in CPU memory; slower",
         only_if="strategy == 'fsdp2'",
     )
+
+    @property
+    def num_warmup_steps(self) -> int:
+        share = self.warmup_steps
+        return round(share * self.max_steps) if isinstance(share, float) else share
+
+
+def known(value: T | Literal["auto"]) -> T:
+    """A value that was decided for the run; ValueError for `auto`."""
+    if value == "auto":
+        raise ValueError("auto was not decided: see rlvr.run.auto")
+    return value
 
 
 def cpu_tokens(setting: int | Literal["auto"]) -> int:

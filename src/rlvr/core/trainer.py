@@ -23,7 +23,7 @@ from rlvr.core.optimizer import adamw, learning_rate
 from rlvr.core.packing import Microbatch, Packing, microbatches
 from rlvr.core.parallel import DataParallel, Float16
 from rlvr.core.policy import Policy, forward
-from rlvr.core.settings import TrainerSettings, cpu_tokens
+from rlvr.core.settings import TrainerSettings, cpu_tokens, known
 from rlvr.core.sums import Sums, critic_metrics, teacher_metrics
 from rlvr.core.value import Branch, State, gold_logprobs
 from rlvr.errors import UserError
@@ -113,8 +113,6 @@ class Trainer:
     ) -> None:
         """`teachers` are the models other than START that the algorithm's columns name; `answers` are for those that
         ask how likely the right answer is."""
-        if settings.learning_rate == "auto" or isinstance(settings.warmup_steps, float):
-            raise ValueError("learning_rate and warmup_steps must be numbers: see rlvr.training.settings")
         if parallel is None and (settings.strategy != "single" or settings.precision in ("bf16", "fp16")):
             raise ValueError("strategy and precision belong to `parallel`: see rlvr.scale.fsdp.make_parallel")
         self.policy, self.objective, self.algorithm = policy, objective, objective.algorithm
@@ -136,8 +134,8 @@ class Trainer:
         self._world, self.settings, self._seed = self.parallel.world, settings, seed
         self._rate = partial(
             learning_rate,
-            peak=settings.learning_rate,
-            warmup_steps=settings.warmup_steps,
+            peak=known(settings.learning_rate),
+            warmup_steps=settings.num_warmup_steps,
             final_share=settings.final_learning_rate_share,
             schedule=settings.schedule,
             max_steps=settings.max_steps,

@@ -60,6 +60,10 @@ class EngineSettings(Component, ABC):
     def check(self, policy: HubPolicy | None) -> None:
         """Raise UserError if it could not be opened, for this policy if it is known; called before work is spent."""
 
+    def fitted(self, policy: HubPolicy, run: RunView) -> Self:
+        """The settings with `auto` resolved for a policy."""
+        return self
+
     def sampling_dtype(self, policy: HubPolicy, run: RunView) -> torch.dtype:
         """Data type of the weights that an engine in this process samples with."""
         return policy.dtype
@@ -92,6 +96,12 @@ class LocalEngineSettings(EngineSettings):
             raise ConfigError(
                 f"engine.dtype={self.dtype}: with model.{frozen} the frozen weights sample as they are; leave it out."
             )
+
+    def fitted(self, policy: HubPolicy, run: RunView) -> Self:
+        """Frozen 16-bit weights sample as they are, whatever is said here."""
+        if self.dtype != "auto" or run.model.bits or run.model.weights_dtype != "float32":
+            return self
+        return self.model_copy(update={"dtype": str(self.sampling_dtype(policy, run)).removeprefix("torch.")})
 
     def sampling_dtype(self, policy: HubPolicy, run: RunView) -> torch.dtype:
         from rlvr.models.devices import half_dtype, sampling_dtype

@@ -58,9 +58,7 @@ def open_run_folder(config: Config, *, runs: Path = Path("runs"), now: datetime 
         if config.resume:
             _check_resumes(folder, config)
         clean_leftovers(root)
-        text = to_run_yaml(config)
-        if not config.resume or folder.config.read_text(encoding="utf-8") != text:
-            write_atomically(folder.config, text.encode())
+        write_config(folder, config)
         if config.run_dir is None or runs.is_dir():
             _point_latest(runs, root)
         yield folder
@@ -110,6 +108,13 @@ def lock(root: Path) -> IO[bytes]:
     return file
 
 
+def write_config(folder: RunFolder, config: Config) -> None:
+    """Write `config.yaml`, if it says something else."""
+    text = to_run_yaml(config).encode()
+    if not folder.config.is_file() or folder.config.read_bytes() != text:
+        write_atomically(folder.config, text)
+
+
 def read_config(folder: RunFolder) -> Config:
     """The configuration that a run was started with. UserError if its config.yaml is missing or damaged."""
     try:
@@ -121,6 +126,9 @@ def read_config(folder: RunFolder) -> Config:
             f"{folder.config} cannot be used ({str(error).splitlines()[0]}): start a new run in another run_dir."
         ) from error
 
+
+DECIDED = ("rollout.dead_groups", "trainer.precision", "engine.dtype")
+"""Settings whose `auto` is decided when a run is assembled, see `rlvr.run.auto`."""
 
 # Settings that may change on resume: display and storage, device, parallelism and microbatching. The latter change only
 # the last digits, and a run that ran out of memory or lost a server must change them.
@@ -137,12 +145,13 @@ def changed_settings(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
     """Settings that would make the resumed run differ from an uninterrupted one, with old and new value.
 
     `trainer.max_steps` may change if the learning rate does not depend on it, and what weighs late samples with the
-    engine: that of servers is `truncate`, unless the user says otherwise.
+    engine: that of servers is `truncate`, unless the user says otherwise. An `auto` that the run has decided stays so.
     """
     before, after = ({k: v for k, v in leaf_values(dumped(config)) if v != {}} for config in (old, new))
     free = {*_FREE, "trainer.max_steps"} if old.trainer.schedule == "constant" else _FREE
     if old.engine.name != new.engine.name:
         free = {*free, "algorithm.mismatch_correction"}
+    free = {*free, *(key for key in DECIDED if after.get(key) == "auto")}
     sections = _FREE_SECTIONS if new.warm_start.enabled or old.warm_start.enabled else (*_FREE_SECTIONS, "warm_start.")
     values = {key: (before.get(key), after.get(key)) for key in before | after}
     return {k: (a, b) for k, (a, b) in values.items() if a != b and k not in free and not k.startswith(sections)}

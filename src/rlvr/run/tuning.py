@@ -171,8 +171,7 @@ def tuned(run: OpenRun, policy: HubPolicy, examples: Sequence[Episode], stopped:
 
 def _make_trainer(run: OpenRun, policy: HubPolicy, examples: Sequence[Episode], steps: int) -> Trainer:
     config, settings = run.config, run.config.warm_start
-    warmup = round(settings.warmup_steps * steps) if isinstance(settings.warmup_steps, float) else settings.warmup_steps
-    assert warmup != "auto", "see `WarmStartSettings.fitted`"
+    warmup = settings.warmup_of(steps)
     if warmup > steps:
         raise ConfigError(
             f"warm_start.warmup_steps={warmup}: is more than its {steps} steps ({len(examples):,} examples x "

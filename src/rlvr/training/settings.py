@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from rlvr.core.settings import TrainerSettings
+from rlvr.core.settings import TrainerSettings, known
 from rlvr.run_view import ModelView
 from rlvr.settings import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Settings, Share, setting, wrong
 
@@ -83,8 +83,12 @@ class WarmStartSettings(Settings):
 
     @property
     def examples_per_step(self) -> int:
-        assert self.batch_size != "auto", "see `fitted`"
-        return self.batch_size
+        return known(self.batch_size)
+
+    def warmup_of(self, steps: int) -> int:
+        """Steps of warm-up among `steps`."""
+        warmup = known(self.warmup_steps)
+        return round(warmup * steps) if isinstance(warmup, float) else warmup
 
     def fitted(self, model: ModelView) -> Self:
         """Settings with `auto` resolved for a run with this model."""
@@ -94,7 +98,7 @@ class WarmStartSettings(Settings):
             auto = {"enabled": True, "batch_size": 64, "warmup_steps": 20, "learning_rate": 3.0e-3}
         values = {key: value for key, value in auto.items() if getattr(self, key) == "auto"}
         if model.from_scratch and isinstance(self.warmup_steps, float):
-            values["warmup_steps"] = round(self.warmup_steps * self.num_steps)
+            values["warmup_steps"] = self.warmup_of(self.num_steps)
         return self.model_copy(update=values)
 
     @model_validator(mode="after")
@@ -128,7 +132,7 @@ class TrainingSettings(TrainerSettings):
         """Settings with `auto` and shares resolved for a run with this model."""
         values: dict[str, Any] = {}
         if isinstance(self.warmup_steps, float):
-            values["warmup_steps"] = round(self.warmup_steps * self.max_steps)
+            values["warmup_steps"] = self.num_warmup_steps
         if self.learning_rate == "auto":
             values["learning_rate"] = 4.0e-4 if model.from_scratch else 1.0e-5 if model.adapted else 1.0e-6
         if self.precision == "auto" and not (model.from_scratch or model.adapted):

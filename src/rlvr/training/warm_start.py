@@ -23,6 +23,7 @@ from torch.optim import Optimizer
 
 from rlvr.core.muon import muon
 from rlvr.core.optimizer import adamw, learning_rate
+from rlvr.core.settings import known
 from rlvr.errors import UserError
 from rlvr.models.policy import HubPolicy
 from rlvr.settings import dumped
@@ -48,13 +49,11 @@ def warm_start(
 
     `microbatch_tokens` (with padding) per forward and backward pass affect speed and memory, not the result.
     """
-    assert settings.learning_rate != "auto", "see `WarmStartSettings.fitted`"
-    assert isinstance(settings.warmup_steps, int)
     optimizers = _optimizers(policy, settings)
     rate_of = partial(
         learning_rate,
-        peak=settings.learning_rate,
-        warmup_steps=settings.warmup_steps,
+        peak=known(settings.learning_rate),
+        warmup_steps=settings.warmup_of(settings.num_steps),
         final_share=settings.final_learning_rate_share,
         schedule="linear",
         max_steps=settings.num_steps,

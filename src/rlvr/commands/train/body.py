@@ -3,7 +3,7 @@
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -17,11 +17,12 @@ from rlvr.errors import UserError
 from rlvr.models.policy import HubPolicy
 from rlvr.printable import printable
 from rlvr.run.assemble import assemble
+from rlvr.run.auto import as_begun, decided
 from rlvr.run.disk import disk_warnings
 from rlvr.run.opened import OpenRun, Stopped, opened
 from rlvr.run.policies import save_atomically, set_threads
 from rlvr.run.ranks import any_stopped, check_shares, fail_together, shared_folder
-from rlvr.run.run_folder import RunFolder, open_run_folder
+from rlvr.run.run_folder import RunFolder, open_run_folder, write_config
 from rlvr.run.sources import with_absolute_model
 from rlvr.run.teachers import check_teachers, check_tokens
 from rlvr.run.tuning import check_demonstrations, started_policy
@@ -50,7 +51,7 @@ def train(config: Config, stopped: Stopped = lambda: False, functions: Functions
     `functions` are objects given in Python that other processes cannot import. Raises UserError for errors the user can
     correct; everything is checked before anything is written and before runs/latest moves.
     """
-    config = with_absolute_model(config)
+    config = as_begun(with_absolute_model(config))
     with _noting_failure() as failing, ExitStack() as stack:
         with errors_once():
             world = stack.enter_context(open_world(config.trainer.strategy, wanted=config.trainer.world_size))
@@ -105,10 +106,12 @@ def _train(run: OpenRun, policy: HubPolicy, trackers: Trackers, stopped: Stopped
     for line in disk_warnings(config, policy, folder.root):
         console.note(line)
     set_threads(config, policy, world)
-    training = assemble(run, policy, trackers)
+    config = decided(config, policy, world)
+    training = assemble(replace(run, config=config), policy, trackers)
     if config.model.head_dtype == "float32" == training.trainer.precision and not config.engine.samples_in_half:
         console.note("model.head_dtype=float32 changes nothing here: float32 computes all the rest, too")
     if world.is_first:
+        write_config(folder, config)
         write_start(folder.root, training.start_step, config, run.tasks)
     trackers.begin(training.start_step + 1 if training.start_step else 0)
     if world.is_first:

@@ -87,5 +87,7 @@ def about_engine(record: Record) -> list[str]:
 
 def back_to_usual(record: Record) -> list[str]:
     """Overrides that let the engine sample with the trained weights themselves."""
-    usual = {"rollout.max_staleness": 0, "engine.dtype": "auto"}
-    return [f"{key}={value}" for key, value in usual.items() if record.history.setting(key) not in (value, None)]
+    setting = record.history.setting
+    half = {"bf16": "bfloat16", "fp16": "float16"}.get(str(setting("trainer.precision")))  # what `auto` may become
+    usual = {"rollout.max_staleness": (0,), "engine.dtype": ("auto", "float32", half)}
+    return [f"{key}={fine[0]}" for key, fine in usual.items() if setting(key) not in (*fine, None)]
