@@ -12,8 +12,8 @@ from typing import Any, Literal, get_args
 
 import yaml
 
-from rlvr.report.history import headline_of, run_folders, setting_of, text_of
 from rlvr.tracking.files import ERROR, PRUNED
+from rlvr.tracking.history import headline_of, run_folders, setting_of, text_of
 from rlvr.tracking.jsonl import metrics_row
 
 State = Literal["running", "done", "failed", "pruned", "stopped"]

@@ -6,7 +6,7 @@ from pathlib import Path
 from rlvr.errors import UserError
 from rlvr.places import check_one_run, near
 from rlvr.report.diagnosis import Diagnosis, diagnosed
-from rlvr.report.history import is_run
+from rlvr.tracking.history import is_run
 
 
 def diagnose(source: str, try_steps: int | None = None) -> Diagnosis:

@@ -13,9 +13,9 @@ from rlvr.config.compose import load_config, to_run_yaml
 from rlvr.errors import UserError
 from rlvr.progress import progress
 from rlvr.report.diagnosis import Diagnosis, Difference, Record, Trial, read_record
-from rlvr.report.history import read_history
 from rlvr.run.sources import own_config, with_absolute_model
 from rlvr.tracking.files import write_atomically, writing
+from rlvr.tracking.history import read_history
 from rlvr.training.checkpoint import list_checkpoints
 
 CERTAIN = 1.96  # standard errors: a 95 % interval

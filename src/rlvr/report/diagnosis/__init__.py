@@ -21,8 +21,8 @@ from rlvr.report.diagnosis.judge import (
     verdict_of,
 )
 from rlvr.report.diagnosis.record import Evaluation, Record, read_record, updates_of
-from rlvr.report.history import History, read_history
 from rlvr.tracking.checks import Check
+from rlvr.tracking.history import History, read_history
 
 __all__ = [
     "Cause",

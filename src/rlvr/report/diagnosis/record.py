@@ -15,8 +15,8 @@ from rlvr import registry
 from rlvr.core.settings import RolloutSettings, TrainerSettings
 from rlvr.errors import ConfigError, UserError
 from rlvr.report.diagnosis.weights import Weights, read_weights
-from rlvr.report.history import History, headline_of
 from rlvr.settings import Settings
+from rlvr.tracking.history import History, headline_of
 from rlvr.tracking.rollouts import EpisodeRecord, read_rollouts
 
 Metrics = dict[str, float]

@@ -6,7 +6,7 @@ from statistics import fmean, median
 
 import numpy as np
 
-from rlvr.report.history import History
+from rlvr.tracking.history import History
 
 MAX_TENSORS = 64  # that are compared: more of a large model would take minutes
 

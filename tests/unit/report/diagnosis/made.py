@@ -7,7 +7,7 @@ from typing import Any
 
 from rlvr.report.diagnosis.record import Record
 from rlvr.report.diagnosis.weights import Weights
-from rlvr.report.history import History
+from rlvr.tracking.history import History
 from rlvr.tracking.rollouts import EpisodeRecord, RowRecord, TurnRecord
 from rlvr.types import TraceStep
 

@@ -8,7 +8,7 @@ from safetensors.numpy import save_file
 
 from rlvr.report.diagnosis.record import MAX_FILES, contains, read_record
 from rlvr.report.diagnosis.weights import Weights, read_weights
-from rlvr.report.history import History, read_history
+from rlvr.tracking.history import History, read_history
 from rlvr.tracking.jsonl import MetricsFile
 from rlvr.tracking.rollouts import rollouts_path, write_rollouts
 from rlvr.types import TraceStep
