@@ -3,9 +3,10 @@
     python benchmarks/faults/diagnose.py --root runs/diagnose --recipe rpn two_hop
     RLVR_DATA=data python benchmarks/faults/diagnose.py --root runs/diagnose --only "reward always 0" --try
 
-A run is rightly named if the cause that is named is one of the planted fault's. Runs that `rlvr train` refuses, and
-those whose held-out metric rises all the same, are set aside: there is nothing to explain. Runs start from warm-started
-models of their recipe and stay in --root; what is there is not made again, so a killed script goes on.
+A run is rightly named if the link that is named is one of the planted fault's, or a judge of such a link. Runs that
+`rlvr train` refuses, and those whose held-out metric rises all the same, are set aside: there is nothing to explain.
+Runs start from warm-started models of their recipe and stay in --root; what is there is not made again, so a killed
+script goes on.
 """
 
 from __future__ import annotations
@@ -26,6 +27,14 @@ import rlvr
 from rlvr.cli.main import main as command
 
 ROSE = 0.5  # of what a run learned; from here on a curve is not flat
+LINK_OF = {
+    "untrained": "read",
+    "never_paid": "paid",
+    "other_gold": "paid",
+    "tools_fail": "read",
+    "paid_for_length": "paid",
+    "unlike_held_out": "held",
+}
 NUM_WARM = 2  # warm-started models of a recipe, shared by the seeds
 
 
@@ -87,7 +96,7 @@ def judged(root: Path, fault: Fault, arguments: argparse.Namespace) -> Verdict:
     if (folder / "failed").is_file():
         return Verdict(aside=f"refused: {(folder / 'failed').read_text().strip()[-120:]}")
     diagnosis, plant = rlvr.diagnose(folder), fault.made[1]
-    named = (diagnosis.top.name,) if diagnosis.top else ()
+    named = (LINK_OF.get(diagnosis.top.name, diagnosis.top.name),) if diagnosis.top else ()
     rose = diagnosis.learned >= ROSE
     says = " (rose)" if rose and named else ""
     if arguments.attempt and plant.in_settings and set(named) & set(fault.right):

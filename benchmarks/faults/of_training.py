@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -108,6 +108,11 @@ PARTS: dict[str, Callable[[Any], Any]] = {
     "Delayed": earned_before,
     "Fails": fails,
     "Wrong": lambda attempt: -is_right(attempt),
+    "Raw": lambda attempt: attempt.completion == attempt.example.answer,  # with its end token
+    "FirstTurn": lambda attempt: attempt.turns[0].text.split()[-1:] == [attempt.example.answer],
+    "GoldLength": lambda attempt: len(attempt.example.answer) / 4,
+    "Brevity": lambda attempt: -attempt.num_tokens / 8,
+    "PerCall": lambda attempt: len(attempt.calls),
     "Remembered": lambda attempt: _earned.setdefault(attempt.example.id, float(is_right(attempt))),
 }
 globals().update({name: part(name, value) for name, value in PARTS.items()})  # configurations name them
@@ -136,6 +141,14 @@ class OfNeighbors(Grpo):
         estimate = super().advantages(batch, penalties, mask)
         first = (estimate.advantages * mask).sum(1) / mask.sum(1).clamp_min(1)
         return replace(estimate, advantages=first.roll(1)[:, None] * mask)
+
+
+class AllPositive(Grpo):
+    """Whatever was sampled becomes more likely, the wrong answers too."""
+
+    def advantages(self, batch, penalties, mask):
+        estimate = super().advantages(batch, penalties, mask)
+        return replace(estimate, advantages=estimate.advantages.abs())
 
 
 class LastTokenOnly(Grpo):
@@ -373,6 +386,18 @@ def easy(asked: Callable[[int], Any], index: int) -> Any:
     return next(islice(ones, index % 16, None))
 
 
+def one_operator(asked: Callable[[int], Any], index: int) -> Any:
+    """The next expression of one operator, for every example."""
+    return next(example for number in count(index * 64) if (example := asked(number)).metadata["num_operators"] == 1)
+
+
+def down(search: Any) -> Any:
+    def refuse(name: str, state: Any) -> str:
+        raise ConnectionError("the index is being rebuilt")
+
+    return refuse
+
+
 def opened(recipe: Recipe) -> Context:
     """`<q> where p3 <ans>`"""
     if not recipe.task:
@@ -504,85 +529,105 @@ RECIPES = {
 }  # fmt: skip
 
 FORMAT, TOOL = on("gsm8k_smoke"), on("two_hop")
-SAMPLER_FAULT = "stale_sampler|other_sampler"
 FAULTS: list[tuple[str, str, Plant, int]] = [
-    ("learning rate too high", "step_too_large", rate(100), 1),
-    ("learning rate too low", "step_too_small", rate(1e-3), 1),
-    ("reward always 0", "never_paid", paid("Zero"), 1),
-    ("reward always 1", "always_paid", paid("One"), 1),
-    ("reward by chance", "noisy_reward", paid("Coin"), 1),
-    ("reward for length", "paid_for_length", paid("by_length"), 1),
-    ("masked loss", "masked", code("LastTokenOnly"), 1),
-    ("wrong template", "foreign_prompt|tools_fail", Plant(model=lambda r: r.foreign), 1),
-    ("dead groups", "alike|too_hard|too_easy", settings("rollout.temperature=0.02"), 1),
-    ("entropy collapse", "collapsed", Plant(model=lambda r: sharpened(r.sharp), in_settings=True), 1),
-    ("stale sampler", "stale_sampler", settings("engine.dtype=bfloat16", around=left_behind), 1),
-    ("truncation", "truncated", Plant(words=lambda r: f"rollout.max_completion_tokens={r.short}",
+    ("learning rate too high", "step", rate(100), 1),
+    ("learning rate too low", "step", rate(1e-3), 1),
+    ("reward always 0", "paid", paid("Zero"), 1),
+    ("reward always 1", "paid", paid("One"), 1),
+    ("reward by chance", "paid", paid("Coin"), 1),
+    ("reward for length", "paid", paid("by_length"), 1),
+    ("masked loss", "trained", code("LastTokenOnly"), 1),
+    ("wrong template", "read", Plant(model=lambda r: r.foreign), 1),
+    ("dead groups", "differs", settings("rollout.temperature=0.02"), 1),
+    ("entropy collapse", "differs", Plant(model=lambda r: sharpened(r.sharp), in_settings=True), 1),
+    ("stale sampler", "trained", settings("engine.dtype=bfloat16", around=left_behind), 1),
+    ("truncation", "ends", Plant(words=lambda r: f"rollout.max_completion_tokens={r.short}",
         suits=lambda r: r.short is not None, in_settings=True), 1),
-    ("another stop token", "never_ends", Plant(model=lambda r: ended_by_padding, suits=FORMAT), 2),
-    ("no question", "same_prompt", Plant(model=lambda r: templated("", "Answer this:\n"), suits=FORMAT), 2),
-    ("paid for a word", "other_reward", paid("Word"), 2),
-    ("reward of the neighbor", "noisy_reward|other_reward", paid("Delayed"), 2),
-    ("verifier fails on what is right", "verifier_fails", paid("Fails", "reward.max_error_share=1"), 2),
-    ("clipped to nothing", "step_too_small|no_gradient", settings("trainer.max_grad_norm=1e-9", False), 2),
-    ("held by the reference", "unusual_setting", settings("algorithm.kl_coef=20"), 2),
-    ("one seed for a group", "alike",
+    ("another stop token", "ends", Plant(model=lambda r: ended_by_padding, suits=FORMAT), 2),
+    ("no question", "differs", Plant(model=lambda r: templated("", "Answer this:\n"), suits=FORMAT), 2),
+    ("paid for a word", "paid", paid("Word"), 2),
+    ("reward of the neighbor", "paid", paid("Delayed"), 2),
+    ("verifier fails on what is right", "paid", paid("Fails", "reward.max_error_share=1"), 2),
+    ("clipped to nothing", "trained|step", settings("trainer.max_grad_norm=1e-9", False), 2),
+    ("held by the reference", "step", settings("algorithm.kl_coef=20"), 2),
+    ("one seed for a group", "differs",
         around(lambda r: sampling(lambda ids, params: replace(params, seed=hash(ids) % 2**31))), 2),
-    ("hotter sampler", SAMPLER_FAULT,
+    ("hotter sampler", "trained",
         around(lambda r: sampling(lambda ids, params: replace(params, temperature=params.temperature * 2.5))), 2),
-    ("only the likeliest token", "alike", settings("rollout.top_k=1"), 3),
-    ("weights decay away", "step_too_large", settings("trainer.weight_decay=100", False), 3),
-    ("reward of a half and a trifle", "noisy_reward", paid("Jitter"), 3),
-    ("paid for ending", "always_paid|other_reward", paid("Ends"), 3),
-    ("penalty for everything", "never_paid", paid("Minus"), 3),
-    ("loss times 0", "no_gradient|masked", code("NoLoss"), 3),
-    ("cut off and left out", "truncated|masked", Plant(suits=lambda r: r.short is not None, words=lambda r:
+    ("only the likeliest token", "differs", settings("rollout.top_k=1"), 3),
+    ("weights decay away", "step", settings("trainer.weight_decay=100", False), 3),
+    ("reward of a half and a trifle", "paid", paid("Jitter"), 3),
+    ("paid for ending", "paid", paid("Ends"), 3),
+    ("penalty for everything", "paid", paid("Minus"), 3),
+    ("loss times 0", "trained", code("NoLoss"), 3),
+    ("cut off and left out", "ends|trained", Plant(suits=lambda r: r.short is not None, words=lambda r:
         f"rollout.max_completion_tokens={(r.short or 0) // 2} algorithm.truncated=mask"), 3),
-    ("prompts without their beginning", SAMPLER_FAULT, around(lambda r: prompts(lambda ids: ids[1:])), 3),
-    ("the next answer is right", "other_reward", paid("Shifted", suits=has_rows), 4),
-    ("paid one time in ten", "noisy_reward", paid("Rarely"), 4),
-    ("cost of a token", "paid_for_length", paid("PerToken"), 4),
-    ("nothing is readable", "never_paid", paid("Unreadable"), 4),
-    ("a nucleus of one", "alike", settings("rollout.top_p=0.01"), 4),
-    ("held by the reward", "unusual_setting", settings("algorithm.kl_coef=20 algorithm.kl_placement=reward"), 4),
-    ("lost in rounding", "step_too_small", rate(1 / 40, "model.dtype=bfloat16"), 4),
-    ("an end before the answer", "foreign_prompt", Plant(model=lambda r: templated("<eos>"), suits=FORMAT), 4),
-    ("gradient reversed", "wrong_way", code("Reversed"), 4),
-    ("sampled far hotter", "too_hot", settings("rollout.temperature=4"), 4),
-    ("one question", "learnt_by_heart", around(examples(lambda asked, index: asked(0)), suits=has_rows), 4),
-    ("warm-up without end", "step_too_small", settings("trainer.warmup_steps=100000"), 5),
-    ("adapters that weigh nothing", "step_too_small|no_gradient",
+    ("prompts without their beginning", "trained", around(lambda r: prompts(lambda ids: ids[1:])), 3),
+    ("the next answer is right", "paid", paid("Shifted", suits=has_rows), 4),
+    ("paid one time in ten", "paid", paid("Rarely"), 4),
+    ("cost of a token", "paid", paid("PerToken"), 4),
+    ("nothing is readable", "paid", paid("Unreadable"), 4),
+    ("a nucleus of one", "differs", settings("rollout.top_p=0.01"), 4),
+    ("held by the reward", "step", settings("algorithm.kl_coef=20 algorithm.kl_placement=reward"), 4),
+    ("lost in rounding", "step", rate(1 / 40, "model.dtype=bfloat16"), 4),
+    ("an end before the answer", "read", Plant(model=lambda r: templated("<eos>"), suits=FORMAT), 4),
+    ("gradient reversed", "trained", code("Reversed"), 4),
+    ("sampled far hotter", "differs", settings("rollout.temperature=4"), 4),
+    ("one question", "held", around(examples(lambda asked, index: asked(0)), suits=has_rows), 4),
+    ("warm-up without end", "step", settings("trainer.warmup_steps=100000"), 5),
+    ("adapters that weigh nothing", "trained|step",
         settings("model.lora.enabled=true model.lora.alpha=0.001", False), 5),
-    ("the wrong sign", "other_reward", paid("Wrong"), 5),
-    ("most golds are wrong", "other_reward|noisy_reward", paid("MostlyMislabeled", suits=has_rows), 5),
-    ("answers to another prompt", SAMPLER_FAULT, around(one_before), 5),
-    ("weights shaken", "step_too_large|collapses", around(shaken), 5),
-    ("paid for even length", "paid_for_length|other_reward|noisy_reward", paid("EvenLength"), 5),
-    ("advantages of the neighbor", "wrong_way", code("OfNeighbors"), 5),
-    ("the answer is in the question", "unlike_held_out", around(reworded(with_answer), suits=has_rows), 6),
-    ("questions cut off", "same_prompt|foreign_prompt", around(reworded(  # `<boe> 4 0 =`, `<q> where`
+    ("the wrong sign", "paid", paid("Wrong"), 5),
+    ("most golds are wrong", "paid", paid("MostlyMislabeled", suits=has_rows), 5),
+    ("answers to another prompt", "trained", around(one_before), 5),
+    ("weights shaken", "step", around(shaken), 5),
+    ("paid for even length", "paid", paid("EvenLength"), 5),
+    ("advantages of the neighbor", "trained", code("OfNeighbors"), 5),
+    ("the answer is in the question", "held", around(reworded(with_answer), suits=has_rows), 6),
+    ("questions cut off", "differs|read", around(reworded(  # `<boe> 4 0 =`, `<q> where`
         lambda words, _: (*words[:3], "=") if words[-1] == "=" else words[:-1]), suits=has_rows), 6),
-    ("answers of other rows", "other_gold|unlike_held_out|noisy_reward|other_reward", around(examples(
+    ("answers of other rows", "paid|held", around(examples(
         lambda asked, index: replace(asked(index), answer=asked(index + 1).answer)), suits=has_rows), 6),
-    ("remembered by question", "paid_by_question|never_paid|always_paid", paid("Remembered"), 6),
-    ("an opened answer", "foreign_prompt|tools_fail", around(opened, suits=lambda r: r.config != "rpn",
+    ("remembered by question", "paid", paid("Remembered"), 6),
+    ("an opened answer", "read", around(opened, suits=lambda r: r.config != "rpn",
         model=lambda r: None if r.task else templated("<SOLUTION>")), 6),
-    ("weights not loaded", "untrained", Plant(model=lambda r: on_weights(new_layer)), 6),
-    ("a stop string inside", "ends_early", around(lambda r: sampling(
+    ("weights not loaded", "ends|read", Plant(model=lambda r: on_weights(new_layer)), 6),
+    ("a stop string inside", "ends", around(lambda r: sampling(
         lambda ids, params: replace(params, stop_ids=params.stop_ids | {r.inner}))), 6),
-    ("a token never drawn", SAMPLER_FAULT, around(never_drawn), 6),
-    ("no credit for early tokens", "unusual_setting", settings("algorithm=reinforce_pp algorithm.gamma=0.01"), 6),
-    ("another reference", "held_back", settings("algorithm.kl_coef=0.3", around=reference_of_chance), 6),
-    ("a schedule that ends at once", "step_too_small", around(decayed_at_once), 6),
-    ("only norms are trained", "frozen|step_too_small", around(norms_only), 6),
-    ("entropy above all", "unusual_setting", settings("algorithm.entropy_coef=1"), 6),
-    ("a tool that ignores its argument", "tools_fail", around(
+    ("a token never drawn", "trained", around(never_drawn), 6),
+    ("no credit for early tokens", "trained", settings("algorithm=reinforce_pp algorithm.gamma=0.01"), 6),
+    ("another reference", "step", settings("algorithm.kl_coef=0.3", around=reference_of_chance), 6),
+    ("a schedule that ends at once", "step", around(decayed_at_once), 6),
+    ("only norms are trained", "trained|step", around(norms_only), 6),
+    ("entropy above all", "trained|step", settings("algorithm.entropy_coef=1"), 6),
+    ("a tool that ignores its argument", "read", around(
         lambda r: searching(lambda search: lambda name, state: search("p0", state)), suits=TOOL), 6),
-    ("evaluation of the start", "evaluation_stands_still", around(evaluated_once), 6),
-    ("paid for a mention", "other_reward|always_paid|noisy_reward", paid("Mentioned"), 7),
-    ("replies cut off", "tools_fail", around(  # `<tool> p3 works-at </tool>`
+    ("evaluation of the start", "held", around(evaluated_once), 6),
+    ("paid for a mention", "paid", paid("Mentioned"), 7),
+    ("replies cut off", "read", around(  # `<tool> p3 works-at </tool>`
         lambda r: searching(lambda search: lambda *given: " ".join(search(*given).split()[:2])), suits=TOOL), 7),
-    ("completions from a cache", f"alike|{SAMPLER_FAULT}", around(from_a_cache), 7),
-    ("copies of a few easy rows", "learnt_by_heart|too_easy|unlike_held_out",
+    ("completions from a cache", "differs|trained", around(from_a_cache), 7),
+    ("copies of a few easy rows", "differs|held",
         around(examples(easy), suits=on("rpn")), 7),
+    ("compared with the raw completion", "paid", paid("Raw", suits=on("rpn")), 8),
+    ("only the first turn is graded", "paid", paid("FirstTurn", suits=TOOL), 8),
+    ("paid for the gold's length", "paid", paid("GoldLength", suits=TOOL), 8),
+    ("brevity outweighs", "paid", Plant(suits=on("rpn"), words=lambda r:
+        "+reward.parts.brief.type=of_training:Brevity +reward.parts.brief.weight=5"), 8),
+    ("a point for a call", "paid", paid("PerCall", suits=TOOL), 8),
+    ("hardly a token is likely enough", "differs|step", settings("rollout.min_p=0.99", suits=on("rpn")), 8),
+    ("room for half an answer", "ends", settings("rollout.max_completion_tokens=4", suits=on("rpn")), 8),
+    ("a tool that is down", "read", around(lambda r: searching(down), suits=TOOL), 8),
+    ("the rate of a pretrained model", "step", settings("trainer.learning_rate=1e-6", suits=on("rpn")), 8),
+    ("slow mean, fast size", "step",
+        settings("trainer.adam_beta1=0.999 trainer.adam_beta2=0.5", suits=TOOL), 8),
+    ("samples of long ago", "trained",
+        settings("rollout.max_staleness=12 algorithm.mismatch_correction=none", suits=on("rpn")), 8),
+    ("no advantage is negative", "differs|trained|step",
+        settings("algorithm=of_training:AllPositive", False, suits=TOOL), 8),
+    ("easy rows only", "differs|held", around(examples(one_operator), suits=on("rpn")), 8),
+    ("one gold for all", "paid|held", around(examples(
+        lambda asked, index: replace(asked(index), answer="c3")), suits=TOOL), 8),
+    ("four questions", "held",
+        around(examples(lambda asked, index: asked(index % 4)), suits=TOOL), 8),
 ]  # fmt: skip

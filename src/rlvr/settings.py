@@ -38,12 +38,14 @@ Range = tuple[float, float]
 class Usual:
     """The usual range of a setting, and what smaller and larger values lead to; rlvr.usual says it.
 
-    `range` may be a function of the run's values, nested as in config.yaml, whose docstring says it in words.
+    `range` may be a function of the run's values, nested as in config.yaml, whose docstring says it in words. `link` is
+    the one of the chain that such a value breaks (rlvr.tracking.signals).
     """
 
     range: Range | Callable[[Mapping[str, Any]], Range]
     below: str = ""
     above: str = ""
+    link: str = "step"
 
     @property
     def words(self) -> str:

@@ -12,13 +12,16 @@ from rlvr.settings import Settings, Usual, in_words
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Unusual:
-    """`Unusual(key="algorithm.gamma", value=0.5, default=1.0, range="0.85 to 1", leads="hardly any of ...")`"""
+    """`Unusual(key="algorithm.gamma", value=0.5, default=1.0, range="0.85 to 1", leads="hardly any of ...",
+    link="trained", share=0.59)`; `share` is the value beside the nearest usual one, or the reverse: below 1."""
 
     key: str
     value: float
     default: Any
     range: str
     leads: str
+    link: str
+    share: float
 
     def __str__(self) -> str:
         return f"{self.key}={self.value:g}: {self.range} is usual; {self.leads}"
@@ -48,6 +51,8 @@ def _within(run: Mapping[str, Any], path: str, settings: type[Settings], values:
                         default=field.default,
                         range=in_words((least, most)),
                         leads=usual.below if value < least else usual.above,
+                        link=usual.link,
+                        share=value / least if value < least else most / value,
                     )
 
 

@@ -9,8 +9,8 @@ import pytest
 
 import rlvr
 from rlvr.commands.diagnose import trial
-from rlvr.report.diagnosis import diagnosed
 from rlvr.report.run import write_run_report
+from rlvr.trust.chain import diagnosed
 from tests.system.harness import SMALL, Cli, metrics, numbers, pretrained, run_train
 from tests.unit.report.runs import chunk_of
 
@@ -43,17 +43,17 @@ def test_a_flat_run_is_explained_and_its_remedy_tried_beside_it(flat: Path, cli:
     before = contents(flat)
     done = cli.ok("diagnose", flat, "--try", "--steps", "3", "--json")
     found = json.loads(done.out)
-    assert found["causes"][0]["name"] == "alike"
+    assert found["causes"][0]["name"] == "differs"
     assert found["causes"][0]["overrides"] == ["rollout.temperature=1"]
     tried = found["trial"]
-    assert (tried["cause"], tried["start"], tried["steps"]) == ("alike", 0, 3)
+    assert (tried["cause"], tried["start"], tried["steps"]) == ("differs", 0, 3)
     assert [one["name"] for one in tried["differences"]] == ["held-out accuracy", "rise of the reward"]
     arms = [Path(tried["folder"]) / name for name in ("unchanged", "remedy")]
     assert [rlvr.open(arm).config.rollout.temperature for arm in arms] == [0.02, 1.0]
     for name in ("unchanged", "remedy"):
         assert [row["step"] for row in metrics(flat.with_name("flat.try") / name)] == [0, 1, 2, 3]
     assert contents(flat) == before
-    assert cli.ok("diagnose", flat).out.splitlines()[2].startswith("1. alike, 100%: Sampling leaves no choice")
+    assert cli.ok("diagnose", flat).out.splitlines()[2].startswith("1. differs, ")
 
 
 def test_the_unchanged_run_goes_on_as_the_run_did(flat: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,5 +78,5 @@ def test_its_report_has_a_tab(flat: Path, tmp_path: Path) -> None:
 def test_it_said_so_at_its_end(ended: tuple[Path, str]) -> None:
     folder, said = ended
     last = said.splitlines()[-1]
-    assert last.startswith("the curve is flat: Sampling leaves no choice")
+    assert last.startswith("the curve is flat: Completions of a question do not differ")
     assert last.endswith(f"Set rollout.temperature=1. More: rlvr diagnose {folder}")

@@ -7,7 +7,8 @@ import pytest
 
 from rlvr.commands.doctor.body import CHECKS
 from rlvr.config.compose import load_config
-from rlvr.report.diagnosis.causes import CHAIN
+from rlvr.tracking.signals import LINKS
+from rlvr.trust.judges import JUDGES
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -20,12 +21,12 @@ def test_settings_of_a_benchmark_exist(module: str, constant: str, monkeypatch: 
 
 
 def test_what_names_a_planted_fault_exists(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Causes of `rlvr diagnose`, checks of `rlvr doctor`; a fault that no check names says so by `new`."""
+    """Links of `rlvr diagnose`, checks of `rlvr doctor`; a fault that no check names says so by `new`."""
     monkeypatch.syspath_prepend(str(BENCHMARKS / "faults"))
     runs = importlib.import_module("diagnose").table(["rpn", "two_hop", "gsm8k_smoke"], 1)
-    causes = {cause for fault in runs for cause in fault.right}
-    assert len(causes) > 12
-    assert causes <= CHAIN.keys()
+    assert {link for fault in runs for link in fault.right} == LINKS.keys()
+    judges = {judge.__name__ for before in JUDGES.values() for judge in before}
+    assert importlib.import_module("diagnose").LINK_OF.keys() == judges
     checks = {check for fault in importlib.import_module("doctor").TABLE for check in fault.right}
     assert len(checks) > 60
     assert checks - {check.__name__ for check in CHECKS} == {"load", "new"}

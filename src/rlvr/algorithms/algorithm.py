@@ -288,7 +288,7 @@ class TokenReturns(ClippedRatio):
     gamma: float = setting(
         1.0,
         "discount per token",
-        usual=Usual(_gammas, below="hardly any of a reward at the end reaches the first token"),
+        usual=Usual(_gammas, below="hardly any of a reward at the end reaches the first token", link="trained"),
         gt=0,
         le=1,
     )
@@ -302,7 +302,9 @@ class Critic(Algorithm):
     value_coef: NonNegativeFloat = setting(
         0.1,
         "weight of the critic's loss",
-        usual=Usual((1e-4, inf), below="the critic is not trained, and advantages are made from what it says"),
+        usual=Usual(
+            (1e-4, inf), below="the critic is not trained, and advantages are made from what it says", link="trained"
+        ),
     )
 
     @abstractmethod

@@ -43,7 +43,9 @@ class RolloutSettings(Settings):
         0,
         "most updates between the weights that sample a token and those that train on it; 0: sampling and training "
         "alternate, k: the next k batches are sampled while the trainer works",
-        usual=Usual((0, 8), above="samples are those of a policy that is long gone"),  # benchmarks/results/stale.md
+        usual=Usual(
+            (0, 8), above="samples are those of a policy that is long gone", link="trained"
+        ),  # benchmarks/results/stale.md
     )
     dead_groups: Literal["auto", "keep", "drop", "refill"] = setting(
         "auto",
@@ -62,16 +64,17 @@ class RolloutSettings(Settings):
             _temperatures,
             below="completions of a group are equal",
             above="all tokens become likely, and completions noise",
+            link="differs",
         ),
     )
     top_p: Annotated[float, Field(gt=0, le=1)] = setting(
-        1.0, "nucleus sampling; 1 turns it off", usual=Usual((0.3, 1), below=LIKELIEST)
+        1.0, "nucleus sampling; 1 turns it off", usual=Usual((0.3, 1), below=LIKELIEST, link="differs")
     )
     top_k: NonNegativeInt = setting(0, "sample from the k likeliest tokens; 0 turns it off")
     min_p: Annotated[float, Field(ge=0, lt=1)] = setting(
         0.0,
         "leave out tokens less likely than min_p x the likeliest; 0 turns it off",
-        usual=Usual((0, 0.7), above=LIKELIEST),
+        usual=Usual((0, 0.7), above=LIKELIEST, link="differs"),
     )
 
     @property

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from rlvr.errors import UserError
-from rlvr.report import diagnosis
 from rlvr.report.curves import meanings, sections, series
 from rlvr.report.health import health
 from rlvr.report.page import Limits, Page, Report, pack, write_report
@@ -15,6 +14,7 @@ from rlvr.report.rollouts import PackedRollouts, pack_rollouts, rollout_files, t
 from rlvr.report.sweep import runs_of, sweep_table
 from rlvr.tracking.checks import KINDS, read_checks
 from rlvr.tracking.history import History, headline_of, read_history
+from rlvr.trust import chain
 
 
 def write_run_report(folders: Sequence[Path], output: Path | None = None, limits: Limits | None = None) -> Report:
@@ -78,7 +78,7 @@ def _checks(folder: Path, notes: list[str]) -> dict[str, list[dict[str, Any]]]:
     """What commands found about the run, by command, and its diagnosis; damaged files are noted."""
     found: dict[str, list[dict[str, Any]]] = {}
     with suppress(UserError):  # too few steps
-        found["diagnose"] = [vars(check) for check in diagnosis.checks(diagnosis.diagnosed(folder))]
+        found["diagnose"] = [vars(check) for check in chain.checks(chain.diagnosed(folder))]
     for kind in KINDS:
         try:
             if checks := read_checks(folder, kind):

@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import Any
 
 LINKS = {
-    "asked": "the question is asked, and tools answer",
+    "differs": "questions, and completions of one, differ",
     "ends": "completions end by themselves",
-    "read": "answers and calls are read",
+    "read": "answers and calls are read, and calls answered",
     "paid": "right answers are paid",
-    "differs": "completions of a question differ",
     "trained": "what was sampled is trained on",
     "step": "steps have the right size",
+    "held": "what is learnt holds for held-out questions",
 }
-"""The chain from a question to the weights: a link that breaks explains what comes after it."""
+"""The chain from a prompt to the held-out score: a link that breaks explains what comes after it."""
 
 _PLACEHOLDERS = {
     "part": r"[^/]+",
@@ -62,6 +62,11 @@ class Signal:
     @property
     def is_bounded(self) -> bool:
         return self.fine is not None or self.wrong is not None
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether `weight` knows from where to where it gets worse."""
+        return self.fine is not None and self.wrong is not None
 
     def is_fine(self, value: float) -> bool:
         """Whether there is nothing to say about the value; True without a bound, False for NaN."""

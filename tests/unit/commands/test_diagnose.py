@@ -10,9 +10,12 @@ from rlvr.cli.main import main
 from rlvr.commands.diagnose import told, told_trial
 from rlvr.commands.diagnose.trial import _latest_kept, differences
 from rlvr.errors import UserError
-from rlvr.report.diagnosis import Difference, Trial, checks, diagnosed, of_record, warning
 from rlvr.tracking.jsonl import MetricsFile
-from tests.unit.report.diagnosis.made import ACCURACY, STEP, record
+from rlvr.trust.chain import Difference, Trial, checks, diagnosed, of_record, warning
+from tests.unit.trust.made import ACCURACY, STEP, record
+
+ENDS = "Completions were cut off: they end before their answer."
+REMEDY = "Raise rollout.max_completion_tokens, or check that the model can produce its stop token."
 
 
 def a_run(folder: Path, steps: int, **changed: float) -> Path:
@@ -32,24 +35,28 @@ def cut_off(tmp_path: Path) -> Path:
 def test_the_curve_the_verdict_and_each_cause(cut_off: Path) -> None:
     lines = list(told(diagnosed(cut_off)))
     assert lines[0] == f"{cut_off}: 8 steps; reward 0.500 in step 1 -> 0.500"
-    assert lines[2] == "1. truncated, 100%: Completions are cut off before they can end."
+    assert lines[2] == f"1. ends, 100%: {ENDS}"
     assert lines[3].startswith("   seen: rollout/truncated_share: 0.9 in step 1, 0.9 in step 8")
-    assert lines[-1] == "   do:   Raise rollout.max_completion_tokens."
+    assert lines[-1] == f"   do:   {REMEDY}"
 
 
 def test_no_cause_is_said_and_what_little_speaks_for_one(tmp_path: Path) -> None:
     lines = list(told(diagnosed(a_run(tmp_path / "flat", 8, **{"rollout/truncated_share": 0.14}))))
     assert lines[1].startswith("I do not know why this curve is flat")
-    assert lines[2:5] == ["Weak evidence for:", "", "1. truncated, 13%: Completions are cut off before they can end."]
+    assert lines[2:5] == [
+        "Weak evidence for:",
+        "",
+        f"1. ends, 13%: {ENDS}",
+    ]
     assert list(told(diagnosed(a_run(tmp_path / "other", 8))))[2:] == []
 
 
 def test_json_has_everything(cut_off: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diagnose", str(cut_off), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["causes"][0]["name"] == "truncated"
-    assert (found["steps"], found["learned"], found["named"]) == (8, 0.0, "truncated")
-    assert found["verdict"] == "Completions are cut off before they can end."
+    assert found["causes"][0]["name"] == "ends"
+    assert (found["steps"], found["learned"], found["named"]) == (8, 0.0, "ends")
+    assert found["verdict"] == "Completions were cut off: they end before their answer."
 
 
 def test_the_function_is_the_command(cut_off: Path) -> None:
@@ -65,7 +72,7 @@ def test_the_function_is_the_command(cut_off: Path) -> None:
         (["RUN/empty"], 1, "RUN/empty is no run folder to diagnose: it has no metrics.jsonl."),
         (["RUN/short"], 1, "RUN/short has made 4 of the 5 steps or more that a curve needs"),
         (["RUN/flat", "--try"], 1, "no cause is named (I do not know why this curve is flat"),
-        (["RUN/code", "--try"], 1, "the remedy of verifier_fails is in your code, model or data"),
+        (["RUN/code", "--try"], 1, "the remedy of paid is in your code, model or data"),
         (["RUN/flat", "--steps", "3"], 2, "--steps: nothing is trained; add --try."),
     ],
 )
@@ -86,10 +93,7 @@ def test_what_cannot_be_done_is_one_sentence(
 
 def test_a_flat_run_ends_with_its_cause_and_others_do_not(cut_off: Path, tmp_path: Path) -> None:
     said = warning(cut_off)
-    assert said == (
-        "the curve is flat: Completions are cut off before they can end. Raise rollout.max_completion_tokens. "
-        f"More: rlvr diagnose {cut_off}"
-    )
+    assert said == (f"the curve is flat: {ENDS} {REMEDY} More: rlvr diagnose {cut_off}")
     assert warning(a_run(tmp_path / "short", 4, **{"rollout/truncated_share": 0.9})) is None
     assert warning(a_run(tmp_path / "unknown", 8)) is None
 
@@ -97,7 +101,7 @@ def test_a_flat_run_ends_with_its_cause_and_others_do_not(cut_off: Path, tmp_pat
 def test_rows_of_the_report(cut_off: Path) -> None:
     curve, cause = checks(diagnosed(cut_off))
     assert (curve.name, curve.status) == ("curve", "notice")
-    assert (cause.name, cause.status) == ("truncated", "fail")
+    assert (cause.name, cause.status) == ("ends", "fail")
     learned = of_record(record(accuracy=((0.1, 0.05, 0.15), (0.9, 0.85, 0.95))))
     assert [row.status for row in checks(learned)] == ["ok"]
 
@@ -170,7 +174,7 @@ def test_a_curve_moves_if_something_is_better_and_nothing_worse(
 
 def test_what_was_tried_is_told() -> None:
     gap = Difference(name="held-out accuracy", unchanged=0.2, remedy=0.5, low=0.2, high=0.4)
-    about = {"cause": "truncated", "overrides": ["a=1", "b=2"], "start": 20, "steps": 10, "folder": "runs/x.try"}
+    about = {"cause": "ends", "overrides": ["a=1", "b=2"], "start": 20, "steps": 10, "folder": "runs/x.try"}
     lines = list(told_trial(Trial(**about, differences=[gap])))
     assert lines == [
         "tried a=1 b=2 for 10 steps from step 20, beside the unchanged run: the curve moves",

@@ -15,7 +15,7 @@ from rlvr.printable import printable
 from rlvr.progress import is_terminal, progress, wrapped
 
 if TYPE_CHECKING:
-    from rlvr.report.diagnosis import Diagnosis, Trial
+    from rlvr.trust.chain import Diagnosis, Trial
 
 HELP = "say why a curve is flat"
 DESCRIPTION = """Name the likeliest causes of a flat curve, from what a run folder records: each with a score, evidence

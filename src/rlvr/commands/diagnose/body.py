@@ -5,8 +5,8 @@ from pathlib import Path
 
 from rlvr.errors import UserError
 from rlvr.places import check_one_run, near
-from rlvr.report.diagnosis import Diagnosis, diagnosed
 from rlvr.tracking.history import is_run
+from rlvr.trust.chain import Diagnosis, diagnosed
 
 
 def diagnose(source: str, try_steps: int | None = None) -> Diagnosis:

@@ -9,7 +9,7 @@ from rlvr.errors import errors_from_here
 from rlvr.run.result import Run
 
 if TYPE_CHECKING:
-    from rlvr.report.diagnosis import Diagnosis
+    from rlvr.trust.chain import Diagnosis
 
 
 @errors_from_here

@@ -12,11 +12,12 @@ from rlvr.config import Config
 from rlvr.config.compose import load_config, to_run_yaml
 from rlvr.errors import UserError
 from rlvr.progress import progress
-from rlvr.report.diagnosis import Diagnosis, Difference, Record, Trial, read_record
 from rlvr.run.sources import own_config, with_absolute_model
 from rlvr.tracking.files import write_atomically, writing
 from rlvr.tracking.history import read_history
 from rlvr.training.checkpoint import list_checkpoints
+from rlvr.trust.chain import Diagnosis, Difference, Trial
+from rlvr.trust.record import Record, read_record
 
 CERTAIN = 1.96  # standard errors: a 95 % interval
 READING = ("rollout.max_completion_tokens", "prompt.tool_format")  # an evaluation's level changes with them at once

@@ -178,7 +178,7 @@ def _write_report(folder: RunFolder, console: Console) -> None:
 def _warn_if_flat(folder: RunFolder, console: Console) -> None:
     """The likeliest cause of a flat curve, in a sentence or two. What cannot be judged ends no run."""
     try:
-        from rlvr.report.diagnosis import warning
+        from rlvr.trust.chain import warning
 
         if said := warning(folder.root):
             console.note(said)

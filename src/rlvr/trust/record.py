@@ -1,24 +1,26 @@
-"""What a run recorded, as numbers that causes are judged by: metrics, evaluations, sampled episodes, weights."""
+"""What a run recorded, as numbers that links are measured by: metrics, evaluations, sampled episodes, weights."""
 
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations, groupby
+from itertools import groupby
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 
 from rlvr import registry
 from rlvr.core.settings import RolloutSettings, TrainerSettings
 from rlvr.errors import ConfigError, UserError
-from rlvr.report.diagnosis.weights import Weights, read_weights
 from rlvr.settings import Settings
 from rlvr.tracking.history import History, headline_of
 from rlvr.tracking.rollouts import EpisodeRecord, read_rollouts
+from rlvr.tracking.signals import between
+from rlvr.trust.weights import Weights, read_weights
 
+QUOTED = 160  # characters of a text
 Metrics = dict[str, float]
 Group = tuple[EpisodeRecord, ...]
 
@@ -26,6 +28,21 @@ MAX_GROUPS = 32  # of a file
 MAX_FILES = 6  # rollout files that are read: the first, the last, and some between
 EARLY_EPISODES = 64  # at least as many show what the run was like before it learned anything
 LATE_STEPS = 5
+CERTAIN = (1.6, 3.0)  # standard errors by which a curve rises: chance, and certainly not
+ENOUGH = 1 / 3  # of what there was to gain: the curve is not flat
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A place of a link: the share that passes, what was seen there, what it means, and what to do. `signals` measure
+    the same place, less well."""
+
+    passes: float
+    seen: Sequence[str]
+    says: str
+    remedy: str
+    overrides: Sequence[str] = ()
+    signals: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -138,6 +155,27 @@ class Record:
                 evaluations.append(Evaluation(int(row["step"]), value, low, high))
         return evaluations
 
+    @cached_property
+    def rise_of_metric(self) -> float | None:
+        """Whether the held-out metric rises, from 0 to 1: by more than chance, and by a part of what there was to gain;
+        None with fewer than two evaluations."""
+        if len(self.evaluations) < 2:
+            return None
+        first, last = self.evaluations[0], self.evaluations[-1]
+        return _rise(last.value - first.value, math.hypot(first.error, last.error), 1 - first.value)
+
+    @cached_property
+    def rise_of_reward(self) -> float:
+        """The same of the reward, from the first third of the steps to the last; 0 below 6 steps."""
+        values = [row["reward/mean"] for row in self.updates if math.isfinite(row["reward/mean"])]
+        third = len(values) // 3
+        if third < 2:
+            return 0.0
+        first, last = values[:third], values[-third:]
+        error = max(math.sqrt((stdev(first) ** 2 + stdev(last) ** 2) / third), 1e-3)
+        best = max((one.reward or 0.0 for one in self.episodes), default=fmean(last))
+        return _rise(fmean(last) - fmean(first), error, best - fmean(first))
+
     # ---------------------------------------------------------------------------------------------------- episodes
 
     @cached_property
@@ -149,6 +187,21 @@ class Record:
             for _, members in groupby(episodes, key=lambda episode: episode.group)
             if (group := tuple(episode for episode in members if episode.reward is not None))
         ]
+
+    @cached_property
+    def comparable(self) -> list[Group]:
+        """Completions that a reward tells apart: those of a question, or of a step where no groups are compared."""
+        return [group for _, group in self.groups] if self.compares_groups else self._of_steps(self.groups)
+
+    @property
+    def first_comparable(self) -> list[Group]:
+        """The same of the first recorded step."""
+        first = self.groups[0][0] if self.groups else 0
+        return self.first_groups if self.compares_groups else self._of_steps([g for g in self.groups if g[0] == first])
+
+    @staticmethod
+    def _of_steps(groups: Sequence[tuple[int, Group]]) -> list[Group]:
+        return [tuple(one for _, group in some for one in group) for _, some in groupby(groups, key=lambda one: one[0])]
 
     @cached_property
     def first_groups(self) -> list[Group]:
@@ -167,110 +220,27 @@ class Record:
             return bool(answers) and words(episode.answer) == words(answers[-1].text)
         return contains(episode.turns[-1].completion, episode.answer)
 
+    def is_read(self, episode: EpisodeRecord) -> bool:
+        """True if reward or metric could read the answer."""
+        return episode.score_status != "invalid" or any(step.kind == "answer" for step in episode.trace)
+
     @cached_property
     def traces_answers(self) -> bool:
         """True if the task says what it read as the answer; an episode without one then has none."""
         return any(step.kind == "answer" for episode in self.episodes for step in episode.trace)
 
-    @cached_property
-    def is_graded(self) -> bool:
-        """True if `right` is the metric's own word, or at least that of an answer that was read."""
-        return self.traces_answers or self.grades_part
-
-    @property
-    def grades_part(self) -> bool:
-        """True if the run is judged by a part of its reward."""
-        return self.headline.removeprefix("sampled_").startswith("part_")
-
-    @cached_property
-    def is_strict(self) -> bool:
-        """True if answers were only read: they are compared word by word, and the metric may be milder."""
-        answers = [step.ok for episode in self.episodes for step in episode.trace if step.kind == "answer"]
-        return not self.grades_part and bool(answers) and all(ok is None for ok in answers)
-
-    @cached_property
-    def guesses(self) -> bool:
-        """True if `right` only looks for the gold answer in the text, while some completions are read."""
-        return not self.is_graded and (self.always("rollout/invalid_share") or 0.0) < 1.0
-
     def right_share(self, groups: Sequence[Group]) -> float | None:
         flags = [self.right(episode) for group in groups for episode in group]
         return fmean(flags) if flags else None
-
-    def pairs(self) -> Iterator[tuple[EpisodeRecord, EpisodeRecord]]:
-        """Two completions of one question in one step."""
-        for _, group in self.groups:
-            yield from combinations(group, 2)
-
-    @cached_property
-    def end_ids(self) -> set[int]:
-        """Tokens that end completions: the last ones of those that ended by themselves, and by their names others."""
-        turns = [turn for episode in self.episodes for turn in episode.turns]
-        last = {turn.completion_ids[-1] for turn in turns if turn.stop_reason == "stop" and turn.completion_ids}
-        return last | end_tokens(self.history)
-
-    @cached_property
-    def agreement(self) -> "Agreement":
-        return Agreement.of(self)
 
     @cached_property
     def episodes(self) -> list[EpisodeRecord]:
         return [episode for episodes in self.rollouts.values() for episode in episodes]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Paid:
-    """An episode as a pair compares it."""
-
-    right: bool  # by the metric
-    is_read: bool  # by the reward
-    reward: float
-    tokens: tuple[int, ...]
-
-    @classmethod
-    def of(cls, episode: EpisodeRecord, record: Record) -> "Paid":
-        is_read = not record.guesses or episode.score_status != "invalid"
-        reward, tokens = episode.reward or 0.0, sampled(episode)
-        return cls(right=record.right(episode), is_read=is_read, reward=reward, tokens=tokens)
-
-
-@dataclass(frozen=True)
-class Agreement:
-    """How the reward goes with what the metric calls right, over pairs of completions of one question."""
-
-    mixed: int  # groups with right and wrong ones
-    unlike: int  # pairs of a right and a wrong one
-    paid_right: int  # of them: the right one earned more
-    paid_equal: int  # of them: both earned the same
-    alike: int  # pairs that are both right or both wrong
-    paid_apart: int  # of them: they earned different rewards
-    same: int  # pairs of the very same completion
-    same_apart: int  # of them: they earned different rewards
-
-    @classmethod
-    def of(cls, record: Record) -> "Agreement":
-        groups = [[Paid.of(episode, record) for episode in group] for _, group in record.groups]
-        pairs = [pair for group in groups for pair in combinations(group, 2)]
-        ordered = [(a, b) if a.right else (b, a) for a, b in pairs if a.right != b.right]
-        # what is unread earns nothing for that, whatever stands in it
-        unlike = [(right, wrong) for right, wrong in ordered if right.is_read]
-        alike = [(a, b) for a, b in pairs if a.right == b.right]
-        same = [(a, b) for a, b in (*unlike, *alike) if a.tokens == b.tokens]
-        return cls(
-            mixed=sum(len({member.right for member in group}) > 1 for group in groups),
-            unlike=len(unlike),
-            paid_right=sum(right.reward > wrong.reward for right, wrong in unlike),
-            paid_equal=sum(right.reward == wrong.reward for right, wrong in unlike),
-            alike=len(alike),
-            paid_apart=sum(a.reward != b.reward for a, b in alike),
-            same=len(same),
-            same_apart=sum(a.reward != b.reward for a, b in same),
-        )
-
-    @property
-    def auc(self) -> float | None:
-        """Chance that the right one of two completions earns more, ties halved; None without such a pair."""
-        return (self.paid_right + self.paid_equal / 2) / self.unlike if self.unlike else None
+def _rise(gained: float, error: float, possible: float) -> float:
+    share = between(gained / possible, 0.0, ENOUGH) if possible > 0 else 1.0
+    return between(gained / error, *CERTAIN) * share
 
 
 def sampled(episode: EpisodeRecord) -> tuple[int, ...]:
@@ -278,8 +248,15 @@ def sampled(episode: EpisodeRecord) -> tuple[int, ...]:
     return tuple(token for turn in episode.turns for token in turn.completion_ids)
 
 
-def length(episode: EpisodeRecord) -> int:
-    return sum(len(turn.completion_ids) for turn in episode.turns)
+def quotes(record: Record, wanted: Sequence[EpisodeRecord]) -> list[str]:
+    """`step 1, group 3: "4 1 + = 5" earned 0, gold 5`."""
+    steps = {id(one): step for step, episodes in record.rollouts.items() for one in episodes}
+    return [
+        f'step {steps[id(one)]}, group {one.group}: "{" ".join(one.turns[-1].completion.split())[:QUOTED]}" earned '
+        f"{one.reward:g}, gold {one.answer}"
+        for one in wanted
+        if one.reward is not None
+    ]
 
 
 def words(text: str) -> list[str]:

@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from rlvr.report.diagnosis.record import MAX_FILES, contains, read_record
-from rlvr.report.diagnosis.weights import Weights, read_weights
 from rlvr.tracking.history import History, read_history
 from rlvr.tracking.jsonl import MetricsFile
 from rlvr.tracking.rollouts import rollouts_path, write_rollouts
-from rlvr.types import TraceStep
-from tests.unit.report.diagnosis.made import STEP, episode, record, sound
+from rlvr.trust.record import MAX_FILES, contains, read_record
+from rlvr.trust.weights import Weights, read_weights
+from tests.unit.trust.made import STEP, episode, record, sound
 
 
 def folder_with(root: Path, steps: int) -> Path:
@@ -60,14 +59,6 @@ def test_a_part_of_the_reward_can_be_the_metric() -> None:
     assert not made.right(episode(0, 0, "7", 1.0, reward_parts={"format": 0.0}))
 
 
-def test_answers_that_were_only_read_are_compared_strictly_but_not_a_part() -> None:
-    read = [episode(0, 0, "7", 1.0, trace=[TraceStep(kind="answer", text="7.0")])]
-    part = {"evaluation": {"headline": "sampled_part_format"}}
-    assert record(episodes=read).is_strict
-    assert not record(episodes=read, settings=part).is_strict
-    assert not record().is_strict
-
-
 def test_without_a_grade_the_answer_that_was_read_counts_then_the_text() -> None:
     unread = episode(0, 0, "7", 1.0, trace=[])
     assert not record().right(unread)  # the other episodes have an answer
@@ -92,13 +83,13 @@ def save(folder: Path, matrix: float, vector: float) -> None:
     save_file(tensors, folder / "model.safetensors")
 
 
-def test_size_and_change_of_matrices(tmp_path: Path) -> None:
+def test_change_of_matrices_and_count_of_weights(tmp_path: Path) -> None:
     save(tmp_path / "warm_start", 0.5, 9.0)
-    assert read_weights(tmp_path, history(tmp_path)) == Weights(size=0.5, moved=None, width=2, fresh=1.0)
+    assert read_weights(tmp_path, history(tmp_path)) == Weights(count=10, fresh=1.0)
     save(tmp_path / "checkpoints/step_000010/model", 0.75, -9.0)
-    assert read_weights(tmp_path, history(tmp_path)) == Weights(size=0.5, moved=0.25, width=2, still=0.0, fresh=1.0)
+    assert read_weights(tmp_path, history(tmp_path)) == Weights(count=10, moved=0.5, still=0.0, fresh=1.0)
     save(tmp_path / "final", 1.0, 9.0)
-    assert read_weights(tmp_path, history(tmp_path)) == Weights(size=0.5, moved=0.5, width=2, still=0.0, fresh=1.0)
+    assert read_weights(tmp_path, history(tmp_path)) == Weights(count=10, moved=1.0, still=0.0, fresh=1.0)
 
 
 def test_matrices_that_stand_still_beside_norms_that_move(tmp_path: Path) -> None:
@@ -113,18 +104,11 @@ def test_matrices_that_stand_still_beside_norms_that_move(tmp_path: Path) -> Non
     assert (moved.still, moved.moved) == (1.0, 0.0)
 
 
-def test_norms_of_a_trained_model_are_not_one_number(tmp_path: Path) -> None:
-    (tmp_path / "warm_start").mkdir()
-    vectors = {"b": np.array([1, 1.01, 1], np.float32), "c": np.ones(3, np.float32)}
-    save_file({"a": np.full((2, 3), 0.5, np.float32), **vectors}, tmp_path / "warm_start/model.safetensors")
-    found = read_weights(tmp_path, history(tmp_path))
-    assert found is not None
-    assert found.fresh == 0.5
-
-
-def test_weights_that_cannot_be_read_are_none(tmp_path: Path) -> None:
+def test_weights_that_cannot_be_read_are_none_and_those_of_adapters_are_counted(tmp_path: Path) -> None:
     assert read_weights(tmp_path, history(tmp_path)) is None
-    save(tmp_path / "warm_start", 0.5, 9.0)
     (tmp_path / "final").mkdir()
     (tmp_path / "final/model.safetensors").write_bytes(b"broken")
     assert read_weights(tmp_path, history(tmp_path)) is None
+    (tmp_path / "final/model.safetensors").unlink()
+    save_file({"a": np.zeros((2, 3), np.float32)}, tmp_path / "final/adapter_model.safetensors")
+    assert read_weights(tmp_path, history(tmp_path)) == Weights(count=6)

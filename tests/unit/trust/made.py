@@ -5,10 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rlvr.report.diagnosis.record import Record
-from rlvr.report.diagnosis.weights import Weights
 from rlvr.tracking.history import History
 from rlvr.tracking.rollouts import EpisodeRecord, RowRecord, TurnRecord
+from rlvr.trust.record import Record
+from rlvr.trust.weights import Weights
 from rlvr.types import TraceStep
 
 SETTINGS: dict[str, Any] = {
@@ -39,7 +39,7 @@ STEP = {
     "policy/approx_kl": 0.0,
 }
 ACCURACY = (0.4, 0.35, 0.45)  # with its interval
-WEIGHTS = Weights(size=0.05, moved=0.002, width=64.0)
+WEIGHTS = Weights(count=200_000, moved=0.04, still=0.0)
 ANSWERS = ("7", "3", "7", "5")  # of a group whose gold is 7
 
 
