@@ -3,11 +3,12 @@
 import asyncio
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from rlvr.checks.patient import Patient, first_fault, skip, verdict
 from rlvr.tasks.base import text_of
 from rlvr.tracking.checks import Check
+from rlvr.trust.damage import damaged
 from rlvr.types import Example, StopReason, TurnText
 
 NUM_EXAMPLES, NUM_GRADED, FEWEST = 200, 8, 20
@@ -17,22 +18,6 @@ LEAST_CUT = 80  # letters of a text that may have been cut
 FEW_HELD_OUT, FEWEST_HELD_OUT = 10, 4
 MOST_ALIKE = 0.9  # of the held-out answers
 
-ENTITY = re.compile(
-    r"&(?:lt|gt|amp|quot|apos|nbsp|[a-z]{2,8}acute|#\d{1,6}|#x[0-9a-fA-F]{1,5});|<br\s*/?>|</(?:p|div|span)>"
-)
-ESCAPE = re.compile(r"\\r?\\n|\\n(?=[A-Z0-9\s\-*]|$)|\\u[0-9a-fA-F]{4}")
-IMAGE = re.compile(
-    r"<\|?(?:image|img|vision_start|image_pad)(?:[ _]?\d*)?\|?>|\[(?:image|img|figure)\]|<img\s|!\[[^\]]*\]\(|"
-    r"\b(?:shown|pictured|depicted|given|see) (?:in|by) (?:the|this) (?:\w+ )?(?:figure|image|picture|photo|diagram)\b",
-    re.IGNORECASE,
-)
-UNFILLED = re.compile(
-    r"\{\{\s*\w+\s*\}\}|(?<![\\{])\{(?:question|input|prompt|problem|answer|context|instruction|text)\}"
-)
-RENDERED = re.compile(
-    r"\[/?INST\]|<\|im_(?:start|end)\|>|<\|(?:user|assistant|system|eot_id|start_header_id|end)\|>|<start_of_turn>|"
-    r"### (?:Response|Assistant):|(?:^|\n)(?:Assistant|ASSISTANT|AI|Bot):\s*$"
-)
 MARKS = re.compile(r"<\|\w+\|>|</?s>|<eos>|<bos>|<pad>|<end_of_turn>|\[/?INST\]")
 HIGH = re.compile(r"[^\x00-\x7f]{2,}")
 MISSING = re.compile(
@@ -63,31 +48,11 @@ def texts_are_whole(patient: Patient) -> Check:
     if patient.task.vocabulary is not None or patient.task.sizes is None:
         return skip("the task makes its own texts")
     texts = list(dict.fromkeys(example.messages[-1].content for example in examples_of(patient)))
-    kinds: tuple[tuple[str, Callable[[str], bool], str], ...] = (
-        ("are in a broken encoding", mangled, "read the file in the encoding that it was written in (UTF-8)"),
-        ("hold marks of HTML", lambda t: bool(ENTITY.search(t)), "take the plain text of the page (html.unescape)"),
-        (
-            "hold line breaks as \\n",
-            lambda t: bool(ESCAPE.search(t)) and "\n" not in t,
-            "read the texts as JSON, once: they were escaped twice",
-        ),
-        (
-            "hold names in braces that nothing filled",
-            lambda t: bool(UNFILLED.search(t)),
-            "fill the template of the prompts before they are written",
-        ),
-        (
-            "are rendered already, in a form of their own",
-            lambda t: bool(patient.chat.template and RENDERED.search(t)),
-            "give the data's messages, or their plain texts: rlvr renders them by the model's own template",
-        ),
-        (
-            "ask about images, which the model does not get",
-            lambda t: bool(IMAGE.search(t)),
-            "take the rows whose questions stand alone: rlvr gives a model texts",
-        ),
-    )
-    found = [(what, [text for text in texts if test(text)], remedy) for what, test, remedy in kinds]
+    broken = [text for text in texts if mangled(text)]
+    found = [
+        ("are in a broken encoding", broken, "read the file in the encoding that it was written in (UTF-8)"),
+        *damaged(texts, templated=bool(patient.chat.template)),
+    ]
     bad = next((one for one in found if len(one[1]) > MOST_DAMAGED * len(texts)), None)
     if bad is None and (cut := cut_off(texts)):
         bad = (f"end after {len(cut[0])} letters, within a sentence", cut, "take the whole texts: an export cut them")
