@@ -78,5 +78,5 @@ def test_its_report_has_a_tab(flat: Path, tmp_path: Path) -> None:
 def test_it_said_so_at_its_end(ended: tuple[Path, str]) -> None:
     folder, said = ended
     last = said.splitlines()[-1]
-    assert last.startswith("the curve is flat: Completions of a question do not differ")
+    assert last.startswith("the curve is flat: rollout.temperature=0.02: 0.1 to 2 is usual")
     assert last.endswith(f"Set rollout.temperature=1. More: rlvr diagnose {folder}")

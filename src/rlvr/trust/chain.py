@@ -148,16 +148,18 @@ def causes_of(record: Record) -> list[Cause]:
         flat = 1 - (of_metric if name in OF_METRIC else max(of_metric, of_reward))
         score, passed = (1 - narrow[0].passes) * passed * flat, passed * narrow[0].passes
         if score >= LISTED:
+            settled = (place for place in narrow if place.overrides and 1 - place.passes >= NAMED)
+            leads = next(settled, narrow[0])  # a place that a setting mends says more than a symptom beside it
             seen = [line for place in narrow[:PLACES] if 1 - place.passes >= LISTED for line in place.seen]
             causes.append(
                 Cause(
                     name=name,
                     score=round(score, 3),
-                    says=narrow[0].says,
+                    says=leads.says,
                     evidence=seen,
-                    remedy=narrow[0].remedy,
-                    overrides=list(narrow[0].overrides),
-                    in_code=not narrow[0].overrides,
+                    remedy=leads.remedy,
+                    overrides=list(leads.overrides),
+                    in_code=not leads.overrides,
                 )
             )
     return sorted(causes, key=lambda cause: -cause.score)
