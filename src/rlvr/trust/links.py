@@ -203,7 +203,9 @@ def trained(record: Record) -> Iterator[Place]:
         remedy="Look at the advantages in rollouts/ and at your algorithm; `rlvr doctor` has update_follows_reward.",
     )
     surprise = _surprise(record)
-    usual = {"rollout.max_staleness": 0, "engine.dtype": "auto"}
+    setting = record.history.setting
+    half = {"bf16": "bfloat16", "fp16": "float16"}.get(str(setting("trainer.precision")))  # what `auto` may become
+    usual = {"rollout.max_staleness": (0,), "engine.dtype": ("auto", "float32", half)}
     yield Place(
         passes=math.exp(-surprise),
         seen=[
@@ -212,7 +214,7 @@ def trained(record: Record) -> Iterator[Place]:
         ],
         says="What is sampled is not what the policy finds likely.",
         remedy="Look for what the engine adds by itself: other prompts or temperatures, penalties, barred tokens.",
-        overrides=[f"{k}={v}" for k, v in usual.items() if record.history.setting(k) not in (v, None)],
+        overrides=[f"{key}={fine[0]}" for key, fine in usual.items() if setting(key) not in (*fine, None)],
     )
     still = record.weights.still if record.weights else None
     yield Place(
