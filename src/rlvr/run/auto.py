@@ -23,7 +23,8 @@ PRECISIONS = {None: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 def decided(config: Config, policy: HubPolicy, world: World = ALONE) -> Config:
     """The configuration with what `auto` becomes for this policy; collective."""
     precision = world.first(PRECISIONS[half_dtype(config.trainer.precision, policy.model)])
-    config = config.model_copy(update={"trainer": config.trainer.model_copy(update={"precision": precision})})
+    if precision != "fp32" or policy.dtype == torch.float32:  # products in the type of narrow weights have no name
+        config = config.model_copy(update={"trainer": config.trainer.model_copy(update={"precision": precision})})
     sections = {"rollout": config.rollout.fitted(config.algorithm), "engine": config.engine.fitted(policy, config)}
     return config.model_copy(update=sections)
 
