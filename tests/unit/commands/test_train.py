@@ -146,10 +146,10 @@ def test_a_new_run_that_fails_before_its_first_step_keeps_the_reason(
 ) -> None:
     """One that was made before keeps what it has: it only was not gone on with."""
 
-    def lost(setup: Any, stopped: Any) -> Any:
+    def lost(*args: Any) -> Any:
         raise UserError("the warm start broke.")
 
-    monkeypatch.setattr(body, "scratch_policy", lost)
+    monkeypatch.setattr(body, "started_policy", lost)
     monkeypatch.chdir(tmp_path)
     config = load_config(["run_dir=run", "tracker.console=none", "tracker.report_to=[]"], config_name="rpn_test")
     if metrics:
