@@ -24,7 +24,6 @@ from two_hop import cpu_seconds, seeds_of
 
 from rlvr.config.compose import load_config
 from rlvr.run.tasks import open_tasks
-from rlvr.training.warm_start import demonstrations
 
 HOPS = (2, 3, 4, 5)
 MODES = ("peel", "flat", "plan", "filler", "shuffled_plan")
@@ -80,7 +79,10 @@ def warm_tokens(overrides: Sequence[str]) -> int:
     config = load_config(overrides, config_name="k_hop")
     settings = config.warm_start.fitted(config.model)
     with open_tasks(config, "llama", {}) as tasks:
-        texts = (one for step in range(settings.num_steps) for one in demonstrations(tasks.own, settings, step))
+        size, total = settings.examples_per_step, (settings.num_steps or 0) * settings.examples_per_step
+        final = total - settings.final_phase_steps * size
+        shares = (settings.worked_share if number < final else settings.final_worked_share for number in range(total))
+        texts = (tasks.own.demonstration(number, share) for number, share in enumerate(shares))
         return sum(len(said.split()) for parts in texts for said in parts[1::2])
 
 

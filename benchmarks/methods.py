@@ -49,6 +49,7 @@ from rlvr.models.devices import frozen_copy
 from rlvr.models.heads import use_float32_head
 from rlvr.models.loading import load_for_inference
 from rlvr.models.policy import HubPolicy
+from rlvr.run.opened import OpenRun
 from rlvr.run.tasks import context_tokens, make_chat, open_tasks
 from rlvr.tracking.jsonl import read_metrics
 from rlvr.types import Group
@@ -89,7 +90,7 @@ class Meter:
         self.metrics, self.metric, self.target = folder / "metrics.jsonl", metric, target
         self.tokens, self.evaluation_s, self.start = 0, 0.0, 0.0
         self._sample, self._evaluate = RolloutSource.sample, rlvr.run.assemble.evaluate
-        self._examples = rlvr.run.tuning.supervised_examples
+        self._lessons = rlvr.run.tuning.lessons_of
 
     async def sample(self, source: RolloutSource, indices: Sequence[int], *, step: int) -> list[Group]:
         self.start = self.start or time.process_time() - self.evaluation_s
@@ -98,10 +99,11 @@ class Meter:
         self.tokens += sum(len(turn.completion.token_ids) for turn in turns)
         return groups
 
-    def examples(self, *arguments: Any) -> Any:
-        """Those of a warm start: it begins."""
-        self.start = time.process_time()
-        return self._examples(*arguments)
+    def lessons(self, run: OpenRun, *arguments: Any) -> Any:
+        """Those of a warm start: that of a pretrained model is part of the method."""
+        if not run.config.model.from_scratch:
+            self.start = time.process_time()
+        return self._lessons(run, *arguments)
 
     def evaluate(self, *arguments: Any) -> dict[str, float]:
         begin = time.process_time()
@@ -135,7 +137,7 @@ def measure(config_name: str, words: Sequence[str], seed: int, target: float) ->
         with (
             mock.patch.object(RolloutSource, "sample", sample),
             mock.patch.object(rlvr.run.assemble, "evaluate", meter.evaluate),
-            mock.patch.object(rlvr.run.tuning, "supervised_examples", meter.examples),
+            mock.patch.object(rlvr.run.tuning, "lessons_of", meter.lessons),
         ):
             steps = train(config, meter.stopped).num_steps
         accuracies = meter.accuracies()

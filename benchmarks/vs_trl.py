@@ -49,6 +49,7 @@ from rlvr.core.packing import Packing
 from rlvr.core.parallel import DataParallel
 from rlvr.core.rollout import RolloutSchedule, RolloutSource, SampledGroups
 from rlvr.core.settings import cpu_tokens
+from rlvr.core.supervised import Sft, train_supervised
 from rlvr.core.trainer import NonFiniteError, Trainer
 from rlvr.envs.single_turn import SingleTurnEnv
 from rlvr.models.devices import frozen_copy, in_bf16
@@ -62,7 +63,7 @@ from rlvr.samplers.base import Checked
 from rlvr.tasks.base import Task
 from rlvr.tasks.rpn import RpnTask
 from rlvr.tracking.rollout_metrics import rollout_metrics
-from rlvr.training.warm_start import warm_start
+from rlvr.training.warm_start import from_stream
 from rlvr.types import Attempt, Completion, Example, SamplingParams, Score, TokenBatch
 
 OVERRIDES = (
@@ -299,11 +300,16 @@ def make_checkpoint(config: Config, task: RpnTask, folder: Path) -> None:
     tokenizer = build_tokenizer(task.vocabulary)
     assert isinstance(config.model, ScratchModel)
     policy = HubPolicy(model=build_model(config.model, tokenizer, config.seed).eval(), tokenizer=tokenizer)
-    show = lambda step, loss: print(f"warm start, step {step}: loss {loss:.3f}", file=sys.stderr)  # noqa: E731
-    microbatch_tokens = cpu_tokens(config.trainer.microbatch_tokens)
-    warm_start(
-        policy, task, config.warm_start, microbatch_tokens=microbatch_tokens, progress=show, stopped=lambda: False
+    lessons = from_stream(policy, task, config.warm_start, config.model, config.seed)
+    trainer = Trainer(
+        policy=policy,
+        objective=Objective(algorithm=Sft(), max_completion_tokens=1, temperature=1.0),
+        settings=config.warm_start.of_trainer(config.trainer, lessons.num_steps),
+        seed=config.seed,
     )
+    for step, loss in enumerate(train_supervised(trainer, lessons), start=1):
+        if step % 100 == 0:
+            print(f"warm start, step {step}: loss {loss:.3f}", file=sys.stderr)
     policy.save(folder)
 
 

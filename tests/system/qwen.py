@@ -6,14 +6,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rlvr.algorithms.objective import Objective
 from rlvr.chat.rendering import Chat
 from rlvr.config import Config
 from rlvr.config.compose import load_config
+from rlvr.core.packing import Packing
+from rlvr.core.supervised import Sft, train_supervised
+from rlvr.core.trainer import Trainer
 from rlvr.models.policy import HubPolicy
 from rlvr.models.scratch import build_bpe_tokenizer
 from rlvr.run.tasks import open_tasks
 from rlvr.tasks.base import Task
-from rlvr.training.warm_start import warm_start
+from rlvr.training.warm_start import from_stream
 from tests.system.harness import DATA, split
 from tests.system.small_qwen import small_model
 from tests.unit.chat.tokenizers import CHATML
@@ -52,15 +56,15 @@ def chat_policy(texts: Sequence[str], vocabulary_size: int, words: Sequence[str]
 
 def show(policy: HubPolicy, demonstrator: Any, config: Config, microbatch_tokens: int) -> None:
     """Let it see the demonstrations."""
-    made = warm_start(
-        policy,
-        demonstrator,
-        config.warm_start,
-        microbatch_tokens=microbatch_tokens,
-        progress=lambda step, loss: None,
-        stopped=lambda: False,
+    lessons = from_stream(policy, demonstrator, config.warm_start, config.model, config.seed)
+    trainer = Trainer(
+        policy=policy,
+        objective=Objective(algorithm=Sft(), max_completion_tokens=1, temperature=1.0),
+        settings=config.warm_start.of_trainer(config.trainer, lessons.num_steps),
+        seed=config.seed,
+        packing=Packing(max_tokens=microbatch_tokens),
     )
-    assert made
+    assert len(list(train_supervised(trainer, lessons))) == lessons.num_steps
 
 
 class _Demonstrator:

@@ -97,11 +97,12 @@ def test_pitfall_09_two_processes_train_as_one_does(alone: Path, tmp_path: Path)
 
 
 def check_same_start(folder: Path, alone: Path) -> None:
-    """The warm start to the last bit, and the evaluation before training: each process plays half of the examples;
-    joined they are the same ones, in the same order."""
+    """The warm start, of whose demonstrations each process computes half, and the evaluation before training, of whose
+    examples each plays half."""
     for name, tensor in load_file(alone / "warm_start" / "model.safetensors").items():
-        assert torch.equal(load_file(folder / "warm_start" / "model.safetensors")[name], tensor)
-    assert numbers(folder)[0] == numbers(alone)[0]
+        ours = load_file(folder / "warm_start" / "model.safetensors")[name]
+        torch.testing.assert_close(ours, tensor, rtol=1e-4, atol=1e-5)
+    assert numbers(folder)[0] == pytest.approx(numbers(alone)[0], abs=0.05)
     assert metrics(folder)[0]["eval/rpn/num_examples"] == 40
 
 

@@ -235,15 +235,21 @@ PRETRAINED = [
 ]
 
 TUNED = ("warm_start.enabled=true", "warm_start.num_examples=24")
+EPOCHS = ("warm_start.num_steps=null", "warm_start.batch_size=8", "warm_start.warmup_steps=1")
 WARM_START = [
     case("warm_start.enabled", "true", "false", start, kind="scratch"),
     case("warm_start.source", "demonstrations", "own", start, *TUNED),
     case("warm_start.num_examples", 8, 16, start, TUNED[0]),
     case("warm_start.num_epochs", 1, 2, start, *TUNED),
     case("warm_start.samples", 2, 8, start, *TUNED, "warm_start.source=own"),
+    case("warm_start.loss_on", "completion", "all", start, *TUNED),
     case("warm_start.loss_on", "completion", "all", start, *FEW, kind="scratch"),
+    case("warm_start.optimizer", "adamw", "muon", start, *TUNED, "warm_start.learning_rate=0.01"),
     case("warm_start.optimizer", "adamw", "muon", start, *FEW, kind="scratch"),
+    case("warm_start.num_steps", 2, 3, start, *TUNED, "warm_start.num_epochs=null"),
     case("warm_start.num_steps", 6, 8, start, *FEW[1:], kind="scratch"),
+    case("warm_start.num_examples", 16, 24, start, *EPOCHS, kind="scratch"),
+    case("warm_start.num_epochs", 1, 2, start, *EPOCHS, "warm_start.num_examples=16", kind="scratch"),
     case("warm_start.batch_size", 8, 16, start, *FEW, kind="scratch"),
     case("warm_start.learning_rate", 1e-3, 2e-3, start, *FEW, kind="scratch"),
     case("warm_start.warmup_steps", 1, 5, start, FEW[0], FEW[2], kind="scratch"),
@@ -359,6 +365,7 @@ TRAINER = [
     case("trainer.schedule", "cosine", "linear", metric("policy/learning_rate", 2), "trainer.max_steps=4"),
     case("trainer.warmup_steps", 0, 2, metric("policy/learning_rate"), TWO),
     case("trainer.final_learning_rate_share", 0.1, 0.5, metric("policy/learning_rate", 2), *LINEAR),
+    case("trainer.optimizer", "adamw", "muon", weights, "trainer.learning_rate=0.01"),
     case("trainer.adam_beta1", 0.9, 0.5, weights, TWO),  # the first step depends on no beta
     case("trainer.adam_beta2", 0.95, 0.5, weights, "trainer.learning_rate=1e-3", TWO),
     case("trainer.weight_decay", 0.0, 5.0, weights),

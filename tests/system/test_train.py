@@ -3,6 +3,7 @@
 import gzip
 import json
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,9 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from rlvr.core.supervised import train_supervised
 from rlvr.tracking.rollouts import EpisodeRecord, read_rollouts
 from rlvr.tracking.signals import undocumented
-from rlvr.training.warm_start import warm_start
 from tests.system.conftest import shared
 from tests.system.harness import (
     ADAMW,
@@ -162,11 +163,11 @@ def test_a_warm_start_is_computed_once(tmp_path: Path, monkeypatch: pytest.Monke
     def run(name: str, *words: str) -> Ran:
         return run_train(tmp_path / name, *SMALL, *SCRATCH, "warm_start.num_steps=16", "trainer.max_steps=1", *words)
 
-    def counted(*args: Any, **how: Any) -> bool:
+    def counted(*args: Any) -> Iterator[float]:
         made.append("warm start")
-        return warm_start(*args, **how)
+        return train_supervised(*args)
 
-    monkeypatch.setattr("rlvr.run.policies.warm_start", counted)
+    monkeypatch.setattr("rlvr.run.tuning.train_supervised", counted)
     first, second = run("first"), run("second")
     assert len(made) == 1
     check_equal(outcome(first.folder), outcome(second.folder))

@@ -26,6 +26,7 @@ from rlvr.run.opened import OpenRun
 from rlvr.tracking.jsonl import read_metrics
 from tests.ranks import Ranks
 from tests.system.harness import (
+    SCRATCH,
     SMALL,
     Cli,
     Command,
@@ -157,25 +158,41 @@ def test_rl_starts_from_it(whole: Path) -> None:
 def die_in_step_4() -> None:
     """Kills the process that it is called in, in the middle of its warm start."""
 
-    def until(*args: Any, **how: Any) -> Iterator[float]:
-        yield from islice(train_supervised(*args, **how), 3)
+    def until(*args: Any) -> Iterator[float]:
+        yield from islice(train_supervised(*args), 3)
         os.kill(os.getpid(), signal.SIGKILL)
 
     tuning.train_supervised = until
 
 
-def test_pitfall_37_kill_9_in_the_middle_of_it_loses_nothing(whole: Path, model: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    words = words_for(folder, *LONG, *pretrained(model), *TUNED)
-    command = Command(*words, log=tmp_path / "log", prepare=die_in_step_4)
+def killed_and_resumed(folder: Path, *words: str) -> None:
+    command = Command(*words_for(folder, *words), log=folder.with_suffix(".log"), prepare=die_in_step_4)
     assert command.wait() == -signal.SIGKILL
     assert "\nwarm start: " in command.err
     assert not (folder / "warm_start").exists()
-    run_train(folder, *LONG, *pretrained(model), *TUNED, "resume=true")
+    assert len(read_metrics(folder / "warm_start.jsonl")) == 3
+    run_train(folder, *words, "resume=true")
+
+
+def check_same_run(folder: Path, whole: Path) -> None:
     check_equal(outcome(folder), outcome(whole))
     losses = read_metrics(folder / "warm_start.jsonl")
     assert [row["step"] for row in losses] == list(range(1, len(losses) + 1))
     assert losses == read_metrics(whole / "warm_start.jsonl")
+
+
+def test_pitfall_37_kill_9_in_the_middle_of_it_loses_nothing(whole: Path, model: Path, tmp_path: Path) -> None:
+    killed_and_resumed(tmp_path / "run", *LONG, *pretrained(model), *TUNED)
+    check_same_run(tmp_path / "run", whole)
+
+
+@pytest.mark.parametrize("loss_on", variants(["completion", "all"]))
+def test_pitfall_37_nor_in_that_of_a_model_made_from_scratch(loss_on: str, tmp_path: Path) -> None:
+    words = (*LONG, *once(*SCRATCH, "warm_start.num_steps=12", "warm_start.optimizer=muon"))
+    words += (f"warm_start.loss_on={loss_on}", "warm_start.final_phase_steps=4")
+    alone = run_train(tmp_path / "alone", *once(*words)).folder
+    killed_and_resumed(tmp_path / "run", *once(*words))
+    check_same_run(tmp_path / "run", alone)
 
 
 @pytest.mark.parametrize("lines", variants([2, 1]))

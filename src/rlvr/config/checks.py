@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -151,7 +152,7 @@ def _check_sections(c: Config) -> None:
         )
     if c.resume and c.run_dir is None:
         raise ConfigError("resume=true: needs the folder of the run to go on with; add run_dir=FOLDER.")
-    if c.model.from_scratch and warm.enabled and warm.final_phase_steps > warm.num_steps:
+    if c.model.from_scratch and warm.enabled and warm.final_phase_steps > (warm.num_steps or inf):
         raise ConfigError(
             f"warm_start.final_phase_steps={warm.final_phase_steps}: is more than warm_start.num_steps="
             f"{warm.num_steps}; lower it."

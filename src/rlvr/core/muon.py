@@ -7,55 +7,65 @@ torch.optim.Muon multiplies matrix by matrix in bfloat16. Measured for `rpn`'s s
 AVX-512 and bfloat16 instructions, 28 without the latter, 92 with AVX2 only; in stacks and float32 6 to 7 everywhere.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
-from transformers import PreTrainedModel
-
-from rlvr.core.optimizer import adamw
 
 NUM_ITERATIONS = 5
 A, B, C = 3.4445, -4.7750, 2.0315  # of the iteration, from the page above
 
 
-def muon(model: PreTrainedModel, *, beta2: float, weight_decay: float) -> list[Optimizer]:
-    """Muon for the hidden matrices, with weight decay, and AdamW for the rest, without."""
-    ends = (model.get_input_embeddings(), model.get_output_embeddings())
-    tables = {id(weight) for end in ends if end is not None for weight in end.parameters()}
-    matrices, vectors_and_tables = list[nn.Parameter](), list[nn.Parameter]()
-    for parameter in model.parameters():
-        is_hidden_matrix = parameter.dim() == 2 and id(parameter) not in tables
-        (matrices if is_hidden_matrix else vectors_and_tables).append(parameter)
-    plain = adamw(vectors_and_tables, beta1=0.9, beta2=beta2, weight_decay=0.0)
-    return [Muon(matrices, weight_decay=weight_decay), plain]
+class Muon(torch.optim.AdamW):
+    """Muon for the matrices, AdamW for the other groups; the caller sets the rate of each step.
 
+    The momentum of a matrix is its `exp_avg`, so that checkpoints hold it as they hold AdamW's.
+    """
 
-class Muon(Optimizer):
-    """The caller sets the rate of each step."""
-
-    def __init__(self, matrices: Iterable[nn.Parameter], *, momentum: float = 0.9, weight_decay: float = 0.0) -> None:
+    def __init__(
+        self,
+        matrices: Iterable[nn.Parameter],
+        others: Sequence[Mapping[str, Any]] = (),
+        *,
+        betas: tuple[float, float] = (0.9, 0.95),
+        weight_decay: float = 0.0,
+        momentum: float = 0.9,
+    ) -> None:
         stacks: dict[torch.Size, list[nn.Parameter]] = {}
         for matrix in matrices:
             stacks.setdefault(matrix.shape, []).append(matrix)
-        groups = [
-            {"params": stack, "momentum_buffer": torch.zeros_like(torch.stack(tuple(stack)))}
-            for stack in stacks.values()
-        ]
-        super().__init__(groups, {"lr": 0.0, "momentum": momentum, "weight_decay": weight_decay})
+        groups = [{"params": stack, "weight_decay": weight_decay, "momentum": momentum} for stack in stacks.values()]
+        rest = [{**group, "momentum": None} for group in others]
+        super().__init__([*groups, *rest], lr=0.0, betas=betas, fused=True)
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        for group in self.param_groups:
-            lr, momentum, buffer = group["lr"], group["momentum"], group["momentum_buffer"]
-            gradient = torch.stack([matrix.grad for matrix in group["params"]])
-            buffer.lerp_(gradient, 1 - momentum)
-            updates = orthogonal(gradient.lerp(buffer, momentum))  # looks ahead, like Nesterov's
-            rows, columns = updates.shape[1:]
-            for matrix, update in zip(group["params"], updates, strict=True):
-                matrix.mul_(1 - lr * group["weight_decay"]).sub_(update, alpha=lr * max(1, rows / columns) ** 0.5)
+        groups = self.param_groups
+        for group in groups:
+            if group["momentum"] is not None:
+                self._step_of_stack(group)
+        self.param_groups = [group for group in groups if group["momentum"] is None]
+        super().step()
+        self.param_groups = groups
+
+    def _step_of_stack(self, group: Mapping[str, Any]) -> None:
+        lr, momentum = group["lr"], group["momentum"]
+        reached = [matrix for matrix in group["params"] if matrix.grad is not None]
+        if not reached:
+            return
+        ahead = []
+        for matrix in reached:
+            state = self.state[matrix]
+            if not state:
+                state |= {"step": torch.zeros(()), "exp_avg": torch.zeros_like(matrix)}
+            state["step"] += 1
+            state["exp_avg"].lerp_(matrix.grad, 1 - momentum)
+            ahead.append(matrix.grad.lerp(state["exp_avg"], momentum))  # like Nesterov's
+        updates = orthogonal(torch.stack(ahead))
+        rows, columns = updates.shape[1:]
+        for matrix, update in zip(reached, updates, strict=True):
+            matrix.mul_(1 - lr * group["weight_decay"]).sub_(update, alpha=lr * max(1, rows / columns) ** 0.5)
 
 
 def orthogonal(stack: Tensor) -> Tensor:

@@ -118,10 +118,13 @@ class TrainerSettings(Settings):
     max_steps: NonNegativeInt = setting(
         60, "steps of the run: rollouts, then update; 0: the warm start alone", debug=3, le=10**9
     )
+    optimizer: Literal["adamw", "muon"] = setting(
+        "adamw", "muon: hidden matrices by Muon, which needs learning rates of its own, the rest by AdamW"
+    )
     learning_rate: PositiveFloat | Literal["auto"] = setting(
         "auto",
-        "peak learning rate of AdamW; auto: 1e-6 for a pretrained model, 1e-5 for its adapters, 4e-4 for a model made "
-        "from scratch",
+        "peak learning rate; auto, for AdamW: 1e-6 for a pretrained model, 1e-5 for its adapters, 4e-4 for a model "
+        "made from scratch",
     )
     schedule: Literal["constant", "linear", "cosine"] = setting("constant", "learning rate after the warm-up")
     warmup_steps: NonNegativeInt | Annotated[float, Field(gt=0, lt=1)] = setting(

@@ -1,21 +1,33 @@
-"""Supervised training by the trainer of RL: advantage 1 for every token of a right episode, in packed microbatches."""
+"""Supervised training by the trainer of RL: advantage 1 for every token of a right episode, in packed microbatches.
+
+An episode's completions are learned from; tool replies are part of its row, but not:
+
+    <q> where p3 | <call> search p3 </call> | <tool> p3 works-at o7 . </tool> | <ans> c4 </ans> <eoe>
+                   learned                                                      learned
+
+`everything(episode)` is learned from its second token on, as in pretraining: a model must learn the language somewhere.
+"""
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import count, islice
+from math import nan
 
 import torch
 
 from rlvr.algorithms.advantages import Estimate
 from rlvr.algorithms.algorithm import Algorithm
 from rlvr.algorithms.losses import Surrogate
-from rlvr.core.batch import to_batch
+from rlvr.core.batch import episode_rows, to_batch
 from rlvr.core.trainer import Trainer
 from rlvr.seeding import derive_seed
-from rlvr.types import Episode, Example, Group
+from rlvr.types import Completion, Episode, Example, Group, Score, StopReason, Turn
+
+NOBODY = Example(id="", messages=(), answer="")
 
 
 class Sft(Algorithm):
-    """The loss is the mean negative logprob of the completions' tokens. Chosen by no name: see `warm_start`."""
+    """The loss is the mean negative logprob of the learned tokens. Chosen by no name: see `warm_start`."""
 
     def advantages(self, batch, penalties, mask):
         return Estimate(advantages=torch.ones_like(penalties))
@@ -26,28 +38,53 @@ class Sft(Algorithm):
         return Surrogate(loss=-advantages * logprobs, ratio=ratio, clipped_low=never, clipped_high=never)
 
 
-def num_steps(num_examples: int, *, num_epochs: int, batch_size: int) -> int:
-    """Optimizer steps; the last one may be smaller."""
-    return -(-num_examples * num_epochs // batch_size)
-
-
-def train_supervised(
-    trainer: Trainer, examples: Sequence[Episode], *, num_epochs: int, batch_size: int, seed: int
-) -> Iterator[float]:
-    """Train on the episodes, each once per epoch in a new seeded order; yields the loss before each step.
+def train_supervised(trainer: Trainer, lessons: Iterable[Sequence[Episode]]) -> Iterator[float]:
+    """Make an optimizer step on the episodes of each lesson; yields the loss before each step.
 
     Raises NonFiniteError before a non-finite gradient changes a weight. Collective, as `Trainer.update`.
     """
-    order = [place for epoch in range(num_epochs) for place in _shuffled(len(examples), seed, epoch)]
-    for step, first in enumerate(range(0, len(order), batch_size)):
-        episodes = tuple(examples[place] for place in order[first : first + batch_size])
-        batch = to_batch([Group(example=Example(id="", messages=(), answer=""), episodes=episodes)])
+    for step, episodes in enumerate(lessons):
+        batch = to_batch([Group(example=NOBODY, episodes=tuple(episodes))])
         batch = trainer.objective.advantages(trainer.score(batch))
         metrics, _ = trainer.update(batch, step)
         yield metrics["loss/policy"]
 
 
-def _shuffled(size: int, seed: int, epoch: int) -> list[int]:
-    order = list(range(size))
-    random.Random(derive_seed(seed, "supervised", epoch)).shuffle(order)
-    return order
+def places(size: int | None, *, total: int, batch_size: int, seed: int) -> Iterator[list[int]]:
+    """The numbers of each step's examples, `total` in all; the last step may have fewer.
+
+    Of `size` examples each comes once per epoch, in a new seeded order; of an endless stream (None) they are in order.
+    """
+    order = islice(count() if size is None else _epochs(size, seed), total)
+    while batch := list(islice(order, batch_size)):
+        yield batch
+
+
+def _epochs(size: int, seed: int) -> Iterator[int]:
+    for epoch in count():
+        order = list(range(size))
+        random.Random(derive_seed(seed, "supervised", epoch)).shuffle(order)
+        yield from order
+
+
+def right_episode(example_id: str, turns: Iterable[tuple[tuple[int, ...], tuple[int, ...]]]) -> Episode:
+    """An episode of prompts and completions that nobody sampled."""
+    made = tuple(Turn(prompt_ids=prompt, completion=_completion(ids)) for prompt, ids in turns)
+    right, stop = Score(value=1.0), StopReason.STOP
+    return Episode(example_id=example_id, sample_index=0, seed=0, turns=made, score=right, stop_reason=stop)
+
+
+def everything(episode: Episode) -> Episode:
+    """The episode with all tokens but the first of each row as completions."""
+    return right_episode(episode.example_id, ((row.ids[:1], row.ids[1:]) for row in episode_rows(episode)))
+
+
+def _completion(ids: tuple[int, ...]) -> Completion:
+    unknown = (nan,) * len(ids)  # a missing logprob counts as the trainer's
+    return Completion(
+        token_ids=ids,
+        behavior_logprobs=unknown,
+        sampling_logprobs=unknown,
+        stop_reason=StopReason.STOP,
+        policy_version=0,
+    )

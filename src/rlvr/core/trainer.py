@@ -19,7 +19,7 @@ from rlvr.algorithms.columns import START, Teacher, teachers_of
 from rlvr.algorithms.objective import AlgorithmError, Objective
 from rlvr.core.batch import to_batch
 from rlvr.core.errors import NonFiniteError
-from rlvr.core.optimizer import adamw, learning_rate
+from rlvr.core.optimizer import learning_rate, make_optimizer
 from rlvr.core.packing import Microbatch, Packing, microbatches
 from rlvr.core.parallel import DataParallel, Float16
 from rlvr.core.policy import Policy, forward
@@ -130,7 +130,7 @@ class Trainer:
             if isinstance(model, LocalTeacher):
                 with model.policy() as frozen:
                     self.parallel.shard(frozen)
-        self.optimizer = adamw(policy.parameters(), settings.adam_beta1, settings.adam_beta2, settings.weight_decay)
+        self.optimizer = make_optimizer(policy, settings)
         self._world, self.settings, self._seed = self.parallel.world, settings, seed
         self._rate = partial(
             learning_rate,

@@ -105,9 +105,12 @@ def restore(policy: HubPolicy, key: str) -> bool:
     return False
 
 
-def keep(policy: HubPolicy, key: str) -> None:
-    """Cache the policy's weights under the key. Raises UserError if the folder is not writable."""
-    weights, folder = dict(policy.named_parameters()), kept_folder()
+def keep(policy: HubPolicy, key: str | None) -> None:
+    """Cache the policy's weights under the key; a rank without one only takes part, as this is collective if the model
+    is sharded. Raises UserError if the folder is not writable."""
+    weights, folder = dict(policy.trained_weights()), kept_folder()
+    if key is None:
+        return
     ready = ready_tensors(weights)
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)

@@ -62,8 +62,6 @@ class OpenRun:
         config, policy = self.config, self.load_model()
         if config.model.pretrained is None:  # its tokenizer was not known before
             check_tokens(config, policy.tokenizer)
-        if config.model.head_dtype == "float32" and not config.model.from_scratch:  # also in its warm start
-            use_float32_head(policy.model)
         return self.tasks.fit(config, policy)
 
 
@@ -123,7 +121,9 @@ def open_model(config: Config, tasks: Tasks) -> HubPolicy:
         policy = config.model.open(context)
         if not isinstance(policy, HubPolicy):
             raise TypeError(f"it must return a HubPolicy (rlvr.models.policy), not {type(policy).__name__}")
-        return policy
+    if config.model.head_dtype == "float32":  # also in its warm start
+        use_float32_head(policy.model)
+    return policy
 
 
 def _markers(config: Config) -> list[str]:

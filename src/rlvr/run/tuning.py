@@ -1,6 +1,5 @@
-"""The warm start of a pretrained model: supervised training on demonstrations, or on its own right samples."""
+"""The warm start: supervised training on demonstrations, or on a pretrained model's own right samples."""
 
-from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -12,72 +11,91 @@ from rlvr.core.errors import NonFiniteError
 from rlvr.core.executor import Executor
 from rlvr.core.packing import Layout, Packing
 from rlvr.core.rollout import RolloutSource
-from rlvr.core.supervised import Sft, num_steps, train_supervised
+from rlvr.core.supervised import Sft, train_supervised
 from rlvr.core.trainer import Trainer
 from rlvr.errors import ConfigError, UserError
 from rlvr.evaluation.right_samples import RightSamples
-from rlvr.models.devices import line_columns
+from rlvr.models.devices import choose_device, line_columns
 from rlvr.models.layout import choose_layout
+from rlvr.models.loading import load_for_inference
 from rlvr.models.policy import HubPolicy
-from rlvr.models.weight_cache import content_key, restore_on_all
+from rlvr.models.weight_cache import content_key, keep, restore_on_all
 from rlvr.run.assemble import engine_of_run, make_trainer
 from rlvr.run.memory import agreed, plan_run
 from rlvr.run.opened import OpenRun, Stopped, never, open_model
-from rlvr.run.policies import CACHED, keep_in_cache, save_atomically, scratch_policy, set_threads
+from rlvr.run.policies import save_atomically, set_threads
 from rlvr.run.tasks import Tasks, context_tokens, make_chat
+from rlvr.scale.sharding import is_sharded
 from rlvr.seeding import derive_seed
 from rlvr.settings import dumped
 from rlvr.tasks.demonstrations import all_encoded, token_ids
 from rlvr.tracking.losses import Losses
 from rlvr.training.memory import MemoryPlan
+from rlvr.training.warm_start import Lessons, from_stream, in_epochs
 from rlvr.types import Episode, Group
 
-OF_WARM_START = ("learning_rate", "final_learning_rate_share", "weight_decay")
+CACHED = "warm start: from the cache, made by an earlier run (warm_start.cache=false computes it)"
 OF_TRAINER = ("adam_beta1", "adam_beta2", "max_grad_norm", "microbatch_tokens", "precision", "strategy")
 """Settings of the trainer that the warm start shares."""
 
 
 def started_policy(run: OpenRun, stopped: Stopped = never, loaded: HubPolicy | None = None) -> HubPolicy | None:
     """The policy that RL begins with, after the warm start if the run has one; None if stopped. A pretrained one may
-    be `loaded` already."""
-    if run.config.model.from_scratch:
-        return scratch_policy(run, stopped)
-    return tuned_policy(run, loaded or run.load_policy(), stopped)
-
-
-def tuned_policy(run: OpenRun, policy: HubPolicy, stopped: Stopped) -> HubPolicy | None:
-    """The pretrained policy after its warm start, if the run has one; None if stopped. Rank 0 writes `warm_start/`."""
-    config, folder, world = run.config, run.folder, run.world
-    if not config.warm_start.enabled:
+    be `loaded` already. Rank 0 writes `warm_start/`, for a model made from scratch always."""
+    config, folder, world, from_scratch = run.config, run.folder, run.world, run.config.model.from_scratch
+    begun = world.first(folder.warm_start.is_dir())
+    if from_scratch and begun:
+        policy = load_for_inference(str(folder.warm_start), device=choose_device(config.trainer.device))
+        return run.tasks.fit(config, policy)
+    policy = loaded or run.load_policy()
+    if not from_scratch and not config.warm_start.enabled:
         return policy
-    if world.first(folder.warm_start.is_dir()):
+    if begun:
         policy.load_weights(folder.warm_start)
         return policy
     config.engine.check(policy)
     set_threads(config, policy, world)
-    examples = supervised_examples(run, policy, stopped)
-    if examples is None:
-        return None
-    key = _content_key(run, policy, examples) if config.warm_start.cache and world.is_first else None
-    cached = restore_on_all(policy, key, world)
-    if cached:
-        run.console.note(CACHED)
-    elif not tuned(run, policy, examples, stopped):
+    if config.warm_start.enabled and not warmed(run, policy, stopped):
         return None
     save_atomically(partial(policy.save, writes=world.is_first), folder.warm_start, writes=world.is_first)
     world.first(None)  # the other ranks wait for the files of the first
-    if not cached and config.trainer.strategy == "fsdp2":  # the engine copies whole weights: begin as if resumed
-        policy = open_model(config, run.tasks)
+    if any(map(is_sharded, policy.parameters())):  # the engine copies whole weights: begin as if resumed
+        policy = replace(open_model(config, run.tasks), prompts=policy.prompts)
         policy.load_weights(folder.warm_start)
-    keep_in_cache(run, policy, None if cached else key)
     return policy
 
 
-def _content_key(run: OpenRun, policy: HubPolicy, examples: Sequence[Episode]) -> str | None:
+def warmed(run: OpenRun, policy: HubPolicy, stopped: Stopped) -> bool:
+    """Run the warm start; False if stopped."""
+    lessons = lessons_of(run, policy, stopped)
+    return lessons is not None and taught(run, policy, lessons, stopped)
+
+
+def taught(run: OpenRun, policy: HubPolicy, lessons: Lessons, stopped: Stopped) -> bool:
+    """Train in place, which may shard the policy, or take the weights from the cache; False if stopped."""
+    key = _content_key(run, policy, lessons) if run.config.warm_start.cache and run.world.is_first else None
+    if restore_on_all(policy, key, run.world):
+        run.console.note(CACHED)
+        return True
+    if not learned(run, policy, lessons, stopped):
+        return False
+    if run.world.first(key is not None):
+        _keep_in_cache(run, policy, key)
+    return True
+
+
+def _content_key(run: OpenRun, policy: HubPolicy, lessons: Lessons) -> str | None:
     config, trainer = run.config, dumped(run.config.trainer)
     about = {"model": dumped(config.model), "seed": config.seed, "ranks": run.world.size}
     about |= {"trainer": {key: trainer[key] for key in OF_TRAINER}, "settings": dumped(config.warm_start)}
-    return content_key(policy, about, (repr(token_ids(episode)).encode() for episode in examples))
+    return content_key(policy, about, lessons.content())
+
+
+def _keep_in_cache(run: OpenRun, policy: HubPolicy, key: str | None) -> None:
+    try:
+        keep(policy, key)
+    except UserError as error:
+        run.console.note(f"the next run will compute its warm start again: {error}")
 
 
 def check_demonstrations(config: Config, tasks: Tasks) -> None:
@@ -95,10 +113,14 @@ def _without(tasks: Tasks, said: str = "") -> UserError:
     )
 
 
-def supervised_examples(run: OpenRun, policy: HubPolicy, stopped: Stopped) -> list[Episode] | None:
-    """The right episodes to train on; None if stopped. UserError if there are none."""
-    shown = run.config.warm_start.source == "demonstrations"
-    return _demonstrated(run, policy) if shown else _own(run, policy, stopped)
+def lessons_of(run: OpenRun, policy: HubPolicy, stopped: Stopped) -> Lessons | None:
+    """What the policy learns from; None if stopped. UserError if there is nothing."""
+    config, settings = run.config, run.config.warm_start
+    if config.model.from_scratch:
+        return from_stream(policy, run.tasks.own, settings, config.model, config.seed)
+    is_own = settings.source == "own"
+    examples = _own(run, policy, stopped) if is_own else _demonstrated(run, policy)
+    return None if examples is None else in_epochs(examples, settings, config.model, config.seed)
 
 
 def _demonstrated(run: OpenRun, policy: HubPolicy) -> list[Episode]:
@@ -147,16 +169,11 @@ def _own(run: OpenRun, policy: HubPolicy, stopped: Stopped) -> list[Episode] | N
     return list(unique.values())
 
 
-def tuned(run: OpenRun, policy: HubPolicy, examples: Sequence[Episode], stopped: Stopped) -> bool:
+def learned(run: OpenRun, policy: HubPolicy, lessons: Lessons, stopped: Stopped) -> bool:
     """Train in place; False if stopped. UserError if the loss is not finite."""
-    config, settings = run.config, run.config.warm_start
-    steps = num_steps(len(examples), num_epochs=settings.num_epochs, batch_size=settings.examples_per_step)
-    trainer = _make_trainer(run, policy, examples, steps)
-    losses = train_supervised(
-        trainer, examples, num_epochs=settings.num_epochs, batch_size=settings.examples_per_step, seed=config.seed
-    )
-    shown = Losses(console=run.console, folder=run.folder.root, num_steps=steps, writes=run.world.is_first)
-    for step in range(1, steps + 1):
+    losses, console = train_supervised(_make_trainer(run, policy, lessons), lessons), run.console
+    shown = Losses(console=console, folder=run.folder.root, num_steps=lessons.num_steps, writes=run.world.is_first)
+    for step in range(1, lessons.num_steps + 1):
         if stopped():
             return False
         try:
@@ -165,28 +182,32 @@ def tuned(run: OpenRun, policy: HubPolicy, examples: Sequence[Episode], stopped:
             raise UserError(
                 f"{error.what} of the warm start is not finite at step {step}; lower warm_start.learning_rate"
             ) from error
+        if step == lessons.hides_after:
+            warm = run.config.warm_start
+            console.note(
+                f"from here {warm.final_worked_share:.0%} of the answers show their steps, not "
+                f"{warm.worked_share:.0%} (warm_start.final_phase_steps): the loss rises"
+            )
     policy.model.zero_grad()
     return True
 
 
-def _make_trainer(run: OpenRun, policy: HubPolicy, examples: Sequence[Episode], steps: int) -> Trainer:
+def _make_trainer(run: OpenRun, policy: HubPolicy, lessons: Lessons) -> Trainer:
     config, settings = run.config, run.config.warm_start
-    warmup = settings.warmup_of(steps)
-    if warmup > steps:
+    trainer = settings.of_trainer(config.trainer, lessons.num_steps)
+    if lessons.size is not None and trainer.warmup_steps > lessons.num_steps:
         raise ConfigError(
-            f"warm_start.warmup_steps={warmup}: is more than its {steps} steps ({len(examples):,} examples x "
-            f"num_epochs={settings.num_epochs} / batch_size={settings.batch_size}), so the learning rate is never "
-            "reached; lower it."
+            f"warm_start.warmup_steps={trainer.warmup_steps}: is more than its {lessons.num_steps} steps "
+            f"({lessons.size:,} examples x num_epochs={settings.num_epochs} / batch_size={settings.batch_size}), so "
+            "the learning rate is never reached; lower it."
         )
-    changes = {name: getattr(settings, name) for name in OF_WARM_START}
-    changes |= {"schedule": "linear", "warmup_steps": warmup, "max_steps": steps}
-    config = config.model_copy(update={"trainer": config.trainer.model_copy(update=changes)})
-    most, longest = config.rollout.max_completion_tokens, max(len(ids) for one in examples for ids in token_ids(one))
+    run = replace(run, config=config.model_copy(update={"trainer": trainer}))
     layout, columns, note = choose_layout(policy), line_columns(policy.model), run.console.note
-    tokens = _memory(run, policy, layout, longest).microbatch_tokens
+    tokens = _memory(run, policy, layout, min(lessons.longest, context_tokens(policy))).microbatch_tokens
     packing = Packing(layout=layout, max_tokens=tokens, columns=columns, note=note)
+    most = config.rollout.max_completion_tokens
     objective = Objective(algorithm=Sft(), max_completion_tokens=most, temperature=1.0)
-    return make_trainer(replace(run, config=config), policy, objective, packing)
+    return make_trainer(run, policy, objective, packing)
 
 
 def _memory(run: OpenRun, policy: HubPolicy, layout: Layout, longest_row: int = 0) -> MemoryPlan:

@@ -13,18 +13,17 @@ from math import nan
 
 from rlvr.chat.rendering import Chat
 from rlvr.core.env import Env, Reply
+from rlvr.core.supervised import right_episode
 from rlvr.data.problems import Conversation
 from rlvr.errors import UserError
 from rlvr.tasks.base import Solution, calling
 from rlvr.types import (
-    Completion,
     Episode,
     Example,
     Message,
     Score,
     StopReason,
     ToolSchema,
-    Turn,
     TurnText,
 )
 
@@ -68,7 +67,7 @@ async def encoded(solution: Solution, env: Env, chat: Chat, max_tokens: int) -> 
     """The solution as an episode with unknown logprobs, or why it cannot be one; `env` is fresh."""
     if not solution.turns:
         return "have no demonstration" if solution.replies is None else "have no assistant turn"
-    turns = list[Turn]()
+    turns = list[tuple[tuple[int, ...], tuple[int, ...]]]()
     conversation = list(await env.start())
     prompt = chat.encode_prompt(conversation, env.tools)
     for number, turn in enumerate(solution.turns):
@@ -79,7 +78,7 @@ async def encoded(solution: Solution, env: Env, chat: Chat, max_tokens: int) -> 
             raise UserError(f"the demonstration of example {solution.example.id}: {error}") from error
         if len(prompt) + len(ids) > max_tokens:
             return f"have more than {max_tokens:,} tokens"
-        turns.append(Turn(prompt_ids=prompt, completion=_completion(ids)))
+        turns.append((prompt, ids))
         if isinstance(message, str) or env.tools or not message.tool_calls:  # as its tokens read
             read = chat.parse(ids, StopReason.STOP, env.tools)
             if isinstance(message, Message) and len(read.tool_calls) != len(message.tool_calls):
@@ -98,25 +97,7 @@ async def encoded(solution: Solution, env: Env, chat: Chat, max_tokens: int) -> 
         conversation.append(message)
         prompt = chat.next_prompt(prompt, ids, conversation, reply.messages, env.tools)
         conversation += reply.messages
-    return Episode(
-        example_id=solution.example.id,
-        sample_index=0,
-        seed=0,
-        turns=tuple(turns),
-        score=Score(value=1.0),
-        stop_reason=StopReason.STOP,
-    )
-
-
-def _completion(ids: tuple[int, ...]) -> Completion:
-    unknown = (nan,) * len(ids)  # a missing logprob counts as the trainer's
-    return Completion(
-        token_ids=ids,
-        behavior_logprobs=unknown,
-        sampling_logprobs=unknown,
-        stop_reason=StopReason.STOP,
-        policy_version=0,
-    )
+    return right_episode(solution.example.id, turns)
 
 
 def all_encoded(

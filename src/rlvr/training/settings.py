@@ -9,8 +9,12 @@ from rlvr.run_view import ModelView
 from rlvr.settings import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Settings, Share, setting, wrong
 
 _WARM, _WORDS = "enabled and model.from_scratch", "{enabled} and a model made from scratch"
-WARM = f"{_WARM}  # {_WORDS}"
 TUNED, _TUNED = "enabled and not model.from_scratch", "{enabled}=true and model=hf"
+IN_EPOCHS = "enabled and (num_steps is None or not model.from_scratch)  # {enabled}, and model=hf or {num_steps}=null"
+IN_STEPS = (
+    "enabled and (num_epochs is None or model.from_scratch)  # {enabled}, and a model made from scratch or "
+    "{num_epochs}=null"
+)
 
 
 class WarmStartSettings(Settings):
@@ -33,7 +37,7 @@ class WarmStartSettings(Settings):
     num_examples: PositiveInt | None = setting(
         None,
         "demonstrations, or questions to sample, of each training task; null: all, or 1,000 of an endless task",
-        only_if=f"{TUNED}  # {_TUNED}",
+        only_if=IN_EPOCHS,
         debug=32,
     )
     samples: PositiveInt = setting(
@@ -41,16 +45,23 @@ class WarmStartSettings(Settings):
         "completions sampled of each question",
         only_if=f"{TUNED} and source == 'own'  # {_TUNED} and {{source}}=own",
     )
-    num_epochs: PositiveInt = setting(3, "passes over the examples", only_if=f"{TUNED}  # {_TUNED}", debug=1)
+    num_epochs: PositiveInt | None = setting(
+        3,
+        "passes over the examples; a model made from scratch makes num_steps over ever new ones, unless that is null",
+        only_if=IN_EPOCHS,
+        debug=1,
+    )
+    num_steps: PositiveInt | None = setting(
+        1000, "optimizer steps; with model=hf num_epochs decides, unless that is null", only_if=IN_STEPS, debug=300
+    )
     loss_on: Literal["completion", "all"] = setting(
         "completion",
-        "completion: only tokens of completions; all: also the prompt, as in pretraining",
-        only_if=WARM,
+        "completion: only tokens of completions; all: also prompts and replies, as in pretraining",
+        only_if="enabled",
     )
     optimizer: Literal["adamw", "muon"] = setting(
-        "adamw", "muon: hidden matrices by Muon, the rest by AdamW; fewer steps", only_if=WARM
+        "adamw", "muon: hidden matrices by Muon, the rest by AdamW; fewer steps from scratch", only_if="enabled"
     )
-    num_steps: PositiveInt = setting(1000, "optimizer steps; for model=hf num_epochs decides", only_if=WARM, debug=300)
     batch_size: PositiveInt | Literal["auto"] = setting(
         "auto", "demonstrations per step; auto: 64 from scratch, 16 with model=hf", only_if="enabled"
     )
@@ -70,10 +81,11 @@ class WarmStartSettings(Settings):
     worked_share: Share = setting(
         1.0,
         "share of demonstrations that write the intermediate steps",
-        only_if=f"{_WARM} and final_phase_steps < num_steps  # {_WORDS} and {{final_phase_steps}} < {{num_steps}}",
+        only_if=f"{_WARM} and (num_steps is None or final_phase_steps < num_steps)  # {_WORDS} and "
+        "{final_phase_steps} < {num_steps}",
     )
     final_phase_steps: NonNegativeInt = setting(
-        200, "number of last steps that use final_worked_share instead", only_if=WARM, debug=60
+        200, "number of last steps that use final_worked_share instead", only_if=f"{_WARM}  # {_WORDS}", debug=60
     )
     final_worked_share: Share = setting(
         0.15,
@@ -97,13 +109,28 @@ class WarmStartSettings(Settings):
         if model.from_scratch:
             auto = {"enabled": True, "batch_size": 64, "warmup_steps": 20, "learning_rate": 3.0e-3}
         values = {key: value for key, value in auto.items() if getattr(self, key) == "auto"}
-        if model.from_scratch and isinstance(self.warmup_steps, float):
+        if model.from_scratch and isinstance(self.warmup_steps, float) and self.num_steps is not None:
             values["warmup_steps"] = self.warmup_of(self.num_steps)
         return self.model_copy(update=values)
 
+    def epochs(self, model: ModelView) -> int | None:
+        """Passes over the examples; None if `num_steps` decides."""
+        return self.num_epochs if self.num_steps is None or not model.from_scratch else None
+
+    def of_trainer(self, trainer: "TrainingSettings", num_steps: int) -> "TrainingSettings":
+        """Settings of the trainer that makes these steps: what the warm start does not say is RL's."""
+        own = ("optimizer", "learning_rate", "final_learning_rate_share", "weight_decay")
+        changes = {name: known(getattr(self, name)) for name in own} | {"schedule": "linear", "max_steps": num_steps}
+        changes["warmup_steps"] = self.warmup_of(num_steps)
+        if self.optimizer == "muon" and trainer.strategy == "fsdp2":  # it needs whole matrices
+            changes |= {"strategy": "ddp", "cpu_offload": False}
+        return trainer.model_copy(update=changes)
+
     @model_validator(mode="after")
-    def _warm_up_ends(self) -> Self:
-        return check_warm_up(self, self.num_steps, "warm_start.num_steps")
+    def _ends(self) -> Self:
+        if self.num_steps is None and self.num_epochs is None:
+            raise wrong("num_steps", "and num_epochs are both null; give one of them")
+        return check_warm_up(check_rate(self), self.num_steps or 0, "warm_start.num_steps")
 
 
 class TrainingSettings(TrainerSettings):
@@ -151,8 +178,20 @@ class TrainingSettings(TrainerSettings):
         return self
 
     @model_validator(mode="after")
+    def _muon_is_not_sharded(self) -> Self:
+        if self.optimizer == "muon" and self.strategy == "fsdp2":
+            raise wrong("optimizer", "needs whole matrices; set trainer.strategy=ddp, or adamw")
+        return check_rate(self)
+
+    @model_validator(mode="after")
     def _warm_up_ends(self) -> Self:
         return check_warm_up(self, self.max_steps, "max_steps")
+
+
+def check_rate(section: Any) -> Any:
+    if section.optimizer == "muon" and section.learning_rate == "auto":
+        raise wrong("learning_rate", "is a rate of AdamW; with optimizer=muon give one, e.g. 0.01")
+    return section
 
 
 def check_warm_up(section: Any, steps: int, limit: str) -> Any:

@@ -8,6 +8,7 @@ import torch
 
 from rlvr.commands.replay.influence import directions, influences, optimizer_steps, slope_after
 from rlvr.core.batch import to_batch
+from rlvr.errors import UserError
 from tests.unit.commands.replayed import ByHand, Case, Weights, made_step
 
 STEPS = 1e-4  # of a central difference, of the gradient's length
@@ -138,3 +139,10 @@ def compare(found: Mapping[str, torch.Tensor], wanted: Weights, rel: float) -> N
     """By the length of their difference."""
     gap = sum(float((found[name].double() - wanted[name]).square().sum()) for name in wanted) ** 0.5
     assert gap <= rel * sum(float(one.square().sum()) for one in wanted.values()) ** 0.5
+
+
+def test_a_step_of_another_optimizer_is_refused(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = case.made.run.trainer
+    monkeypatch.setattr(trainer, "settings", trainer.settings.model_copy(update={"optimizer": "muon"}))
+    with pytest.raises(UserError, match=r"trainer\.optimizer=muon: influence is computed for AdamW alone"):
+        influences(case.made, lambda done, total: None)

@@ -57,6 +57,10 @@ task=gsm8k HF evaluation.also={musique:{set:['task.progress_coef=1']}} -> task.p
 # the model and its warm start
 model.max_context_tokens=39 -> model.max_context_tokens=39: too small for the longest prompt
 warm_start.num_steps=10 -> warm_start.final_phase_steps=20: is more than warm_start.num_steps=10; lower it
+warm_start.num_steps=null warm_start.num_epochs=null -> warm_start.num_steps=null: and num_epochs are both null
+HF TUNED warm_start.optimizer=muon -> warm_start.learning_rate=auto: is a rate of AdamW
+trainer.optimizer=muon -> trainer.learning_rate=auto: is a rate of AdamW
+trainer.optimizer=muon trainer.learning_rate=1e-3 trainer.strategy=fsdp2 -> trainer.optimizer=muon: needs whole matrices
 trainer.warmup_steps=70 -> trainer.warmup_steps=70: is more than max_steps=40
 LORA model.load_in_4bit=true model.load_in_8bit=true -> model.load_in_4bit=true: and load_in_8bit=true: choose one
 HF model.load_in_8bit=true -> model.load_in_8bit=true: quantized weights cannot be trained; set model.lora.enabled=true
@@ -104,13 +108,15 @@ task.max_abs_value=50 -> task.modulus=null
 task.complexity_range=[1,1] task.shape=chain -> task.complexity_range[1] > 1
 task=two_hop prompt.few_shot=1 -> a task that does not write its prompts itself and a task whose examples can be shown
 prompt.tool_format=words -> a task with tools
-HF warm_start.num_steps=1500 -> warm_start.enabled and a model made from scratch
-HF TUNED warm_start.loss_on=all -> warm_start.enabled and a model made from scratch
+HF warm_start.num_steps=1500 -> warm_start.enabled
+HF TUNED warm_start.num_steps=1500 -> warm_start.enabled, and a model made from scratch or warm_start.num_epochs=null
+HF warm_start.loss_on=all -> warm_start.enabled
 HF warm_start.learning_rate=0.01 -> warm_start.enabled
 HF warm_start.cache=false -> warm_start.enabled
 HF warm_start.source=own -> warm_start.enabled=true and model=hf
 HF TUNED warm_start.samples=4 -> warm_start.enabled=true and model=hf and warm_start.source=own
-warm_start.num_epochs=2 -> warm_start.enabled=true and model=hf
+warm_start.num_epochs=2 -> warm_start.enabled, and model=hf or warm_start.num_steps=null
+warm_start.num_examples=9 -> warm_start.enabled, and model=hf or warm_start.num_steps=null
 HF task=gsm8k task.demonstration_field=shown -> warm_start.enabled or prompt.few_shot > 0
 HF task=gsm8k task.solution_lines=1 -> a model made from scratch, warm_start.enabled or prompt.few_shot > 0
 engine=vllm engine.sync=broadcast engine.weights_dir=/x -> engine.sync != broadcast
@@ -156,6 +162,10 @@ QA prompt=musique_tags task.tools=[retrieve_documents,get_document]
 QA task.hops=[2,3] task.curriculum=hops task.eval_order=balanced
 task=gsm8k HF evaluation.also=[musique,hotpotqa,wiki2]
 task=gsm8k HF TUNED warm_start.num_examples=20 task.solution_lines=1 trainer.max_steps=0
+HF TUNED warm_start.num_epochs=null warm_start.num_steps=50 warm_start.loss_on=all
+HF TUNED warm_start.optimizer=muon warm_start.learning_rate=1e-3
+warm_start.num_steps=null warm_start.num_epochs=2 warm_start.num_examples=500
+trainer.optimizer=muon trainer.learning_rate=1e-3
 task=gsm8k HF TUNED warm_start.source=own warm_start.samples=4 warm_start.warmup_steps=0.2
 task=jsonl HF task.path=x TUNED task.demonstration_field=shown warm_start.learning_rate=1e-4 warm_start.batch_size=8
 HF warm_start.enabled=false

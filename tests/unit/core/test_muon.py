@@ -1,8 +1,13 @@
+from copy import deepcopy
+
 import pytest
 import torch
 
-from rlvr.core.muon import Muon, muon, orthogonal
-from tests.unit.core.tiny import tiny_policy
+from rlvr.core.muon import Muon, orthogonal
+from rlvr.core.optimizer import make_optimizer
+from tests.unit.core.tiny import tiny_config, tiny_policy
+
+MUON = ("trainer.optimizer=muon", "trainer.learning_rate=0.01", "trainer.weight_decay=0.1")
 
 
 @pytest.mark.parametrize("shape", [(2, 8, 8), (1, 4, 12), (3, 12, 4)])
@@ -33,14 +38,60 @@ def test_two_steps_by_hand(shape: tuple[int, int], factor: float) -> None:
     assert torch.allclose(matrix, expected, atol=1e-5)
 
 
-def test_embeddings_head_and_norms_take_adamw() -> None:
-    policy = tiny_policy()
-    matrices, others = muon(policy.model, beta2=0.95, weight_decay=0.1)
+def test_embeddings_heads_and_norms_take_adamw() -> None:
+    policy = tiny_policy(critic=True)
+    optimizer = make_optimizer(policy, tiny_config(*MUON).trainer)
     names = {id(parameter): name for name, parameter in policy.named_parameters()}
+    of = {is_muon: list[str]() for is_muon in (True, False)}
+    for group in optimizer.param_groups:
+        of[group["momentum"] is not None] += [names[id(parameter)] for parameter in group["params"]]
+        assert group["weight_decay"] == (0.1 if group["momentum"] else 0.0)
+    assert all("_proj." in name for name in of[True])
+    assert {"model.embed_tokens.weight", "lm_head.weight", "value_head.weight"} <= set(of[False])
+    assert sorted(of[True] + of[False]) == sorted(names.values())
 
-    def of(optimizer: torch.optim.Optimizer) -> list[str]:
-        return [names[id(parameter)] for group in optimizer.param_groups for parameter in group["params"]]
 
-    assert all("_proj." in name for name in of(matrices))
-    assert any("embed_tokens" in name for name in of(others))
-    assert sorted(of(matrices) + of(others)) == sorted(names.values())
+def test_the_others_are_stepped_as_by_adamw() -> None:
+    vector, alone = torch.nn.Parameter(torch.ones(3)), torch.nn.Parameter(torch.ones(3))
+    both = Muon([torch.nn.Parameter(torch.ones(2, 2))], [{"params": [vector], "weight_decay": 0.5}], betas=(0.8, 0.9))
+    adamw = torch.optim.AdamW([alone], lr=0.1, betas=(0.8, 0.9), weight_decay=0.5, fused=True)
+    for group in both.param_groups:
+        group["lr"] = 0.1
+    for gradient in ([1.0, -2.0, 0.5], [0.1, 3.0, -1.0]):
+        vector.grad, alone.grad = torch.tensor(gradient), torch.tensor(gradient)
+        both.step()
+        adamw.step()
+    assert torch.equal(vector, alone)
+    assert len(both.param_groups) == 2, "all groups are there again"
+
+
+def test_it_goes_on_from_its_saved_state() -> None:
+    """And a matrix without a gradient stays as it is."""
+
+    def made() -> tuple[list[torch.nn.Parameter], Muon]:
+        parameters = [
+            torch.nn.Parameter(torch.eye(3)),
+            torch.nn.Parameter(torch.eye(3)),
+            torch.nn.Parameter(torch.ones(2)),
+        ]
+        return parameters, Muon(parameters[:2], [{"params": parameters[2:], "weight_decay": 0.0}])
+
+    def step(parameters: list[torch.nn.Parameter], optimizer: Muon, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        for parameter in (parameters[0], parameters[2]):
+            parameter.grad = torch.randn(parameter.shape, generator=generator)
+        for group in optimizer.param_groups:
+            group["lr"] = 0.1
+        optimizer.step()
+
+    (parameters, optimizer), (others, other) = made(), made()
+    step(parameters, optimizer, 1)
+    state = deepcopy(optimizer.state_dict()["state"])
+    with torch.no_grad():
+        for mine, theirs in zip(others, parameters, strict=True):
+            mine.copy_(theirs)
+    other.load_state_dict({"state": state, "param_groups": other.state_dict()["param_groups"]})
+    step(parameters, optimizer, 2)
+    step(others, other, 2)
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(others, parameters, strict=True))
+    assert torch.equal(parameters[1], torch.eye(3))

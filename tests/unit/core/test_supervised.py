@@ -1,45 +1,32 @@
 """Supervised training by the trainer: its gradient is that of the mean negative logprob, its order a function of the
 seed."""
 
-import math
 from collections import Counter
 
 import pytest
 import torch
 
 from rlvr.algorithms.objective import Objective
-from rlvr.core import supervised
 from rlvr.core.batch import to_batch
-from rlvr.core.supervised import Sft, num_steps, train_supervised
+from rlvr.core.supervised import Sft, everything, places, right_episode, train_supervised
 from rlvr.core.trainer import Trainer
 from rlvr.models.policy import HubPolicy
-from rlvr.types import Completion, Episode, StopReason
-from tests.unit.core.fakes import episode, group
+from rlvr.types import Episode
+from tests.unit.core.fakes import group
 from tests.unit.core.tiny import tiny_config, tiny_policy, update
 
-
-def said(*ids: int) -> Completion:
-    unknown = (math.nan,) * len(ids)
-    return Completion(
-        token_ids=ids,
-        behavior_logprobs=unknown,
-        sampling_logprobs=unknown,
-        stop_reason=StopReason.STOP,
-        policy_version=0,
-    )
-
-
 EXAMPLES = [
-    episode(((1, 5, 3), said(6, 2))),
-    episode(((1, 5, 3), said(7, 8, 2))),
-    episode(((1, 4), said(9, 2)), ((1, 4, 9, 2, 10, 11), said(12, 2))),  # two turns, with a reply of two tokens
+    right_episode("a", [((1, 5, 3), (6, 2))]),
+    right_episode("b", [((1, 5, 3), (7, 8, 2))]),
+    # two turns, with a reply of two tokens
+    right_episode("c", [((1, 4), (9, 2)), ((1, 4, 9, 2, 10, 11), (12, 2))]),
 ]
 
 
-def trainer_of(policy: HubPolicy, max_steps: int = 2) -> Trainer:
+def trainer_of(policy: HubPolicy, max_steps: int = 2, optimizer: str = "adamw") -> Trainer:
     config = tiny_config("trainer.max_grad_norm=1e9", "trainer.warmup_steps=0", "trainer.learning_rate=1e-3")
     objective = Objective(algorithm=Sft(), max_completion_tokens=16, temperature=1.0)
-    settings = config.trainer.model_copy(update={"max_steps": max_steps})
+    settings = config.trainer.model_copy(update={"max_steps": max_steps, "optimizer": optimizer})
     return Trainer(policy=policy, objective=objective, settings=settings, seed=0)
 
 
@@ -63,24 +50,31 @@ def test_the_gradient_is_that_of_the_mean_negative_logprob() -> None:
         torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-6)
 
 
-def test_every_epoch_sees_every_example_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    def seen(seed: int) -> list[list[int]]:
-        batches: list[list[int]] = []
+def test_all_tokens_but_the_first_are_learned_of_everything() -> None:
+    """Also of a history that was rewritten, whose rows begin anew."""
+    rewritten = right_episode("d", [((1, 4), (9, 2)), ((1, 7), (8, 2))])
+    batch = to_batch([group(*map(everything, [*EXAMPLES, rewritten]))])
+    assert batch.loss_mask.sum(1).tolist() == (batch.lengths - 1).tolist() == [4, 5, 7, 3, 3]
+    assert not batch.loss_mask[:, 0].any()
+    plain = to_batch([group(*EXAMPLES, rewritten)])
+    assert batch.ids.equal(plain.ids)
+    assert plain.loss_mask.sum(1).tolist() == [2, 3, 4, 2, 2]
 
-        def noted(groups):
-            batches.append([EXAMPLES.index(one) for one in groups[0].episodes])
-            return to_batch(groups)
 
-        monkeypatch.setattr(supervised, "to_batch", noted)
-        losses = train_supervised(trainer_of(tiny_policy()), EXAMPLES, num_epochs=4, batch_size=2, seed=seed)
-        assert len(list(losses)) == num_steps(len(EXAMPLES), num_epochs=4, batch_size=2) == 6
-        return batches
-
-    order = [place for batch in seen(0) for place in batch]
+def test_every_epoch_sees_every_example_once() -> None:
+    steps = list(places(3, total=12, batch_size=2, seed=0))
+    assert [len(step) for step in steps] == [2] * 6
+    order = [place for step in steps for place in step]
     assert [Counter(order[first : first + 3]) for first in (0, 3, 6, 9)] == [Counter(range(3))] * 4
-    assert seen(0) == seen(0) != seen(1)
+    assert steps == list(places(3, total=12, batch_size=2, seed=0)) != list(places(3, total=12, batch_size=2, seed=1))
+    assert [len(step) for step in places(3, total=7, batch_size=4, seed=0)] == [4, 3]
 
 
-def test_the_loss_falls() -> None:
-    losses = list(train_supervised(trainer_of(tiny_policy(), 20), EXAMPLES, num_epochs=20, batch_size=3, seed=0))
+def test_an_endless_stream_is_seen_in_order() -> None:
+    assert list(places(None, total=5, batch_size=2, seed=0)) == [[0, 1], [2, 3], [4]]
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_the_loss_falls(optimizer: str) -> None:
+    losses = list(train_supervised(trainer_of(tiny_policy(), 20, optimizer), [EXAMPLES] * 20))
     assert losses[-1] < 0.5 * losses[0]

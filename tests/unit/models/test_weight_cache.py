@@ -10,8 +10,9 @@ from rlvr.models import weight_cache
 from rlvr.models.policy import HubPolicy
 from rlvr.models.settings import ScratchModel
 from rlvr.models.weight_cache import content_key, keep, kept_folder, restore
+from rlvr.settings import dumped
 from rlvr.training.settings import WarmStartSettings
-from rlvr.training.warm_start import content
+from rlvr.training.warm_start import from_stream
 from tests.unit.core.tiny import tiny_policy
 from tests.unit.training.test_warm_start import Copies
 
@@ -28,9 +29,10 @@ class Unstopped(Copies):
     stop_words = ()  # so that the tokenizer's end token is appended
 
 
-def key(policy: HubPolicy | None = None, task: Any = None, microbatch_tokens: int = 2048, **changes: Any) -> str:
-    settings = WarmStartSettings(**(SETTINGS | changes)).fitted(ScratchModel())
-    found = content_key(policy or tiny_policy(), *content(task or Copies(), settings, microbatch_tokens))
+def key(policy: HubPolicy | None = None, task: Any = None, **changes: Any) -> str:
+    settings, policy = WarmStartSettings(**(SETTINGS | changes)).fitted(ScratchModel()), policy or tiny_policy()
+    lessons = from_stream(policy, task or Copies(), settings, ScratchModel(), 0)
+    found = content_key(policy, dumped(settings), lessons.content())
     assert found is not None
     return found
 
@@ -48,13 +50,13 @@ def same(first: HubPolicy, second: HubPolicy) -> bool:
 
 
 def test_same_content_has_the_same_key():
-    assert key() == key(cache=False)
+    assert key() == key()
 
 
 def test_other_content_has_another_key():
-    others = [{"policy": changed()}, {"task": LastCopyDiffers()}, {"task": Unstopped()}, {"microbatch_tokens": 64}]
+    others = [{"policy": changed()}, {"task": LastCopyDiffers()}, {"task": Unstopped()}]
     keys = [key(**other) for other in (*others, {"learning_rate": 1e-4}, {"loss_on": "all"}, {})]
-    assert len(set(keys)) == 7
+    assert len(set(keys)) == 6
 
 
 def test_threads_and_libraries_are_content(monkeypatch: pytest.MonkeyPatch):

@@ -15,9 +15,8 @@ from rlvr.errors import ConfigError, UserError
 from rlvr.models.loading import load_policy
 from rlvr.models.policy import HubPolicy
 from rlvr.run.opened import OpenRun, opened
-from rlvr.run.policies import CACHED
 from rlvr.run.run_folder import RunFolder
-from rlvr.run.tuning import started_policy
+from rlvr.run.tuning import CACHED, started_policy
 from rlvr.tracking.console import Console
 from tests.system.small_qwen import save_small_qwen
 from tests.unit.core.tiny import tiny_config

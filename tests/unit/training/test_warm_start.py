@@ -1,17 +1,21 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
+from rlvr.algorithms.objective import Objective
+from rlvr.core.batch import to_batch
+from rlvr.core.packing import Packing
+from rlvr.core.supervised import Sft, everything, train_supervised
+from rlvr.core.trainer import Trainer
 from rlvr.errors import UserError
 from rlvr.models.policy import HubPolicy
 from rlvr.models.settings import ScratchModel
-from rlvr.training import warm_start as module
-from rlvr.training.settings import WarmStartSettings
-from rlvr.training.warm_start import _backward, _encode, _microbatches, warm_start
+from rlvr.training.settings import TrainingSettings, WarmStartSettings
+from rlvr.training.warm_start import Lessons, encode, episode_of, from_stream, in_epochs
+from rlvr.types import Episode
+from tests.unit.core.fakes import group
 from tests.unit.core.tiny import tiny_policy
 
 TURNS = ("<boe> 1 2", "3 + =", "4 5", "6 <eoe>", "7", "8 <eoe>")
@@ -42,24 +46,18 @@ class WithoutEnd(Copies):
         return prompt, completion.removesuffix(" <eoe>")
 
 
-def run(
-    policy: HubPolicy,
-    task: Any,
-    *,
-    stop_at: int | None = None,
-    progress: Callable[[int, float], None] = lambda step, loss: None,
-    **changes: Any,
-) -> bool:
-    settings = WarmStartSettings(num_steps=8, warmup_steps=2, final_phase_steps=3, batch_size=4, **changes)
-    settings = settings.fitted(ScratchModel())
-    polls = iter(range(1000))
-    return warm_start(
-        policy,
-        task,
-        settings,
-        microbatch_tokens=2048,
-        progress=progress,
-        stopped=lambda: stop_at is not None and next(polls) >= stop_at,
+def lessons_of(policy: HubPolicy, task: Any, **changes: Any) -> Lessons:
+    given: dict[str, Any] = {"num_steps": 8, "warmup_steps": 2, "final_phase_steps": 3, "batch_size": 4} | changes
+    return from_stream(policy, task, WarmStartSettings(**given).fitted(ScratchModel()), ScratchModel(), 0)
+
+
+def trainer_of(policy: HubPolicy, lessons: Lessons, microbatch_tokens: int = 2048) -> Trainer:
+    return Trainer(
+        policy=policy,
+        objective=Objective(algorithm=Sft(), max_completion_tokens=8, temperature=1.0),
+        settings=lessons.settings.of_trainer(TrainingSettings(max_grad_norm=1e9), lessons.num_steps),
+        seed=0,
+        packing=Packing(max_tokens=microbatch_tokens),
     )
 
 
@@ -74,8 +72,13 @@ def by_hand(policy: HubPolicy, prompt: str, completion: str, first: int) -> list
 def loss_of(
     policy: HubPolicy, pairs: Sequence[tuple[str, ...]], loss_on: str = "completion", microbatch_tokens: int = 2048
 ) -> float:
-    policy.model.zero_grad()
-    return _backward(policy, _encode(policy, Copies(), pairs), loss_on, microbatch_tokens)
+    """The loss, whose gradient is left in the parameters."""
+    episodes = list(map(episode_of, encode(policy, Copies(), pairs)))
+    trainer = trainer_of(policy, lessons_of(policy, Copies()), microbatch_tokens)
+    batch = to_batch([group(*(map(everything, episodes) if loss_on == "all" else episodes))])
+    batch = trainer.objective.advantages(batch)
+    sums = trainer.gradient(batch, range(len(batch.ids)), torch.zeros_like(batch.behavior_logprobs))
+    return sums.mean("policy_loss")
 
 
 def gradient(policy: HubPolicy) -> torch.Tensor:
@@ -114,7 +117,7 @@ def test_pitfall_03_completions_end_with_the_end_token_once(
 ) -> None:
     """Added where the text does not say where a completion ends, and to no reply."""
     policy = tiny_policy()
-    (row,) = _encode(policy, task(), [turns])
+    (row,) = encode(policy, task(), [turns])
     assert list(row[1::2]) == completions
     assert not any(2 in part for part in row[::2])
 
@@ -122,7 +125,7 @@ def test_pitfall_03_completions_end_with_the_end_token_once(
 def test_one_turn_and_several_are_learnt_together() -> None:
     policy = tiny_policy()
     mixed: list[tuple[str, ...]] = [TURNS, *PAIRS, TURNS[:4]]
-    rows = _encode(policy, Copies(), mixed)
+    rows = encode(policy, Copies(), mixed)
     counts = [sum(len(part) for part in row[1::2]) for row in rows]
     alone = [loss_of(policy, [texts]) for texts in mixed]
     expected = sum(loss * count for loss, count in zip(alone, counts, strict=True)) / sum(counts)
@@ -134,65 +137,105 @@ def test_one_turn_and_several_are_learnt_together() -> None:
 def test_pitfall_09_gradients_ignore_microbatches_and_padding(loss_on: str) -> None:
     policy = tiny_policy()
     pairs = [PAIRS[i % 3] for i in (0, 2, 1, 1, 2)]
-    rows = _encode(policy, Copies(), pairs)
+    rows = encode(policy, Copies(), pairs)
     tokens = [len(p) + len(c) - (len(p) if loss_on == "completion" else 1) for p, c in rows]
     expected = 0.0
-    for row, count in zip(rows, tokens, strict=True):  # each by itself, weighted by its share of the tokens
+    for pair, count in zip(pairs, tokens, strict=True):  # each by itself, weighted by its share of the tokens
         policy.model.zero_grad()
-        _backward(policy, [row], loss_on, 2048)
+        loss_of(policy, [pair], loss_on)
         expected = expected + gradient(policy) * count / sum(tokens)
     for limit in (2048, 30, 20, 1):
         loss_of(policy, pairs, loss_on, limit)
         torch.testing.assert_close(gradient(policy), expected, atol=1e-6, rtol=1e-4)
 
 
-@settings(deadline=None, max_examples=60)
-@given(st.lists(st.integers(1, 6), min_size=1, max_size=9), st.integers(1, 24))
-def test_microbatches_are_as_full_as_they_may_be(lengths: list[int], max_tokens: int) -> None:
-    rows = [([number], [0] * (length - 1)) for number, length in enumerate(lengths)]
-    parts = _microbatches(rows, max_tokens)
-    assert sorted(row for part in parts for row in part) == rows
-    sizes = [(len(part), max(len(own) + len(rest) for own, rest in part)) for part in parts]
-    assert all(count * longest <= max_tokens or count == 1 for count, longest in sizes)
-    assert all((count + 1) * longest > max_tokens for count, longest in sizes[:-1]), "the next row did not fit"
-    if len(rows) * max(lengths) <= max_tokens:
-        assert parts == [rows]
-
-
 def test_a_tokenizer_without_an_end_token_is_a_sentence() -> None:
     policy = tiny_policy()
     policy.tokenizer.eos_token = None
     with pytest.raises(UserError, match=r"names no end token.*warm_start\.enabled=false"):
-        run(policy, WithoutEnd())
+        next(iter(lessons_of(policy, WithoutEnd())))
 
 
 def test_demonstrations_are_fresh_and_shares_follow_the_phase() -> None:
     task = Copies()
-    assert run(tiny_policy(), task, worked_share=0.9, final_worked_share=0.2)
+    lessons = lessons_of(tiny_policy(), task, worked_share=0.9, final_worked_share=0.2)
+    assert [len(episodes) for episodes in lessons] == [4] * 8
     assert [index for index, _ in task.asked] == list(range(32))
     assert [share for _, share in task.asked] == [0.9] * 20 + [0.2] * 12
 
 
-def test_the_loss_is_told_now_and_then_and_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PROGRESS_EVERY", 3)
-    told = list[tuple[int, float]]()
-    run(tiny_policy(), Copies(), progress=lambda step, loss: told.append((step, loss)))
-    assert [step for step, _ in told] == [3, 6, 8]
-    assert all(loss > 0 for _, loss in told)
-
-
-def test_a_loss_that_is_not_finite_is_a_sentence() -> None:
-    with pytest.raises(UserError, match=r"is not finite at step 8; lower warm_start\.learning_rate"):
-        run(tiny_policy(), Copies(), learning_rate=1e30)
-
-
-@pytest.mark.parametrize(("chosen", "kinds"), [("adamw", ["AdamW"]), ("muon", ["Muon", "AdamW"])])
-def test_the_optimizer_is_the_one_chosen(chosen: Any, kinds: list[str]) -> None:
-    found = module._optimizers(tiny_policy(), WarmStartSettings(optimizer=chosen))
-    assert [type(one).__name__ for one in found] == kinds
-
-
-def test_a_stop_ends_it() -> None:
+def test_in_epochs_the_same_demonstrations_come_again() -> None:
     task = Copies()
-    assert run(tiny_policy(), task, stop_at=3) is False
-    assert len(task.asked) == 3 * 4
+    task.num_examples = lambda wanted: wanted  # type: ignore[attr-defined]
+    lessons = lessons_of(tiny_policy(), task, num_steps=None, num_epochs=3, num_examples=6, final_phase_steps=2)
+    assert (lessons.num_steps, lessons.size) == (5, 6)
+    assert [len(episodes) for episodes in lessons] == [4, 4, 4, 4, 2]
+    indices = [index for index, _ in task.asked]
+    assert [sorted(indices[first : first + 6]) for first in (0, 6, 12)] == [list(range(6))] * 3
+    assert indices[:6] != indices[6:12]
+    assert [share for _, share in task.asked] == [1.0] * 12 + [0.15] * 6
+
+
+def examples(num: int = 6) -> list[Episode]:
+    texts = [Copies().demonstration(index, 1.0) for index in range(num)]
+    return list(map(episode_of, encode(tiny_policy(), Copies(), texts)))
+
+
+class Pretrained:
+    from_scratch = False
+    adapted = False
+
+
+@pytest.mark.parametrize(
+    ("changes", "sizes"),
+    [
+        ({}, [4, 4, 4, 4, 2]),  # three epochs
+        ({"num_steps": 2}, [4, 4, 4, 4, 2]),
+        ({"num_epochs": None, "num_steps": 2}, [4, 4]),
+        ({"num_epochs": None, "num_steps": 7}, [4] * 7),
+    ],
+)
+def test_a_pretrained_model_sees_epochs_or_steps(changes: dict[str, Any], sizes: list[int]) -> None:
+    model: Any = Pretrained()
+    settings = WarmStartSettings(**{"batch_size": 4} | changes).fitted(model)
+    lessons = in_epochs(examples(), settings, model, seed=0)
+    seen = list(lessons)
+    assert [len(episodes) for episodes in seen] == sizes
+    assert lessons.num_steps == len(sizes)
+    assert lessons.longest == 5
+    assert seen == list(lessons)
+    assert [len(one.turns[0].prompt_ids) for one in seen[0]] == [3] * 4
+
+
+def test_all_tokens_are_learned_where_it_is_said() -> None:
+    model: Any = Pretrained()
+    settings = WarmStartSettings(loss_on="all", batch_size=6).fitted(model)
+    first = next(iter(in_epochs(examples(), settings, model, seed=0)))
+    assert [len(one.turns[0].prompt_ids) for one in first] == [1] * 6
+
+
+@pytest.mark.parametrize(("final", "share", "after"), [(3, 0.2, 5), (0, 0.2, None), (8, 0.2, None), (3, 0.9, None)])
+def test_it_is_known_when_the_loss_rises(final: int, share: float, after: int | None) -> None:
+    """After the step behind which most of the work is hidden, if there were others before."""
+    changes = {"final_phase_steps": final, "worked_share": 0.9, "final_worked_share": share}
+    assert lessons_of(tiny_policy(), Copies(), **changes).hides_after == after
+
+
+def losses(optimizer: Any, lines: int) -> Iterator[float]:
+    policy = tiny_policy()
+    lessons = lessons_of(policy, Copies(), num_steps=30, optimizer=optimizer, learning_rate=0.01)
+    yield from train_supervised(trainer_of(policy, lessons, lines), lessons)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_the_copies_are_learned(optimizer: str) -> None:
+    made = list(losses(optimizer, 2048))
+    assert made[-1] < 0.5 * made[0]
+    assert list(losses(optimizer, 64))[:9] == pytest.approx(made[:9], rel=1e-3)
+
+
+@pytest.mark.parametrize(("strategy", "expected"), [("single", "single"), ("ddp", "ddp"), ("fsdp2", "ddp")])
+def test_muon_keeps_matrices_whole(strategy: Any, expected: str) -> None:
+    for optimizer, wanted in (("muon", expected), ("adamw", strategy)):
+        settings = WarmStartSettings(optimizer=optimizer, learning_rate=0.01).fitted(ScratchModel())  # type: ignore[arg-type]
+        assert settings.of_trainer(TrainingSettings(strategy=strategy), 10).strategy == wanted

@@ -21,9 +21,10 @@ from rlvr.models.settings import ScratchBpeModel, ScratchModel
 from rlvr.rewards.extract import END
 from rlvr.run.assemble import assemble
 from rlvr.run.opened import opened
-from rlvr.run.policies import set_threads, warmed
+from rlvr.run.policies import set_threads
 from rlvr.run.ranks import quiet
 from rlvr.run.tasks import Tasks
+from rlvr.run.tuning import warmed
 from rlvr.tasks.base import Task
 from rlvr.trust.probes.exploits import exploit_probes
 from rlvr.trust.probes.judge import PAID, Judge, Scale, Verdict, Verifier

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from rlvr.commands.plan.warm import tuned_seconds, warm_seconds
+from rlvr.commands.plan.warm import warm_seconds
 from rlvr.config import Config
 from rlvr.core.errors import NonFiniteError
 from rlvr.core.loop import TrainingRun
@@ -181,8 +181,7 @@ def measure(config: Config, *, gpus: int = 1, seconds: float = 10.0, functions: 
         memory = plan_run(config, policy, chat, run.tasks.own, layout=layout, world=World(size=gpus))
         warm_start_s = 0.0
         if config.warm_start.enabled:
-            warm = warm_seconds if config.model.from_scratch else tuned_seconds
-            warm_start_s = warm(run, policy, WARM_START_SHARE * seconds, notes)
+            warm_start_s = warm_seconds(run, policy, WARM_START_SHARE * seconds, notes)
             seconds *= 1 - WARM_START_SHARE
         bench = Bench(run, policy, assemble(run, policy), memory.max_batch_size)
         share = config.rollout.prompts_per_step // gpus

@@ -3,12 +3,10 @@
 import time
 from dataclasses import replace
 
-from rlvr.core.supervised import num_steps
 from rlvr.errors import UserError
 from rlvr.models.policy import HubPolicy
-from rlvr.run.opened import OpenRun
-from rlvr.run.policies import warmed
-from rlvr.run.tuning import supervised_examples, tuned
+from rlvr.run.opened import OpenRun, never
+from rlvr.run.tuning import lessons_of, taught
 
 SAMPLED_QUESTIONS = 32  # of those to learn from by the model's own samples
 
@@ -33,35 +31,31 @@ class Watch:
 
 
 def warm_seconds(run: OpenRun, policy: HubPolicy, patience_s: float, notes: list[str]) -> float:
-    """Seconds of the warm start. It is made as far as there is time, so that completions have its lengths."""
-    watch, begin = Watch(patience_s), time.perf_counter()
-    if warmed(run, policy, watch.stopped):  # or taken from the cache
-        return time.perf_counter() - begin
-    policy.model.zero_grad()
-    return watch.whole(run.config.warm_start.num_steps, notes)
+    """Seconds of the warm start; of questions to sample only a few are sampled.
 
-
-def tuned_seconds(run: OpenRun, policy: HubPolicy, patience_s: float, notes: list[str]) -> float:
-    """As `warm_seconds`, for a pretrained model; of questions to sample only a few are."""
+    It is made as far as there is time, so that completions have its lengths.
+    """
     settings, begin, few = run.config.warm_start, time.perf_counter(), 1.0
-    if settings.source == "own":
+    if not run.config.model.from_scratch and settings.source == "own":
         whole = sum(task.num_examples(settings.num_examples) for task in run.tasks.own.eval_sets())
-        settings = settings.model_copy(update={"num_examples": min(whole, SAMPLED_QUESTIONS)})
+        settings = settings.model_copy(update={"num_examples": min(whole, SAMPLED_QUESTIONS), "cache": False})
         run = replace(run, config=run.config.model_copy(update={"warm_start": settings}))
         few = sum(task.num_examples(settings.num_examples) for task in run.tasks.own.eval_sets()) / whole
     try:
-        examples = supervised_examples(run, policy, lambda: False)
+        lessons = lessons_of(run, policy, never)
     except UserError as error:
         if settings.source == "demonstrations":
             raise
         notes.append(f"without the warm start's training: {error}")
-        examples = None
+        lessons = None
     made_s = (time.perf_counter() - begin) / few
-    if not examples:
+    if lessons is None:
         return made_s
-    watch, size = Watch(patience_s), settings.examples_per_step
-    if tuned(run, policy, examples, watch.stopped):
+    watch = Watch(patience_s)
+    if taught(run, policy, lessons, watch.stopped):
+        if few == 1:  # also from the cache
+            return time.perf_counter() - begin
         watch.stopped()  # the end of the last step
     policy.model.zero_grad()
-    count = round(len(examples) / few)
-    return made_s + watch.whole(num_steps(count, num_epochs=settings.num_epochs, batch_size=size), notes)
+    in_steps = settings.epochs(run.config.model) is None
+    return made_s + watch.whole(lessons.num_steps if in_steps else round(lessons.num_steps / few), notes)

@@ -23,6 +23,7 @@ from rlvr.algorithms.objective import Objective
 from rlvr.commands.replay.repeat import Progress, Repeated, State
 from rlvr.core.batch import to_batch
 from rlvr.core.trainer import Trainer
+from rlvr.errors import UserError
 from rlvr.types import Predictions, TokenBatch
 
 Weights = Mapping[str, Tensor]
@@ -54,8 +55,10 @@ class OptimizerStep:
 
 
 def influences(made: Repeated, on_progress: Progress) -> list[Influence]:
-    """Of all episodes of a replayed step, in their order."""
+    """Of all episodes of a replayed step, in their order. UserError unless AdamW made it."""
     trainer, objective = made.run.trainer, made.run.objective
+    if trainer.settings.optimizer != "adamw":
+        raise UserError(f"trainer.optimizer={trainer.settings.optimizer}: influence is computed for AdamW alone.")
     with _in_float32(trainer):
         made.before.restore(trainer, made.step)
         groups = made.sampled.groups

@@ -35,7 +35,9 @@ def _warm_start(config: Config) -> list[str]:
         return []
     own = f"{warm.samples} samples of each question, the right ones"
     source = own if warm.source == "own" else "demonstrations"
-    return [f"warm start: {source}, {warm.num_epochs} epochs, learning rate {warm.learning_rate:g}"]
+    epochs = warm.epochs(config.model)
+    length = f"{warm.num_steps} steps" if epochs is None else f"{epochs} epochs"
+    return [f"warm start: {source}, {length}, learning rate {warm.learning_rate:g}"]
 
 
 def _staleness(config: Config) -> list[str]:
