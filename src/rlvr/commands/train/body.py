@@ -113,7 +113,8 @@ def _train(run: OpenRun, policy: HubPolicy, trackers: Trackers, stopped: Stopped
     if world.is_first:
         write_config(folder, config)
         write_start(folder.root, training.start_step, config, run.tasks)
-    trackers.begin(training.start_step + 1 if training.start_step else 0)
+    shown = dumped(config.model_copy(update={"run_dir": None, "resume": False}))
+    trackers.begin(training.start_step + 1 if training.start_step else 0, shown)
     if world.is_first:
         for name in (ERROR, PRUNED):  # of an earlier start
             (folder.root / name).unlink(missing_ok=True)
@@ -146,8 +147,7 @@ def _trackers(run: OpenRun) -> Trackers:
     """Those of rank 0; the other ranks report nothing."""
     config, tracker = run.config, run.config.tracker
     reporting = tracker if run.world.is_first else tracker.model_copy(update={"report_to": ()})
-    data = dumped(config.model_copy(update={"run_dir": None, "resume": False}))
-    return Trackers(reporting, run.folder.root, run.console.note, experiment=config.name, config=data)
+    return Trackers(reporting, run.folder.root, run.console.note, experiment=config.name)
 
 
 @contextmanager

@@ -36,15 +36,14 @@ of_this_thread = threading.local()  # `log`: file of the tracker thread's output
 
 
 class Trackers:
-    """`with Trackers(...) as trackers: trackers.begin(0); trackers.log(...); trackers.end("finished")`
+    """`with Trackers(...) as trackers: trackers.begin(0, config); trackers.log(...); trackers.end("finished")`
 
     With an empty `report_to` nothing happens. An error in the block marks the trackers' runs as failed, Ctrl-C or
-    SIGTERM as killed. `note` is called with one sentence, only by the run's thread; `config` has the values of
-    config.yaml.
+    SIGTERM as killed. `note` is called with one sentence, only by the run's thread.
     """
 
     def __init__(
-        self, settings: TrackerSettings, folder: Path, note: Callable[[str], None], *, experiment: str, config: Any
+        self, settings: TrackerSettings, folder: Path, note: Callable[[str], None], *, experiment: str
     ) -> None:
         self._settings, self._folder = settings, folder
         run = RunFacts(
@@ -52,7 +51,7 @@ class Trackers:
             experiment=experiment,
             group=settings.group,
             tags=list(settings.tags),
-            config=config,
+            config={},
             folder=str(folder.absolute()),
             timeout_s=settings.timeout_s,
             version=__version__,
@@ -91,10 +90,10 @@ class Trackers:
                 tracker.thread.join(max(0.0, deadline - monotonic()))
                 tracker.is_disabled = True
 
-    def begin(self, first_step: int) -> None:
-        """Start or resume the trackers' runs; metrics.jsonl has the lines before `first_step`."""
+    def begin(self, first_step: int, config: Any) -> None:
+        """Start or resume the trackers' runs; metrics.jsonl has the lines before `first_step`, config.yaml `config`."""
         for tracker in self._all:
-            tracker.jobs.put((tracker.begin, first_step))
+            tracker.jobs.put((tracker.begin, first_step, config))
         self._begun = True
 
     def log(self, step: int) -> None:
@@ -215,8 +214,8 @@ class TrackerThread:
         self._call = "", inf
         return answer
 
-    def begin(self, first_step: int) -> None:
-        run = replace(self._run, first_step=first_step)
+    def begin(self, first_step: int, config: Any) -> None:
+        run = replace(self._run, first_step=first_step, config=config)
         with suppress(OSError, ValueError, TypeError):  # missing or damaged
             run = replace(run, known=Started(**json.loads(self._state.read_text())))
         self._ask("prepare", run)

@@ -90,6 +90,9 @@ class Fake(Tracker):
                     raise RuntimeError("the request failed") from None
 
 
+CONFIG = {"seed": 5, "run_dir": None}
+
+
 class Run:
     """A run in `folder` that reports to the fake, unless the settings say otherwise."""
 
@@ -98,8 +101,7 @@ class Run:
         self.metrics = MetricsFile(folder / "metrics.jsonl")
         fake = {"report_to": [NAME], "timeout_s": 20.0, "fake": {"file": str(self.calls_file), "does": does}}
         values = validated(TrackerSettings, settings if "report_to" in settings else fake | settings)
-        config = {"seed": 5, "run_dir": None}
-        self.trackers = Trackers(values, folder, self.notes.append, experiment="rpn", config=config)
+        self.trackers = Trackers(values, folder, self.notes.append, experiment="rpn")
 
     def steps(self, *steps: int, values: Callable[[int], Mapping[str, float]] = lambda step: {"x/y": step / 7}) -> None:
         """Make some steps."""
@@ -110,7 +112,7 @@ class Run:
     def all(self, *steps: int, first_step: int = 0, before_end: Callable[[], None] = lambda: None) -> None:
         """The whole run."""
         with self.trackers as trackers:
-            trackers.begin(first_step)
+            trackers.begin(first_step, CONFIG)
             self.steps(*steps)
             before_end()
             trackers.end("finished")

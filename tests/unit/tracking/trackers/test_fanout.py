@@ -14,7 +14,7 @@ def test_pitfall_38_trackers_get_the_numbers_of_the_file(tmp_path: Path) -> None
     metrics = {"reward/mean": 0.1 + 0.2, "loss/kl": float("nan"), "policy/ratio": float("inf"), "rollout/episodes": 8}
     run = Run(tmp_path)
     with run.trackers as trackers:
-        trackers.begin(0)
+        trackers.begin(0, {})
         run.steps(0, 1, 2, values=lambda step: metrics)
         trackers.end("finished")
     lines = [json.loads(line) for line in run.metrics.path.read_text().splitlines()]
@@ -42,7 +42,7 @@ def test_pitfall_37_trackers_get_how_a_run_ended(error: Exception | None, status
     (tmp_path / "final").mkdir()  # of an earlier end
     run = Run(tmp_path)
     with pytest.raises(ValueError, match=r"^why$") if error else nullcontext(), run.trackers as trackers:
-        trackers.begin(0)
+        trackers.begin(0, {})
         if error is not None:
             raise error
         trackers.end("killed")
@@ -62,7 +62,7 @@ def test_without_trackers_nothing_is_started_or_written(tmp_path: Path) -> None:
     before = set(threading.enumerate())
     run = Run(tmp_path, report_to=[])
     with run.trackers as trackers:
-        trackers.begin(0)
+        trackers.begin(0, {})
         trackers.log(0)
         trackers.completions(0, [episode_record()])
         trackers.end("finished")

@@ -16,8 +16,8 @@ def report(folder: Path, steps: range) -> list[str]:
     """Report some steps, those before them from metrics.jsonl; the notes."""
     settings = validated(TrackerSettings, {"report_to": ["my_tracker:Csv"], "csv": {"path": "mine.csv"}})
     file, notes = MetricsFile(folder / "metrics.jsonl"), []
-    with Trackers(settings, folder, notes.append, experiment="rpn", config={}) as trackers:
-        trackers.begin(steps.start)
+    with Trackers(settings, folder, notes.append, experiment="rpn") as trackers:
+        trackers.begin(steps.start, {})
         for step in steps:
             file.append(step, {"loss/total": step / 4, "reward/mean": 1.0})
             trackers.log(step)

@@ -31,7 +31,7 @@ def test_pitfall_37_a_resumed_run_sends_only_missing_numbers(tmp_path: Path) -> 
     third = Run(tmp_path)  # the run was killed: it goes on from step 4
     third.metrics.cut_back(3)
     with third.trackers as trackers:
-        trackers.begin(4)
+        trackers.begin(4, {})
         for step in (4, 5, 6):
             trackers.completions(step, [episode_record()])
             third.steps(step)
@@ -72,7 +72,7 @@ def test_pitfall_37_a_failing_tracker_is_disabled_with_one_note(
 def test_pitfall_37_a_hang_is_reported_while_the_run_goes_on(tmp_path: Path) -> None:
     run = Run(tmp_path, "log:wait", timeout_s=1.0)
     with run.trackers as trackers:
-        trackers.begin(0)
+        trackers.begin(0, {})
         run.steps(0)
 
         def is_said() -> bool:
@@ -94,7 +94,7 @@ def test_pitfall_37_a_slow_tracker_is_not_waited_for(tmp_path: Path) -> None:
     # no single call takes too long, only all of them together
     run = Run(tmp_path, "completions:late", timeout_s=2.0)
     with run.trackers as trackers:
-        trackers.begin(0)
+        trackers.begin(0, {})
         for step in range(20):
             run.steps(step)
             trackers.completions(step + 1, [episode_record()])
@@ -108,7 +108,7 @@ def test_pitfall_37_a_full_queue_costs_completions_but_no_number(
     monkeypatch.setattr(fanout, "MAX_WAITING", 4)
     run = Run(tmp_path, "log:wait")
     with run.trackers as trackers:
-        trackers.begin(0)
+        trackers.begin(0, {})
         run.steps(0)
         wait_until(lambda: run.calls("start") != [])
         for step in range(1, 20):
@@ -141,7 +141,7 @@ def test_pitfall_37_a_killed_run_is_marked_without_waiting(
     INSIDE.clear()
     run = Run(tmp_path, does)
     run.trackers.__enter__()
-    run.trackers.begin(0)
+    run.trackers.begin(0, {})
     run.steps(0)
     wait_until(INSIDE.is_set if does else lambda: run.calls("start") != [])
     begin = time.monotonic()
