@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, Json
 
-from rlvr.data.nulls import allowed, plain_schema, without_nulls
+from rlvr.data.nulls import allowed, plain_schema
 from rlvr.data.problems import Conversation
 from rlvr.data.rows import Row, Verbatim, with_kind
 from rlvr.reasoning import FIELDS
@@ -177,7 +177,5 @@ def _schemas(tools: Sequence[dict[str, Any]]) -> tuple[ToolSchema, ...]:
 def _arguments(row: Row, function: _Function, tools: Sequence[ToolSchema]) -> dict[str, Any]:
     """The arguments without nulls of other calls. Without a schema only Arrow tells them apart: there, all nulls."""
     offered = [tool.get("function", tool) for tool in tools]
-    schema = next((one.get("parameters") or {} for one in offered if one.get("name") == function.name), None)
-    if schema is None:
-        return without_nulls(function.arguments) if row.fills_nulls else function.arguments
-    return allowed(function.arguments, schema)
+    schema = next((one.get("parameters") for one in offered if one.get("name") == function.name), None)
+    return allowed(function.arguments, schema or {}, fills_nulls=row.fills_nulls)

@@ -32,18 +32,23 @@ def plain_schema(schema: Any, *, names: bool = False) -> Any:
     return {key: plain_schema(value, names=key in inside) for key, value in kept.items()}
 
 
-def allowed(value: Any, schema: Mapping[str, Any], root: Mapping[str, Any] | None = None) -> Any:
-    """Arguments without the nulls that their schema does not know or does not allow."""
+def allowed(
+    value: Any, schema: Mapping[str, Any], root: Mapping[str, Any] | None = None, *, fills_nulls: bool = False
+) -> Any:
+    """Arguments without the nulls that their schema does not know or does not allow. Where it names no properties,
+    only Arrow's (`fills_nulls`) go: nobody gave them."""
     root = schema if root is None else root
     forms = _forms(schema, root)
     if isinstance(value, list):
         items = next((form["items"] for form in forms if isinstance(form.get("items"), Mapping)), {})
-        return [allowed(one, items, root) for one in value]
+        return [allowed(one, items, root, fills_nulls=fills_nulls) for one in value]
     known = {name: one for form in forms for name, one in _mapping(form.get("properties")).items()}
-    if not isinstance(value, dict) or not known:
+    if not isinstance(value, dict):
         return value
+    if not known:
+        return without_nulls(value) if fills_nulls else value
     return {
-        key: allowed(one, _mapping(known.get(key)), root)
+        key: allowed(one, _mapping(known.get(key)), root, fills_nulls=fills_nulls)
         for key, one in value.items()
         if one is not None or (key in known and _takes_null(_forms(_mapping(known[key]), root)))
     }

@@ -29,8 +29,10 @@ class ChatAnswer:
 
 def to_wire(message: Message) -> dict[str, Any]:
     wire: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.reasoning is not None:  # no field of OpenAI's; vLLM, SGLang and llama.cpp read it
+        wire["reasoning_content"] = message.reasoning
     if message.role == "tool":
-        wire["tool_call_id"] = message.call_id or ""
+        wire |= {"tool_call_id": message.call_id or ""} | ({"name": message.name} if message.name else {})
     if message.tool_calls:
         wire["tool_calls"] = [
             {"id": call.id, "type": "function", "function": {"name": call.name or "unknown", "arguments": arguments}}

@@ -12,7 +12,7 @@ import pytest
 from rlvr.engines.chat_completions import ChatAnswer, EndpointError, to_wire
 from rlvr.engines.openai import MAX_FAILURES_AT_START, Endpoint, open_endpoint
 from rlvr.errors import ConfigError, UserError
-from rlvr.types import SamplingParams, StopReason
+from rlvr.types import Message, SamplingParams, StopReason
 from tests.system.openai_server import Fault, error, serve
 
 pytestmark = pytest.mark.openai
@@ -96,6 +96,15 @@ def test_a_malformed_tool_call_is_a_call_with_a_problem() -> None:
     sent = [call["function"] for call in to_wire(said.message)["tool_calls"]]
     found = [(one["name"], json.loads(one["arguments"])) for one in sent]
     assert found == [("look", {"at": 3}), ("look", {}), ("unknown", {})]
+
+
+def test_what_a_template_may_show_is_sent() -> None:
+    """Reasoning of the data, and which tool replied; neither field where there is none."""
+    thought = Message(role="assistant", content="a", reasoning="because")
+    assert to_wire(thought) == {"role": "assistant", "content": "a", "reasoning_content": "because"}
+    reply = Message(role="tool", content="3", name="add", call_id="call_0")
+    assert to_wire(reply) == {"role": "tool", "content": "3", "tool_call_id": "call_0", "name": "add"}
+    assert to_wire(Message(role="user", content="q")) == {"role": "user", "content": "q"}
 
 
 def test_pitfall_14_finish_reasons_say_why_a_completion_ended() -> None:
