@@ -54,6 +54,8 @@ _CONGRUENT = re.compile(
     r"(?:\{(.+)\}|([^{}]+?))\s*\)?"
 )
 _INEQUALITY = re.compile(r"[<>]|\\(?:le|ge|lt|gt|ne|leq|geq|neq|leqslant|geqslant)(?![A-Za-z])")
+_RELATION = re.compile(rf"=|\\in(?![A-Za-z])|{_INEQUALITY.pattern}")
+_LOGIC = re.compile(r"\\(?:land|lor|wedge|vee)(?![A-Za-z])")
 _WORD_BESIDE = re.compile(rf"(?<=[\d}})]){SPACE}\\(?:text[a-z]*|mathrm|mbox)\s*\{{[^{{}}]*[A-Za-z]{{2}}[^{{}}]*\}}")
 _BESIDE = re.compile(r"(?<![\d_^.])[\d.]+(?:\\[,;:! ]|\\quad|\\qquad|~|\s)+\d")  # two numbers
 _SENTENCE = re.compile(  # no product of letters, no quotient
@@ -115,7 +117,7 @@ def _read_body(body: str, known: frozenset[str]) -> Reading | None:
             return found
     parts, joins = split_by_words(body)
     if len(parts) > 1:
-        return _joined(parts, joins, known)
+        return _joined(body, parts, joins, known)
     percent = _PERCENT_END.fullmatch(body)
     value = _expression(percent[1] if percent else body, known)
     return None if value is None else Reading(value, is_percent=percent is not None)
@@ -180,9 +182,11 @@ def _congruence(body: str) -> Reading | None:
     return Reading(f"{'' if named is None else named} = {' '.join(classes)} mod {modulus}")
 
 
-def _joined(parts: list[str], joins: list[str], known: frozenset[str]) -> Reading | None:
+def _joined(body: str, parts: list[str], joins: list[str], known: frozenset[str]) -> Reading | None:
     """A set of solutions, or of the points where inequalities hold."""
     has_or = any("or" in join for join in joins)
+    if _LOGIC.search(body) and not all(map(_RELATION.search, parts)):
+        return None  # a formula of logic, no solutions
     if not any(map(_INEQUALITY.search, parts)):
         value = _expression(", ".join(part.strip(" ,") for part in parts), known)
         return None if value is None else Reading(value, has_or=has_or)
@@ -203,7 +207,15 @@ def _expression(latex: str, known: frozenset[str]) -> Any:
     value = _parsed(latex)
     if isinstance(value, list) or value.has(sympy.zoo, sympy.nan) or not accounts_for(latex, value):
         return None
-    return value.xreplace({sympy.Symbol("i", real=True): sympy.I}) if _has_symbol(value, "i") else value
+    names = {sympy.Symbol("i", real=True): sympy.I} if _has_symbol(value, "i") else {}
+    return value.xreplace(
+        names | {slope: _slope(slope) for slope in value.atoms(sympy.Derivative) if slope.expr.is_Symbol}
+    )
+
+
+def _slope(derivative: sympy.Derivative) -> sympy.Symbol:
+    """`dy/dx` of names is a name: that y depends on x is not said, so sympy would make it 0."""
+    return sympy.Symbol(str(derivative), real=True)
 
 
 def _has_symbol(value: Any, name: str) -> bool:

@@ -212,7 +212,7 @@ def _is_zero(number: Any) -> bool:
 
 def _same_numbers(gold: Any, answer: Any) -> bool:
     """False if a number in one of the two, such as an end of an interval, is none in the other."""
-    golds, answers = (list(filter(None.__ne__, map(_number, _items(value)))) for value in (gold, answer))
+    golds, answers = ([n for n in map(_number, _items(value)) if n is not None] for value in (gold, answer))
     if len(golds) != len(answers):
         return True  # for math-verify to decide
     for number in golds:

@@ -226,6 +226,11 @@ def test_a_lenient_reading_finds_answers_in_sentences(pool: Sandbox, gold: str, 
         (r"n \equiv 2 \mod 3", r"n\equiv 2\pmod 5", "different"),
         *((f"{number} egg", str(number), "equal") for number in (5, 18)),  # a word of the gold
         *(("1.000000000001", "1", "different"), ("1.0000000000000001", "1", "equal")),
+        *((r"p \land q", answer, "no gold") for answer in (r"p \lor q", r"q \land p")),
+        *((r"x=1 \lor x=2", r"x=2 \text{ or } x=1", "equal"), (r"x>1 \land x<2", "1<x<2", "equal")),
+        *((r"\frac{dy}{dx}", r"\frac{dx}{dy}", "different"), (r"2\frac{dy}{dx}", r"\frac{dy}{dx}", "different")),
+        *((r"\frac{dy}{dx}", r"\frac{dy}{dx}", "equal"), (r"\frac{d}{dx}x^2", "2x", "equal")),
+        *((r"\frac{dy}{dx}=2x", r"\frac{dy}{dx}=3x", "different"), (r"\frac{dy}{dx}=2x", "2x", "equal")),
         *(("101_2", "102_2", "no answer"), (r"0.5\%", "0.5", "different"), (r"12.5\%", "12.5", "equal")),
     ],
 )
