@@ -39,7 +39,9 @@ _ARGUMENTS_ONLY = NormalizationConfig(  # \\frac12 is \\frac{1}{2}; nothing is t
 )
 _WORDS = re.compile(r"[A-Za-z]{3,}(?:[ -][A-Za-z]+)*|[A-Za-z]{2,}(?:[ -][A-Za-z]+)+|[Nn][Oo]")
 _NAME = re.compile(r"[A-Z][A-Za-z]?\d+")  # of an option, a point or a quarter: products begin with their number
-_PLAIN = re.compile(r"[+-]?(?:\\?\$)?[+-]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?(?: ?\\?%)?")
+_PLAIN = re.compile(
+    r"[+-]?(?:\\?\$|[€£¥₹] ?)?[+-]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?(?: ?\\?%| ?[€£¥₹]| ?\\\$)?"
+)
 _SPACED = re.compile(r"[+-]?\d{1,3}(?: \d{3})+(?:\.\d+)?")  # 1 000
 _PERCENT_END = re.compile(r"(.*?)\s*\\?%")
 _CLOCK = re.compile(

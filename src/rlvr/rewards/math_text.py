@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import unicodedata
 
 from rlvr.rewards.numbers import ungrouped
 from rlvr.rewards.units import are_units, is_measure
@@ -13,6 +14,12 @@ _UNICODE = str.maketrans(
         **{"∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "±": r"\pm ", "π": r"\pi ", "°": r"^\circ ", "≡": r"\equiv "},
     }
 )
+_RAISED = re.compile(r"[\u2070-\u207f\xb2\xb3\xb9]+")
+_VULGAR = re.compile(r"[\xbc-\xbe\u2150-\u215e]")
+_WIDE = re.compile(r"[\uff01-\uff5e]")
+_ROOT = re.compile(r"\u221a\s*(?:(\d+(?:\.\d+)?|[A-Za-z])|\(([^()]*)\))")
+_MARKS = (*((mark, mark) for mark in ("**", "__", "*", "`", '"')), ("\u201c", "\u201d"))
+"""Of Markdown and quotation, around a whole answer."""
 _DOUBLED = re.compile(r"\\\\(?=[A-Za-z({\[])")  # data that were escaped twice
 _REPEATED = re.compile(r"(~|\\[,;:! ]|\\q?quad ?)\1+")  # a look-behind would try each of them
 _OPENING = re.compile(r"\$\$?|\\\(|\\\[|\\(?:boxed|fbox)\s*\{")
@@ -67,22 +74,47 @@ _NAMES = {
 
 
 def body_of(text: str) -> str:
-    """The text within `$`, `\\(`, `\\[` and `\\boxed`, without a final point; several of them as a list.
+    """The text within `$`, `\\(`, `\\[`, `\\boxed` and marks, without a final point; several of them as a list.
 
-    `$x$.` -> `x`; `\\boxed{1} and \\boxed{2}` -> `1 \\text{ and } 2`; `$28$ percent` -> `28\\%`; `$5$ eggs` ->
-    `5\\text{ eggs}`.
+    `$x$.` and `**x**` -> `x`; `\\boxed{1} and \\boxed{2}` -> `1 \\text{ and } 2`; `$28$ percent` -> `28\\%`;
+    `$5$ eggs` -> `5\\text{ eggs}`.
     """
-    body = _REPEATED.sub(r"\1", " ".join(text.translate(_UNICODE).split()))
+    text = text if text.isascii() else _as_latex(text)
+    body = _REPEATED.sub(r"\1", " ".join(text.split()))
     body = body if "\\begin" in body else _DOUBLED.sub(r"\\", body)
     body = _PERCENT_WORD.sub(r"\\%", body)
     while True:
         body = body.removesuffix("\\.") if body.endswith("\\.") else body.removesuffix(".")
         if body.startswith("$") and "$" not in body[1:]:
             body = body[1:]
-        inner = _unwrapped(body.strip())
+        inner = _unwrapped(body.strip()) or _unmarked(body.strip())
         if inner is None:
             return body.strip().removeprefix("=").strip()
         body = inner
+
+
+def _as_latex(text: str) -> str:
+    """Characters of mathematics in LaTeX: `x²` -> `x^{2}`, `½` -> `\\frac{1}{2}`, `√2` -> `\\sqrt{2}`, wide digits."""
+
+    def plain(found: re.Match[str]) -> str:
+        return unicodedata.normalize("NFKC", found[0])
+
+    text = _WIDE.sub(plain, _RAISED.sub(lambda found: f"^{{{plain(found)}}}", text))
+    text = _VULGAR.sub(lambda found: "\\frac{{{}}}{{{}}}".format(*plain(found).split("\u2044")), text)
+    return _ROOT.sub(lambda found: f"\\sqrt{{{found[1] or found[2]}}}", text).translate(_UNICODE)
+
+
+def _unmarked(body: str) -> str | None:
+    for start, end in _MARKS:
+        inner = body.removeprefix(start).removesuffix(end)
+        if (
+            len(body) - len(inner) == len(start) + len(end)
+            and inner.strip()
+            and start not in inner
+            and end not in inner
+        ):
+            return inner.strip()
+    return None
 
 
 def _unwrapped(body: str) -> str | None:

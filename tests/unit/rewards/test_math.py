@@ -231,6 +231,13 @@ def test_a_lenient_reading_finds_answers_in_sentences(pool: Sandbox, gold: str, 
         *((r"\frac{dy}{dx}", r"\frac{dx}{dy}", "different"), (r"2\frac{dy}{dx}", r"\frac{dy}{dx}", "different")),
         *((r"\frac{dy}{dx}", r"\frac{dy}{dx}", "equal"), (r"\frac{d}{dx}x^2", "2x", "equal")),
         *((r"\frac{dy}{dx}=2x", r"\frac{dy}{dx}=3x", "different"), (r"\frac{dy}{dx}=2x", "2x", "equal")),
+        *(
+            ("5", answer, "equal")
+            for answer in ("**5**", "__5__", "*5*", "`5`", '"5"', "“5”", "€5", "5 €", r"5\$", "５")
+        ),
+        *((r"\sqrt{2}", "√2", "equal"), (r"2\sqrt{12}", "2√12", "equal"), (r"\sqrt{x+1}", "√(x+1)", "equal")),
+        *((r"\frac{1}{2}", "½", "equal"), ("1.5", "1½", "equal"), ("x^2+x^{-10}", "x²+x⁻¹⁰", "equal")),
+        *((r"\sqrt{12}", "√1 2", "different"), ("5", '"5" and "6"', "no answer"), ("x^2", "x2", "different")),
         *(("101_2", "102_2", "no answer"), (r"0.5\%", "0.5", "different"), (r"12.5\%", "12.5", "equal")),
     ],
 )
