@@ -1,4 +1,4 @@
-"""The recipes for a real pretrained model, `rlvr train --config-name dates`, `read_made`, here with little training."""
+"""The recipes for a real pretrained model, `rlvr train --config-name tools` and others, here with little training."""
 
 import json
 from pathlib import Path
@@ -9,14 +9,14 @@ from tests.system.harness import metrics, run_train, split
 
 SMALL = split("""
     model=scratch_bpe model.hidden_size=32 model.num_layers=1 model.num_heads=2 model.intermediate_size=48
-    model.vocabulary_size=400 model.max_context_tokens=360 warm_start.num_steps=2 warm_start.batch_size=2
+    model.vocabulary_size=400 model.max_context_tokens=1500 warm_start.num_steps=2 warm_start.batch_size=2
     warm_start.final_phase_steps=0 warm_start.warmup_steps=1
 """)
 FEW = split("""
     rollout.prompts_per_step=2 rollout.group_size=2 rollout.max_completion_tokens=4 trainer.max_steps=1
     trainer.num_threads=1 evaluation.num_examples=2 tracker.console=none
 """)
-RECIPES = {"dates": "dates", "read_made": "musique"}  # with their tasks
+RECIPES = {"dates": "dates", "read_made": "musique", "tools": "musique"}  # with their tasks
 
 
 @pytest.mark.parametrize("name", RECIPES)
