@@ -256,7 +256,7 @@ LEARN = (
 
 @pytest.mark.long
 def test_pitfall_18_a_short_run_learns_to_write_the_steps(tmp_path: Path) -> None:
-    """With one of three seeds: a processor's rounding decides where a warm start ends, and four of five learn."""
+    """With one of three seeds: a processor's rounding decides where a warm start ends, and five of seven learn."""
 
     def learns(seed: int) -> bool:
         rows = run_train(tmp_path / str(seed), *LEARN, f"seed={seed}").rows
@@ -268,7 +268,7 @@ def test_pitfall_18_a_short_run_learns_to_write_the_steps(tmp_path: Path) -> Non
             and end["eval/rpn/completion_tokens_mean"] > start["eval/rpn/completion_tokens_mean"] + 0.5
         )
 
-    assert any(map(learns, (4, 3, 2)))
+    assert any(map(learns, (1, 6, 4)))
 
 
 # ------------------------------------------------------------------------------------------------ configurations
