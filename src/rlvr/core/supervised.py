@@ -23,7 +23,7 @@ from rlvr.core.trainer import Trainer
 from rlvr.seeding import derive_seed
 from rlvr.types import Completion, Episode, Example, Group, Score, StopReason, Turn
 
-NOBODY = Example(id="", messages=(), answer="")
+UNASKED = Example(id="", messages=(), answer="")
 
 
 class Sft(Algorithm):
@@ -44,7 +44,7 @@ def train_supervised(trainer: Trainer, lessons: Iterable[Sequence[Episode]]) -> 
     Raises NonFiniteError before a non-finite gradient changes a weight. Collective, as `Trainer.update`.
     """
     for step, episodes in enumerate(lessons):
-        batch = to_batch([Group(example=NOBODY, episodes=tuple(episodes))])
+        batch = to_batch([Group(example=UNASKED, episodes=tuple(episodes))])
         batch = trainer.objective.advantages(trainer.score(batch))
         metrics, _ = trainer.update(batch, step)
         yield metrics["loss/policy"]
@@ -68,7 +68,7 @@ def _epochs(size: int, seed: int) -> Iterator[int]:
 
 
 def right_episode(example_id: str, turns: Iterable[tuple[tuple[int, ...], tuple[int, ...]]]) -> Episode:
-    """An episode of prompts and completions that nobody sampled."""
+    """An episode of prompts and completions from data, not sampled."""
     made = tuple(Turn(prompt_ids=prompt, completion=_completion(ids)) for prompt, ids in turns)
     right, stop = Score(value=1.0), StopReason.STOP
     return Episode(example_id=example_id, sample_index=0, seed=0, turns=made, score=right, stop_reason=stop)

@@ -36,7 +36,7 @@ def allowed(
     value: Any, schema: Mapping[str, Any], root: Mapping[str, Any] | None = None, *, fills_nulls: bool = False
 ) -> Any:
     """Arguments without the nulls that their schema does not know or does not allow. Where it names no properties,
-    only Arrow's (`fills_nulls`) go: nobody gave them."""
+    only those that Arrow filled in (`fills_nulls`) go."""
     root = schema if root is None else root
     forms = _forms(schema, root)
     if isinstance(value, list):

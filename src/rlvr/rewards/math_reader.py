@@ -31,7 +31,7 @@ from latex2sympy2_extended import latex2sympy
 from latex2sympy2_extended.math_normalization import NormalizationConfig
 
 from rlvr.rewards.math_text import SPACE, body_of, claims_twice, is_balanced, rewritten, split_by_words
-from rlvr.rewards.numbers import Number, parse_answer, ungrouped
+from rlvr.rewards.numbers import CURRENCIES, Number, parse_answer, ungrouped
 from rlvr.rewards.units import words_of
 
 _ARGUMENTS_ONLY = NormalizationConfig(  # \\frac12 is \\frac{1}{2}; nothing is taken away before the grammar sees it
@@ -40,7 +40,8 @@ _ARGUMENTS_ONLY = NormalizationConfig(  # \\frac12 is \\frac{1}{2}; nothing is t
 _WORDS = re.compile(r"[A-Za-z]{3,}(?:[ -][A-Za-z]+)*|[A-Za-z]{2,}(?:[ -][A-Za-z]+)+|[Nn][Oo]")
 _NAME = re.compile(r"[A-Z][A-Za-z]?\d+")  # of an option, a point or a quarter: products begin with their number
 _PLAIN = re.compile(
-    r"[+-]?(?:\\?\$|[€£¥₹] ?)?[+-]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?(?: ?\\?%| ?[€£¥₹]| ?\\\$)?"
+    rf"[+-]?(?:\\?\$|[{CURRENCIES}] ?)?[+-]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+    rf"(?: ?(?:\\?%|[{CURRENCIES}]|\\\$))?"
 )
 _SPACED = re.compile(r"[+-]?\d{1,3}(?: \d{3})+(?:\.\d+)?")  # 1 000
 _PERCENT_END = re.compile(r"(.*?)\s*\\?%")

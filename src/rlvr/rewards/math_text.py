@@ -4,7 +4,7 @@ import itertools
 import re
 import unicodedata
 
-from rlvr.rewards.numbers import ungrouped
+from rlvr.rewards.numbers import MARKS, ungrouped
 from rlvr.rewards.units import are_units, is_measure
 
 _UNICODE = str.maketrans(
@@ -18,8 +18,6 @@ _RAISED = re.compile(r"[\u2070-\u207f\xb2\xb3\xb9]+")
 _VULGAR = re.compile(r"[\xbc-\xbe\u2150-\u215e]")
 _WIDE = re.compile(r"[\uff01-\uff5e]")
 _ROOT = re.compile(r"\u221a\s*(?:(\d+(?:\.\d+)?|[A-Za-z])|\(([^()]*)\))")
-_MARKS = (*((mark, mark) for mark in ("**", "__", "*", "`", '"')), ("\u201c", "\u201d"))
-"""Of Markdown and quotation, around a whole answer."""
 _DOUBLED = re.compile(r"\\\\(?=[A-Za-z({\[])")  # data that were escaped twice
 _REPEATED = re.compile(r"(~|\\[,;:! ]|\\q?quad ?)\1+")  # a look-behind would try each of them
 _OPENING = re.compile(r"\$\$?|\\\(|\\\[|\\(?:boxed|fbox)\s*\{")
@@ -96,16 +94,16 @@ def body_of(text: str) -> str:
 def _as_latex(text: str) -> str:
     """Characters of mathematics in LaTeX: `x²` -> `x^{2}`, `½` -> `\\frac{1}{2}`, `√2` -> `\\sqrt{2}`, wide digits."""
 
-    def plain(found: re.Match[str]) -> str:
-        return unicodedata.normalize("NFKC", found[0])
+    def plain(match: re.Match[str]) -> str:
+        return unicodedata.normalize("NFKC", match[0])
 
-    text = _WIDE.sub(plain, _RAISED.sub(lambda found: f"^{{{plain(found)}}}", text))
-    text = _VULGAR.sub(lambda found: "\\frac{{{}}}{{{}}}".format(*plain(found).split("\u2044")), text)
-    return _ROOT.sub(lambda found: f"\\sqrt{{{found[1] or found[2]}}}", text).translate(_UNICODE)
+    text = _WIDE.sub(plain, _RAISED.sub(lambda match: f"^{{{plain(match)}}}", text))
+    text = _VULGAR.sub(lambda match: "\\frac{{{}}}{{{}}}".format(*plain(match).split("\u2044")), text)
+    return _ROOT.sub(lambda match: f"\\sqrt{{{match[1] or match[2]}}}", text).translate(_UNICODE)
 
 
 def _unmarked(body: str) -> str | None:
-    for start, end in _MARKS:
+    for start, end in MARKS:
         inner = body.removeprefix(start).removesuffix(end)
         if (
             len(body) - len(inner) == len(start) + len(end)

@@ -47,7 +47,8 @@ MAX_EXPONENT = 40
 
 _PLAIN_STARTS = frozenset("0123456789-+")
 _ONE, _PERCENT = Fraction(1), Fraction(1, 100)
-_SYMBOLS = "$€£¥₹"
+CURRENCIES = "€£¥₹"
+_SYMBOLS = f"${CURRENCIES}"
 _CURRENCY = rf"US\$|[{_SYMBOLS}]|USD|EUR|GBP|JPY"
 _NUMBER = re.compile(
     rf"([+-])? ?(?:{_CURRENCY})? ?([+-])? ?"
@@ -63,12 +64,10 @@ _GROUPED = re.compile(  # digits by threes, with LaTeX's small spaces
     r"(?<![\d.,])\d{1,3}(?:(?:,?\\! ?|\\[,;:> ] ?|\\thinspace ?|~|\{[,~ ]\}|\{\\[,;!] ?\})\d{3})+(?!\d)"
 )
 _EQUATION = re.compile(r"(?:[A-Za-z] ?)?= ?")
+MARKS = (*((mark, mark) for mark in ("**", "__", "*", '"', "'", "`")), ("\u201c", "\u201d"))
+"""Of Markdown and quotation, around a whole answer."""
 _WRAPPERS = (
-    ("**", "**"),
-    ('"', '"'),
-    ("'", "'"),
-    ("`", "`"),
-    ("\u201c", "\u201d"),
+    *MARKS,
     ("$$", "$$"),
     ("$", "$"),
     ("\\(", "\\)"),

@@ -1,6 +1,6 @@
 """The six special judges that beat their link on planted faults (benchmarks/results/diagnose.md).
 
-Where from and to what a number speaks is said beside it: (nothing, everything).
+The bounds of a number stand beside it: from the first on it counts, at the second it counts fully.
 """
 
 import math

@@ -276,7 +276,7 @@ def held(record: Record) -> Iterator[Place]:
     yield Place(
         passes=1 - record.rise_of_reward * (1 - upper(len(set(asked)) / max(len(asked), 1), len(asked))),
         seen=[f"{len(asked)} recorded groups ask {len(set(asked))} different questions", record.span("reward/mean")],
-        says="A few questions are asked again and again: their answers are learnt by heart.",
+        says="A few questions are asked again and again: the answers are memorized.",
         remedy="Train on more questions; see with `rlvr doctor` (rows_are_used) whether rows are left out.",
     )
     rows = [{k: v for k, v in row.items() if k.startswith("eval/")} for row in record.history.rows]
@@ -338,7 +338,7 @@ def _fallen(record: Record) -> float:
 
 
 def _ruined(record: Record, signal: Signal) -> float:
-    """By how much more the signal speaks at the end than at the beginning."""
+    """By how much the signal's weight rises from the beginning to the end."""
     if not signal.is_judged or (signal.unless_solved and solved(record.history.rows)):
         return 0.0
     return max(0.0, signal.weight(record.late(signal.name)) - signal.weight(record.early(signal.name)))

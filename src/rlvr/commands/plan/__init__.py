@@ -61,59 +61,61 @@ def run(args: argparse.Namespace) -> int:
     )
     with progress("loading libraries"):
         from rlvr.commands.plan.body import plan
-    found = plan(config, gpus=args.gpus, seconds=args.seconds)
+    forecast = plan(config, gpus=args.gpus, seconds=args.seconds)
     if args.json:
-        print(json.dumps(plain(found)))
+        print(json.dumps(plain(forecast)))
         return 0
-    for line in found.notes:
+    for line in forecast.notes:
         note(f"note: {line}")
-    sys.stdout.write(table(found))
+    sys.stdout.write(table(forecast))
     return 0
 
 
-def plain(found: Plan) -> dict[str, object]:
+def plain(forecast: Plan) -> dict[str, object]:
     """As JSON: seconds and bytes."""
-    measured = found.measured
+    measured = forecast.measured
     return {
         "device": measured.device,
-        "gpus": found.gpus,
-        "step_s": found.step_s,
-        "stages_s": found.stages,
-        "bound_by": found.bound_by,
+        "gpus": forecast.gpus,
+        "step_s": forecast.step_s,
+        "stages_s": forecast.stages,
+        "bound_by": forecast.bound_by,
         "mean_tokens": measured.mean_tokens,
         "taught_share": measured.taught_share,
-        "total_s": found.total_s,
-        "range_s": found.range_s,
-        "totals_s": found.totals,
-        "memory_bytes": found.memory_bytes,
+        "total_s": forecast.total_s,
+        "range_s": forecast.range_s,
+        "totals_s": forecast.totals,
+        "memory_bytes": forecast.memory_bytes,
         "memory": measured.memory,
-        "disk": found.disk,
-        "gains": dict(found.gains),
-        "notes": found.notes,
+        "disk": forecast.disk,
+        "gains": dict(forecast.gains),
+        "notes": forecast.notes,
     }
 
 
-def table(found: Plan) -> str:
+def table(forecast: Plan) -> str:
     """The plan in one table."""
     from rlvr.evaluation.tables import table as aligned
     from rlvr.training.memory import size_text
 
-    rows = [(name, duration(took), f"{took / found.step_s:.0%} of a step") for name, took in found.stages.items()]
-    rows += [("a step", duration(found.step_s), f"bound by {found.bound_by}")]
-    rows += [(name, duration(took), f"{took / found.total_s:.0%} of the run") for name, took in found.totals.items()]
-    low, high = map(duration, found.range_s)
+    rows = [(name, duration(took), f"{took / forecast.step_s:.0%} of a step") for name, took in forecast.stages.items()]
+    rows += [("a step", duration(forecast.step_s), f"bound by {forecast.bound_by}")]
+    rows += [
+        (name, duration(took), f"{took / forecast.total_s:.0%} of the run") for name, took in forecast.totals.items()
+    ]
+    low, high = map(duration, forecast.range_s)
     rows += [
         (
             "the run",
-            duration(found.total_s),
-            f"{low} to {high}; {found.measured.mean_tokens:.3g} tokens a turn",
+            duration(forecast.total_s),
+            f"{low} to {high}; {forecast.measured.mean_tokens:.3g} tokens a turn",
         )
     ]
-    rows += [("memory", size_text(found.memory_bytes), "peak of a process")]
-    disk = ", ".join(f"{name} {size_text(size)}" for name, size in found.disk.items())
-    rows += [("disk", size_text(sum(found.disk.values())), disk)]
-    lines = aligned((found.measured.device, "", ""), rows, markdown=False)
-    best = [f"{name} ({gain:.0%} less)" for name, gain in found.gains if gain > LEAST_GAIN]
+    rows += [("memory", size_text(forecast.memory_bytes), "peak of a process")]
+    disk = ", ".join(f"{name} {size_text(size)}" for name, size in forecast.disk.items())
+    rows += [("disk", size_text(sum(forecast.disk.values())), disk)]
+    lines = aligned((forecast.measured.device, "", ""), rows, markdown=False)
+    best = [f"{name} ({gain:.0%} less)" for name, gain in forecast.gains if gain > LEAST_GAIN]
     return lines + f"would help most: {best[0] if best else 'nothing that was tried'}\n"
 
 

@@ -71,7 +71,7 @@ class Measured:
     notes: tuple[str, ...]
 
     def stages(self, prompts: int) -> dict[str, float]:
-        """Seconds of a step with so many prompts, by the two sizes that are nearest to it; no stage is shorter than in
+        """Seconds of a step of that size, by the two that are nearest to it; no stage is shorter than in
         a smaller step."""
         near, *other = sorted(self.steps, key=lambda size: abs(size - prompts))[:2]
         first, last = self.steps[near], self.steps[other[0] if other else near]
@@ -126,7 +126,7 @@ class Bench:
         self.run, self.policy, self.training, self.slots = run, policy, training, slots
 
     def steps(self, prompts: int, until: float) -> Watch:
-        """Steps of so many prompts, two at least."""
+        """Steps of this many prompts, two at least."""
         rollout = self.run.config.rollout.model_copy(update={"prompts_per_step": prompts})
         run = replace(self.run, config=self.run.config.model_copy(update={"rollout": rollout}))
         chat = make_chat(run.config, self.policy, run.tasks.own)
@@ -151,7 +151,7 @@ class Bench:
         return made
 
     def evaluation_s(self, share: int) -> float:
-        """Seconds of an evaluation, by one of about as many completions as a step of so many prompts has."""
+        """Seconds of an evaluation, by one of about as many completions as a step of that size has."""
         config = self.run.config
         draws = 1 + config.evaluation.samples_per_example
         whole = sum(len(examples_of(one, config.evaluation.limit)) for one in self.run.tasks.eval_sets)
