@@ -1,14 +1,14 @@
 """Chooses the row layout at start, by comparing logprobs on the user's own model."""
 
 import logging
-from functools import partial
+from functools import cache, partial
 
 import torch
 from torch import Tensor
 
 from rlvr.core.attention import rows_depend
 from rlvr.core.devices import exact_products, has_flash_attention, is_out_of_memory
-from rlvr.core.noise import Noise, measure, probe_rows
+from rlvr.core.noise import Noise, confirmed, measure, probe_rows
 from rlvr.core.packing import Layout, Packing, microbatches
 from rlvr.core.policy import forward
 from rlvr.errors import UserError
@@ -30,13 +30,13 @@ def choose_layout(policy: HubPolicy) -> Layout:
     """
     flash = has_flash_attention(policy.model)
     dtype = torch.bfloat16 if flash and policy.dtype == torch.float32 else policy.dtype
-    probe, differ = _probe(policy), list[str]()
+    look, differ = cache(partial(_look, policy, dtype)), list[str]()
     with exact_products(), torch.autocast(policy.model.device.type, torch.bfloat16, enabled=flash):
-        alone = measure(policy.model, dtype, partial(_alone, policy, probe))
+        _, alone = look(0)
         if not all(row.isfinite().all() for row in alone.plain):
             raise UserError("the model's logits are not finite: its weights hold NaN; use another model")
         for layout in _possible(policy, flash):
-            difference = _difference(policy, probe, layout, alone)
+            difference = confirmed(lambda number, layout=layout: _difference(policy, layout, *look(number)))
             if difference is None:
                 if layout != "shared":
                     log.warning(
@@ -55,10 +55,9 @@ def computes_logprobs(policy: HubPolicy) -> bool:
     """Whether right-padded rows and the trainer's head give the logprobs of the model's own forward pass."""
     if rows_depend(policy.model.config):
         return False
-    probe = _probe(policy)
     with exact_products():
-        alone = measure(policy.model, policy.dtype, partial(_alone, policy, probe))
-        return _difference(policy, probe, "rows", alone) is None
+        look = partial(_look, policy, policy.dtype)
+        return confirmed(lambda number: _difference(policy, "rows", *look(number))) is None
 
 
 def _possible(policy: HubPolicy, flash: bool) -> tuple[Layout, ...]:
@@ -67,8 +66,14 @@ def _possible(policy: HubPolicy, flash: bool) -> tuple[Layout, ...]:
     return ("rows",) if flash else LAYOUTS
 
 
-def _probe(policy: HubPolicy) -> TokenBatch:
-    rows = probe_rows(policy.prompts, policy.model.config.get_text_config().vocab_size, LENGTHS)
+def _look(policy: HubPolicy, dtype: torch.dtype, number: int) -> tuple[TokenBatch, Noise]:
+    """A text, and the noise of the plain pass over it."""
+    batch = _probe(policy, number)
+    return batch, measure(policy.model, dtype, partial(_alone, policy, batch))
+
+
+def _probe(policy: HubPolicy, look: int) -> TokenBatch:
+    rows = probe_rows(policy.prompts, policy.model.config.get_text_config().vocab_size, LENGTHS, look)
     rows[1][: PROMPTS[1]], rows[3][: PROMPTS[3]] = rows[0][: PROMPTS[0]], rows[2][: PROMPTS[2]]
     longest, count = max(LENGTHS), len(rows)
     place = torch.arange(longest)[None]
@@ -97,7 +102,7 @@ def _alone(policy: HubPolicy, batch: TokenBatch) -> list[Tensor]:
     return found
 
 
-def _difference(policy: HubPolicy, batch: TokenBatch, layout: Layout, alone: Noise) -> str | None:
+def _difference(policy: HubPolicy, layout: Layout, batch: TokenBatch, alone: Noise) -> str | None:
     """What keeps a layout from being used: its error, or how far its logprobs are off; None if it is right."""
     out = torch.zeros_like(batch.behavior_logprobs)
     for microbatch in microbatches(batch, range(len(batch.ids)), Packing(layout=layout, max_tokens=64)):

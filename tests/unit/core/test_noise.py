@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 import torch
 
-from rlvr.core.noise import Noise, embeddings_moved, measure, probe_rows
+from rlvr.core.noise import LOOKS, Noise, confirmed, embeddings_moved, measure, probe_rows
 from tests.unit.engines.tiny import tiny_model
 
 
@@ -14,6 +14,26 @@ def test_rows_are_text_behind_the_first_token_as_in_the_docstring() -> None:
     assert probe_rows([[1, 5, 6], [1, 7]], 100, (3, 4)) == [[1, 5, 6], [1, 7, 5, 6]]
     assert probe_rows([[], [3]], 100, (3,)) == probe_rows([], 100, (3,)), "one token is no text"
     assert all(0 <= token < 2 for row in probe_rows([], 2, (9, 9)) for token in row)
+
+
+def test_looks_are_at_other_text() -> None:
+    text = [list(range(50)), list(range(50, 90))]
+    looks = [probe_rows(text, 100, (6, 8), look) for look in range(LOOKS)]
+    assert all(row[0] == 0 for rows in looks for row in rows)
+    tokens = [token for rows in looks for row in rows for token in row[1:]]
+    assert len(set(tokens)) == len(tokens)
+
+
+@pytest.mark.parametrize(("differs_on", "differs"), [("", 0), ("0", 0), ("12", 0), ("01", 1), ("02", 1), ("012", 1)])
+def test_a_difference_is_seen_on_the_first_text_and_another(differs_on: str, differs: bool) -> None:
+    looks = list[int]()
+
+    def compare(look: int) -> str | None:
+        looks.append(look)
+        return f"text {look} differs" if str(look) in differs_on else None
+
+    assert (confirmed(compare) is not None) == differs
+    assert looks == ([0] if "0" not in differs_on else [0, 1] if "1" in differs_on else [0, 1, 2])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

@@ -12,7 +12,7 @@ from rlvr.core.devices import exact_products, is_out_of_memory
 from rlvr.core.engine import cache
 from rlvr.core.engine.graphs import GraphedRunner
 from rlvr.core.engine.runner import CachedRunner, FullForwardRunner, Runner
-from rlvr.core.noise import NUM_COMPARED, Prompts, measure, probe_rows
+from rlvr.core.noise import NUM_COMPARED, Prompts, confirmed, measure, probe_rows
 
 MakeRunner = Callable[[PreTrainedModel, int], Runner]
 """From a model and the number of slots."""
@@ -47,21 +47,25 @@ LENGTHS = (12, 12, 30, 3)
 attention a lost token shows on short ones only. The first two are the same."""
 
 
-def probe(model: PreTrainedModel, kind: MakeRunner, prompts: Prompts = (), num_slots: int = 4) -> str | None:
+def probe(model: PreTrainedModel, kind: MakeRunner, prompts: Prompts = ()) -> str | None:
     """Compare the decoded tokens of a few rows with a plain forward; None if they agree, else the difference.
 
     Four rows of three prompts, and `NUM_COMPARED` decoded tokens for each.
     """
+    return confirmed(partial(_difference, model, kind, prompts))
+
+
+def _difference(model: PreTrainedModel, kind: MakeRunner, prompts: Prompts, look: int) -> str | None:
     limit = getattr(model.config.get_text_config(), "max_position_embeddings", None) or max(LENGTHS)
     lengths = [max(2, min(length, limit - NUM_COMPARED)) + NUM_COMPARED for length in LENGTHS]
-    rows = probe_rows(prompts, model.config.get_text_config().vocab_size, lengths)
+    rows = probe_rows(prompts, model.config.get_text_config().vocab_size, lengths, look)
     rows[1][:-NUM_COMPARED] = rows[0][:-NUM_COMPARED]
     with exact_products():
         noise = measure(model, _coarser(model.dtype, cache.KV_DTYPE), partial(_ends_alone, model, rows))
         if not all(row.isfinite().all() for row in noise.plain):
             return None  # the weights hold NaN, which the first step of a run says
         try:
-            runner = kind(model, num_slots)
+            runner = kind(model, len(rows))
             logits = _decoded(runner, rows, model.device)
         except Exception as error:
             if is_out_of_memory(error):

@@ -107,6 +107,26 @@ class Forgetful(CachedRunner):
         return super()._mask(allowed.index_fill(3, torch.tensor(0), False), positions, key_positions)
 
 
+class UnluckyOnce(CachedRunner):
+    """The first of its kind rounds badly."""
+
+    made = 0
+
+    def __init__(self, *words):
+        super().__init__(*words)
+        type(self).made += 1
+        self.scale = 1 + (0.02 if self.made == 1 else 0)
+
+    def decode(self, ids, positions):
+        return super().decode(ids, positions) * self.scale
+
+
+def test_chance_on_one_text_does_not_cost_the_cache():
+    with torch.inference_mode(), engine_attention(model := tiny_model().eval()):
+        assert probe(model, UnluckyOnce) is None
+        assert UnluckyOnce.made == 3
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("scale", [1.0, 0.2, 0.1])
 def test_a_wrong_cache_is_seen_where_logits_are_flat_too(dtype, scale):
