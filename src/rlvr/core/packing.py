@@ -94,11 +94,12 @@ class Microbatch:
     layout: Layout
 
     def allowed(self) -> Tensor | None:
-        """[R, L, L] bool: query may see key; None for plain causal rows.
+        """[R, L, L] bool: query may see key; None for plain causal rows, also where each line is a single one: kernels
+        then leave out the half that is masked.
 
         Padding attends to itself, so that no softmax is empty.
         """
-        if self.layout in ("rows", "alone"):
+        if self.layout in ("rows", "alone") or int(self.segments.max()) <= 1:
             return None
         query, key = self.segments[:, :, None], self.segments[:, None, :]
         same = (key == query) | (key == self.parents[:, :, None])

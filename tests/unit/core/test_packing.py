@@ -66,6 +66,17 @@ def test_two_rows_share_their_prompt_as_in_the_docstring() -> None:
     ]
 
 
+def test_a_line_of_a_single_row_is_plain() -> None:
+    policy = tiny_policy()
+    batch = tiny_batch(policy)
+    parts = list(microbatches(batch, range(len(batch.ids)), Packing(max_tokens=1)))
+    single = [part.allowed() is None for part in parts if len(set(part.rows.tolist())) == 1]
+    assert any(single)
+    assert all(single)
+    assert all(part.allowed() is not None for part in parts if len(set(part.rows.tolist())) > 1)
+    assert torch.allclose(packed_logprobs(policy, batch, "shared", 1), plain_logprobs(policy, batch) * batch.loss_mask)
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("budget", [1, 30, 100, 10_000])
 def test_every_sampled_token_is_predicted_exactly_once(layout: Layout, budget: int) -> None:
@@ -123,7 +134,7 @@ def test_in_lockstep_all_ranks_make_as_many_passes() -> None:
         assert [places(parts) for parts in free] == [places(parts) for parts in ranks]
         assert sum(map(len, free)) < sum(map(len, ranks)) or len(rows) == 12
         empty = [part for parts in ranks for part in parts if not len(part.targets)]
-        assert all(part.ids.shape == (1, 1) and part.allowed() is not None for part in empty)
+        assert all(part.ids.shape == (1, 1) for part in empty)
     assert dealt(2, in_lockstep=True, rows=[]) == [[], []]
 
 
