@@ -189,7 +189,8 @@ class AnswerFormat:
 
 
 _ANSWER = r"(?:(?:the )?(?:final )?answer)"
-_LABEL = rf"(?:{_ANSWER}(?: is)?[*_]*\s*:)"
+_LABEL = rf"(?:{_ANSWER}(?: is)?[*_]*\s*[:：])"
+_SO = r"(?:(?:so|thus|hence|therefore),? )"
 _ASKED = r"""(?:\b(?:form|format|line|with|as|by|after|like|write|say)\b\W{0,4}|["'`“*])"""
 _BLANK = r"""(?:\.\.\.|…|_{2,}|\$?\\?[\[{<(]|\$\w|X\b)"""
 """How a gap that the answer is to fill begins."""
@@ -202,13 +203,15 @@ _SHOWN = re.compile(
     r"|\"(?P<key>[\w ]{0,30}(?i:answer|solution|result)[\w ]{0,30})\"\s*:\s*"
     r"(?P<value>\"[^\"\n]{0,60}\"|[^\s\"{},]{1,30})(?=\s*[,}])"
     # in words, quoted or with a blank: `Answer:` at the end of a prompt only begins the completion
-    rf"|(?P<sentence>(?i:{_ASKED}{_ANSWER} is)\s*(?={_BLANK}|[A-Z]\b|[\"'`”]))"
+    rf"|(?P<sentence>(?i:(?:{_ASKED}|(?<=: )){_SO}?{_ANSWER} is)\s*(?={_BLANK}|[A-Z]\b|[\"'`”]))"
     rf"|(?P<line>(?i:{_ASKED}{_LABEL})(?:\s*<\w+>)?(?=\W*[$\w<\[{{\"'`”*])"
     rf"|(?m:^)(?i:[*_ ]*{_LABEL})[*_ ]*(?={_BLANK}))"
 )
-_LINE = re.compile(rf"[*_\s]*{_LABEL}[*_]*(.*)", re.IGNORECASE)
-_SENTENCE = re.compile(rf"[*_\s]*(?:(?:so|thus|hence|therefore),? )?{_ANSWER} is:?(?![a-z])(.*)", re.IGNORECASE)
-_CALLED_ANSWER = re.compile(r"answer|solution|result|verdict|conclusion|final(?!ly)|choice", re.IGNORECASE)
+_BEFORE = r"(?:[*_\s>#]|[-•+] |Final Answer: )*"
+"""Marks of Markdown before an answer's line, and the heading of Minerva's prompts."""
+_LINE = re.compile(rf"{_BEFORE}{_LABEL}[*_]*(.*)", re.IGNORECASE)
+_SENTENCE = re.compile(rf"{_BEFORE}{_SO}?{_ANSWER} is:?(?![a-z])(.*?)(?:\.? I hope it is correct)?\.?", re.IGNORECASE)
+_CALLED_ANSWER = re.compile(r"answer|\bans\b|solution|result|verdict|conclusion|final(?!ly)|choice", re.IGNORECASE)
 _PLACEHOLDER = re.compile(
     r"\W*|_*|\W*[A-Za-z]\W*|.*\b(?:answer|solution|result|verdict|choice|option|number|letter|value|integer|expression|here)\b.*",
     re.IGNORECASE,
@@ -288,12 +291,14 @@ def _after_hash(text: str, has_lines: bool) -> str | None:
 
 
 def _on_line(text: str, label: re.Pattern[str]) -> str | None:
-    """The rest of the last line, if that is the only one that begins with the label."""
+    """The rest of the last line, if that is the only one that begins with the label, which may stand above it."""
     lines = [line for line in text.splitlines() if line.strip()]
-    labelled = [match for line in lines if (match := label.fullmatch(line))]
-    if len(labelled) != 1 or not label.fullmatch(lines[-1]):
+    labelled = [(place, match[1].strip(" *_")) for place, line in enumerate(lines) if (match := label.fullmatch(line))]
+    if len(labelled) != 1:
         return None
-    return labelled[0][1].strip().strip("*").strip() or None
+    place, answer = labelled[0]
+    rest = [line.strip(" *_") for line in lines[place + 1 :]]
+    return answer or None if not rest else rest[0] or None if len(rest) == 1 and not answer else None
 
 
 def _in_sentence(text: str) -> str | None:

@@ -7,7 +7,7 @@ and word of the text (`accounts_for`). What the parser cannot know is read here 
     18   1,080   12.5\%   6.6e-34             a number, exactly
     $x$   \boxed{x}   x.   = x                x
     6 and 8   x=1 \text{ or } x=-2            a set; inequalities: their intersection and union
-    12:00   06:30 p.m.                        a time
+    12:00   06:30 p.m.   18:30                a time
     0.1\overline{6}   0.\dot{3}               a fraction
     1 1/2   4\sqrt(2)   2(3)                  \frac{3}{2}   4\sqrt{2}   2 \cdot (3)
     \mathrm{e}   2 + 3\mathrm{i}              the constants
@@ -15,6 +15,7 @@ and word of the text (`accounts_for`). What the parser cannot know is read here 
     101_2   FF_{16}                           a numeral with its base
     18\text{ eggs}   3\,\mathrm{cm}^2   \$5   the number: units are not graded
     yes   \text{no solution}                  words
+    \angle ABC   \triangle ABC                a name of points, in this order
 """
 
 import math
@@ -59,6 +60,9 @@ _CONGRUENT = re.compile(
 _INEQUALITY = re.compile(r"[<>]|\\(?:le|ge|lt|gt|ne|leq|geq|neq|leqslant|geqslant)(?![A-Za-z])")
 _RELATION = re.compile(rf"=|\\in(?![A-Za-z])|{_INEQUALITY.pattern}")
 _LOGIC = re.compile(r"\\(?:land|lor|wedge|vee)(?![A-Za-z])")
+_FIGURE = re.compile(r"\\(angle|measuredangle|triangle|square|odot|parallel|perp)\s*\{?\s*([A-Z]{2,}'*)\s*\}?")
+_ONE_IN_BRACKETS = re.compile(r"\[[^\[\],;]*\]")  # a list, or an interval without its other end
+_VECTORS = re.compile(r"\\(?:vec|mathbf|bm|boldsymbol|overrightarrow|hat)(?![A-Za-z])")
 _WORD_BESIDE = re.compile(rf"(?<=[\d}})]){SPACE}\\(?:text[a-z]*|mathrm|mbox)\s*\{{[^{{}}]*[A-Za-z]{{2}}[^{{}}]*\}}")
 _BESIDE = re.compile(r"(?<![\d_^.])[\d.]+(?:\\[,;:! ]|\\quad|\\qquad|~|\s)+\d")  # two numbers
 _SENTENCE = re.compile(  # no product of letters, no quotient
@@ -114,7 +118,9 @@ def read(text: str, prompt: str = "") -> Reading | None:
 
 
 def _read_body(body: str, known: frozenset[str]) -> Reading | None:
-    for special in (_plain, _words, _clock, _numeral, _congruence):
+    if _ONE_IN_BRACKETS.fullmatch(body) or (_VECTORS.search(body) and "\\times" in body):
+        return None  # the parser would forget the brackets, and the order of a product of vectors
+    for special in (_plain, _words, _figure, _clock, _numeral, _congruence):
         found = special(body)
         if found is not None:
             return found
@@ -147,14 +153,29 @@ def _words(body: str) -> Reading | None:
     return Reading(sympy.Symbol(body.lower().replace(" ", ""), real=True)) if _WORDS.fullmatch(body) else None
 
 
+def _figure(body: str) -> Reading | None:
+    """Points after the sign of what they are corners of: their order matters, which a product of letters has not."""
+    found = _FIGURE.fullmatch(body)
+    if found is None:
+        return None
+    sign, points = found.groups()
+    points = min(points, points[::-1]) if "angle" in sign and sign != "triangle" and points.isalpha() else points
+    return Reading(f"{sign} {points}")
+
+
 def _clock(body: str) -> Reading | None:
     """A time. Without a zero, seconds or half of the day it may also be a ratio in its lowest terms: 2:15."""
     found = _CLOCK.fullmatch(body)
     if found is None:
         return None
     hours, minutes, seconds, half = found.groups()
-    time = f"{int(hours)}:{minutes}:{seconds or '00'} {(half or '').lower()}".strip()
-    is_ratio = not (seconds or half or hours.startswith("0")) and math.gcd(int(hours), int(minutes)) == 1
+    hour, half = int(hours), (half or "").lower()
+    if half and not 1 <= hour <= 12:
+        return None
+    if not half and (hour > 12 or hour == 0):  # as with a half: 18:00 is 6:00 PM
+        hour, half = hour % 12 or 12, "p" if 12 < hour < 24 else "a"
+    time = f"{hour}:{minutes}:{seconds or '00'} {half}".strip()
+    is_ratio = not (seconds or found[4] or hours.startswith("0")) and math.gcd(int(hours), int(minutes)) == 1
     is_ratio = is_ratio and not minutes.startswith("0")
     return Reading(sympy.Rational(int(hours), int(minutes)) if is_ratio else time, time=time)
 

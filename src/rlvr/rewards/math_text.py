@@ -4,7 +4,7 @@ import itertools
 import re
 import unicodedata
 
-from rlvr.rewards.numbers import MARKS, ungrouped
+from rlvr.rewards.numbers import MARKS, as_written, ungrouped
 from rlvr.rewards.units import are_units, is_measure
 
 _UNICODE = str.maketrans(
@@ -16,9 +16,9 @@ _UNICODE = str.maketrans(
 )
 _RAISED = re.compile(r"[\u2070-\u207f\xb2\xb3\xb9]+")
 _VULGAR = re.compile(r"[\xbc-\xbe\u2150-\u215e]")
-_WIDE = re.compile(r"[\uff01-\uff5e]")
 _ROOT = re.compile(r"\u221a\s*(?:(\d+(?:\.\d+)?|[A-Za-z])|\(([^()]*)\))")
 _DOUBLED = re.compile(r"\\\\(?=[A-Za-z({\[])")  # data that were escaped twice
+_COLOR = re.compile(r"\\(?:textcolor|color|colorbox)\s*\{[\w!.,]*\}\s*(?:\{([^{}]*)\})?")
 _REPEATED = re.compile(r"(~|\\[,;:! ]|\\q?quad ?)\1+")  # a look-behind would try each of them
 _OPENING = re.compile(r"\$\$?|\\\(|\\\[|\\(?:boxed|fbox)\s*\{")
 _AFTER = re.compile(r"\s*(\\?%)|\s+([A-Za-z]{2,}(?: [A-Za-z]+)*)(?<!and)(?<!or)")
@@ -80,9 +80,9 @@ def body_of(text: str) -> str:
     text = text if text.isascii() else _as_latex(text)
     body = _REPEATED.sub(r"\1", " ".join(text.split()))
     body = body if "\\begin" in body else _DOUBLED.sub(r"\\", body)
-    body = _PERCENT_WORD.sub(r"\\%", body)
+    body = _PERCENT_WORD.sub(r"\\%", _COLOR.sub(r"\1", body) if "color" in body else body)
     while True:
-        body = body.removesuffix("\\.") if body.endswith("\\.") else body.removesuffix(".")
+        body = body.removesuffix("\\.") if body.endswith("\\.") else body[:-1] if body.endswith((".", ";")) else body
         if body.startswith("$") and "$" not in body[1:]:
             body = body[1:]
         inner = _unwrapped(body.strip()) or _unmarked(body.strip())
@@ -97,7 +97,7 @@ def _as_latex(text: str) -> str:
     def plain(match: re.Match[str]) -> str:
         return unicodedata.normalize("NFKC", match[0])
 
-    text = _WIDE.sub(plain, _RAISED.sub(lambda match: f"^{{{plain(match)}}}", text))
+    text = _RAISED.sub(lambda match: f"^{{{plain(match)}}}", as_written(text))
     text = _VULGAR.sub(lambda match: "\\frac{{{}}}{{{}}}".format(*plain(match).split("\u2044")), text)
     return _ROOT.sub(lambda match: f"\\sqrt{{{match[1] or match[2]}}}", text).translate(_UNICODE)
 

@@ -57,6 +57,8 @@ _NUMBER = re.compile(
 )
 _PARENTHESES = re.compile(rf"({_CURRENCY})? ?\(([^()a-zA-Z+-]*[0-9][^()a-zA-Z+-]*)\)(.*)")
 _MINUS_SIGNS = str.maketrans(dict.fromkeys("\u2212\u2013\ufe63\uff0d", "-"))
+_INVISIBLE = re.compile("[\xad\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
+_WIDE = re.compile("[\uff01-\uff5e]")
 _FRACTION = re.compile(r"\\[dt]?frac ?\{([0-9]+)\} ?\{([0-9]+)\}")
 _TEXT = re.compile(r"\\(?:text|mathrm) ?\{([^{}]*)\}")
 _UNIT_IN_PARENTHESES = re.compile(r"([^()]*[^() ]) ?\(([A-Za-z./ -]+)\)")
@@ -162,6 +164,11 @@ def readings(a: Number, b: Number, *, stated_scale: bool = False) -> Sequence[tu
     written = (bare, b.value) if b.unit is _ONE else (a.value, bare)
     may_drop = abs(bare) >= 1 if other is _PERCENT else stated_scale
     return (values, written) if may_drop else (values,)
+
+
+def as_written(text: str) -> str:
+    """Without characters that are not seen (of width 0, of the direction), and with ASCII's for full-width ones."""
+    return _WIDE.sub(lambda wide: chr(ord(wide[0]) - 0xFEE0), _INVISIBLE.sub("", text))
 
 
 def _unwrapped(text: str) -> str:

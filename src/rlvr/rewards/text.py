@@ -9,10 +9,12 @@ The official scorers of MuSiQue and HotpotQA are in `rlvr.rewards.official`. Som
 - other texts keep these marks next to a digit, and `#` and `+` after a letter: C# is not C, 1-2 not 12;
 - an answer that normalizes to nothing (`the`, `?!`) is only right if it is the gold itself, not because a gold also
   normalizes to nothing;
+- typographic quotes are quotes, an accent is one in either encoding, and characters that are not seen are none;
 - the answers yes and no share no words with other answers, as in HotpotQA: a sentence with a `yes` scores 0.
 """
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Literal
@@ -21,7 +23,7 @@ from rlvr.errors import UserError
 from rlvr.registry import register
 from rlvr.rewards.base import INVALID, Grade, Part
 from rlvr.rewards.metrics import NO_ANSWER, Metric
-from rlvr.rewards.numbers import Number, parse_answer, same_answer
+from rlvr.rewards.numbers import Number, as_written, parse_answer, same_answer
 from rlvr.rewards.official.text import NO_PUNCTUATION, normalize_answer, overlap
 from rlvr.settings import setting
 from rlvr.types import Attempt, Example, GradedAnswer
@@ -31,6 +33,7 @@ _MARKS = re.compile(r"(?<![A-Za-z])[-.](?=\.?[0-9])|(?<=[0-9])[/:](?=[0-9])|(?<=
 _SEPARATOR = re.compile(r"[,;](?!(?<=[0-9],)[0-9]{3}(?![0-9]))")  # not the comma of 12,345
 _SEPARATOR_IN_BRACKETS = re.compile(r"[,;]")
 _BRACKETS = re.compile(r"\s*\\?[\[({].*[\])}]\s*")
+_QUOTES = str.maketrans("\u2018\u2019\u201a\u201c\u201d\u201e\u00ab\u00bb", '\'\'\'"""""')
 _PRIVATE = 0xE000  # private use area: normalization deletes no character there
 _SHOWN = {_PRIVATE + ord(mark): mark for mark in "-./:#+"}
 
@@ -49,6 +52,8 @@ def normalize(text: str) -> str:
     number = _number(text)
     if number is not None:
         return str(number)
+    if not text.isascii():
+        text = unicodedata.normalize("NFC", as_written(text)).translate(_QUOTES)
     if "," in text or ";" in text:
         items = (_SEPARATOR_IN_BRACKETS if _BRACKETS.fullmatch(text) else _SEPARATOR).split(text)
         if len(items) > 1 and all(listed := [_list_item(item.strip(" \\[](){}")) for item in items]):

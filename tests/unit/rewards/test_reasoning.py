@@ -84,6 +84,7 @@ def test_the_form_is_that_of_what_the_prompt_asks_for(markers: Markers, opened: 
     assert form.answer_of(one) == "5"
 
 
+MINERVA = 'Finish with "Final Answer: The final answer is X. I hope it is correct."'
 DAPO = (
     "Solve the problem. The last line of your response should be of the form Answer: $Answer (without quotes) where "
     '$Answer is the answer.\n\n7 plus 8?\n\nRemember to put your answer on its own line after "Answer:".'
@@ -119,6 +120,11 @@ def test_the_place_is_the_one_that_the_prompt_names(prompt: str, place: str) -> 
         ("Answer: 15\nas I said", None),
         ("15", None),
         ("Answer:", None),
+        ("14 + 1\nAnswer:\n15", "15"),
+        ("14 + 1\n**Answer:**\n**15**", "15"),
+        ("Answer:\n15\nI think", None),
+        *((f"14 + 1\n{line}", "15") for line in ("- Answer: 15", "### Answer: 15", "> Answer: 15", "Answer：15")),
+        ("not Answer: 15", None),
     ],
 )
 def test_a_stated_line_is_the_last_and_the_only_one(text: str, answer: str | None) -> None:
@@ -132,6 +138,10 @@ def test_a_stated_line_is_the_last_and_the_only_one(text: str, answer: str | Non
         ("End with: Therefore, say the final answer is [number]", "So the answer is $5$.", "$5$"),
         ('Finish with "The final answer is X".', "The final answer is not known", "not known"),
         ('Finish with "The final answer is X".', "The final answer is 5\nor so", None),
+        ('Finish with "So the answer is X."', "2+3=5\nSo the answer is 5.", "5"),
+        (MINERVA, "2+3=5\nFinal Answer: The final answer is $5$. I hope it is correct.", "$5$"),
+        (MINERVA, "2+3=5\nFinal Answer: The final answer is 5.5.", "5.5"),
+        ("Put your answer in <ans> </ans> tags.", "2+3 is <ans>5</ans>", "5"),
         ('Finish with "Final Answer:" and the number.', "2+3\nFinal Answer: 5", "5"),
         ("Reasoning: ...\nFinal Answer: [number]", "Reasoning: 2+3\nFinal Answer: 5", "5"),
         ("Reasoning: ...\nANSWER: $LETTER", "hm\nANSWER: B", "B"),
