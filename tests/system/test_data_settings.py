@@ -167,6 +167,7 @@ ROWS = (
     *EXAMPLES,
     ("question_field", "question", "title", question),
     ("id_field", "null", "name", ids),
+    ("context_fields", "[]", "[title]", question),
     ("max_prompt_tokens", "null", 7, num_different),
 )
 

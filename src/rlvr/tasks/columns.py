@@ -3,12 +3,13 @@
 import re
 import sys
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from itertools import chain, islice
 from pathlib import Path
+from string import ascii_uppercase
 from typing import Annotated, Any, ClassVar
 
 from pydantic import PlainValidator
@@ -37,7 +38,7 @@ from rlvr.run_view import RunView
 from rlvr.settings import Text, setting
 from rlvr.tasks.base import TaskContext
 from rlvr.tasks.gsm8k import CALCULATION
-from rlvr.tasks.layouts import NUM_READ, TARGET, gold_of, input_of, layout_of
+from rlvr.tasks.layouts import INPUT, INSTRUCTION, NUM_READ, TARGET, gold_of, input_of, layout_of
 from rlvr.tasks.loading import NO_GOLD, Data
 from rlvr.tasks.settings import HeldOutShare, MetricSettings, RowSettings, SplitSettings
 from rlvr.types import Message
@@ -54,6 +55,9 @@ class ColumnSettings(MetricSettings, RowSettings):
     )
     answer_field: Text | None = setting(
         "answer", "field with the gold answer: text, a number, or a list of accepted texts; null: there are no answers"
+    )
+    context_fields: tuple[Text, ...] = setting(
+        (), "other fields that prompts show: texts before the question, choices (a list) as lettered lines after it"
     )
     id_field: Text | None = setting(None, "field with the row's unique id; null: a hash of the question")
 
@@ -101,7 +105,9 @@ class ColumnSettings(MetricSettings, RowSettings):
             question = "\n".join(message.content for message in messages)
         else:
             question = row.read(FilledText, self.question_field, "task.question_field")
-            question = "\n\n".join(filter(None, [question, input_of(row, self.question_field, self.answer_field)]))
+            before, after = self._context(row)
+            asked = (*before, question, input_of(row, self.question_field, self.answer_field), *after)
+            question = "\n\n".join(filter(None, asked))
         golds, working = ((), "") if self.answer_field is None else answers(row, self.answer_field, self.metric)
         if not golds and self.answer_field is not None:
             return NO_GOLD
@@ -118,6 +124,11 @@ class ColumnSettings(MetricSettings, RowSettings):
             row=row.fields,
         )
 
+    def _context(self, row: Row) -> tuple[list[str], list[str]]:
+        """The texts and the lists of `context_fields`, as prompts show them."""
+        values = [row.read(_SHOWN, field, "task.context_fields") for field in self.context_fields]
+        return [text for text in values if isinstance(text, str)], ["\n".join(c) for c in values if isinstance(c, list)]
+
     def _as_given(self, row: Row, golds: Sequence[str]) -> dict[str, Any]:
         """The answer as verl's functions get it, if it is not the text that was read."""
         if not golds or self.answer_field is None:
@@ -129,12 +140,24 @@ class ColumnSettings(MetricSettings, RowSettings):
     def load(self, context: TaskContext, **order: Any) -> Data:
         """As its base; notes columns that were recognized, or named by the user."""
         data = super().load(context, **order)
+        unseen = self._unseen(islice(data.source.some(1), 1))
+        if unseen:
+            told = f"prompts do not show {ascii_text(', '.join(unseen))}: task.context_fields=[...] adds columns"
+            data = replace(data, notes=(*data.notes, told))
         if (self.question_field, self.answer_field) == ("question", "answer"):
             return data
         golds = f"answers in {self.answer_field!r} (task.metric={self.metric})"
         if self.answer_field is None:
             golds = "no answers: accuracy is the share of completions with a reward above 0"
         return replace(data, notes=(*data.notes, f"prompts in {self.question_field!r}, {golds}"))
+
+    def _unseen(self, problems: Iterable[Problem]) -> list[str]:
+        """Columns of a row that its prompt does not show, where it is written here."""
+        shown = (self.question_field, self.answer_field, self.id_field, self.demonstration_field, *self.context_fields)
+        known = {"answer", *(name.partition(".")[0].lower() for name in shown if name)}
+        rows = (problem.row for problem in problems if not problem.messages and self.question_field.lower() != "prompt")
+        with_input = {INPUT} if self.question_field.lower() == INSTRUCTION else set[str]()
+        return [name for row in rows for name in row if name.lower() not in known | with_input]
 
     def _id(self, row: Row, key: bytes) -> str:
         if self.id_field is None:
@@ -253,6 +276,22 @@ def _accepted(value: Any) -> tuple[str, ...]:
     return tuple(filter(None, texts))
 
 
+def _shown(value: Any) -> str | list[str]:
+    """A text as it is; choices as lines: of a list, of labels with texts, or of `{"label": [...], "text": [...]}`."""
+    if isinstance(value, Mapping):
+        columns = [column for column in value.values() if isinstance(column, list)]
+        labels, texts = columns if len(columns) == 2 == len(value) else (list(value), list(value.values()))
+        labels, texts = (texts, labels) if "label" in list(value)[1:2] else (labels, texts)
+    elif isinstance(value, list):
+        labels, texts = [ascii_uppercase[place % 26] for place in range(len(value))], value
+    else:
+        return "" if value is None else clean(str(value))
+    if len(labels) != len(texts) or any(isinstance(text, list | Mapping) for text in (*labels, *texts)):
+        raise ValueError("must be a text, or choices: a list of texts or labels with texts")
+    return [f"{label}. {clean(str(text))}" for label, text in zip(labels, texts, strict=True)]
+
+
+_SHOWN = Annotated[Any, PlainValidator(_shown)]
 _ACCEPTED = Annotated[Any, PlainValidator(_accepted)]
 
 

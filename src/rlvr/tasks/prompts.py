@@ -179,8 +179,8 @@ class MathReasoning(Prompt):
 
     system: System = (
         "You are given a problem. Think about it and write your working out between {reasoning_start} and "
-        "{reasoning_end}. Then write the solution, a number and nothing else, between {solution_start} and "
-        "{solution_end}."
+        "{reasoning_end}. Then write the solution and nothing else, no words beside a number, between "
+        "{solution_start} and {solution_end}."
     )
     answer_in: AnswerIn = "solution"
 

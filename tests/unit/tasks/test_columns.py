@@ -229,6 +229,47 @@ def test_an_instruction_has_its_input_below(fields: dict[str, Any], asked: str) 
     assert problem.question == asked
 
 
+@pytest.mark.parametrize(
+    ("choices", "lines"),
+    [
+        (["red", "blue"], "A. red\nB. blue"),
+        ({"A": "red", "C": "blue"}, "A. red\nC. blue"),
+        ({"text": ["red", "blue"], "label": ["1", "2"]}, "1. red\n2. blue"),
+        ({"label": ["1", "2"], "text": ["red", "blue"]}, "1. red\n2. blue"),
+        ([1, 2.5], "A. 1\nB. 2.5"),
+        (None, ""),
+    ],
+)
+def test_context_is_shown_around_the_question(choices: Any, lines: str) -> None:
+    task = Jsonl(path="x.jsonl", context_fields=("choices", "about.passage"), metric="text")
+    fields = {"question": "Which color?", "choices": choices, "about": {"passage": "It was one."}, "answer": "A"}
+    problem = task.parse(Row("row 1", fields))
+    assert isinstance(problem, Problem)
+    assert problem.question == "\n\n".join(filter(None, ["It was one.", "Which color?", lines]))
+
+
+@pytest.mark.parametrize("choices", [[["red"]], {"text": ["red"], "label": ["1", "2"]}, {"a": {"b": "c"}}])
+def test_a_context_that_has_no_form_is_named(choices: Any) -> None:
+    task = Jsonl(path="x.jsonl", context_fields=("choices",), metric="text")
+    with pytest.raises(DataError, match="row 1: field 'choices' must be a text, or choices"):
+        task.parse(Row("row 1", {"question": "Which?", "choices": choices, "answer": "A"}))
+    with pytest.raises(DataError, match=r"task\.context_fields"):
+        task.parse(Row("row 1", {"question": "Which?", "answer": "A"}))
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({}, ["prompts do not show passage, level: task.context_fields=[...] adds columns"]),
+        ({"context_fields": ("passage", "level")}, []),
+    ],
+)
+def test_columns_that_prompts_do_not_show_are_named(tmp_path: Path, settings: Any, told: list[str]) -> None:
+    rows = [row | {"passage": "It was one.", "level": 3} for row in sums(20)]
+    notes = make(jsonl(write_jsonl(tmp_path / "a.jsonl", rows), **settings)).notes
+    assert [note for note in notes if "do not show" in note] == told
+
+
 def test_an_input_that_is_the_answer_is_not_told() -> None:
     task = Jsonl(path="x.jsonl", question_field="instruction", answer_field="input", metric="text")
     problem = task.parse(Row("row 1", {"instruction": "Name a day.", "input": "Monday"}))
