@@ -33,7 +33,7 @@ def cell(name: str, chat: Chat, kind: str, num: int) -> str:
         max_examples=num, deadline=None, derandomize=True, database=None, phases=[Phase.generate],
         suppress_health_check=quiet,
     )  # fmt: skip
-    @given(conversations(kind))
+    @given(conversations(kind, chat.marks))
     def measure(case: tuple[list[dict], list[dict]]) -> None:
         messages, tools = case
         if not is_shown(chat, messages, tools):

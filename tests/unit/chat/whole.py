@@ -22,7 +22,7 @@ from rlvr.core.episode import ChatModel, run_episode
 from rlvr.data.conversations import read_demonstration, read_prompt, read_tools
 from rlvr.data.problems import Conversation
 from rlvr.data.rows import Row
-from rlvr.reasoning import FIELDS
+from rlvr.reasoning import FIELDS, THINK, Marks
 from rlvr.serve.requests import to_messages, to_tools
 from rlvr.serve.schemas import ChatRequest, parse
 from rlvr.tasks.demonstrations import Replayed, all_encoded, of_conversation
@@ -60,6 +60,7 @@ PAINT = tool(
         "tags": {"type": "array", "items": {"type": "string"}},
     },
 )
+NOW = tool("now", {})
 TOOLS = {one["function"]["name"]: one for one in (ADD, GREET, PAINT)}
 
 words = st.builds(
@@ -67,6 +68,7 @@ words = st.builds(
 )
 lines = st.lists(words, min_size=1, max_size=3).map("\n".join)
 arguments = {
+    "now": st.just({}),
     "add": st.fixed_dictionaries({"a": st.integers(-99, 9999), "b": st.integers(-99, 9999)}),
     "greet": st.fixed_dictionaries({"name": lines}),
     "paint": st.fixed_dictionaries(
@@ -107,16 +109,19 @@ KINDS = (
     "call",
     "parallel",
     "thought_call",
+    "said_call",
+    "bare",
     "nested",
     "arrow",
 )
 
 
 @st.composite
-def conversations(draw: st.DrawFn, kind: str) -> tuple[Chats, list[dict[str, Any]]]:
+def conversations(draw: st.DrawFn, kind: str, marks: Marks = THINK) -> tuple[Chats, list[dict[str, Any]]]:
     """Messages that end with the assistant's, and tools: `system` with one, `systems` with several, `late` with one
-    behind an answer; reasoning in a `field`, `inline`, or `empty`; a `call`, `parallel` ones, one with reasoning;
-    `nested` tools, and several filled up as by `arrow`."""
+    behind an answer; reasoning in a `field`, `inline` between the `marks`, or `empty`; a `call`, `parallel` ones, one with
+    reasoning, one with a text beside it, one of a tool that takes nothing; `nested` tools, and several filled up as by
+    `arrow`."""
 
     def asks() -> dict[str, Any]:
         return {"role": "user", "content": draw(lines)}
@@ -126,11 +131,12 @@ def conversations(draw: st.DrawFn, kind: str) -> tuple[Chats, list[dict[str, Any
         if kind in THOUGHTS and draw(st.integers(0, 3)):
             said |= THOUGHTS[kind](draw(lines))
         elif kind == "inline" and draw(st.integers(0, 3)):
-            said["content"] = f"<think>\n{draw(lines)}\n</think>\n\n{said['content']}"
+            said["content"] = f"{marks.open}\n{draw(lines)}\n{marks.close}\n\n{said['content']}"
         return said
 
     chat = [{"role": "system", "content": draw(lines)} for _ in range({"system": 1, "systems": 2}.get(kind, 0))]
     names = {"call": ["add"], "parallel": ["add", "greet"], "thought_call": ["greet"], "nested": ["paint"]}
+    names |= {"said_call": ["greet"], "bare": ["now"]}
     offered = [*TOOLS] if kind == "arrow" else names.get(kind, [])
     number = 0
     for _ in range(draw(st.integers(1, 3))):
@@ -140,13 +146,15 @@ def conversations(draw: st.DrawFn, kind: str) -> tuple[Chats, list[dict[str, Any
             more = draw(called(num, number, offered))
             if kind == "thought_call":
                 more[0] |= {"reasoning_content": draw(lines)}
+            elif kind == "said_call":
+                more[0] |= {"content": draw(lines)}
             chat, number = [*chat, *more], number + num
         chat.append(says())
         if kind == "late":
             chat += [{"role": "system", "content": draw(lines)}, asks(), says()]
     for place, message in enumerate(chat):
         message["content"] += f" {place}" if message["content"] else ""
-    return (_in_order(chat) if kind == "arrow" else chat), [TOOLS[name] for name in offered]
+    return (_in_order(chat) if kind == "arrow" else chat), [(TOOLS | {"now": NOW})[name] for name in offered]
 
 
 def _in_order(value: Any) -> Any:
@@ -399,7 +407,7 @@ KNOWN = (
     ),
     Known(
         templates="diffusion_gemma",
-        kinds="call|parallel|thought_call|nested|arrow",
+        kinds="call|parallel|thought_call|bare|nested|arrow",
         doors="demonstration.*|rollout.*",
         why="the template writes no header behind a tool's reply, and has one in its history",
     ),
@@ -410,6 +418,23 @@ KNOWN = (
         why="the template never shows this reasoning; a demonstration teaches it",
     ),
     Known(
+        templates="gemma4.*|diffusion_gemma",
+        kinds="inline",
+        doors="demonstration, completion",
+        why="the template drops reasoning that stands in the content; a demonstration teaches it",
+    ),
+    Known(
+        templates="gemma4.*|diffusion_gemma",
+        kinds="said_call",
+        doors="demonstration.*|rollout.*",
+        why="the template writes what is said beside a call behind the tool's reply; here it stays where it was sampled",
+    ),
+    Known(
+        templates="muse_glimmer",
+        kinds="inline",
+        why="for the template reasoning in the content is a part of the answer; here it gets it in its field",
+    ),
+    Known(
         templates="glm4moe",
         kinds="late",
         doors="demonstration.*|rollout.*",
@@ -417,7 +442,7 @@ KNOWN = (
     ),
     Known(
         templates="lfm2_2_5(_v2)?",
-        kinds="parallel|thought_call|arrow",
+        kinds="parallel|thought_call|said_call|arrow",
         doors="demonstration.*|rollout.*",
         why="the template does not escape quotes in calls: such texts are not read back as they were",
     ),
