@@ -171,7 +171,14 @@ def _messages(row: Row, given: list[_Message], tools: Sequence[ToolSchema] = ())
 
 
 def _schemas(tools: Sequence[dict[str, Any]]) -> tuple[ToolSchema, ...]:
-    return tuple(map(plain_schema, tools))
+    return tuple(_as_function(plain_schema(tool)) for tool in tools)
+
+
+def _as_function(tool: dict[str, Any]) -> ToolSchema:
+    """Anthropic's form of a tool, `input_schema` beside its name, in the one that chat templates know."""
+    if "input_schema" not in tool:
+        return tool
+    return {"type": "function", "function": {("parameters" if k == "input_schema" else k): v for k, v in tool.items()}}
 
 
 def _arguments(row: Row, function: _Function, tools: Sequence[ToolSchema]) -> dict[str, Any]:

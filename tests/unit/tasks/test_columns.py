@@ -297,6 +297,16 @@ def test_an_answer_that_is_read_is_also_kept_as_given(answer: Any, field: str, g
     assert problem.metadata.get("gold_as_given") == given
 
 
+def test_a_tool_in_the_form_of_anthropic_is_offered_in_that_of_templates() -> None:
+    schema = {"type": "object", "properties": {"city": {"type": "string"}}}
+    tool = {"name": "weather", "description": "Tells it.", "input_schema": schema}
+    row = Row("row 1", {"prompt": [{"role": "user", "content": "?"}], "answer": "4", "tools": [tool]})
+    problem = Jsonl(path="x.jsonl", question_field="prompt").parse(row)
+    assert isinstance(problem, Problem)
+    function = {"name": "weather", "description": "Tells it.", "parameters": schema}
+    assert problem.tools == ({"type": "function", "function": function},)
+
+
 @pytest.mark.parametrize("tools", ["", None])
 def test_a_blank_column_of_tools_means_none(tools: str | None) -> None:
     row = Row("row 1", {"prompt": [{"role": "user", "content": "?"}], "answer": "4", "tools": tools})
