@@ -119,9 +119,9 @@ KINDS = (
 @st.composite
 def conversations(draw: st.DrawFn, kind: str, marks: Marks = THINK) -> tuple[Chats, list[dict[str, Any]]]:
     """Messages that end with the assistant's, and tools: `system` with one, `systems` with several, `late` with one
-    behind an answer; reasoning in a `field`, `inline` between the `marks`, or `empty`; a `call`, `parallel` ones, one with
-    reasoning, one with a text beside it, one of a tool that takes nothing; `nested` tools, and several filled up as by
-    `arrow`."""
+    behind an answer; reasoning in a `field`, `inline` between the `marks`, or `empty`; a `call`, `parallel` ones, one
+    with reasoning, one with a text beside it, one of a tool that takes nothing; `nested` tools, and several filled up
+    as by `arrow`."""
 
     def asks() -> dict[str, Any]:
         return {"role": "user", "content": draw(lines)}
@@ -427,7 +427,7 @@ KNOWN = (
         templates="gemma4.*|diffusion_gemma",
         kinds="said_call",
         doors="demonstration.*|rollout.*",
-        why="the template writes what is said beside a call behind the tool's reply; here it stays where it was sampled",
+        why="the template writes what is said beside a call behind the tool's reply; here it stays where it was said",
     ),
     Known(
         templates="muse_glimmer",
