@@ -58,7 +58,7 @@ CASES = (
     Case(model="small", threads=1, prompts=4, group=4),
     Case(model="small", threads=1, prompts=16, group=8),
 )
-PRETRAINED = (Case(model="pretrained", threads=2, prompts=4, group=4),)
+PRETRAINED = tuple(Case(model="pretrained", threads=threads, prompts=4, group=4) for threads in (1, 2))
 NAMES = {"large": "Qwen2 0.5B, bfloat16", "small": "Llama 0.9M, float32", "pretrained": "pretrained"}
 
 

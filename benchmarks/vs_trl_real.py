@@ -5,7 +5,8 @@
 
 SMOLLM2 is the folder of the model. HotpotQA's questions behind their supporting paragraphs, 8 prompts x 8 completions
 of at most 24 tokens, rewarded by word F1 and, a little, for being short (so that every group has spread: rlvr does not
-train on the others), AdamW, float32, the same learning rate on both sides, in full and with LoRA.
+train on the others), AdamW, float32 (`--precision bf16`: autocast), the same learning rate on both sides, in full and
+with LoRA.
 
 A job is a side with a mode: a process that takes a step to warm up and some that count, and saves its model. The sides
 take turns; TRL's process holds many gigabytes, so the other one does not wait beside it. Every job adds a line to the
@@ -89,6 +90,7 @@ def run_config(args: argparse.Namespace, mode: str, run: Path) -> Config:
         *(f"rollout.prompts_per_step={args.prompts}", f"rollout.group_size={args.group}"),
         *(f"trainer.max_steps={args.steps}", "trainer.warmup_steps=0", f"trainer.num_threads={args.threads}"),
         *(f"trainer.learning_rate={LEARNING_RATES[mode]}", "trainer.checkpoint_every=null", "evaluation.every=null"),
+        f"trainer.precision={args.precision}",
         *(f"run_dir={run}", "tracker.console=plain", *args.set),
     ]
     return load_config(words, config_name="gsm8k")
@@ -166,7 +168,7 @@ def theirs(args: argparse.Namespace, mode: str, run: Path) -> dict[str, Any]:
         "group_size": args.group,
         "max_steps": args.steps,
         "micro": args.parts,
-        "bf16": False,
+        "bf16": args.precision == "bf16",
         "dtype": "float32",
         "gradient_checkpointing": args.checkpointing,
         "threads": args.threads,
@@ -208,7 +210,8 @@ def run_job(args: argparse.Namespace, job: str, lines: Sequence[dict[str, Any]])
     side, mode = job.split(":")
     run = args.folder / f"{side}_{mode}_{len(lines)}"
     done = {"rlvr": ours, "trl": theirs}[side](args, mode, run)
-    sizes = {"prompts": args.prompts, "group": args.group, "threads": args.threads, "set": args.set}
+    sizes = {"prompts": args.prompts, "group": args.group, "precision": args.precision}
+    sizes |= {"threads": args.threads, "set": args.set}
     return [{"job": job, **sizes, **done, "load": [before, os.getloadavg()[0]]}]
 
 
@@ -225,6 +228,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1, help="turns of each side")
     parser.add_argument("--steps", type=int, default=3, help="steps of a job, the first of which is not counted")
     parser.add_argument("--threads", type=int, default=2, help="torch threads of a side")
+    parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32", help="of both sides; bf16: autocast")
     parser.add_argument("--prompts", type=int, default=NUM_PROMPTS)
     parser.add_argument("--group", type=int, default=GROUP_SIZE)
     parser.add_argument("--held-out", type=int, default=100, help="questions that `eval` asks")

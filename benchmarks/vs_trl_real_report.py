@@ -25,9 +25,13 @@ def by_setting(lines: Sequence[Line], job: str) -> list[list[Line]]:
     settings: dict[tuple[Any, ...], list[Line]] = {}
     for line in lines:
         if line["job"] == job and len(line["steps"]) > 1:
-            sizes = (line["prompts"], line["group"], *line["set"])
+            sizes = (*size_of(line), *line["set"])
             settings.setdefault((*sizes, line.get("parts"), line.get("checkpointing")), []).append(line)
     return sorted(settings.values(), key=lambda of: statistics.median(counted(of, "wall")))
+
+
+def size_of(line: Line) -> tuple[Any, ...]:
+    return line["prompts"], line["group"], line["precision"]
 
 
 def row(name: str, lines: Sequence[Line]) -> str:
@@ -44,7 +48,7 @@ def row(name: str, lines: Sequence[Line]) -> str:
 
 def name_of(line: Line) -> str:
     side, mode = line["job"].split(":")
-    sizes = f"{mode}, {line['prompts']} x {line['group']}"
+    sizes = f"{mode}, {line['precision']}, {line['prompts']} x {line['group']}"
     if side == "rlvr":
         return ", ".join(("rlvr", sizes, *line["set"]))
     rows = line["prompts"] * line["group"] // line["parts"]
@@ -53,10 +57,10 @@ def name_of(line: Line) -> str:
 
 def against(lines: Sequence[Line], mode: str) -> list[str]:
     """TRL's settings over rlvr, of the same sizes; the fastest first."""
-    ours = {(of[0]["prompts"], of[0]["group"]): of for of in by_setting(lines, f"rlvr:{mode}")}
+    ours = {size_of(of[0]): of for of in by_setting(lines, f"rlvr:{mode}")}
     rows = []
     for theirs in by_setting(lines, f"trl:{mode}"):
-        mine = ours.get((theirs[0]["prompts"], theirs[0]["group"]))
+        mine = ours.get(size_of(theirs[0]))
         if mine is None:
             continue
         wall, cpu = (
