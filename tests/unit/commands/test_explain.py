@@ -17,7 +17,7 @@ from rlvr.config.compose import load_config
 from rlvr.core.value import State
 from rlvr.errors import UserError
 from rlvr.evaluation.intervals import bootstrap
-from rlvr.tracking.rollouts import EpisodeRecord, rollouts_path, write_rollouts
+from rlvr.records.rollouts import EpisodeRecord, rollouts_path, write_rollouts
 from rlvr.types import Example, StopReason
 from tests.unit.report.runs import episode
 

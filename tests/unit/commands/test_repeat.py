@@ -9,8 +9,8 @@ import pytest
 from rlvr.commands.replay.repeat import Recorded, Repeated, check_replays, find_step, linked
 from rlvr.config.compose import load_config
 from rlvr.errors import UserError
+from rlvr.records.rollouts import rollouts_path, write_rollouts
 from rlvr.run.run_folder import RunFolder
-from rlvr.tracking.rollouts import rollouts_path, write_rollouts
 from tests.unit.report.runs import episode
 
 

@@ -10,7 +10,7 @@ from rlvr.commands.replay import _beside, _strongest, lines
 from rlvr.commands.replay.body import Replay, influence_path
 from rlvr.commands.replay.influence import Influence
 from rlvr.commands.replay.what_if import WhatIf
-from rlvr.tracking.differences import Difference
+from rlvr.records.differences import Difference
 from tests.unit.cli.conftest import Rlvr
 
 

@@ -62,8 +62,8 @@ def run(args: argparse.Namespace) -> int:
     imports.look_in(args.config_dir)
     with progress("loading libraries"):
         from rlvr.commands.explain.body import explain, values_path, write_values
+        from rlvr.records.jsonl import to_json
         from rlvr.report.run import write_run_report
-        from rlvr.tracking.jsonl import to_json
     with ended_by_sigterm():
         found = explain(args.run_folder, step=args.step, episodes=args.episodes, every=args.every, samples=args.samples)
     path = values_path(found.run, found.step)

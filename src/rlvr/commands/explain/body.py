@@ -20,11 +20,11 @@ from rlvr.core.value import State, states
 from rlvr.errors import UserError
 from rlvr.evaluation.intervals import Interval, bootstrap
 from rlvr.progress import progress
+from rlvr.records.files import write_atomically, writing
+from rlvr.records.jsonl import to_line
+from rlvr.records.rollouts import EpisodeRecord, episode_from, rollout_lines
 from rlvr.report.rollouts import RolloutFile, rollout_files, spread
 from rlvr.run.sources import run_of
-from rlvr.tracking.files import write_atomically, writing
-from rlvr.tracking.jsonl import to_line
-from rlvr.tracking.rollouts import EpisodeRecord, episode_from, rollout_lines
 from rlvr.types import Completion, Episode, Example, Group, Score, StopReason, Turn
 
 STATES_OF_ONE_TURN = 16

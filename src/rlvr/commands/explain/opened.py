@@ -221,7 +221,7 @@ def weights_at(run: Path, step: int | None, config: Config) -> str:
 
 def kept_steps(run: Path) -> list[int]:
     """The steps after which weights were kept: checkpoints, and the last one of a finished run."""
-    from rlvr.tracking.jsonl import read_metrics
+    from rlvr.records.jsonl import read_metrics
     from rlvr.training.checkpoint import list_checkpoints
 
     last = [int(row["step"]) for row in read_metrics(run / "metrics.jsonl")[-1:]] if (run / "final").is_dir() else []

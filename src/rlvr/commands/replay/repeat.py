@@ -22,6 +22,8 @@ from rlvr.core.rollout import SampledGroups
 from rlvr.core.trainer import Trainer
 from rlvr.errors import UserError
 from rlvr.places import check_one_run
+from rlvr.records.jsonl import read_metrics
+from rlvr.records.rollouts import rollout_lines, rollouts_path
 from rlvr.run.assemble import assemble
 from rlvr.run.opened import OpenRun, Stopped, never, opened, temporary_run
 from rlvr.run.policies import set_threads
@@ -31,9 +33,7 @@ from rlvr.run.sources import with_absolute_model
 from rlvr.run.tasks import Tasks
 from rlvr.run.tuning import started_policy
 from rlvr.tasks.base import Functions
-from rlvr.tracking.jsonl import read_metrics
 from rlvr.tracking.rollout_metrics import rollout_metrics
-from rlvr.tracking.rollouts import rollout_lines, rollouts_path
 from rlvr.training.checkpoint import list_checkpoints
 from rlvr.types import TokenBatch
 

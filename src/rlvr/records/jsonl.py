@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import Field, StrictFloat, TypeAdapter, ValidationError
 
 from rlvr.errors import UserError
-from rlvr.tracking.files import sync_file, write_atomically, writing
+from rlvr.records.files import sync_file, write_atomically, writing
 
 T = TypeVar("T")
 Number = Annotated[int, Field(strict=True, gt=-(2**63), lt=2**63)] | StrictFloat | None

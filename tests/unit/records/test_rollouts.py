@@ -15,7 +15,7 @@ import torch
 
 from rlvr.core.batch import to_batch
 from rlvr.errors import UserError
-from rlvr.tracking.rollouts import (
+from rlvr.records.rollouts import (
     CallRecord,
     EpisodeRecord,
     RowRecord,

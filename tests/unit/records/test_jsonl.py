@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlvr.errors import UserError
-from rlvr.tracking.jsonl import MetricsFile, metrics_line, read_metrics
+from rlvr.records.jsonl import MetricsFile, metrics_line, read_metrics
 
 
 def write(path: Path, *steps: int) -> MetricsFile:

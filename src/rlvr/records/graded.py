@@ -13,9 +13,9 @@ from pydantic import BeforeValidator, Field, TypeAdapter
 
 from rlvr.errors import UserError
 from rlvr.printable import printable
-from rlvr.tracking.files import write_atomically, writing
-from rlvr.tracking.jsonl import from_line, to_line
-from rlvr.tracking.rollouts import TextTurn
+from rlvr.records.files import write_atomically, writing
+from rlvr.records.jsonl import from_line, to_line
+from rlvr.records.rollouts import TextTurn
 from rlvr.types import StopReason, TraceStep
 
 Number = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]

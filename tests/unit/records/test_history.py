@@ -1,7 +1,7 @@
 import re
 from pathlib import Path
 
-from rlvr.tracking.history import read_history
+from rlvr.records.history import read_history
 from tests.unit.report.runs import save_run
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from rlvr.tracking.rollouts import EpisodeRecord, RowRecord, TurnRecord
+from rlvr.records.rollouts import EpisodeRecord, RowRecord, TurnRecord
 
 
 def words(ids: Sequence[int]) -> str:

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from rlvr.cli import starts
-from rlvr.cli.starts import (
+from rlvr.config import Config
+from rlvr.config.compose import load_config
+from rlvr.run import starts
+from rlvr.run.starts import (
     CODE,
     Start,
     changes_data,
@@ -24,8 +26,6 @@ from rlvr.cli.starts import (
     start_of,
     write_start,
 )
-from rlvr.config import Config
-from rlvr.config.compose import load_config
 from rlvr.run.tasks import Tasks, open_tasks
 from rlvr.types import Example
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from rlvr.tracking.files import write_atomically
+from rlvr.records.files import write_atomically
 
 KINDS = ("doctor", "audit")
 

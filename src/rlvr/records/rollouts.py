@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import TypeAdapter
 
 from rlvr.errors import UserError
-from rlvr.tracking.files import write_atomically, writing
-from rlvr.tracking.jsonl import from_line, to_line
+from rlvr.records.files import write_atomically, writing
+from rlvr.records.jsonl import from_line, to_line
 from rlvr.types import Episode, Group, TokenBatch, ToolCall, TraceStep, Turn, TurnText
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from rlvr.tracking.graded import SCHEMA, EvaluationRecord, GradedTurn, read_records
-from rlvr.tracking.jsonl import from_line, to_json, to_line
-from rlvr.tracking.rollouts import CallRecord
+from rlvr.records.graded import SCHEMA, EvaluationRecord, GradedTurn, read_records
+from rlvr.records.jsonl import from_line, to_json, to_line
+from rlvr.records.rollouts import CallRecord
 from rlvr.types import StopReason, TraceStep
 
 RECORD = EvaluationRecord(

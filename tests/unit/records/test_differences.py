@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from rlvr.tracking.differences import metric_differences, record_differences
-from rlvr.tracking.jsonl import to_line
-from rlvr.tracking.rollouts import EpisodeRecord
+from rlvr.records.differences import metric_differences, record_differences
+from rlvr.records.jsonl import to_line
+from rlvr.records.rollouts import EpisodeRecord
 from tests.unit.report.runs import episode
 
 Edit = Callable[[EpisodeRecord], EpisodeRecord]

@@ -8,9 +8,9 @@ from typing import Any
 
 from rlvr import registry
 from rlvr.errors import ConfigError
+from rlvr.records.files import ERROR, PRUNED
+from rlvr.records.jsonl import few, metrics_row
 from rlvr.settings import label_of
-from rlvr.tracking.files import ERROR, PRUNED
-from rlvr.tracking.jsonl import few, metrics_row
 from rlvr.yaml_text import values_in
 
 MAX_DEPTH = 4

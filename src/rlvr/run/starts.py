@@ -22,11 +22,11 @@ from pydantic import TypeAdapter
 
 import rlvr
 from rlvr.config import Config
+from rlvr.records.files import write_atomically
 from rlvr.run.run_folder import DECIDED
 from rlvr.run.tasks import Tasks
 from rlvr.settings import dumped, leaf_values
 from rlvr.tasks.base import Task
-from rlvr.tracking.files import write_atomically
 from rlvr.types import Example
 
 NAME = "starts.jsonl"

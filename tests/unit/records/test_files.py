@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from rlvr.errors import UserError
-from rlvr.tracking.files import write_atomically, writing
+from rlvr.records.files import write_atomically, writing
 
 
 def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path: Path) -> None:
