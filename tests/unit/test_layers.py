@@ -46,6 +46,7 @@ LAYERS = (
     ("report",),
     ("checks", "search"),
     ("cli",),
+    ("research",),
     ("commands",),
     ("__main__",),
 )

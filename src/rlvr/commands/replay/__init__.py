@@ -16,8 +16,8 @@ from rlvr.progress import progress
 
 if TYPE_CHECKING:
     from rlvr.commands.replay.body import Replay
-    from rlvr.commands.replay.influence import Influence
-    from rlvr.commands.replay.what_if import WhatIf
+    from rlvr.research.influence import Influence
+    from rlvr.research.what_if import WhatIf
 
 HELP = "make a step of a run once more"
 DESCRIPTION = """Make a step of a run once more, from the nearest checkpoint before it: sampling, scores, advantages,

@@ -5,9 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlvr.commands.replay.influence import Influence, influences
-from rlvr.commands.replay.repeat import Recorded, Repeated, check_replays, find_step, repeated
-from rlvr.commands.replay.what_if import WhatIf, read_changes, what_if
 from rlvr.config import Config
 from rlvr.errors import ConfigError, UserError
 from rlvr.progress import progress
@@ -21,6 +18,9 @@ from rlvr.records.differences import (
 from rlvr.records.files import write_atomically, writing
 from rlvr.records.jsonl import metrics_line, metrics_row, to_json, to_line
 from rlvr.records.rollouts import make_records
+from rlvr.research.influence import Influence, influences
+from rlvr.research.repeat import Recorded, Repeated, check_replays, find_step, repeated
+from rlvr.research.what_if import WhatIf, read_changes, what_if
 from rlvr.run.opened import Stopped, never
 from rlvr.run.sources import own_config
 from rlvr.run.starts import changes_data, edits, other_data, other_libraries, start_of

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rlvr.commands.replay.influence import directions, influences, optimizer_steps, slope_after
 from rlvr.core.batch import to_batch
 from rlvr.errors import UserError
-from tests.unit.commands.replayed import ByHand, Case, Weights, made_step
+from rlvr.research.influence import directions, influences, optimizer_steps, slope_after
+from tests.unit.research.replayed import ByHand, Case, Weights, made_step
 
 STEPS = 1e-4  # of a central difference, of the gradient's length
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor
 
 from rlvr.algorithms.columns import teachers_of
-from rlvr.commands.replay.influence import left_out
-from rlvr.commands.replay.repeat import Recorded, Repeated, assembled
 from rlvr.config import Config
 from rlvr.core.batch import to_batch
 from rlvr.core.loop import TrainingRun
 from rlvr.errors import ConfigError
+from rlvr.research.influence import left_out
+from rlvr.research.repeat import Recorded, Repeated, assembled
 from rlvr.run.ranks import quiet
 from rlvr.run.run_folder import changed_settings
 from rlvr.run.sources import own_config, with_absolute_model

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from rlvr.rewards.evidence import Contributions, Evidence, late_evidence
+from rlvr.research.evidence import Contributions, Evidence, late_evidence
 from rlvr.rewards.parts import PartsVerifier
 from rlvr.rewards.text import TextMatch
 from rlvr.types import Attempt, Example, LateGrade, Message, Score, StopReason

@@ -13,8 +13,8 @@ from rlvr.config.compose import load_config
 from rlvr.core.env import Env, Reply
 from rlvr.errors import ConfigError, UserError
 from rlvr.models.scratch import build_tokenizer
+from rlvr.research.k_hop import KHopTask
 from rlvr.run.tasks import open_tasks
-from rlvr.tasks.k_hop import KHopTask
 from rlvr.types import Example, Message, StopReason
 from tests.unit.tasks.test_two_hop import turns
 

@@ -10,8 +10,8 @@ import pytest
 
 from rlvr.config.compose import load_config
 from rlvr.errors import ConfigError, UserError
+from rlvr.research.meta import MetaTask
 from rlvr.run.tasks import open_tasks
-from rlvr.tasks.meta import MetaTask
 from rlvr.types import Example, Message, StopReason, TurnText
 
 

@@ -11,10 +11,10 @@ from rlvr.config.compose import load_config
 from rlvr.core.env import Reply
 from rlvr.errors import ConfigError, UserError
 from rlvr.models.scratch import build_tokenizer
-from rlvr.rewards.evidence import Readable
+from rlvr.research.evidence import Readable
+from rlvr.research.keep_one import KeepOneTask
 from rlvr.run.tasks import open_tasks
 from rlvr.tasks.base import calling
-from rlvr.tasks.keep_one import KeepOneTask
 from rlvr.types import Example, Message, Score, StopReason, ToolCall, TurnText
 
 SMALL = ("task.num_facts=3", "task.num_entities=6", "task.num_relations=2")

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from rlvr.commands.replay.what_if import Changes, WhatIf, changed_batch, read_changes, what_if
 from rlvr.core.batch import to_batch
 from rlvr.errors import ConfigError
-from tests.unit.commands.replayed import ByHand, Case, made_step
+from rlvr.research.what_if import Changes, WhatIf, changed_batch, read_changes, what_if
+from tests.unit.research.replayed import ByHand, Case, made_step
 
 CONFIG: Any = None  # only settings are compared with it
 

@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 
-from rlvr.commands.explain import body, lines, samples
-from rlvr.commands.explain.body import Explained, Measured, Row, decisive
-from rlvr.commands.explain.opened import kept_steps, weights_at
+from rlvr.commands.explain import lines, samples
 from rlvr.config.compose import load_config
 from rlvr.core.value import State
 from rlvr.errors import UserError
 from rlvr.evaluation.intervals import bootstrap
 from rlvr.records.rollouts import EpisodeRecord, rollouts_path, write_rollouts
+from rlvr.research import explain
+from rlvr.research.explain import Explained, Measured, Row, decisive
+from rlvr.research.opened import kept_steps, weights_at
 from rlvr.types import Example, StopReason
 from tests.unit.report.runs import episode
 
@@ -49,7 +50,7 @@ def test_the_decisive_turn_is_that_of_the_largest_rise(chances: list[float], tur
 
 
 def test_a_rise_of_exactly_the_least_decides() -> None:
-    assert decisive(places(2), [0.0, body.MIN_RISE]) == 0
+    assert decisive(places(2), [0.0, explain.MIN_RISE]) == 0
 
 
 def test_a_rise_inside_of_a_completion_is_that_of_its_turn() -> None:
@@ -70,38 +71,38 @@ def test_a_rise_inside_of_a_completion_is_that_of_its_turn() -> None:
     ],
 )
 def test_the_answer_is_first_named_by_a_reply(record: EpisodeRecord, turn: int | None) -> None:
-    assert body._first_named(record) == turn
+    assert explain._first_named(record) == turn
 
 
 def test_another_answer_is_never_the_own_one() -> None:
     answers = ["a", "b", "c", "a", "b"] * 8
-    found = body._other_answers(answers)
+    found = explain._other_answers(answers)
     assert found is not None
     assert not [one for one, other in zip(answers, found, strict=True) if one == other]
     assert {*found} == {"a", "b", "c"}
-    assert body._other_answers(answers) == found
-    assert body._other_answers(["a", "b"]) == ["b", "a"]
-    assert body._other_answers(["a", "a"]) is None
+    assert explain._other_answers(answers) == found
+    assert explain._other_answers(["a", "b"]) == ["b", "a"]
+    assert explain._other_answers(["a", "a"]) is None
 
 
 @pytest.mark.parametrize(("length", "every"), [(1, 1), (16, 1), (31, 1), (32, 2), (160, 10)])
 def test_a_completion_has_about_sixteen_states(length: int, every: int) -> None:
     one = turns(None)
     long = replace(one, turns=[replace(one.turns[0], completion_ids=[5] * length)])
-    assert body._auto([one, long]) == every
-    assert body._auto([long, turns("reply", None)]) is None
+    assert explain._auto([one, long]) == every
+    assert explain._auto([long, turns("reply", None)]) is None
 
 
 def test_an_episode_is_read_with_the_numbers_that_are_missing() -> None:
     record = episode(reward=None, behavior=(-0.5, None), stop="length")
-    group = body._group(record)
+    group = explain._group(record)
     (one,) = group.episodes
     assert math.isnan(one.score.value)
     said = one.turns[0].completion
     assert (said.behavior_logprobs[0], said.stop_reason) == (-0.5, StopReason.LENGTH)
     assert math.isnan(said.behavior_logprobs[1])
     assert (one.seed, one.sample_index, group.example.answer) == (2**62 + 1, 0, "7")
-    assert body._group(episode(reward=0.25)).episodes[0].score.value == 0.25
+    assert explain._group(episode(reward=0.25)).episodes[0].score.value == 0.25
 
 
 def measured(**values: Any) -> Measured:
@@ -126,7 +127,7 @@ def measured(**values: Any) -> Measured:
 
 
 def explained(found: Measured, *, step: int = 10, weights_step: int = 10) -> Explained:
-    return body._explained(Path("run"), step, weights_step, found, 1.5)
+    return explain._explained(Path("run"), step, weights_step, found, 1.5)
 
 
 def test_states_have_means_over_episodes_and_intervals_over_questions() -> None:
@@ -200,14 +201,14 @@ def run_of(step: int, *, group: int = 1, ids: Sequence[str] = ("q0", "q1")) -> t
 
 def test_examples_of_a_step_are_looked_for_early_in_the_training_stream() -> None:
     run, asked = run_of(3)
-    assert {*body._examples(run, {"q0", "q1"}, 3)} == {"q0", "q1"}
+    assert {*explain._examples(run, {"q0", "q1"}, 3)} == {"q0", "q1"}
     assert asked == [*range(8 * 3 * 2 + 1000)]
     run, asked = run_of(3)
-    assert {*body._examples(run, {"q1"}, 3)} == {"q1"}
+    assert {*explain._examples(run, {"q1"}, 3)} == {"q1"}
     assert len(asked) == 8 * 3 * 2 + 999  # found, and no further
     run, asked = run_of(4)
     with pytest.raises(UserError, match=r"--samples: example q0 of the recorded step is not in the training data"):
-        body._examples(run, {"q0", "q1"}, 3)
+        explain._examples(run, {"q0", "q1"}, 3)
     assert len(asked) == 8 * 3 * 2 + 1000
 
 
@@ -235,10 +236,10 @@ class Graded:
 
 def test_samples_of_many_episodes_are_counted_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seventy episodes of one or two turns, 32 at a time."""
-    groups = [body._group(turns(*["reply"] * (number % 2), None, example=f"{number % 6}")) for number in range(70)]
-    monkeypatch.setattr(body, "_examples", lambda run, wanted, step: {g.example.id: g.example for g in groups})
+    groups = [explain._group(turns(*["reply"] * (number % 2), None, example=f"{number % 6}")) for number in range(70)]
+    monkeypatch.setattr(explain, "_examples", lambda run, wanted, step: {g.example.id: g.example for g in groups})
     run: Any = Graded()
-    found = body._sampled(run, groups, None, 4, 1)
+    found = explain._sampled(run, groups, None, 4, 1)
     assert found == [[min(4, number % 6)] * (1 + number % 2) for number in range(70)]
     assert run.asked == [48, 48, 9]
 
@@ -250,17 +251,17 @@ def save(root: Path, *steps: int, count: int = 6) -> None:
 
 def test_a_recorded_step_is_the_last_one_or_that_asked_for(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"has no recorded episodes \(tracker.rollouts_every\)"):
-        body._file(tmp_path, None)
+        explain._file(tmp_path, None)
     save(tmp_path, 2, 10, 9)
-    assert body._file(tmp_path, None).step == 10
-    assert body._file(tmp_path, 2).step == 2
+    assert explain._file(tmp_path, None).step == 10
+    assert explain._file(tmp_path, 2).step == 2
     with pytest.raises(UserError, match=r"rollouts has steps \[2, 9, 10\], not 3: tracker.rollouts_every says which"):
-        body._file(tmp_path, 3)
-    assert len(body._records(body._file(tmp_path, 9), 4)) == 4
-    assert len(body._records(body._file(tmp_path, 9), 7)) == 6
+        explain._file(tmp_path, 3)
+    assert len(explain._records(explain._file(tmp_path, 9), 4)) == 4
+    assert len(explain._records(explain._file(tmp_path, 9), 7)) == 6
     save(tmp_path, 11, count=0)
     with pytest.raises(UserError, match=r"is damaged \(it holds no episode\): take another step"):
-        body._records(body._file(tmp_path, 11), 4)
+        explain._records(explain._file(tmp_path, 11), 4)
 
 
 def weights(root: Path, *steps: int, last: int | None = None, warm: bool = False) -> Path:
@@ -288,7 +289,7 @@ def test_kept_steps_are_the_checkpoints_and_the_last_of_a_finished_run(tmp_path:
 
 @pytest.mark.parametrize(("step", "nearest"), [(1, 0), (2, 2), (3, 2), (4, 4), (9, 7)])
 def test_the_nearest_weights_are_none_of_a_later_step(step: int, nearest: int, tmp_path: Path) -> None:
-    assert body._nearest(weights(tmp_path / "run", 2, 4, last=7), step) == nearest
+    assert explain._nearest(weights(tmp_path / "run", 2, 4, last=7), step) == nearest
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from pathlib import Path
 from statistics import fmean
 
 from rlvr.cli.model_arguments import note
-from rlvr.commands.explain.opened import Opened, kept_steps, open_run
 from rlvr.core.value import State, states
 from rlvr.errors import UserError
 from rlvr.evaluation.intervals import Interval, bootstrap
@@ -24,6 +23,7 @@ from rlvr.records.files import write_atomically, writing
 from rlvr.records.jsonl import to_line
 from rlvr.records.rollouts import EpisodeRecord, episode_from, rollout_lines
 from rlvr.report.rollouts import RolloutFile, rollout_files, spread
+from rlvr.research.opened import Opened, kept_steps, open_run
 from rlvr.run.sources import run_of
 from rlvr.types import Completion, Episode, Example, Group, Score, StopReason, Turn
 

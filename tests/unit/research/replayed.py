@@ -14,10 +14,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from rlvr.commands.replay.repeat import Repeated, State
 from rlvr.core.batch import to_batch
 from rlvr.core.rollout import SampledGroups
 from rlvr.core.trainer import Trainer
+from rlvr.research.repeat import Repeated, State
 from rlvr.seeding import derive_seed
 from rlvr.types import Episode, Group, Score, StopReason
 from tests.unit.core.fakes import completion, episode, group

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from rlvr.commands.replay.repeat import Recorded, Repeated, check_replays, find_step, linked
 from rlvr.config.compose import load_config
 from rlvr.errors import UserError
 from rlvr.records.rollouts import rollouts_path, write_rollouts
+from rlvr.research.repeat import Recorded, Repeated, check_replays, find_step, linked
 from rlvr.run.run_folder import RunFolder
 from tests.unit.report.runs import episode
 

@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 
 from rlvr.algorithms.objective import Objective
-from rlvr.commands.replay.repeat import Progress, Repeated, State
 from rlvr.core.batch import to_batch
 from rlvr.core.trainer import Trainer
 from rlvr.errors import UserError
+from rlvr.research.repeat import Progress, Repeated, State
 from rlvr.types import Predictions, TokenBatch
 
 Weights = Mapping[str, Tensor]
