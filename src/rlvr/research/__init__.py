@@ -1,1 +1,1 @@
-"""Research on training, which no default run loads: tasks that isolate one question, the worth of states and episodes."""
+"""Research on training, which no default run loads: tasks of one question, the worth of states and episodes."""
