@@ -21,8 +21,8 @@ import torch
 from two_hop import cpu_seconds
 
 import rlvr
-from rlvr.commands.explain.body import decisive
 from rlvr.core.value import states
+from rlvr.research.explain import decisive
 from rlvr.types import Episode, Group
 
 STEPS = (0, 5, 10)

@@ -26,7 +26,7 @@ from two_hop import cpu_seconds, seeds_of
 
 import rlvr
 from rlvr.commands.eval.function import evaluate
-from rlvr.rewards.evidence import Contributions, late_evidence
+from rlvr.research.evidence import Contributions, late_evidence
 from rlvr.tasks.late import LateGrader
 from rlvr.types import Example
 

@@ -49,9 +49,9 @@ from rlvr.models.devices import frozen_copy
 from rlvr.models.heads import use_float32_head
 from rlvr.models.loading import load_for_inference
 from rlvr.models.policy import HubPolicy
+from rlvr.records.jsonl import read_metrics
 from rlvr.run.opened import OpenRun
 from rlvr.run.tasks import context_tokens, make_chat, open_tasks
-from rlvr.tracking.jsonl import read_metrics
 from rlvr.types import Group
 
 QUIET = ("tracker.console=none", "tracker.rollouts_every=null", "trainer.checkpoint_every=null")

@@ -25,13 +25,13 @@ from unittest.mock import patch
 import numpy as np
 from scipy.stats import rankdata
 
-from rlvr.commands.replay import influence
 from rlvr.commands.replay.body import replay
-from rlvr.commands.replay.influence import influences, left_out
-from rlvr.commands.replay.repeat import Repeated, find_step, repeated
 from rlvr.commands.train.body import train
 from rlvr.config.compose import load_config
 from rlvr.core.batch import to_batch
+from rlvr.research import influence
+from rlvr.research.influence import influences, left_out
+from rlvr.research.repeat import Repeated, find_step, repeated
 from rlvr.run.sources import own_config
 
 SHORT = (

@@ -23,9 +23,9 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
+from rlvr.records.jsonl import MetricsFile
+from rlvr.records.rollouts import EpisodeRecord, RowRecord, TurnRecord, rollouts_path, write_rollouts
 from rlvr.report.run import write_run_report
-from rlvr.tracking.jsonl import MetricsFile
-from rlvr.tracking.rollouts import EpisodeRecord, RowRecord, TurnRecord, rollouts_path, write_rollouts
 
 PROMPT_TOKENS, COMPLETION_TOKENS, GROUP = 24, 40, 8
 TARGETS = {"written": "<= 20 s", "size": "<= 30 MB", "rollouts": "<= 3 s", "filter": "<= 200 ms"}

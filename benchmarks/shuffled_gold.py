@@ -11,7 +11,7 @@ import random
 from dataclasses import replace
 
 from rlvr.cli.main import main
-from rlvr.tasks.keep_one import KeepOneTask
+from rlvr.research.keep_one import KeepOneTask
 from rlvr.types import Example
 
 right = KeepOneTask.train_example

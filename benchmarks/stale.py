@@ -30,8 +30,8 @@ from rlvr.core.engine import LocalEngine
 from rlvr.core.engine.base import Engine
 from rlvr.models.devices import frozen_copy
 from rlvr.models.policy import HubPolicy
+from rlvr.records.jsonl import read_metrics
 from rlvr.run.policies import open_engine
-from rlvr.tracking.jsonl import read_metrics
 
 CORRECTIONS = ("none", "truncate", "mask", "icepop", "sequence_mask")
 Weights = list[tuple[str, Tensor]]

@@ -31,7 +31,7 @@ from rlvr.commands.train.body import train
 from rlvr.config.compose import load_config
 from rlvr.core.batch import to_batch
 from rlvr.models.policy import HubPolicy
-from rlvr.tracking.jsonl import read_metrics
+from rlvr.records.jsonl import read_metrics
 from rlvr.types import Group
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "algorithms"))

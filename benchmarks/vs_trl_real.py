@@ -39,9 +39,9 @@ from vs_trl_report import TrlProcess
 from rlvr.commands.train.body import train
 from rlvr.config import Config
 from rlvr.config.compose import load_config
+from rlvr.records.jsonl import read_metrics
 from rlvr.rewards.base import Part
 from rlvr.run.tasks import open_tasks
-from rlvr.tracking.jsonl import read_metrics
 from rlvr.types import Attempt
 
 NUM_PROMPTS, GROUP_SIZE, NEW_TOKENS = 8, 8, 24

@@ -17,19 +17,19 @@ if TYPE_CHECKING:
     from rlvr.commands.diagnose.function import diagnose
     from rlvr.commands.doctor.function import doctor
     from rlvr.commands.eval.function import evaluate
-    from rlvr.commands.explain.opened import Opened
-    from rlvr.commands.explain.opened import open_run as open
     from rlvr.commands.plan.function import plan
     from rlvr.commands.replay.function import replay
     from rlvr.commands.train.function import train
+    from rlvr.research.opened import Opened
+    from rlvr.research.opened import open_run as open
     from rlvr.run.result import Run
 
 __version__ = "0.2.0"
 __all__ = ["Opened", "Run", "__version__", "audit", "diagnose", "doctor", "evaluate", "open", "plan", "replay", "train"]
 _PLACES = {
     "Run": "run.result.Run",
-    "Opened": "commands.explain.opened.Opened",
-    "open": "commands.explain.opened.open_run",
+    "Opened": "research.opened.Opened",
+    "open": "research.opened.open_run",
 }
 
 

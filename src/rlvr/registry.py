@@ -3,8 +3,8 @@
     @register("algorithm", "grpo")
     class Grpo(ClippedRatio): ...
 
-A class declares a component completely; `components.toml` says which module holds one of ours. The user's are found by
-`module:Class` in the current folder, `--config-dir` or an installed package, which can also register short names:
+A class declares a component completely; `components.toml` says which module of rlvr holds one of ours. The user's are
+found by `module:Class` in the current folder, `--config-dir` or an installed package, which can also register names:
 
     [project.entry-points."rlvr.components"]
     "algorithm.mine" = "my_algo:Reinforce"
@@ -12,6 +12,7 @@ A class declares a component completely; `components.toml` says which module hol
 
 import importlib
 import tomllib
+from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
@@ -23,19 +24,6 @@ from typing import Any, TypeVar
 from rlvr.errors import ConfigError, suggestion
 from rlvr.imports import imported
 
-PACKAGES = {  # group -> package of our components
-    "task": "rlvr.tasks",
-    "reward": "rlvr.rewards",
-    "prompt": "rlvr.tasks",
-    "algorithm": "rlvr.algorithms",
-    "sampler": "rlvr.samplers",
-    "model": "rlvr.models",
-    "engine": "rlvr.engines",
-    "retriever": "rlvr.retrieval",
-    "tool": "rlvr.tasks",
-    "tracker": "rlvr.tracking.trackers",
-    "metric": "rlvr.rewards",
-}
 WORDS = {"reward": "part of a reward"}  # a component in a message, if not the group's name
 TABLE = Path(__file__).with_name("components.toml")
 PLUGINS = Path(__file__).parents[2] / "plugins"  # of a clone: packages beside ours, each installed where it is wanted
@@ -47,7 +35,7 @@ KEYS = {  # the key that names one
 }
 
 Class = TypeVar("Class", bound=type)
-_registered: dict[str, dict[str, type]] = {group: {} for group in PACKAGES}
+_registered: defaultdict[str, dict[str, type]] = defaultdict(dict)
 
 
 def register(group: str, *names: str) -> Callable[[Class], Class]:
@@ -57,7 +45,7 @@ def register(group: str, *names: str) -> Callable[[Class], Class]:
     """
 
     def add(component: Class) -> Class:
-        if not component.__module__.startswith(f"{PACKAGES[group]}."):
+        if not component.__module__.startswith("rlvr."):
             return component
         _registered[group] |= dict.fromkeys(names, component)
         component.registered_name = names[0]  # type: ignore[attr-defined]
@@ -137,7 +125,7 @@ def _check_methods(what: str, component: type) -> None:
 def _modules(group: str) -> dict[str, str]:
     """Name -> module of each of our components, by `components.toml`: importing one imports no other."""
     modules = tomllib.loads(TABLE.read_text(encoding="utf-8")).get(group, {})
-    return dict(sorted((name, f"{PACKAGES[group]}.{module}") for module, here in modules.items() for name in here))
+    return dict(sorted((name, f"rlvr.{module}") for module, here in modules.items() for name in here))
 
 
 def _ours(group: str, name: str) -> type:

@@ -134,7 +134,7 @@ BUGS = [
     Planted(
         pitfall=37,
         name="a checkpoint is renamed before it is on disk",
-        plant=around("rlvr.tracking.files:sync_file", lambda original, path: None),
+        plant=around("rlvr.records.files:sync_file", lambda original, path: None),
         caught_by="tests/unit/training/test_checkpoint.py::test_pitfall_37_files_are_synced_before_the_rename",
     ),
     Planted(

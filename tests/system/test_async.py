@@ -20,8 +20,8 @@ from rlvr.core.executor import Background
 from rlvr.core.rollout import RolloutSource
 from rlvr.core.trainer import Trainer
 from rlvr.errors import UserError
+from rlvr.records.rollouts import EpisodeRecord, read_rollouts
 from rlvr.run import policies
-from rlvr.tracking.rollouts import EpisodeRecord, read_rollouts
 from rlvr.types import Group, Score
 from tests.system.harness import SMALL, Command, Ran, check_equal, num_lines, outcome, pretrained, run_train, wait_until
 from tests.system.test_two_hop import again

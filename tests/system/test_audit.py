@@ -8,7 +8,7 @@ import pytest
 
 import rlvr
 from rlvr.errors import ConfigError
-from rlvr.tracking.checks import read_checks
+from rlvr.records.checks import read_checks
 from tests.system.harness import Cli
 
 FUNCTIONS = """

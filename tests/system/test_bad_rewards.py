@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from rlvr.records.rollouts import EpisodeRecord, read_rollouts
 from rlvr.rewards.parts import NEEDED
-from rlvr.tracking.rollouts import EpisodeRecord, read_rollouts
 from tests.system.harness import DATA, ON_DATA, Cli, Command, metrics, once, wait_until
 from tests.unit.models.checkpoints import save_model
 from tests.unit.rewards.bad_calls import MARK, survivors

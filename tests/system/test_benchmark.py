@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rlvr.cli.main import main
-from rlvr.tracking.graded import read_records
+from rlvr.records.graded import read_records
 from tests.system.harness import Cli, Command
 from tests.system.openai_server import error, serve
 

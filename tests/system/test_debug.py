@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rlvr.tracking.rollouts import read_rollouts
+from rlvr.records.rollouts import read_rollouts
 from rlvr.tracking.signals import undocumented
 from tests.system.harness import SCRATCH, SMALL, TASK, check_equal, outcome, pretrained, run_train
 from tests.system.test_two_hop import ROWS_WITH_REPLIES

@@ -20,8 +20,8 @@ from rlvr.core.rollout import RolloutSource
 from rlvr.core.world import World
 from rlvr.errors import UserError
 from rlvr.evaluation.evaluate import grade
+from rlvr.records.rollouts import EpisodeRecord, read_rollouts
 from rlvr.run import ranks as ranks_module
-from rlvr.tracking.rollouts import EpisodeRecord, read_rollouts
 from rlvr.training.checkpoint import list_checkpoints
 from tests.ranks import Ranks
 from tests.system.harness import Cli, Command, metrics, num_lines, numbers, run_train, wait_until

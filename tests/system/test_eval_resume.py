@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rlvr.cli.main import main
-from rlvr.tracking.graded import EvaluationRecord, GradedTurn, read_records
+from rlvr.records.graded import EvaluationRecord, GradedTurn, read_records
 from tests.system.harness import Cli, Command, wait_until
 
 EVAL = ("--num-examples", "20", "--samples-per-example", "3", "--json")

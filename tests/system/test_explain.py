@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 import rlvr
-from rlvr.commands.explain.body import Explained, explain
 from rlvr.core.value import State
 from rlvr.errors import UserError
 from rlvr.evaluation.intervals import Interval, bootstrap
+from rlvr.records.rollouts import read_rollouts
 from rlvr.report.rollouts import rollout_files
-from rlvr.tracking.rollouts import read_rollouts
+from rlvr.research.explain import Explained, explain
 from tests.system.harness import Cli
 from tests.unit.report.runs import chunk_of
 

@@ -13,7 +13,7 @@ import yaml
 from peft import AutoPeftModelForCausalLM
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rlvr.tracking.rollouts import read_rollouts
+from rlvr.records.rollouts import read_rollouts
 from tests.system.harness import SMALL, Cli, Command, metrics, numbers, pretrained, run_train
 
 IDS = torch.tensor([[5, 9, 30, 7]])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rlvr.tracking.graded import read_records
+from rlvr.records.graded import read_records
 from tests.system.harness import DATA, Cli
 from tests.system.openai_server import serve
 

@@ -6,7 +6,7 @@ import pytest
 
 import rlvr
 from rlvr.core.value import State
-from rlvr.tracking.rollouts import read_rollouts
+from rlvr.records.rollouts import read_rollouts
 from tests.system.harness import check_equal, metrics, outcome, run_train
 
 # barely warmed up: some calls are valid, few facts are right

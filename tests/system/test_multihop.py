@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlvr.tracking.rollouts import EpisodeRecord, read_rollouts
+from rlvr.records.rollouts import EpisodeRecord, read_rollouts
 from tests.system.harness import Cli, metrics, once, split
 
 TASK = ("prompt.system='Answer with tools.'", "task.max_turns=4")

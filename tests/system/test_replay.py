@@ -18,12 +18,12 @@ from transformers import AutoModelForCausalLM
 
 import rlvr
 from rlvr.commands.replay.body import replay
-from rlvr.commands.replay.repeat import find_step, repeated
 from rlvr.commands.train.body import train
 from rlvr.config.compose import load_config, to_run_yaml
 from rlvr.errors import ConfigError, UserError
 from rlvr.lines import override_lines
 from rlvr.report.run import write_run_report
+from rlvr.research.repeat import find_step, repeated
 from rlvr.run.sources import own_config
 from tests.system.harness import SMALL, Cli, metrics, pretrained, run_train, split
 from tests.unit.report.runs import chunk_of
@@ -368,7 +368,7 @@ def test_influence_predicts_updates_without_an_episode(
 ) -> None:
     from scipy.stats import spearmanr
 
-    from rlvr.commands.replay.influence import influences
+    from rlvr.research.influence import influences
 
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     without_each = importlib.import_module("replay_steps").without_each

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from rlvr.records.checks import Check, write_checks
+from rlvr.records.rollouts import CallRecord, EpisodeRecord
 from rlvr.report.run import write_run_report
-from rlvr.tracking.checks import Check, write_checks
-from rlvr.tracking.rollouts import CallRecord, EpisodeRecord
 from rlvr.types import TraceStep
 from tests.unit.report.runs import episode, save_run
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from rlvr.cli.main import main
-from rlvr.tracking.graded import EvaluationRecord, GradedTurn, write_jsonl
-from rlvr.tracking.rollouts import CallRecord
+from rlvr.records.graded import EvaluationRecord, GradedTurn, write_jsonl
+from rlvr.records.rollouts import CallRecord
 from rlvr.types import TraceStep
 from tests.unit.evaluation.records import record
 from tests.unit.rewards.test_rpn import made, scored

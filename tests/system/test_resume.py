@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from rlvr.records.jsonl import read_metrics
 from rlvr.run.run_folder import RunFolder, read_config
-from rlvr.tracking.jsonl import read_metrics
 from tests.system.harness import (
     SCRATCH,
     SMALL,

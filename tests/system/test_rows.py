@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rlvr.tracking.rollouts import read_rollouts
+from rlvr.records.rollouts import read_rollouts
 from tests.system.harness import ON_DATA, Cli, once
 from tests.unit.tasks.data_tasks import write_jsonl
 

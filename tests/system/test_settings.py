@@ -24,8 +24,8 @@ from rlvr.config.compose import load_config
 from rlvr.config.config import all_keys, keys
 from rlvr.core.engine.scheduler import Scheduler
 from rlvr.models.policy import HubPolicy
+from rlvr.records.rollouts import EpisodeRecord, read_rollouts
 from rlvr.settings import dumped
-from rlvr.tracking.rollouts import EpisodeRecord, read_rollouts
 from tests.docs.pages import ROOT
 from tests.system.harness import DATA, ON_DATA, SCRATCH, SMALL, metrics, once, pretrained, split
 from tests.system.multihop_settings import MULTIHOP_CASES

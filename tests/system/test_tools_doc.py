@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import rlvr
-from rlvr.tracking.rollouts import read_rollouts
+from rlvr.records.rollouts import read_rollouts
 from tests.system.harness import ENVIRONMENT, Cli, metrics
 from tests.system.test_components_doc import ROOT, blocks
 from tests.system.test_own_components import commands

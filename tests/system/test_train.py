@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlvr.core.supervised import train_supervised
-from rlvr.tracking.rollouts import EpisodeRecord, read_rollouts
+from rlvr.records.rollouts import EpisodeRecord, read_rollouts
 from rlvr.tracking.signals import undocumented
 from tests.system.conftest import shared
 from tests.system.harness import (

@@ -20,10 +20,10 @@ from rlvr.config.compose import load_config
 from rlvr.core.supervised import train_supervised
 from rlvr.core.trainer import Trainer
 from rlvr.core.world import World
+from rlvr.records.jsonl import read_metrics
 from rlvr.run import tuning
 from rlvr.run.assemble import make_trainer
 from rlvr.run.opened import OpenRun
-from rlvr.tracking.jsonl import read_metrics
 from tests.ranks import Ranks
 from tests.system.harness import (
     SCRATCH,

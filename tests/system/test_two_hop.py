@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rlvr.tracking.rollouts import read_rollouts
+from rlvr.records.rollouts import read_rollouts
 from tests.system.harness import Cli, metrics, pretrained, run_train, split
 
 LEARN = split("""

@@ -21,7 +21,7 @@ from rlvr.engines.vllm import server as vllm_client
 from rlvr.engines.vllm.weights import transfer
 from rlvr.errors import UserError
 from rlvr.models.loading import load_for_inference
-from rlvr.tracking.rollouts import EpisodeRecord, read_rollouts
+from rlvr.records.rollouts import EpisodeRecord, read_rollouts
 from tests.system.harness import SCRATCH, SMALL, num_lines, numbers, once, pretrained, run_train, wait_until
 from tests.system.served import Server, served
 from tests.system.torchrun import Job

@@ -20,7 +20,7 @@ import pytest
 import yaml
 from safetensors.torch import load_file
 
-from rlvr.tracking.rollouts import EpisodeRecord, read_rollouts
+from rlvr.records.rollouts import EpisodeRecord, read_rollouts
 from tests.system.harness import DATA, ON_DATA, Cli, metrics, once, rlvr
 from tests.unit.models.test_hub import Server, use
 

@@ -4,7 +4,7 @@ import ast
 import re
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -34,7 +34,7 @@ LAYERS = (
     ("settings",),
     ("usual",),
     ("types",),
-    ("algorithms", "samplers", "data"),
+    ("algorithms", "samplers", "data", "records"),
     ("core",),
     ("rewards", "retrieval", "chat", "tracking", "scale"),
     ("envs", "models"),
@@ -46,6 +46,7 @@ LAYERS = (
     ("report",),
     ("checks", "search"),
     ("cli",),
+    ("research",),
     ("commands",),
     ("__main__",),
 )
@@ -131,6 +132,38 @@ def test_core_names_no_key_of_a_user() -> None:
     assert found == []
 
 
+def modules_of_ours() -> dict[str, str]:
+    """Source by module."""
+    files = {file.relative_to(PACKAGE.parent).with_suffix(""): file for file in PACKAGE.rglob("*.py")}
+    return {".".join(path.parts).removesuffix(".__init__"): file.read_text() for path, file in files.items()}
+
+
+def circles(modules: Mapping[str, str]) -> set[tuple[str, str]]:
+    """Pairs of modules that import each other, also inside functions and for types alone."""
+    imported = {
+        name: {*imported_modules(source, name), *(path.rpartition(".")[0] for path in imported_modules(source, name))}
+        for name, source in modules.items()
+    }
+    return {
+        (one, other)
+        for one in modules
+        for other in imported[one] & modules.keys()
+        if one in imported[other] and one != other
+    }
+
+
+def test_circles_are_seen() -> None:
+    ours = {"rlvr.a": "from rlvr import b", "rlvr.b": "def f():\n    from rlvr.a import x", "rlvr.c": "import rlvr.a"}
+    assert circles(ours) == {("rlvr.a", "rlvr.b"), ("rlvr.b", "rlvr.a")}
+
+
+def test_no_two_files_import_each_other() -> None:
+    """But for a class of settings, light to import, and the heavy file that its `open` imports: they are one part."""
+    opened = {"rlvr.models.loading", "rlvr.models.scratch"}
+    assert {pair for pair in circles(modules_of_ours()) if not opened & {*pair}} == set()
+    assert len(circles(modules_of_ours())) == 2 * len(opened)
+
+
 def test_no_command_imports_another() -> None:
     found = []
     for file in sorted((PACKAGE / "commands").rglob("*.py")):
@@ -170,6 +203,37 @@ def test_private_names_are_seen() -> None:
     assert private_names("import rlvr._hidden") == ["rlvr._hidden"]
     assert private_names("from rlvr import registry\nregistry._modules('task')") == ["registry._modules"]
     assert private_names("from rlvr.registry import find\nself._mine, find.__name__, other._theirs") == []
+
+
+def private_reads(modules: Mapping[str, str]) -> list[str]:
+    """Private names of ours that are read from an object, in a file that does not define them."""
+    trees = {name: ast.parse(source) for name, source in modules.items()}
+    defined = {name: {*private_definitions(tree)} for name, tree in trees.items()}
+    ours = set[str]().union(*defined.values())
+    return [
+        f"{name}: {ast.unparse(node)}"
+        for name, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and node.attr in ours - defined[name]
+        and ast.unparse(node.value) not in ("self", "cls", "super()")
+    ]
+
+
+def private_definitions(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        name = getattr(node, "name", None) or (isinstance(node, ast.Attribute | ast.Name) and ast.unparse(node)) or ""
+        written = isinstance(getattr(node, "ctx", None), ast.Store) or hasattr(node, "name")
+        if written and re.fullmatch(r"_[^\W_]\w*", name.removeprefix("self.")):
+            yield name.removeprefix("self.")
+
+
+def test_no_private_name_is_read_from_another_file() -> None:
+    one = "class Chat:\n    def __init__(self):\n        self._tokenizer = 1"
+    assert private_reads({"a": one, "b": "chat._tokenizer, self._tokenizer"}) == ["b: chat._tokenizer"]
+    modules = modules_of_ours()
+    assert [name for source in modules.values() for name in private_names(source)] == []
+    assert private_reads(modules) == []
 
 
 @pytest.mark.parametrize("plugin", PLUGINS, ids=lambda plugin: plugin.name)

@@ -39,7 +39,7 @@ PARSERS = (
 MODELS = ("torch", "transformers")
 WRONG = "from rlvr.cli.main import main; assert main(['eval', 'x', '--task', 'rpn', '--set', 'misspelt=1']) == 2"
 NO_ADDRESS = "from rlvr.cli.main import main; assert main(['eval', 'openai:127.0.0.1#m', '--task', 'rpn']) == 2"
-TRACKING = "import rlvr.tracking.rollouts, rlvr.tracking.console, rlvr.tracking.jsonl"
+TRACKING = "import rlvr.records.rollouts, rlvr.tracking.console, rlvr.records.jsonl"
 
 
 @pytest.mark.parametrize(

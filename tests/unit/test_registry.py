@@ -1,14 +1,16 @@
 """Names of components: ours win over installed packages and files in the current folder."""
 
 import colorsys
-import importlib
 import re
 import sys
+import tomllib
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import rlvr
 from rlvr import registry
 from rlvr.algorithms.grpo import Grpo
 from rlvr.config.compose import load_config
@@ -44,15 +46,14 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 def test_the_table_says_where_each_of_our_components_is_declared() -> None:
     declared = re.compile(r'^@register\("(\w+)", (.+)\)$', re.MULTILINE)
-    for group, package in registry.PACKAGES.items():
-        folder = Path(importlib.import_module(package).__path__[0])
-        names = {
-            name: f"{package}.{file.stem}"
-            for file in folder.glob("*.py")
-            for of, quoted in declared.findall(file.read_text())
-            if of == group
-            for name in re.findall(r"\w+", quoted)
-        }
+    package = Path(rlvr.__file__).parent
+    modules = defaultdict[str, dict[str, str]](dict)
+    for file in package.rglob("*.py"):
+        module = ".".join(["rlvr", *file.relative_to(package).with_suffix("").parts])
+        for group, quoted in declared.findall(file.read_text()):
+            modules[group] |= dict.fromkeys(re.findall(r"\w+", quoted), module)
+    assert modules.keys() == tomllib.loads(registry.TABLE.read_text()).keys()
+    for group, names in modules.items():
         assert registry._modules(group) == names
 
 

@@ -18,8 +18,8 @@ import pytest
 from rlvr.config.compose import load_config
 from rlvr.config.config import keys
 from rlvr.errors import ConfigError, UserError
+from rlvr.records.rollouts import read_rollouts
 from rlvr.run.tasks import open_tasks
-from rlvr.tracking.rollouts import read_rollouts
 from rlvr_verifiers.task import Verifiers
 from scripted import ENVIRONMENTS
 from settings_cases import CASES

@@ -40,8 +40,9 @@ _TOOL_REPLY = (Message(role="tool", content="x", name="probe", call_id="call_0")
 class Chat:
     """Renders with the tokenizer's chat template, or as plain text without one.
 
-    `stop_ids` are all end tokens of the tokenizer, the model's config and its generation config (which differ for base
-    models), the tokens with which the template ends an answer or a tool call, and the task's stop words.
+    `end_ids` are the tokenizer's own end tokens. `stop_ids` are these, those of the model's config and its generation
+    config (which differ for base models), the tokens with which the template ends an answer or a tool call, and the
+    task's stop words.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class Chat:
         self._call_end = vocabulary.get(self.tool_format.close) if self.tool_format.name == "words" else None
         words = {_word_id(tokenizer, word) for word in stop_words}
         turn_ends, self._closing = self._turn_ends(self.template) if self.template else (set(), frozenset())
+        self.end_ids = frozenset(end_ids(tokenizer, None))
         self.stop_ids: frozenset[int] = frozenset(words | end_ids(tokenizer, model) | turn_ends)
 
     def with_variables(self, variables: Mapping[str, Any]) -> Chat:

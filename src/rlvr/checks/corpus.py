@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from rlvr.checks.patient import Patient, first_fault, skip, verdict
+from rlvr.records.checks import Check
 from rlvr.tasks.base import text_of
-from rlvr.tracking.checks import Check
 from rlvr.trust.damage import damaged
 from rlvr.types import Example, StopReason, TurnText
 

@@ -9,9 +9,9 @@ from typing import Any
 from rlvr.checks.patient import Patient, skip, solved, verdict
 from rlvr.checks.rewards import played
 from rlvr.checks.speech import completions_of
+from rlvr.records.checks import Check
 from rlvr.tasks.base import text_of
 from rlvr.tasks.golds import UNREAD
-from rlvr.tracking.checks import Check
 from rlvr.types import Example, Message
 
 NUM_EXAMPLES, NUM_SOLVED, NUM_GRADED, FEWEST = 200, 64, 8, 20

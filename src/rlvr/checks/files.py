@@ -13,7 +13,7 @@ from rlvr.chat.rendering import end_ids
 from rlvr.checks.patient import Patient, skip, verdict
 from rlvr.models.gguf import files_of
 from rlvr.models.hub import declared, is_local, locate
-from rlvr.tracking.checks import Check
+from rlvr.records.checks import Check
 
 WEIGHTS = (  # in the order in which transformers looks for them
     "model.safetensors",

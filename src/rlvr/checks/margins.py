@@ -5,9 +5,9 @@ import re
 from rlvr.checks.patient import Patient, skip, solved, verdict
 from rlvr.checks.rewards import NUM_EXAMPLES, form_alone, played, value_of
 from rlvr.checks.texts import LONG
+from rlvr.records.checks import Check
 from rlvr.samplers.thinned import Rated, Unsolved
 from rlvr.tasks.base import text_of
-from rlvr.tracking.checks import Check
 from rlvr.types import Example
 
 THOUGHT = "<think>\nWe count.\nNow it is known.\n</think>"

@@ -6,7 +6,7 @@ from typing import Literal
 from rlvr.chat.template import Template
 from rlvr.checks.patient import Patient, around, verdict
 from rlvr.checks.texts import answered, asked, awkward
-from rlvr.tracking.checks import Check
+from rlvr.records.checks import Check
 from rlvr.types import Message
 
 ROLES: tuple[Literal["system", "user", "assistant"], ...] = ("system", "user", "assistant", "user", "assistant", "user")

@@ -21,8 +21,8 @@ from rlvr.core.packing import microbatches
 from rlvr.core.policy import forward
 from rlvr.core.trainer import Trainer, scatter
 from rlvr.models.adapters import adapter_weights
+from rlvr.records.checks import Check
 from rlvr.run.tasks import context_tokens
-from rlvr.tracking.checks import Check
 from rlvr.types import Episode, Group, Message, SamplingParams, TokenBatch
 
 Gradient = list[tuple[torch.nn.Parameter, Tensor]]

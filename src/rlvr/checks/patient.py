@@ -29,6 +29,7 @@ from rlvr.models.devices import half_dtype
 from rlvr.models.layout import choose_layout
 from rlvr.models.loading import value_head
 from rlvr.models.policy import HubPolicy
+from rlvr.records.checks import Check
 from rlvr.run.assemble import make_trainer
 from rlvr.run.opened import OpenRun
 from rlvr.run.policies import open_engine
@@ -36,7 +37,6 @@ from rlvr.run.tasks import Tasks, context_tokens, make_chat
 from rlvr.run.teachers import teachers
 from rlvr.tasks.base import Said, Task
 from rlvr.tasks.gold import all_gold_branches
-from rlvr.tracking.checks import Check
 from rlvr.types import (
     Completion,
     Episode,

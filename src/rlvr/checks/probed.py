@@ -7,7 +7,7 @@ from dataclasses import replace
 from rlvr.checks.patient import Patient, skip, solved, verdict
 from rlvr.checks.rewards import NUM_EXAMPLES, form_alone, value_of
 from rlvr.errors import UserError
-from rlvr.tracking.checks import Check
+from rlvr.records.checks import Check
 from rlvr.trust.probes.cases import TellsNothingError, collect, judges, verifiers
 from rlvr.trust.probes.causes import find_causes
 from rlvr.trust.probes.exploits import SLOW

@@ -9,8 +9,8 @@ from rlvr.checks.patient import Patient, Scripted, skip, solved, verdict
 from rlvr.checks.speech import completions_of
 from rlvr.checks.texts import LONG
 from rlvr.core.episode import ChatModel, run_episode
+from rlvr.records.checks import Check
 from rlvr.run.tasks import context_tokens
-from rlvr.tracking.checks import Check
 from rlvr.types import Episode, Example
 
 NUM_EXAMPLES, NUM_PROMPTS = 8, 64

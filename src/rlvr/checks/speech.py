@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from rlvr.chat.rendering import Chat, end_ids
+from rlvr.chat.rendering import Chat
 from rlvr.chat.template import QUESTION, Template
 from rlvr.checks.patient import Patient
 from rlvr.tasks.base import Said, calling
@@ -21,7 +21,7 @@ def end_of_turn(chat: Chat, said: Message, text: str = "") -> tuple[int, ...]:
     if text and chat.tool_format.name == "words" and said.tool_calls:
         return ()  # the end of the call is sampled as part of it
     if chat.template is None:
-        return tuple(sorted(chat.stop_ids & end_ids(chat._tokenizer, None))[:1] or sorted(chat.stop_ids)[:1])
+        return tuple(sorted(chat.stop_ids & chat.end_ids)[:1] or sorted(chat.stop_ids)[:1])
     behind = chat.encode_reply([reply_to(said)], last_id=-1, said=said)[:1]
     return behind if set(behind) & chat.stop_ids else tuple(sorted(chat.stop_ids)[:1])
 

@@ -4,7 +4,7 @@ import torch
 
 from rlvr.checks.patient import Patient, logprobs, verdict
 from rlvr.config.checks import unusual_settings
-from rlvr.tracking.checks import Check
+from rlvr.records.checks import Check
 from rlvr.tracking.signals import SIGNALS
 
 MOST_MOVED = 1.0  # nats of a token in one step

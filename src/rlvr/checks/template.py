@@ -19,7 +19,7 @@ from rlvr.core.env import Env
 from rlvr.core.episode import ChatModel, run_episode
 from rlvr.envs.tool_env import ToolEnv
 from rlvr.envs.tools import make_tool
-from rlvr.tracking.checks import Check
+from rlvr.records.checks import Check
 from rlvr.types import Attempt, Example, Group, Message, SamplingParams, Score, StopReason, ToolCall
 
 

@@ -10,7 +10,7 @@ from rlvr.checks.patient import Patient, around, first_fault, next_token, skip, 
 from rlvr.checks.speech import end_of_turn
 from rlvr.checks.texts import answered, asked, awkward
 from rlvr.reasoning import THINK
-from rlvr.tracking.checks import Check
+from rlvr.records.checks import Check
 from rlvr.types import Message, StopReason
 
 LEAST_PROBABILITY = 1e-9  # of ending; below it no completion of a run would

@@ -8,9 +8,9 @@ from typing import Any
 from rlvr.checks.patient import Patient, first_fault, skip, solved, verdict
 from rlvr.checks.rewards import played
 from rlvr.checks.speech import completions_of
+from rlvr.records.checks import Check
 from rlvr.run.tasks import context_tokens
 from rlvr.tasks.base import text_of
-from rlvr.tracking.checks import Check
 from rlvr.types import Example, StopReason
 
 NUM_PLAYED, NUM_COUNTED = 4, 16

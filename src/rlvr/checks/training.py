@@ -11,8 +11,8 @@ from rlvr.core.batch import to_batch
 from rlvr.errors import UserError
 from rlvr.models.devices import half_dtype
 from rlvr.models.loading import load_policy
+from rlvr.records.checks import Check
 from rlvr.run.assemble import make_rollouts
-from rlvr.tracking.checks import Check
 from rlvr.tracking.signals import SIGNALS
 from rlvr.training.checkpoint import latest_checkpoint, load_checkpoint
 from rlvr.training.memory import size_text

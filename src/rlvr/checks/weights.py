@@ -7,7 +7,7 @@ import torch
 
 from rlvr.checks.patient import Patient, next_token, skip, verdict
 from rlvr.models.adapters import adapter_weights
-from rlvr.tracking.checks import Check
+from rlvr.records.checks import Check
 from rlvr.types import Message
 
 NO_DIFFERENCE = 1e-5  # between the logprobs of a token after two prompts

@@ -15,10 +15,10 @@ from rlvr.config.compose import DATA_CONFIG, DEFAULT_CONFIG, load_config, load_t
 from rlvr.config.config import SECTIONS
 from rlvr.errors import ConfigError
 from rlvr.lines import override_lines
+from rlvr.records.files import write_atomically, writing
 from rlvr.run.sources import inference_config, run_of
 from rlvr.tasks.multihop import TOOLS
 from rlvr.tasks.settings import MetricSettings
-from rlvr.tracking.files import write_atomically, writing
 
 Rows = Iterable[Mapping[str, Any]]
 Data = Rows | str | Path

@@ -17,9 +17,9 @@ from rlvr.progress import progress
 
 if TYPE_CHECKING:
     from rlvr.config import Config
+    from rlvr.records.checks import Check
     from rlvr.run.inference import Inference
     from rlvr.tasks.base import Reads
-    from rlvr.tracking.checks import Check
 
 MODEL_HERE = "run folder, checkpoint folder, model folder, GGUF file, Hub id or smollm2"
 MODEL_HELP = f"{MODEL_HERE}, or an endpoint: openai:ADDRESS#NAME"
@@ -113,7 +113,7 @@ def opened(
     SIGTERM ends the block as Ctrl-C does, and the command exits with 143.
     """
     from rlvr.models.hub import is_local
-    from rlvr.tracking.graded import check_writable
+    from rlvr.records.graded import check_writable
 
     check_used(args.set)
     given = {key: getattr(args, key) for key in ("temperature", "top_p") if getattr(args, key) is not None}
@@ -194,8 +194,8 @@ def note(line: str) -> None:
 
 def save_checks(target: str, kind: str, checks: Iterable[Check]) -> None:
     """Write what was found about a run beside it, for its report; a place that cannot be written to is a note."""
+    from rlvr.records.checks import write_checks
     from rlvr.run.sources import run_of
-    from rlvr.tracking.checks import write_checks
 
     if (run := run_of(Path(target))) is None:
         return

@@ -30,7 +30,7 @@ def checked(config: Config, explicit: UserKeys) -> Config:
             except ConfigError as error:
                 raise ConfigError(f"{key}.{name}: {error}") from None
     result = config.model_copy()
-    result._notes = tuple(dict.fromkeys([*notes, *map(str, unusual_settings(config))]))
+    result.note([*notes, *map(str, unusual_settings(config))])
     return result
 
 

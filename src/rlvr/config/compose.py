@@ -77,7 +77,7 @@ def load_config(
         _shrink(values, fields, explicit.beside_debug)
     inside = _expand(values, fields, source)
     config = checks.checked(read_values(values), replace(explicit, line=explicit.line | inside))
-    config._notes = (*notes, *config.notes)
+    config.note(notes)
     return config
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
@@ -53,6 +53,10 @@ class Config(Settings):
     @property
     def notes(self) -> tuple[str, ...]:
         return self._notes
+
+    def note(self, notes: Iterable[str]) -> None:
+        """Put notes for the user before those that there are."""
+        self._notes = tuple(dict.fromkeys([*notes, *self._notes]))
 
     @property
     def is_trained(self) -> bool:

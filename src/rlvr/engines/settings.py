@@ -202,7 +202,7 @@ class VllmEngineSettings(EngineSettings):
 
     def check(self, policy: HubPolicy | None) -> None:
         from rlvr.engines.vllm import check_servers, expect
-        from rlvr.tracking.files import writing
+        from rlvr.records.files import writing
 
         if self.weights_dir is not None:
             with writing(Path(self.weights_dir)):

@@ -11,7 +11,7 @@ from rlvr.errors import ConfigError
 from rlvr.evaluation.compare import Comparison, compare
 from rlvr.evaluation.intervals import Interval, holm
 from rlvr.evaluation.summary import graded_greedily, measure, samples_by_example
-from rlvr.tracking.graded import EvaluationRecord
+from rlvr.records.graded import EvaluationRecord
 from rlvr.types import StopReason
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rlvr.errors import UserError
-from rlvr.tracking.graded import EvaluationRecord, read_records
-from rlvr.tracking.jsonl import few
+from rlvr.records.graded import EvaluationRecord, read_records
+from rlvr.records.jsonl import few
 
 PLAN = "benchmark.json"  # in a benchmark's folder: its cells and their record files
 MAX_PLAN_BYTES = 10 << 20

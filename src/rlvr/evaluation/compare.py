@@ -8,7 +8,7 @@ from statistics import fmean
 
 from rlvr.evaluation.intervals import Interval, mcnemar, paired_bootstrap
 from rlvr.evaluation.summary import SCORE, fact_values, graded_greedily, graded_samples
-from rlvr.tracking.graded import EvaluationRecord
+from rlvr.records.graded import EvaluationRecord
 
 ALPHA = 0.05  # significance level of a difference, for the adjusted p-value
 HEADLINE = re.compile(r".+_recall|(?:answer|citation)_f1")

@@ -16,9 +16,9 @@ from rlvr.errors import ConfigError, UserError
 from rlvr.evaluation.players import Played, Player
 from rlvr.evaluation.records import RecordFile
 from rlvr.evaluation.summary import EvaluationResult, summarize
+from rlvr.records.graded import EvaluationRecord, Origin
 from rlvr.seeding import derive_seed
 from rlvr.tasks.base import Task
-from rlvr.tracking.graded import EvaluationRecord, Origin
 from rlvr.types import Example, GradedAnswer, SamplingParams
 
 SAMPLING_SEED = 0

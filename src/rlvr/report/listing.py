@@ -12,9 +12,9 @@ from typing import Any, Literal, get_args
 
 import yaml
 
-from rlvr.tracking.files import ERROR, PRUNED
-from rlvr.tracking.history import headline_of, run_folders, setting_of, text_of
-from rlvr.tracking.jsonl import metrics_row
+from rlvr.records.files import ERROR, PRUNED
+from rlvr.records.history import headline_of, run_folders, setting_of, text_of
+from rlvr.records.jsonl import metrics_row
 
 State = Literal["running", "done", "failed", "pruned", "stopped"]
 STATES: tuple[str, ...] = get_args(State)

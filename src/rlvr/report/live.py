@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlvr.http_server import address, at, is_loopback, run
+from rlvr.records.files import ERROR, PRUNED
 from rlvr.report.page import Limits, Page, pack, render
 from rlvr.report.run import run_page
 from rlvr.report.sweep import runs_of
-from rlvr.tracking.files import ERROR, PRUNED
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette

@@ -16,7 +16,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from rlvr.tracking.files import write_atomically, writing
+from rlvr.records.files import write_atomically, writing
 
 SHELL_BYTES = 200_000  # size of a page without data
 

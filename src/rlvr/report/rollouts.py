@@ -18,9 +18,9 @@ from itertools import compress, groupby, islice, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from rlvr.records.jsonl import few
+from rlvr.records.rollouts import EpisodeRecord, Numbers, RowRecord, episode_from, rollout_lines
 from rlvr.report.page import finite, pack
-from rlvr.tracking.jsonl import few
-from rlvr.tracking.rollouts import EpisodeRecord, Numbers, RowRecord, episode_from, rollout_lines
 
 T = TypeVar("T")
 

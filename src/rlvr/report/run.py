@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from rlvr.errors import UserError
+from rlvr.records.checks import KINDS, read_checks
+from rlvr.records.history import History, headline_of, read_history
 from rlvr.report.curves import meanings, sections, series
 from rlvr.report.health import health
 from rlvr.report.page import Limits, Page, Report, pack, write_report
 from rlvr.report.rollouts import PackedRollouts, pack_rollouts, rollout_files, token_texts
 from rlvr.report.sweep import runs_of, sweep_table
-from rlvr.tracking.checks import KINDS, read_checks
-from rlvr.tracking.history import History, headline_of, read_history
 from rlvr.trust import chain
 
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rlvr.records.graded import EvaluationRecord, GradedTurn
+from rlvr.records.jsonl import few
 from rlvr.report.page import Limits, Page, finite, pack
 from rlvr.report.rollouts import shallow_dict, token_texts
-from rlvr.tracking.graded import EvaluationRecord, GradedTurn
-from rlvr.tracking.jsonl import few
 
 CellKey = tuple[str, str, str, str, str]  # task, split, model, retriever ("" for none) and settings
 ROWS_OF_A_CHUNK = 50

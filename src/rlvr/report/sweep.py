@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from rlvr.tracking.history import MAX_DEPTH, History, headline_of, run_folders
+from rlvr.records.history import MAX_DEPTH, History, headline_of, run_folders
 
 NOT_COMPARED = ("seed", "name", "run_dir", "resume", "debug")
 """Settings that do not distinguish experiments, besides `tracker`."""

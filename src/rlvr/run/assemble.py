@@ -25,6 +25,8 @@ from rlvr.models.heads import use_float32_head
 from rlvr.models.layout import choose_layout
 from rlvr.models.loading import value_head
 from rlvr.models.policy import HubPolicy
+from rlvr.records.jsonl import MetricsFile
+from rlvr.records.rollouts import cut_back
 from rlvr.run.evaluate_sets import evaluate_all
 from rlvr.run.late import late_grader
 from rlvr.run.memory import agreed, plan_run
@@ -39,9 +41,7 @@ from rlvr.tasks.base import Task
 from rlvr.tasks.gold import all_gold_branches
 from rlvr.tracking.console import Console
 from rlvr.tracking.episodes import EpisodePrinter
-from rlvr.tracking.jsonl import MetricsFile
 from rlvr.tracking.recorder import FolderRecorder, SilentRecorder
-from rlvr.tracking.rollouts import cut_back
 from rlvr.tracking.trackers.fanout import Trackers
 from rlvr.training.checkpoint import latest_checkpoint, load_checkpoint
 from rlvr.training.memory import MemoryPlan

@@ -18,9 +18,9 @@ from rlvr.evaluation.players import Player
 from rlvr.evaluation.records import RecordFile
 from rlvr.evaluation.summary import EvaluationResult
 from rlvr.progress import progress
+from rlvr.records.graded import Origin
 from rlvr.settings import dumped
 from rlvr.tasks.base import Task
-from rlvr.tracking.graded import Origin
 from rlvr.types import SamplingParams
 
 if TYPE_CHECKING:  # training evaluates without it

@@ -13,8 +13,8 @@ from rlvr.core.engine.base import Engine
 from rlvr.core.world import ALONE, World
 from rlvr.engines.settings import EngineContext
 from rlvr.models.policy import HubPolicy
+from rlvr.records.files import writing
 from rlvr.run.tasks import context_tokens
-from rlvr.tracking.files import writing
 from rlvr.training.checkpoint import replace_folder, temporary_folder
 
 ONE_THREAD_BELOW = 500_000

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from rlvr.errors import UserError
-from rlvr.tracking.jsonl import read_metrics
-from rlvr.tracking.rollouts import EpisodeRecord, read_rollouts, rollouts_path
+from rlvr.records.jsonl import read_metrics
+from rlvr.records.rollouts import EpisodeRecord, read_rollouts, rollouts_path
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,9 +19,9 @@ from rlvr.config.checks import check_place
 from rlvr.config.compose import read_yaml, to_run_yaml
 from rlvr.errors import ConfigError, UserError
 from rlvr.lines import resuming
+from rlvr.records.files import write_atomically, writing
+from rlvr.records.jsonl import read_metrics
 from rlvr.settings import dumped, leaf_values
-from rlvr.tracking.files import write_atomically, writing
-from rlvr.tracking.jsonl import read_metrics
 from rlvr.training.checkpoint import clean_leftovers, list_checkpoints
 
 LOCK = ".lock"

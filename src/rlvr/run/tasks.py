@@ -167,7 +167,7 @@ class TaskOpener:
             reward=verifier,
             sandbox=sandbox,
             functions=self.functions,
-            open=self.open,
+            open=lambda part, seed: self.open(bundle.task.bundles[part], part, seed),
             reads="all" if prompt.few_shot else self.reads,  # few-shot examples come from training data
         )
         try:

@@ -12,13 +12,13 @@ from shlex import join
 
 from rlvr.evaluation.intervals import Interval
 from rlvr.lines import override_lines
+from rlvr.records.files import ERROR, PRUNED
 from rlvr.report.listing import is_locked
 from rlvr.rewards.sandbox import end_with_parent
 from rlvr.search.pruning import scores
 from rlvr.search.settings import SweepSettings
 from rlvr.search.space import Space
 from rlvr.search.trials import Trial, propose, read_trials, write_trials
-from rlvr.tracking.files import ERROR, PRUNED
 
 PROGRAM = (sys.executable, "-m", "rlvr")
 POLL_S = 0.1

@@ -19,9 +19,9 @@ from pathlib import Path
 from rlvr.config import Config
 from rlvr.errors import ConfigError, UserError
 from rlvr.evaluation.intervals import Interval
+from rlvr.records.files import ERROR, PRUNED, write_atomically
+from rlvr.records.jsonl import read_metrics
 from rlvr.report.sweep import runs_of
-from rlvr.tracking.files import ERROR, PRUNED, write_atomically
-from rlvr.tracking.jsonl import read_metrics
 
 FEWEST = 3  # other runs
 MAX_LINE = 1 << 20  # bytes of a line of metrics

@@ -21,11 +21,11 @@ from optuna.trial import TrialState, create_trial
 from pydantic import TypeAdapter
 
 from rlvr.errors import ConfigError, UserError
+from rlvr.records.files import write_atomically
+from rlvr.records.jsonl import from_line, to_line
 from rlvr.search.settings import SweepSettings
 from rlvr.search.space import Space, Value
 from rlvr.seeding import derive_seed
-from rlvr.tracking.files import write_atomically
-from rlvr.tracking.jsonl import from_line, to_line
 
 SEARCH, TRIALS = "search.json", "trials.jsonl"
 

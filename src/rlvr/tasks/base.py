@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from rlvr.rewards.sandbox import Sandbox
     from rlvr.tasks.prompting import Prompter
     from rlvr.tasks.prompts import Prompt
-    from rlvr.tasks.settings import TaskBundle
 
 CountTokens = Callable[..., int]
 """Messages and tool schemas -> number of prompt tokens."""
@@ -54,7 +53,7 @@ class TaskContext:
     reward: Verifier | None  # its parts; None if the task scores its episodes itself
     sandbox: Sandbox  # processes for code that can hang
     functions: Functions
-    open: Callable[[TaskBundle, str, int], Task]  # opens a nested task: bundle, name, seed
+    open: Callable[[str, int], Task]  # opens one of the settings' `bundles`: its name, seed
     reads: Reads = "all"
 
     @property

@@ -66,9 +66,7 @@ class Mix(TaskSettings):
         return ", ".join(f"{name} x {part.weight:g} ({part.task.origin})" for name, part in self.parts.items())
 
     def open(self, context: TaskContext) -> MixTask:
-        parts = {
-            name: context.open(part, name, derive_seed(context.seed, "mix", name)) for name, part in self.parts.items()
-        }
+        parts = {name: context.open(name, derive_seed(context.seed, "mix", name)) for name in self.parts}
         return MixTask(self, context, parts)
 
 

@@ -13,26 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from rlvr.data.multihop_sets import Library
 from rlvr.data.problems import Problem
-from rlvr.envs.tools import Tool, ToolError, load_tool, make_tool
-from rlvr.errors import UserError
+from rlvr.envs.tools import ToolError
 from rlvr.retrieval.base import Document, NoAnswerError, Search
-from rlvr.retrieval.retriever import open_retriever
-from rlvr.rewards.base import Verifier
-from rlvr.rewards.completion import ARGUMENTS, Ids, Text
+from rlvr.rewards.completion import Ids, Text
 from rlvr.rewards.metrics import Metric
-from rlvr.rewards.multihop import QaState, Rules, final_answer, official_scores, potential
+from rlvr.rewards.multihop import QaState, Rules, final_answer, official_scores
 from rlvr.rewards.text import golds_of
-from rlvr.tasks.prompting import DOCUMENTS, PARAGRAPHS
-from rlvr.tasks.tool_play import ToolEnvironments
-from rlvr.types import Attempt, Example, GradedAnswer, Message
-
-if TYPE_CHECKING:
-    from rlvr.tasks.base import Functions
-    from rlvr.tasks.multihop_settings import MultiHopSettings
+from rlvr.types import Attempt, GradedAnswer, Message
 
 TOOLS = ("retrieve_documents", "get_document", "list_documents", "complete")
 MAX_LISTED = 100
@@ -84,32 +74,7 @@ class Notes(QaState):
 # -------------------------------------------------------------------------------------------------------- the tools
 
 
-def make_tools(settings: MultiHopSettings, functions: Functions) -> list[Tool]:
-    """The tools of the settings, in order; `module:function` is a user's tool."""
-    timeout_s = settings.tool_timeout_s
-    # the oracle may return all: the first two of four documents would hide the others
-    retrieve = _retrieve(settings.max_top_n if settings.returns_all else settings.top_n, settings.max_top_n)
-    made = {
-        "retrieve_documents": make_tool(retrieve, timeout_s=timeout_s, max_output_chars=MAX_OUTPUT_CHARS),
-        "get_document": make_tool(get_document, timeout_s=timeout_s, inline=True, max_output_chars=MAX_OUTPUT_CHARS),
-        "list_documents": make_tool(list_documents, timeout_s=timeout_s, inline=True),
-        "complete": make_tool(complete, timeout_s=timeout_s, inline=True, final=True),
-    }
-    # the model is told that all of these are required, in this order, although less is accepted
-    parameters = made["complete"].schema["function"]["parameters"]
-    for name in ARGUMENTS:
-        parameters["properties"][name] = parameters["properties"].pop(name)
-        parameters["properties"][name].pop("default", None)
-    parameters["required"] = list(ARGUMENTS)
-    for name in set(settings.tools) - {*made}:
-        function = functions.get(name)
-        made[name] = (
-            load_tool(name, timeout_s=timeout_s) if function is None else make_tool(function, timeout_s=timeout_s)
-        )
-    return [made[name] for name in settings.tools]
-
-
-def _retrieve(default: int, most: int) -> Callable[..., object]:
+def retrieving(default: int, most: int) -> Callable[..., object]:
     async def retrieve_documents(query: str, *, top_n: int = default, state: Notes) -> str:
         if not query.strip():
             raise ToolError("the query is empty: write what to look for")
@@ -176,50 +141,7 @@ def titles(documents: Sequence[Document]) -> str:
     return "\n".join([*lines, f"and {more:,} more"] if more > 0 else lines)
 
 
-# ----------------------------------------------------------------------------------------------- episodes and metric
-
-
-class MultiHopEnvs(ToolEnvironments):
-    def __init__(self, settings: MultiHopSettings, verifier: Verifier, functions: Functions) -> None:
-        super().__init__(
-            make_tools(settings, functions),
-            verifier,
-            state=self.notes,
-            max_turns=settings.num_turns,
-            potential=potential(settings.progress_coef) if settings.progress_coef > 0 else None,
-            reminds=settings.no_call == "remind",
-        )
-        self.settings, self._library = settings, settings.library
-        self._retriever = open_retriever(settings.retriever, settings.retrieval)
-
-    def fields(self, problem: Problem) -> Mapping[str, str]:
-        """`{documents}` of the prompt: ids and titles; `{paragraphs}`: their texts, too."""
-        documents = problem.metadata.get("documents", ())
-        return {DOCUMENTS: titles(documents), PARAGRAPHS: "\n\n".join(map(render, documents)) or "none"}
-
-    def notes(self, example: Example) -> Notes:
-        """The state of a new episode. UserError for a user's question without paragraphs to search."""
-        about = example.metadata
-        if "documents" not in about and self._library is None:
-            raise UserError(
-                f"{self.settings.name}: a question of your own has no paragraphs to search: add --set "
-                "task.retrieval.scope=corpus --set task.retrieval.corpus=FILE, a corpus that the data set goes with."
-            )
-        documents: tuple[Document, ...] = about.get("documents", ())
-        support = dict(about.get("support", {}))
-        return Notes(
-            support=support,
-            num_support=about.get("num_support", 1),
-            hops=about.get("hops", 0),
-            decomposition=about.get("decomposition", ()),
-            rules=self.settings.rules,
-            scope=self.settings.retrieval.scope,
-            documents={} if self._library is not None else {document.id: document for document in documents},
-            library=self._library,
-            wanted=about.get("wanted", {}),
-            search=self._retriever.over(documents, tuple(support)),
-            question=example.messages,
-        )
+# ------------------------------------------------------------------------------------------------------- the metric
 
 
 class OfficialAnswer(Metric):

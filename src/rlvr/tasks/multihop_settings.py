@@ -1,6 +1,8 @@
-"""Settings common to the multi-hop tasks MuSiQue, HotpotQA and 2WikiMultihopQA."""
+"""Settings common to the multi-hop tasks MuSiQue, HotpotQA and 2WikiMultihopQA, and the environments."""
 
-from collections.abc import Callable, Container, Iterator
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -10,20 +12,38 @@ from pydantic import Field, model_validator
 from rlvr.data.multihop_sets import Library, Match, read_sets, with_noise
 from rlvr.data.problems import Problem
 from rlvr.data.rows import Row
-from rlvr.errors import ConfigError
+from rlvr.envs.tools import Tool, load_tool, make_tool
+from rlvr.errors import ConfigError, UserError
+from rlvr.retrieval.base import Document
 from rlvr.retrieval.corpus import open_corpus
-from rlvr.retrieval.retriever import find_retriever
+from rlvr.retrieval.retriever import find_retriever, open_retriever
 from rlvr.retrieval.settings import RetrievalSettings
+from rlvr.rewards.base import Verifier
+from rlvr.rewards.completion import ARGUMENTS
 from rlvr.rewards.metrics import Metric
-from rlvr.rewards.multihop import MultiHopVerifier, Rules
+from rlvr.rewards.multihop import MultiHopVerifier, Rules, potential
 from rlvr.run_view import RunView
 from rlvr.seeding import derive_seed
 from rlvr.settings import NonNegativeFloat, PositiveFloat, PositiveInt, Share, Text, setting, wrong
-from rlvr.tasks.base import Task, TaskContext
+from rlvr.tasks.base import Functions, Task, TaskContext
 from rlvr.tasks.loading import Data
-from rlvr.tasks.multihop import TOOLS, MultiHopEnvs, OfficialAnswer, demonstration
+from rlvr.tasks.multihop import (
+    MAX_OUTPUT_CHARS,
+    TOOLS,
+    Notes,
+    OfficialAnswer,
+    complete,
+    demonstration,
+    get_document,
+    list_documents,
+    render,
+    retrieving,
+    titles,
+)
 from rlvr.tasks.prompting import DOCUMENTS, PARAGRAPHS
 from rlvr.tasks.settings import TRAINED, RowSettings, data_folder
+from rlvr.tasks.tool_play import ToolEnvironments
+from rlvr.types import Example
 
 WITH_TOOLS = "has_tools  # a task with tools"
 SEARCHES = "'retrieve_documents' in tools"
@@ -207,6 +227,74 @@ class MultiHopSettings(RowSettings):
             return None
         documents = None if retrieval.corpus is None else open_corpus(retrieval.corpus, retrieval.index_dir).documents
         return Library(documents, self.match)
+
+
+def make_tools(settings: MultiHopSettings, functions: Functions) -> list[Tool]:
+    """The tools of the settings, in order; `module:function` is a user's tool."""
+    timeout_s = settings.tool_timeout_s
+    # the oracle may return all: the first two of four documents would hide the others
+    retrieve = retrieving(settings.max_top_n if settings.returns_all else settings.top_n, settings.max_top_n)
+    made = {
+        "retrieve_documents": make_tool(retrieve, timeout_s=timeout_s, max_output_chars=MAX_OUTPUT_CHARS),
+        "get_document": make_tool(get_document, timeout_s=timeout_s, inline=True, max_output_chars=MAX_OUTPUT_CHARS),
+        "list_documents": make_tool(list_documents, timeout_s=timeout_s, inline=True),
+        "complete": make_tool(complete, timeout_s=timeout_s, inline=True, final=True),
+    }
+    # the model is told that all of these are required, in this order, although less is accepted
+    parameters = made["complete"].schema["function"]["parameters"]
+    for name in ARGUMENTS:
+        parameters["properties"][name] = parameters["properties"].pop(name)
+        parameters["properties"][name].pop("default", None)
+    parameters["required"] = list(ARGUMENTS)
+    for name in set(settings.tools) - {*made}:
+        function = functions.get(name)
+        made[name] = (
+            load_tool(name, timeout_s=timeout_s) if function is None else make_tool(function, timeout_s=timeout_s)
+        )
+    return [made[name] for name in settings.tools]
+
+
+class MultiHopEnvs(ToolEnvironments):
+    def __init__(self, settings: MultiHopSettings, verifier: Verifier, functions: Functions) -> None:
+        super().__init__(
+            make_tools(settings, functions),
+            verifier,
+            state=self.notes,
+            max_turns=settings.num_turns,
+            potential=potential(settings.progress_coef) if settings.progress_coef > 0 else None,
+            reminds=settings.no_call == "remind",
+        )
+        self.settings, self._library = settings, settings.library
+        self._retriever = open_retriever(settings.retriever, settings.retrieval)
+
+    def fields(self, problem: Problem) -> Mapping[str, str]:
+        """`{documents}` of the prompt: ids and titles; `{paragraphs}`: their texts, too."""
+        documents = problem.metadata.get("documents", ())
+        return {DOCUMENTS: titles(documents), PARAGRAPHS: "\n\n".join(map(render, documents)) or "none"}
+
+    def notes(self, example: Example) -> Notes:
+        """The state of a new episode. UserError for a user's question without paragraphs to search."""
+        about = example.metadata
+        if "documents" not in about and self._library is None:
+            raise UserError(
+                f"{self.settings.name}: a question of your own has no paragraphs to search: add --set "
+                "task.retrieval.scope=corpus --set task.retrieval.corpus=FILE, a corpus that the data set goes with."
+            )
+        documents: tuple[Document, ...] = about.get("documents", ())
+        support = dict(about.get("support", {}))
+        return Notes(
+            support=support,
+            num_support=about.get("num_support", 1),
+            hops=about.get("hops", 0),
+            decomposition=about.get("decomposition", ()),
+            rules=self.settings.rules,
+            scope=self.settings.retrieval.scope,
+            documents={} if self._library is not None else {document.id: document for document in documents},
+            library=self._library,
+            wanted=about.get("wanted", {}),
+            search=self._retriever.over(documents, tuple(support)),
+            question=example.messages,
+        )
 
 
 def _hops(problem: Problem) -> int:

@@ -52,7 +52,7 @@ class TaskSettings(Component, ABC):
     has_tools: ClassVar[bool] = False
     has_documents: ClassVar[bool] = False  # supports reward parts for retrieval and citations
     has_decompositions: ClassVar[bool] = False  # its questions may come with sub-questions and their answers
-    rereads: ClassVar[bool] = False  # the state of an episode is `rewards.evidence.Readable`
+    rereads: ClassVar[bool] = False  # the state of an episode is `research.evidence.Readable`
     brings_verifier: ClassVar[bool] = False  # each example has its own verifier
     shows_calls: ClassVar[bool] = True  # supports few-shot examples
     stop_words: ClassVar[tuple[str, ...]] = ()  # words that end a completion, besides the tokenizer's end token

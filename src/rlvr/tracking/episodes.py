@@ -12,8 +12,8 @@ from itertools import groupby
 from operator import itemgetter
 
 from rlvr.printable import printable
-from rlvr.tracking.graded import EvaluationRecord
-from rlvr.tracking.rollouts import CallRecord, Decode, EpisodeRecord, TextTurn, TurnRecord
+from rlvr.records.graded import EvaluationRecord
+from rlvr.records.rollouts import CallRecord, Decode, EpisodeRecord, TextTurn, TurnRecord
 from rlvr.types import GradedAnswer, Group, StopReason
 
 Span = tuple[str, str]  # text and its rich style

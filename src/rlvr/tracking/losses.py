@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlvr.records.files import writing
+from rlvr.records.jsonl import MetricsFile
 from rlvr.tracking.console import Console
-from rlvr.tracking.files import writing
-from rlvr.tracking.jsonl import MetricsFile
 
 NAME = "warm_start.jsonl"  # `{"step": 100, "loss": 0.25}`; none of a warm start from the cache
 

@@ -11,12 +11,12 @@ from torch import Tensor
 from rlvr.core.errors import NonFiniteError
 from rlvr.core.rollout import SampledGroups
 from rlvr.errors import UserError
+from rlvr.records.files import writing
+from rlvr.records.jsonl import MetricsFile
+from rlvr.records.rollouts import Decode, make_records, rollouts_path, write_rollouts
 from rlvr.tracking.console import Console
 from rlvr.tracking.episodes import EpisodePrinter
-from rlvr.tracking.files import writing
-from rlvr.tracking.jsonl import MetricsFile
 from rlvr.tracking.rollout_metrics import rollout_metrics
-from rlvr.tracking.rollouts import Decode, make_records, rollouts_path, write_rollouts
 from rlvr.tracking.settings import TrackerSettings
 from rlvr.tracking.trackers.fanout import Trackers
 from rlvr.types import TokenBatch

@@ -26,10 +26,10 @@ from torch import Tensor
 
 from rlvr.core.world import ALONE, World
 from rlvr.errors import UserError
+from rlvr.records.files import sync_file, sync_folder, writing
 from rlvr.scale.sharding import is_sharded
 from rlvr.scale.shards import INDEX, Held, Shards, shard_name, write_index, write_rows
 from rlvr.scale.tensors import SavedTensors, files_of, write_tensors
-from rlvr.tracking.files import sync_file, sync_folder, writing
 
 FORMAT, OLDER = 3, (1, 2)  # versions of the format; the first has no `shards/`, both have all tensors in one file
 MANIFEST, STATE, TENSORS, MODEL, SHARDS = "manifest.json", "state.json", "tensors.safetensors", "model", "shards"

@@ -11,9 +11,9 @@ from pathlib import Path
 from shlex import quote
 
 from rlvr.errors import UserError
-from rlvr.tracking.checks import Check
+from rlvr.records.checks import Check
+from rlvr.records.history import History, read_history
 from rlvr.tracking.health import is_said, solved
-from rlvr.tracking.history import History, read_history
 from rlvr.tracking.signals import LINKS, SIGNALS, wrong_at
 from rlvr.trust.judges import JUDGES
 from rlvr.trust.links import EARLY, MEASURES

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import combinations, permutations
 from statistics import correlation, fmean
 
-from rlvr.tracking.rollouts import EpisodeRecord
+from rlvr.records.rollouts import EpisodeRecord
 from rlvr.tracking.signals import SIGNALS, between
 from rlvr.trust.record import QUOTED, Evaluation, Group, Place, Record, plain, quotes, sampled, words
 

@@ -10,8 +10,8 @@ from itertools import permutations
 from operator import mul
 from statistics import fmean
 
+from rlvr.records.rollouts import EpisodeRecord
 from rlvr.tracking.health import solved
-from rlvr.tracking.rollouts import EpisodeRecord
 from rlvr.tracking.signals import SIGNALS, Signal
 from rlvr.trust.record import QUOTED, Group, Place, Record, end_tokens, quotes, sampled, stop_words
 

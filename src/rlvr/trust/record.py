@@ -14,9 +14,9 @@ from statistics import fmean, stdev
 from rlvr import registry
 from rlvr.core.settings import RolloutSettings, TrainerSettings
 from rlvr.errors import ConfigError, UserError
+from rlvr.records.history import History, headline_of
+from rlvr.records.rollouts import EpisodeRecord, read_rollouts
 from rlvr.settings import Settings
-from rlvr.tracking.history import History, headline_of
-from rlvr.tracking.rollouts import EpisodeRecord, read_rollouts
 from rlvr.tracking.signals import between
 from rlvr.trust.weights import Weights, read_weights
 

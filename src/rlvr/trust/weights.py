@@ -8,7 +8,7 @@ from statistics import fmean
 
 import numpy as np
 
-from rlvr.tracking.history import History
+from rlvr.records.history import History
 
 MAX_TENSORS = 64  # that are compared: more of a large model would take minutes
 NAMES = ("model.safetensors", "adapter_model.safetensors")

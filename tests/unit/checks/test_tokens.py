@@ -18,8 +18,8 @@ from rlvr.checks.tokens import (
     specials_are_whole,
     text_survives,
 )
+from rlvr.records.checks import Check
 from rlvr.tasks.base import Solution
-from rlvr.tracking.checks import Check
 from rlvr.types import Example
 from tests.unit.chat.tokenizers import BOS, CHATML, START, byte_tokenizer, user
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rlvr.tracking.graded import write_jsonl
+from rlvr.records.graded import write_jsonl
 from tests.unit.cli.conftest import Rlvr
 from tests.unit.evaluation.records import greedy
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from rlvr.commands.plan.measure import STAGES, Bench, alone
+from rlvr.records.rollouts import read_rollouts, rollouts_path
 from rlvr.run.assemble import assemble
 from rlvr.run.opened import opened
-from rlvr.tracking.rollouts import read_rollouts, rollouts_path
 from tests.unit.core.tiny import tiny_config
 
 SMALL = ("model.hidden_size=16", "model.num_layers=1", "model.intermediate_size=16", "trainer.num_threads=1")

@@ -13,7 +13,7 @@ from rlvr.commands.benchmark.body import Benchmark, Cell, Plan, _csv, _summarize
 from rlvr.config.compose import load_config
 from rlvr.errors import ConfigError, UserError
 from rlvr.evaluation.analysis import analyze
-from rlvr.tracking.graded import write_jsonl
+from rlvr.records.graded import write_jsonl
 from tests.unit.cli.conftest import Rlvr
 from tests.unit.evaluation.records import greedy
 

@@ -6,10 +6,10 @@ import pytest
 
 from rlvr.config.compose import load_config
 from rlvr.core.world import ALONE
+from rlvr.records.history import History
 from rlvr.run.assemble import _part_weights
 from rlvr.run.opened import _console
 from rlvr.settings import dumped
-from rlvr.tracking.history import History
 from rlvr.types import Example
 
 pytestmark = pytest.mark.slow

@@ -10,7 +10,7 @@ from rlvr.cli.main import main
 from rlvr.commands.diagnose import told, told_trial
 from rlvr.commands.diagnose.trial import _latest_kept, differences
 from rlvr.errors import UserError
-from rlvr.tracking.jsonl import MetricsFile
+from rlvr.records.jsonl import MetricsFile
 from rlvr.trust.chain import Difference, Trial, checks, diagnosed, of_record, warning
 from tests.unit.trust.made import ACCURACY, STEP, record
 

@@ -16,8 +16,8 @@ from rlvr.checks.patient import Patient
 from rlvr.commands.doctor import body
 from rlvr.core.engine import LocalEngine
 from rlvr.models.policy import HubPolicy
+from rlvr.records.checks import Check
 from rlvr.tasks.dataset import DatasetTask
-from rlvr.tracking.checks import Check
 from rlvr.training import state
 from rlvr.training.state import CheckpointSchedule
 from rlvr.types import GradedAnswer, Group, TokenBatch

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rlvr.commands.doctor import masked, told
-from rlvr.tracking.checks import Check
+from rlvr.records.checks import Check
 from tests.unit.cli.conftest import Rlvr
 
 ROW = [("<s>", False), (" 3 +\n", False), (" 7", True), ("</s>", True), ("\x1b", False)]

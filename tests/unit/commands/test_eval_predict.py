@@ -18,11 +18,11 @@ from rlvr.errors import UserError
 from rlvr.evaluation import evaluate
 from rlvr.models.policy import HubPolicy
 from rlvr.models.scratch import build_model, build_tokenizer
+from rlvr.records.graded import EvaluationRecord, GradedTurn, read_records
+from rlvr.records.rollouts import CallRecord
 from rlvr.run.sources import inference_config
 from rlvr.run.tasks import open_tasks
 from rlvr.tracking.episodes import by_turn
-from rlvr.tracking.graded import EvaluationRecord, GradedTurn, read_records
-from rlvr.tracking.rollouts import CallRecord
 from rlvr.types import StopReason
 from tests.system.small_qwen import save_small_qwen
 from tests.unit.cli.conftest import Rlvr

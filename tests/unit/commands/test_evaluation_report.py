@@ -8,7 +8,7 @@ import pytest
 
 from rlvr.commands.report.scores import write_evaluation_report
 from rlvr.evaluation.analysis import analyze
-from rlvr.tracking.graded import EvaluationRecord, write_jsonl
+from rlvr.records.graded import EvaluationRecord, write_jsonl
 from tests.unit.evaluation.records import greedy
 from tests.unit.report.runs import chunk_of
 

@@ -10,7 +10,7 @@ from rlvr.commands.export import body
 from rlvr.commands.export.body import MARK, Options, Source, check_repository, check_token, export, find_source
 from rlvr.config.compose import load_config, to_run_yaml
 from rlvr.errors import ConfigError, UserError
-from rlvr.tracking.rollouts import rollouts_path, write_rollouts
+from rlvr.records.rollouts import rollouts_path, write_rollouts
 from tests.unit.cli.conftest import Rlvr
 from tests.unit.report.runs import episode
 

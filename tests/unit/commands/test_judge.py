@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from rlvr.commands.audit import adversary, plain, report, share
-from rlvr.commands.audit.adversary import Gap
+from rlvr.commands.audit import plain, report, share
 from rlvr.commands.audit.body import Options, audit, audit_config
 from rlvr.config.compose import load_config, load_task_config
 from rlvr.errors import ConfigError, UserError
+from rlvr.research import adversary
+from rlvr.research.adversary import Gap
 from rlvr.trust.probes.cases import NUM_OTHERS, collect, rule_of, verifiers, with_format
 from rlvr.trust.probes.causes import checks
 from rlvr.trust.probes.judge import Audit, Finding, Judge, Row, Scale, Verdict

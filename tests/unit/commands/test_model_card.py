@@ -11,7 +11,7 @@ import yaml
 from rlvr.commands.export.body import Source, _samples
 from rlvr.commands.export.model_card import Card, Sample, scores, write_card
 from rlvr.config.compose import load_config
-from rlvr.tracking.rollouts import rollouts_path, write_rollouts
+from rlvr.records.rollouts import rollouts_path, write_rollouts
 from tests.unit.report.runs import episode
 
 METRICS = {

@@ -8,9 +8,9 @@ import pytest
 
 from rlvr.commands.replay import _beside, _strongest, lines
 from rlvr.commands.replay.body import Replay, influence_path
-from rlvr.commands.replay.influence import Influence
-from rlvr.commands.replay.what_if import WhatIf
-from rlvr.tracking.differences import Difference
+from rlvr.records.differences import Difference
+from rlvr.research.influence import Influence
+from rlvr.research.what_if import WhatIf
 from tests.unit.cli.conftest import Rlvr
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from rlvr.tracking.graded import EvaluationRecord, GradedTurn
+from rlvr.records.graded import EvaluationRecord, GradedTurn
 from rlvr.types import StopReason
 
 

@@ -9,8 +9,8 @@ from rlvr.errors import ConfigError
 from rlvr.evaluation.analysis import analyze
 from rlvr.evaluation.intervals import wilson
 from rlvr.evaluation.summary import summarize
-from rlvr.tracking.graded import GradedTurn
-from rlvr.tracking.rollouts import CallRecord
+from rlvr.records.graded import GradedTurn
+from rlvr.records.rollouts import CallRecord
 from rlvr.types import StopReason
 from tests.unit.evaluation.records import greedy, record
 

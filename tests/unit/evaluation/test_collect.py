@@ -6,8 +6,8 @@ import pytest
 
 from rlvr.errors import UserError
 from rlvr.evaluation.collect import MAX_PLAN_BYTES, collect
-from rlvr.tracking.graded import EvaluationRecord, GradedTurn
-from rlvr.tracking.jsonl import to_json
+from rlvr.records.graded import EvaluationRecord, GradedTurn
+from rlvr.records.jsonl import to_json
 from tests.unit.evaluation.records import greedy
 
 

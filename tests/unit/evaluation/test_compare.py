@@ -6,7 +6,7 @@ from scipy import stats
 
 from rlvr.evaluation.compare import Comparison, compare
 from rlvr.evaluation.intervals import Interval
-from rlvr.tracking.graded import EvaluationRecord
+from rlvr.records.graded import EvaluationRecord
 from tests.unit.evaluation.records import greedy, record
 
 

@@ -28,10 +28,10 @@ from rlvr.evaluation.players import MAX_REPLY_CHARS, LocalPlayer, played
 from rlvr.evaluation.records import RecordFile
 from rlvr.evaluation.summary import EvaluationResult
 from rlvr.reasoning import THINK
+from rlvr.records.graded import SCHEMA, EvaluationRecord
+from rlvr.records.jsonl import from_line, to_json
 from rlvr.rewards.parts import PartsVerifier
 from rlvr.tasks.rpn import Rpn, RpnTask
-from rlvr.tracking.graded import SCHEMA, EvaluationRecord
-from rlvr.tracking.jsonl import from_line, to_json
 from rlvr.types import (
     Completion,
     Episode,

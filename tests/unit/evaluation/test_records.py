@@ -6,8 +6,8 @@ import pytest
 
 from rlvr.errors import UserError
 from rlvr.evaluation.records import RecordFile
-from rlvr.tracking.graded import EvaluationRecord, read_records
-from rlvr.tracking.jsonl import to_line
+from rlvr.records.graded import EvaluationRecord, read_records
+from rlvr.records.jsonl import to_line
 from tests.unit.evaluation.records import record
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from rlvr.evaluation.summary import combine, majority_vote, pass_at_k, summarize
-from rlvr.tracking.graded import EvaluationRecord
+from rlvr.records.graded import EvaluationRecord
 from rlvr.tracking.signals import undocumented
 from rlvr.types import StopReason
 from tests.unit.evaluation import records as shared

@@ -10,7 +10,7 @@ import pytest
 
 from rlvr.evaluation.analysis import Analysis, analyze
 from rlvr.evaluation.tables import WIDTH, number, plain, report, score_name, score_rows, summary_rows, table
-from rlvr.tracking.graded import EvaluationRecord, GradedTurn
+from rlvr.records.graded import EvaluationRecord, GradedTurn
 from rlvr.types import StopReason
 from tests.unit.evaluation.records import greedy, record
 

@@ -13,8 +13,8 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
 from rlvr.config.compose import load_config, to_run_yaml
-from rlvr.tracking.jsonl import MetricsFile
-from rlvr.tracking.rollouts import CallRecord, EpisodeRecord, RowRecord, TurnRecord, rollouts_path, write_rollouts
+from rlvr.records.jsonl import MetricsFile
+from rlvr.records.rollouts import CallRecord, EpisodeRecord, RowRecord, TurnRecord, rollouts_path, write_rollouts
 from rlvr.types import TraceStep
 
 WORDS = ("<q>", "3", "4", "+", "=", "7", "<eoe>")

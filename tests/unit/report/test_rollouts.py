@@ -8,8 +8,8 @@ import pytest
 from tokenizers import Tokenizer, decoders
 from tokenizers.models import BPE
 
+from rlvr.records.rollouts import CallRecord, EpisodeRecord, episode_from, rollouts_path, write_rollouts
 from rlvr.report.rollouts import PackedRollouts, pack_rollouts, quotas, rollout_files, spread, token_texts
-from rlvr.tracking.rollouts import CallRecord, EpisodeRecord, episode_from, rollouts_path, write_rollouts
 from rlvr.types import TraceStep
 from tests.unit.report.runs import episode, save_tokenizer
 

@@ -6,10 +6,10 @@ import pytest
 
 from rlvr.cli.main import main
 from rlvr.errors import UserError
+from rlvr.records.checks import Check, write_checks
+from rlvr.records.history import History
 from rlvr.report.run import Limits, write_run_report
 from rlvr.report.sweep import mean_score, sweep_table
-from rlvr.tracking.checks import Check, write_checks
-from rlvr.tracking.history import History
 from tests.unit.report.runs import chunk_of, episode, save_run, save_tokenizer
 
 

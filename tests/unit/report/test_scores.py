@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from rlvr.records.graded import EvaluationRecord, GradedTurn
+from rlvr.records.rollouts import CallRecord
 from rlvr.report.page import Limits, Page, render
 from rlvr.report.scores import MAX_COMPLETION_CHARS, MAX_NOTES, MAX_PROMPT_CHARS, MAX_TOKENS, evaluation_pages
-from rlvr.tracking.graded import EvaluationRecord, GradedTurn
-from rlvr.tracking.rollouts import CallRecord
 from rlvr.types import StopReason, TraceStep
 from tests.unit.evaluation.records import greedy, record
 from tests.unit.report.runs import chunk_of, save_tokenizer

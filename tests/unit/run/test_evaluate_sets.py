@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from rlvr.records.graded import Origin
 from rlvr.run.evaluate_sets import _draws, _hash, origin_of
-from rlvr.tracking.graded import Origin
 from rlvr.types import Example, Message
 from tests.unit.core.tiny import tiny_config
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from rlvr.errors import UserError
+from rlvr.records.rollouts import rollouts_path, write_rollouts
 from rlvr.run.result import Run
-from rlvr.tracking.rollouts import rollouts_path, write_rollouts
 
 
 def test_rollouts_are_those_of_the_last_recorded_step(tmp_path: Path) -> None:

@@ -23,9 +23,9 @@ from tests.unit.chat.test_template import FIELDS, HERMES, OPENS
 from tests.unit.chat.tokenizers import CHATML, SEARCH, answer, byte_tokenizer, user
 from tests.unit.chat.whole import no_env
 from tests.unit.core.fakes import FakeEngine, completion
+from tests.unit.research.test_k_hop import make_task as k_hop
 from tests.unit.tasks.data_tasks import FIXTURES, opened, write_jsonl
 from tests.unit.tasks.multihop_episodes import make_qa
-from tests.unit.tasks.test_k_hop import make_task as k_hop
 from tests.unit.tasks.test_two_hop import TASK as TWO_HOP
 
 

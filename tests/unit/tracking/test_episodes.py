@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
+from rlvr.records.rollouts import CallRecord, EpisodeRecord, TextTurn
 from rlvr.tracking.episodes import MASKED, TRAINED, call_text, episode_lines, indented, turn_lines
-from rlvr.tracking.rollouts import CallRecord, EpisodeRecord, TextTurn
 from rlvr.types import GradedAnswer
-from tests.unit.tracking.records import episode_record, words
-from tests.unit.tracking.records import row_record as row
-from tests.unit.tracking.records import turn_record as turn
+from tests.unit.records.made import episode_record, words
+from tests.unit.records.made import row_record as row
+from tests.unit.records.made import turn_record as turn
 
 
 def record(**changes: Any) -> EpisodeRecord:

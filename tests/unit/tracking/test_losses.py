@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
+from rlvr.records.jsonl import read_metrics
 from rlvr.tracking.console import Console
-from rlvr.tracking.jsonl import read_metrics
 from rlvr.tracking.losses import NAME, Losses
 
 

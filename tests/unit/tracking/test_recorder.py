@@ -11,11 +11,11 @@ from rlvr.core.batch import to_batch
 from rlvr.core.errors import NonFiniteError
 from rlvr.core.rollout import SampledGroups
 from rlvr.errors import UserError
+from rlvr.records.jsonl import MetricsFile
+from rlvr.records.rollouts import read_rollouts
 from rlvr.tracking.console import Console
 from rlvr.tracking.episodes import EpisodePrinter, Line
-from rlvr.tracking.jsonl import MetricsFile
 from rlvr.tracking.recorder import FolderRecorder
-from rlvr.tracking.rollouts import read_rollouts
 from rlvr.types import GradedAnswer, Group
 from tests.unit.core.test_loop import one_group
 

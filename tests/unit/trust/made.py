@@ -5,8 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rlvr.tracking.history import History
-from rlvr.tracking.rollouts import EpisodeRecord, RowRecord, TurnRecord
+from rlvr.records.history import History
+from rlvr.records.rollouts import EpisodeRecord, RowRecord, TurnRecord
 from rlvr.trust.record import Record
 from rlvr.trust.weights import Weights
 from rlvr.types import TraceStep

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from rlvr.tracking.rollouts import CallRecord, EpisodeRecord
+from rlvr.records.rollouts import CallRecord, EpisodeRecord
 from rlvr.tracking.signals import LINKS, SIGNALS
 from rlvr.trust.chain import NAMED, of_record
 from rlvr.trust.judges import JUDGES

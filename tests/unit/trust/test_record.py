@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from rlvr.tracking.history import History, read_history
-from rlvr.tracking.jsonl import MetricsFile
-from rlvr.tracking.rollouts import rollouts_path, write_rollouts
+from rlvr.records.history import History, read_history
+from rlvr.records.jsonl import MetricsFile
+from rlvr.records.rollouts import rollouts_path, write_rollouts
 from rlvr.trust.record import MAX_FILES, contains, read_record
 from rlvr.trust.weights import Weights, read_weights
 from tests.unit.trust.made import STEP, episode, record, sound

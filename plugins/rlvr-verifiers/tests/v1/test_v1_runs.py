@@ -10,7 +10,7 @@ import pytest
 
 from rlvr.core.engine.engine import LocalEngine
 from rlvr.errors import UserError
-from rlvr.tracking.rollouts import read_rollouts
+from rlvr.records.rollouts import read_rollouts
 from rlvr.types import Completion, SamplingParams
 from small import RUN, TINY, model_of_ten_words
 from tests.system.harness import once, pretrained, run_train

@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _write(path: Path, analysis: Analysis) -> None:
     from rlvr.evaluation.tables import report
-    from rlvr.tracking.files import write_atomically, writing
+    from rlvr.records.files import write_atomically, writing
 
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)

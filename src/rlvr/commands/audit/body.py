@@ -73,7 +73,7 @@ def audit(config: Config, *, target: str, options: Options | None = None, functi
             with progress(f"grading by the {judge.name}") as on_progress:
                 asyncio.run(judge.run(on_progress))
         if options.seconds:
-            from rlvr.commands.audit.adversary import attack
+            from rlvr.research.adversary import attack
 
             notes.append(attack(config, tasks.own, graders[0], verifiers(tasks.own, config), options.seconds))
     return Audit(

@@ -33,14 +33,14 @@ from rlvr.lines import override_lines
 from rlvr.models.export import check_weights
 from rlvr.models.hub import locate
 from rlvr.places import ENDPOINT
+from rlvr.records.files import write_atomically, writing
+from rlvr.records.graded import read_records
 from rlvr.retrieval.retriever import find_retriever
 from rlvr.retrieval.settings import RetrievalSettings
 from rlvr.run.evaluate_sets import evaluate_into, origin_of
 from rlvr.run.inference import Inference, Loaded, open_inference, open_model
 from rlvr.run.sources import own_config, weights_of
 from rlvr.settings import NonNegativeInt
-from rlvr.tracking.files import write_atomically, writing
-from rlvr.tracking.graded import read_records
 
 NONE = "-"
 """The retriever of a task without search."""

@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     imports.look_in(args.config_dir)
     with progress("loading libraries"):
         from rlvr.commands.diagnose.body import diagnose
-        from rlvr.tracking.jsonl import to_json
+        from rlvr.records.jsonl import to_json
     if args.attempt:
         hush()
     with ended_by_sigterm():

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rlvr.errors import UserError
 from rlvr.places import check_one_run, near
-from rlvr.tracking.history import is_run
+from rlvr.records.history import is_run
 from rlvr.trust.chain import Diagnosis, diagnosed
 
 

@@ -12,9 +12,9 @@ from rlvr.config import Config
 from rlvr.config.compose import load_config, to_run_yaml
 from rlvr.errors import UserError
 from rlvr.progress import progress
+from rlvr.records.files import write_atomically, writing
+from rlvr.records.history import read_history
 from rlvr.run.sources import own_config, with_absolute_model
-from rlvr.tracking.files import write_atomically, writing
-from rlvr.tracking.history import read_history
 from rlvr.training.checkpoint import list_checkpoints
 from rlvr.trust.chain import Diagnosis, Difference, Trial
 from rlvr.trust.record import Record, read_record

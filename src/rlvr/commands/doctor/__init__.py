@@ -12,10 +12,10 @@ from rlvr.cli.model_arguments import MODEL_HERE, add_config_dir, add_set, hush, 
 from rlvr.cli.signals import ended_by_sigterm
 from rlvr.printable import printable
 from rlvr.progress import is_terminal, progress, wrapped
-from rlvr.tracking.checks import to_line
+from rlvr.records.checks import to_line
 
 if TYPE_CHECKING:
-    from rlvr.tracking.checks import Check
+    from rlvr.records.checks import Check
 
 HELP = "check the mathematics on your model, template and reward"
 DESCRIPTION = """Try a run's own engine, trainer, chat and reward on MODEL: does the template only append, does every

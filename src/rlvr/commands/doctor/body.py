@@ -25,13 +25,13 @@ from rlvr.config import Config
 from rlvr.errors import ConfigError
 from rlvr.models.settings import PretrainedModel
 from rlvr.places import ENDPOINT
+from rlvr.records.checks import Check
 from rlvr.run.errors import in_the_users_words
 from rlvr.run.opened import opened
 from rlvr.run.policies import set_threads
 from rlvr.run.ranks import quiet
 from rlvr.run.sources import weights_of
 from rlvr.tasks.base import Functions
-from rlvr.tracking.checks import Check
 
 CHECKS: tuple[Callable[[Patient], Check], ...] = (
     weights.weights_loaded,

@@ -12,7 +12,7 @@ from rlvr.progress import progress
 from rlvr.run.result import Run
 
 if TYPE_CHECKING:
-    from rlvr.tracking.checks import Check
+    from rlvr.records.checks import Check
 
 
 @errors_from_here

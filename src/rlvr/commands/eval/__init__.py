@@ -15,8 +15,8 @@ from rlvr.progress import progress
 
 if TYPE_CHECKING:
     from rlvr.evaluation.summary import EvaluationResult
+    from rlvr.records.graded import EvaluationRecord
     from rlvr.run.inference import Inference
-    from rlvr.tracking.graded import EvaluationRecord
 
 HELP = "evaluate a model"
 DESCRIPTION = """Evaluate a model on held-out examples: greedy accuracy and, with samples, avg@k, pass@k and maj@k.

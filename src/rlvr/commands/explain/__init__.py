@@ -15,7 +15,7 @@ from rlvr.printable import printable
 from rlvr.progress import progress
 
 if TYPE_CHECKING:
-    from rlvr.commands.explain.body import Explained
+    from rlvr.research.explain import Explained
 
 HELP = "show where in an episode the answer came into reach"
 DESCRIPTION = """Show what each state of a run's recorded episodes was worth: P(gold), the probability of the gold
@@ -61,9 +61,9 @@ def run(args: argparse.Namespace) -> int:
     hush()
     imports.look_in(args.config_dir)
     with progress("loading libraries"):
-        from rlvr.commands.explain.body import explain, values_path, write_values
+        from rlvr.records.jsonl import to_json
         from rlvr.report.run import write_run_report
-        from rlvr.tracking.jsonl import to_json
+        from rlvr.research.explain import explain, values_path, write_values
     with ended_by_sigterm():
         found = explain(args.run_folder, step=args.step, episodes=args.episodes, every=args.every, samples=args.samples)
     path = values_path(found.run, found.step)

@@ -18,13 +18,13 @@ from rlvr.models import export as files
 from rlvr.models.export import Dtype
 from rlvr.models.loading import base_of
 from rlvr.places import near
+from rlvr.records.files import writing
+from rlvr.records.jsonl import read_metrics
+from rlvr.records.rollouts import EpisodeRecord, read_rollouts, rollouts_path
 from rlvr.run.run_folder import RunFolder, read_config
 from rlvr.run.sources import run_of, weights_of
 from rlvr.settings import dumped
 from rlvr.tasks.prompting import Prompter, resolve_markers
-from rlvr.tracking.files import writing
-from rlvr.tracking.jsonl import read_metrics
-from rlvr.tracking.rollouts import EpisodeRecord, read_rollouts, rollouts_path
 from rlvr.training.checkpoint import replace_folder, temporary_folder, verify
 
 MARK, SETTINGS = "rlvr_export.json", "training_config.yaml"

@@ -29,6 +29,8 @@ from rlvr.evaluation.evaluate import examples_of
 from rlvr.models.devices import device_name
 from rlvr.models.layout import choose_layout
 from rlvr.models.policy import HubPolicy
+from rlvr.records.files import sync_file
+from rlvr.records.rollouts import rollouts_path
 from rlvr.run.assemble import assemble, evaluate, make_rollouts
 from rlvr.run.disk import sizes_of
 from rlvr.run.memory import plan_run
@@ -39,8 +41,6 @@ from rlvr.run.sources import with_absolute_model
 from rlvr.run.tasks import make_chat
 from rlvr.run.tuning import check_demonstrations
 from rlvr.tasks.base import Functions
-from rlvr.tracking.files import sync_file
-from rlvr.tracking.rollouts import rollouts_path
 from rlvr.training.memory import Parts
 from rlvr.types import TokenBatch
 

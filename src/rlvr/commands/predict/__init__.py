@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from rlvr.chat.rendering import Chat
     from rlvr.core.engine.base import Engine, OnToken
     from rlvr.evaluation.players import Player
+    from rlvr.records.graded import EvaluationRecord
     from rlvr.run.inference import Inference
-    from rlvr.tracking.graded import EvaluationRecord
     from rlvr.types import Completion, Example, SamplingParams
 
 BATCH_SIZE = 256
@@ -91,7 +91,7 @@ def _print(args: argparse.Namespace, records: Sequence[EvaluationRecord], *, rpn
     elif not args.json and args.prompt is not None:
         sys.stdout.write("\n".join(steps(record) if rpn else answer(record) for record in records))
     else:
-        from rlvr.tracking.jsonl import to_line
+        from rlvr.records.jsonl import to_line
 
         sys.stdout.write(b"".join(map(to_line, records)).decode("utf-8", errors="replace"))
 

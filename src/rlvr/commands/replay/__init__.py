@@ -16,8 +16,8 @@ from rlvr.progress import progress
 
 if TYPE_CHECKING:
     from rlvr.commands.replay.body import Replay
-    from rlvr.commands.replay.influence import Influence
-    from rlvr.commands.replay.what_if import WhatIf
+    from rlvr.research.influence import Influence
+    from rlvr.research.what_if import WhatIf
 
 HELP = "make a step of a run once more"
 DESCRIPTION = """Make a step of a run once more, from the nearest checkpoint before it: sampling, scores, advantages,
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     imports.look_in(args.config_dir)
     with progress("loading libraries"):
         from rlvr.commands.replay.body import influence_path, replay, write_influence
-        from rlvr.tracking.jsonl import to_json
+        from rlvr.records.jsonl import to_json
     path = influence_path(args.run_folder, args.step, args.output) if args.influence else None
     with ended_by_sigterm():
         found = replay(args.run_folder, args.step, changes=args.what_if, influence=args.influence)

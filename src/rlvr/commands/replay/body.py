@@ -5,27 +5,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlvr.cli.starts import changes_data, edits, other_data, other_libraries, start_of
-from rlvr.commands.replay.influence import Influence, influences
-from rlvr.commands.replay.repeat import Recorded, Repeated, check_replays, find_step, repeated
-from rlvr.commands.replay.what_if import WhatIf, read_changes, what_if
 from rlvr.config import Config
 from rlvr.errors import ConfigError, UserError
 from rlvr.progress import progress
-from rlvr.run.opened import Stopped, never
-from rlvr.run.sources import own_config
-from rlvr.run.tasks import Tasks
-from rlvr.tasks.base import Functions
-from rlvr.tracking.differences import (
+from rlvr.records.differences import (
     NOT_COMPARED,
     Difference,
     first_differences,
     metric_differences,
     record_differences,
 )
-from rlvr.tracking.files import write_atomically, writing
-from rlvr.tracking.jsonl import metrics_line, metrics_row, to_json, to_line
-from rlvr.tracking.rollouts import make_records
+from rlvr.records.files import write_atomically, writing
+from rlvr.records.jsonl import metrics_line, metrics_row, to_json, to_line
+from rlvr.records.rollouts import make_records
+from rlvr.research.influence import Influence, influences
+from rlvr.research.repeat import Recorded, Repeated, check_replays, find_step, repeated
+from rlvr.research.what_if import WhatIf, read_changes, what_if
+from rlvr.run.opened import Stopped, never
+from rlvr.run.sources import own_config
+from rlvr.run.starts import changes_data, edits, other_data, other_libraries, start_of
+from rlvr.run.tasks import Tasks
+from rlvr.tasks.base import Functions
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -132,7 +132,7 @@ def _scored(file: str, number: int, line: bytes) -> ScoredRow:
 
 
 def _write(target: Path, rows: Sequence[ScoredRow]) -> None:
-    from rlvr.tracking.files import write_atomically, writing
+    from rlvr.records.files import write_atomically, writing
 
     data = "".join(row.json_line + "\n" for row in rows).encode()
     with writing(target):

@@ -23,9 +23,9 @@ from rlvr.http_server import at
 from rlvr.models.adapters import saved_settings
 from rlvr.models.hub import is_local, locate
 from rlvr.models.loading import TOKENIZER_FILES, base_of
+from rlvr.records.files import writing
 from rlvr.run.sources import own_config, servable
 from rlvr.run.tasks import own_tool_format
-from rlvr.tracking.files import writing
 
 PYTHON_VARIABLE = "RLVR_VLLM_PYTHON"
 LAUNCHER = Path(rlvr.engines.__file__).parent / "vllm" / "extension" / "rlvr_vllm_launch.py"

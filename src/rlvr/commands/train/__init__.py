@@ -16,8 +16,8 @@ from rlvr.cli.model_arguments import add_config_dir
 from rlvr.errors import ConfigError
 from rlvr.lines import resuming
 from rlvr.progress import is_terminal, progress, wrapped
+from rlvr.records.files import PRUNED
 from rlvr.scale.launch import check_launch, errors_once, is_local_main_process, launcher, num_processes
-from rlvr.tracking.files import PRUNED
 
 if TYPE_CHECKING:
     from rlvr.commands.train.body import TrainResult

@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 
 from rlvr.cli.signals import sentence
-from rlvr.cli.starts import write_start
 from rlvr.commands.train.summary import summary
 from rlvr.config import Config
 from rlvr.core.loop import train as run_loop
@@ -16,6 +15,8 @@ from rlvr.core.world import World
 from rlvr.errors import UserError
 from rlvr.models.policy import HubPolicy
 from rlvr.printable import printable
+from rlvr.records.files import ERROR, PRUNED
+from rlvr.records.jsonl import read_metrics
 from rlvr.run.assemble import assemble
 from rlvr.run.auto import as_begun, decided
 from rlvr.run.disk import disk_warnings
@@ -24,14 +25,13 @@ from rlvr.run.policies import save_atomically, set_threads
 from rlvr.run.ranks import any_stopped, check_shares, fail_together, shared_folder
 from rlvr.run.run_folder import RunFolder, open_run_folder, write_config
 from rlvr.run.sources import with_absolute_model
+from rlvr.run.starts import write_start
 from rlvr.run.teachers import check_teachers, check_tokens
 from rlvr.run.tuning import check_demonstrations, started_policy
 from rlvr.scale.launch import errors_once, open_world
 from rlvr.settings import dumped
 from rlvr.tasks.base import Functions
 from rlvr.tracking.console import Console
-from rlvr.tracking.files import ERROR, PRUNED
-from rlvr.tracking.jsonl import read_metrics
 from rlvr.tracking.trackers.fanout import Trackers
 
 

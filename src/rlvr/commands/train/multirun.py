@@ -21,10 +21,10 @@ from rlvr.errors import ConfigError, UserError, install
 from rlvr.lines import inclusive_range
 from rlvr.printable import table
 from rlvr.progress import progress
+from rlvr.records.history import read_history
 from rlvr.report.sweep import sweep_table
 from rlvr.search.settings import is_setting, read_settings
 from rlvr.search.values import swept_values
-from rlvr.tracking.history import read_history
 
 MAX_FOLDER_LENGTH = 100
 

@@ -18,13 +18,13 @@ from rlvr.config.overrides import parse_overrides
 from rlvr.errors import ConfigError
 from rlvr.lines import override_lines
 from rlvr.printable import table
+from rlvr.records.files import writing
 from rlvr.run.run_folder import lock
 from rlvr.search.manager import HOPELESS, Search, interval
 from rlvr.search.pruning import check_measured
 from rlvr.search.settings import SweepSettings
 from rlvr.search.space import Space, Value, read_space
 from rlvr.search.trials import TRIALS, Trial, check_same_search, note_search, propose
-from rlvr.tracking.files import writing
 
 OF_THE_SEARCH = ("run_dir", "resume")  # a search goes on by itself
 

@@ -27,8 +27,8 @@ from rlvr.engines.vllm.server import Facts, Server
 from rlvr.errors import UserError
 from rlvr.models.adapters import adapter_weights, lora_layers, write_adapters
 from rlvr.models.policy import HubPolicy
+from rlvr.records.files import writing
 from rlvr.scale.sharding import whole
-from rlvr.tracking.files import writing
 
 MAX_FILE_BYTES = 2 << 30  # per file; limits the additional memory
 KEEP = 2  # versions kept: a returning server may read the last one while the next is written

@@ -21,8 +21,8 @@ from typing import Any, Self, TextIO
 
 from rlvr import __version__
 from rlvr.lines import resuming
-from rlvr.tracking.files import writing
-from rlvr.tracking.rollouts import EpisodeRecord, completion_rows
+from rlvr.records.files import writing
+from rlvr.records.rollouts import EpisodeRecord, completion_rows
 from rlvr.tracking.settings import TrackerSettings
 from rlvr.tracking.trackers.base import Row, RunFacts, Started, Status, Tracker, sentence, without_password
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from rlvr.tracking.checks import Check
+from rlvr.records.checks import Check
 from rlvr.trust.probes.exploits import REMEDIES, STABILITY
 from rlvr.trust.probes.judge import Audit, Finding, Row
 

@@ -11,8 +11,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from rlvr.records.jsonl import MetricsFile
 from rlvr.settings import validated
-from rlvr.tracking.jsonl import MetricsFile
 from rlvr.tracking.settings import TrackerSettings
 from rlvr.tracking.trackers.base import RunFacts, Started, Tracker
 from rlvr.tracking.trackers.fanout import Trackers

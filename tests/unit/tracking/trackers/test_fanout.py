@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from rlvr.tracking.rollouts import MAX_TEXT, completion_rows
-from tests.unit.tracking.records import episode_record
+from rlvr.records.rollouts import MAX_TEXT, completion_rows
+from tests.unit.records.made import episode_record
 from tests.unit.tracking.trackers.fake import Run
 
 

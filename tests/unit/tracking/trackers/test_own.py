@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from rlvr.records.jsonl import MetricsFile
 from rlvr.settings import validated
-from rlvr.tracking.jsonl import MetricsFile
 from rlvr.tracking.settings import TrackerSettings
 from rlvr.tracking.trackers.fanout import Trackers
 

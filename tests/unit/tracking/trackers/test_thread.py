@@ -7,7 +7,7 @@ import pytest
 from rlvr.tracking.trackers import fanout
 from rlvr.tracking.trackers.base import sentence
 from tests.system.harness import wait_until
-from tests.unit.tracking.records import episode_record
+from tests.unit.records.made import episode_record
 from tests.unit.tracking.trackers.fake import GATE, INSIDE, Run
 
 

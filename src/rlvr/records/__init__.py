@@ -1,0 +1,1 @@
+"""What a run writes down and others read: metrics, rollouts, graded answers, what doctor reports."""
