@@ -27,7 +27,8 @@ def test_right_ways_are_accepted_and_wrong_ones_refused(
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     noise = import_module("noise")
     policy = noise.opened(str(request.getfixturevalue(model)), getattr(torch, dtype), "prompt=plain", "reward=numeric")
-    missed = {("smollm2", "bfloat16", "layout", "a token lost")}  # on AMX within the allowed noise: a known gap
+    on_amx = torch.cpu._is_amx_tile_supported()
+    missed = {("smollm2", "bfloat16", "layout", "a token lost")} if on_amx else set()  # within the noise: a known gap
     judged = [(row.probe, row.way, row.is_accepted) for row in noise.judged(policy)]
     ways = [("engine", way) for way in noise.RUNNERS] + [("layout", way) for way in noise.LAYOUTS]
     wanted = [(probe, way, way == "right") for probe, way in ways]

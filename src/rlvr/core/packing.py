@@ -92,14 +92,14 @@ class Microbatch:
     columns: Tensor  # [N] its index in that row
     targets: Tensor  # [N] the predicted token's id
     layout: Layout
+    is_plain: bool  # each line is one row from its start
 
     def allowed(self) -> Tensor | None:
-        """[R, L, L] bool: query may see key; None for plain causal rows, also where each line is a single one: kernels
-        then leave out the half that is masked.
+        """[R, L, L] bool: query may see key; None for plain causal rows, whose masked half kernels then leave out.
 
         Padding attends to itself, so that no softmax is empty.
         """
-        if self.layout in ("rows", "alone") or int(self.segments.max()) <= 1:
+        if self.is_plain:
             return None
         query, key = self.segments[:, :, None], self.segments[:, None, :]
         same = (key == query) | (key == self.parents[:, :, None])
@@ -109,8 +109,8 @@ class Microbatch:
         return (same & causal & (query >= 0)) | itself
 
     def to(self, device: torch.device) -> Microbatch:
-        names = (name for name in self.__dataclass_fields__ if name != "layout")
-        return replace(self, **{name: getattr(self, name).to(device) for name in names})
+        tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+        return replace(self, **{name: value.to(device) for name, value in tensors.items()})
 
 
 def microbatches(
@@ -287,4 +287,5 @@ def _stack(lines: Sequence[list[_Unit]], layout: Layout) -> Microbatch:
         columns=torch.tensor(columns, dtype=torch.int64),
         targets=torch.tensor(targets, dtype=torch.int64),
         layout=layout,
+        is_plain=all(len(line) == len(line[0]) == 1 for line in lines),
     )

@@ -109,7 +109,8 @@ def _only(files: list[Path], where: str) -> tuple[Path, ...]:
 def hub_folder(files: tuple[Path, ...]) -> Path:
     """The Hub folder of a GGUF file, made at the first call. UserError if the file is damaged or cannot be read."""
     state = [(file.name, status.st_size, status.st_mtime_ns) for file in files for status in [file.stat()]]
-    key = hashlib.blake2b(json.dumps([state, version("transformers")]).encode(), digest_size=6).hexdigest()
+    made_by = [version("transformers"), Path(__file__).with_name("gguf_conversion.py").read_text(encoding="utf-8")]
+    key = hashlib.blake2b(json.dumps([state, made_by]).encode(), digest_size=6).hexdigest()
     name = PART.sub("", files[0].name).removesuffix(SUFFIX)
     folder = cache_folder() / "models" / f"{name}-{key}"
     if not folder.is_dir():

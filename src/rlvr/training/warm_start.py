@@ -60,8 +60,13 @@ def in_epochs(examples: Sequence[Episode], settings: WarmStartSettings, model: M
         seed=seed,
         longest=max(len(ids) for episode in examples for ids in token_ids(episode)),
         episodes=lambda numbers, share: [examples[number] for number in numbers],
-        content=lambda: (repr(token_ids(episode)).encode() for episode in examples),
+        content=lambda: (_learned(episode) for episode in examples),
     )
+
+
+def _learned(episode: Episode) -> bytes:
+    """What is read and what is learned of an episode, apart."""
+    return repr([(turn.prompt_ids, turn.completion.token_ids) for turn in episode.turns]).encode()
 
 
 def from_stream(policy: HubPolicy, task: Task, settings: WarmStartSettings, model: ModelView, seed: int) -> Lessons:

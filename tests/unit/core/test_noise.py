@@ -1,12 +1,17 @@
 """The yardstick of comparisons: what rounding moves is equal in any model, what a wrong context moves is not."""
 
 import math
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
 
-from rlvr.core.noise import LOOKS, Noise, confirmed, embeddings_moved, measure, probe_rows
+from rlvr.core.engine.engine import LocalEngine
+from rlvr.core.noise import LOOKS, Noise, Prompts, confirmed, embeddings_moved, measure, probe_rows
+from rlvr.models.layout import choose_layout
+from tests.unit.core.tiny import tiny_policy
 from tests.unit.engines.tiny import tiny_model
 
 
@@ -63,6 +68,31 @@ def test_a_row_is_measured_by_its_own_noise() -> None:
     assert noise.excess((zero, zero + 10)) == "3.33 times its rounding noise"
     assert noise.times((zero + math.nan, zero)) == math.inf
     assert noise.excess((zero, zero + math.nan)) is not None
+
+
+@pytest.mark.parametrize(("dtype", "right", "wrong"), [(torch.float32, 5, 50), (torch.bfloat16, 1.5, 2.3)])
+def test_right_and_wrong_ways_as_far_apart_as_measured(dtype: torch.dtype, right: float, wrong: float) -> None:
+    model = tiny_model().eval().to(dtype)
+    ids = torch.tensor([[3, 9, 4, 30, 12]])
+    noise = measure(model, dtype, lambda: [torch.log_softmax(model(input_ids=ids).logits[0].float(), -1)])
+    one = noise.plain[0].double()
+    assert noise.excess([one + right * noise.rows[0]]) is None
+    assert noise.excess([one + wrong * noise.rows[0]]) is not None
+
+
+def test_both_probes_ask_the_policys_own_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def spy(prompts: Prompts, *more: Any) -> list[list[int]]:
+        asked.append(prompts)
+        return probe_rows(prompts, *more)
+
+    for module in ("rlvr.core.engine.select", "rlvr.models.layout"):
+        monkeypatch.setattr(f"{module}.probe_rows", spy)
+    policy = replace(tiny_policy(), prompts=((1, 5, 6, 7), (1, 8, 9)))
+    LocalEngine(policy.model, max_batch_size=2, max_context_tokens=16, prompts=policy.prompts).close()
+    choose_layout(policy)
+    assert asked == [policy.prompts, policy.prompts]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

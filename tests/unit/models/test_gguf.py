@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import random
 from importlib import import_module
 from pathlib import Path
@@ -22,7 +23,8 @@ TEXT = "What is 3 + 4? ünknown"
 
 
 @pytest.mark.parametrize(
-    ("kind", "dtype", "most"), [("F32", "float32", 1e-5), ("F16", "float16", 5e-3), ("Q8_0", "bfloat16", 0.1)]
+    ("kind", "dtype", "most"),
+    [("F32", "float32", 1e-5), ("F16", "float16", 5e-3), ("BF16", "bfloat16", 0.05), ("Q8_0", "bfloat16", 0.1)],
 )
 def test_a_gguf_file_is_the_model_that_it_was_made_from(kind: str, dtype: str, most: float, tmp_path: Path) -> None:
     written = write_gguf(tmp_path / "tiny.gguf", kind, template=TEMPLATE)
@@ -49,6 +51,22 @@ def test_it_is_made_once_and_told_once(tmp_path: Path, logged: io.StringIO) -> N
     assert [path.name for path in made.parent.iterdir() if not path.name.endswith(".lock")] == [made.name]
     write_gguf(file, "F32")
     assert Path(locate(str(file)).name) != made
+
+
+@pytest.mark.parametrize("what", ["time", "transformers", "conversion"])
+def test_it_is_made_again_where_it_would_be_another(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "tiny.gguf"
+    write_gguf(file, "F32")
+    made = locate(str(file)).name
+    if what == "time":
+        os.utime(file, ns=(0, 1))
+    elif what == "transformers":
+        monkeypatch.setattr("rlvr.models.gguf.version", lambda package: "0.0")
+    else:
+        read = Path.read_text
+        other = {"gguf_conversion.py": "another program"}
+        monkeypatch.setattr(Path, "read_text", lambda path, **how: other.get(path.name) or read(path, **how))
+    assert locate(str(file)).name != made
 
 
 def test_its_header_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,8 @@ from rlvr.models.settings import ScratchModel
 from rlvr.models.weight_cache import content_key, keep, kept_folder, restore
 from rlvr.settings import dumped
 from rlvr.training.settings import WarmStartSettings
-from rlvr.training.warm_start import from_stream
+from rlvr.training.warm_start import from_stream, in_epochs
+from tests.unit.core.fakes import completion, episode
 from tests.unit.core.tiny import tiny_policy
 from tests.unit.training.test_warm_start import Copies
 
@@ -64,7 +65,19 @@ def test_threads_and_libraries_are_content(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 17)
     threads = key()
     monkeypatch.setattr(weight_cache.transformers, "__version__", "0.0")
-    assert len({before, threads, key()}) == 3
+    libraries = key()
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX1024")
+    processor = key()
+    monkeypatch.setattr(weight_cache, "_cpu", lambda: "another")
+    assert len({before, threads, libraries, processor, key()}) == 5
+
+
+def test_where_what_is_learned_begins_is_content():
+    texts = (((1, 2, 3), (4,)), ((1, 2), (3, 4)))
+    episodes = [episode((prompt, completion(*said))) for prompt, said in texts]
+    settings = WarmStartSettings(**SETTINGS).fitted(ScratchModel())
+    one, other = ([*in_epochs([shown], settings, ScratchModel(), 0).content()] for shown in episodes)
+    assert one != other
 
 
 def test_restored_weights_are_the_kept_ones():
