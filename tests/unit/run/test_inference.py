@@ -57,3 +57,17 @@ def test_functions_from_python_reach_the_tasks(
     with open_inference(loaded, load_config([], config_name="rpn_test"), functions, reads="eval") as found:
         assert (found.engine is None) == (model == "endpoint")
     assert given == [(functions or {}, "eval")]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_a_run_is_scored_in_the_data_type_that_it_samples_in(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def opened(*words: Any, reads: Any) -> Iterator[Any]:
+        yield SimpleNamespace(fit=lambda config, policy: policy)
+
+    monkeypatch.setattr(inference, "open_tasks", opened)
+    loaded, config = Loaded(source="x", model=tiny_policy(), fingerprint="f"), [f"engine.dtype={dtype}"]
+    with open_inference(loaded, load_config(config, config_name="rpn_test"), reads="eval") as found:
+        model = found.loaded.model
+        assert not isinstance(model, Endpoint)
+        assert str(model.dtype) == f"torch.{dtype}"

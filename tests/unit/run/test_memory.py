@@ -18,7 +18,7 @@ LONGEST = 7
 
 
 def plan(
-    *overrides: str, name: str = "rpn", world: World = ALONE, longest: int = LONGEST, tools: int = 0, **more: int
+    *overrides: str, name: str = "rpn", world: World = ALONE, longest: int = LONGEST, tools: int = 0, **more: Any
 ) -> MemoryPlan:
     """Of a policy of two layers with a context of 256; `tools`: tokens that describe them."""
     policy = tiny_policy(max_position_embeddings=256)
@@ -28,7 +28,7 @@ def plan(
         env=lambda example: SimpleNamespace(tools=tools),
     )
     config = tiny_config("rollout.max_completion_tokens=20", *overrides, name=name)
-    return plan_run(config, policy, chat, task, layout="shared", world=world, **more)
+    return plan_run(config, policy, chat, task, world=world, **{"layout": "shared", **more})
 
 
 def asked_about(found: MemoryPlan) -> str:
@@ -78,6 +78,18 @@ def test_the_cache_is_of_completions_sampled_together():
     assert of(*few, "evaluation.num_examples=16") == 2 * of(*few)
     assert of(*few, "engine.max_batch_size=4") == of(*few) // 2
     assert of("engine=vllm", "engine.urls=[http://127.0.0.1:1]") == 0
+
+
+def test_each_part_follows_what_it_is_made_of(monkeypatch: pytest.MonkeyPatch):
+    whole = "trainer.microbatch_tokens=100000"
+    assert plan().parts["libraries"] > 0
+    assert plan(whole, "algorithm.num_minibatches=2").parts["activations"] < plan(whole).parts["activations"]
+    assert plan(whole).parts["activations"] < plan(whole, layout="packed").parts["activations"], "prompts are shared"
+    kept = [plan(f"engine.dtype={dtype}").parts["keys and values"] for dtype in ("bfloat16", "float32")]
+    assert 2 * kept[0] == kept[1]
+    before = plan().parts["sampler"]
+    monkeypatch.setattr("rlvr.training.memory.packed_bytes", lambda model, dtype: 1000)
+    assert plan().parts["sampler"] == before + 1000
 
 
 def test_gpu_memory_decides_unless_weights_are_offloaded(monkeypatch: pytest.MonkeyPatch):

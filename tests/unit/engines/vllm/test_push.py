@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from rlvr.engines.vllm.push import Probe
+from rlvr.engines.vllm.push import FP32_TOLERANCE, HALF_TOLERANCE, Probe, allowed_gap
 from rlvr.engines.vllm.server import GENERATE
 from rlvr.engines.vllm.weights import WeightsFolder, full_weights
 from rlvr.errors import UserError
@@ -303,6 +303,9 @@ def test_pitfall_30_a_late_request_finds_its_adapter(tmp_path: Path) -> None:
     assert len(fake.adapters) == 2, "names of old versions are forgotten"
 
 
+DTYPES = (torch.float32, torch.bfloat16)
+
+
 def first(**more: Any) -> Any:
     """Changes values of an answer's first token."""
 
@@ -350,6 +353,12 @@ def test_how_far_a_server_may_be_from_the_trainer(
 def test_pitfall_19_the_probe_finds_wrong_logprobs(wrong: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(UserError, match="does not sample from the pushed weights"), one_server(tmp_path, **wrong):
         pass
+
+
+def test_a_noisy_model_may_be_as_far_from_its_server_as_its_noise() -> None:
+    quiet, loud = (Probe(prompts=(), logprobs=torch.zeros(0, 1), noise=dict.fromkeys(DTYPES, n)) for n in (0.0, 5.0))
+    assert (allowed_gap(quiet, exact=True), allowed_gap(loud, exact=True)) == (FP32_TOLERANCE, 10 * 5.0)
+    assert (allowed_gap(quiet, exact=False), allowed_gap(loud, exact=False)) == (HALF_TOLERANCE, 3 * 5.0)
 
 
 def test_gaps_are_relative_where_logprobs_are_small() -> None:
