@@ -57,7 +57,7 @@ def written(template: Template, said: Message, tools: Tools) -> str:
     return "\n".join(filter(None, [closing, text, calls]))
 
 
-class History:
+class RewriteFinder:
     """Renders conversations to find replies that make the template rewrite earlier turns."""
 
     def __init__(self, template: Template) -> None:

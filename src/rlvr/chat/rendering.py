@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from rlvr.chat.coding import Coder
 from rlvr.chat.formats import FORMATS, read_message
-from rlvr.chat.history import History, behind, written
-from rlvr.chat.spelling import Stream
+from rlvr.chat.history import RewriteFinder, behind, written
+from rlvr.chat.spelling import TextStream
 from rlvr.chat.template import QUESTION, Template, call_of, described
 from rlvr.chat.tool_calls import Tools
 from rlvr.errors import ConfigError, UserError
@@ -59,7 +59,7 @@ class Chat:
         self._ends: dict[bool, int] = {}  # of completions without and with calls
         self._prompts: dict[tuple[object, ...], tuple[Tools, tuple[int, ...]]] = {}
         self.template = Template(tokenizer, tool_format) if tokenizer.chat_template else None  # of words: none
-        self._history = History(self.template) if self.template else None
+        self._history = RewriteFinder(self.template) if self.template else None
         vocabulary = tokenizer.get_vocab()
         if tool_format == "auto":
             tool_format = "words" if FORMATS["words"].open in vocabulary else "hermes"
@@ -88,7 +88,7 @@ class Chat:
             return self
         chat = copy(self)
         chat.template = self.template.with_variables(variables)
-        chat._history, chat._prompts = History(chat.template), {}
+        chat._history, chat._prompts = RewriteFinder(chat.template), {}
         return chat
 
     def note(self, messages: Sequence[Message]) -> str | None:
@@ -235,7 +235,7 @@ class Chat:
     def decode(self, ids: Sequence[int]) -> str:
         return self._coder.decode(ids)
 
-    def stream(self) -> Stream:
+    def stream(self) -> TextStream:
         return self._coder.stream()
 
     def spell(self, token: int, previous: int | None) -> bytes:

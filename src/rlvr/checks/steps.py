@@ -3,7 +3,7 @@
 import torch
 
 from rlvr.checks.patient import Patient, logprobs, verdict
-from rlvr.config.checks import unusual_settings
+from rlvr.config.sections import unusual_settings
 from rlvr.records.checks import Check
 from rlvr.tracking.signals import SIGNALS
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from rlvr.config import Config
-from rlvr.config.checks import check_resumes
 from rlvr.config.compose import DATA_CONFIG, DEFAULT_CONFIG, load_config, load_task_config
 from rlvr.config.config import SECTIONS
+from rlvr.config.sections import check_resumes
 from rlvr.errors import ConfigError
 from rlvr.lines import override_lines
 from rlvr.records.files import write_atomically, writing

@@ -18,7 +18,7 @@ from rlvr.printable import cut
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spelling:
+class ForeignKey:
     """A foreign key: `theirs` is a last component or a dotted key, `ours` are rlvr's keys, `note` says how they
     differ."""
 
@@ -37,7 +37,7 @@ class Spelling:
 
 
 @cache
-def spellings() -> tuple[Spelling, ...]:
+def spellings() -> tuple[ForeignKey, ...]:
     """All spellings in table order (`# ` starts a project); specific ones first."""
     found, project = [], ""
     for line in (Path(__file__).parent / "spellings.tsv").read_text(encoding="utf-8").splitlines():
@@ -46,11 +46,11 @@ def spellings() -> tuple[Spelling, ...]:
             project = line.removeprefix("# ")
         else:
             one = {"theirs": theirs.rstrip("*"), "ours": tuple(ours.split()), "inside": theirs.endswith("*")}
-            found.append(Spelling(project=project, note=note, **one))
+            found.append(ForeignKey(project=project, note=note, **one))
     return tuple(found)
 
 
-def find_spelling(key: str) -> Spelling | None:
+def find_spelling(key: str) -> ForeignKey | None:
     """The entry for a whole foreign key, its last component, or its parent."""
     table = {one.theirs: one for one in reversed(spellings())}
     parts = key.split(".")

@@ -11,13 +11,13 @@ from rlvr.records.checks import KINDS, read_checks
 from rlvr.records.history import History, headline_of, read_history
 from rlvr.report.curves import meanings, sections, series
 from rlvr.report.health import health
-from rlvr.report.page import Limits, Page, Report, pack, write_report
+from rlvr.report.page import Page, PageLimits, Report, pack, write_report
 from rlvr.report.rollouts import PackedRollouts, pack_rollouts, rollout_files, token_texts
 from rlvr.report.sweep import runs_of, sweep_table
 from rlvr.trust import chain
 
 
-def write_run_report(folders: Sequence[Path], output: Path | None = None, limits: Limits | None = None) -> Report:
+def write_run_report(folders: Sequence[Path], output: Path | None = None, limits: PageLimits | None = None) -> Report:
     """Write the report of runs, finished or not; by default `report.html` in the first folder. A folder of runs, such
     as a sweep's, stands for all of them, also in the sweeps below. UserError for a folder without a run, or if the page
     cannot be written."""
@@ -27,10 +27,10 @@ def write_run_report(folders: Sequence[Path], output: Path | None = None, limits
             raise UserError(f"{folder} is no run folder: it has no config.yaml, metrics.jsonl or rollouts/.")
     runs = [run for inside in found.values() for run in inside]
     is_sweep = any(inside != [folder] for folder, inside in found.items())
-    return write_report(run_page(runs, limits or Limits(), is_sweep=is_sweep), folders[0], output)
+    return write_report(run_page(runs, limits or PageLimits(), is_sweep=is_sweep), folders[0], output)
 
 
-def run_page(folders: Sequence[Path], limits: Limits, *, is_sweep: bool = False) -> Page:
+def run_page(folders: Sequence[Path], limits: PageLimits, *, is_sweep: bool = False) -> Page:
     """Read run folders (running, finished or damaged) into one page; a sweep's page has a table of scores."""
     histories = [read_history(folder) for folder in folders]
     rollouts = _rollouts(folders, limits)
@@ -88,7 +88,7 @@ def _checks(folder: Path, notes: list[str]) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def _rollouts(folders: Sequence[Path], limits: Limits) -> PackedRollouts:
+def _rollouts(folders: Sequence[Path], limits: PageLimits) -> PackedRollouts:
     """As many episodes as both limits allow; repacked with fewer if too large."""
     files = [file for run, folder in enumerate(folders) for file in rollout_files(folder / "rollouts", run)]
     budget = limits.max_packed_bytes

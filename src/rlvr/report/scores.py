@@ -13,7 +13,7 @@ from typing import Any
 
 from rlvr.records.graded import EvaluationRecord, GradedTurn
 from rlvr.records.jsonl import few
-from rlvr.report.page import Limits, Page, finite, pack
+from rlvr.report.page import Page, PageLimits, finite, pack
 from rlvr.report.rollouts import shallow_dict, token_texts
 
 CellKey = tuple[str, str, str, str, str]  # task, split, model, retriever ("" for none) and settings
@@ -46,7 +46,7 @@ def evaluation_pages(
     analyzed: Mapping[CellKey, dict[str, Any]] | None = None,
     comparisons: Sequence[Mapping[str, Any]] = (),
     notes: Sequence[str] = (),
-    limits: Limits | None = None,
+    limits: PageLimits | None = None,
 ) -> Page:
     """The page of some records; `kind` is "evaluations" or "benchmark".
 
@@ -54,7 +54,7 @@ def evaluation_pages(
     grades are embedded.
     """
     cells, rows = _group(records)
-    chunk_of, chunks, ids = _pack_texts(rows, limits or Limits())
+    chunk_of, chunks, ids = _pack_texts(rows, limits or PageLimits())
     counts = [sum(map(len, row.records.values())) for row in rows]
     total, kept = sum(counts), sum(count for count, place in zip(counts, chunk_of, strict=True) if place is not None)
     said = few(list(notes), MAX_NOTES)
@@ -176,7 +176,9 @@ def _result(records: Sequence[EvaluationRecord]) -> list[Any]:
     ]
 
 
-def _pack_texts(rows: Sequence[_Row], limits: Limits) -> tuple[list[int | None], dict[str, bytes], dict[str, set[int]]]:
+def _pack_texts(
+    rows: Sequence[_Row], limits: PageLimits
+) -> tuple[list[int | None], dict[str, bytes], dict[str, set[int]]]:
     """The chunk of each row, the chunks, and the token ids of each model in them.
 
     Rows are packed up to the limits: first those where cells disagree, then in a fixed pseudorandom order.

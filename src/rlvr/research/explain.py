@@ -50,7 +50,7 @@ class Valued:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class StateMeans:
     """Means over the episodes that have this state; P(right) over their examples, with its interval."""
 
     state: str
@@ -66,7 +66,7 @@ class Explained:
     step: int
     weights_step: int
     episodes: Sequence[Valued]
-    table: Sequence[Row]
+    table: Sequence[StateMeans]
     decisive: str | None
     """In how many episodes P(gold) rose most where a reply first named the answer; None if none of them has one."""
     decisive_other: float
@@ -96,7 +96,7 @@ def explain(
             gold = run.gold_logprobs(groups, every=every)
         seconds = time.perf_counter() - started
         others = _other_answers([record.answer for record in records])
-        found = Measured(
+        found = StateValues(
             records=records,
             places=places,
             gold=_chances(gold),
@@ -108,7 +108,7 @@ def explain(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class StateValues:
     """Of each episode P(gold) at its places, P(another answer), and how many of `count` samples were right."""
 
     records: Sequence[EpisodeRecord]
@@ -229,7 +229,7 @@ def _chances(logprobs: Sequence[Sequence[float]]) -> list[list[float]]:
     return [[math.exp(value) for value in values] for values in logprobs]
 
 
-def _explained(root: Path, step: int, weights_step: int, found: Measured, seconds: float) -> Explained:
+def _explained(root: Path, step: int, weights_step: int, found: StateValues, seconds: float) -> Explained:
     named = [_first_named(record) for record in found.records]
     judged = [number for number, turn in enumerate(named) if turn is not None and len(found.records[number].turns) > 1]
 
@@ -252,7 +252,7 @@ def _explained(root: Path, step: int, weights_step: int, found: Measured, second
     )
 
 
-def _valued(found: Measured, number: int) -> Valued:
+def _valued(found: StateValues, number: int) -> Valued:
     record, places, gold = found.records[number], found.places[number], found.gold[number]
     return Valued(
         group=record.group,
@@ -281,13 +281,13 @@ def _first_named(record: EpisodeRecord) -> int | None:
     return next(found, None)
 
 
-def _share(found: Measured, judged: Sequence[int], hits: Sequence[float]) -> str:
+def _share(found: StateValues, judged: Sequence[int], hits: Sequence[float]) -> str:
     share = _over_examples(found, zip(judged, hits, strict=True))
     said = f"by question {share.value:.2f}, 95 % interval {share.low:.2f} to {share.high:.2f}"
     return f"{sum(hits):.0f} of {len(hits)} episodes ({said})"
 
 
-def _over_examples(found: Measured, values: Iterable[tuple[int, float]]) -> Interval:
+def _over_examples(found: StateValues, values: Iterable[tuple[int, float]]) -> Interval:
     """Of values of episodes, by number: those of one example are alike, and count together."""
     by_example: defaultdict[str, list[float]] = defaultdict(list)
     for number, value in values:
@@ -295,7 +295,7 @@ def _over_examples(found: Measured, values: Iterable[tuple[int, float]]) -> Inte
     return bootstrap(list(map(fmean, by_example.values())))
 
 
-def _table(found: Measured) -> list[Row]:
+def _table(found: StateValues) -> list[StateMeans]:
     at: defaultdict[State, list[tuple[int, int]]] = defaultdict(list)  # episode, place
     for number, places in enumerate(found.places):
         for place, state in enumerate(places):
@@ -312,7 +312,7 @@ def _table(found: Measured) -> list[Row]:
             right = f"{share.value:.3f} [{share.low:.3f}, {share.high:.3f}]"
         name = f"turn {state.turn + 1}" + (f", after {state.tokens} tokens" if state.tokens else "")
         gold, other = mean(found.gold, where), mean(found.other, where)
-        rows.append(Row(state=name, count=len(where), gold=gold, other=other, right=right))
+        rows.append(StateMeans(state=name, count=len(where), gold=gold, other=other, right=right))
     return rows
 
 

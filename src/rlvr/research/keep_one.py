@@ -43,7 +43,7 @@ Fact = tuple[str, str, str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Found:
+class Searched:
     """What the search of an example returned, by id in order, and what was kept of it."""
 
     facts: Mapping[str, Fact]
@@ -61,7 +61,7 @@ class Found:
         return self.ask(known, self.asked) if len(known) == len(set(ids)) else None
 
 
-def keep(about: str, ids: list[str], state: Found) -> str:
+def keep(about: str, ids: list[str], state: Searched) -> str:
     """Keep these facts; all others are forgotten.
 
     Args:
@@ -80,7 +80,7 @@ def keep(about: str, ids: list[str], state: Found) -> str:
 class KeepEnv(WordsEnv):
     """Answers a call of `keep` with a fresh context."""
 
-    def __init__(self, example: Example, found: Found, form: AnswerFormat, **settings: Any) -> None:
+    def __init__(self, example: Example, found: Searched, form: AnswerFormat, **settings: Any) -> None:
         super().__init__(example, found, form, **settings)
         self._found = found
 
@@ -201,7 +201,7 @@ class KeepOneTask(WordsTask):
         return (f"{self._text(facts)} {opening}", answer, *(part for pair in rest for part in pair))
 
     def env(self, example: Example) -> Env:
-        found = Found(facts=example.metadata["facts"], asked=example.metadata["asked"], ask=self._reading)
+        found = Searched(facts=example.metadata["facts"], asked=example.metadata["asked"], ask=self._reading)
         return KeepEnv(
             example,
             found,

@@ -52,7 +52,7 @@ class Recorded:
 
 
 @dataclass(frozen=True, kw_only=True)
-class State:
+class TrainerState:
     """Weights and moments of a trainer, without its learning rate: each update sets it."""
 
     weights: Mapping[str, Tensor]
@@ -93,7 +93,7 @@ class Repeated:
     run: TrainingRun
     on_progress: Progress
     made: int = 0  # updates
-    before: State = field(init=False)
+    before: TrainerState = field(init=False)
     metrics: Mapping[str, float] = field(init=False)
     sampled: SampledGroups = field(init=False)
     batch: TokenBatch = field(init=False)
@@ -111,7 +111,7 @@ class Repeated:
 
     def save_if_due(self, step: int, metrics: Mapping[str, float], *, now: bool) -> None:
         if step == self.step - 1:
-            self.before = State.of(self.run.trainer)
+            self.before = TrainerState.of(self.run.trainer)
 
 
 def find_step(source: Path, step: int) -> Recorded:

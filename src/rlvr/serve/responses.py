@@ -30,7 +30,7 @@ from rlvr.serve.schemas import (
 )
 
 
-class Part(Body):
+class ContentPart(Body):
     type: Literal["input_text", "output_text", "text"]
     text: str
 
@@ -40,7 +40,7 @@ class Item(Body):
 
     type: Literal["message", "function_call", "function_call_output"] = "message"
     role: Literal["system", "developer", "user", "assistant"] | None = None
-    content: str | Annotated[list[Part], Field(fail_fast=True)] | None = None
+    content: str | Annotated[list[ContentPart], Field(fail_fast=True)] | None = None
     call_id: str | None = None
     name: str | None = None
     arguments: str | None = None

@@ -29,7 +29,7 @@ class Data:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class ParsedRows:
     """The problems of some rows, and the places of excluded rows by reason."""
 
     problems: tuple[Problem, ...]
@@ -52,7 +52,9 @@ def _first(places: Sequence[str]) -> str:
     return "; ".join((*places[:NUM_NAMED], *((f"and {more:,} more",) if more > 0 else ())))
 
 
-def parse_rows(rows: Iterable[Row], parse: Callable[[Row], Problem | str], golds: GoldReader | None = None) -> Part:
+def parse_rows(
+    rows: Iterable[Row], parse: Callable[[Row], Problem | str], golds: GoldReader | None = None
+) -> ParsedRows:
     """The problems of the rows in order, without repeated questions, and without golds that cannot be read, as far as
     they are looked at here.
 
@@ -85,7 +87,7 @@ def parse_rows(rows: Iterable[Row], parse: Callable[[Row], Problem | str], golds
     for problem in golds.unread(unsure) if golds else ():
         place = found.pop(problem.id)[1]
         left_out.setdefault(UNREAD, []).append(f"{place}: {ascii_text(problem.answer[:60])!r}")
-    return Part(problems=tuple(problem for problem, _ in found.values()), left_out=left_out, changed=changed)
+    return ParsedRows(problems=tuple(problem for problem, _ in found.values()), left_out=left_out, changed=changed)
 
 
 def _repeats(found: dict[str, tuple[Problem, str]], problem: Problem, place: str) -> str:
@@ -109,7 +111,7 @@ def _named(wrong: Sequence[tuple[str, str]]) -> str:
     return f"{told} In all {len(wrong):,} rows cannot be used{following}."
 
 
-def by_hash(part: Part, share: float, place: str) -> tuple[Part, Part]:
+def by_hash(part: ParsedRows, share: float, place: str) -> tuple[ParsedRows, ParsedRows]:
     """Split a part by the hash of the question: training, held out; at least one problem each.
 
     ConfigError for fewer than two different questions.
@@ -125,11 +127,11 @@ def by_hash(part: Part, share: float, place: str) -> tuple[Part, Part]:
         held_out = {min(keys, key=hash_rank)}
     train = tuple(problem for problem in part.problems if problem.key not in held_out)
     rest = tuple(problem for problem in part.problems if problem.key in held_out)
-    return replace(part, problems=train), Part(problems=rest)
+    return replace(part, problems=train), ParsedRows(problems=rest)
 
 
 def make_data(
-    parts: tuple[Part | None, Part],
+    parts: tuple[ParsedRows | None, ParsedRows],
     *,
     where: str,
     max_train: int | None,

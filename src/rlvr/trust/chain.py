@@ -44,7 +44,7 @@ class Cause:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Difference:
+class Effect:
     """Of the remedy to the unchanged run, with its 95 % interval."""
 
     name: str  # `held-out accuracy`, or `rise of the reward`
@@ -65,7 +65,7 @@ class Difference:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trial:
+class RemedyTrial:
     """A remedy tried beside the unchanged run."""
 
     cause: str
@@ -73,7 +73,7 @@ class Trial:
     start: int  # updates behind the weights that both start from
     steps: int
     folder: str  # with `unchanged` and `remedy`
-    differences: Sequence[Difference]
+    differences: Sequence[Effect]
     moved: bool = field(init=False)  # a difference is above 0 by more than chance, and none below
 
     def __post_init__(self) -> None:
@@ -95,7 +95,7 @@ class Diagnosis:
     verdict: str  # a sentence
     causes: Sequence[Cause]
     notes: Sequence[str] = field(default_factory=list)
-    trial: Trial | None = None
+    trial: RemedyTrial | None = None
 
     @property
     def top(self) -> Cause | None:

@@ -15,7 +15,7 @@ NAMES = ("model.safetensors", "adapter_model.safetensors")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Weights:
+class WeightChange:
     """`count` of all that are trained. Of the matrices: `moved` is the root mean square of their change beside that of
     the first ones, `still` the share in which no number changed, though others did. `fresh` is the share of the first
     vectors (norms, biases) that are one number throughout, as in a model that was never trained."""
@@ -26,7 +26,7 @@ class Weights:
     fresh: float | None = None
 
 
-def read_weights(folder: Path, history: History) -> Weights | None:
+def read_weights(folder: Path, history: History) -> WeightChange | None:
     """None without a readable file of weights in the run: they are sharded, or damaged."""
     from safetensors import SafetensorError
 
@@ -40,12 +40,12 @@ def read_weights(folder: Path, history: History) -> Weights | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     if begin is None:
-        return Weights(count=count)
+        return WeightChange(count=count)
     try:
         moved, still = _compare(begin, end) if end and end.name == begin.name else (None, None)
-        return Weights(count=count, moved=moved, still=still, fresh=_fresh(begin))
+        return WeightChange(count=count, moved=moved, still=still, fresh=_fresh(begin))
     except (SafetensorError, OSError, ValueError, TypeError, KeyError):
-        return Weights(count=count)
+        return WeightChange(count=count)
 
 
 def _file(folders: list[Path], names: tuple[str, ...]) -> Path | None:

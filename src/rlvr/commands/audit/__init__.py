@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from rlvr.cli.model_arguments import add_config_dir, at_least, note, save_checks
 
 if TYPE_CHECKING:
-    from rlvr.trust.probes.causes import Cause
-    from rlvr.trust.probes.judge import Audit, Finding, Row
+    from rlvr.trust.probes.causes import RewardFault
+    from rlvr.trust.probes.judge import Audit, Finding, Misjudged
 
 HELP = "find right answers that a reward refuses, and wrong ones that it pays"
 DESCRIPTION = """Grade rewritten right answers, edited wrong ones and known exploits by the reward and the metric of a
@@ -76,12 +76,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from rlvr.commands.audit.body import Options, audit, audit_config
+    from rlvr.commands.audit.body import AuditOptions, audit, audit_config
     from rlvr.trust.probes.causes import checks
 
     where = {"data": args.data, "task": args.task, "config_dir": args.config_dir}
     config = audit_config(args.target, args.overrides, **where)
-    options = Options(
+    options = AuditOptions(
         num_examples=args.num_examples,
         seconds=args.seconds,
         threshold=args.threshold,
@@ -134,7 +134,7 @@ def report(found: Audit, shown: int) -> Iterator[str]:
         yield f"{found.target}: nothing wrong was paid, and nothing right refused."
 
 
-def _cause(target: str, cause: Cause) -> Iterator[str]:
+def _cause(target: str, cause: RewardFault) -> Iterator[str]:
     """The fault behind many kinds, a text that shows it, and what it may explain."""
     shown = f" (as {_short(cause.example.text)})" if cause.example else ""
     yield f"- {target}: the {cause.verifier}: {cause.name}: {cause.says}{shown}: {cause.remedy}."
@@ -143,7 +143,7 @@ def _cause(target: str, cause: Cause) -> Iterator[str]:
         yield f"  {len(cause.explains)} more kinds may follow from it; audit again when it is corrected: {kinds}."
 
 
-def _figures(found: Audit, row: Row) -> str:
+def _figures(found: Audit, row: Misjudged) -> str:
     """What a wrong and a right answer earn, of a format that pays too much."""
     from rlvr.trust.probes.exploits import FORM
 
@@ -153,7 +153,7 @@ def _figures(found: Audit, row: Row) -> str:
     return ""
 
 
-def _row(row: Row) -> str:
+def _row(row: Misjudged) -> str:
     interval = row.share
     errors = f", {row.num_errors} errors" if row.num_errors else ""
     counts = f"{row.num_failed} of {row.num_examples} ({interval.low:.0%} to {interval.high:.0%}){errors}"

@@ -46,10 +46,10 @@ def run(args: argparse.Namespace) -> int:
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"--output-dir {folder}: is no folder; choose another one.")
     with progress("loading libraries"):
-        from rlvr.commands.benchmark.body import Plan, benchmark
+        from rlvr.commands.benchmark.body import BenchmarkPlan, benchmark
 
     hush()
-    asked = Plan(
+    asked = BenchmarkPlan(
         models=args.models,
         tasks=args.tasks,
         retrievers=args.retrievers,

@@ -15,7 +15,7 @@ from rlvr.printable import printable
 from rlvr.progress import is_terminal, progress, wrapped
 
 if TYPE_CHECKING:
-    from rlvr.trust.chain import Diagnosis, Trial
+    from rlvr.trust.chain import Diagnosis, RemedyTrial
 
 HELP = "say why a curve is flat"
 DESCRIPTION = """Name the likeliest causes of a flat curve, from what a run folder records: each with a score, evidence
@@ -84,7 +84,7 @@ def told(found: Diagnosis) -> Iterator[str]:
         yield from told_trial(found.trial)
 
 
-def told_trial(trial: Trial) -> Iterator[str]:
+def told_trial(trial: RemedyTrial) -> Iterator[str]:
     start = f"step {trial.start}" if trial.start else "the start"
     verdict = "the curve moves" if trial.moved else "the curve does not move by more than chance"
     yield f"tried {' '.join(trial.overrides)} for {trial.steps} steps from {start}, beside the unchanged run: {verdict}"

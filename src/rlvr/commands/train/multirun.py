@@ -14,9 +14,9 @@ from hydra.errors import HydraException
 
 from rlvr.cli.signals import sentence
 from rlvr.config import Config
-from rlvr.config.checks import check_place
 from rlvr.config.compose import load_config, to_yaml
 from rlvr.config.overrides import parse_overrides
+from rlvr.config.sections import check_place
 from rlvr.errors import ConfigError, UserError, install
 from rlvr.lines import inclusive_range
 from rlvr.printable import table

@@ -73,7 +73,7 @@ class Finding:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class Misjudged:
     """The examples of a kind that were misjudged: right answers that are not paid, wrong ones that are."""
 
     verifier: str
@@ -95,13 +95,13 @@ class Row:
 @dataclass(frozen=True, kw_only=True)
 class Audit:
     target: str
-    rows: tuple[Row, ...]
+    rows: tuple[Misjudged, ...]
     findings: tuple[Finding, ...]
     notes: tuple[str, ...]
     threshold: float  # largest share of examples of an edit that may be paid
 
     @property
-    def alarms(self) -> list[Row]:
+    def alarms(self) -> list[Misjudged]:
         """Wrong texts that are paid, and verifiers that contradict themselves."""
         failed = [row for row in self.rows if row.num_failed]
         return [
@@ -112,12 +112,12 @@ class Audit:
         ]
 
     @property
-    def refused(self) -> list[Row]:
+    def refused(self) -> list[Misjudged]:
         """Right answers that are not paid; not those that only the format refuses."""
         return [row for row in self.rows if row.group == "rewrite" and row.num_failed]
 
     @property
-    def noted(self) -> list[Row]:
+    def noted(self) -> list[Misjudged]:
         """What is paid for golds that no row has: rows without an answer are left out when the data load."""
         return [row for row in self.rows if row.group == "gold" and row.num_failed]
 
@@ -157,9 +157,9 @@ class Judge:
             on_progress(index + 1, len(self.cases))
 
     @property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[Misjudged]:
         return [
-            Row(
+            Misjudged(
                 verifier=self.name,
                 group=group,
                 kind=kind,

@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from rlvr.engines.vllm.push import Probe
+from rlvr.engines.vllm.push import PushProbe
 from rlvr.engines.vllm.server import GENERATE
 from rlvr.engines.vllm.weights import WeightsFolder, full_weights
 from rlvr.errors import UserError
@@ -355,7 +355,7 @@ def test_pitfall_19_the_probe_finds_wrong_logprobs(wrong: dict[str, Any], tmp_pa
 def test_gaps_are_relative_where_logprobs_are_small() -> None:
     row = torch.full((1, 40), -50.0)
     row[0, 7] = -30.0
-    probe = Probe(prompts=((1, 2),), logprobs=row)
+    probe = PushProbe(prompts=((1, 2),), logprobs=row)
     token = {"token_id": 7, "logprob": -30.003, "top_logprobs": [{"token_id": 8, "logprob": -50.01}]}
     spans = [{"version": "x", "start": 0, "end": 1}]
     choice = {"finish_reason": "length", "token_ids": [7], "logprobs": {"content": [token]}, "weight_versions": spans}
