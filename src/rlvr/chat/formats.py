@@ -213,13 +213,13 @@ class Harmony(ToolFormat):
 
     def read(self, text: str, into: CallReading, *, finished: bool, tools: Tools) -> None:
         """The first header starts the call, which takes the rest of the text."""
-        found = self._header.search(text) if "to=functions." in text else None
-        if found is None or not finished:
+        header = self._header.search(text) if "to=functions." in text else None
+        if header is None or not finished:
             into.text.append(text)
             return
-        into.text.append(text[: found.start()])
-        body = text[found.end() :].removesuffix("<|call|>")
-        into.add(text[found.start() :], lambda: [(found[1] or found[2], body or "{}")])
+        into.text.append(text[: header.start()])
+        body = text[header.end() :].removesuffix("<|call|>")
+        into.add(text[header.start() :], lambda: [(header[1] or header[2], body or "{}")])
 
     def write(self, calls: Sequence[ToolCall], tools: Tools) -> str:
         """One call; the template allows no more."""

@@ -32,14 +32,14 @@ class CallReading:
         try:
             if len(raw) > MAX_CALL_CHARS:
                 raise BadCallError("it is too long")
-            found = read()
+            calls = read()
         except BadCallError as error:
             self.malformed(raw, str(error))
             return
-        if not found:  # an empty list: it calls nothing
+        if not calls:  # an empty list: it calls nothing
             self.text.append(raw)
-        for name, arguments in found:
-            self._add(raw if len(found) == 1 else "", name, arguments)
+        for name, arguments in calls:
+            self._add(raw if len(calls) == 1 else "", name, arguments)
 
     def _add(self, raw: str, name: object, arguments: object) -> None:
         named = name.strip() if isinstance(name, str) else ""

@@ -175,11 +175,13 @@ def _hydra(source: ConfigSource, config_name: str | None, lines: Sequence[str]) 
 def _compose(source: ConfigSource, parsed: Sequence[Override], explicit: UserKeys) -> tuple[dict[str, Any], list[str]]:
     """The composed and resolved values, not yet validated, with notes on dropped values."""
     lines = [added(override, source) for override in parsed]
-    composed, chosen, found = _followed(source, source.name, lines, explicit.chosen | source.choices(own=True).keys())
+    composed, chosen, recognized = _followed(
+        source, source.name, lines, explicit.chosen | source.choices(own=True).keys()
+    )
     if source.folder is not None and "task" in explicit.chosen:
-        _check_pinned(chosen, explicit.chosen, found, source)
+        _check_pinned(chosen, explicit.chosen, recognized, source)
     notes = _leave_out_replaced(composed, chosen, explicit, source)
-    return _resolved(composed, found), notes
+    return _resolved(composed, recognized), notes
 
 
 def _followed(
@@ -196,21 +198,21 @@ def _followed(
         elif new:
             more.append(f"+{group}={getattr(registry.find('task', str(composed.task.name)), group)}")
     task = _plain_values(composed.task, resolve=False) if "task" in chosen else {}
-    found = registry.find("task", task["name"]).recognize(task) if task else {}
+    recognized = registry.find("task", task["name"]).recognize(task) if task else {}
     for group in FOLLOWS_TASK:
-        if group in found and group not in given:
+        if group in recognized and group not in given:
             more = [one for one in more if not one.startswith(f"+{group}=")]
-            more.append(f"{'' if group in chosen else '+'}{group}={found[group]}")
-    return *(_hydra(source, name, [*lines, *more]) if more else (composed, chosen)), found
+            more.append(f"{'' if group in chosen else '+'}{group}={recognized[group]}")
+    return *(_hydra(source, name, [*lines, *more]) if more else (composed, chosen)), recognized
 
 
 def _check_pinned(
-    chosen: Mapping[str, str], given: Collection[str], found: Mapping[str, Any], source: ConfigSource
+    chosen: Mapping[str, str], given: Collection[str], recognized: Mapping[str, Any], source: ConfigSource
 ) -> None:
     """ConfigError for a reward or prompt that a file pins for another task."""
     task = chosen["task"]
     for group in FOLLOWS_TASK if task in registry.names("task") else ():
-        follows = found.get(group, getattr(registry.find("task", task), group))
+        follows = recognized.get(group, getattr(registry.find("task", task), group))
         if group not in given and isinstance(follows, str) and chosen.get(group) != follows:
             raise ConfigError(
                 f"task={task}: goes with {group}={follows}, and {source.name}.yaml chooses "

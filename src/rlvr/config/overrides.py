@@ -86,11 +86,11 @@ class ConfigSource:
 
     def own_values(self) -> dict[str, tuple[Any, str]]:
         """Dotted keys of the user's files of this configuration, each with its value and file."""
-        said = {}
+        chosen = {}
         for group, values, file in self.files(self.name):
             own = {key: value for key, value in values.items() if key != "defaults"} if file else {}
-            said |= {key: (value, file) for key, value in leaf_values(own, group)} if own else {}
-        return said
+            chosen |= {key: (value, file) for key, value in leaf_values(own, group)} if own else {}
+        return chosen
 
 
 def included_files(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

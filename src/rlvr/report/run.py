@@ -21,12 +21,12 @@ def write_run_report(folders: Sequence[Path], output: Path | None = None, limits
     """Write the report of runs, finished or not; by default `report.html` in the first folder. A folder of runs, such
     as a sweep's, stands for all of them, also in the sweeps below. UserError for a folder without a run, or if the page
     cannot be written."""
-    found = {folder: runs_of(folder) for folder in folders}
-    for folder, inside in found.items():
+    folders_of = {folder: runs_of(folder) for folder in folders}
+    for folder, inside in folders_of.items():
         if not inside:
             raise UserError(f"{folder} is no run folder: it has no config.yaml, metrics.jsonl or rollouts/.")
-    runs = [run for inside in found.values() for run in inside]
-    is_sweep = any(inside != [folder] for folder, inside in found.items())
+    runs = [run for inside in folders_of.values() for run in inside]
+    is_sweep = any(inside != [folder] for folder, inside in folders_of.items())
     return write_report(run_page(runs, limits or PageLimits(), is_sweep=is_sweep), folders[0], output)
 
 
@@ -45,7 +45,7 @@ def run_page(folders: Sequence[Path], limits: PageLimits, *, is_sweep: bool = Fa
             f"{rollouts.total - rollouts.kept:,} of {rollouts.total:,} recorded episodes are left out; the "
             f"{rollouts.kept:,} in this page are a sample over all steps (--max-episodes, --max-mb)."
         )
-    found = [_checks(folder, notes) for folder in folders]
+    saved = [_checks(folder, notes) for folder in folders]
     rows = [history.rows for history in histories]
     names = [history.name for history in histories]  # with their parents if two are equal
     labels = [one.name if names.count(one.name) == 1 else str(one.folder) for one in histories]
@@ -63,7 +63,7 @@ def run_page(folders: Sequence[Path], limits: PageLimits, *, is_sweep: bool = Fa
                 "checks": checks,
                 "settings": history.text,
             }
-            for label, history, checks in zip(labels, histories, found, strict=True)
+            for label, history, checks in zip(labels, histories, saved, strict=True)
         ],
         "sections": sections(rows),
         "metrics": meanings(name for history in rows for row in history for name in row),
@@ -76,16 +76,16 @@ def run_page(folders: Sequence[Path], limits: PageLimits, *, is_sweep: bool = Fa
 
 def _checks(folder: Path, notes: list[str]) -> dict[str, list[dict[str, Any]]]:
     """What commands found about the run, by command, and its diagnosis; damaged files are noted."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    by_kind: dict[str, list[dict[str, Any]]] = {}
     with suppress(UserError):  # too few steps
-        found["diagnose"] = [vars(check) for check in chain.checks(chain.diagnosed(folder))]
+        by_kind["diagnose"] = [vars(check) for check in chain.checks(chain.diagnosed(folder))]
     for kind in KINDS:
         try:
             if checks := read_checks(folder, kind):
-                found[kind] = [vars(check) for check in checks]
+                by_kind[kind] = [vars(check) for check in checks]
         except ValueError as error:
             notes.append(str(error))
-    return found
+    return by_kind
 
 
 def _rollouts(folders: Sequence[Path], limits: PageLimits) -> PackedRollouts:

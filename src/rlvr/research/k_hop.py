@@ -78,12 +78,12 @@ def search(name: str, relation: str, state: KHopWalk) -> str:
         relation: The relation, such as r3.
     """
     state.trace.note("query", f"{name} {relation}")
-    found = state.look_up(name, relation)
-    if found is None:
+    reply = state.look_up(name, relation)
+    if reply is None:
         return f"{NOTHING} {STOP}"
-    fact = (name, relation, found)
+    fact = (name, relation, reply)
     state.trace.note("document", " ".join(fact), fact in state.facts, f"{name} {relation}")
-    state.left = (found, *state.left[2:])
+    state.left = (reply, *state.left[2:])
     return f"{' '.join(fact)} {STOP}"
 
 

@@ -188,16 +188,16 @@ class KeepOneTask(WordsTask):
         rng = random.Random(derive_seed(self._seed, "keep_one", "demonstration", index))
         many, worked = rng.random() < self._settings.keep_share, rng.random() < worked_share
         facts, _ = self._facts(rng, self._settings.num_facts if many else 1 + index % FEW)
-        first, said = next(iter(facts)), []
+        first, documents = next(iter(facts)), []
         for name in rng.sample([*facts], min(FEW, len(facts))):
-            subject, relation, found = fact = facts[name]
+            subject, relation, object = fact = facts[name]
             call = f"{CALL} {self._tool.name} {subject} {name if worked else first} {CALL_END}"
-            said.append((self._question(WHICH, fact), call))
+            documents.append((self._question(WHICH, fact), call))
             if not many:
-                answer = f"{self.answered(found)} {END}"
-                said += [(self._question(WHAT, fact), answer), (f"{relation} {subject}", found)]
-        rng.shuffle(said)
-        (opening, answer), *rest = said
+                answer = f"{self.answered(object)} {END}"
+                documents += [(self._question(WHAT, fact), answer), (f"{relation} {subject}", object)]
+        rng.shuffle(documents)
+        (opening, answer), *rest = documents
         return (f"{self._text(facts)} {opening}", answer, *(part for pair in rest for part in pair))
 
     def env(self, example: Example) -> Env:

@@ -104,11 +104,11 @@ def made_from(step: int, config: Config, tasks: Tasks) -> Start:
 @cache  # what this process runs stays as it is
 def libraries() -> dict[str, str]:
     """Versions of what is installed, and a hash of our own code: an editable installation changes without one."""
-    found = {"rlvr": rlvr.__version__, "python": platform.python_version()}
+    versions = {"rlvr": rlvr.__version__, "python": platform.python_version()}
     for name in LIBRARIES:
         with suppress(PackageNotFoundError):
-            found[name] = version(name) or "?"  # None: damaged metadata
-    return found | {CODE: _code()}
+            versions[name] = version(name) or "?"  # None: damaged metadata
+    return versions | {CODE: _code()}
 
 
 def _code() -> str:
@@ -201,12 +201,12 @@ def _of_library(name: str, before: str, now: str | None) -> str:
 
 def other_data(start: Start, config: Config, tasks: Tasks) -> list[str]:
     """A sentence for each task whose rows or examples are not those of the run."""
-    found = []
+    sentences = []
     for task in tasks.eval_sets:
         before = start.data.get(task.name)
         if before is not None and (said := _difference(before, task, config)):
-            found.append(f"the data of {task.name} changed: {said}")
-    return found
+            sentences.append(f"the data of {task.name} changed: {said}")
+    return sentences
 
 
 def _difference(before: TaskRows, task: Task, config: Config) -> str | None:

@@ -60,7 +60,7 @@ def parse_rows(
 
     DataError for an id of two questions, and for rows that cannot be used: it names the first ones and counts all.
     """
-    found: dict[str, tuple[Problem, str]] = {}
+    problems: dict[str, tuple[Problem, str]] = {}
     unsure = list[Problem]()
     left_out: dict[str, list[str]] = {}
     changed: dict[str, list[str]] = {}
@@ -77,7 +77,7 @@ def parse_rows(
             removed.clear()
             if isinstance(problem, str):
                 left_out.setdefault(problem, []).append(row.place)
-            elif why := _repeats(found, problem, row.place):
+            elif why := _repeats(problems, problem, row.place):
                 left_out.setdefault(why, []).append(row.place)
             elif golds and len(unsure) < NUM_AT_LOADING and not golds.is_surely_read(problem.answer):
                 unsure.append(problem)
@@ -85,9 +85,9 @@ def parse_rows(
     if wrong:
         raise DataError(_named(wrong))
     for problem in golds.unread(unsure) if golds else ():
-        place = found.pop(problem.id)[1]
+        place = problems.pop(problem.id)[1]
         left_out.setdefault(UNREAD, []).append(f"{place}: {ascii_text(problem.answer[:60])!r}")
-    return ParsedRows(problems=tuple(problem for problem, _ in found.values()), left_out=left_out, changed=changed)
+    return ParsedRows(problems=tuple(problem for problem, _ in problems.values()), left_out=left_out, changed=changed)
 
 
 def _repeats(found: dict[str, tuple[Problem, str]], problem: Problem, place: str) -> str:
@@ -104,11 +104,11 @@ def _repeats(found: dict[str, tuple[Problem, str]], problem: Problem, place: str
 
 def _named(wrong: Sequence[tuple[str, str]]) -> str:
     """What is wrong with the first rows, and how many there are: places and sentences."""
-    told = " ".join(says for _, says in wrong[:NUM_NAMED])
+    sentences = " ".join(says for _, says in wrong[:NUM_NAMED])
     if len(wrong) == 1:
-        return told
+        return sentences
     following = f", the next at {wrong[NUM_NAMED][0]}" if len(wrong) > NUM_NAMED else ""
-    return f"{told} In all {len(wrong):,} rows cannot be used{following}."
+    return f"{sentences} In all {len(wrong):,} rows cannot be used{following}."
 
 
 def by_hash(part: ParsedRows, share: float, place: str) -> tuple[ParsedRows, ParsedRows]:

@@ -76,13 +76,13 @@ def _compare(begin: Path, end: Path) -> tuple[float | None, float | None]:
     from safetensors import safe_open
 
     squares, changes, same = 0.0, 0.0, list[bool]()
-    with safe_open(begin, framework="numpy") as one, safe_open(end, framework="numpy") as other:
-        shapes = {name: one.get_slice(name).get_shape() for name in one.keys()}  # noqa: SIM118
+    with safe_open(begin, framework="numpy") as first, safe_open(end, framework="numpy") as last:
+        shapes = {name: first.get_slice(name).get_shape() for name in first.keys()}  # noqa: SIM118
         names = [name for name, shape in shapes.items() if len(shape) == 2]
         vectors = [name for name, shape in shapes.items() if len(shape) == 1 and shape[0] > 1][:MAX_TENSORS]
-        moves = any(bool((one.get_tensor(name) != other.get_tensor(name)).any()) for name in vectors)
+        moves = any(bool((first.get_tensor(name) != last.get_tensor(name)).any()) for name in vectors)
         for name in names[:: max(1, len(names) // MAX_TENSORS)]:
-            before, after = one.get_tensor(name).astype(np.float64), other.get_tensor(name).astype(np.float64)
+            before, after = first.get_tensor(name).astype(np.float64), last.get_tensor(name).astype(np.float64)
             squares += float(np.square(before).sum())
             changes += float(np.square(after - before).sum())
             same.append(bool((before == after).all()))

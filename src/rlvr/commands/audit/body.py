@@ -49,11 +49,11 @@ def audit_config(
             target, lines = "jsonl", [*override_lines({"task.path": target}), *lines]
         own = own_config(target, lines, config_dir)
         return own or load_task_config(target, lines, config_dir=config_dir, option="TASK")
-    said = {line.lstrip("+").partition("=")[0] for line in lines}
+    keys = {line.lstrip("+").partition("=")[0] for line in lines}
     ours = {"reward": "custom", FUNCTION: target, "prompt": "plain"}
     if data is not None:
         ours |= {"task.path": data, "task.metric": _metric(data)}
-    lines = [*override_lines({key: value for key, value in ours.items() if key not in said}), *lines]
+    lines = [*override_lines({key: value for key, value in ours.items() if key not in keys}), *lines]
     return load_task_config(task or "jsonl", lines, config_dir=config_dir)
 
 

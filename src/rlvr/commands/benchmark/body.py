@@ -103,17 +103,17 @@ def make_cells(plan: BenchmarkPlan) -> tuple[Measurement, ...]:
             f"--retrievers {','.join(plan.retrievers)}: none of {', '.join(plan.tasks)} searches documents; leave this "
             "out, or add a task that does, e.g. musique."
         )
-    found = []
+    made = []
     for task, config in configs.items():
         variants = {str(getattr(config.task, "retriever", NONE)): config}
         if task in searching and plan.retrievers:
             variants = {retriever: _config(plan, task, retriever) for retriever in plan.retrievers}
-        found += [
+        made += [
             Measurement(model=model, task=task, own_task=of_one.task.label, retriever=retriever, config=of_one)
             for retriever, of_one in variants.items()
             for model in plan.models
         ]
-    return tuple(found)
+    return tuple(made)
 
 
 def _config(plan: BenchmarkPlan, task: str, retriever: str | None) -> Config:
@@ -218,13 +218,13 @@ class Benchmark:
         failed = [{"kind": "failed", "model": c.model, "task": c.task, "retriever": c.retriever} for c in self.failed]
         return lines + failed
 
-    def _place(self, found: Cell) -> int:
+    def _place(self, analyzed: Cell) -> int:
         """Index of the best-matching plan cell. A task with several evaluation sets has several result cells per plan
         cell, and only some of them search."""
         fitting = [
-            (cell.task != found.task, cell.retriever != (found.retriever or NONE), number)
+            (cell.task != analyzed.task, cell.retriever != (analyzed.retriever or NONE), number)
             for number, cell in enumerate(self.cells)
-            if cell.model == found.model and f"{found.task}/".startswith(f"{cell.task}/")
+            if cell.model == analyzed.model and f"{analyzed.task}/".startswith(f"{cell.task}/")
         ]
         return min(fitting)[-1]
 
@@ -321,15 +321,15 @@ def _summarize(folder: Path, cells: tuple[Measurement, ...], failed: Sequence[Me
     analysis = analyze(collect([folder], only=done, tokens=False).records) if done else None
     for note in analysis.notes if analysis else ():
         show(note)
-    found = Benchmark(cells=cells, analysis=analysis, failed=tuple(failed))
+    result = Benchmark(cells=cells, analysis=analysis, failed=tuple(failed))
     texts = {
-        "summary.md": found.table(markdown=True),
+        "summary.md": result.table(markdown=True),
         "summary.csv": _csv(analysis),
-        "summary.json": json.dumps(found.lines(), indent=1) + "\n",
+        "summary.json": json.dumps(result.lines(), indent=1) + "\n",
     }
     for name, text in texts.items():
         write_atomically(folder / name, text.encode("utf-8", errors="backslashreplace"))
-    return found
+    return result
 
 
 def _csv(analysis: Analysis | None) -> str:

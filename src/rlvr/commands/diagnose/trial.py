@@ -23,14 +23,14 @@ CERTAIN = 1.96  # standard errors: a 95 % interval
 READING = ("rollout.max_completion_tokens", "prompt.tool_format")  # an evaluation's level changes with them at once
 
 
-def tried(source: str, found: Diagnosis, steps: int) -> RemedyTrial:
+def tried(source: str, diagnosis: Diagnosis, steps: int) -> RemedyTrial:
     """Train with the remedy of the likeliest cause beside the unchanged run; the run is only read.
 
     UserError if no cause is named, its remedy is no setting, or the first weights are lost.
     """
-    cause = found.top
+    cause = diagnosis.top
     if cause is None:
-        raise UserError(f"{source}: no cause is named ({found.verdict}), so there is no remedy to try.")
+        raise UserError(f"{source}: no cause is named ({diagnosis.verdict}), so there is no remedy to try.")
     if cause.in_code:
         raise UserError(
             f"{source}: the remedy of {cause.name} is in your code, model or data, not in a setting, so there is "
@@ -78,9 +78,9 @@ def _beside(root: Path) -> Path:
 
 
 def _config(source: str, overrides: Sequence[str], max_steps: int, steps: int) -> Config:
-    own = own_config(source)
-    assert own is not None, "checked before"
-    evaluates = [] if own.evaluation.every is None else [f"evaluation.every={steps}"]
+    config = own_config(source)
+    assert config is not None, "checked before"
+    evaluates = [] if config.evaluation.every is None else [f"evaluation.every={steps}"]
     lasting = [
         f"trainer.max_steps={max_steps}",
         "trainer.checkpoint_every=null",
@@ -88,7 +88,7 @@ def _config(source: str, overrides: Sequence[str], max_steps: int, steps: int) -
         "tracker.report_to=[]",
         *evaluates,
     ]
-    if not isinstance(own.trainer.warmup_steps, float) and own.trainer.warmup_steps > max_steps:
+    if not isinstance(config.trainer.warmup_steps, float) and config.trainer.warmup_steps > max_steps:
         lasting.append(f"trainer.warmup_steps={max_steps}")
     folder = str(Path(source).resolve())
     return with_absolute_model(load_config([*lasting, *overrides], config_name="config", config_dir=folder))

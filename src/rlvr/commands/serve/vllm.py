@@ -275,14 +275,14 @@ def open_vllm(model: str, settings: VllmSettings, note: Callable[[str], None]) -
 
 
 def _wait_until_healthy(server: VllmServer, settings: VllmSettings, note: Callable[[str], None]) -> None:
-    start = told = time.monotonic()
+    start = noted = time.monotonic()
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
     while not _is_healthy(f"http://{at(host)}:{settings.port}/health"):
         if server.process.poll() is not None:
             raise VllmDiedError(server.process, server.log)
         now = time.monotonic()
-        if now - told >= TELL_S:
-            told = now
+        if now - noted >= TELL_S:
+            noted = now
             note(f"rlvr: vLLM is loading for {now - start:.0f} s")
         time.sleep(POLL_S)
 

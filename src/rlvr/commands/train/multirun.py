@@ -113,13 +113,13 @@ def _is_finished(folder: Path, config: Config) -> bool:
     from rlvr.run.sources import with_absolute_model
     from rlvr.training.checkpoint import list_checkpoints
 
-    found = RunFolder(root=folder)
+    run = RunFolder(root=folder)
     try:
-        old, new = read_config(found), with_absolute_model(config)
+        old, new = read_config(run), with_absolute_model(config)
     except UserError:
         return False
-    made = max(list_checkpoints(found.checkpoints), default=None)
-    ended = found.final.is_dir() and made == old.trainer.max_steps == new.trainer.max_steps
+    made = max(list_checkpoints(run.checkpoints), default=None)
+    ended = run.final.is_dir() and made == old.trainer.max_steps == new.trainer.max_steps
     return ended and not changed_settings(old, new)
 
 

@@ -38,14 +38,14 @@ def find_causes(audit: Audit) -> list[RewardFault]:
 
 def exact_spellings(audit: Audit) -> dict[str, list[Misjudged]]:
     """By verifier what it refuses, where it takes answers in their gold's own spelling alone: that may be meant."""
-    found: dict[str, list[Misjudged]] = {}
+    spellings: dict[str, list[Misjudged]] = {}
     for name in dict.fromkeys(row.verifier for row in audit.refused):
         rows = [row for row in audit.rows if row.verifier == name and row.group == "rewrite"]
         other = [row for row in rows if row.kind not in SPELLED_AS_GOLD]
         is_paid = not any(row.num_failed for row in rows if row.kind == "gold itself")
         if is_paid and len(other) >= MANY and all(row.num_failed >= NEARLY_ALL * row.num_examples for row in other):
-            found[name] = [row for row in audit.refused if row.verifier == name]
-    return found
+            spellings[name] = [row for row in audit.refused if row.verifier == name]
+    return spellings
 
 
 def _cause(audit: Audit, verifier: str, alarms: Sequence[Misjudged]) -> RewardFault | None:

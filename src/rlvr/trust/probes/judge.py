@@ -192,7 +192,7 @@ class Judge:
 
     async def _scales(self) -> list[Scale]:
         """For an example whose own answer is not paid more than others: the median of the rest."""
-        found, fulls = list[Scale | None](), list[Verdict]()
+        scales, fulls = list[Scale | None](), list[Verdict]()
         values = list[float]()
         for index, case in enumerate(self.cases):
             others = [await self._verifier(case.example, case.wrap(other)) for other in case.others[:NUM_LOW]]
@@ -204,18 +204,18 @@ class Judge:
             seen = [one.value for one in others if not one.failed]
             values += [one.value for one in (full, *others) if not one.failed]
             tells = not full.failed and seen and full.value > min(seen)
-            found.append(Scale(low=min(seen), full=full.value) if tells else None)
+            scales.append(Scale(low=min(seen), full=full.value) if tells else None)
             if tells:
                 lowest = min(others, key=lambda one: math.inf if one.failed else one.value)
                 await self._judge_form(case, case.others[others.index(lowest)], lowest, full)
-        good = [scale for scale in found if scale is not None]
+        good = [scale for scale in scales if scale is not None]
         if good:
             usual = Scale(low=median(one.low for one in good), full=median(one.full for one in good))
-            pairs = enumerate(zip(found, fulls, strict=True))
+            pairs = enumerate(zip(scales, fulls, strict=True))
             self._unpaid = {i: full for i, (own, full) in pairs if own is None and not usual.share(full.value) > PAID}
         else:  # full marks are its best ones
             usual = Scale(low=min(values, default=0.0), full=max(values, default=0.0))
-        return [scale or usual for scale in found]
+        return [scale or usual for scale in scales]
 
     async def _judge_form(self, case: Case, other: str, wrong: Verdict, full: Verdict) -> None:
         """Fails if this wrong answer earns more than half of a right one, beyond what any text earns."""
